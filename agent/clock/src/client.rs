@@ -27,7 +27,10 @@ pub struct Server {
 impl Server {
     /// A server on NTP's own port.
     pub fn new(host: &str) -> Self {
-        Self { host: host.to_owned(), port: PORT }
+        Self {
+            host: host.to_owned(),
+            port: PORT,
+        }
     }
 }
 
@@ -63,21 +66,40 @@ pub enum AskError {
 pub async fn ask(server: &Server, floor: Duration) -> Result<Sample, AskError> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let silent = |_elapsed| AskError::Silent;
-    let mut found = timeout_at(deadline, lookup_host((server.host.as_str(), server.port))).await.map_err(silent)??;
+    let mut found = timeout_at(deadline, lookup_host((server.host.as_str(), server.port)))
+        .await
+        .map_err(silent)??;
     let address = found.next().ok_or(AskError::NoAddress)?;
-    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr = if address.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
     socket.connect(address).await?;
     let mut nonce = [0; 8];
     getrandom::fill(&mut nonce).map_err(|_opaque| AskError::Random)?;
     let nonce = u64::from_be_bytes(nonce);
-    let (sent, began) = (SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), Instant::now());
+    let (sent, began) = (
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default(),
+        Instant::now(),
+    );
     socket.send(&sntp::request(nonce)).await?;
     let mut buffer = [0; sntp::MOST + 1];
     for _ in 0..PACKETS {
-        let length = timeout_at(deadline, socket.recv(&mut buffer)).await.map_err(silent)??;
+        let length = timeout_at(deadline, socket.recv(&mut buffer))
+            .await
+            .map_err(silent)??;
         let took = began.elapsed();
-        match sntp::read(buffer.get(..length).unwrap_or_default(), nonce, sent, took, floor) {
+        match sntp::read(
+            buffer.get(..length).unwrap_or_default(),
+            nonce,
+            sent,
+            took,
+            floor,
+        ) {
             Ok(sample) => return Ok(sample),
             Err(Fault::Origin) => {}
             Err(fault) => return Err(fault.into()),

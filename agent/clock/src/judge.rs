@@ -65,7 +65,11 @@ pub fn judge(samples: &[Sample]) -> Result<Option<Sample>, Disagreement> {
     if of > 0 && agree * 2 <= of {
         return Err(Disagreement { of, agree });
     }
-    Ok(samples.iter().filter(|sample| camp(sample) == agree).min_by_key(|sample| sample.delay).copied())
+    Ok(samples
+        .iter()
+        .filter(|sample| camp(sample) == agree)
+        .min_by_key(|sample| sample.delay)
+        .copied())
 }
 
 /// What servers may do to the clock, once, before anything else told the machine the time.
@@ -74,8 +78,14 @@ pub fn step(now: Duration, offset: i64, bounds: Bounds) -> Result<Step, Refusal>
     if by < SMALL {
         return Ok(Step::Leave);
     }
-    let to = if offset < 0 { now.checked_sub(by) } else { now.checked_add(by) };
-    let to = to.filter(|to| *to >= bounds.built).ok_or(Refusal::BeforeImage)?;
+    let to = if offset < 0 {
+        now.checked_sub(by)
+    } else {
+        now.checked_add(by)
+    };
+    let to = to
+        .filter(|to| *to >= bounds.built)
+        .ok_or(Refusal::BeforeImage)?;
     if to > bounds.built + AHEAD {
         return Err(Refusal::TooFar);
     }
@@ -95,15 +105,24 @@ mod tests {
     const SECOND: i64 = 1_000_000_000;
 
     fn sample(seconds: i64, delay: u64) -> Sample {
-        Sample { offset: seconds * SECOND, delay: Duration::from_millis(delay) }
+        Sample {
+            offset: seconds * SECOND,
+            delay: Duration::from_millis(delay),
+        }
     }
 
     #[test]
     fn the_majority_counts_and_of_it_the_quickest() {
         assert_eq!(judge(&[]), Ok(None));
         assert_eq!(judge(&[sample(900, 5)]), Ok(Some(sample(900, 5))));
-        assert_eq!(judge(&[sample(3, 50), sample(900, 1), sample(3, 20)]), Ok(Some(sample(3, 20))));
-        assert_eq!(judge(&[sample(3, 50), sample(900, 1)]), Err(Disagreement { of: 2, agree: 1 }));
+        assert_eq!(
+            judge(&[sample(3, 50), sample(900, 1), sample(3, 20)]),
+            Ok(Some(sample(3, 20)))
+        );
+        assert_eq!(
+            judge(&[sample(3, 50), sample(900, 1)]),
+            Err(Disagreement { of: 2, agree: 1 })
+        );
         let split = [sample(3, 5), sample(3, 5), sample(900, 1), sample(900, 1)];
         assert_eq!(judge(&split), Err(Disagreement { of: 4, agree: 2 }));
     }
@@ -114,7 +133,10 @@ mod tests {
         let stepped = |seconds: i64| step(now, seconds * SECOND, BOUNDS);
         assert_eq!(step(now, SECOND / 4, BOUNDS), Ok(Step::Leave));
         assert_eq!(stepped(50), Ok(Step::Set(now + Duration::from_secs(50))));
-        assert_eq!(stepped(-50), Ok(Step::Set(BUILT + Duration::from_secs(99_950))));
+        assert_eq!(
+            stepped(-50),
+            Ok(Step::Set(BUILT + Duration::from_secs(99_950)))
+        );
         assert_eq!(stepped(-86_401), Err(Refusal::TooFarBack));
         assert_eq!(stepped(-100_001), Err(Refusal::BeforeImage));
         assert_eq!(stepped(10 * 365 * 86_400), Err(Refusal::TooFar));

@@ -67,11 +67,19 @@ pub fn request(nonce: u64) -> [u8; PACKET] {
 ///
 /// Total over all bytes. The origin is checked first, so that nobody who did not see the request is heard, not even with a
 /// kiss of death.
-pub fn read(bytes: &[u8], nonce: u64, sent: Duration, took: Duration, floor: Duration) -> Result<Sample, Fault> {
+pub fn read(
+    bytes: &[u8],
+    nonce: u64,
+    sent: Duration,
+    took: Duration,
+    floor: Duration,
+) -> Result<Sample, Fault> {
     if bytes.len() > MOST {
         return Err(Fault::TooLong(bytes.len()));
     }
-    let Some(packet) = bytes.first_chunk::<PACKET>() else { return Err(Fault::Truncated(bytes.len())) };
+    let Some(packet) = bytes.first_chunk::<PACKET>() else {
+        return Err(Fault::Truncated(bytes.len()));
+    };
     let (leap, version, mode) = (packet[0] >> 6, (packet[0] >> 3) & 7, packet[0] & 7);
     if mode != 4 || !(3..=4).contains(&version) {
         return Err(Fault::Mode);
@@ -80,7 +88,11 @@ pub fn read(bytes: &[u8], nonce: u64, sent: Duration, took: Duration, floor: Dur
         return Err(Fault::Origin);
     }
     if packet[1] == 0 {
-        let code = packet[12..16].iter().filter(|b| b.is_ascii_graphic()).map(|b| char::from(*b)).collect();
+        let code = packet[12..16]
+            .iter()
+            .filter(|b| b.is_ascii_graphic())
+            .map(|b| char::from(*b))
+            .collect();
         return Err(Fault::Kiss(code));
     }
     if leap == 3 || packet[1] > 15 {
@@ -108,19 +120,28 @@ fn nanos(time: Duration) -> i128 {
 }
 
 fn long(packet: &[u8; PACKET], at: usize) -> u64 {
-    packet.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes)
+    packet
+        .get(at..at + 8)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(0, u64::from_be_bytes)
 }
 
 /// Seconds and fractions of 16 bits each.
 fn short(packet: &[u8; PACKET], at: usize) -> Duration {
-    let raw = packet.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(u32::MAX, u32::from_be_bytes);
+    let raw = packet
+        .get(at..at + 4)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(u32::MAX, u32::from_be_bytes);
     Duration::from_nanos((u64::from(raw) * 1_000_000_000) >> 16)
 }
 
 /// Seconds and fractions of 32 bits each, since 1970, in the era that is nearest to `floor` and what follows it.
 fn moment(stamp: u64, floor: Duration) -> Duration {
     let seconds = ((stamp >> 32) + ERA - UNIX) % ERA;
-    let eras = floor.as_secs().saturating_sub(seconds + ERA / 2).div_ceil(ERA);
+    let eras = floor
+        .as_secs()
+        .saturating_sub(seconds + ERA / 2)
+        .div_ceil(ERA);
     let nanos = ((stamp & 0xffff_ffff) * 1_000_000_000) >> 32;
     let seconds = seconds.saturating_add(eras.saturating_mul(ERA));
     Duration::from_secs(seconds).saturating_add(Duration::from_nanos(nanos))
@@ -176,8 +197,16 @@ mod tests {
     fn each_wrong_answer_is_refused_for_its_reason() {
         assert_eq!(heard(&[0; 47]), Err(Fault::Truncated(47)));
         assert_eq!(heard(&[0; MOST + 1]), Err(Fault::TooLong(MOST + 1)));
-        assert_eq!(changed(|packet| packet[0] = 0b00_100_011), Err(Fault::Mode), "a client's");
-        assert_eq!(changed(|packet| packet[0] = 0b00_010_100), Err(Fault::Mode), "version 2");
+        assert_eq!(
+            changed(|packet| packet[0] = 0b00_100_011),
+            Err(Fault::Mode),
+            "a client's"
+        );
+        assert_eq!(
+            changed(|packet| packet[0] = 0b00_010_100),
+            Err(Fault::Mode),
+            "version 2"
+        );
         assert_eq!(changed(|packet| packet[31] ^= 1), Err(Fault::Origin));
         let kiss = |packet: &mut [u8; PACKET]| {
             packet[1] = 0;
@@ -188,12 +217,27 @@ mod tests {
             kiss(packet);
             packet[24] ^= 1;
         };
-        assert_eq!(changed(forged), Err(Fault::Origin), "who did not see the request cannot send us away");
-        assert_eq!(changed(|packet| packet[0] |= 0b11_000_000), Err(Fault::Unsynchronised));
+        assert_eq!(
+            changed(forged),
+            Err(Fault::Origin),
+            "who did not see the request cannot send us away"
+        );
+        assert_eq!(
+            changed(|packet| packet[0] |= 0b11_000_000),
+            Err(Fault::Unsynchronised)
+        );
         assert_eq!(changed(|packet| packet[1] = 16), Err(Fault::Unsynchronised));
         assert_eq!(changed(|packet| packet[40..48].fill(0)), Err(Fault::Times));
-        assert_eq!(changed(|packet| packet[35] += 1), Err(Fault::Times), "received after it was sent");
-        assert_eq!(changed(|packet| packet[43] += 1), Err(Fault::Times), "longer under way than we waited");
+        assert_eq!(
+            changed(|packet| packet[35] += 1),
+            Err(Fault::Times),
+            "received after it was sent"
+        );
+        assert_eq!(
+            changed(|packet| packet[43] += 1),
+            Err(Fault::Times),
+            "longer under way than we waited"
+        );
         assert_eq!(changed(|packet| packet[5] = 7), Err(Fault::Uncertain));
         assert_eq!(changed(|packet| packet[9] = 4), Err(Fault::Uncertain));
     }
@@ -201,11 +245,19 @@ mod tests {
     /// Seconds have 32 bits, which end in 2036.
     #[test]
     fn the_next_era_is_told_from_this_one() {
-        let (next, floor) = (Duration::from_secs(ERA - UNIX + 1000), Duration::from_secs(ERA - UNIX - 1000));
+        let (next, floor) = (
+            Duration::from_secs(ERA - UNIX + 1000),
+            Duration::from_secs(ERA - UNIX - 1000),
+        );
         let sample = read(&answer(NONCE, next), NONCE, next, Duration::ZERO, floor).unwrap();
         assert_eq!(sample.offset, 0);
         let later = Duration::from_secs(3 * ERA);
-        assert_eq!(read(&answer(NONCE, later), NONCE, later, Duration::ZERO, later).unwrap().offset, 0);
+        assert_eq!(
+            read(&answer(NONCE, later), NONCE, later, Duration::ZERO, later)
+                .unwrap()
+                .offset,
+            0
+        );
     }
 
     proptest! {

@@ -32,8 +32,15 @@ impl Watch {
         let seconds = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let offset = seconds(theirs).saturating_sub(seconds(ours));
         self.master = Some(offset);
-        let slew = if offset.saturating_abs() > NOISE { offset.clamp(-SLEW, SLEW) } else { 0 };
-        Advice { slew, doubt: self.doubt() }
+        let slew = if offset.saturating_abs() > NOISE {
+            offset.clamp(-SLEW, SLEW)
+        } else {
+            0
+        };
+        Advice {
+            slew,
+            doubt: self.doubt(),
+        }
     }
 
     /// Servers agreed on an offset. They are finer than the master's seconds, and may not contradict them.
@@ -41,18 +48,31 @@ impl Watch {
         let slew = offset.clamp(-SLEW, SLEW);
         let Some(master) = self.master else {
             let far = offset.saturating_abs() > DOUBT;
-            return Advice { slew, doubt: far.then(|| format!("the time servers say that it is {}", text(offset))) };
+            return Advice {
+                slew,
+                doubt: far.then(|| format!("the time servers say that it is {}", text(offset))),
+            };
         };
         if offset.saturating_sub(master).saturating_abs() > TRUST {
             let (servers, master) = (text(offset), text(master));
-            let doubt = format!("the time servers say that it is {servers}, the master that it is {master}");
-            return Advice { slew: 0, doubt: Some(doubt) };
+            let doubt = format!(
+                "the time servers say that it is {servers}, the master that it is {master}"
+            );
+            return Advice {
+                slew: 0,
+                doubt: Some(doubt),
+            };
         }
-        Advice { slew, doubt: self.doubt() }
+        Advice {
+            slew,
+            doubt: self.doubt(),
+        }
     }
 
     fn doubt(&self) -> Option<String> {
-        let offset = self.master.filter(|offset| offset.saturating_abs() > DOUBT)?;
+        let offset = self
+            .master
+            .filter(|offset| offset.saturating_abs() > DOUBT)?;
         Some(format!("by the master's time it is {}", text(offset)))
     }
 }
@@ -81,16 +101,37 @@ mod tests {
 
     #[test]
     fn the_masters_time_slews_and_doubts_and_never_steps() {
-        assert_eq!(told(1002, 1000).1, Advice { slew: 0, doubt: None });
-        assert_eq!(told(1010, 1000).1, Advice { slew: SECOND, doubt: None });
+        assert_eq!(
+            told(1002, 1000).1,
+            Advice {
+                slew: 0,
+                doubt: None
+            }
+        );
+        assert_eq!(
+            told(1010, 1000).1,
+            Advice {
+                slew: SECOND,
+                doubt: None
+            }
+        );
         let (_, far) = told(1000, 5000);
-        assert_eq!((far.slew, far.doubt.as_deref()), (-SECOND, Some("by the master's time it is 4000 s fast")));
+        assert_eq!(
+            (far.slew, far.doubt.as_deref()),
+            (-SECOND, Some("by the master's time it is 4000 s fast"))
+        );
     }
 
     #[test]
     fn servers_that_contradict_the_master_are_not_listened_to() {
         let (watch, _) = told(1000, 1000);
-        assert_eq!(watch.servers(SECOND / 2), Advice { slew: SECOND / 2, doubt: None });
+        assert_eq!(
+            watch.servers(SECOND / 2),
+            Advice {
+                slew: SECOND / 2,
+                doubt: None
+            }
+        );
         let lie = watch.servers(3600 * SECOND);
         assert_eq!(lie.slew, 0);
         let words = "the time servers say that it is 3600 s slow, the master that it is right";
@@ -102,8 +143,17 @@ mod tests {
     #[test]
     fn without_a_masters_time_servers_slew_and_doubt() {
         let watch = Watch::default();
-        assert_eq!(watch.servers(20 * SECOND), Advice { slew: SECOND, doubt: None });
+        assert_eq!(
+            watch.servers(20 * SECOND),
+            Advice {
+                slew: SECOND,
+                doubt: None
+            }
+        );
         let far = watch.servers(3600 * SECOND);
-        assert_eq!((far.slew, far.doubt.as_deref()), (SECOND, Some("the time servers say that it is 3600 s slow")));
+        assert_eq!(
+            (far.slew, far.doubt.as_deref()),
+            (SECOND, Some("the time servers say that it is 3600 s slow"))
+        );
     }
 }

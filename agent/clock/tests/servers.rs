@@ -1,6 +1,11 @@
 //! Time servers that lie, on loopback: each is refused for its reason, and a good one is heard (the negative control).
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "tests may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "tests may stop at the first surprise"
+)]
 
 use agent_clock::{AskError, Fault, Server, ask};
 use std::net::UdpSocket;
@@ -25,7 +30,8 @@ fn server(answers: impl Fn(&mut [u8; 48]) -> Vec<Vec<u8>> + Send + 'static) -> S
             packet[24..32].copy_from_slice(&request[40..48]);
             let now = now();
             let fraction = (u64::from(now.subsec_nanos()) << 32) / 1_000_000_000;
-            let time = ((((now.as_secs() + 3600 + UNIX) % (1 << 32)) << 32) | fraction).to_be_bytes();
+            let time =
+                ((((now.as_secs() + 3600 + UNIX) % (1 << 32)) << 32) | fraction).to_be_bytes();
             packet[32..40].copy_from_slice(&time);
             packet[40..48].copy_from_slice(&time);
             for answer in answers(&mut packet) {
@@ -33,7 +39,10 @@ fn server(answers: impl Fn(&mut [u8; 48]) -> Vec<Vec<u8>> + Send + 'static) -> S
             }
         }
     });
-    Server { host: "127.0.0.1".to_owned(), port }
+    Server {
+        host: "127.0.0.1".to_owned(),
+        port,
+    }
 }
 
 async fn fault(change: fn(&mut [u8; 48])) -> Fault {
@@ -55,19 +64,34 @@ async fn a_good_server_is_heard_also_behind_packets_of_others() {
         vec![forged.to_vec(), vec![0b00_100_100; 48], packet.to_vec()]
     });
     let sample = ask(&good, Duration::ZERO).await.unwrap();
-    assert!((sample.offset / 1_000_000_000 - 3600).abs() <= 1, "{sample:?}");
+    assert!(
+        (sample.offset / 1_000_000_000 - 3600).abs() <= 1,
+        "{sample:?}"
+    );
 }
 
 #[tokio::test]
 async fn each_lie_is_refused_for_its_reason() {
-    assert_eq!(fault(|packet| packet[0] = 0b11_100_100).await, Fault::Unsynchronised);
-    assert_eq!(fault(|packet| packet[1] = 0).await, Fault::Kiss(String::new()));
+    assert_eq!(
+        fault(|packet| packet[0] = 0b11_100_100).await,
+        Fault::Unsynchronised
+    );
+    assert_eq!(
+        fault(|packet| packet[1] = 0).await,
+        Fault::Kiss(String::new())
+    );
     assert_eq!(fault(|packet| packet[0] = 0b00_100_101).await, Fault::Mode);
     assert_eq!(fault(|packet| packet[40..].fill(0)).await, Fault::Times);
     let short = server(|packet| vec![packet[..40].to_vec()]);
-    assert!(matches!(ask(&short, Duration::ZERO).await, Err(AskError::Fault(Fault::Truncated(40)))));
+    assert!(matches!(
+        ask(&short, Duration::ZERO).await,
+        Err(AskError::Fault(Fault::Truncated(40)))
+    ));
     let long = server(|packet| vec![[packet.as_slice(), &[0; 600]].concat()]);
-    assert!(matches!(ask(&long, Duration::ZERO).await, Err(AskError::Fault(Fault::TooLong(_)))));
+    assert!(matches!(
+        ask(&long, Duration::ZERO).await,
+        Err(AskError::Fault(Fault::TooLong(_)))
+    ));
 }
 
 /// Whoever does not see the request can neither tell a time nor keep the machine waiting for ever.
@@ -77,7 +101,13 @@ async fn a_flood_of_guesses_is_not_heard_and_ends() {
         packet[24] ^= 1;
         vec![packet.to_vec(); 40]
     });
-    assert!(matches!(ask(&flood, Duration::ZERO).await, Err(AskError::Silent)));
+    assert!(matches!(
+        ask(&flood, Duration::ZERO).await,
+        Err(AskError::Silent)
+    ));
     let mute = server(|_| Vec::new());
-    assert!(matches!(ask(&mute, Duration::ZERO).await, Err(AskError::Silent)));
+    assert!(matches!(
+        ask(&mute, Duration::ZERO).await,
+        Err(AskError::Silent)
+    ));
 }

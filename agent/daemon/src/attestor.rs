@@ -6,7 +6,8 @@
 use crate::error::{Error, chain};
 use agent_enroll::{ProveError, Prover};
 use config_attest::attestor::{
-    EvidenceAnswer, EvidenceRequest, HelloAnswer, MAX_LINE, Refused, Request, SealAnswer, StatusAnswer, UnsealAnswer,
+    EvidenceAnswer, EvidenceRequest, HelloAnswer, MAX_LINE, Refused, Request, SealAnswer,
+    StatusAnswer, UnsealAnswer,
 };
 use config_attest::wire::{Blob, Claims, Problem};
 use config_attest::{Channel, Purpose};
@@ -42,7 +43,11 @@ pub(crate) struct Attestor {
 impl Attestor {
     /// Binds the socket with access for its owner only. A socket left by an earlier agent is replaced.
     pub(crate) fn bind(path: &Path, prover: Prover, claims: Claims) -> Result<Self, Error> {
-        let fault = |source| Error::File { what: "listen on", path: path.to_owned(), source };
+        let fault = |source| Error::File {
+            what: "listen on",
+            path: path.to_owned(),
+            source,
+        };
         match std::fs::remove_file(path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -50,16 +55,26 @@ impl Attestor {
         }
         let listener = UnixListener::bind(path).map_err(fault)?;
         std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(fault)?;
-        Ok(Self { listener, prover, claims })
+        Ok(Self {
+            listener,
+            prover,
+            claims,
+        })
     }
 
     /// Serves until it is dropped.
     pub(crate) async fn serve(self) {
-        let Self { listener, prover, claims } = self;
+        let Self {
+            listener,
+            prover,
+            claims,
+        } = self;
         let (permits, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
         loop {
             // The semaphore is never closed.
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+                return;
+            };
             while connections.try_join_next().is_some() {}
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -85,8 +100,15 @@ async fn connection(stream: UnixStream, prover: Prover, claims: Claims) -> io::R
     let caller = stream.peer_cred()?.uid();
     let (input, mut output) = stream.into_split();
     if caller != 0 && caller != nix::unistd::geteuid().as_raw() {
-        tracing::warn!(caller, "a user who may not use the attestor socket was sent away");
-        return write(&mut output, refusal("FORBIDDEN", "this socket is the master's")).await;
+        tracing::warn!(
+            caller,
+            "a user who may not use the attestor socket was sent away"
+        );
+        return write(
+            &mut output,
+            refusal("FORBIDDEN", "this socket is the master's"),
+        )
+        .await;
     }
     let mut line = Zeroizing::new(Vec::new());
     let mut input = BufReader::new(input.take(MAX_LINE as u64));
@@ -97,7 +119,8 @@ async fn connection(stream: UnixStream, prover: Prover, claims: Claims) -> io::R
     let answer = match serde_json::from_slice::<Request>(&line) {
         Ok(request) => {
             let op = request.op();
-            let answer = tokio::task::spawn_blocking(move || answer(request, &prover, &claims)).await?;
+            let answer =
+                tokio::task::spawn_blocking(move || answer(request, &prover, &claims)).await?;
             tracing::info!(op, "the master asked the TPM");
             answer
         }
@@ -106,7 +129,10 @@ async fn connection(stream: UnixStream, prover: Prover, claims: Claims) -> io::R
     write(&mut output, answer).await
 }
 
-async fn write(output: &mut tokio::net::unix::OwnedWriteHalf, mut line: Zeroizing<Vec<u8>>) -> io::Result<()> {
+async fn write(
+    output: &mut tokio::net::unix::OwnedWriteHalf,
+    mut line: Zeroizing<Vec<u8>>,
+) -> io::Result<()> {
     line.push(b'\n');
     timeout(LINE_TIMEOUT, output.write_all(&line)).await?
 }
@@ -122,22 +148,47 @@ fn answer(request: Request, prover: &Prover, claims: &Claims) -> Zeroizing<Vec<u
     }
 }
 
-fn perform(request: Request, prover: &Prover, claims: &Claims) -> Result<Zeroizing<Vec<u8>>, ProveError> {
+fn perform(
+    request: Request,
+    prover: &Prover,
+    claims: &Claims,
+) -> Result<Zeroizing<Vec<u8>>, ProveError> {
     let ek = |turn| prover.endorsement_key(turn);
     Ok(match request {
         Request::Status => {
             prover.tpm().read_pcrs(&[0])?;
             line(&StatusAnswer { ready: true })
         }
-        Request::Hello => line(&HelloAnswer { keys: prover.keys(&ek(0)?)?, claims: claims.clone() }),
+        Request::Hello => line(&HelloAnswer {
+            keys: prover.keys(&ek(0)?)?,
+            claims: claims.clone(),
+        }),
         Request::Evidence(asked) => {
-            let EvidenceRequest { csr_hash, claims, challenge, server_spki, exporter } = *asked;
-            let channel = Channel { server_spki, exporter };
-            let proof = prover.prove(Purpose::Bootstrap, &ek(0)?, csr_hash, &claims, &challenge, &channel)?;
+            let EvidenceRequest {
+                csr_hash,
+                claims,
+                challenge,
+                server_spki,
+                exporter,
+            } = *asked;
+            let channel = Channel {
+                server_spki,
+                exporter,
+            };
+            let proof = prover.prove(
+                Purpose::Bootstrap,
+                &ek(0)?,
+                csr_hash,
+                &claims,
+                &challenge,
+                &channel,
+            )?;
             line(&EvidenceAnswer { proof })
         }
         Request::Seal { data } => {
-            let sealed = prover.tpm().seal(Zeroizing::new(data.as_bytes().to_vec()))?;
+            let sealed = prover
+                .tpm()
+                .seal(Zeroizing::new(data.as_bytes().to_vec()))?;
             blob(sealed).map_or_else(|line| line, |sealed| line(&SealAnswer { sealed }))
         }
         Request::Unseal { sealed } => {
@@ -153,7 +204,13 @@ fn blob<const MAX: usize>(bytes: Vec<u8>) -> Result<Blob<MAX>, Zeroizing<Vec<u8>
 }
 
 fn refusal(code: &str, message: &str) -> Zeroizing<Vec<u8>> {
-    line(&Refused { error: Problem { code: code.to_owned(), message: message.to_owned(), ..Problem::default() } })
+    line(&Refused {
+        error: Problem {
+            code: code.to_owned(),
+            message: message.to_owned(),
+            ..Problem::default()
+        },
+    })
 }
 
 fn line(answer: &impl Serialize) -> Zeroizing<Vec<u8>> {

@@ -54,7 +54,8 @@ impl ClientCertVerifier for Callers {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.first.verify_tls12_signature(message, certificate, signed)
+        self.first
+            .verify_tls12_signature(message, certificate, signed)
     }
 
     fn verify_tls13_signature(
@@ -63,7 +64,8 @@ impl ClientCertVerifier for Callers {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.first.verify_tls13_signature(message, certificate, signed)
+        self.first
+            .verify_tls13_signature(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

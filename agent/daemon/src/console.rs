@@ -17,13 +17,19 @@ pub(crate) fn say_on_error(text: &str) {
 fn say_to(out: &mut impl std::io::Write, text: &str) {
     let clean: String = text.chars().filter(|c| !c.is_control()).collect();
     // With nobody left to read, there is nobody left to tell.
-    writeln!(out, "pratique: {clean}").and_then(|()| out.flush()).ok();
+    writeln!(out, "pratique: {clean}")
+        .and_then(|()| out.flush())
+        .ok();
 }
 
 /// Prints a refusal.
 pub(crate) fn refused(code: &str, text: &str) {
     // A refusal without proof carries no code: its record does, which only an admin reads.
-    let code = if code == "REFUSED" { String::new() } else { format!(" {code}") };
+    let code = if code == "REFUSED" {
+        String::new()
+    } else {
+        format!(" {code}")
+    };
     say(&format!("REFUSED{code}: {text}"));
 }
 
@@ -31,18 +37,42 @@ pub(crate) fn refused(code: &str, text: &str) {
 pub(crate) fn milestone(milestone: &Milestone<'_>) {
     match milestone {
         Milestone::Enrolling { endpoint } => say(&format!("enrolling with {endpoint}")),
-        Milestone::Refused { code, message, again } => {
-            refused(code, &format!("{message} (next attempt in {} s)", again.as_secs().max(1)));
+        Milestone::Refused {
+            code,
+            message,
+            again,
+        } => {
+            refused(
+                code,
+                &format!("{message} (next attempt in {} s)", again.as_secs().max(1)),
+            );
         }
         Milestone::Queued { message, again } => {
-            say(&format!("QUEUED: {message} (next look in {} s)", again.as_secs().max(1)));
+            say(&format!(
+                "QUEUED: {message} (next look in {} s)",
+                again.as_secs().max(1)
+            ));
         }
         Milestone::Failed { error, again } => {
-            say(&format!("not enrolled yet: {} (next attempt in {} s)", chain(error), again.as_secs().max(1)));
+            say(&format!(
+                "not enrolled yet: {} (next attempt in {} s)",
+                chain(error),
+                again.as_secs().max(1)
+            ));
         }
-        Milestone::Enrolled { node, not_after, cost } => {
-            let (until, kib, ms) = (moment(*not_after), cost.bytes.div_ceil(1024), cost.time.as_millis());
-            say(&format!("enrolled as {node}, certificate until {until} (exchange: {kib} KiB, {ms} ms)"));
+        Milestone::Enrolled {
+            node,
+            not_after,
+            cost,
+        } => {
+            let (until, kib, ms) = (
+                moment(*not_after),
+                cost.bytes.div_ceil(1024),
+                cost.time.as_millis(),
+            );
+            say(&format!(
+                "enrolled as {node}, certificate until {until} (exchange: {kib} KiB, {ms} ms)"
+            ));
         }
         Milestone::Renewed { not_after } => {
             tracing::info!(until = %moment(*not_after), "certificates renewed");
@@ -53,7 +83,9 @@ pub(crate) fn milestone(milestone: &Milestone<'_>) {
 
 /// Unix seconds as a time of day in UTC.
 fn moment(seconds: u64) -> String {
-    let time = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    let time = i64::try_from(seconds)
+        .ok()
+        .and_then(|seconds| Timestamp::from_second(seconds).ok());
     time.map_or_else(|| format!("second {seconds}"), |time| time.to_string())
 }
 

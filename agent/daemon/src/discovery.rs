@@ -24,7 +24,11 @@ pub(crate) struct Location {
 
 impl Location {
     pub(crate) fn new(endpoints: Endpoints, pins: Vec<Pin>) -> Self {
-        Self { endpoints, pins: pins.into(), doubt: Arc::new(Notify::new()) }
+        Self {
+            endpoints,
+            pins: pins.into(),
+            doubt: Arc::new(Notify::new()),
+        }
     }
 }
 
@@ -34,7 +38,9 @@ pub(crate) async fn locate(
     machine: &MachineConfig,
     tasks: &mut JoinSet<Result<(), Error>>,
 ) -> Result<Option<Location>, Error> {
-    let Membership::Discovers(terms) = &machine.membership else { return Ok(None) };
+    let Membership::Discovers(terms) = &machine.membership else {
+        return Ok(None);
+    };
     let memory = arguments.data.join("discovery.json");
     let report: Report = Arc::new(news);
     let mut finder = Finder::new(terms.clone(), &memory, report).map_err(|error| {
@@ -46,8 +52,9 @@ pub(crate) async fn locate(
     say("looking for the master by discovery");
     let document = finder.find().await;
     let (endpoints, pins) = usable(&document)?;
-    let endpoints = Endpoints::new(endpoints)
-        .ok_or_else(|| Error::NotForAnAgent("the discovered document names no master".to_owned()))?;
+    let endpoints = Endpoints::new(endpoints).ok_or_else(|| {
+        Error::NotForAnAgent("the discovered document names no master".to_owned())
+    })?;
     let location = Location::new(endpoints, pins);
     let (held, doubt) = (location.clone(), Arc::clone(&location.doubt));
     tasks.spawn(async move {
@@ -66,8 +73,15 @@ pub(crate) async fn locate(
 }
 
 fn usable(document: &Document) -> Result<(Vec<Endpoint>, Vec<Pin>), Error> {
-    let endpoints = document.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?;
-    Ok((endpoints, document.ca_pins.iter().map(|pin| pin.0).collect()))
+    let endpoints = document
+        .endpoints
+        .iter()
+        .map(endpoint)
+        .collect::<Result<_, _>>()?;
+    Ok((
+        endpoints,
+        document.ca_pins.iter().map(|pin| pin.0).collect(),
+    ))
 }
 
 /// Prints what happens.
@@ -81,18 +95,36 @@ fn news(news: &News<'_>) {
             }
         }
         News::Again { wait } => {
-            say(&format!("no endpoint gave a document that can be used (next attempt in {} s)", wait.as_secs().max(1)));
+            say(&format!(
+                "no endpoint gave a document that can be used (next attempt in {} s)",
+                wait.as_secs().max(1)
+            ));
         }
         News::FirstUse { key } => say(&format!(
             "INSECURE: discovery trusts the first key that it saw, {key}, for good; name it in `discovery.pins` instead"
         )),
         News::Forgotten { error } => {
-            say(&format!("{}: what discovery knew is forgotten, and only the configuration counts", chain(error)));
+            say(&format!(
+                "{}: what discovery knew is forgotten, and only the configuration counts",
+                chain(error)
+            ));
         }
-        News::Found { document, remembered } => {
-            let endpoints: Vec<String> = document.endpoints.iter().map(ToString::to_string).collect();
-            let source = if *remembered { " (remembered: no endpoint gives one now)" } else { "" };
-            say(&format!("master by discovery: {}, generation {}{source}", endpoints.join(", "), document.generation));
+        News::Found {
+            document,
+            remembered,
+        } => {
+            let endpoints: Vec<String> =
+                document.endpoints.iter().map(ToString::to_string).collect();
+            let source = if *remembered {
+                " (remembered: no endpoint gives one now)"
+            } else {
+                ""
+            };
+            say(&format!(
+                "master by discovery: {}, generation {}{source}",
+                endpoints.join(", "),
+                document.generation
+            ));
         }
     }
 }

@@ -39,7 +39,10 @@ pub(crate) enum Error {
     Identity(#[source] agent_enroll::Error),
     /// A part of the agent ended by itself.
     #[error("the agent's {0} ended")]
-    Part(&'static str, #[source] Box<dyn std::error::Error + Send + Sync>),
+    Part(
+        &'static str,
+        #[source] Box<dyn std::error::Error + Send + Sync>,
+    ),
 }
 
 impl Error {

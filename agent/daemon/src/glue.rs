@@ -28,7 +28,12 @@ impl MasterApi {
 impl Api for MasterApi {
     fn call(&self, call: Call) -> Answer<'_, Bytes> {
         Box::pin(async move {
-            let Call { method, path, content_type, body } = call;
+            let Call {
+                method,
+                path,
+                content_type,
+                body,
+            } = call;
             let answer = self.client.request(method, &path, content_type, body).await;
             let answer = answer.map_err(|error| self.transport(error))?;
             if let Some((theirs, ours)) = answer.times {
@@ -43,7 +48,12 @@ impl Api for MasterApi {
 
     fn watch(&self, path: String) -> Answer<'_, Lines> {
         Box::pin(async move {
-            match self.client.watch(&path).await.map_err(|error| self.transport(error))? {
+            match self
+                .client
+                .watch(&path)
+                .await
+                .map_err(|error| self.transport(error))?
+            {
                 Ok(lines) => {
                     let broken = |error| ApiError::Transport(Box::new(error));
                     Ok(Box::pin(lines.map(move |line| line.map_err(broken))) as Lines)

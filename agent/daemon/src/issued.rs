@@ -64,26 +64,50 @@ pub(crate) async fn operate(
         (Some(found), _) => found,
         (None, Some((endpoints, pins))) => Location::new(endpoints, pins),
         (None, None) => {
-            return Err(Error::NotForAnAgent("`[identity]` is for a machine that joins a master".to_owned()));
+            return Err(Error::NotForAnAgent(
+                "`[identity]` is for a machine that joins a master".to_owned(),
+            ));
         }
     };
     let doubt = Arc::clone(&location.doubt);
     let (tcti, node) = (arguments.tcti.clone(), name.clone());
     let taken = tokio::task::spawn_blocking(move || take(&tcti, node, identity, location)).await;
     let (identity, end) = taken.map_err(|error| Error::Part("identity", error.into()))??;
-    let until = i64::try_from(end.not_after).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    let until = i64::try_from(end.not_after)
+        .ok()
+        .and_then(|seconds| Timestamp::from_second(seconds).ok());
     let until = until.map(|until| until.to_string()).unwrap_or_default();
-    say(&format!("node {name} by issued certificates until {until}; nothing about image or configuration is proven"));
+    say(&format!(
+        "node {name} by issued certificates until {until}; nothing about image or configuration is proven"
+    ));
     let notices = clock.notices();
     let message = format!("the issued certificates end at {until}");
-    notices.set(CONDITION, Notice { on: false, reason: "CertificateIsGood", message });
-    let teller = Teller { notices, node: name };
+    notices.set(
+        CONDITION,
+        Notice {
+            on: false,
+            reason: "CertificateIsGood",
+            message,
+        },
+    );
+    let teller = Teller {
+        notices,
+        node: name,
+    };
     tasks.spawn(async move {
         let never = issued::watch(end, move |left| teller.tell(left)).await;
         match never {}
     });
-    let outcome =
-        node::serve(arguments, machine, image, (identity, doubt, clock), ending, &mut tasks, on_machine).await;
+    let outcome = node::serve(
+        arguments,
+        machine,
+        image,
+        (identity, doubt, clock),
+        ending,
+        &mut tasks,
+        on_machine,
+    )
+    .await;
     tasks.shutdown().await;
     outcome
 }
@@ -95,15 +119,38 @@ fn take(
     identity: IssuedIdentity,
     location: Location,
 ) -> Result<(agent_enroll::Identity, issued::Ending), Error> {
-    let IssuedIdentity { certificate, serving_certificate, roots, key } = identity;
+    let IssuedIdentity {
+        certificate,
+        serving_certificate,
+        roots,
+        key,
+    } = identity;
     let key = match key {
-        IssuedKey::Wrapped { ek, public, private, seed } => {
-            let wrapped = WrappedKey { ek: Digest(ek.0), key: Duplicate { public, private, seed } };
+        IssuedKey::Wrapped {
+            ek,
+            public,
+            private,
+            seed,
+        } => {
+            let wrapped = WrappedKey {
+                ek: Digest(ek.0),
+                key: Duplicate {
+                    public,
+                    private,
+                    seed,
+                },
+            };
             issued::IssuedKey::Wrapped(Tpm::open(tcti).map_err(Error::Tpm)?, Box::new(wrapped))
         }
         IssuedKey::Plaintext(pkcs8) => issued::IssuedKey::Plaintext(pkcs8),
     };
-    let all = Issued { node, certificate, serving_certificate, roots, key };
+    let all = Issued {
+        node,
+        certificate,
+        serving_certificate,
+        roots,
+        key,
+    };
     issued::put_in_use(all, location.endpoints, location.pins).map_err(Error::Identity)
 }
 
@@ -117,18 +164,35 @@ impl Teller {
     fn tell(&self, left: Duration) {
         let message = ends(&self.node, left);
         say(&message);
-        let reason = if left.is_zero() { "CertificateExpired" } else { "CertificateExpiring" };
-        self.notices.set(CONDITION, Notice { on: true, reason, message });
+        let reason = if left.is_zero() {
+            "CertificateExpired"
+        } else {
+            "CertificateExpiring"
+        };
+        self.notices.set(
+            CONDITION,
+            Notice {
+                on: true,
+                reason,
+                message,
+            },
+        );
     }
 }
 
 fn ends(node: &str, left: Duration) -> String {
-    let cure =
-        format!("issue new ones with `pratique issue --name {node} …`, give the machine that user-data, and reboot it");
+    let cure = format!(
+        "issue new ones with `pratique issue --name {node} …`, give the machine that user-data, and reboot it"
+    );
     match left.as_secs() {
-        0 => format!("the issued certificates have ended: the master hears this node no more; {cure}"),
+        0 => format!(
+            "the issued certificates have ended: the master hears this node no more; {cure}"
+        ),
         1..DAY => format!("the issued certificates end within a day; {cure}"),
-        seconds => format!("the issued certificates end in {} days; {cure}", seconds / DAY),
+        seconds => format!(
+            "the issued certificates end in {} days; {cure}",
+            seconds / DAY
+        ),
     }
 }
 
@@ -139,9 +203,16 @@ mod tests {
 
     #[test]
     fn the_notice_says_when_and_what_to_do() {
-        for (seconds, words) in [(14 * 86_400, "end in 14 days"), (5, "end within a day"), (0, "have ended")] {
+        for (seconds, words) in [
+            (14 * 86_400, "end in 14 days"),
+            (5, "end within a day"),
+            (0, "have ended"),
+        ] {
             let text = ends("w", Duration::from_secs(seconds));
-            assert!(text.contains(words) && text.contains("pratique issue --name w"), "{text}");
+            assert!(
+                text.contains(words) && text.contains("pratique issue --name w"),
+                "{text}"
+            );
         }
     }
 }

@@ -29,21 +29,43 @@ impl ImageDescription {
     /// `None` where the machine was not booted from an image.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         let table: toml::Table = small_file(path)?.parse().ok()?;
-        let text = |key: &str| table.get(key).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
+        let text = |key: &str| {
+            table
+                .get(key)
+                .and_then(toml::Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
         let svn = table.get("svn").and_then(toml::Value::as_integer);
         let build_time = table.get("build_time").and_then(toml::Value::as_integer);
-        let release_key = table.get("release_key").and_then(toml::Value::as_str).map(str::to_owned);
-        Some(Self { id: text("id"), role: text("role"), svn, build_time, release_key })
+        let release_key = table
+            .get("release_key")
+            .and_then(toml::Value::as_str)
+            .map(str::to_owned);
+        Some(Self {
+            id: text("id"),
+            role: text("role"),
+            svn,
+            build_time,
+            release_key,
+        })
     }
 
     /// When it was built, since 1970; 1970 where that is not known.
     pub(crate) fn built(&self) -> Duration {
-        Duration::from_secs(self.build_time.and_then(|time| u64::try_from(time).ok()).unwrap_or(0))
+        Duration::from_secs(
+            self.build_time
+                .and_then(|time| u64::try_from(time).ok())
+                .unwrap_or(0),
+        )
     }
 
     /// As `kubectl get nodes -o wide` shows it.
     pub(crate) fn os_image(&self) -> String {
-        let svn = self.svn.map(|svn| format!(", SVN {svn}")).unwrap_or_default();
+        let svn = self
+            .svn
+            .map(|svn| format!(", SVN {svn}"))
+            .unwrap_or_default();
         format!("Pratique {} {}{svn}", self.role, self.id)
     }
 }
@@ -51,7 +73,12 @@ impl ImageDescription {
 /// Addresses of the machine: those of the configuration first, in its order, then what the interfaces have, IPv4 first
 /// as upstream's kubelet prefers it.
 pub(crate) fn addresses(machine: &MachineConfig) -> Vec<IpAddr> {
-    let fixed = machine.network.interfaces.iter().flat_map(|interface| &interface.addresses).map(|cidr| cidr.address);
+    let fixed = machine
+        .network
+        .interfaces
+        .iter()
+        .flat_map(|interface| &interface.addresses)
+        .map(|cidr| cidr.address);
     let mut all: Vec<IpAddr> = Vec::new();
     for address in fixed.chain(assigned()).filter(reachable) {
         if !all.contains(&address) && all.len() < MAX_ADDRESSES {
@@ -62,7 +89,10 @@ pub(crate) fn addresses(machine: &MachineConfig) -> Vec<IpAddr> {
 }
 
 fn assigned() -> Vec<IpAddr> {
-    let addresses = getifaddrs().into_iter().flatten().filter_map(|interface| interface.address);
+    let addresses = getifaddrs()
+        .into_iter()
+        .flatten()
+        .filter_map(|interface| interface.address);
     let mut addresses: Vec<IpAddr> = addresses
         .filter_map(|address| {
             let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
@@ -84,10 +114,19 @@ fn reachable(address: &IpAddr) -> bool {
 }
 
 /// What the machine says of itself.
-pub(crate) fn claims(name: String, image: &ImageDescription, addresses: &[IpAddr], machine: &MachineConfig) -> Claims {
+pub(crate) fn claims(
+    name: String,
+    image: &ImageDescription,
+    addresses: &[IpAddr],
+    machine: &MachineConfig,
+) -> Claims {
     let founds = machine.cluster().is_some();
     let role = if image.role.is_empty() {
-        if founds { "master".to_owned() } else { String::new() }
+        if founds {
+            "master".to_owned()
+        } else {
+            String::new()
+        }
     } else {
         image.role.clone()
     };
@@ -95,7 +134,10 @@ pub(crate) fn claims(name: String, image: &ImageDescription, addresses: &[IpAddr
         name,
         role,
         addresses: addresses.iter().map(ToString::to_string).collect(),
-        instance: small_file(Path::new(PLATFORM_ID)).unwrap_or_default().trim().to_owned(),
+        instance: small_file(Path::new(PLATFORM_ID))
+            .unwrap_or_default()
+            .trim()
+            .to_owned(),
         image: image.id.clone(),
         privileged_pods: machine.node.privileged,
     };
@@ -108,7 +150,11 @@ pub(crate) fn claims(name: String, image: &ImageDescription, addresses: &[IpAddr
 
 fn small_file(path: &Path) -> Option<String> {
     let mut text = String::new();
-    File::open(path).ok()?.take(FILE_LIMIT).read_to_string(&mut text).ok()?;
+    File::open(path)
+        .ok()?
+        .take(FILE_LIMIT)
+        .read_to_string(&mut text)
+        .ok()?;
     Some(text)
 }
 
@@ -121,8 +167,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("image.toml");
         assert_eq!(ImageDescription::read(&path), None);
-        std::fs::write(&path, "id = \"w-1\"\nrole = \"worker\"\nsvn = 7\nbuild_time = 1\nkernel = \"6.12\"\n")
-            .expect("a file");
+        std::fs::write(
+            &path,
+            "id = \"w-1\"\nrole = \"worker\"\nsvn = 7\nbuild_time = 1\nkernel = \"6.12\"\n",
+        )
+        .expect("a file");
         let image = ImageDescription::read(&path).expect("a description");
         assert_eq!(image.os_image(), "Pratique worker w-1, SVN 7");
         assert_eq!(image.built(), Duration::from_secs(1));
@@ -130,7 +179,14 @@ mod tests {
 
     #[test]
     fn addresses_that_others_cannot_reach_are_left_out() {
-        for text in ["127.0.0.1", "::1", "0.0.0.0", "169.254.1.1", "fe80::1", "224.0.0.1"] {
+        for text in [
+            "127.0.0.1",
+            "::1",
+            "0.0.0.0",
+            "169.254.1.1",
+            "fe80::1",
+            "224.0.0.1",
+        ] {
             assert!(!reachable(&text.parse().expect("an address")), "{text}");
         }
         assert!(reachable(&"192.168.77.11".parse().expect("an address")));

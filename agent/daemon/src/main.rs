@@ -87,7 +87,11 @@ pub(crate) struct RunArguments {
     #[arg(long, default_value = "/etc/pratique/image.toml", hide = true)]
     pub(crate) image: PathBuf,
     /// The firmware's event log.
-    #[arg(long, default_value = "/sys/kernel/security/tpm0/binary_bios_measurements", hide = true)]
+    #[arg(
+        long,
+        default_value = "/sys/kernel/security/tpm0/binary_bios_measurements",
+        hide = true
+    )]
     pub(crate) event_log: PathBuf,
     /// The record of the configuration event; `config-event.json` in the folder of `--run` by default.
     #[arg(long, hide = true)]
@@ -124,8 +128,13 @@ async fn perform(command: Command) -> Result<u8, error::Error> {
 
 fn main() -> ExitCode {
     let Arguments { command } = Arguments::parse();
-    let filter = EnvFilter::try_from_env("PRATIQUE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let filter =
+        EnvFilter::try_from_env("PRATIQUE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     // Keys in memory and the way to the TPM are nobody else's, pods that see the machine's processes least of all.
     if let Err(error) = agent_sys::process::keep_private() {
         tracing::error!("{}", error::chain(&error));

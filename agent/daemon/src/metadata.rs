@@ -68,18 +68,34 @@ pub(crate) struct FetchArguments {
 
 /// Fetches the user-data into the file; one of [`exit`]'s codes.
 pub(crate) async fn run(arguments: MetadataArguments) -> Result<u8, Error> {
-    let MetadataArguments { platform, out, interface } = arguments;
-    let way = Errand { host: ADDRESS, dhcp: platform.way() == Way::Lease, interface, limit: ADDRESS_LIMIT };
+    let MetadataArguments {
+        platform,
+        out,
+        interface,
+    } = arguments;
+    let way = Errand {
+        host: ADDRESS,
+        dhcp: platform.way() == Way::Lease,
+        interface,
+        limit: ADDRESS_LIMIT,
+    };
     let fetched = match errand::run(&way, || fetch_in_child(platform)).await {
         Ok(fetched) => fetched?,
         Err(error) => {
-            say(&format!("no way to the metadata service at {ADDRESS}: {}", chain(&error)));
+            say(&format!(
+                "no way to the metadata service at {ADDRESS}: {}",
+                chain(&error)
+            ));
             return Ok(exit::LATER);
         }
     };
     match fetched {
         Ok(bytes) => {
-            write(&out, &bytes).map_err(|source| Error::File { what: "write", path: out, source })?;
+            write(&out, &bytes).map_err(|source| Error::File {
+                what: "write",
+                path: out,
+                source,
+            })?;
             Ok(exit::DONE)
         }
         Err(code) => Ok(code),
@@ -87,23 +103,40 @@ pub(crate) async fn run(arguments: MetadataArguments) -> Result<u8, Error> {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    std::fs::File::options().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
+    std::fs::File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?
+        .write_all(bytes)
 }
 
 /// Runs this program again, without rights, and takes what it writes, or its code.
 async fn fetch_in_child(platform: Platform) -> Result<Result<Vec<u8>, u8>, Error> {
-    let fault = |source| Error::File { what: "run", path: PathBuf::from("agent"), source };
+    let fault = |source| Error::File {
+        what: "run",
+        path: PathBuf::from("agent"),
+        source,
+    };
     let program = std::env::current_exe().map_err(fault)?;
     let mut command = Command::new(program);
-    command.args(["metadata-fetch", "--platform", platform.label()]).env_clear().current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    command
+        .args(["metadata-fetch", "--platform", platform.label()])
+        .env_clear()
+        .current_dir("/");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
     if nix::unistd::geteuid().is_root() {
         // Another user than root has no capabilities after exec, and no further groups.
         command.uid(NOBODY).gid(NOBODY);
     }
     let mut child = command.spawn().map_err(fault)?;
     let mut bytes = Vec::new();
-    let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    let limit = u64::try_from(MAX_BYTES)
+        .unwrap_or(u64::MAX)
+        .saturating_add(1);
     let ended = timeout(FETCH_LIMIT + GRACE, async {
         if let Some(output) = child.stdout.take() {
             output.take(limit).read_to_end(&mut bytes).await?;
@@ -111,7 +144,10 @@ async fn fetch_in_child(platform: Platform) -> Result<Result<Vec<u8>, u8>, Error
         child.wait().await
     });
     let code = match ended.await {
-        Ok(status) => status.map_err(fault)?.code().and_then(|code| u8::try_from(code).ok()),
+        Ok(status) => status
+            .map_err(fault)?
+            .code()
+            .and_then(|code| u8::try_from(code).ok()),
         Err(_elapsed) => None,
     };
     Ok(match (code, bytes.len()) {
@@ -133,14 +169,22 @@ pub(crate) async fn fetch(arguments: FetchArguments) -> Result<u8, Error> {
             Ok(Ok(answer)) => asking.answer(answer),
             Ok(Err(Trouble::Answer(why))) => Step::Refused(why.to_owned()),
             Ok(Err(Trouble::Connection(error))) => Step::Later(chain(error.as_ref())),
-            Err(_elapsed) => Step::Later(format!("no whole answer in {} s", ANSWER_LIMIT.as_secs())),
+            Err(_elapsed) => {
+                Step::Later(format!("no whole answer in {} s", ANSWER_LIMIT.as_secs()))
+            }
         };
         match step {
             Step::Ask(next) => asking = next,
             Step::Done(bytes) => {
-                let fault = |source| Error::File { what: "write to", path: PathBuf::from("standard output"), source };
+                let fault = |source| Error::File {
+                    what: "write to",
+                    path: PathBuf::from("standard output"),
+                    source,
+                };
                 let mut out = std::io::stdout().lock();
-                out.write_all(&bytes).and_then(|()| out.flush()).map_err(fault)?;
+                out.write_all(&bytes)
+                    .and_then(|()| out.flush())
+                    .map_err(fault)?;
                 return Ok(exit::DONE);
             }
             Step::Nothing => {
@@ -152,11 +196,17 @@ pub(crate) async fn fetch(arguments: FetchArguments) -> Result<u8, Error> {
                 return Ok(exit::REFUSED);
             }
             Step::Later(why) if Instant::now() + pause >= end => {
-                say_on_error(&format!("{url}: {why}; giving up after {} s", FETCH_LIMIT.as_secs()));
+                say_on_error(&format!(
+                    "{url}: {why}; giving up after {} s",
+                    FETCH_LIMIT.as_secs()
+                ));
                 return Ok(exit::LATER);
             }
             Step::Later(why) => {
-                say_on_error(&format!("{url}: {why} (next attempt in {} s)", pause.as_secs()));
+                say_on_error(&format!(
+                    "{url}: {why} (next attempt in {} s)",
+                    pause.as_secs()
+                ));
                 sleep(pause).await;
                 (asking, pause) = (Fetch::new(platform), (pause * 2).min(LONGEST_PAUSE));
             }
@@ -181,9 +231,14 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for Trouble {
 /// One request on a connection of its own.
 async fn exchange(at: SocketAddr, request: &Request) -> Result<Answer, Trouble> {
     let stream = TcpStream::connect(at).await?;
-    let (mut sender, connection) =
-        http1::Builder::new().max_buf_size(HEAD_LIMIT).max_headers(64).handshake(TokioIo::new(stream)).await?;
-    let mut asked = hyper::Request::builder().method(request.method).uri(request.path);
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(HEAD_LIMIT)
+        .max_headers(64)
+        .handshake(TokioIo::new(stream))
+        .await?;
+    let mut asked = hyper::Request::builder()
+        .method(request.method)
+        .uri(request.path);
     asked = asked.header(HOST, host(at)).header(USER_AGENT, "pratique");
     if let Some((name, value)) = &request.header {
         asked = asked.header(*name, value);
@@ -194,17 +249,29 @@ async fn exchange(at: SocketAddr, request: &Request) -> Result<Answer, Trouble> 
         let (head, body) = answer.into_parts();
         // A body that ends with the connection can be cut by anybody, unseen.
         if body.size_hint().exact().is_none() && !head.headers.contains_key(TRANSFER_ENCODING) {
-            return Err(Trouble::Answer("the answer does not say how long it is; check what answers"));
+            return Err(Trouble::Answer(
+                "the answer does not say how long it is; check what answers",
+            ));
         }
-        let flavour = head.headers.get("metadata-flavor").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let flavour = head
+            .headers
+            .get("metadata-flavor")
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned);
         let body = match Limited::new(body, request.limit).collect().await {
             Ok(body) => body.to_bytes().to_vec(),
             Err(error) if error.is::<LengthLimitError>() => {
-                return Err(Trouble::Answer("the answer is longer than the 64 KiB that user-data may have"));
+                return Err(Trouble::Answer(
+                    "the answer is longer than the 64 KiB that user-data may have",
+                ));
             }
             Err(error) => return Err(Trouble::Connection(error)),
         };
-        Ok(Answer { status: head.status.as_u16(), flavour, body })
+        Ok(Answer {
+            status: head.status.as_u16(),
+            flavour,
+            body,
+        })
     };
     tokio::pin!(ask);
     // The connection has nothing to say once the answer is whole; where it ends first, the answer says why.

@@ -32,15 +32,25 @@ pub(crate) async fn bring_up(
         Err(Error::Part("network", error.into()))
     });
     let lost = |_closed| Error::Part("network", "it ended before it was up".into());
-    let ready = timeout(PATIENCE, async { told.wait_for(|status| status.ready).await.map(|status| status.clone()) });
+    let ready = timeout(PATIENCE, async {
+        told.wait_for(|status| status.ready)
+            .await
+            .map(|status| status.clone())
+    });
     let status = if let Ok(status) = ready.await {
         status.map_err(lost)?
     } else {
         say("the network is not as configured yet; going on with the first address that comes");
-        told.wait_for(|status| !status.addresses.is_empty()).await.map_err(lost)?.clone()
+        told.wait_for(|status| !status.addresses.is_empty())
+            .await
+            .map_err(lost)?
+            .clone()
     };
-    let addresses: Vec<String> =
-        status.addresses.iter().map(|address| format!("{} {}", address.interface, address.ip)).collect();
+    let addresses: Vec<String> = status
+        .addresses
+        .iter()
+        .map(|address| format!("{} {}", address.interface, address.ip))
+        .collect();
     say(&format!("network is up: {}", addresses.join(", ")));
     Ok(status.ntp)
 }

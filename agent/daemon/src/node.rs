@@ -55,7 +55,11 @@ pub(crate) async fn serve(
     let config = config(arguments, machine, image, (&identity.node, clock.notices()));
     state_record::tell(&arguments.run, &clock.notices());
     let condition = roots::keep_condition(identity.pins, identity.certificate, clock.notices());
-    let api = MasterApi { client: identity.client, doubt, clock };
+    let api = MasterApi {
+        client: identity.client,
+        doubt,
+        clock,
+    };
     let kubelet = Kubelet::new(config, Arc::new(api), engine.clone());
     let (server, drain) = (kubelet.server(), kubelet.drain());
     let (end, ended) = watch::channel(false);
@@ -84,13 +88,18 @@ pub(crate) async fn serve(
         }),
     };
     end.send_replace(true);
-    if timeout(DRAIN, async { while parts.join_next().await.is_some() {} }).await.is_err() {
+    if timeout(DRAIN, async { while parts.join_next().await.is_some() {} })
+        .await
+        .is_err()
+    {
         tracing::warn!("the kubelet did not end in time and is left");
     }
     if on_machine && matches!(outcome, Ok(true)) {
         say("ending the containers before the machine ends");
         let Drained { ran, killed, left } = drain.end_all(LONGEST_GRACE).await;
-        say(&format!("{ran} containers ended, {killed} of them killed after their grace; {left} still run"));
+        say(&format!(
+            "{ran} containers ended, {killed} of them killed after their grace; {left} still run"
+        ));
     }
     following.abort();
     outcome.map(drop)
@@ -99,17 +108,27 @@ pub(crate) async fn serve(
 /// Lets processes use io_uring, as the machine's measured configuration asks; seccomp profiles still decide for pods.
 fn open_io_uring(settings: &Path) -> Result<(), Error> {
     let path = settings.join(kernel::IO_URING);
-    std::fs::write(&path, kernel::IO_URING_ON).map_err(|source| Error::File { what: "write", path, source })?;
+    std::fs::write(&path, kernel::IO_URING_ON).map_err(|source| Error::File {
+        what: "write",
+        path,
+        source,
+    })?;
     say("io_uring is open to processes, as this machine's configuration asks");
     Ok(())
 }
 
 /// The kubelet's port on every address, IPv4 through IPv6 where the kernel has both.
 async fn listen(port: u16) -> Result<TcpListener, Error> {
-    let fault = |source| Error::File { what: "listen on", path: PathBuf::from(format!("TCP port {port}")), source };
+    let fault = |source| Error::File {
+        what: "listen on",
+        path: PathBuf::from(format!("TCP port {port}")),
+        source,
+    };
     match TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).await {
         Ok(listener) => Ok(listener),
-        Err(_no_ipv6) => TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))).await.map_err(fault),
+        Err(_no_ipv6) => TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port)))
+            .await
+            .map_err(fault),
     }
 }
 
@@ -134,16 +153,29 @@ fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -
         logs: arguments.pod_logs.clone(),
         registries: registries(&machine.registries),
         // On another host containerd finds them as it is set up there.
-        programs: on_machine.then(|| Programs { shim: programs::SHIM.into(), runc: programs::RUNC.into() }),
+        programs: on_machine.then(|| Programs {
+            shim: programs::SHIM.into(),
+            runc: programs::RUNC.into(),
+        }),
         archives: vec![PathBuf::from(ARCHIVES), arguments.data.join("images")],
     }
 }
 
 /// What the configuration says of registries, as the engine takes it.
 fn registries(said: &config_model::registry::Registries) -> Registries {
-    let roots = |ca: &[Vec<u8>]| ca.iter().map(|der| CertificateDer::from(der.clone())).collect();
+    let roots = |ca: &[Vec<u8>]| {
+        ca.iter()
+            .map(|der| CertificateDer::from(der.clone()))
+            .collect()
+    };
     // Token services are https, whose port is 443 where none is written.
-    let with_port = |host: &HostPort| HostPort { port: host.port.or(Some(443)), ..host.clone() }.to_string();
+    let with_port = |host: &HostPort| {
+        HostPort {
+            port: host.port.or(Some(443)),
+            ..host.clone()
+        }
+        .to_string()
+    };
     let list = said.list.iter().map(|registry| Registry {
         host: registry.host.to_string(),
         mirrors: registry.mirrors.iter().map(ToString::to_string).collect(),
@@ -160,9 +192,10 @@ fn credential(said: &config_model::registry::Credential) -> Credential {
     use config_model::registry::Credential as Said;
     let secret = |secret: &config_model::registry::Secret| Secret::new(secret.reveal().to_owned());
     match said {
-        Said::Password { username, password } => {
-            Credential::Password { username: username.clone(), password: secret(password) }
-        }
+        Said::Password { username, password } => Credential::Password {
+            username: username.clone(),
+            password: secret(password),
+        },
         Said::IdentityToken(token) => Credential::IdentityToken(secret(token)),
         Said::RegistryToken(token) => Credential::RegistryToken(secret(token)),
     }

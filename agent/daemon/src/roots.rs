@@ -17,7 +17,11 @@ const LOOK: Duration = Duration::from_secs(2);
 const PIN_LIMIT: usize = 512;
 
 /// Keeps the Node's condition true, for as long as it is polled.
-pub(crate) async fn keep_condition(pins: Pins, certificate: Arc<Slot>, notices: Notices) -> Infallible {
+pub(crate) async fn keep_condition(
+    pins: Pins,
+    certificate: Arc<Slot>,
+    notices: Notices,
+) -> Infallible {
     let mut told = None;
     loop {
         let now = standing(&pins, &certificate);
@@ -56,7 +60,11 @@ fn notice(standing: &Standing) -> Notice {
             ),
         ),
     };
-    Notice { on, reason, message }
+    Notice {
+        on,
+        reason,
+        message,
+    }
 }
 
 /// Follows the pins in a file, for as long as it is polled.
@@ -73,9 +81,19 @@ pub(crate) async fn follow(path: PathBuf, pins: Pins) -> Infallible {
 
 /// The pins, if the file is there and whole.
 pub(crate) fn read_pins(path: &Path) -> Option<Vec<Pin>> {
-    let text = std::fs::read_to_string(path).ok().filter(|text| text.len() <= PIN_LIMIT)?;
-    let pin = |line: &str| line.trim().parse::<config_model::format::Pin>().ok().map(|pin| pin.0);
-    text.lines().map(pin).collect::<Option<Vec<Pin>>>().filter(|pins| !pins.is_empty())
+    let text = std::fs::read_to_string(path)
+        .ok()
+        .filter(|text| text.len() <= PIN_LIMIT)?;
+    let pin = |line: &str| {
+        line.trim()
+            .parse::<config_model::format::Pin>()
+            .ok()
+            .map(|pin| pin.0)
+    };
+    text.lines()
+        .map(pin)
+        .collect::<Option<Vec<Pin>>>()
+        .filter(|pins| !pins.is_empty())
 }
 
 #[cfg(test)]
@@ -99,7 +117,11 @@ mod tests {
     #[test]
     fn the_notice_says_what_to_do() {
         let pin = "sha256:bb".to_owned();
-        assert!(notice(&Standing::PinMissing(pin.clone())).message.contains("ca_pins"));
+        assert!(
+            notice(&Standing::PinMissing(pin.clone()))
+                .message
+                .contains("ca_pins")
+        );
         assert!(!notice(&Standing::Ready(vec![pin])).on);
     }
 }

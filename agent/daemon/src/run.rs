@@ -28,7 +28,10 @@ pub(crate) struct Ending {
 impl Ending {
     fn new() -> Result<Self, Error> {
         let listen = |kind| signal(kind).map_err(Error::Runtime);
-        Ok(Self { term: listen(SignalKind::terminate())?, int: listen(SignalKind::interrupt())? })
+        Ok(Self {
+            term: listen(SignalKind::terminate())?,
+            int: listen(SignalKind::interrupt())?,
+        })
     }
 
     pub(crate) async fn asked(&mut self) {
@@ -48,10 +51,23 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<(), Error> {
     let mut ending = Ending::new()?;
     let image = ImageDescription::read(&arguments.image);
     let on_machine = arguments.manage_network.unwrap_or(image.is_some());
-    match operate(&arguments, image.unwrap_or_default(), on_machine, &mut ending).await {
+    match operate(
+        &arguments,
+        image.unwrap_or_default(),
+        on_machine,
+        &mut ending,
+    )
+    .await
+    {
         Err(error) if on_machine && code(&error).is_some() => {
             let code = code(&error).unwrap_or_default();
-            refused(code, &format!("{}; the machine stays as it is until it is rebooted", chain(&error)));
+            refused(
+                code,
+                &format!(
+                    "{}; the machine stays as it is until it is rebooted",
+                    chain(&error)
+                ),
+            );
             ending.asked().await;
             Ok(())
         }
@@ -80,12 +96,19 @@ async fn operate(
     let machine = settings::load(&arguments.config)?;
     let name = settings::node_name(&machine)?;
     for path in [&arguments.data, &arguments.run] {
-        std::fs::create_dir_all(path).map_err(|source| Error::File { what: "make", path: path.clone(), source })?;
+        std::fs::create_dir_all(path).map_err(|source| Error::File {
+            what: "make",
+            path: path.clone(),
+            source,
+        })?;
     }
     settings::credentials(arguments, &machine)?;
     tracing::info!(name, image = image.os_image(), "starting");
     if let Some(identity) = machine.identity.clone() {
-        return issued::operate(arguments, &machine, &image, name, identity, on_machine, ending).await;
+        return issued::operate(
+            arguments, &machine, &image, name, identity, on_machine, ending,
+        )
+        .await;
     }
     let means = unproven::means(arguments, &machine).await?;
     let mut tasks = JoinSet::new();
@@ -94,7 +117,11 @@ async fn operate(
         // Before the network: the master needs its keys, and sealing needs none.
         let fixed = machine::addresses(&machine);
         let claims = machine::claims(name.clone(), &image, &fixed, &machine);
-        let attestor = Attestor::bind(&arguments.run.join("attestor.sock"), Prover::clone(prover), claims)?;
+        let attestor = Attestor::bind(
+            &arguments.run.join("attestor.sock"),
+            Prover::clone(prover),
+            claims,
+        )?;
         tasks.spawn(async move {
             attestor.serve().await;
             Err(Error::Part("attestor", "it should never end".into()))
@@ -118,7 +145,10 @@ async fn operate(
         found = discovery::locate(arguments, &machine, &mut tasks) => found?,
         () = ending.asked() => return Ok(()),
     };
-    let doubt = found.as_ref().map(|location| Arc::clone(&location.doubt)).unwrap_or_default();
+    let doubt = found
+        .as_ref()
+        .map(|location| Arc::clone(&location.doubt))
+        .unwrap_or_default();
     // Cancel-safe: an enrolment that is dropped leaves no more than a half-open session at the master.
     let (identity, keeper) = tokio::select! {
         enrolled = enroll(arguments, &machine, found, name, &image, means) => enrolled?,
@@ -131,9 +161,22 @@ async fn operate(
         let (path, pins) = (arguments.run.join("ca-pin"), identity.pins.clone());
         tasks.spawn(async move { match roots::follow(path, pins).await {} });
     }
-    tasks.spawn(async move { Err(Error::Part("keeper of the identity", keeper.keep().await.into())) });
-    let outcome =
-        node::serve(arguments, &machine, &image, (identity, doubt, clock), ending, &mut tasks, on_machine).await;
+    tasks.spawn(async move {
+        Err(Error::Part(
+            "keeper of the identity",
+            keeper.keep().await.into(),
+        ))
+    });
+    let outcome = node::serve(
+        arguments,
+        &machine,
+        &image,
+        (identity, doubt, clock),
+        ending,
+        &mut tasks,
+        on_machine,
+    )
+    .await;
     tasks.shutdown().await;
     outcome
 }
@@ -146,14 +189,22 @@ async fn enroll(
     image: &ImageDescription,
     means: Means,
 ) -> Result<(Identity, Keeper), Error> {
-    let Location { endpoints, pins, doubt } = match (found, settings::master(machine)?) {
+    let Location {
+        endpoints,
+        pins,
+        doubt,
+    } = match (found, settings::master(machine)?) {
         (Some(found), _) => found,
         (None, Some((endpoints, pins))) => Location::new(endpoints, pins),
         (None, None) => own_master(arguments).await?,
     };
     let addresses = machine::addresses(machine);
     let claims = machine::claims(name, image, &addresses, machine);
-    let settings = Settings { endpoints, pins, claims };
+    let settings = Settings {
+        endpoints,
+        pins,
+        claims,
+    };
     let report = move |milestone: &Milestone<'_>| {
         if matches!(milestone, Milestone::Failed { .. }) {
             doubt.notify_one();
@@ -162,7 +213,9 @@ async fn enroll(
     };
     let report = Arc::new(report);
     let enroller = match means {
-        Means::Tpm(prover) => Enroller::new(*prover, settings, report).await.map_err(Error::Enroll)?,
+        Means::Tpm(prover) => Enroller::new(*prover, settings, report)
+            .await
+            .map_err(Error::Enroll)?,
         Means::Key(key) => Enroller::without_tpm(key, settings, report),
     };
     enroller.enroll().await.map_err(Error::Enroll)
@@ -181,6 +234,8 @@ async fn own_master(arguments: &RunArguments) -> Result<Location, Error> {
     let address = arguments.own_master;
     let endpoints = Endpoint::new(&address.ip().to_string(), address.port())
         .and_then(|endpoint| Endpoints::new(vec![endpoint]))
-        .ok_or_else(|| Error::NotForAnAgent(format!("{address} is no address that TLS can name")))?;
+        .ok_or_else(|| {
+            Error::NotForAnAgent(format!("{address} is no address that TLS can name"))
+        })?;
     Ok(Location::new(endpoints, pins))
 }

@@ -16,9 +16,17 @@ const CONFIG_LIMIT: u64 = config_model::defaults::MAX_DOCUMENT_BYTES as u64 + 1;
 
 /// Reads and checks the configuration; every fault is printed with its place.
 pub(crate) fn load(path: &Path) -> Result<MachineConfig, Error> {
-    let fault = |source| Error::File { what: "read", path: path.to_owned(), source };
+    let fault = |source| Error::File {
+        what: "read",
+        path: path.to_owned(),
+        source,
+    };
     let mut bytes = Vec::new();
-    File::open(path).map_err(fault)?.take(CONFIG_LIMIT).read_to_end(&mut bytes).map_err(fault)?;
+    File::open(path)
+        .map_err(fault)?
+        .take(CONFIG_LIMIT)
+        .read_to_end(&mut bytes)
+        .map_err(fault)?;
     let document = config_model::parse(&bytes, &path.display().to_string()).map_err(|faults| {
         for line in faults.lines() {
             say(&format!("REFUSED CONFIGURATION: {line}"));
@@ -27,9 +35,13 @@ pub(crate) fn load(path: &Path) -> Result<MachineConfig, Error> {
     })?;
     match document {
         Document::Machine(machine) => Ok(*machine),
-        other @ (Document::Cluster(_) | Document::Image(_) | Document::Policy(_)) => Err(Error::NotForAnAgent(
-            format!("{} is of kind `{}`, an agent needs `machine`", path.display(), other.kind()),
-        )),
+        other @ (Document::Cluster(_) | Document::Image(_) | Document::Policy(_)) => {
+            Err(Error::NotForAnAgent(format!(
+                "{} is of kind `{}`, an agent needs `machine`",
+                path.display(),
+                other.kind()
+            )))
+        }
     }
 }
 
@@ -38,16 +50,27 @@ pub(crate) fn credentials(arguments: &RunArguments, machine: &MachineConfig) -> 
     if machine.registries.has_credentials() {
         let instead = "give pods imagePullSecrets, or hand the user-data over by another way, and count these as lost";
         not_from_a_service(arguments, "credentials of registries", instead)?;
-        say("WARNING: credentials of registries stand in this machine's user-data: whoever reads it can use them");
+        say(
+            "WARNING: credentials of registries stand in this machine's user-data: whoever reads it can use them",
+        );
     }
     Ok(())
 }
 
 /// Refuses a secret in user-data of a metadata service, which every pod of the machine, and much else, can ask.
-pub(crate) fn not_from_a_service(arguments: &RunArguments, what: &str, instead: &str) -> Result<(), Error> {
-    let record = arguments.config_event.clone().unwrap_or_else(|| arguments.run.join("config-event.json"));
+pub(crate) fn not_from_a_service(
+    arguments: &RunArguments,
+    what: &str,
+    instead: &str,
+) -> Result<(), Error> {
+    let record = arguments
+        .config_event
+        .clone()
+        .unwrap_or_else(|| arguments.run.join("config-event.json"));
     let label = match std::fs::read(&record) {
-        Ok(bytes) => serde_json::from_slice::<ConfigEvent>(&bytes).map(|event| event.label).ok(),
+        Ok(bytes) => serde_json::from_slice::<ConfigEvent>(&bytes)
+            .map(|event| event.label)
+            .ok(),
         // A host without init has no record, and no service that was asked.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(_) => None,
@@ -55,18 +78,32 @@ pub(crate) fn not_from_a_service(arguments: &RunArguments, what: &str, instead: 
     match label {
         Some(label) if !METADATA_SERVICES.contains(&label.as_str()) => Ok(()),
         label => {
-            let label = label.unwrap_or_else(|| format!("unknown, {} is unreadable", record.display()));
-            Err(Error::NotForAnAgent(format!("{what} came from a metadata service ({label}): {instead}")))
+            let label =
+                label.unwrap_or_else(|| format!("unknown, {} is unreadable", record.display()));
+            Err(Error::NotForAnAgent(format!(
+                "{what} came from a metadata service ({label}): {instead}"
+            )))
         }
     }
 }
 
 /// Where the master is, if the configuration says so.
 pub(crate) fn master(machine: &MachineConfig) -> Result<Option<(Endpoints, Vec<Pin>)>, Error> {
-    let Some(location) = machine.master() else { return Ok(None) };
-    let endpoints = Endpoints::new(location.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?)
-        .ok_or_else(|| Error::NotForAnAgent("`master.endpoints` is empty".to_owned()))?;
-    Ok(Some((endpoints, location.ca_pins.iter().map(|pin| pin.0).collect())))
+    let Some(location) = machine.master() else {
+        return Ok(None);
+    };
+    let endpoints = Endpoints::new(
+        location
+            .endpoints
+            .iter()
+            .map(endpoint)
+            .collect::<Result<_, _>>()?,
+    )
+    .ok_or_else(|| Error::NotForAnAgent("`master.endpoints` is empty".to_owned()))?;
+    Ok(Some((
+        endpoints,
+        location.ca_pins.iter().map(|pin| pin.0).collect(),
+    )))
 }
 
 /// An address of a document as TLS wants it.
@@ -81,12 +118,20 @@ pub(crate) fn node_name(machine: &MachineConfig) -> Result<String, Error> {
     if let Some(name) = &machine.name {
         return Ok(name.as_str().to_owned());
     }
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    let name = host.parse::<config_model::format::NodeName>().ok().filter(|_| host != "localhost");
+    let host = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_default();
+    let name = host
+        .parse::<config_model::format::NodeName>()
+        .ok()
+        .filter(|_| host != "localhost");
     if name.is_none() && machine.cluster().is_none() {
         return Ok(String::new());
     }
     name.map(|name| name.as_str().to_owned()).ok_or_else(|| {
-        Error::NotForAnAgent("the first master has no name: add `name = \"…\"` under `[machine]`".to_owned())
+        Error::NotForAnAgent(
+            "the first master has no name: add `name = \"…\"` under `[machine]`".to_owned(),
+        )
     })
 }

@@ -46,7 +46,11 @@ pub(crate) fn run(arguments: &StateKeyArguments) -> Result<u8, Error> {
     run_with(arguments, &mut io::stdin().lock(), &mut io::stdout().lock())
 }
 
-fn run_with(arguments: &StateKeyArguments, input: &mut impl Read, output: &mut impl Write) -> Result<u8, Error> {
+fn run_with(
+    arguments: &StateKeyArguments,
+    input: &mut impl Read,
+    output: &mut impl Write,
+) -> Result<u8, Error> {
     let image = ImageDescription::read(&arguments.image).unwrap_or_default();
     let keeper = keeper(arguments, &image)?;
     let (tpm, unlock) = match keeper {
@@ -60,40 +64,76 @@ fn run_with(arguments: &StateKeyArguments, input: &mut impl Read, output: &mut i
     let svn = store.unlock.svn;
     match found {
         Opening::Opened(opened) => {
-            let (key, generation, renewals) = (opened.volume.clone(), opened.generation(), opened.kept.renewals);
-            tell(output, &Report::Opened { key, generation, renewals })?;
+            let (key, generation, renewals) = (
+                opened.volume.clone(),
+                opened.generation(),
+                opened.kept.renewals,
+            );
+            tell(
+                output,
+                &Report::Opened {
+                    key,
+                    generation,
+                    renewals,
+                },
+            )?;
             // Without an answer the floor stays.
             let admitted = answer(input).map_or(0, |answer| answer.admitted).min(svn);
-            opened.advance(&mut disk, &mut store, admitted).map_err(part)?;
+            opened
+                .advance(&mut disk, &mut store, admitted)
+                .map_err(part)?;
         }
         Opening::Closed(Closed { reason, .. }) if image.role == "master" && !arguments.fresh => {
             tell(output, &Report::Refused { reason })?;
         }
         Opening::Closed(closed) => {
             let made = engine::make(&mut disk, &mut store, svn, closed).map_err(part)?;
-            let (key, recovery, reason, renewals) = (made.volume, made.recovery, closed.reason, made.renewals);
-            tell(output, &Report::Made { key, recovery, reason, renewals })?;
+            let (key, recovery, reason, renewals) =
+                (made.volume, made.recovery, closed.reason, made.renewals);
+            tell(
+                output,
+                &Report::Made {
+                    key,
+                    recovery,
+                    reason,
+                    renewals,
+                },
+            )?;
         }
     }
     Ok(0)
 }
 
 /// The TPM and what the image brings for it, or why no key can be kept.
-fn keeper(arguments: &StateKeyArguments, image: &ImageDescription) -> Result<Result<(Tpm, Unlock), Reason>, Error> {
+fn keeper(
+    arguments: &StateKeyArguments,
+    image: &ImageDescription,
+) -> Result<Result<(Tpm, Unlock), Reason>, Error> {
     match Presence::of(&arguments.tcti, &arguments.sys) {
         Presence::Tpm => {}
         Presence::Tpm12 | Presence::NotDriven | Presence::Absent => return Ok(Err(Reason::NoTpm)),
     }
     let approver = image.release_key.as_deref().and_then(Approver::from_hex);
-    let (Some(approver), Some(svn)) = (approver, image.svn.and_then(|svn| u64::try_from(svn).ok())) else {
+    let (Some(approver), Some(svn)) = (approver, image.svn.and_then(|svn| u64::try_from(svn).ok()))
+    else {
         return Ok(Err(Reason::NoApprovals));
     };
     let area = area(&arguments.approvals).map_err(fault("read", &arguments.approvals))?;
-    let Ok(approvals) = Approvals::parse(&area) else { return Ok(Err(Reason::NoApprovals)) };
-    let unlock = Unlock { approver, approvals, svn };
+    let Ok(approvals) = Approvals::parse(&area) else {
+        return Ok(Err(Reason::NoApprovals));
+    };
+    let unlock = Unlock {
+        approver,
+        approvals,
+        svn,
+    };
     let tpm = Tpm::open(&arguments.tcti).map_err(Error::Tpm)?;
     let good = tpm.approved(&unlock).map_err(Error::Tpm)?;
-    Ok(if good { Ok((tpm, unlock)) } else { Err(Reason::NotApproved) })
+    Ok(if good {
+        Ok((tpm, unlock))
+    } else {
+        Err(Reason::NotApproved)
+    })
 }
 
 /// What happens where nothing keeps a key: a worker's state lasts as long as the boot, a master has none.
@@ -116,7 +156,9 @@ fn area(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn tell(output: &mut impl Write, report: &Report) -> Result<(), Error> {
-    let told = output.write_all(report.to_text().as_bytes()).and_then(|()| output.flush());
+    let told = output
+        .write_all(report.to_text().as_bytes())
+        .and_then(|()| output.flush());
     told.map_err(fault("write", Path::new("standard output")))
 }
 
@@ -124,7 +166,8 @@ fn tell(output: &mut impl Write, report: &Report) -> Result<(), Error> {
 fn answer(input: &mut impl Read) -> Option<Answer> {
     let mut line = Vec::new();
     let mut byte = [0];
-    while line.len() < MAX_ANSWER && line.last() != Some(&b'\n') && input.read(&mut byte).ok()? == 1 {
+    while line.len() < MAX_ANSWER && line.last() != Some(&b'\n') && input.read(&mut byte).ok()? == 1
+    {
         line.extend(byte);
     }
     Answer::parse(std::str::from_utf8(&line).ok()?)
@@ -145,7 +188,9 @@ struct Partition(File);
 impl Disk for Partition {
     fn read(&mut self, copy: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; header::SIZE];
-        self.0.read_exact_at(&mut bytes, place(copy)?).map(|()| bytes)
+        self.0
+            .read_exact_at(&mut bytes, place(copy)?)
+            .map(|()| bytes)
     }
 
     fn write(&mut self, copy: usize, bytes: &[u8]) -> io::Result<()> {
@@ -155,7 +200,10 @@ impl Disk for Partition {
 }
 
 fn place(copy: usize) -> io::Result<u64> {
-    header::COPIES.get(copy).copied().ok_or_else(|| io::Error::other("there is no such copy of the header"))
+    header::COPIES
+        .get(copy)
+        .copied()
+        .ok_or_else(|| io::Error::other("there is no such copy of the header"))
 }
 
 /// The TPM's slots.
@@ -177,11 +225,17 @@ impl Store for TpmStore {
                 Kept::parse(&content).map_or(Found::Foreign, |kept| Found::Open(floor, kept))
             }
         };
-        Ok(self.tpm.state_slots(&self.unlock)?.into_iter().map(found).collect())
+        Ok(self
+            .tpm
+            .state_slots(&self.unlock)?
+            .into_iter()
+            .map(found)
+            .collect())
     }
 
     fn write(&mut self, slot: usize, floor: u64, kept: &Kept) -> Result<(), agent_tpm::Error> {
-        self.tpm.write_state_slot(&self.unlock, slot, floor, kept.to_bytes())
+        self.tpm
+            .write_state_slot(&self.unlock, slot, floor, kept.to_bytes())
     }
 
     fn delete(&mut self, slot: usize) -> Result<(), agent_tpm::Error> {
@@ -212,14 +266,31 @@ mod tests {
         };
         let asked = || {
             let mut output = Vec::new();
-            assert_eq!(run_with(&arguments, &mut io::empty(), &mut output).expect("told"), 0);
+            assert_eq!(
+                run_with(&arguments, &mut io::empty(), &mut output).expect("told"),
+                0
+            );
             Report::parse(std::str::from_utf8(&output).expect("text")).expect("a report")
         };
         std::fs::write(&image, text("worker")).expect("written");
         let (one, two) = (asked(), asked());
-        assert!(matches!(one, Report::Temporary { reason: Reason::NoTpm, .. }) && one != two, "{one:?}");
+        assert!(
+            matches!(
+                one,
+                Report::Temporary {
+                    reason: Reason::NoTpm,
+                    ..
+                }
+            ) && one != two,
+            "{one:?}"
+        );
         std::fs::write(&image, text("master")).expect("written");
-        assert_eq!(asked(), Report::Refused { reason: Reason::NoTpm });
+        assert_eq!(
+            asked(),
+            Report::Refused {
+                reason: Reason::NoTpm
+            }
+        );
     }
 
     #[test]

@@ -32,7 +32,13 @@ struct Record {
 /// Tells on the Node what init found; nothing on a host, where there is no init of ours.
 pub(crate) fn tell(run: &Path, notices: &Notices) {
     if let Some(record) = read(run) {
-        tracing::info!(record.outcome, record.reason, record.renewals, record.generation, "the machine's state");
+        tracing::info!(
+            record.outcome,
+            record.reason,
+            record.renewals,
+            record.generation,
+            "the machine's state"
+        );
         notices.set(STATE_RENEWED, notice(&record));
     }
 }
@@ -42,13 +48,24 @@ fn read(run: &Path) -> Option<Record> {
     let file = std::fs::File::open(run.join(RECORD)).ok()?;
     file.take(RECORD_LIMIT).read_to_string(&mut text).ok()?;
     let parsed = serde_json::from_str(&text);
-    parsed.inspect_err(|error| tracing::warn!(%error, "init's record of the state cannot be understood")).ok()
+    parsed
+        .inspect_err(
+            |error| tracing::warn!(%error, "init's record of the state cannot be understood"),
+        )
+        .ok()
 }
 
 /// Puts the master's recovery copy where it can be read without the TPM, in front of the encrypted volume.
 pub(crate) fn publish_recovery_copy(run: &Path, data: &Path) {
-    let Some(record) = read(run).filter(|record| !record.partition.is_empty()) else { return };
-    let Some(copy) = data.parent().map(|folder| folder.join("master/ca/recovery.json")) else { return };
+    let Some(record) = read(run).filter(|record| !record.partition.is_empty()) else {
+        return;
+    };
+    let Some(copy) = data
+        .parent()
+        .map(|folder| folder.join("master/ca/recovery.json"))
+    else {
+        return;
+    };
     if let Err(error) = publish(&copy, Path::new(&record.partition)) {
         tracing::warn!(%error, "the recovery copy cannot be put in front of the encrypted state");
     }
@@ -57,7 +74,9 @@ pub(crate) fn publish_recovery_copy(run: &Path, data: &Path) {
 fn publish(copy: &Path, partition: &Path) -> io::Result<()> {
     let mut text = Vec::new();
     let limit = u64::try_from(MAX_RECOVERY).unwrap_or(u64::MAX);
-    std::fs::File::open(copy)?.take(limit.saturating_add(1)).read_to_end(&mut text)?;
+    std::fs::File::open(copy)?
+        .take(limit.saturating_add(1))
+        .read_to_end(&mut text)?;
     if text.len() > MAX_RECOVERY {
         return Err(io::Error::other("the recovery copy is too long"));
     }
@@ -72,7 +91,11 @@ fn publish(copy: &Path, partition: &Path) -> io::Result<()> {
 
 fn notice(record: &Record) -> Notice {
     let renewals = record.renewals;
-    let times = if renewals == 1 { "once".to_owned() } else { format!("{renewals} times") };
+    let times = if renewals == 1 {
+        "once".to_owned()
+    } else {
+        format!("{renewals} times")
+    };
     let reason = Reason::of_word(&record.reason);
     match (record.outcome.as_str(), reason) {
         ("made", Some(reason)) if reason != Reason::FirstStart => Notice {
@@ -100,7 +123,9 @@ fn notice(record: &Record) -> Notice {
 
 /// Notes for which security version the machine was admitted: init raises the state's floor to it at the next boot.
 pub(crate) fn note_admission(data: &Path, svn: Option<i64>) {
-    let Some(svn) = svn.filter(|svn| *svn > 0) else { return };
+    let Some(svn) = svn.filter(|svn| *svn > 0) else {
+        return;
+    };
     if let Err(error) = write(data, svn) {
         // The floor stays where it is; the next admission tries again.
         tracing::warn!(%error, "the admission's security version cannot be noted");
@@ -124,15 +149,19 @@ mod tests {
     use super::*;
 
     fn record(outcome: &str, reason: &str, renewals: u32) -> Record {
-        let text =
-            format!("{{\"outcome\":\"{outcome}\",\"reason\":\"{reason}\",\"renewals\":{renewals},\"generation\":4}}\n");
+        let text = format!(
+            "{{\"outcome\":\"{outcome}\",\"reason\":\"{reason}\",\"renewals\":{renewals},\"generation\":4}}\n"
+        );
         serde_json::from_str(&text).expect("a record")
     }
 
     #[test]
     fn a_renewed_state_is_told_with_its_reason_and_count_and_a_kept_one_is_not() {
         let renewed = notice(&record("made", "OlderCopy", 3));
-        assert!(renewed.on && renewed.reason == "OlderCopy" && renewed.message.contains("3 times"), "{renewed:?}");
+        assert!(
+            renewed.on && renewed.reason == "OlderCopy" && renewed.message.contains("3 times"),
+            "{renewed:?}"
+        );
         assert!(notice(&record("temporary", "NoTpm", 0)).on);
         assert_eq!(notice(&record("made", "Floor-7", 1)).reason, "Floor");
         for (outcome, reason) in [("opened", ""), ("made", "FirstStart")] {
@@ -144,17 +173,28 @@ mod tests {
     #[test]
     fn a_recovery_copy_is_published_twice_and_not_where_the_volume_is() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (copy, partition) = (dir.path().join("recovery.json"), dir.path().join("partition"));
+        let (copy, partition) = (
+            dir.path().join("recovery.json"),
+            dir.path().join("partition"),
+        );
         std::fs::write(&copy, "{\"version\":1}").expect("written");
         std::fs::write(&partition, vec![7; 2 << 20]).expect("written");
         publish(&copy, &partition).expect("published");
         let disk = std::fs::read(&partition).expect("read");
         for place in RECOVERY_COPIES {
             let text = &disk[usize::try_from(place).expect("small")..][..MAX_RECOVERY];
-            assert_eq!(text.split(|byte| *byte == 0).next(), Some(&b"{\"version\":1}"[..]));
+            assert_eq!(
+                text.split(|byte| *byte == 0).next(),
+                Some(&b"{\"version\":1}"[..])
+            );
         }
         let data = usize::try_from(agent_volume::header::DATA_OFFSET).expect("small");
-        assert!(disk[data..].iter().chain(&disk[..128 << 10]).all(|byte| *byte == 7));
+        assert!(
+            disk[data..]
+                .iter()
+                .chain(&disk[..128 << 10])
+                .all(|byte| *byte == 7)
+        );
         std::fs::write(&copy, vec![1; MAX_RECOVERY + 1]).expect("written");
         assert!(publish(&copy, &partition).is_err());
     }

@@ -21,8 +21,7 @@ const PERIOD: Duration = Duration::from_secs(17 * 60);
 /// Between two looks at the master's time.
 const LOOK: Duration = Duration::from_secs(60);
 /// What a person does about a doubtful clock.
-const CURE: &str =
-    "certificates are renewed by counting, not by this clock; check `network.ntp` and the master's own clock";
+const CURE: &str = "certificates are renewed by counting, not by this clock; check `network.ntp` and the master's own clock";
 
 /// The machine's clock.
 #[derive(Debug)]
@@ -72,8 +71,19 @@ impl Clock {
                 servers.push(server);
             }
         }
-        let (afar, state, notices) = (machine.cluster().is_none(), Mutex::default(), Notices::default());
-        Self { servers, built: image.built(), ours, afar, state, notices }
+        let (afar, state, notices) = (
+            machine.cluster().is_none(),
+            Mutex::default(),
+            Notices::default(),
+        );
+        Self {
+            servers,
+            built: image.built(),
+            ours,
+            afar,
+            state,
+            notices,
+        }
     }
 
     /// Conditions of the Node, the clock's among them.
@@ -86,17 +96,26 @@ impl Clock {
         if !self.ours || self.servers.is_empty() {
             return;
         }
-        let Some(sample) = self.round().await else { return };
+        let Some(sample) = self.round().await else {
+            return;
+        };
         let now = now();
         match step(now, sample.offset, Bounds { built: self.built }) {
             Ok(Step::Leave) => {}
             Ok(Step::Set(to)) => match clock::set(to) {
-                Ok(()) => say(&format!("clock set by time servers, from {} to {}", text(now), text(to))),
+                Ok(()) => say(&format!(
+                    "clock set by time servers, from {} to {}",
+                    text(now),
+                    text(to)
+                )),
                 Err(error) => say(&format!("the clock cannot be set: {}", chain(&error))),
             },
             Err(refusal) => {
                 let cure = "check `network.ntp` and this machine's own clock";
-                refused("TIME", &format!("{refusal}; the clock stays at {}; {cure}", text(now)));
+                refused(
+                    "TIME",
+                    &format!("{refusal}; the clock stays at {}; {cure}", text(now)),
+                );
             }
         }
     }
@@ -164,19 +183,36 @@ impl Clock {
     fn tell(&self, doubt: Option<&str>) {
         let (reason, message) = match doubt {
             Some(why) => ("ClockIsDoubtful", format!("{why}; {CURE}")),
-            None => ("ClockIsNotContradicted", "neither master nor time servers contradict the clock".to_owned()),
+            None => (
+                "ClockIsNotContradicted",
+                "neither master nor time servers contradict the clock".to_owned(),
+            ),
         };
-        self.notices.set("ClockDoubtful", Notice { on: doubt.is_some(), reason, message });
+        self.notices.set(
+            "ClockDoubtful",
+            Notice {
+                on: doubt.is_some(),
+                reason,
+                message,
+            },
+        );
     }
 }
 
 fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 fn text(time: Duration) -> String {
-    let moment = UNIX_EPOCH.checked_add(time).and_then(|time| jiff::Timestamp::try_from(time).ok());
-    moment.map_or_else(|| format!("second {}", time.as_secs()), |time| time.to_string())
+    let moment = UNIX_EPOCH
+        .checked_add(time)
+        .and_then(|time| jiff::Timestamp::try_from(time).ok());
+    moment.map_or_else(
+        || format!("second {}", time.as_secs()),
+        |time| time.to_string(),
+    )
 }
 
 #[cfg(test)]
@@ -188,18 +224,33 @@ mod tests {
         ca_pins = [\"sha256:7d2f0a9d5be0a2b7c1a9d4f1f0c3d6e9b2a5c8f1e4d7c0b3a6f9e2d5c8b1a4f7\"]\n";
 
     fn doubt(theirs: impl FnOnce(Duration) -> Duration) -> Option<String> {
-        let Ok(Document::Machine(machine)) = config_model::parse(WORKER, "user-data") else { return None };
+        let Ok(Document::Machine(machine)) = config_model::parse(WORKER, "user-data") else {
+            return None;
+        };
         let clock = Clock::new(&machine, &[], &ImageDescription::default(), false);
         let ours = now();
         clock.master(theirs(ours), ours);
-        clock.state.lock().unwrap_or_else(PoisonError::into_inner).doubt.clone()
+        clock
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .doubt
+            .clone()
     }
 
     #[test]
     fn a_master_with_another_time_makes_the_clock_doubtful_and_one_with_ours_does_not() {
         assert_eq!(doubt(|ours| ours), None);
-        for wrong in [doubt(|ours| ours + 4 * LOOK * 60), doubt(|ours| ours.saturating_sub(4 * LOOK * 60))] {
-            assert!(wrong.as_deref().is_some_and(|why| why.contains("master's time")), "{wrong:?}");
+        for wrong in [
+            doubt(|ours| ours + 4 * LOOK * 60),
+            doubt(|ours| ours.saturating_sub(4 * LOOK * 60)),
+        ] {
+            assert!(
+                wrong
+                    .as_deref()
+                    .is_some_and(|why| why.contains("master's time")),
+                "{wrong:?}"
+            );
         }
     }
 }

@@ -36,7 +36,10 @@ pub(crate) enum Means {
 }
 
 /// Looks for the TPM, says on the console what cannot be proven, and opens it or makes the key of this boot.
-pub(crate) async fn means(arguments: &RunArguments, machine: &MachineConfig) -> Result<Means, Error> {
+pub(crate) async fn means(
+    arguments: &RunArguments,
+    machine: &MachineConfig,
+) -> Result<Means, Error> {
     let (arguments, wanted) = (arguments.clone(), machine.insecure_no_tpm);
     let found = tokio::task::spawn_blocking(move || find(&arguments, wanted)).await;
     found.map_err(|error| Error::Part("TPM", error.into()))?
@@ -47,7 +50,9 @@ fn find(arguments: &RunArguments, wanted: bool) -> Result<Means, Error> {
     let why = match presence {
         Presence::Tpm => {
             if wanted {
-                say("`insecure_no_tpm` is not used: this machine has a TPM, and proves by it what it is");
+                say(
+                    "`insecure_no_tpm` is not used: this machine has a TPM, and proves by it what it is",
+                );
             }
             return open(arguments).map(|prover| Means::Tpm(Box::new(prover)));
         }
@@ -58,7 +63,9 @@ fn find(arguments: &RunArguments, wanted: bool) -> Result<Means, Error> {
                     .to_owned(),
             ));
         }
-        Presence::Tpm12 => "this machine has a TPM 1.2, which has neither the registers nor the keys of the proof",
+        Presence::Tpm12 => {
+            "this machine has a TPM 1.2, which has neither the registers nor the keys of the proof"
+        }
         Presence::Absent => "this machine has no TPM",
     };
     if !wanted {
@@ -67,7 +74,9 @@ fn find(arguments: &RunArguments, wanted: bool) -> Result<Means, Error> {
         } else {
             "switch it on in the firmware's settings (TPM, fTPM, PTT, security device), or give the virtual machine one"
         };
-        return Err(Error::NoTpm(format!("{why}, so it cannot prove what it is: {cure}. {WITHOUT}")));
+        return Err(Error::NoTpm(format!(
+            "{why}, so it cannot prove what it is: {cure}. {WITHOUT}"
+        )));
     }
     let key = key(&arguments.run)?;
     say(&format!(
@@ -84,12 +93,26 @@ fn find(arguments: &RunArguments, wanted: bool) -> Result<Means, Error> {
 fn open(arguments: &RunArguments) -> Result<Prover, Error> {
     let tpm = Tpm::open(&arguments.tcti).map_err(Error::Tpm)?;
     tpm.check().map_err(Error::Tpm)?;
-    let config_event = arguments.config_event.clone().unwrap_or_else(|| arguments.run.join("config-event.json"));
-    let prover = Prover::new(tpm, Logs { firmware: arguments.event_log.clone(), config_event });
+    let config_event = arguments
+        .config_event
+        .clone()
+        .unwrap_or_else(|| arguments.run.join("config-event.json"));
+    let prover = Prover::new(
+        tpm,
+        Logs {
+            firmware: arguments.event_log.clone(),
+            config_event,
+        },
+    );
     match prover.lacks() {
-        Ok(lacks) => lacks.iter().for_each(|lack| say(&format!("NOT PROVABLE: {lack}"))),
+        Ok(lacks) => lacks
+            .iter()
+            .for_each(|lack| say(&format!("NOT PROVABLE: {lack}"))),
         // It is found again, and told, where it is needed.
-        Err(error) => tracing::warn!(error = crate::error::chain(&error), "cannot tell what this machine can't prove"),
+        Err(error) => tracing::warn!(
+            error = crate::error::chain(&error),
+            "cannot tell what this machine can't prove"
+        ),
     }
     Ok(prover)
 }
@@ -98,12 +121,20 @@ fn open(arguments: &RunArguments) -> Result<Prover, Error> {
 fn key(run: &Path) -> Result<NodeKey, Error> {
     let path = run.join(KEY);
     let kept = in_memory(run);
-    if let Some(key) = kept.then(|| read(&path)).flatten().and_then(|pkcs8| NodeKey::from_pkcs8(&pkcs8).ok()) {
+    if let Some(key) = kept
+        .then(|| read(&path))
+        .flatten()
+        .and_then(|pkcs8| NodeKey::from_pkcs8(&pkcs8).ok())
+    {
         return Ok(key);
     }
     let key = NodeKey::in_memory().map_err(Error::Enroll)?;
     if let Some(pkcs8) = key.to_pkcs8().filter(|_| kept) {
-        write(&path, &pkcs8).map_err(|source| Error::File { what: "write", path, source })?;
+        write(&path, &pkcs8).map_err(|source| Error::File {
+            what: "write",
+            path,
+            source,
+        })?;
     }
     Ok(key)
 }
@@ -116,9 +147,14 @@ fn in_memory(folder: &Path) -> bool {
 fn read(path: &Path) -> Option<Zeroizing<Vec<u8>>> {
     let file = File::open(path).ok()?;
     let meta = file.metadata().ok()?;
-    let own = meta.is_file() && meta.uid() == nix::unistd::geteuid().as_raw() && meta.mode() & 0o777 == 0o600;
+    let own = meta.is_file()
+        && meta.uid() == nix::unistd::geteuid().as_raw()
+        && meta.mode() & 0o777 == 0o600;
     let mut bytes = Zeroizing::new(Vec::new());
-    file.take(KEY_LIMIT).read_to_end(&mut bytes).ok().filter(|_| own)?;
+    file.take(KEY_LIMIT)
+        .read_to_end(&mut bytes)
+        .ok()
+        .filter(|_| own)?;
     Some(bytes)
 }
 
@@ -127,7 +163,12 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    File::options().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
+    File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?
+        .write_all(bytes)
 }
 
 #[cfg(test)]
@@ -143,11 +184,14 @@ mod tests {
             assert_ne!(first.spki(), key(disk.path()).expect("a key").spki());
             assert!(!disk.path().join(KEY).exists(), "no key on a disk");
         }
-        let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return };
+        let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
+            return;
+        };
         let first = key(memory.path()).expect("a key");
         assert_eq!(first.spki(), key(memory.path()).expect("the same").spki());
         let path = memory.path().join(KEY);
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("permissions");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644))
+            .expect("permissions");
         assert_ne!(first.spki(), key(memory.path()).expect("another").spki());
     }
 }

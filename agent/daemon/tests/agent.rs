@@ -5,7 +5,9 @@ mod master;
 #[path = "../../tpm/tests/support/mod.rs"]
 mod tpm;
 
-use config_attest::attestor::{EvidenceAnswer, EvidenceRequest, HelloAnswer, Request, SealAnswer, UnsealAnswer};
+use config_attest::attestor::{
+    EvidenceAnswer, EvidenceRequest, HelloAnswer, Request, SealAnswer, UnsealAnswer,
+};
 use config_attest::question::{mac, question};
 use config_attest::tpm::{Public, make_credential};
 use config_attest::wire::{Blob, Challenge, ConfigEvent, SessionId};
@@ -66,7 +68,10 @@ impl Agent {
             .arg(at("logs"))
             .args(more)
             .stdout(Stdio::piped());
-        let mut process = lifetime::bind(&mut command).expect("a guard").spawn().expect("the agent");
+        let mut process = lifetime::bind(&mut command)
+            .expect("a guard")
+            .spawn()
+            .expect("the agent");
         let (send, lines) = channel();
         let out = BufReader::new(process.stdout.take().expect("piped"));
         std::thread::spawn(move || {
@@ -76,7 +81,11 @@ impl Agent {
                 }
             }
         });
-        Self { process, lines, dir }
+        Self {
+            process,
+            lines,
+            dir,
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -111,8 +120,16 @@ impl Drop for Agent {
 
 /// Where a machine's logs are, as arguments.
 fn logs(booted: &Booted) -> [String; 4] {
-    let (log, event) = (booted.firmware().display().to_string(), booted.config_event().display().to_string());
-    ["--event-log".to_owned(), log, "--config-event".to_owned(), event]
+    let (log, event) = (
+        booted.firmware().display().to_string(),
+        booted.config_event().display().to_string(),
+    );
+    [
+        "--event-log".to_owned(),
+        log,
+        "--config-event".to_owned(),
+        event,
+    ]
 }
 
 fn until(what: &str, condition: impl Fn() -> bool) {
@@ -158,16 +175,26 @@ fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> T {
 
 #[test]
 fn faults_of_the_configuration_are_told_with_their_place() {
-    let mut agent = Agent::start("version = 1\n[master]\nendpoint = []\n", "device:/nonexistent", &[]);
+    let mut agent = Agent::start(
+        "version = 1\n[master]\nendpoint = []\n",
+        "device:/nonexistent",
+        &[],
+    );
     let faults = [agent.line(CONFIGURATION), agent.line(CONFIGURATION)].join("\n");
-    assert!(faults.contains("config.toml:2:1: master.ca_pins") && faults.contains("config.toml:3:1"), "{faults}");
+    assert!(
+        faults.contains("config.toml:2:1: master.ca_pins") && faults.contains("config.toml:3:1"),
+        "{faults}"
+    );
     assert_eq!(agent.process.wait().expect("a child").code(), Some(78));
 }
 
 #[test]
 fn a_machine_without_a_tpm_says_so_and_waits_to_be_ended() {
-    let mut agent =
-        Agent::start(&founding(), "device:/nonexistent", &["--manage-network", "true", "--sys", "/nonexistent"]);
+    let mut agent = Agent::start(
+        &founding(),
+        "device:/nonexistent",
+        &["--manage-network", "true", "--sys", "/nonexistent"],
+    );
     agent.line("pratique: REFUSED NO_TPM: ");
     assert_eq!(agent.end(), Some(0));
 }
@@ -199,19 +226,59 @@ fn each_lack_of_a_tpm_is_told_with_what_to_do_and_only_a_machine_without_one_goe
     };
     let (plain, told) = (worker(""), worker("insecure_no_tpm = true\n"));
     for (kernel, config, line, words) in [
-        (NONE, &plain, "REFUSED NO_TPM: this machine has no TPM", "insecure_no_tpm = true"),
-        (OLD, &plain, "REFUSED NO_TPM: this machine has a TPM 1.2", "make it a TPM 2.0"),
-        (SILENT, &plain, "REFUSED NO_TPM: the firmware names a TPM 2.0", "tpm_crb"),
-        (SILENT, &told, "REFUSED NO_TPM: the firmware names a TPM 2.0", "for machines that have none"),
-        (DEAF, &told, "REFUSED TPM: the TPM cannot be used", "cannot be opened"),
-        (NONE, &told, "WARNING: this machine has no TPM", "NOTHING CAN BE PROVEN"),
-        (OLD, &told, "WARNING: this machine has a TPM 1.2", "NOTHING CAN BE PROVEN"),
+        (
+            NONE,
+            &plain,
+            "REFUSED NO_TPM: this machine has no TPM",
+            "insecure_no_tpm = true",
+        ),
+        (
+            OLD,
+            &plain,
+            "REFUSED NO_TPM: this machine has a TPM 1.2",
+            "make it a TPM 2.0",
+        ),
+        (
+            SILENT,
+            &plain,
+            "REFUSED NO_TPM: the firmware names a TPM 2.0",
+            "tpm_crb",
+        ),
+        (
+            SILENT,
+            &told,
+            "REFUSED NO_TPM: the firmware names a TPM 2.0",
+            "for machines that have none",
+        ),
+        (
+            DEAF,
+            &told,
+            "REFUSED TPM: the TPM cannot be used",
+            "cannot be opened",
+        ),
+        (
+            NONE,
+            &told,
+            "WARNING: this machine has no TPM",
+            "NOTHING CAN BE PROVEN",
+        ),
+        (
+            OLD,
+            &told,
+            "WARNING: this machine has a TPM 1.2",
+            "NOTHING CAN BE PROVEN",
+        ),
     ] {
         let sys = sys(kernel);
         let path = sys.path().display().to_string();
         // On a machine what cannot be cured is told and the agent stays; there it would also bring up the network.
         let refused = line.starts_with("REFUSED");
-        let more = ["--manage-network", if refused { "true" } else { "false" }, "--sys", &path];
+        let more = [
+            "--manage-network",
+            if refused { "true" } else { "false" },
+            "--sys",
+            &path,
+        ];
         let mut agent = Agent::start(config, "device:/nonexistent", &more);
         let found = agent.line(&format!("pratique: {line}"));
         assert!(found.contains(words), "{found}");
@@ -227,11 +294,18 @@ fn each_lack_of_a_tpm_is_told_with_what_to_do_and_only_a_machine_without_one_goe
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_with_a_tpm_never_goes_without_it() {
     let master = Master::start(Temper::Good).await;
-    let config = joining(&master).replace("name = \"worker-1\"\n", "name = \"worker-1\"\ninsecure_no_tpm = true\n");
+    let config = joining(&master).replace(
+        "name = \"worker-1\"\n",
+        "name = \"worker-1\"\ninsecure_no_tpm = true\n",
+    );
     let ended = tokio::task::spawn_blocking(move || {
         let swtpm = Swtpm::new();
         let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
-        let mut agent = Agent::start(&config, &swtpm.tcti(), &logs(&booted).each_ref().map(String::as_str));
+        let mut agent = Agent::start(
+            &config,
+            &swtpm.tcti(),
+            &logs(&booted).each_ref().map(String::as_str),
+        );
         agent.line("pratique: `insecure_no_tpm` is not used: this machine has a TPM");
         agent.line("pratique: enrolled as worker-1");
         agent.end()
@@ -245,19 +319,36 @@ fn the_first_masters_attestor_seals_and_proves() {
     let mut agent = Agent::start(&founding(), &swtpm.tcti(), &[]);
     let socket = agent.path("attestor.sock");
     agent.line("pratique: waiting for this machine's master");
-    let mode = std::fs::metadata(&socket).expect("the socket").permissions().mode();
+    let mode = std::fs::metadata(&socket)
+        .expect("the socket")
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o600);
     // What the master does to see whether the socket is there.
     drop(UnixStream::connect(&socket).expect("the socket"));
     let secret = Blob::new(vec![7; 300]).expect("short");
-    let SealAnswer { sealed } = ask(&socket, &Request::Seal { data: secret.clone() });
+    let SealAnswer { sealed } = ask(
+        &socket,
+        &Request::Seal {
+            data: secret.clone(),
+        },
+    );
     let UnsealAnswer { data } = ask(&socket, &Request::Unseal { sealed });
     assert_eq!(data, secret);
     assert!(exchange(&socket, b"{\"op\":\"status\"}\n").contains("true"));
     assert!(exchange(&socket, b"{\"op\":\"sign\"}\n").contains("MALFORMED"));
     assert!(exchange(&socket, b"{\"op\":\"unseal\",\"sealed\":\"AAAA\"}\n").contains("TPM"));
-    let event = ConfigEvent { pcr: 13, label: "nocloud".to_owned(), length: 3, digest: Digest::of(b"x") };
-    std::fs::write(agent.path("config-event.json"), serde_json::to_vec(&event).expect("JSON")).expect("the record");
+    let event = ConfigEvent {
+        pcr: 13,
+        label: "nocloud".to_owned(),
+        length: 3,
+        digest: Digest::of(b"x"),
+    };
+    std::fs::write(
+        agent.path("config-event.json"),
+        serde_json::to_vec(&event).expect("JSON"),
+    )
+    .expect("the record");
     prove(&socket, &event);
     assert_eq!(agent.end(), Some(0));
 }
@@ -265,7 +356,10 @@ fn the_first_masters_attestor_seals_and_proves() {
 /// Challenges the attestor as an admin does.
 fn prove(socket: &Path, event: &ConfigEvent) {
     let HelloAnswer { keys, claims } = ask(socket, &Request::Hello);
-    assert_eq!((claims.name.as_str(), claims.role.as_str()), ("master-1", "master"));
+    assert_eq!(
+        (claims.name.as_str(), claims.role.as_str()),
+        ("master-1", "master")
+    );
     let names = prover::names(&keys).expect("keys");
     let ek = Public::parse(keys.ek.as_bytes()).expect("an EK");
     let challenge = Challenge {
@@ -283,7 +377,12 @@ fn prove(socket: &Path, event: &ConfigEvent) {
         exporter: Digest([8; 32]),
     };
     let EvidenceAnswer { proof } = ask(socket, &Request::Evidence(Box::new(request)));
-    let q = question(Purpose::Bootstrap, &SessionId([3; 16]), &names, &proof.transcript);
+    let q = question(
+        Purpose::Bootstrap,
+        &SessionId([3; 16]),
+        &names,
+        &proof.transcript,
+    );
     assert_eq!(proof.mac, mac(&[5; 32], &q));
     assert_eq!(proof.config_event.as_ref(), Some(event));
 }
@@ -295,7 +394,11 @@ async fn a_worker_enrols_and_ends_when_asked() {
     let ended = tokio::task::spawn_blocking(move || {
         let swtpm = Swtpm::new();
         let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
-        let mut agent = Agent::start(&config, &swtpm.tcti(), &logs(&booted).each_ref().map(String::as_str));
+        let mut agent = Agent::start(
+            &config,
+            &swtpm.tcti(),
+            &logs(&booted).each_ref().map(String::as_str),
+        );
         agent.line("pratique: enrolling with 127.0.0.1:");
         agent.line("pratique: enrolled as worker-1, certificate until 2033-05-18T03:33:20Z");
         agent.line("pratique: node worker-1 is served");
@@ -313,7 +416,11 @@ async fn the_first_masters_agent_joins_by_the_pin_that_its_master_left() {
         let own = format!("127.0.0.1:{port}");
         let booted = master.register("master-1", "master", &swtpm.tcti(), &swtpm.issuer_pem());
         let logs = logs(&booted);
-        let more: Vec<&str> = logs.iter().map(String::as_str).chain(["--own-master", &own]).collect();
+        let more: Vec<&str> = logs
+            .iter()
+            .map(String::as_str)
+            .chain(["--own-master", &own])
+            .collect();
         let mut agent = Agent::start(&founding(), &swtpm.tcti(), &more);
         agent.line("pratique: waiting for this machine's master");
         until("the run folder", || agent.path("").exists());
@@ -332,10 +439,15 @@ fn discovery(serves: Arc<Mutex<Vec<u8>>>, pin: Pin) -> String {
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            let mut lines = BufReader::new(stream.try_clone().expect("a stream")).lines().map_while(Result::ok);
+            let mut lines = BufReader::new(stream.try_clone().expect("a stream"))
+                .lines()
+                .map_while(Result::ok);
             lines.find(String::is_empty);
             let body = serves.lock().expect("the body").clone();
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                body.len()
+            );
             stream.write_all(&[head.as_bytes(), &body].concat()).ok();
         }
     });
@@ -346,13 +458,20 @@ fn discovery(serves: Arc<Mutex<Vec<u8>>>, pin: Pin) -> String {
 }
 
 fn signed(key: &SigningKey, generation: u64, port: u16, pin: [u8; 32]) -> Vec<u8> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970")
+        .as_secs();
     let document = config_discovery::Document {
         cluster: "a".repeat(32).parse().expect("an id"),
         generation,
         issued: now,
         expires: now + 3600,
-        endpoints: vec![format!("https://127.0.0.1:{port}").parse().expect("an endpoint")],
+        endpoints: vec![
+            format!("https://127.0.0.1:{port}")
+                .parse()
+                .expect("an endpoint"),
+        ],
         ca_pins: vec![Pin(pin)],
     };
     document.sign(key).expect("a document")
@@ -369,13 +488,23 @@ async fn a_worker_finds_its_master_by_discovery_and_again_where_it_moved() {
     // Nobody listens there.
     let gone = 1;
     let serves = Arc::new(Mutex::new(signed(&key, 7, gone, [9; 32])));
-    let config = discovery(Arc::clone(&serves), config_discovery::pin_of(spki.as_bytes()));
-    let mut agent = Agent::start(&config, &swtpm.tcti(), &logs(&booted).each_ref().map(String::as_str));
-    agent.line(&format!("pratique: master by discovery: https://127.0.0.1:{gone}, generation 7"));
+    let config = discovery(
+        Arc::clone(&serves),
+        config_discovery::pin_of(spki.as_bytes()),
+    );
+    let mut agent = Agent::start(
+        &config,
+        &swtpm.tcti(),
+        &logs(&booted).each_ref().map(String::as_str),
+    );
+    agent.line(&format!(
+        "pratique: master by discovery: https://127.0.0.1:{gone}, generation 7"
+    ));
     *serves.lock().expect("the body") = signed(&key, 8, master.port, master.pin);
     agent.line("pratique: not enrolled yet: ");
     agent.line("pratique: enrolled as worker-1");
     assert_eq!(agent.end(), Some(0));
-    let memory = std::fs::read_to_string(agent.dir.path().join("data/discovery.json")).expect("the memory");
+    let memory =
+        std::fs::read_to_string(agent.dir.path().join("data/discovery.json")).expect("the memory");
     assert!(memory.contains("\"generation\":8"), "{memory}");
 }

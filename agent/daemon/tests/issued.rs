@@ -2,7 +2,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
+};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -24,7 +26,13 @@ impl Cluster {
         let (root, der) = (certificate.pem(), certificate.der().to_vec());
         let pin = agent_enroll::spki_hash(&der).expect("a hash");
         let issuer = Issuer::from_ca_cert_der(certificate.der(), key).expect("an issuer");
-        Self { root, pin: pin.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")), issuer }
+        Self {
+            root,
+            pin: pin
+                .iter()
+                .fold(String::new(), |text, byte| text + &format!("{byte:02x}")),
+            issuer,
+        }
     }
 
     fn certificate(&self, key: &KeyPair, node: &str, until: i32) -> String {
@@ -32,9 +40,16 @@ impl Cluster {
         params.not_before = rcgen::date_time_ymd(2020, 1, 1);
         params.not_after = rcgen::date_time_ymd(until, 1, 1);
         params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-        params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
-        params.signed_by(key, &self.issuer).expect("a certificate").pem()
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, "system:nodes");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("system:node:{node}"));
+        params
+            .signed_by(key, &self.issuer)
+            .expect("a certificate")
+            .pem()
     }
 
     /// A document with this key and certificate.
@@ -48,7 +63,10 @@ impl Cluster {
 }
 
 fn bare(key: &KeyPair) -> String {
-    format!("insecure_plaintext_key = true\nkey = \"\"\"\n{}\"\"\"\n", key.serialize_pem())
+    format!(
+        "insecure_plaintext_key = true\nkey = \"\"\"\n{}\"\"\"\n",
+        key.serialize_pem()
+    )
 }
 
 /// Runs the agent until it ends by itself.
@@ -59,24 +77,45 @@ fn run(document: &str, source: Option<&str>) -> (Option<i32>, String) {
     std::fs::create_dir(at("run")).expect("made");
     if let Some(label) = source {
         let digest = "00".repeat(32);
-        let record =
-            format!("{{\"pcr\":13,\"label\":\"{label}\",\"length\":1,\"digest\":\"{digest}\",\"measured\":true}}\n");
+        let record = format!(
+            "{{\"pcr\":13,\"label\":\"{label}\",\"length\":1,\"digest\":\"{digest}\",\"measured\":true}}\n"
+        );
         std::fs::write(at("run/config-event.json"), record).expect("written");
     }
-    let Output { status, stdout, stderr } = command(dir.path()).output().expect("the agent");
-    (status.code(), String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned())
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command(dir.path()).output().expect("the agent");
+    (
+        status.code(),
+        String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned(),
+    )
 }
 
 fn command(dir: &Path) -> Command {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_agent"));
-    agent.args(["run", "--image", "/nonexistent", "--containerd", "/nonexistent", "--tcti", "device:/nonexistent"]);
-    for (flag, name) in
-        [("--config", "config.toml"), ("--data", "data"), ("--run", "run"), ("--kubelet-data", "kubelet")]
-    {
+    agent.args([
+        "run",
+        "--image",
+        "/nonexistent",
+        "--containerd",
+        "/nonexistent",
+        "--tcti",
+        "device:/nonexistent",
+    ]);
+    for (flag, name) in [
+        ("--config", "config.toml"),
+        ("--data", "data"),
+        ("--run", "run"),
+        ("--kubelet-data", "kubelet"),
+    ] {
         agent.arg(flag).arg(dir.join(name));
     }
     // A port that is nobody's to open, so that an agent which goes on ends there.
-    agent.args(["--kubelet-port", "0", "--pod-logs"]).arg(dir.join("logs"));
+    agent
+        .args(["--kubelet-port", "0", "--pod-logs"])
+        .arg(dir.join("logs"));
     agent
 }
 
@@ -85,14 +124,30 @@ fn a_bare_key_from_a_metadata_service_is_refused() {
     let (cluster, key) = (Cluster::new(), KeyPair::generate().expect("a key"));
     // The certificates have ended, so that the negative control ends too, and elsewhere.
     let document = cluster.document(&bare(&key), &cluster.certificate(&key, NAME, 2021));
-    for label in ["ec2", "gce", "azure", "openstack", "hetzner", "digitalocean"] {
+    for label in [
+        "ec2",
+        "gce",
+        "azure",
+        "openstack",
+        "hetzner",
+        "digitalocean",
+    ] {
         let (code, text) = run(&document, Some(label));
         assert_eq!(code, Some(78), "{text}");
-        assert!(text.contains("in the clear came from a metadata service") && text.contains(label), "{text}");
+        assert!(
+            text.contains("in the clear came from a metadata service") && text.contains(label),
+            "{text}"
+        );
     }
     let (_, text) = run(&document, Some("nocloud"));
-    assert!(!text.contains("metadata service") && text.contains("days ago"), "the negative control: {text}");
-    assert!(text.contains("WARNING: this node's private key stands in its user-data"), "{text}");
+    assert!(
+        !text.contains("metadata service") && text.contains("days ago"),
+        "the negative control: {text}"
+    );
+    assert!(
+        text.contains("WARNING: this node's private key stands in its user-data"),
+        "{text}"
+    );
     assert!(!text.contains("PRIVATE KEY"), "{text}");
 }
 
@@ -102,18 +157,32 @@ fn credentials_of_a_registry_are_refused_from_a_metadata_service_and_told_elsewh
     let registry = "[[registry]]\nhost = \"registry.example\"\nusername = \"puller\"\npassword = \"hunter2\"\n";
     // The certificates have ended, so that the agent ends there if not before.
     let document = cluster.document(&wrapped(), &cluster.certificate(&key, NAME, 2021)) + registry;
-    for label in ["ec2", "gce", "azure", "openstack", "hetzner", "digitalocean"] {
+    for label in [
+        "ec2",
+        "gce",
+        "azure",
+        "openstack",
+        "hetzner",
+        "digitalocean",
+    ] {
         let (code, text) = run(&document, Some(label));
         assert_eq!(code, Some(78), "{text}");
         assert!(
-            text.contains("credentials of registries came from a metadata service") && text.contains(label),
+            text.contains("credentials of registries came from a metadata service")
+                && text.contains(label),
             "{text}"
         );
         assert!(!text.contains("hunter2"), "{text}");
     }
     let (_, text) = run(&document, Some("nocloud"));
-    assert!(!text.contains("metadata service"), "the negative control: {text}");
-    assert!(text.contains("WARNING: credentials of registries stand in"), "{text}");
+    assert!(
+        !text.contains("metadata service"),
+        "the negative control: {text}"
+    );
+    assert!(
+        text.contains("WARNING: credentials of registries stand in"),
+        "{text}"
+    );
     assert!(!text.contains("hunter2"), "{text}");
 }
 
@@ -122,13 +191,29 @@ fn what_does_not_fit_is_said_and_ends_the_agent() {
     let (cluster, key) = (Cluster::new(), KeyPair::generate().expect("a key"));
     let other = KeyPair::generate().expect("a key");
     let good = cluster.certificate(&key, NAME, 2090);
-    let stranger = Cluster { root: Cluster::new().root, pin: cluster.pin.clone(), issuer: Cluster::new().issuer };
+    let stranger = Cluster {
+        root: Cluster::new().root,
+        pin: cluster.pin.clone(),
+        issuer: Cluster::new().issuer,
+    };
     for (document, words) in [
-        (cluster.document(&bare(&key), &cluster.certificate(&key, NAME, 2021)), "pratique issue"),
-        (cluster.document(&bare(&key), &cluster.certificate(&key, "edge-2", 2090)), "not one of node edge-1"),
+        (
+            cluster.document(&bare(&key), &cluster.certificate(&key, NAME, 2021)),
+            "pratique issue",
+        ),
+        (
+            cluster.document(&bare(&key), &cluster.certificate(&key, "edge-2", 2090)),
+            "not one of node edge-1",
+        ),
         (cluster.document(&bare(&other), &good), "for another key"),
-        (stranger.document(&bare(&key), &good), "none of its roots is among `ca_pins`"),
-        (cluster.document(&wrapped(), &good), "the TPM cannot be used"),
+        (
+            stranger.document(&bare(&key), &good),
+            "none of its roots is among `ca_pins`",
+        ),
+        (
+            cluster.document(&wrapped(), &good),
+            "the TPM cannot be used",
+        ),
     ] {
         let (code, text) = run(&document, None);
         assert!(matches!(code, Some(78 | 69)), "{words}: {text}");
@@ -140,5 +225,7 @@ fn what_does_not_fit_is_said_and_ends_the_agent() {
 fn wrapped() -> String {
     let part = STANDARD.encode([1; 64]);
     let hash = "ab".repeat(32);
-    format!("ek = \"sha256:{hash}\"\npublic = \"{part}\"\nprivate = \"{part}\"\nseed = \"{part}\"\n")
+    format!(
+        "ek = \"sha256:{hash}\"\npublic = \"{part}\"\nprivate = \"{part}\"\nseed = \"{part}\"\n"
+    )
 }

@@ -30,7 +30,9 @@ fn serve(listener: TcpListener, script: Script) -> Receiver<String> {
             let mut stream = stream.expect("a connection");
             let mut head = Vec::new();
             let mut byte = [0];
-            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|length| length == 1) {
+            while !head.ends_with(b"\r\n\r\n")
+                && stream.read(&mut byte).is_ok_and(|length| length == 1)
+            {
                 head.push(byte[0]);
             }
             let head = String::from_utf8(head).expect("text").to_ascii_lowercase();
@@ -45,9 +47,15 @@ fn serve(listener: TcpListener, script: Script) -> Receiver<String> {
 }
 
 fn answer(stream: &mut TcpStream, status: &str, headers: &str, body: &[u8]) {
-    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}connection: close\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}connection: close\r\n\r\n",
+        body.len()
+    );
     // A client that has had enough may be gone.
-    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).ok();
+    stream
+        .write_all(head.as_bytes())
+        .and_then(|()| stream.write_all(body))
+        .ok();
 }
 
 /// Every service as its cloud's documents describe it, on one server; what is not as described is 400.
@@ -58,18 +66,33 @@ fn clouds(head: &str, stream: &mut TcpStream) {
         "put /latest/api/token" if head.contains("x-aws-ec2-metadata-token-ttl-seconds: ") => {
             answer(stream, "200 OK", "", b"QUFBQUFB==");
         }
-        "get /latest/user-data" if says("x-aws-ec2-metadata-token: QUFBQUFB==".to_ascii_lowercase().as_str()) => {
+        "get /latest/user-data"
+            if says(
+                "x-aws-ec2-metadata-token: QUFBQUFB=="
+                    .to_ascii_lowercase()
+                    .as_str(),
+            ) =>
+        {
             answer(stream, "200 OK", "", DATA);
         }
-        "get /computemetadata/v1/instance/attributes/user-data" if says("metadata-flavor: google") => {
+        "get /computemetadata/v1/instance/attributes/user-data"
+            if says("metadata-flavor: google") =>
+        {
             answer(stream, "200 OK", "Metadata-Flavor: Google\r\n", DATA);
         }
-        "get /metadata/instance/compute/userdata?api-version=2021-01-01&format=text" if says("metadata: true") => {
+        "get /metadata/instance/compute/userdata?api-version=2021-01-01&format=text"
+            if says("metadata: true") =>
+        {
             answer(stream, "200 OK", "", BASE64.as_bytes());
         }
-        "get /openstack/latest/user_data" | "get /hetzner/v1/userdata" => answer(stream, "200 OK", "", DATA),
+        "get /openstack/latest/user_data" | "get /hetzner/v1/userdata" => {
+            answer(stream, "200 OK", "", DATA)
+        }
         "get /metadata/v1/user-data" => {
-            let chunked = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n", DATA.len());
+            let chunked = format!(
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n",
+                DATA.len()
+            );
             let all = [chunked.as_bytes(), DATA, b"\r\n0\r\n\r\n"].concat();
             stream.write_all(&all).expect("sent");
         }
@@ -79,7 +102,16 @@ fn clouds(head: &str, stream: &mut TcpStream) {
 
 fn fetch(platform: &str, at: SocketAddr) -> Output {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_agent"));
-    agent.args(["metadata-fetch", "--platform", platform, "--at", &at.to_string()]).output().expect("the agent")
+    agent
+        .args([
+            "metadata-fetch",
+            "--platform",
+            platform,
+            "--at",
+            &at.to_string(),
+        ])
+        .output()
+        .expect("the agent")
 }
 
 fn told(output: &Output) -> String {
@@ -89,16 +121,29 @@ fn told(output: &Output) -> String {
 #[test]
 fn every_service_gives_the_exact_bytes() {
     let (at, _heads) = server(clouds);
-    for platform in ["ec2", "gce", "azure", "openstack", "hetzner", "digitalocean"] {
+    for platform in [
+        "ec2",
+        "gce",
+        "azure",
+        "openstack",
+        "hetzner",
+        "digitalocean",
+    ] {
         let output = fetch(platform, at);
-        assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), DATA), "{platform}: {}", told(&output));
+        assert_eq!(
+            (output.status.code(), &output.stdout[..]),
+            (Some(0), DATA),
+            "{platform}: {}",
+            told(&output)
+        );
     }
 }
 
 /// Each hostile answer ends in a refusal that says what was wrong, at once, and no byte of it is taken.
 #[test]
 fn hostile_answers_are_refused_at_once() {
-    let redirect: Script = |_, stream| answer(stream, "302 Found", "location: http://192.0.2.1/\r\n", DATA);
+    let redirect: Script =
+        |_, stream| answer(stream, "302 Found", "location: http://192.0.2.1/\r\n", DATA);
     let long: Script = |_, stream| answer(stream, "200 OK", "", &vec![b'#'; 65537]);
     let endless: Script = |_, stream| {
         let begin = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
@@ -108,7 +153,8 @@ fn hostile_answers_are_refused_at_once() {
             open = stream.write_all(&chunk).is_ok();
         }
     };
-    let unbounded: Script = |_, stream| drop(stream.write_all(&[b"HTTP/1.1 200 OK\r\n\r\n", DATA].concat()));
+    let unbounded: Script =
+        |_, stream| drop(stream.write_all(&[b"HTTP/1.1 200 OK\r\n\r\n", DATA].concat()));
     let flavour: Script = |_, stream| answer(stream, "200 OK", "Metadata-Flavor: google\r\n", DATA);
     let switched_off: Script = |_, stream| answer(stream, "403 Forbidden", "", b"");
     for (platform, script, word) in [
@@ -121,10 +167,22 @@ fn hostile_answers_are_refused_at_once() {
     ] {
         let (at, heads) = server(script);
         let output = fetch(platform, at);
-        assert_eq!(output.status.code(), Some(REFUSED), "{word}: {}", told(&output));
-        assert!(told(&output).contains(word) && told(&output).contains(&format!("http://{at}/")), "{}", told(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(REFUSED),
+            "{word}: {}",
+            told(&output)
+        );
+        assert!(
+            told(&output).contains(word) && told(&output).contains(&format!("http://{at}/")),
+            "{}",
+            told(&output)
+        );
         assert!(output.stdout.is_empty());
-        assert!(heads.try_iter().count() <= 1, "a redirect is not followed, a refusal not repeated");
+        assert!(
+            heads.try_iter().count() <= 1,
+            "a redirect is not followed, a refusal not repeated"
+        );
     }
 }
 
@@ -133,7 +191,11 @@ fn no_user_data_is_told_from_a_failure() {
     let (at, _heads) = server(|_, stream| answer(stream, "404 Not Found", "", b"no such thing"));
     let output = fetch("openstack", at);
     assert_eq!(output.status.code(), Some(NOTHING), "{}", told(&output));
-    assert!(told(&output).contains("this machine has no user-data"), "{}", told(&output));
+    assert!(
+        told(&output).contains("this machine has no user-data"),
+        "{}",
+        told(&output)
+    );
 }
 
 /// A service that is restarted, an answer that is cut, and one that never comes: each is tried again, anew.
@@ -143,7 +205,9 @@ fn what_may_pass_is_tried_again() {
     static TURN: AtomicU32 = AtomicU32::new(0);
     let (at, heads) = server(|head, stream| match TURN.fetch_add(1, Ordering::SeqCst) {
         0 => answer(stream, "503 Service Unavailable", "", b""),
-        1 => stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nversion").expect("sent"),
+        1 => stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nversion")
+            .expect("sent"),
         2 => {
             // Until the other end has had enough.
             stream.read_exact(&mut [0]).ok();
@@ -151,9 +215,18 @@ fn what_may_pass_is_tried_again() {
         _ => clouds(head, stream),
     });
     let output = fetch("hetzner", at);
-    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), DATA), "{}", told(&output));
+    assert_eq!(
+        (output.status.code(), &output.stdout[..]),
+        (Some(0), DATA),
+        "{}",
+        told(&output)
+    );
     assert_eq!(heads.try_iter().count(), 4);
-    for word in ["status 503", "no whole answer in 10 s", "(next attempt in 1 s)"] {
+    for word in [
+        "status 503",
+        "no whole answer in 10 s",
+        "(next attempt in 1 s)",
+    ] {
         assert!(told(&output).contains(word), "{}", told(&output));
     }
 }
@@ -169,7 +242,11 @@ fn the_command_brings_the_network_up_fetches_and_takes_it_down() {
         let listener = TcpListener::bind((HOST, 80)).expect("the service's address");
         let _heads = serve(listener, |head, stream| {
             let peer = stream.peer_addr().expect("a peer").ip();
-            assert!(head.contains("host: 169.254.169.254\r\n") && peer.to_string().starts_with("169.254."), "{head}");
+            assert!(
+                head.contains("host: 169.254.169.254\r\n")
+                    && peer.to_string().starts_with("169.254."),
+                "{head}"
+            );
             clouds(head, stream);
         });
         std::future::pending::<()>().await;
@@ -178,13 +255,24 @@ fn the_command_brings_the_network_up_fetches_and_takes_it_down() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("metadata");
         let mut agent = Command::new(env!("CARGO_BIN_EXE_agent"));
-        agent.args(["metadata", "--platform", "digitalocean", "--interface", "inside", "--out"]).arg(&file);
+        agent
+            .args([
+                "metadata",
+                "--platform",
+                "digitalocean",
+                "--interface",
+                "inside",
+                "--out",
+            ])
+            .arg(&file);
         let output = agent.output().expect("the agent");
         assert_eq!(output.status.code(), Some(0), "{}", told(&output));
         assert_eq!(std::fs::read(&file).expect("the file"), DATA);
-        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&file).expect("the file"));
+        let mode =
+            std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&file).expect("the file"));
         assert_eq!(mode & 0o777, 0o600);
-        let there = TcpStream::connect_timeout(&SocketAddr::from((HOST, 80)), Duration::from_secs(2));
+        let there =
+            TcpStream::connect_timeout(&SocketAddr::from((HOST, 80)), Duration::from_secs(2));
         assert!(there.is_err(), "the network is down again");
         // A file that is there already is another boot's or another program's.
         assert_eq!(agent.status().expect("the agent").code(), Some(74));

@@ -45,21 +45,29 @@ pub enum FetchError {
 
 /// The bytes that an endpoint serves for a cluster.
 pub(crate) async fn fetch(uri: &DiscoveryUri) -> Result<Bytes, FetchError> {
-    timeout(PATIENCE, get(uri)).await.unwrap_or(Err(FetchError::Silent))
+    timeout(PATIENCE, get(uri))
+        .await
+        .unwrap_or(Err(FetchError::Silent))
 }
 
 async fn get(uri: &DiscoveryUri) -> Result<Bytes, FetchError> {
     let host = uri.endpoint.host().to_string();
-    let tcp = timeout(CONNECT_TIMEOUT, TcpStream::connect((host.as_str(), uri.endpoint.port())))
-        .await
-        .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
-        .map_err(FetchError::Connect)?;
+    let tcp = timeout(
+        CONNECT_TIMEOUT,
+        TcpStream::connect((host.as_str(), uri.endpoint.port())),
+    )
+    .await
+    .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
+    .map_err(FetchError::Connect)?;
     if !uri.endpoint.tls {
         return exchange(tcp, uri).await;
     }
     let name = ServerName::try_from(host).map_err(|error| FetchError::Exchange(error.into()))?;
     let tls = any_server().map_err(|error| FetchError::Exchange(error.into()))?;
-    let stream = TlsConnector::from(tls).connect(name, tcp).await.map_err(FetchError::Connect)?;
+    let stream = TlsConnector::from(tls)
+        .connect(name, tcp)
+        .await
+        .map_err(FetchError::Connect)?;
     exchange(stream, uri).await
 }
 
@@ -82,7 +90,10 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let request = Request::get(uri.master())
         .header(header::HOST, uri.endpoint.address.to_string())
         .header(header::ACCEPT, "application/json")
-        .header(header::USER_AGENT, concat!("pratique-agent/", env!("CARGO_PKG_VERSION")))
+        .header(
+            header::USER_AGENT,
+            concat!("pratique-agent/", env!("CARGO_PKG_VERSION")),
+        )
         .body(Empty::<Bytes>::new())
         .map_err(|error| FetchError::Exchange(error.into()))?;
     let answer = sender.send_request(request).await.map_err(failed)?;
@@ -92,7 +103,9 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     match Limited::new(answer.into_body(), MAX_BYTES).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
-            Err(FetchError::TooLarge(Fault::TooLarge { found: MAX_BYTES + 1 }))
+            Err(FetchError::TooLarge(Fault::TooLarge {
+                found: MAX_BYTES + 1,
+            }))
         }
         Err(error) => Err(FetchError::Exchange(error)),
     }

@@ -43,7 +43,10 @@ impl Failure {
         match self {
             Self::Refused(fault) | Self::Fetch(FetchError::TooLarge(fault)) => Some(fault.code()),
             Self::Fetch(
-                FetchError::Connect(_) | FetchError::Exchange(_) | FetchError::Silent | FetchError::Status(_),
+                FetchError::Connect(_)
+                | FetchError::Exchange(_)
+                | FetchError::Silent
+                | FetchError::Status(_),
             )
             | Self::Memory(_) => None,
         }
@@ -110,7 +113,10 @@ pub struct Finder {
 
 impl std::fmt::Debug for Finder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Finder").field("terms", &self.terms).field("memory", &self.memory).finish_non_exhaustive()
+        f.debug_struct("Finder")
+            .field("terms", &self.terms)
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
     }
 }
 
@@ -127,7 +133,11 @@ impl Finder {
                 Memory::empty(memory)
             }
         };
-        Ok(Self { terms, memory, report })
+        Ok(Self {
+            terms,
+            memory,
+            report,
+        })
     }
 
     /// Asks until there is a good document; where no endpoint gives one, the remembered one serves as long as it is good.
@@ -138,7 +148,10 @@ impl Finder {
                 return document;
             }
             if let Some(document) = self.remembered() {
-                (self.report)(&News::Found { document: &document, remembered: true });
+                (self.report)(&News::Found {
+                    document: &document,
+                    remembered: true,
+                });
                 return document;
             }
             (self.report)(&News::Again { wait });
@@ -148,7 +161,12 @@ impl Finder {
     }
 
     /// Asks again when half of the document's time is over, and in doubt; each good document goes to `found`. Never ends.
-    pub async fn follow(mut self, mut current: Document, doubt: Arc<Notify>, found: impl Fn(&Document)) {
+    pub async fn follow(
+        mut self,
+        mut current: Document,
+        doubt: Arc<Notify>,
+        found: impl Fn(&Document),
+    ) {
         let mut failed = None;
         loop {
             let pause = failed.unwrap_or_else(|| until_refresh(&current, now()));
@@ -176,18 +194,27 @@ impl Finder {
             };
             match outcome {
                 Ok(document) => {
-                    if best.as_ref().is_none_or(|known| known.generation < document.generation) {
+                    if best
+                        .as_ref()
+                        .is_none_or(|known| known.generation < document.generation)
+                    {
                         best = Some(document);
                     }
                     if !all {
                         break;
                     }
                 }
-                Err(failure) => (self.report)(&News::Failed { uri, failure: &failure }),
+                Err(failure) => (self.report)(&News::Failed {
+                    uri,
+                    failure: &failure,
+                }),
             }
         }
         if let Some(document) = &best {
-            (self.report)(&News::Found { document, remembered: false });
+            (self.report)(&News::Found {
+                document,
+                remembered: false,
+            });
         }
         best
     }
@@ -198,14 +225,20 @@ impl Finder {
         let verified = self.expecting(uri, |expected| check(signed, expected))?;
         self.memory.keep(uri, signed, &verified)?;
         if first {
-            (self.report)(&News::FirstUse { key: verified.key() });
+            (self.report)(&News::FirstUse {
+                key: verified.key(),
+            });
         }
         Ok(verified.document().clone())
     }
 
     fn remembered(&self) -> Option<Document> {
         let last = |uri| self.expecting(uri, |expected| self.memory.last(uri, expected));
-        self.terms.uris.iter().find_map(last).map(|verified: Verified| verified.document().clone())
+        self.terms
+            .uris
+            .iter()
+            .find_map(last)
+            .map(|verified: Verified| verified.document().clone())
     }
 
     /// Whether any key would be believed now.
@@ -221,7 +254,12 @@ impl Finder {
             DiscoveryTrust::FirstUse => Trust::Pins(&known),
         };
         let min_generation = self.terms.min_generation.max(self.memory.generation());
-        check(&Expected { cluster: &uri.cluster, trust, min_generation, now: now() })
+        check(&Expected {
+            cluster: &uri.cluster,
+            trust,
+            min_generation,
+            now: now(),
+        })
     }
 }
 
@@ -231,5 +269,8 @@ fn until_refresh(document: &Document, now: u64) -> Duration {
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }

@@ -60,18 +60,33 @@ impl Memory {
     /// Reads the memory; empty where there is no file.
     pub fn open(path: &Path) -> Result<Self, MemoryError> {
         let mut bytes = Vec::new();
-        let facts = match File::open(path).and_then(|file| file.take(LIMIT).read_to_end(&mut bytes)) {
-            Ok(_) => serde_json::from_slice(&bytes)
-                .map_err(|source| MemoryError::Damaged { path: path.to_owned(), source })?,
+        let facts = match File::open(path).and_then(|file| file.take(LIMIT).read_to_end(&mut bytes))
+        {
+            Ok(_) => serde_json::from_slice(&bytes).map_err(|source| MemoryError::Damaged {
+                path: path.to_owned(),
+                source,
+            })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Facts::default(),
-            Err(source) => return Err(MemoryError::File { what: "read", path: path.to_owned(), source }),
+            Err(source) => {
+                return Err(MemoryError::File {
+                    what: "read",
+                    path: path.to_owned(),
+                    source,
+                });
+            }
         };
-        Ok(Self { path: path.to_owned(), facts })
+        Ok(Self {
+            path: path.to_owned(),
+            facts,
+        })
     }
 
     /// An empty memory, in place of one that cannot be read.
     pub fn empty(path: &Path) -> Self {
-        Self { path: path.to_owned(), facts: Facts::default() }
+        Self {
+            path: path.to_owned(),
+            facts: Facts::default(),
+        }
     }
 
     /// The greatest generation that was ever accepted.
@@ -86,22 +101,40 @@ impl Memory {
 
     /// The last document that was accepted, if it still would be.
     pub fn last(&self, uri: &DiscoveryUri, expected: &Expected<'_>) -> Option<Verified> {
-        (self.facts.uri == uri.to_string()).then(|| check(self.facts.signed.as_bytes(), expected).ok()).flatten()
+        (self.facts.uri == uri.to_string())
+            .then(|| check(self.facts.signed.as_bytes(), expected).ok())
+            .flatten()
     }
 
     /// Remembers a document that was accepted. On disk before it is used.
-    pub(crate) fn keep(&mut self, uri: &DiscoveryUri, signed: &[u8], verified: &Verified) -> Result<(), MemoryError> {
+    pub(crate) fn keep(
+        &mut self,
+        uri: &DiscoveryUri,
+        signed: &[u8],
+        verified: &Verified,
+    ) -> Result<(), MemoryError> {
         let generation = verified.document().generation.max(self.facts.generation);
-        let key = self.facts.key.clone().or_else(|| Some(verified.key().to_string()));
+        let key = self
+            .facts
+            .key
+            .clone()
+            .or_else(|| Some(verified.key().to_string()));
         // What was accepted is JSON, so it is text.
         let signed = String::from_utf8_lossy(signed).into_owned();
-        let facts = Facts { generation, key, uri: uri.to_string(), signed };
+        let facts = Facts {
+            generation,
+            key,
+            uri: uri.to_string(),
+            signed,
+        };
         let file = |what| {
             let path = self.path.clone();
             move |source| MemoryError::File { what, path, source }
         };
-        let text =
-            serde_json::to_vec(&facts).map_err(|source| MemoryError::Damaged { path: self.path.clone(), source })?;
+        let text = serde_json::to_vec(&facts).map_err(|source| MemoryError::Damaged {
+            path: self.path.clone(),
+            source,
+        })?;
         write_whole(&self.path, &text).map_err(file("write"))?;
         self.facts = facts;
         Ok(())
@@ -115,5 +148,6 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&neighbour, path)?;
-    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    path.parent()
+        .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }

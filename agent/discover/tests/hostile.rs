@@ -1,7 +1,12 @@
 //! A discovery endpoint that is the enemy's: each thing that it can serve is refused with its own code, and what the cluster
 //! signed is accepted from the same endpoint (the negative control).
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "tests may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "tests may stop at the first surprise"
+)]
 
 use agent_discover::{Finder, News, Report};
 use config_discovery::{Document, MAX_BYTES, pin_of};
@@ -26,11 +31,19 @@ fn key(seed: u8) -> SigningKey {
 }
 
 fn pin(key: &SigningKey) -> Pin {
-    pin_of(VerifyingKey::from(key).to_public_key_der().unwrap().as_bytes())
+    pin_of(
+        VerifyingKey::from(key)
+            .to_public_key_der()
+            .unwrap()
+            .as_bytes(),
+    )
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
 }
 
 fn document(generation: u64) -> Document {
@@ -39,7 +52,11 @@ fn document(generation: u64) -> Document {
         generation,
         issued: now() - 10,
         expires: now() + 3600,
-        endpoints: vec![format!("https://192.168.77.10:{generation}").parse().unwrap()],
+        endpoints: vec![
+            format!("https://192.168.77.10:{generation}")
+                .parse()
+                .unwrap(),
+        ],
         ca_pins: vec![Pin([3; 32])],
     }
 }
@@ -57,13 +74,20 @@ struct Endpoint {
 impl Endpoint {
     fn start(body: Vec<u8>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let uri = format!("http://{}/v1/clusters/{ID}", listener.local_addr().unwrap()).parse().unwrap();
+        let uri = format!("http://{}/v1/clusters/{ID}", listener.local_addr().unwrap())
+            .parse()
+            .unwrap();
         let serves = Arc::new(Mutex::new((200, body)));
         let shared = Arc::clone(&serves);
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
-                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
-                assert_eq!(lines.next().unwrap(), format!("GET /v1/clusters/{ID}/master HTTP/1.1"));
+                let mut lines = BufReader::new(stream.try_clone().unwrap())
+                    .lines()
+                    .map_while(Result::ok);
+                assert_eq!(
+                    lines.next().unwrap(),
+                    format!("GET /v1/clusters/{ID}/master HTTP/1.1")
+                );
                 lines.find(String::is_empty);
                 let (status, body) = shared.lock().unwrap().clone();
                 let head = format!(
@@ -84,11 +108,16 @@ impl Endpoint {
 /// What was told, a line each: the code or the words of a failure.
 fn line(news: &News<'_>) -> String {
     match news {
-        News::Failed { failure, .. } => failure.code().map_or_else(|| failure.to_string(), ToOwned::to_owned),
+        News::Failed { failure, .. } => failure
+            .code()
+            .map_or_else(|| failure.to_string(), ToOwned::to_owned),
         News::Again { .. } => "again".to_owned(),
         News::FirstUse { key } => format!("first use {key}"),
         News::Forgotten { .. } => "forgotten".to_owned(),
-        News::Found { document, remembered } => format!("found {} {remembered}", document.generation),
+        News::Found {
+            document,
+            remembered,
+        } => format!("found {} {remembered}", document.generation),
     }
 }
 
@@ -99,8 +128,18 @@ struct Machine {
 
 impl Machine {
     fn new(endpoints: &[&Endpoint], trust: DiscoveryTrust) -> Self {
-        let uris = endpoints.iter().map(|endpoint| endpoint.uri.clone()).collect();
-        Self { dir: tempfile::tempdir().unwrap(), terms: Discovery { uris, trust, min_generation: 5 } }
+        let uris = endpoints
+            .iter()
+            .map(|endpoint| endpoint.uri.clone())
+            .collect();
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            terms: Discovery {
+                uris,
+                trust,
+                min_generation: 5,
+            },
+        }
     }
 
     fn pinned(endpoints: &[&Endpoint]) -> Self {
@@ -115,7 +154,10 @@ impl Machine {
     fn boot(&self) -> (Finder, UnboundedReceiver<String>) {
         let (tell, told) = unbounded_channel();
         let report: Report = Arc::new(move |news: &News<'_>| drop(tell.send(line(news))));
-        (Finder::new(self.terms.clone(), &self.memory(), report).unwrap(), told)
+        (
+            Finder::new(self.terms.clone(), &self.memory(), report).unwrap(),
+            told,
+        )
     }
 
     /// The first thing that is told of a boot.
@@ -136,9 +178,20 @@ async fn each_hostile_answer_is_refused_with_its_code_and_the_clusters_own_is_ac
     let text = |bytes: &[u8]| -> serde_json::Value { serde_json::from_slice(bytes).unwrap() };
     let mut spliced = text(&good(9));
     spliced["signature"] = text(&good(8))["signature"].clone();
-    let other = Document { cluster: "f".repeat(32).parse().unwrap(), ..document(9) };
-    let ended = Document { issued: now() - 100, expires: now() - 1, ..document(9) };
-    let early = Document { issued: now() + 1000, expires: now() + 2000, ..document(9) };
+    let other = Document {
+        cluster: "f".repeat(32).parse().unwrap(),
+        ..document(9)
+    };
+    let ended = Document {
+        issued: now() - 100,
+        expires: now() - 1,
+        ..document(9)
+    };
+    let early = Document {
+        issued: now() + 1000,
+        expires: now() + 2000,
+        ..document(9)
+    };
     let attacks = [
         ("GENERATION_BACK", good(6)),
         ("PIN_UNKNOWN", document(9).sign(&key(2)).unwrap()),
@@ -157,7 +210,12 @@ async fn each_hostile_answer_is_refused_with_its_code_and_the_clusters_own_is_ac
     }
     for status in [302, 404, 500] {
         *endpoint.serves.lock().unwrap() = (status, good(7));
-        assert!(machine.first().await.starts_with(&format!("it answered {status}")));
+        assert!(
+            machine
+                .first()
+                .await
+                .starts_with(&format!("it answered {status}"))
+        );
     }
 }
 
@@ -165,7 +223,11 @@ async fn each_hostile_answer_is_refused_with_its_code_and_the_clusters_own_is_ac
 async fn a_generation_does_not_go_back_over_reboots_nor_below_the_configuration() {
     let endpoint = Endpoint::start(good(4));
     let machine = Machine::pinned(&[&endpoint]);
-    assert_eq!(machine.first().await, "GENERATION_BACK", "below the configuration's least");
+    assert_eq!(
+        machine.first().await,
+        "GENERATION_BACK",
+        "below the configuration's least"
+    );
     endpoint.serve(good(9));
     assert_eq!(machine.first().await, "found 9 false");
     endpoint.serve(good(8));
@@ -188,7 +250,9 @@ async fn the_remembered_document_serves_while_no_endpoint_gives_one() {
     assert!(told.recv().await.unwrap().contains("500"));
     assert_eq!(told.recv().await.unwrap(), "found 7 true");
     // A memory that somebody changed is no document.
-    let forged = std::fs::read_to_string(machine.memory()).unwrap().replace("signature", "signaturE");
+    let forged = std::fs::read_to_string(machine.memory())
+        .unwrap()
+        .replace("signature", "signaturE");
     std::fs::write(machine.memory(), forged).unwrap();
     let (mut finder, mut told) = machine.boot();
     tokio::spawn(async move { finder.find().await });
@@ -200,13 +264,18 @@ async fn the_remembered_document_serves_while_no_endpoint_gives_one() {
 async fn a_dead_or_hostile_endpoint_does_not_keep_another_from_being_asked() {
     let mut gone = Endpoint::start(Vec::new());
     // Nobody listens on port 1.
-    gone.uri = format!("http://127.0.0.1:1/v1/clusters/{ID}").parse().unwrap();
+    gone.uri = format!("http://127.0.0.1:1/v1/clusters/{ID}")
+        .parse()
+        .unwrap();
     let honest_word = good(7);
     let (hostile, honest) = (document(9).sign(&key(2)).unwrap(), honest_word.clone());
     let (hostile, honest) = (Endpoint::start(hostile), Endpoint::start(honest));
     let machine = Machine::pinned(&[&gone, &hostile, &honest]);
     let (mut finder, mut told) = machine.boot();
-    assert_eq!(timeout(LIMIT, finder.find()).await.unwrap(), document_as_signed(&honest_word));
+    assert_eq!(
+        timeout(LIMIT, finder.find()).await.unwrap(),
+        document_as_signed(&honest_word)
+    );
     assert_eq!(told.recv().await.unwrap(), "it cannot be reached");
     assert_eq!(told.recv().await.unwrap(), "PIN_UNKNOWN");
 }
@@ -214,8 +283,16 @@ async fn a_dead_or_hostile_endpoint_does_not_keep_another_from_being_asked() {
 fn document_as_signed(signed: &[u8]) -> Document {
     let (cluster, pins) = (ID.parse().unwrap(), [pin(&key(1))]);
     let trust = config_discovery::Trust::Pins(&pins);
-    let expected = config_discovery::Expected { cluster: &cluster, trust, min_generation: 0, now: now() };
-    config_discovery::check(signed, &expected).unwrap().document().clone()
+    let expected = config_discovery::Expected {
+        cluster: &cluster,
+        trust,
+        min_generation: 0,
+        now: now(),
+    };
+    config_discovery::check(signed, &expected)
+        .unwrap()
+        .document()
+        .clone()
 }
 
 #[tokio::test]
@@ -229,7 +306,10 @@ async fn first_use_believes_one_key_for_good_and_says_so() {
     assert_eq!(machine.first().await, "found 8 false");
     std::fs::write(machine.memory(), "{").unwrap();
     let report: Report = Arc::new(|_| {});
-    assert!(Finder::new(machine.terms.clone(), &machine.memory(), report).is_err(), "the key was forgotten");
+    assert!(
+        Finder::new(machine.terms.clone(), &machine.memory(), report).is_err(),
+        "the key was forgotten"
+    );
 }
 
 /// In doubt all endpoints are asked and the newest document counts, also where the first keeps an old one back.
@@ -243,10 +323,13 @@ async fn in_doubt_the_newest_document_counts() {
     let (tell, mut found) = unbounded_channel();
     let doubt = Arc::new(Notify::new());
     let asked = Arc::clone(&doubt);
-    let follow =
-        tokio::spawn(
-            async move { finder.follow(first, asked, |document| tell.send(document.generation).unwrap()).await },
-        );
+    let follow = tokio::spawn(async move {
+        finder
+            .follow(first, asked, |document| {
+                tell.send(document.generation).unwrap()
+            })
+            .await
+    });
     doubt.notify_one();
     assert_eq!(timeout(LIMIT, found.recv()).await.unwrap(), Some(8));
     follow.abort();

@@ -64,14 +64,30 @@ struct Shared {
 
 impl MasterClient {
     /// A client that shows the certificate in `identity`.
-    pub fn new(endpoints: Endpoints, pins: impl Into<Pins>, identity: Arc<Slot>) -> Result<Self, Error> {
+    pub fn new(
+        endpoints: Endpoints,
+        pins: impl Into<Pins>,
+        identity: Arc<Slot>,
+    ) -> Result<Self, Error> {
         let tls = tls(pins.into(), Some(identity), &[b"h2", b"http/1.1"])?;
         let client = RwLock::new(http_client(&endpoints, &tls));
-        Ok(Self { shared: Arc::new(Shared { endpoints, tls, client }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                endpoints,
+                tls,
+                client,
+            }),
+        })
     }
 
     /// Sends one request and reads its whole answer, whatever its status.
-    pub async fn request(&self, method: Method, path: &str, content_type: &str, body: Bytes) -> Result<Answer, Error> {
+    pub async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<Answer, Error> {
         let response = self.send(method, path, content_type, body).await?;
         answer(response).await
     }
@@ -88,7 +104,11 @@ impl MasterClient {
     /// Uses new connections, and so the renewed certificate, from now on. What is under way ends on the old ones.
     pub(crate) fn reconnect(&self) {
         let fresh = http_client(&self.shared.endpoints, &self.shared.tls);
-        *self.shared.client.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        *self
+            .shared
+            .client
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = fresh;
     }
 
     async fn send(
@@ -99,17 +119,29 @@ impl MasterClient {
         body: Bytes,
     ) -> Result<http::Response<Incoming>, Error> {
         let authority = self.shared.endpoints.first().to_string();
-        let uri = http::Uri::builder().scheme("https").authority(authority).path_and_query(path).build();
+        let uri = http::Uri::builder()
+            .scheme("https")
+            .authority(authority)
+            .path_and_query(path)
+            .build();
         let mut request = Request::builder()
             .method(method)
             .uri(uri.map_err(Error::Request)?)
             .header(header::ACCEPT, "application/json")
-            .header(header::USER_AGENT, concat!("pratique-agent/", env!("CARGO_PKG_VERSION")));
+            .header(
+                header::USER_AGENT,
+                concat!("pratique-agent/", env!("CARGO_PKG_VERSION")),
+            );
         if !body.is_empty() {
             request = request.header(header::CONTENT_TYPE, content_type);
         }
         let request = request.body(Full::new(body)).map_err(Error::Request)?;
-        let client = self.shared.client.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let client = self
+            .shared
+            .client
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         match timeout(HEAD_TIMEOUT, client.request(request)).await {
             Ok(outcome) => outcome.map_err(Error::Exchange),
             Err(_elapsed) => Err(Error::Silent(HEAD_TIMEOUT)),
@@ -129,15 +161,29 @@ fn http_client(endpoints: &Endpoints, tls: &Arc<ClientConfig>) -> HttpClient {
 }
 
 async fn answer(response: http::Response<Incoming>) -> Result<Answer, Error> {
-    let ours = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let times = response.headers().get(header::DATE).and_then(date).map(|theirs| (theirs, ours));
-    Ok(Answer { status: response.status(), body: whole(response.into_body()).await?, times })
+    let ours = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let times = response
+        .headers()
+        .get(header::DATE)
+        .and_then(date)
+        .map(|theirs| (theirs, ours));
+    Ok(Answer {
+        status: response.status(),
+        body: whole(response.into_body()).await?,
+        times,
+    })
 }
 
 /// The time in a Date header (RFC 9110, section 5.6.7), since 1970.
 fn date(value: &http::HeaderValue) -> Option<Duration> {
-    let time = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value.as_bytes()).ok()?;
-    u64::try_from(time.as_second()).ok().map(Duration::from_secs)
+    let time = jiff::fmt::rfc2822::DateTimeParser::new()
+        .parse_timestamp(value.as_bytes())
+        .ok()?;
+    u64::try_from(time.as_second())
+        .ok()
+        .map(Duration::from_secs)
 }
 
 async fn whole(body: Incoming) -> Result<Bytes, Error> {
@@ -151,26 +197,31 @@ async fn whole(body: Incoming) -> Result<Bytes, Error> {
 /// Cuts a body into lines as it arrives. A last line without its end is dropped: the master was cut off in it.
 fn lines(body: Incoming) -> Lines {
     let state = (body, BytesMut::new());
-    Box::pin(stream::try_unfold(state, |(mut body, mut buffer)| async move {
-        let mut searched = 0;
-        loop {
-            let unseen = buffer.get(searched..).unwrap_or_default();
-            if let Some(end) = unseen.iter().position(|byte| *byte == b'\n') {
-                let mut line = buffer.split_to(searched + end + 1);
-                line.truncate(searched + end);
-                return Ok(Some((line.freeze(), (body, buffer))));
+    Box::pin(stream::try_unfold(
+        state,
+        |(mut body, mut buffer)| async move {
+            let mut searched = 0;
+            loop {
+                let unseen = buffer.get(searched..).unwrap_or_default();
+                if let Some(end) = unseen.iter().position(|byte| *byte == b'\n') {
+                    let mut line = buffer.split_to(searched + end + 1);
+                    line.truncate(searched + end);
+                    return Ok(Some((line.freeze(), (body, buffer))));
+                }
+                searched = buffer.len();
+                if searched > LINE_LIMIT {
+                    return Err(Error::LongLine(LINE_LIMIT));
+                }
+                match body.frame().await {
+                    None => return Ok(None),
+                    Some(Err(source)) => return Err(Error::Body(Box::new(source))),
+                    Some(Ok(frame)) => {
+                        buffer.extend_from_slice(frame.data_ref().map_or(&[], |data| data.as_ref()))
+                    }
+                }
             }
-            searched = buffer.len();
-            if searched > LINE_LIMIT {
-                return Err(Error::LongLine(LINE_LIMIT));
-            }
-            match body.frame().await {
-                None => return Ok(None),
-                Some(Err(source)) => return Err(Error::Body(Box::new(source))),
-                Some(Ok(frame)) => buffer.extend_from_slice(frame.data_ref().map_or(&[], |data| data.as_ref())),
-            }
-        }
-    }))
+        },
+    ))
 }
 
 #[cfg(test)]
@@ -180,7 +231,10 @@ mod tests {
     #[test]
     fn the_masters_time_is_read_from_its_date() {
         let read = |text: &'static str| date(&http::HeaderValue::from_static(text));
-        assert_eq!(read("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::from_secs(784_111_777)));
+        assert_eq!(
+            read("Sun, 06 Nov 1994 08:49:37 GMT"),
+            Some(Duration::from_secs(784_111_777))
+        );
         assert_eq!(read("tomorrow"), None);
         assert_eq!(read("Sun, 06 Nov 1904 08:49:37 GMT"), None);
     }

@@ -41,7 +41,9 @@ impl Service<Uri> for Connector {
         let connector = self.clone();
         Box::pin(async move {
             let stream = connector.endpoints.connect(&connector.tls).await?;
-            Ok(Transport { io: TokioIo::new(stream) })
+            Ok(Transport {
+                io: TokioIo::new(stream),
+            })
         })
     }
 }
@@ -55,7 +57,11 @@ pub(crate) struct Transport {
 impl Connection for Transport {
     fn connected(&self) -> Connected {
         let (_, tls) = self.io.inner().get_ref();
-        if tls.alpn_protocol() == Some(b"h2") { Connected::new().negotiated_h2() } else { Connected::new() }
+        if tls.alpn_protocol() == Some(b"h2") {
+            Connected::new().negotiated_h2()
+        } else {
+            Connected::new()
+        }
     }
 }
 
@@ -70,7 +76,11 @@ impl hyper::rt::Read for Transport {
 }
 
 impl hyper::rt::Write for Transport {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(context, bytes)
     }
 

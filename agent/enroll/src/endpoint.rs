@@ -32,7 +32,11 @@ impl Endpoint {
     /// A host (DNS name or IP address, IPv6 without brackets) and a port. `None` where the host is neither.
     pub fn new(host: &str, port: u16) -> Option<Self> {
         let name = ServerName::try_from(host.to_owned()).ok()?;
-        Some(Self { host: host.to_owned(), port, name })
+        Some(Self {
+            host: host.to_owned(),
+            port,
+            name,
+        })
     }
 }
 
@@ -56,8 +60,10 @@ pub struct Endpoints {
 impl Endpoints {
     /// The masters in the order of the configuration. `None` for none at all.
     pub fn new(all: Vec<Endpoint>) -> Option<Self> {
-        (!all.is_empty())
-            .then(|| Self { all: Arc::new(RwLock::new(all.into())), current: Arc::new(AtomicUsize::new(0)) })
+        (!all.is_empty()).then(|| Self {
+            all: Arc::new(RwLock::new(all.into())),
+            current: Arc::new(AtomicUsize::new(0)),
+        })
     }
 
     /// Other masters from now on; open connections stay. Nothing changes where `all` is empty.
@@ -70,7 +76,9 @@ impl Endpoints {
 
     /// The one that answered last, else the first.
     pub fn current(&self) -> Option<Endpoint> {
-        self.all().get(self.current.load(Ordering::Relaxed)).cloned()
+        self.all()
+            .get(self.current.load(Ordering::Relaxed))
+            .cloned()
     }
 
     /// The first of the configuration.
@@ -83,12 +91,17 @@ impl Endpoints {
     }
 
     /// Connects to the first that answers, beginning with the one that did last.
-    pub(crate) async fn connect(&self, tls: &Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, Error> {
+    pub(crate) async fn connect(
+        &self,
+        tls: &Arc<ClientConfig>,
+    ) -> Result<TlsStream<TcpStream>, Error> {
         let (all, start) = (self.all(), self.current.load(Ordering::Relaxed));
         let mut last = Error::NoEndpoint;
         for offset in 0..all.len() {
             let index = (start + offset) % all.len();
-            let Some(endpoint) = all.get(index) else { continue };
+            let Some(endpoint) = all.get(index) else {
+                continue;
+            };
             match endpoint.connect(tls).await {
                 Ok(stream) => {
                     self.current.store(index, Ordering::Relaxed);
@@ -106,7 +119,10 @@ impl Endpoints {
 
 impl Endpoint {
     async fn connect(&self, tls: &Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, Error> {
-        let connect = |source| Error::Connect { endpoint: self.to_string(), source };
+        let connect = |source| Error::Connect {
+            endpoint: self.to_string(),
+            source,
+        };
         let address = (self.host.as_str(), self.port);
         let tcp = timeout(CONNECT_TIMEOUT, TcpStream::connect(address))
             .await
@@ -117,19 +133,41 @@ impl Endpoint {
         timeout(HANDSHAKE_TIMEOUT, handshake)
             .await
             .unwrap_or_else(|_elapsed| Err(std::io::ErrorKind::TimedOut.into()))
-            .map_err(|source| match (not_pinned(&source), of_another_time(&source)) {
-                (Some(why), _) => Error::NotPinned { endpoint: self.to_string(), why },
-                (None, Some(why)) => Error::Clock { endpoint: self.to_string(), now: now(), why },
-                (None, None) => Error::Handshake { endpoint: self.to_string(), source },
-            })
+            .map_err(
+                |source| match (not_pinned(&source), of_another_time(&source)) {
+                    (Some(why), _) => Error::NotPinned {
+                        endpoint: self.to_string(),
+                        why,
+                    },
+                    (None, Some(why)) => Error::Clock {
+                        endpoint: self.to_string(),
+                        now: now(),
+                        why,
+                    },
+                    (None, None) => Error::Handshake {
+                        endpoint: self.to_string(),
+                        source,
+                    },
+                },
+            )
     }
 }
 
 /// What a failed handshake says of the time.
 fn of_another_time(error: &std::io::Error) -> Option<&'static str> {
-    let rustls::Error::InvalidCertificate(why) = error.get_ref()?.downcast_ref::<rustls::Error>()? else { return None };
-    let words = [(CertificateError::NotValidYet, "is not valid yet"), (CertificateError::Expired, "has ended")];
-    words.into_iter().find(|(known, _)| known == why).map(|(_, words)| words)
+    let rustls::Error::InvalidCertificate(why) =
+        error.get_ref()?.downcast_ref::<rustls::Error>()?
+    else {
+        return None;
+    };
+    let words = [
+        (CertificateError::NotValidYet, "is not valid yet"),
+        (CertificateError::Expired, "has ended"),
+    ];
+    words
+        .into_iter()
+        .find(|(known, _)| known == why)
+        .map(|(_, words)| words)
 }
 
 fn now() -> String {
@@ -166,8 +204,15 @@ mod tests {
 
     #[test]
     fn a_certificate_of_another_time_is_told_as_that() {
-        let said = |why| of_another_time(&std::io::Error::other(rustls::Error::InvalidCertificate(why)));
-        assert_eq!(said(CertificateError::NotValidYet), Some("is not valid yet"));
+        let said = |why| {
+            of_another_time(&std::io::Error::other(rustls::Error::InvalidCertificate(
+                why,
+            )))
+        };
+        assert_eq!(
+            said(CertificateError::NotValidYet),
+            Some("is not valid yet")
+        );
         assert_eq!(said(CertificateError::Expired), Some("has ended"));
         assert_eq!(said(CertificateError::UnknownIssuer), None);
         assert_eq!(of_another_time(&std::io::ErrorKind::TimedOut.into()), None);
@@ -175,15 +220,26 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_a_name_or_an_address() {
-        assert_eq!(Endpoint::new("fd00::1", 6443).expect("an address").to_string(), "[fd00::1]:6443");
-        assert_eq!(Endpoint::new("master.example", 6443).expect("a name").to_string(), "master.example:6443");
+        assert_eq!(
+            Endpoint::new("fd00::1", 6443)
+                .expect("an address")
+                .to_string(),
+            "[fd00::1]:6443"
+        );
+        assert_eq!(
+            Endpoint::new("master.example", 6443)
+                .expect("a name")
+                .to_string(),
+            "master.example:6443"
+        );
         assert_eq!(Endpoint::new("no name", 6443), None);
         assert!(Endpoints::new(Vec::new()).is_none());
     }
 
     #[test]
     fn where_masters_move_every_clone_moves() {
-        let [one, two] = ["one.example", "two.example"].map(|host| Endpoint::new(host, 6443).expect("a name"));
+        let [one, two] =
+            ["one.example", "two.example"].map(|host| Endpoint::new(host, 6443).expect("a name"));
         let endpoints = Endpoints::new(vec![one.clone(), one.clone()]).expect("not empty");
         endpoints.current.store(1, Ordering::Relaxed);
         let clone = endpoints.clone();

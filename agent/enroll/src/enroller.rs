@@ -110,7 +110,9 @@ pub struct Enroller {
 
 impl fmt::Debug for Enroller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Enroller").field("party", &self.party).finish_non_exhaustive()
+        f.debug_struct("Enroller")
+            .field("party", &self.party)
+            .finish_non_exhaustive()
     }
 }
 
@@ -129,7 +131,12 @@ impl Enroller {
     pub async fn new(prover: Prover, settings: Settings, report: Report) -> Result<Self, Error> {
         let tpm = prover.tpm().clone();
         let node_key = blocking(move || Ok(NodeKey::new(tpm)?)).await?;
-        Ok(Self::with(Means::Tpm(Box::new(prover)), node_key, settings, report))
+        Ok(Self::with(
+            Means::Tpm(Box::new(prover)),
+            node_key,
+            settings,
+            report,
+        ))
     }
 
     /// For a machine without a TPM, by a key in memory. The claims must have a name.
@@ -138,35 +145,87 @@ impl Enroller {
     }
 
     fn with(means: Means, node_key: NodeKey, settings: Settings, report: Report) -> Self {
-        let Settings { endpoints, pins, claims } = settings;
-        let party = Party { endpoints, pins, means, node_key, claims };
+        let Settings {
+            endpoints,
+            pins,
+            claims,
+        } = settings;
+        let party = Party {
+            endpoints,
+            pins,
+            means,
+            node_key,
+            claims,
+        };
         let (client, serving, roots) = (Arc::default(), Arc::default(), Vec::new().into());
-        Self { party, report, client, serving, roots, turn: 0 }
+        Self {
+            party,
+            report,
+            client,
+            serving,
+            roots,
+            turn: 0,
+        }
     }
 
     /// Tries to join until the master accepts. Cancel by dropping: nothing is left behind but a half-open session.
     pub async fn enroll(mut self) -> Result<(Identity, Keeper), Error> {
         let accepted = self.join().await;
         self.put_in_use(&accepted)?;
-        let cadence = Cadence::new(Duration::ZERO, accepted.certificates.renew_after_seconds, fraction());
-        let client =
-            MasterClient::new(self.party.endpoints.clone(), self.party.pins.clone(), Arc::clone(&self.client))?;
+        let cadence = Cadence::new(
+            Duration::ZERO,
+            accepted.certificates.renew_after_seconds,
+            fraction(),
+        );
+        let client = MasterClient::new(
+            self.party.endpoints.clone(),
+            self.party.pins.clone(),
+            Arc::clone(&self.client),
+        )?;
         let node = accepted.certificates.node_name.clone();
         let not_after = accepted.certificates.not_after;
-        (self.report)(&Milestone::Enrolled { node: &node, not_after, cost: accepted.cost });
+        (self.report)(&Milestone::Enrolled {
+            node: &node,
+            not_after,
+            cost: accepted.cost,
+        });
         let (serving, certificate) = (Arc::clone(&self.serving), Arc::clone(&self.client));
         let (pins, roots) = (self.party.pins.clone(), self.roots.clone());
-        let identity = Identity { node, client: client.clone(), serving, certificate, pins, roots };
-        Ok((identity, Keeper { enroller: self, client, cadence, start: Instant::now() }))
+        let identity = Identity {
+            node,
+            client: client.clone(),
+            serving,
+            certificate,
+            pins,
+            roots,
+        };
+        Ok((
+            identity,
+            Keeper {
+                enroller: self,
+                client,
+                cadence,
+                start: Instant::now(),
+            },
+        ))
     }
 
     /// Tries until the master accepts and what it gave is good.
     async fn join(&mut self) -> Accepted {
         let mut backoff = Backoff::new();
         loop {
-            let endpoint = self.party.endpoints.current().map(|endpoint| endpoint.to_string()).unwrap_or_default();
+            let endpoint = self
+                .party
+                .endpoints
+                .current()
+                .map(|endpoint| endpoint.to_string())
+                .unwrap_or_default();
             (self.report)(&Milestone::Enrolling { endpoint });
-            let outcome = self.party.join(self.turn).await.and_then(|accepted| self.check(accepted));
+            let outcome = self
+                .party
+                .join(self.turn)
+                .await
+                .and_then(|accepted| self.check(accepted));
             match outcome {
                 Ok(accepted) => return accepted,
                 Err(error) => {
@@ -181,7 +240,8 @@ impl Enroller {
     /// one that it knows.
     fn turn_key(&mut self, error: &Error) {
         let generic = |code: &str| code == Code::Refused.as_str();
-        if matches!(error, Error::Refused { step, code, .. } if matches!(step, Step::Hello) || generic(code)) {
+        if matches!(error, Error::Refused { step, code, .. } if matches!(step, Step::Hello) || generic(code))
+        {
             self.turn = self.turn.wrapping_add(1);
         }
     }
@@ -195,9 +255,17 @@ impl Enroller {
             self.party.claims.name.clone_from(name);
             return;
         }
-        let again = if let Error::Queued { after, .. } = error { spread(*after) } else { again };
+        let again = if let Error::Queued { after, .. } = error {
+            spread(*after)
+        } else {
+            again
+        };
         if let Error::Refused { code, message, .. } = error {
-            (self.report)(&Milestone::Refused { code, message, again });
+            (self.report)(&Milestone::Refused {
+                code,
+                message,
+                again,
+            });
         } else if let Error::Queued { message, .. } = error {
             (self.report)(&Milestone::Queued { message, again });
         } else {
@@ -207,13 +275,27 @@ impl Enroller {
     }
 
     fn check(&self, accepted: Accepted) -> Result<Accepted, Error> {
-        install(&accepted.requests, &accepted.certificates, &self.party.node_key, &self.party.pins.get())
-            .map(|_| accepted)
+        install(
+            &accepted.requests,
+            &accepted.certificates,
+            &self.party.node_key,
+            &self.party.pins.get(),
+        )
+        .map(|_| accepted)
     }
 
     fn put_in_use(&self, accepted: &Accepted) -> Result<(), Error> {
-        let Accepted { certificates, requests, .. } = accepted;
-        let installed = install(requests, certificates, &self.party.node_key, &self.party.pins.get())?;
+        let Accepted {
+            certificates,
+            requests,
+            ..
+        } = accepted;
+        let installed = install(
+            requests,
+            certificates,
+            &self.party.node_key,
+            &self.party.pins.get(),
+        )?;
         self.client.set(installed.client);
         self.serving.set(installed.serving);
         self.roots.replace(installed.roots);
@@ -234,7 +316,12 @@ impl Keeper {
                     sleep(time).await;
                     continue;
                 }
-                Next::Renew => self.enroller.party.renew(Arc::clone(&self.enroller.client), turn).await,
+                Next::Renew => {
+                    self.enroller
+                        .party
+                        .renew(Arc::clone(&self.enroller.client), turn)
+                        .await
+                }
                 Next::Rejoin => self.enroller.party.join(turn).await,
                 Next::Expired => {
                     if !std::mem::replace(&mut ended, true) {
@@ -255,9 +342,13 @@ impl Keeper {
                         self.enroller.turn_key(&error);
                     }
                     // A plain 401 is the deny list's: with this certificate there is no way back, without it there may be.
-                    let refused =
-                        matches!(error, Error::Refused { .. } | Error::Status(http::StatusCode::UNAUTHORIZED));
-                    let again = self.cadence.failed(self.start.elapsed(), refused, fraction());
+                    let refused = matches!(
+                        error,
+                        Error::Refused { .. } | Error::Status(http::StatusCode::UNAUTHORIZED)
+                    );
+                    let again = self
+                        .cadence
+                        .failed(self.start.elapsed(), refused, fraction());
                     self.enroller.pause(&error, again).await;
                 }
             }
@@ -268,9 +359,15 @@ impl Keeper {
     fn use_renewed(&mut self, accepted: &Accepted) -> Result<(), Error> {
         self.enroller.put_in_use(accepted)?;
         let certificates = &accepted.certificates;
-        self.cadence = Cadence::new(self.start.elapsed(), certificates.renew_after_seconds, fraction());
+        self.cadence = Cadence::new(
+            self.start.elapsed(),
+            certificates.renew_after_seconds,
+            fraction(),
+        );
         self.client.reconnect();
-        (self.enroller.report)(&Milestone::Renewed { not_after: certificates.not_after });
+        (self.enroller.report)(&Milestone::Renewed {
+            not_after: certificates.not_after,
+        });
         Ok(())
     }
 }

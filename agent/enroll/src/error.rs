@@ -146,17 +146,27 @@ pub enum Error {
 impl Error {
     /// A refusal, with what the master wrote made fit for one line of a console.
     pub(crate) fn refused(step: Step, code: &str, message: &str) -> Self {
-        Self::Refused { step, code: clean(code, CODE_LIMIT), message: clean(message, MESSAGE_LIMIT) }
+        Self::Refused {
+            step,
+            code: clean(code, CODE_LIMIT),
+            message: clean(message, MESSAGE_LIMIT),
+        }
     }
 
     /// That a person must decide; the master's word on when to come back counts within [`QUEUE_BOUNDS`].
     pub(crate) fn queued(message: &str, after_seconds: Option<u64>) -> Self {
         let (least, most) = QUEUE_BOUNDS;
         let after = Duration::from_secs(after_seconds.unwrap_or_default()).clamp(least, most);
-        Self::Queued { message: clean(message, MESSAGE_LIMIT), after }
+        Self::Queued {
+            message: clean(message, MESSAGE_LIMIT),
+            after,
+        }
     }
 }
 
 fn clean(text: &str, limit: usize) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(limit).collect()
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(limit)
+        .collect()
 }

@@ -12,7 +12,8 @@ use bytes::Bytes;
 use config_attest::question::{Channel, Purpose};
 use config_attest::tpm::Public;
 use config_attest::wire::{
-    Certificates, Challenge, Claims, EXPORTER_LABEL, Evidence, Problem, RENEWALS_PATH, SESSIONS_PATH, evidence_path,
+    Certificates, Challenge, Claims, EXPORTER_LABEL, Evidence, Problem, RENEWALS_PATH,
+    SESSIONS_PATH, evidence_path,
 };
 use config_attest::{Code, Digest, name, prover, unproven};
 use http::{Method, Request, StatusCode, header};
@@ -82,9 +83,16 @@ impl Party {
         self.bounded(Purpose::Renew, &tls, turn).await
     }
 
-    async fn bounded(&self, purpose: Purpose, tls: &Arc<ClientConfig>, turn: usize) -> Result<Accepted, Error> {
+    async fn bounded(
+        &self,
+        purpose: Purpose,
+        tls: &Arc<ClientConfig>,
+        turn: usize,
+    ) -> Result<Accepted, Error> {
         let outcome = match &self.means {
-            Means::Tpm(prover) => timeout(EXCHANGE_TIMEOUT, self.prove(prover, purpose, tls, turn)).await,
+            Means::Tpm(prover) => {
+                timeout(EXCHANGE_TIMEOUT, self.prove(prover, purpose, tls, turn)).await
+            }
             Means::Nothing => timeout(EXCHANGE_TIMEOUT, self.ask(purpose, tls)).await,
         };
         outcome.unwrap_or(Err(Error::Silent(EXCHANGE_TIMEOUT)))
@@ -97,41 +105,78 @@ impl Party {
         tls: &Arc<ClientConfig>,
         turn: usize,
     ) -> Result<Accepted, Error> {
-        let path = if purpose == Purpose::Renew { RENEWALS_PATH } else { SESSIONS_PATH };
+        let path = if purpose == Purpose::Renew {
+            RENEWALS_PATH
+        } else {
+            SESSIONS_PATH
+        };
         let began = Instant::now();
         // The TPM's part of the hello comes first: the master need not wait for it on an open connection.
         let (party, own) = (self.clone(), prover.clone());
         let (ek, keys, requests) = blocking(move || {
             let ek = own.endorsement_key(turn)?;
             let name = party.own_name(&ek);
-            Ok((ek.clone(), own.keys(&ek)?, requests(&party.node_key, &name)?))
+            Ok((
+                ek.clone(),
+                own.keys(&ek)?,
+                requests(&party.node_key, &name)?,
+            ))
         })
         .await?;
         let stream = self.endpoints.connect(tls).await?;
         let channel = channel(&stream)?;
         let mut connection = Connection::new(stream, self.authority()).await?;
-        let hello = prover::hello(keys, &requests.client, &requests.serving, self.claims.clone());
+        let hello = prover::hello(
+            keys,
+            &requests.client,
+            &requests.serving,
+            self.claims.clone(),
+        );
         let csr_hash = hello.csr_hash;
         let challenge: Challenge = connection.post(path, &hello, Step::Hello).await?;
         let (claims, own) = (self.claims.clone(), prover.clone());
         let session = challenge.session;
-        let proof = blocking(move || Ok(own.prove(purpose, &ek, csr_hash, &claims, &challenge, &channel)?)).await?;
-        let evidence = Evidence { proof, client_csr: der(&requests.client)?, serving_csr: der(&requests.serving)? };
-        let certificates = connection.post(&evidence_path(path, &session), &evidence, Step::Evidence).await?;
-        let cost = Cost { bytes: connection.bytes, time: began.elapsed() };
-        Ok(Accepted { certificates, requests, cost })
+        let proof =
+            blocking(move || Ok(own.prove(purpose, &ek, csr_hash, &claims, &challenge, &channel)?))
+                .await?;
+        let evidence = Evidence {
+            proof,
+            client_csr: der(&requests.client)?,
+            serving_csr: der(&requests.serving)?,
+        };
+        let certificates = connection
+            .post(&evidence_path(path, &session), &evidence, Step::Evidence)
+            .await?;
+        let cost = Cost {
+            bytes: connection.bytes,
+            time: began.elapsed(),
+        };
+        Ok(Accepted {
+            certificates,
+            requests,
+            cost,
+        })
     }
 
     /// Asks without a TPM: all that is shown is that the key is held.
     async fn ask(&self, purpose: Purpose, tls: &Arc<ClientConfig>) -> Result<Accepted, Error> {
-        let path = if purpose == Purpose::Renew { unproven::RENEWALS_PATH } else { unproven::SESSIONS_PATH };
+        let path = if purpose == Purpose::Renew {
+            unproven::RENEWALS_PATH
+        } else {
+            unproven::SESSIONS_PATH
+        };
         let began = Instant::now();
         let requests = requests(&self.node_key, &self.claims.name)?;
         let key = der(self.node_key.spki())?;
         let stream = self.endpoints.connect(tls).await?;
         let channel = channel(&stream)?;
         let mut connection = Connection::new(stream, self.authority()).await?;
-        let hello = unproven::hello(key, &requests.client, &requests.serving, self.claims.clone());
+        let hello = unproven::hello(
+            key,
+            &requests.client,
+            &requests.serving,
+            self.claims.clone(),
+        );
         let challenge: unproven::Challenge = connection.post(path, &hello, Step::Hello).await?;
         let (transcript, signed) = unproven::answer(purpose, &hello, &challenge, &channel);
         let evidence = unproven::Evidence {
@@ -142,8 +187,15 @@ impl Party {
         };
         let path = evidence_path(path, &challenge.session);
         let certificates = connection.post(&path, &evidence, Step::Evidence).await?;
-        let cost = Cost { bytes: connection.bytes, time: began.elapsed() };
-        Ok(Accepted { certificates, requests, cost })
+        let cost = Cost {
+            bytes: connection.bytes,
+            time: began.elapsed(),
+        };
+        Ok(Accepted {
+            certificates,
+            requests,
+            cost,
+        })
     }
 
     /// The name that certificates are asked for: the claimed one, or the one that the endorsement key gives.
@@ -151,13 +203,18 @@ impl Party {
         if !self.claims.name.is_empty() {
             return self.claims.name.clone();
         }
-        let spki = Public::parse(&ek.public).ok().and_then(|public| public.spki().ok());
+        let spki = Public::parse(&ek.public)
+            .ok()
+            .and_then(|public| public.spki().ok());
         // A key that cannot be read is refused as such, whatever the name.
         name::derived(&spki.map_or(Digest::ZERO, |spki| Digest::of(&spki)))
     }
 
     fn authority(&self) -> String {
-        self.endpoints.current().map(|endpoint| endpoint.to_string()).unwrap_or_default()
+        self.endpoints
+            .current()
+            .map(|endpoint| endpoint.to_string())
+            .unwrap_or_default()
     }
 }
 
@@ -180,17 +237,28 @@ struct Connection {
 
 impl Connection {
     async fn new(stream: TlsStream<TcpStream>, authority: String) -> Result<Self, Error> {
-        let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(Error::Connection)?;
+        let (sender, driver) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(Error::Connection)?;
         // Ends when the sender is dropped, at the end of the exchange at the latest.
         tokio::spawn(async move {
             if let Err(error) = driver.await {
                 tracing::debug!(%error, "the exchange's connection ended");
             }
         });
-        Ok(Self { sender, authority, bytes: 0 })
+        Ok(Self {
+            sender,
+            authority,
+            bytes: 0,
+        })
     }
 
-    async fn post<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize, step: Step) -> Result<T, Error> {
+    async fn post<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &impl Serialize,
+        step: Step,
+    ) -> Result<T, Error> {
         let body = serde_json::to_vec(body).map_err(Error::Encode)?;
         self.bytes += body.len();
         let request = Request::builder()
@@ -201,17 +269,30 @@ impl Connection {
             .header(header::ACCEPT, "application/json")
             .body(Full::new(Bytes::from(body)))
             .map_err(Error::Request)?;
-        let response = self.sender.send_request(request).await.map_err(Error::Connection)?;
+        let response = self
+            .sender
+            .send_request(request)
+            .await
+            .map_err(Error::Connection)?;
         let status = response.status();
-        let after = response.headers().get(header::RETRY_AFTER).and_then(|text| text.to_str().ok()?.parse().ok());
-        let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(Error::Body)?.to_bytes();
+        let after = response
+            .headers()
+            .get(header::RETRY_AFTER)
+            .and_then(|text| text.to_str().ok()?.parse().ok());
+        let body = Limited::new(response.into_body(), ANSWER_LIMIT)
+            .collect()
+            .await
+            .map_err(Error::Body)?
+            .to_bytes();
         self.bytes += body.len();
         if status.is_success() && status != StatusCode::ACCEPTED {
             return serde_json::from_slice(&body).map_err(Error::Decode);
         }
         Err(match serde_json::from_slice::<Problem>(&body) {
             Ok(problem) if status == StatusCode::ACCEPTED => Error::queued(&problem.message, after),
-            Ok(problem) if !problem.node_name.is_empty() && problem.code == Code::NameAssigned.as_str() => {
+            Ok(problem)
+                if !problem.node_name.is_empty() && problem.code == Code::NameAssigned.as_str() =>
+            {
                 Error::Named(problem.node_name)
             }
             Ok(problem) => Error::refused(step, &problem.code, &problem.message),
@@ -223,10 +304,17 @@ impl Connection {
 /// What both ends of this connection, and nobody else, know of it.
 fn channel(stream: &TlsStream<TcpStream>) -> Result<Channel, Error> {
     let (_, tls) = stream.get_ref();
-    let exporter = tls.export_keying_material([0; 32], EXPORTER_LABEL, Some(&[])).map_err(Error::Tls)?;
+    let exporter = tls
+        .export_keying_material([0; 32], EXPORTER_LABEL, Some(&[]))
+        .map_err(Error::Tls)?;
     let leaf = tls.peer_certificates().and_then(|chain| chain.first());
-    let server_spki = leaf.and_then(|leaf| spki_hash(leaf)).ok_or(Error::NoServerKey)?;
-    Ok(Channel { server_spki: Digest(server_spki), exporter: Digest(exporter) })
+    let server_spki = leaf
+        .and_then(|leaf| spki_hash(leaf))
+        .ok_or(Error::NoServerKey)?;
+    Ok(Channel {
+        server_spki: Digest(server_spki),
+        exporter: Digest(exporter),
+    })
 }
 
 fn der<const MAX: usize>(bytes: &[u8]) -> Result<config_attest::wire::Blob<MAX>, Error> {
@@ -237,5 +325,7 @@ fn der<const MAX: usize>(bytes: &[u8]) -> Result<config_attest::wire::Blob<MAX>,
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(Error::Ended(ended)))
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|ended| Err(Error::Ended(ended)))
 }

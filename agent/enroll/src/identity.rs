@@ -24,12 +24,19 @@ impl Slot {
 
     /// What the next handshake would use.
     pub fn get(&self) -> Option<Arc<CertifiedKey>> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
 impl ResolvesClientCert for Slot {
-    fn resolve(&self, _root_hint_subjects: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+    fn resolve(
+        &self,
+        _root_hint_subjects: &[&[u8]],
+        _schemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
         self.get()
     }
 
@@ -94,6 +101,10 @@ pub fn standing(pins: &Pins, certificate: &Slot) -> Option<Standing> {
 
 /// The names of whoever signed the certificates of a chain.
 fn issuers(chain: &[CertificateDer<'_>]) -> Vec<Vec<u8>> {
-    let parsed = chain.iter().filter_map(|der| x509_parser::parse_x509_certificate(der).ok());
-    parsed.map(|(_, certificate)| certificate.issuer().as_raw().to_vec()).collect()
+    let parsed = chain
+        .iter()
+        .filter_map(|der| x509_parser::parse_x509_certificate(der).ok());
+    parsed
+        .map(|(_, certificate)| certificate.issuer().as_raw().to_vec())
+        .collect()
 }

@@ -66,20 +66,42 @@ pub struct Ending {
 }
 
 /// Puts an issued identity in use. Blocks for the TPM's import.
-pub fn put_in_use(issued: Issued, endpoints: Endpoints, pins: Pins) -> Result<(Identity, Ending), Error> {
-    let Issued { node, certificate, serving_certificate, roots, key } = issued;
-    let chain = |ders: Vec<Vec<u8>>| ders.into_iter().map(CertificateDer::from).collect::<Vec<_>>();
+pub fn put_in_use(
+    issued: Issued,
+    endpoints: Endpoints,
+    pins: Pins,
+) -> Result<(Identity, Ending), Error> {
+    let Issued {
+        node,
+        certificate,
+        serving_certificate,
+        roots,
+        key,
+    } = issued;
+    let chain = |ders: Vec<Vec<u8>>| {
+        ders.into_iter()
+            .map(CertificateDer::from)
+            .collect::<Vec<_>>()
+    };
     let (certificate, serving_certificate) = (chain(certificate), chain(serving_certificate));
     let (mut roots, allowed) = (chain(roots), pins.get());
     roots.retain(|root| spki_hash(root).is_some_and(|hash| allowed.contains(&hash)));
     if roots.is_empty() {
-        return Err(Error::Issued("none of its roots is among `ca_pins`".to_owned()));
+        return Err(Error::Issued(
+            "none of its roots is among `ca_pins`".to_owned(),
+        ));
     }
-    let not_after =
-        named(&certificate, &node, "certificate")?.min(named(&serving_certificate, &node, "serving certificate")?);
+    let not_after = named(&certificate, &node, "certificate")?.min(named(
+        &serving_certificate,
+        &node,
+        "serving certificate",
+    )?);
     alive(not_after, now())?;
     let (key, spki) = signer(key)?;
-    for (chain, what) in [(&certificate, "certificate"), (&serving_certificate, "serving certificate")] {
+    for (chain, what) in [
+        (&certificate, "certificate"),
+        (&serving_certificate, "serving certificate"),
+    ] {
         if !is_for(chain, &spki) {
             return Err(Error::Issued(format!("its {what} is for another key")));
         }
@@ -91,7 +113,17 @@ pub fn put_in_use(issued: Issued, endpoints: Endpoints, pins: Pins) -> Result<(I
     };
     let (certificate, serving) = (slot(certificate), slot(serving_certificate));
     let client = MasterClient::new(endpoints, pins.clone(), Arc::clone(&certificate))?;
-    Ok((Identity { node, client, serving, certificate, pins, roots: roots.into() }, Ending { not_after }))
+    Ok((
+        Identity {
+            node,
+            client,
+            serving,
+            certificate,
+            pins,
+            roots: roots.into(),
+        },
+        Ending { not_after },
+    ))
 }
 
 /// The signing key and its SubjectPublicKeyInfo.
@@ -106,7 +138,10 @@ fn signer(key: IssuedKey) -> Result<(Arc<dyn SigningKey>, Vec<u8>), Error> {
             let der = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(pkcs8.as_slice()));
             let key = any_ecdsa_type(&der).map_err(Error::Tls)?;
             let spki = key.public_key().map(|spki| spki.to_vec());
-            Ok((key, spki.ok_or_else(|| Error::Issued("its key has no public part".to_owned()))?))
+            Ok((
+                key,
+                spki.ok_or_else(|| Error::Issued("its key has no public part".to_owned()))?,
+            ))
         }
     }
 }
@@ -116,24 +151,34 @@ fn named(chain: &[CertificateDer<'_>], node: &str, what: &str) -> Result<u64, Er
     let unreadable = || Error::Issued(format!("its {what} cannot be read"));
     let leaf = chain.first().ok_or_else(unreadable)?;
     let (_, leaf) = x509_parser::parse_x509_certificate(leaf).map_err(|_not_x509| unreadable())?;
-    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().unwrap_or_default().to_owned();
+    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| {
+        value.as_str().unwrap_or_default().to_owned()
+    };
     let users: Vec<String> = leaf.subject().iter_common_name().map(text).collect();
     let groups: Vec<String> = leaf.subject().iter_organization().map(text).collect();
     if users != [node_user(node)] || groups != [NODES_GROUP] {
-        return Err(Error::Issued(format!("its {what} is not one of node {node}, but of {}", users.join(", "))));
+        return Err(Error::Issued(format!(
+            "its {what} is not one of node {node}, but of {}",
+            users.join(", ")
+        )));
     }
     u64::try_from(leaf.validity().not_after.timestamp()).map_err(|_before_1970| unreadable())
 }
 
 fn alive(not_after: u64, now: u64) -> Result<(), Error> {
     if now >= not_after {
-        return Err(Error::IssuedExpired { days: now.saturating_sub(not_after) / DAILY.as_secs() });
+        return Err(Error::IssuedExpired {
+            days: now.saturating_sub(not_after) / DAILY.as_secs(),
+        });
     }
     Ok(())
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }
 
 /// Tells of the end from two weeks before it on, once a day, and of the end itself. Runs until it is dropped.
@@ -152,7 +197,8 @@ pub async fn watch(ending: Ending, tell: impl Fn(Duration) + Send) -> std::conve
 /// Whether `left` seconds before the end something is to be said, after what was said with `told` left.
 fn due(left: u64, told: Option<u64>) -> Option<u64> {
     let first = told.is_none() && left <= NOTICE.as_secs();
-    let again = told.is_some_and(|told| told > 0 && (left == 0 || told - left.min(told) >= DAILY.as_secs()));
+    let again = told
+        .is_some_and(|told| told > 0 && (left == 0 || told - left.min(told) >= DAILY.as_secs()));
     (first || again).then_some(left)
 }
 
@@ -176,6 +222,9 @@ mod tests {
     fn an_ended_certificate_says_since_when() {
         assert!(alive(100, 99).is_ok());
         let error = alive(100, 100 + 3 * DAY).expect_err("ended").to_string();
-        assert!(error.contains("3 days ago") && error.contains("pratique issue"), "{error}");
+        assert!(
+            error.contains("3 days ago") && error.contains("pratique issue"),
+            "{error}"
+        );
     }
 }

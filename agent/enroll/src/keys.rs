@@ -24,7 +24,10 @@ pub struct NodeKey {
 /// Where the key is.
 #[derive(Debug, Clone)]
 enum Held {
-    Tpm(Tpm, fn(&Tpm, [u8; 32]) -> Result<[u8; 64], agent_tpm::Error>),
+    Tpm(
+        Tpm,
+        fn(&Tpm, [u8; 32]) -> Result<[u8; 64], agent_tpm::Error>,
+    ),
     Memory(Arc<KeyPair>),
 }
 
@@ -41,18 +44,26 @@ impl NodeKey {
     /// The node key of `tpm`; derived now if it has not been used since the agent started.
     pub fn new(tpm: Tpm) -> Result<Self, agent_tpm::Error> {
         let spki = tpm.node_key()?.spki;
-        Ok(Self { spki, held: Held::Tpm(tpm, Tpm::sign) })
+        Ok(Self {
+            spki,
+            held: Held::Tpm(tpm, Tpm::sign),
+        })
     }
 
     /// A key that an admin wrapped to this TPM, imported now.
     pub fn imported(tpm: Tpm, wrapped: WrappedKey) -> Result<Self, agent_tpm::Error> {
         let spki = tpm.import(wrapped)?.spki;
-        Ok(Self { spki, held: Held::Tpm(tpm, Tpm::sign_imported) })
+        Ok(Self {
+            spki,
+            held: Held::Tpm(tpm, Tpm::sign_imported),
+        })
     }
 
     /// A new key of a machine without a TPM.
     pub fn in_memory() -> Result<Self, crate::Error> {
-        KeyPair::generate().map(Self::of_pair).map_err(crate::Error::Csr)
+        KeyPair::generate()
+            .map(Self::of_pair)
+            .map_err(crate::Error::Csr)
     }
 
     /// A key that [`NodeKey::to_pkcs8`] gave.
@@ -63,7 +74,10 @@ impl NodeKey {
     }
 
     fn of_pair(pair: KeyPair) -> Self {
-        Self { spki: pair.subject_public_key_info(), held: Held::Memory(Arc::new(pair)) }
+        Self {
+            spki: pair.subject_public_key_info(),
+            held: Held::Memory(Arc::new(pair)),
+        }
     }
 
     /// The key in PKCS#8, where it is in memory.
@@ -82,13 +96,17 @@ impl NodeKey {
     /// An ECDSA signature in DER over SHA-256 of `message`.
     fn sign_message(&self, message: &[u8]) -> Result<Vec<u8>, SignError> {
         match &self.held {
-            Held::Memory(pair) => rcgen::SigningKey::sign(pair.as_ref(), message).map_err(SignError::Memory),
+            Held::Memory(pair) => {
+                rcgen::SigningKey::sign(pair.as_ref(), message).map_err(SignError::Memory)
+            }
             Held::Tpm(tpm, sign) => {
                 let mut hash = [0; 32];
                 hash.copy_from_slice(digest(&SHA256, message).as_ref());
                 let fixed = off_the_runtime(|| sign(tpm, hash))?;
-                let signature = Signature::from_slice(&fixed)
-                    .map_err(|_zero| agent_tpm::Error::Malformed { what: "the node key's signature" })?;
+                let signature =
+                    Signature::from_slice(&fixed).map_err(|_zero| agent_tpm::Error::Malformed {
+                        what: "the node key's signature",
+                    })?;
                 Ok(signature.to_der().as_bytes().to_vec())
             }
         }
@@ -125,7 +143,8 @@ impl SigningKey for NodeKey {
 
 impl Signer for NodeKey {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        self.sign_message(message).map_err(|error| Error::Other(OtherError(Arc::new(error))))
+        self.sign_message(message)
+            .map_err(|error| Error::Other(OtherError(Arc::new(error))))
     }
 
     fn scheme(&self) -> SignatureScheme {

@@ -27,7 +27,10 @@ impl Backoff {
     }
 
     fn up_to(longest: Duration) -> Self {
-        Self { next: FIRST, longest }
+        Self {
+            next: FIRST,
+            longest,
+        }
     }
 
     /// The wait before the next attempt.
@@ -75,7 +78,12 @@ impl Cadence {
     pub fn new(now: Duration, renew_after_seconds: u64, chance: f64) -> Self {
         let third = Duration::from_secs(renew_after_seconds).clamp(RENEWAL_FLOOR, RENEWAL_CEILING);
         let backoff = Backoff::up_to((third / 20).clamp(FIRST, LONGEST));
-        Self { due: now + renewal(third, chance), end: now + third * 3, refused: false, backoff }
+        Self {
+            due: now + renewal(third, chance),
+            end: now + third * 3,
+            refused: false,
+            backoff,
+        }
     }
 
     /// What is to be done at `now`.
@@ -131,7 +139,10 @@ mod tests {
     fn a_renewal_comes_at_about_a_third() {
         for _ in 0..100 {
             let after = renewal(Duration::from_secs(600), fraction());
-            assert!(after >= Duration::from_secs(480) && after <= Duration::from_secs(600), "{after:?}");
+            assert!(
+                after >= Duration::from_secs(480) && after <= Duration::from_secs(600),
+                "{after:?}"
+            );
         }
     }
 
@@ -142,15 +153,25 @@ mod tests {
         for life in (600..=86_400).step_by(60) {
             for chance in [0.0, 0.5, 1.0] {
                 let mut cadence = Cadence::new(Duration::ZERO, life / 3, chance);
-                let Next::Wait(due) = cadence.next(Duration::ZERO) else { panic!("a renewal that is due at once") };
+                let Next::Wait(due) = cadence.next(Duration::ZERO) else {
+                    panic!("a renewal that is due at once")
+                };
                 let over = due + Duration::from_secs(life * 3 / 5);
                 let mut now = due;
                 while now < over {
-                    assert_eq!(cadence.next(now), Next::Renew, "{life} s: lapsed in the outage");
+                    assert_eq!(
+                        cadence.next(now),
+                        Next::Renew,
+                        "{life} s: lapsed in the outage"
+                    );
                     now += connect;
                     now += cadence.failed(now, false, chance);
                 }
-                assert_eq!(cadence.next(now + exchange), Next::Renew, "{life} s, chance {chance}: no time is left");
+                assert_eq!(
+                    cadence.next(now + exchange),
+                    Next::Renew,
+                    "{life} s, chance {chance}: no time is left"
+                );
             }
         }
     }
@@ -162,7 +183,10 @@ mod tests {
         assert_eq!(cadence.next(seconds(0)), Next::Wait(seconds(540)));
         assert_eq!(cadence.next(seconds(600)), Next::Renew);
         assert_eq!(cadence.failed(seconds(600), false, 1.0), seconds(1));
-        assert_eq!((cadence.next(seconds(600)), cadence.next(seconds(601))), (Next::Wait(seconds(1)), Next::Renew));
+        assert_eq!(
+            (cadence.next(seconds(600)), cadence.next(seconds(601))),
+            (Next::Wait(seconds(1)), Next::Renew)
+        );
         cadence.failed(seconds(601), true, 1.0);
         assert_eq!(cadence.next(seconds(603)), Next::Rejoin);
         assert_eq!(cadence.next(seconds(1800)), Next::Expired);

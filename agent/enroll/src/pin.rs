@@ -31,7 +31,10 @@ pub struct Pins {
 
 impl From<Vec<Pin>> for Pins {
     fn from(pins: Vec<Pin>) -> Self {
-        Self { pins: Arc::new(RwLock::new(pins.into())), shown: Arc::new(RwLock::new(Vec::new().into())) }
+        Self {
+            pins: Arc::new(RwLock::new(pins.into())),
+            shown: Arc::new(RwLock::new(Vec::new().into())),
+        }
     }
 }
 
@@ -70,7 +73,9 @@ struct NotPinned {
 /// Why a handshake failed, where no root was pinned.
 pub(crate) fn not_pinned(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
-    let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return None };
+    let Error::InvalidCertificate(CertificateError::Other(other)) = error else {
+        return None;
+    };
     other.0.downcast_ref::<NotPinned>().map(ToString::to_string)
 }
 
@@ -78,17 +83,31 @@ pub(crate) fn not_pinned(error: &io::Error) -> Option<String> {
 pub fn pins_text<'a>(pins: impl IntoIterator<Item = &'a Pin>) -> String {
     let text = |pin: &Pin| config_attest::Digest(*pin).to_text();
     let all: Vec<String> = pins.into_iter().map(text).collect();
-    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+    if all.is_empty() {
+        "none".to_owned()
+    } else {
+        all.join(", ")
+    }
 }
 
 /// The roots among certificates: those that name themselves as their issuer.
 fn roots_of(certificates: &[CertificateDer<'_>]) -> Vec<ShownRoot> {
-    let parsed = certificates.iter().filter_map(|der| x509_parser::parse_x509_certificate(der).ok());
-    let own = |certificate: &X509Certificate<'_>| certificate.issuer().as_raw() == certificate.subject().as_raw();
+    let parsed = certificates
+        .iter()
+        .filter_map(|der| x509_parser::parse_x509_certificate(der).ok());
+    let own = |certificate: &X509Certificate<'_>| {
+        certificate.issuer().as_raw() == certificate.subject().as_raw()
+    };
     let roots = parsed.map(|(_, parsed)| parsed).filter(own);
     let root = |root: X509Certificate<'_>| {
-        let pin = ring::digest::digest(&ring::digest::SHA256, root.public_key().raw).as_ref().try_into().ok()?;
-        Some(ShownRoot { pin, name: root.subject().as_raw().to_vec() })
+        let pin = ring::digest::digest(&ring::digest::SHA256, root.public_key().raw)
+            .as_ref()
+            .try_into()
+            .ok()?;
+        Some(ShownRoot {
+            pin,
+            name: root.subject().as_raw().to_vec(),
+        })
     };
     roots.filter_map(root).collect()
 }
@@ -108,14 +127,20 @@ pub struct PinnedVerifier {
 impl PinnedVerifier {
     /// Accepts any of `pins`: a list, so that a rotation of the root can overlap.
     pub fn new(pins: impl Into<Pins>, provider: Arc<CryptoProvider>) -> Self {
-        Self { pins: pins.into(), provider }
+        Self {
+            pins: pins.into(),
+            provider,
+        }
     }
 }
 
 /// SHA-256 of a certificate's `SubjectPublicKeyInfo`; `None` for what is no certificate.
 pub fn spki_hash(certificate: &[u8]) -> Option<Pin> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    ring::digest::digest(&ring::digest::SHA256, parsed.public_key().raw).as_ref().try_into().ok()
+    ring::digest::digest(&ring::digest::SHA256, parsed.public_key().raw)
+        .as_ref()
+        .try_into()
+        .ok()
 }
 
 impl ServerCertVerifier for PinnedVerifier {
@@ -131,15 +156,19 @@ impl ServerCertVerifier for PinnedVerifier {
             return Err(CertificateError::BadEncoding.into());
         }
         let pins = self.pins.get();
-        let (roots, others): (Vec<_>, Vec<_>) = intermediates
-            .iter()
-            .partition(|certificate| spki_hash(certificate).is_some_and(|hash| pins.contains(&hash)));
-        let anchors: Vec<TrustAnchor<'_>> =
-            roots.into_iter().filter_map(|root| anchor_from_trusted_cert(root).ok()).collect();
+        let (roots, others): (Vec<_>, Vec<_>) = intermediates.iter().partition(|certificate| {
+            spki_hash(certificate).is_some_and(|hash| pins.contains(&hash))
+        });
+        let anchors: Vec<TrustAnchor<'_>> = roots
+            .into_iter()
+            .filter_map(|root| anchor_from_trusted_cert(root).ok())
+            .collect();
         if anchors.is_empty() {
             let shown = roots_of(intermediates);
-            let fault =
-                NotPinned { shown: pins_text(shown.iter().map(|root| &root.pin)), pinned: pins_text(pins.iter()) };
+            let fault = NotPinned {
+                shown: pins_text(shown.iter().map(|root| &root.pin)),
+                pinned: pins_text(pins.iter()),
+            };
             return Err(CertificateError::Other(rustls::OtherError(Arc::new(fault))).into());
         }
         let others: Vec<CertificateDer<'_>> = others.into_iter().cloned().collect();
@@ -154,7 +183,8 @@ impl ServerCertVerifier for PinnedVerifier {
             None,
         )
         .map_err(refused)?;
-        leaf.verify_is_valid_for_subject_name(server_name).map_err(refused)?;
+        leaf.verify_is_valid_for_subject_name(server_name)
+            .map_err(refused)?;
         self.pins.note(roots_of(intermediates));
         Ok(ServerCertVerified::assertion())
     }
@@ -174,16 +204,26 @@ impl ServerCertVerifier for PinnedVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            cert,
+            dss,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
 
 /// The TLS alert that fits a refusal by webpki.
-#[expect(clippy::wildcard_enum_match_arm, reason = "webpki's list of errors is open")]
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "webpki's list of errors is open"
+)]
 fn refused(error: webpki::Error) -> Error {
     match error {
         webpki::Error::CertExpired { .. } => CertificateError::Expired.into(),

@@ -64,7 +64,10 @@ impl Prover {
     pub fn endorsement_key(&self, turn: usize) -> Result<EndorsementKey, ProveError> {
         let keys = self.tpm.endorsement_keys()?;
         let index = turn.checked_rem(keys.len()).unwrap_or(0);
-        Ok(keys.into_iter().nth(index).ok_or(agent_tpm::Error::NoEndorsementKey)?)
+        Ok(keys
+            .into_iter()
+            .nth(index)
+            .ok_or(agent_tpm::Error::NoEndorsementKey)?)
     }
 
     /// What this machine can't prove although it has a TPM, each in a sentence for a person; blocks.
@@ -72,7 +75,9 @@ impl Prover {
         let mut lacks = Vec::new();
         let keys = self.tpm.endorsement_keys()?;
         if keys.iter().all(|key| key.certificate.is_none()) {
-            let spkis = keys.iter().filter_map(|key| Public::parse(&key.public).ok()?.spki().ok());
+            let spkis = keys
+                .iter()
+                .filter_map(|key| Public::parse(&key.public).ok()?.spki().ok());
             let hashes: Vec<String> = spkis.map(|spki| Digest::of(&spki).to_text()).collect();
             lacks.push(format!(
                 "the TPM holds no certificate of its endorsement key, so nothing shows who made it: a rule with `ek.issuers` \
@@ -80,7 +85,8 @@ impl Prover {
                 hashes.join(" --ek-hash ")
             ));
         }
-        if read_bounded(&self.logs.firmware, MAX_EVENT_LOG as u64)?.is_none_or(|log| log.is_empty()) {
+        if read_bounded(&self.logs.firmware, MAX_EVENT_LOG as u64)?.is_none_or(|log| log.is_empty())
+        {
             lacks.push(format!(
                 "the firmware left no event log ({}), so nothing shows what was booted and cloud-verify refuses it: boot by \
                  UEFI, with the TPM switched on in the firmware's settings",
@@ -100,7 +106,12 @@ impl Prover {
     /// The machine's keys as messages carry them.
     pub fn keys(&self, ek: &EndorsementKey) -> Result<Keys, ProveError> {
         let (ak, nk) = (self.tpm.attestation_key()?, self.tpm.node_key()?);
-        Ok(prover::keys(&ek.public, &ak.public, &nk.public, ek.certificate.as_deref())?)
+        Ok(prover::keys(
+            &ek.public,
+            &ak.public,
+            &nk.public,
+            ek.certificate.as_deref(),
+        )?)
     }
 
     /// Answers a challenge. `csr_hash` and `claims` are those that were announced with the keys.
@@ -113,10 +124,21 @@ impl Prover {
         challenge: &Challenge,
         channel: &Channel,
     ) -> Result<Proof, ProveError> {
-        let answer = prover::answer(purpose, &self.keys(ek)?, csr_hash, claims, challenge, channel)?;
+        let answer = prover::answer(
+            purpose,
+            &self.keys(ek)?,
+            csr_hash,
+            claims,
+            challenge,
+            channel,
+        )?;
         let question = answer.question().0;
         let credential = &challenge.credential;
-        let secret = self.tpm.activate(ek, credential.id_object.as_bytes(), credential.encrypted_secret.as_bytes())?;
+        let secret = self.tpm.activate(
+            ek,
+            credential.id_object.as_bytes(),
+            credential.encrypted_secret.as_bytes(),
+        )?;
         let certified = self.tpm.certify(question)?;
         let quote = self.tpm.quote(question, pcr::QUOTE_PCRS)?;
         Ok(answer.proof(TpmOutputs {
@@ -134,8 +156,13 @@ impl Prover {
     /// init's record, unless nothing was measured (a host, or a machine without a TPM at its boot).
     fn config_event(&self) -> Result<Option<ConfigEvent>, ProveError> {
         let path = &self.logs.config_event;
-        let Some(text) = read_bounded(path, CONFIG_EVENT_LIMIT)? else { return Ok(None) };
-        let fault = |error: serde_json::Error| ProveError::Log { path: path.clone(), source: error.into() };
+        let Some(text) = read_bounded(path, CONFIG_EVENT_LIMIT)? else {
+            return Ok(None);
+        };
+        let fault = |error: serde_json::Error| ProveError::Log {
+            path: path.clone(),
+            source: error.into(),
+        };
         let record: serde_json::Value = serde_json::from_slice(&text).map_err(fault)?;
         if record.get("measured").and_then(serde_json::Value::as_bool) == Some(false) {
             return Ok(None);
@@ -146,14 +173,20 @@ impl Prover {
 
 /// A whole file of at most `limit` bytes; `None` where there is none. Kernel files tell no size, so it is read to see.
 fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ProveError> {
-    let fault = |source| ProveError::Log { path: path.to_owned(), source };
+    let fault = |source| ProveError::Log {
+        path: path.to_owned(),
+        source,
+    };
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(fault(source)),
     };
     let mut bytes = Vec::new();
-    let length = file.take(limit + 1).read_to_end(&mut bytes).map_err(fault)?;
+    let length = file
+        .take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(fault)?;
     if length as u64 > limit {
         return Err(fault(io::ErrorKind::FileTooLarge.into()));
     }
@@ -172,6 +205,9 @@ mod tests {
         std::fs::write(&path, [1; 8]).expect("a file");
         assert_eq!(read_bounded(&path, 8).expect("a file"), Some(vec![1; 8]));
         std::fs::write(&path, [1; 9]).expect("a file");
-        assert!(matches!(read_bounded(&path, 8), Err(ProveError::Log { .. })));
+        assert!(matches!(
+            read_bounded(&path, 8),
+            Err(ProveError::Log { .. })
+        ));
     }
 }

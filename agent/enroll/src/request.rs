@@ -5,7 +5,9 @@ use crate::keys::NodeKey;
 use crate::pin::{Pin, spki_hash};
 use config_attest::wire::Certificates;
 use config_kube::identity::{NODES_GROUP, node_user};
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SigningKey};
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SigningKey,
+};
 use rustls::crypto::ring::sign::any_ecdsa_type;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -31,15 +33,27 @@ pub(crate) fn requests(node_key: &NodeKey, name: &str) -> Result<Requests, Error
     let serving_key = KeyPair::generate().map_err(Error::Csr)?;
     let client = request(node_key, name, Vec::new())?;
     let serving = request(&serving_key, name, vec![name.to_owned()])?;
-    Ok(Requests { client, serving, serving_key })
+    Ok(Requests {
+        client,
+        serving,
+        serving_key,
+    })
 }
 
 fn request(key: &impl SigningKey, name: &str, names: Vec<String>) -> Result<Vec<u8>, Error> {
     let mut params = CertificateParams::new(names).map_err(Error::Csr)?;
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, NODES_GROUP);
-    params.distinguished_name.push(DnType::CommonName, node_user(name));
-    Ok(params.serialize_request(key).map_err(Error::Csr)?.der().to_vec())
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, NODES_GROUP);
+    params
+        .distinguished_name
+        .push(DnType::CommonName, node_user(name));
+    Ok(params
+        .serialize_request(key)
+        .map_err(Error::Csr)?
+        .der()
+        .to_vec())
 }
 
 /// Certificates that were checked against their keys and the pins.
@@ -65,12 +79,18 @@ pub(crate) fn install(
         return Err(Error::Certificates("none of the roots is pinned"));
     }
     if !is_for(&client, node_key.spki()) {
-        return Err(Error::Certificates("the client certificate is for another key"));
+        return Err(Error::Certificates(
+            "the client certificate is for another key",
+        ));
     }
     if !is_for(&serving, &requests.serving_key.subject_public_key_info()) {
-        return Err(Error::Certificates("the serving certificate is for another key"));
+        return Err(Error::Certificates(
+            "the serving certificate is for another key",
+        ));
     }
-    let serving_key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(requests.serving_key.serialize_der()));
+    let serving_key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(
+        requests.serving_key.serialize_der(),
+    ));
     Ok(Installed {
         client: CertifiedKey::new(client, Arc::new(node_key.clone())),
         serving: CertifiedKey::new(serving, any_ecdsa_type(&serving_key).map_err(Error::Tls)?),
@@ -79,7 +99,9 @@ pub(crate) fn install(
 }
 
 fn chain(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).take(CHAIN_LIMIT).collect();
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes())
+        .take(CHAIN_LIMIT)
+        .collect();
     match chain {
         Ok(chain) if !chain.is_empty() => Ok(chain),
         Ok(_) | Err(_) => Err(Error::Certificates(what)),
@@ -88,6 +110,8 @@ fn chain(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, 
 
 /// Whether a chain's leaf is for this key.
 pub(crate) fn is_for(chain: &[CertificateDer<'_>], spki: &[u8]) -> bool {
-    let parsed = chain.first().and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
+    let parsed = chain
+        .first()
+        .and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
     parsed.is_some_and(|(_, leaf)| leaf.public_key().raw == spki)
 }

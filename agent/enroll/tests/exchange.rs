@@ -5,7 +5,8 @@ mod support;
 mod tpm;
 
 use agent_enroll::{
-    Endpoint, Endpoints, Enroller, Error, Identity, Keeper, Logs, MasterClient, Milestone, Prover, Report, Settings,
+    Endpoint, Endpoints, Enroller, Error, Identity, Keeper, Logs, MasterClient, Milestone, Prover,
+    Report, Settings,
 };
 use agent_tpm::Tpm;
 use bytes::Bytes;
@@ -36,19 +37,31 @@ async fn node(master: &Master, endpoints: &[(&str, u16)], pin: [u8; 32]) -> Node
 async fn claiming(name: &str, master: &Master, endpoints: &[(&str, u16)], pin: [u8; 32]) -> Node {
     let swtpm = Swtpm::new();
     let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
-    let logs = Logs { firmware: booted.firmware(), config_event: booted.config_event() };
+    let logs = Logs {
+        firmware: booted.firmware(),
+        config_event: booted.config_event(),
+    };
     let prover = Prover::new(Tpm::open(&swtpm.tcti()).expect("open"), logs);
-    let endpoints = endpoints.iter().map(|(host, port)| Endpoint::new(host, *port).expect("an endpoint")).collect();
+    let endpoints = endpoints
+        .iter()
+        .map(|(host, port)| Endpoint::new(host, *port).expect("an endpoint"))
+        .collect();
     let settings = Settings {
         endpoints: Endpoints::new(endpoints).expect("not empty"),
         pins: vec![pin].into(),
-        claims: Claims { name: name.to_owned(), ..Claims::default() },
+        claims: Claims {
+            name: name.to_owned(),
+            ..Claims::default()
+        },
     };
     let (tell, told) = unbounded_channel();
-    let report: Report = Arc::new(move |milestone: &Milestone<'_>| drop(tell.send(line(milestone))));
+    let report: Report =
+        Arc::new(move |milestone: &Milestone<'_>| drop(tell.send(line(milestone))));
     Node {
         machine: (swtpm, booted),
-        enroller: Enroller::new(prover, settings, report).await.expect("an enroller"),
+        enroller: Enroller::new(prover, settings, report)
+            .await
+            .expect("an enroller"),
         told,
     }
 }
@@ -77,8 +90,10 @@ fn kind(error: &Error) -> String {
 
 impl Node {
     async fn enroll(self) -> (Identity, Keeper, UnboundedReceiver<String>, (Swtpm, Booted)) {
-        let (identity, keeper) =
-            tokio::time::timeout(LIMIT, self.enroller.enroll()).await.expect("in time").expect("enrolled");
+        let (identity, keeper) = tokio::time::timeout(LIMIT, self.enroller.enroll())
+            .await
+            .expect("in time")
+            .expect("enrolled");
         (identity, keeper, self.told, self.machine)
     }
 }
@@ -93,11 +108,16 @@ async fn told(told: &mut UnboundedReceiver<String>, prefix: &str) -> String {
             }
         }
     };
-    tokio::time::timeout(LIMIT, wait).await.expect("the milestone in time")
+    tokio::time::timeout(LIMIT, wait)
+        .await
+        .expect("the milestone in time")
 }
 
 async fn whoami(client: &MasterClient) -> String {
-    let answer = client.request(Method::GET, "/whoami", "", Bytes::new()).await.expect("an answer");
+    let answer = client
+        .request(Method::GET, "/whoami", "", Bytes::new())
+        .await
+        .expect("an answer");
     assert_eq!(answer.status, 200);
     String::from_utf8(answer.body.to_vec()).expect("text")
 }
@@ -106,19 +126,31 @@ async fn whoami(client: &MasterClient) -> String {
 async fn a_node_joins_speaks_with_its_tpm_key_and_renews_without_a_lapse() {
     let master = Master::start(Temper::Good).await;
     let (identity, keeper, mut lines, _machine) =
-        node(&master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
+        node(&master, &[("127.0.0.1", master.port)], master.pin)
+            .await
+            .enroll()
+            .await;
     assert_eq!(identity.node, "worker-1");
     let first = whoami(&identity.client).await;
-    assert!(first.starts_with("system:node:worker-1 ") && first.ends_with(" h2"), "{first}");
+    assert!(
+        first.starts_with("system:node:worker-1 ") && first.ends_with(" h2"),
+        "{first}"
+    );
     let serving = identity.serving.get().expect("a serving certificate");
     let keeper = tokio::spawn(keeper.keep());
     told(&mut lines, "renewed").await;
     let second = whoami(&identity.client).await;
     assert_ne!(first, second, "another serial number");
-    assert_ne!(serving.cert, identity.serving.get().expect("a serving certificate").cert);
+    assert_ne!(
+        serving.cert,
+        identity.serving.get().expect("a serving certificate").cert
+    );
     told(&mut lines, "renewed").await;
     // On a busy machine the next renewal may have begun.
-    assert_eq!(master.hellos()[..3], [SESSIONS_PATH, RENEWALS_PATH, RENEWALS_PATH]);
+    assert_eq!(
+        master.hellos()[..3],
+        [SESSIONS_PATH, RENEWALS_PATH, RENEWALS_PATH]
+    );
     keeper.abort();
 }
 
@@ -126,11 +158,20 @@ async fn a_node_joins_speaks_with_its_tpm_key_and_renews_without_a_lapse() {
 async fn a_refused_renewal_is_followed_by_joining_anew() {
     let master = Master::start(Temper::RefusesRenewals).await;
     let (_identity, keeper, mut lines, _machine) =
-        node(&master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
+        node(&master, &[("127.0.0.1", master.port)], master.pin)
+            .await
+            .enroll()
+            .await;
     let keeper = tokio::spawn(keeper.keep());
-    assert_eq!(told(&mut lines, "refused").await, "refused REFUSED see the master");
+    assert_eq!(
+        told(&mut lines, "refused").await,
+        "refused REFUSED see the master"
+    );
     told(&mut lines, "renewed").await;
-    assert_eq!(master.hellos()[..3], [SESSIONS_PATH, RENEWALS_PATH, SESSIONS_PATH]);
+    assert_eq!(
+        master.hellos()[..3],
+        [SESSIONS_PATH, RENEWALS_PATH, SESSIONS_PATH]
+    );
     keeper.abort();
 }
 
@@ -138,19 +179,36 @@ async fn a_refused_renewal_is_followed_by_joining_anew() {
 async fn a_machine_that_must_wait_for_a_person_says_so_and_comes_back() {
     let master = Master::start(Temper::AsksAPerson).await;
     let (identity, _keeper, mut lines, _machine) =
-        node(&master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
-    assert_eq!(told(&mut lines, "queued").await, "queued waits as request-1");
+        node(&master, &[("127.0.0.1", master.port)], master.pin)
+            .await
+            .enroll()
+            .await;
+    assert_eq!(
+        told(&mut lines, "queued").await,
+        "queued waits as request-1"
+    );
     assert_eq!(identity.node, "worker-1");
-    assert_eq!(master.hellos(), [SESSIONS_PATH, SESSIONS_PATH], "a whole new exchange");
+    assert_eq!(
+        master.hellos(),
+        [SESSIONS_PATH, SESSIONS_PATH],
+        "a whole new exchange"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_without_a_name_is_told_its_own_and_asks_under_it() {
     let master = Master::start(Temper::Good).await;
     let (identity, _keeper, _lines, _machine) =
-        claiming("", &master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
+        claiming("", &master, &[("127.0.0.1", master.port)], master.pin)
+            .await
+            .enroll()
+            .await;
     assert_eq!(identity.node, "worker-1");
-    assert!(whoami(&identity.client).await.starts_with("system:node:worker-1 "));
+    assert!(
+        whoami(&identity.client)
+            .await
+            .starts_with("system:node:worker-1 ")
+    );
     assert_eq!(master.hellos(), [SESSIONS_PATH, SESSIONS_PATH]);
 }
 
@@ -158,13 +216,24 @@ async fn a_machine_without_a_name_is_told_its_own_and_asks_under_it() {
 async fn a_watch_comes_line_by_line_and_an_answer_has_a_limit() {
     let master = Master::start(Temper::Good).await;
     let (identity, _keeper, _lines, _machine) =
-        node(&master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
-    let watch = identity.client.watch("/watch").await.expect("an answer").expect("a watch");
+        node(&master, &[("127.0.0.1", master.port)], master.pin)
+            .await
+            .enroll()
+            .await;
+    let watch = identity
+        .client
+        .watch("/watch")
+        .await
+        .expect("an answer")
+        .expect("a watch");
     let lines: Vec<Bytes> = watch.map(|line| line.expect("a line")).collect().await;
     assert_eq!(lines, [&b"{\"a\":1}"[..], b"{\"b\":2}", b"", b"{\"c\":3}"]);
     let missing = identity.client.watch("/nothing").await.expect("an answer");
     assert_eq!(missing.err().expect("no watch").status, 404);
-    let huge = identity.client.request(Method::GET, "/huge", "", Bytes::new()).await;
+    let huge = identity
+        .client
+        .request(Method::GET, "/huge", "", Bytes::new())
+        .await;
     assert!(matches!(huge, Err(Error::Body(_))));
 }
 
@@ -173,7 +242,8 @@ async fn a_master_that_is_down_is_passed_over() {
     let master = Master::start(Temper::Good).await;
     // Nobody listens on port 1.
     let endpoints = [("127.0.0.1", 1), ("127.0.0.1", master.port)];
-    let (identity, _keeper, _lines, _machine) = node(&master, &endpoints, master.pin).await.enroll().await;
+    let (identity, _keeper, _lines, _machine) =
+        node(&master, &endpoints, master.pin).await.enroll().await;
     whoami(&identity.client).await;
 }
 
@@ -181,7 +251,10 @@ async fn a_master_that_is_down_is_passed_over() {
 async fn another_endorsement_key_is_shown_after_a_refused_hello() {
     let master = Master::start(Temper::RefusesRsa).await;
     let (identity, _keeper, mut lines, _machine) =
-        node(&master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
+        node(&master, &[("127.0.0.1", master.port)], master.pin)
+            .await
+            .enroll()
+            .await;
     told(&mut lines, "refused").await;
     whoami(&identity.client).await;
 }
@@ -202,7 +275,10 @@ async fn nothing_is_told_to_a_server_without_a_pinned_root() {
     let mut pin = master.pin;
     pin[0] ^= 1;
     let (failure, hellos) = first_failure(&master, "127.0.0.1", pin).await;
-    assert!(failure.contains("ca_pins") && failure.contains("sha256:"), "{failure}");
+    assert!(
+        failure.contains("ca_pins") && failure.contains("sha256:"),
+        "{failure}"
+    );
     assert_eq!(hellos, 0);
 }
 
@@ -210,7 +286,10 @@ async fn nothing_is_told_to_a_server_without_a_pinned_root() {
 async fn nothing_is_told_to_a_server_of_another_name() {
     let master = Master::start(Temper::Good).await;
     let (failure, hellos) = first_failure(&master, "localhost", master.pin).await;
-    assert!(failure.contains("not valid for name") || failure.contains("NotValidForName"), "{failure}");
+    assert!(
+        failure.contains("not valid for name") || failure.contains("NotValidForName"),
+        "{failure}"
+    );
     assert_eq!(hellos, 0);
 }
 
@@ -218,7 +297,10 @@ async fn nothing_is_told_to_a_server_of_another_name() {
 async fn a_certificate_for_another_key_is_not_put_in_use() {
     let master = Master::start(Temper::CertifiesAnotherKey).await;
     let (failure, _) = first_failure(&master, "127.0.0.1", master.pin).await;
-    assert!(failure.contains("the client certificate is for another key"), "{failure}");
+    assert!(
+        failure.contains("the client certificate is for another key"),
+        "{failure}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -227,6 +309,9 @@ async fn the_reason_of_a_refused_proof_is_told() {
     let node = node(&master, &[("127.0.0.1", master.port)], master.pin).await;
     let mut lines = node.told;
     let enrolment = tokio::spawn(node.enroller.enroll());
-    assert_eq!(told(&mut lines, "refused").await, "refused CONFIG_CHANGED see the master");
+    assert_eq!(
+        told(&mut lines, "refused").await,
+        "refused CONFIG_CHANGED see the master"
+    );
     enrolment.abort();
 }

@@ -19,8 +19,17 @@ pub fn open() -> Vec<File> {
     let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
     let events = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("event"));
     let flags = nix::libc::O_NONBLOCK;
-    let open = |path| File::options().read(true).custom_flags(flags).open(path).ok();
-    events.take(MOST).filter_map(|entry| open(entry.path())).collect()
+    let open = |path| {
+        File::options()
+            .read(true)
+            .custom_flags(flags)
+            .open(path)
+            .ok()
+    };
+    events
+        .take(MOST)
+        .filter_map(|entry| open(entry.path()))
+        .collect()
 }
 
 /// Reads what is queued and says whether the power key was pressed.
@@ -38,7 +47,9 @@ fn is_power(events: &[u8]) -> bool {
     let press = |event: &[u8; EVENT]| {
         let [.., t0, t1, c0, c1, v0, v1, v2, v3] = *event;
         let value = i32::from_ne_bytes([v0, v1, v2, v3]);
-        u16::from_ne_bytes([t0, t1]) == KEY && u16::from_ne_bytes([c0, c1]) == POWER && value == PRESSED
+        u16::from_ne_bytes([t0, t1]) == KEY
+            && u16::from_ne_bytes([c0, c1]) == POWER
+            && value == PRESSED
     };
     events.as_chunks::<EVENT>().0.iter().any(press)
 }
@@ -58,7 +69,13 @@ mod tests {
     #[test]
     fn only_a_press_of_the_power_key_counts() {
         assert!(is_power(&[event(0, 0, 0), event(1, 116, 1)].concat()));
-        for other in [event(1, 116, 0), event(1, 30, 1), event(0, 116, 1), vec![1; 23], vec![]] {
+        for other in [
+            event(1, 116, 0),
+            event(1, 30, 1),
+            event(0, 116, 1),
+            vec![1; 23],
+            vec![],
+        ] {
             assert!(!is_power(&other));
         }
     }

@@ -38,11 +38,15 @@ pub fn dmi() -> Dmi {
 /// Fetches the user-data from `platform`'s service.
 pub fn fetch(console: &Console, platform: Platform) -> Result<Found, SourceError> {
     let label = platform.label();
-    console.milestone(&format!("no user-data on the machine: asking the metadata service of {label}"));
+    console.milestone(&format!(
+        "no user-data on the machine: asking the metadata service of {label}"
+    ));
     let made = fs::create_dir_all(GROUP).is_ok();
     let program = Program {
         path: AGENT.to_owned(),
-        arguments: ["metadata", "--platform", label, "--out", BYTES].map(str::to_owned).to_vec(),
+        arguments: ["metadata", "--platform", label, "--out", BYTES]
+            .map(str::to_owned)
+            .to_vec(),
         environment: Vec::new(),
         cgroup: made.then(|| GROUP.to_owned()),
         oom_score: 0,
@@ -55,7 +59,10 @@ pub fn fetch(console: &Console, platform: Platform) -> Result<Found, SourceError
     if is(exit::DONE) {
         let bytes = read_file(BYTES, label);
         drop(fs::remove_file(BYTES));
-        return Ok(Found { label, bytes: bytes? });
+        return Ok(Found {
+            label,
+            bytes: bytes?,
+        });
     }
     Err(if is(exit::NOTHING) {
         SourceError::NoUserData(label)

@@ -32,8 +32,12 @@ impl Console {
     /// Opens what the kernel writes to, and the serial line that the firmware names.
     pub fn open() -> Self {
         let active = std::fs::read_to_string(ACTIVE).unwrap_or_default();
-        let mut files: Vec<File> = names(&active).filter_map(|name| open(&format!("/dev/{name}")).ok()).collect();
-        if let Some((name, baud)) = spcr::terminal().filter(|(name, _)| names(&active).all(|other| other != name)) {
+        let mut files: Vec<File> = names(&active)
+            .filter_map(|name| open(&format!("/dev/{name}")).ok())
+            .collect();
+        if let Some((name, baud)) =
+            spcr::terminal().filter(|(name, _)| names(&active).all(|other| other != name))
+        {
             let path = format!("/dev/{name}");
             let file = open(&path).ok();
             if let (Some(file), Some(baud)) = (&file, baud) {
@@ -49,13 +53,23 @@ impl Console {
     }
 
     fn of(files: impl IntoIterator<Item = (File, Duration)>) -> Self {
-        let outlet = |(file, patience)| Outlet { file, patience, stalled: false, missed: 0 };
-        Self(Arc::new(Mutex::new(files.into_iter().take(MOST).map(outlet).collect())))
+        let outlet = |(file, patience)| Outlet {
+            file,
+            patience,
+            stalled: false,
+            missed: 0,
+        };
+        Self(Arc::new(Mutex::new(
+            files.into_iter().take(MOST).map(outlet).collect(),
+        )))
     }
 
     /// Writes `pratique: <ms since kernel start> <text>`.
     pub fn milestone(&self, text: &str) {
-        self.line(&format!("pratique: {} {text}", agent_sys::clock::since_boot().as_millis()));
+        self.line(&format!(
+            "pratique: {} {text}",
+            agent_sys::clock::since_boot().as_millis()
+        ));
     }
 
     /// Writes a failure with what to do about it.
@@ -67,7 +81,12 @@ impl Console {
     pub fn line(&self, text: &str) {
         let mut line = clean(text);
         line.push('\n');
-        for outlet in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+        for outlet in self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter_mut()
+        {
             outlet.line(line.as_bytes());
         }
     }
@@ -75,7 +94,9 @@ impl Console {
 
 /// The names in the kernel's list of active consoles.
 fn names(active: &str) -> impl Iterator<Item = &str> {
-    active.split_ascii_whitespace().filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+    active
+        .split_ascii_whitespace()
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
 /// One console.
@@ -99,7 +120,11 @@ impl Outlet {
             0 => Vec::new(),
             missed => format!("\npratique: this console missed {missed} lines\n").into_bytes(),
         };
-        let patience = if self.stalled { Duration::ZERO } else { self.patience };
+        let patience = if self.stalled {
+            Duration::ZERO
+        } else {
+            self.patience
+        };
         self.stalled = !self.write([note.as_slice(), line].concat().as_slice(), patience);
         self.missed += u64::from(self.stalled);
     }
@@ -126,7 +151,15 @@ impl Outlet {
 
 /// `text` with control characters replaced, so that no program can steer the terminal of who reads.
 pub fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{FFFD}' } else { c }).collect()
+    text.chars()
+        .map(|c| {
+            if c.is_control() && c != '\t' {
+                '\u{FFFD}'
+            } else {
+                c
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -160,7 +193,10 @@ mod tests {
     fn a_dead_console_holds_nobody_up_and_the_others_get_every_line() {
         let ((dead, mut silent), (alive, mut heard)) = (pair(), pair());
         // So patient with the dead one that the test would take a quarter of an hour if every line waited for it.
-        let console = Console::of([(dead, Duration::from_millis(50)), (alive, Duration::from_secs(3600))]);
+        let console = Console::of([
+            (dead, Duration::from_millis(50)),
+            (alive, Duration::from_secs(3600)),
+        ]);
         let reader = std::thread::spawn(move || {
             let mut text = String::new();
             heard.read_to_string(&mut text).unwrap();
@@ -177,10 +213,16 @@ mod tests {
         console.line("back");
         let count = silent.read(&mut sink).unwrap();
         let told = String::from_utf8_lossy(&sink[..count]).into_owned();
-        assert!(told.contains("this console missed") && told.ends_with("\nback\n"), "{told}");
+        assert!(
+            told.contains("this console missed") && told.ends_with("\nback\n"),
+            "{told}"
+        );
         drop(console);
         let text = reader.join().unwrap();
-        assert_eq!(text.lines().filter(|heard| **heard == *line).count(), 20_000);
+        assert_eq!(
+            text.lines().filter(|heard| **heard == *line).count(),
+            20_000
+        );
         assert!(text.ends_with("\nback\n"));
     }
 }

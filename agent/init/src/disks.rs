@@ -36,24 +36,40 @@ impl Device {
 
 /// Real devices with a medium, sorted by name; memory disks and mapped devices are left out.
 pub fn list() -> Vec<Device> {
-    let entries = fs::read_dir(CLASS).into_iter().flatten().flatten().take(MOST);
-    let mut found: Vec<Device> = entries.filter_map(|entry| device(&entry.file_name().to_string_lossy())).collect();
+    let entries = fs::read_dir(CLASS)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .take(MOST);
+    let mut found: Vec<Device> = entries
+        .filter_map(|entry| device(&entry.file_name().to_string_lossy()))
+        .collect();
     found.sort();
     found
 }
 
 fn device(name: &str) -> Option<Device> {
-    let made_up = ["ram", "loop", "dm-", "md", "zram", "nbd"].iter().any(|kind| name.starts_with(kind));
+    let made_up = ["ram", "loop", "dm-", "md", "zram", "nbd"]
+        .iter()
+        .any(|kind| name.starts_with(kind));
     let read = |what: &str| fs::read_to_string(Path::new(CLASS).join(name).join(what)).ok();
     let empty = read("size").is_none_or(|size| size.trim() == "0");
     let partition = read("partition").and_then(|number| number.trim().parse().ok());
-    (!made_up && !empty).then(|| Device { name: name.to_owned(), partition })
+    (!made_up && !empty).then(|| Device {
+        name: name.to_owned(),
+        partition,
+    })
 }
 
 /// The partition `number` of `disk`, once the kernel knows it.
 pub fn partition(disk: &Device, number: u32) -> Option<Device> {
-    let separator = if disk.name.ends_with(|c: char| c.is_ascii_digit()) { "p" } else { "" };
-    let part = device(&format!("{}{separator}{number}", disk.name)).filter(|part| part.partition == Some(number))?;
+    let separator = if disk.name.ends_with(|c: char| c.is_ascii_digit()) {
+        "p"
+    } else {
+        ""
+    };
+    let part = device(&format!("{}{separator}{number}", disk.name))
+        .filter(|part| part.partition == Some(number))?;
     Path::new(&part.node()).exists().then_some(part)
 }
 
@@ -73,15 +89,23 @@ pub struct RootDisk {
 /// The first disk, by name, that has both partitions of the root with this hash.
 pub fn with_root(hash: &[u8; 32]) -> Option<RootDisk> {
     let (root, tree) = of_root_hash(hash);
-    list().into_iter().filter(|device| device.partition.is_none()).find_map(|disk| {
-        let table = table(&disk).ok()?;
-        let node = |id: Guid| {
-            let part = table.partitions().find(|part| part.id == id)?;
-            partition(&disk, part.number)
-        };
-        let (data, hashes) = (node(root)?, node(tree)?);
-        Some(RootDisk { disk, table, data, hashes })
-    })
+    list()
+        .into_iter()
+        .filter(|device| device.partition.is_none())
+        .find_map(|disk| {
+            let table = table(&disk).ok()?;
+            let node = |id: Guid| {
+                let part = table.partitions().find(|part| part.id == id)?;
+                partition(&disk, part.number)
+            };
+            let (data, hashes) = (node(root)?, node(tree)?);
+            Some(RootDisk {
+                disk,
+                table,
+                data,
+                hashes,
+            })
+        })
 }
 
 /// Reads the partition table of a disk.
@@ -91,10 +115,16 @@ pub fn table(disk: &Device) -> Result<Table, GptError> {
     let file = File::open(&node).map_err(GptError::Read)?;
     let sector = u64::from(agent_sys::block::sector_bytes(&file, &node).map_err(io)?);
     let size = agent_sys::block::size_bytes(&file, &node).map_err(io)?;
-    Table::read(Geometry { sector, sectors: size / sector.max(1) }, |offset, length| {
-        let mut bytes = vec![0; length];
-        file.read_exact_at(&mut bytes, offset).map(|()| bytes)
-    })
+    Table::read(
+        Geometry {
+            sector,
+            sectors: size / sector.max(1),
+        },
+        |offset, length| {
+            let mut bytes = vec![0; length];
+            file.read_exact_at(&mut bytes, offset).map(|()| bytes)
+        },
+    )
 }
 
 /// Writes a changed table, each part on the disk before the next.

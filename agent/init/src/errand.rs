@@ -35,7 +35,12 @@ pub enum ErrandError {
 
 /// Runs `program` in a control group of its own, shows what it says on the console, and returns its exit code. After
 /// `limit` it is killed, and whatever it started with it.
-pub fn run(console: &Console, name: &str, program: &Program, limit: Duration) -> Result<i32, ErrandError> {
+pub fn run(
+    console: &Console,
+    name: &str,
+    program: &Program,
+    limit: Duration,
+) -> Result<i32, ErrandError> {
     confine(program);
     let started = process::start(program).map_err(ErrandError::Start)?;
     let mut speech = Speech::new(console, name);
@@ -92,7 +97,12 @@ pub(crate) struct Speech<'a> {
 
 impl<'a> Speech<'a> {
     pub(crate) fn new(console: &'a Console, name: &'a str) -> Self {
-        Self { console, name, splitter: Splitter::default(), gate: Gate::new(Duration::ZERO) }
+        Self {
+            console,
+            name,
+            splitter: Splitter::default(),
+            gate: Gate::new(Duration::ZERO),
+        }
     }
 
     fn say(&mut self, line: &[u8]) {
@@ -119,11 +129,18 @@ pub(crate) fn listen(pipe: &mut Option<PipeReader>, speech: &mut Speech<'_>, tim
     match open.read(&mut buffer) {
         Ok(0) => *pipe = None,
         Ok(length) => {
-            for line in speech.splitter.push(buffer.get(..length).unwrap_or_default()) {
+            for line in speech
+                .splitter
+                .push(buffer.get(..length).unwrap_or_default())
+            {
                 speech.say(&line);
             }
         }
-        Err(cause) if matches!(cause.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted) => {}
+        Err(cause)
+            if matches!(
+                cause.kind(),
+                std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted
+            ) => {}
         Err(_) => *pipe = None,
     }
 }
@@ -150,12 +167,32 @@ mod tests {
     fn an_errand_ends_with_its_code_or_is_ended() {
         let console = Console::open();
         let limit = Duration::from_secs(20);
-        assert!(matches!(run(&console, "test", &shell("exit 3"), limit), Ok(3)));
-        assert!(matches!(run(&console, "test", &shell("kill -9 $$"), limit), Err(ErrandError::Signal(9))));
-        let absent = Program { path: "/nonexistent".to_owned(), ..shell("") };
-        assert!(matches!(run(&console, "test", &absent, limit), Err(ErrandError::Start(_))));
+        assert!(matches!(
+            run(&console, "test", &shell("exit 3"), limit),
+            Ok(3)
+        ));
+        assert!(matches!(
+            run(&console, "test", &shell("kill -9 $$"), limit),
+            Err(ErrandError::Signal(9))
+        ));
+        let absent = Program {
+            path: "/nonexistent".to_owned(),
+            ..shell("")
+        };
+        assert!(matches!(
+            run(&console, "test", &absent, limit),
+            Err(ErrandError::Start(_))
+        ));
         let begin = Instant::now();
-        let slow = run(&console, "test", &shell("exec sleep 60"), Duration::from_millis(300));
-        assert!(matches!(slow, Err(ErrandError::TooLong(_))) && begin.elapsed() < limit, "{slow:?}");
+        let slow = run(
+            &console,
+            "test",
+            &shell("exec sleep 60"),
+            Duration::from_millis(300),
+        );
+        assert!(
+            matches!(slow, Err(ErrandError::TooLong(_))) && begin.elapsed() < limit,
+            "{slow:?}"
+        );
     }
 }

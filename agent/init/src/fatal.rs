@@ -25,18 +25,38 @@ pub struct Fatal {
 
 impl Fatal {
     /// A failure that holds the machine.
-    pub fn hold(code: &'static str, cure: &'static str, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { code, cure, then: Then::Hold, cause: cause.into() }
+    pub fn hold(
+        code: &'static str,
+        cure: &'static str,
+        cause: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self {
+            code,
+            cure,
+            then: Then::Hold,
+            cause: cause.into(),
+        }
     }
 
     /// A failure after which the machine tries again.
-    pub fn retry(code: &'static str, cure: &'static str, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { code, cure, then: Then::RebootLater, cause: cause.into() }
+    pub fn retry(
+        code: &'static str,
+        cure: &'static str,
+        cause: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self {
+            code,
+            cure,
+            then: Then::RebootLater,
+            cause: cause.into(),
+        }
     }
 
     /// The console line of something that failed and doesn't stop the machine.
     pub fn warning(code: &'static str, cause: impl Into<Box<dyn Error + Send + Sync>>) -> String {
-        Self::hold(code, "the machine goes on", cause).line().replacen("FATAL", "WARNING", 1)
+        Self::hold(code, "the machine goes on", cause)
+            .line()
+            .replacen("FATAL", "WARNING", 1)
     }
 
     /// The console line: code, the whole chain of causes, the cure.
@@ -60,6 +80,9 @@ mod tests {
     fn the_line_has_code_causes_and_cure() {
         let cause = agent_sys::Error::new("mount", "/sysroot", std::io::Error::other("no medium"));
         let line = Fatal::hold("VERITY", "write the image again", cause).line();
-        assert_eq!(line, "pratique: FATAL VERITY: cannot mount /sysroot: no medium; write the image again");
+        assert_eq!(
+            line,
+            "pratique: FATAL VERITY: cannot mount /sysroot: no medium; write the image again"
+        );
     }
 }

@@ -109,7 +109,10 @@ impl Table {
     /// Reads the primary table or, where that is damaged, the copy in the disk's last sector.
     ///
     /// `read(offset, length)` returns exactly `length` bytes from byte `offset` on.
-    pub fn read(geometry: Geometry, mut read: impl FnMut(u64, usize) -> io::Result<Vec<u8>>) -> Result<Self, GptError> {
+    pub fn read(
+        geometry: Geometry,
+        mut read: impl FnMut(u64, usize) -> io::Result<Vec<u8>>,
+    ) -> Result<Self, GptError> {
         if !matches!(geometry.sector, 512 | 1024 | 2048 | 4096) || geometry.sectors < 8 {
             return Err(GptError::Absent);
         }
@@ -118,7 +121,11 @@ impl Table {
             Err(primary) => match Self::read_copy(geometry, geometry.sectors - 1, &mut read) {
                 Ok(table) => Ok(table),
                 Err(GptError::Absent) => Err(primary),
-                Err(backup) => Err(if matches!(primary, GptError::Absent) { backup } else { primary }),
+                Err(backup) => Err(if matches!(primary, GptError::Absent) {
+                    backup
+                } else {
+                    primary
+                }),
             },
         }
     }
@@ -128,24 +135,37 @@ impl Table {
         at: u64,
         read: &mut impl FnMut(u64, usize) -> io::Result<Vec<u8>>,
     ) -> Result<Self, GptError> {
-        let sector = usize::try_from(geometry.sector).ok().ok_or(GptError::Absent)?;
+        let sector = usize::try_from(geometry.sector)
+            .ok()
+            .ok_or(GptError::Absent)?;
         let offset = at.checked_mul(geometry.sector).ok_or(GptError::Absent)?;
         let header = Header::parse(&read(offset, sector).map_err(GptError::Read)?, at, geometry)?;
-        let length = ENTRY * usize::try_from(header.count).ok().ok_or(GptError::Damaged("entry count"))?;
+        let length = ENTRY
+            * usize::try_from(header.count)
+                .ok()
+                .ok_or(GptError::Damaged("entry count"))?;
         let offset = header.entries_at * geometry.sector;
         let bytes = read(offset, length).map_err(GptError::Read)?;
         if bytes.len() != length || crc32(&bytes) != header.entries_crc {
             return Err(GptError::Damaged("entry checksum"));
         }
         let entries = bytes.as_chunks::<ENTRY>().0.to_vec();
-        let table = Self { geometry, disk: header.disk, first_usable: header.first_usable, entries };
+        let table = Self {
+            geometry,
+            disk: header.disk,
+            first_usable: header.first_usable,
+            entries,
+        };
         table.check()?;
         Ok(table)
     }
 
     /// Every partition lies on the disk, behind the table, and shares no sector with another.
     fn check(&self) -> Result<(), GptError> {
-        let mut ranges: Vec<(u64, u64)> = self.partitions().map(|part| (part.first, part.last)).collect();
+        let mut ranges: Vec<(u64, u64)> = self
+            .partitions()
+            .map(|part| (part.first, part.last))
+            .collect();
         ranges.sort_unstable();
         let mut free = self.first_usable;
         for (first, last) in ranges {
@@ -159,24 +179,44 @@ impl Table {
 
     /// The used partitions in the order of their entries.
     pub fn partitions(&self) -> impl Iterator<Item = Partition> {
-        self.entries.iter().zip(1..).filter_map(|(entry, number)| partition(entry, number))
+        self.entries
+            .iter()
+            .zip(1..)
+            .filter_map(|(entry, number)| partition(entry, number))
     }
 
     /// This table with `wanted` in the free room behind the last partition, up to the disk's real end, and the number
     /// of its entry. Start and end are aligned to 1 MiB.
     pub fn with(&self, wanted: &Wanted<'_>) -> Result<(Self, Partition), GptError> {
         let align = ALIGN_BYTES / self.geometry.sector;
-        let after = self.partitions().map(|part| part.last + 1).max().unwrap_or(self.first_usable);
+        let after = self
+            .partitions()
+            .map(|part| part.last + 1)
+            .max()
+            .unwrap_or(self.first_usable);
         let first = after.max(self.first_usable).next_multiple_of(align);
         let end = (self.last_usable()? + 1) / align * align;
         let have = end.saturating_sub(first) * self.geometry.sector;
         if have < wanted.least_bytes.max(ALIGN_BYTES) {
-            return Err(GptError::NoRoom { have, need: wanted.least_bytes.max(ALIGN_BYTES) });
+            return Err(GptError::NoRoom {
+                have,
+                need: wanted.least_bytes.max(ALIGN_BYTES),
+            });
         }
-        let free = self.entries.iter().position(is_free).ok_or(GptError::Full)?;
+        let free = self
+            .entries
+            .iter()
+            .position(is_free)
+            .ok_or(GptError::Full)?;
         let number = u32::try_from(free + 1).ok().ok_or(GptError::Full)?;
-        let added =
-            Partition { number, kind: wanted.kind, id: wanted.id, first, last: end - 1, name: wanted.name.to_owned() };
+        let added = Partition {
+            number,
+            kind: wanted.kind,
+            id: wanted.id,
+            first,
+            last: end - 1,
+            name: wanted.name.to_owned(),
+        };
         let mut table = self.clone();
         if let Some(place) = table.entries.get_mut(free) {
             *place = entry(&added);
@@ -202,10 +242,22 @@ impl Table {
         let last = self.geometry.sectors - 1;
         let copy_at = last - self.entry_sectors();
         Ok(vec![
-            Write { offset: copy_at * sector, bytes: entries.clone() },
-            Write { offset: last * sector, bytes: self.header(last, 1, copy_at)? },
-            Write { offset: 2 * sector, bytes: entries },
-            Write { offset: sector, bytes: self.header(1, last, 2)? },
+            Write {
+                offset: copy_at * sector,
+                bytes: entries.clone(),
+            },
+            Write {
+                offset: last * sector,
+                bytes: self.header(last, 1, copy_at)?,
+            },
+            Write {
+                offset: 2 * sector,
+                bytes: entries,
+            },
+            Write {
+                offset: sector,
+                bytes: self.header(1, last, 2)?,
+            },
         ])
     }
 
@@ -216,7 +268,13 @@ impl Table {
 
     fn last_usable(&self) -> Result<u64, GptError> {
         let taken = self.entry_sectors() + 2;
-        self.geometry.sectors.checked_sub(taken).ok_or(GptError::NoRoom { have: 0, need: taken * self.geometry.sector })
+        self.geometry
+            .sectors
+            .checked_sub(taken)
+            .ok_or(GptError::NoRoom {
+                have: 0,
+                need: taken * self.geometry.sector,
+            })
     }
 
     fn header(&self, own: u64, other: u64, entries_at: u64) -> Result<Vec<u8>, GptError> {
@@ -230,7 +288,12 @@ impl Table {
         }
         bytes.extend(self.disk.to_disk());
         bytes.extend(entries_at.to_le_bytes());
-        bytes.extend(u32::try_from(self.entries.len()).ok().ok_or(GptError::Full)?.to_le_bytes());
+        bytes.extend(
+            u32::try_from(self.entries.len())
+                .ok()
+                .ok_or(GptError::Full)?
+                .to_le_bytes(),
+        );
         bytes.extend(128_u32.to_le_bytes());
         bytes.extend(crc32(&self.entries.concat()).to_le_bytes());
         let sum = crc32(&bytes).to_le_bytes();
@@ -245,11 +308,16 @@ impl Header {
         if !bytes.starts_with(b"EFI PART") {
             return Err(GptError::Absent);
         }
-        let size = usize::try_from(word32(bytes, 12)?).ok().ok_or(GptError::Damaged("header size"))?;
+        let size = usize::try_from(word32(bytes, 12)?)
+            .ok()
+            .ok_or(GptError::Damaged("header size"))?;
         if size < HEADER {
             return Err(GptError::Damaged("header size"));
         }
-        let mut covered = bytes.get(..size).ok_or(GptError::Damaged("header size"))?.to_vec();
+        let mut covered = bytes
+            .get(..size)
+            .ok_or(GptError::Damaged("header size"))?
+            .to_vec();
         covered.splice(16..20, [0; 4]);
         if crc32(&covered) != word32(bytes, 16)? {
             return Err(GptError::Damaged("header checksum"));
@@ -263,24 +331,38 @@ impl Header {
         }
         let entry_sectors = (u64::from(count) * 128).div_ceil(geometry.sector);
         let entries_at = word64(bytes, 72)?;
-        let fits = entries_at >= 2 && entries_at.checked_add(entry_sectors).is_some_and(|end| end <= geometry.sectors);
+        let fits = entries_at >= 2
+            && entries_at
+                .checked_add(entry_sectors)
+                .is_some_and(|end| end <= geometry.sectors);
         let first_usable = word64(bytes, 40)?;
         if !fits || first_usable < 2 + entry_sectors || first_usable >= geometry.sectors {
             return Err(GptError::Damaged("layout"));
         }
-        let disk = bytes.get(56..72).and_then(|b| b.try_into().ok()).ok_or(GptError::Damaged("header size"))?;
-        Ok(Self { disk: Guid::from_disk(disk), first_usable, entries_at, count, entries_crc: word32(bytes, 88)? })
+        let disk = bytes
+            .get(56..72)
+            .and_then(|b| b.try_into().ok())
+            .ok_or(GptError::Damaged("header size"))?;
+        Ok(Self {
+            disk: Guid::from_disk(disk),
+            first_usable,
+            entries_at,
+            count,
+            entries_crc: word32(bytes, 88)?,
+        })
     }
 }
 
 fn word32(bytes: &[u8], at: usize) -> Result<u32, GptError> {
     let word = bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
-    word.map(u32::from_le_bytes).ok_or(GptError::Damaged("header size"))
+    word.map(u32::from_le_bytes)
+        .ok_or(GptError::Damaged("header size"))
 }
 
 fn word64(bytes: &[u8], at: usize) -> Result<u64, GptError> {
     let word = bytes.get(at..at + 8).and_then(|b| b.try_into().ok());
-    word.map(u64::from_le_bytes).ok_or(GptError::Damaged("header size"))
+    word.map(u64::from_le_bytes)
+        .ok_or(GptError::Damaged("header size"))
 }
 
 fn is_free(entry: &[u8; ENTRY]) -> bool {
@@ -291,10 +373,20 @@ fn partition(entry: &[u8; ENTRY], number: u32) -> Option<Partition> {
     if is_free(entry) {
         return None;
     }
-    let guid = |at: usize| entry.get(at..at + 16).and_then(|b| b.try_into().ok()).map(Guid::from_disk);
-    let units = entry.get(56..)?.as_chunks::<2>().0.iter().map(|pair| u16::from_le_bytes(*pair));
-    let name =
-        char::decode_utf16(units.take_while(|unit| *unit != 0)).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER));
+    let guid = |at: usize| {
+        entry
+            .get(at..at + 16)
+            .and_then(|b| b.try_into().ok())
+            .map(Guid::from_disk)
+    };
+    let units = entry
+        .get(56..)?
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|pair| u16::from_le_bytes(*pair));
+    let name = char::decode_utf16(units.take_while(|unit| *unit != 0))
+        .map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER));
     Some(Partition {
         number,
         kind: guid(0)?,
@@ -318,14 +410,30 @@ fn entry(part: &Partition) -> [u8; ENTRY] {
 }
 
 fn set_name(entry: &mut [u8; ENTRY], name: &str) {
-    let units = name.encode_utf16().take(36).flat_map(u16::to_le_bytes).chain(std::iter::repeat(0));
-    entry.iter_mut().skip(56).zip(units).for_each(|(to, byte)| *to = byte);
+    let units = name
+        .encode_utf16()
+        .take(36)
+        .flat_map(u16::to_le_bytes)
+        .chain(std::iter::repeat(0));
+    entry
+        .iter_mut()
+        .skip(56)
+        .zip(units)
+        .for_each(|(to, byte)| *to = byte);
 }
 
 /// CRC-32 as GPT uses it (IEEE 802.3, reflected).
 fn crc32(bytes: &[u8]) -> u32 {
-    let step = |crc: u32| if crc & 1 == 1 { (crc >> 1) ^ 0xEDB8_8320 } else { crc >> 1 };
-    !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
+    let step = |crc: u32| {
+        if crc & 1 == 1 {
+            (crc >> 1) ^ 0xEDB8_8320
+        } else {
+            crc >> 1
+        }
+    };
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc))
+    })
 }
 
 #[cfg(test)]

@@ -11,7 +11,10 @@ const SECTORS: u64 = 16 * 2048; // 16 MiB of 512 bytes
 const KIND: Guid = Guid([7; 16]);
 
 fn geometry(sectors: u64) -> Geometry {
-    Geometry { sector: 512, sectors }
+    Geometry {
+        sector: 512,
+        sectors,
+    }
 }
 
 /// A disk as the image build leaves it: two partitions, and `extra` sectors that appeared behind its end.
@@ -19,12 +22,27 @@ fn disk(extra: u64) -> Vec<u8> {
     let mut entries = vec![[0; 128]; 128];
     for (at, (first, last)) in [(2048, 4095), (4096, 8191)].into_iter().enumerate() {
         let number = u32::try_from(at + 1).expect("small");
-        entries[at] =
-            super::entry(&Partition { number, kind: KIND, id: Guid([9; 16]), first, last, name: "x".to_owned() });
+        entries[at] = super::entry(&Partition {
+            number,
+            kind: KIND,
+            id: Guid([9; 16]),
+            first,
+            last,
+            name: "x".to_owned(),
+        });
     }
-    let table = Table { geometry: geometry(SECTORS), disk: Guid([3; 16]), first_usable: 34, entries };
+    let table = Table {
+        geometry: geometry(SECTORS),
+        disk: Guid([3; 16]),
+        first_usable: 34,
+        entries,
+    };
     let mut disk = vec![0; bytes(SECTORS + extra)];
-    table.writes().expect("it fits").iter().for_each(|write| apply(&mut disk, write));
+    table
+        .writes()
+        .expect("it fits")
+        .iter()
+        .for_each(|write| apply(&mut disk, write));
     disk
 }
 
@@ -41,12 +59,19 @@ fn read(disk: &[u8]) -> Result<Table, GptError> {
     let sectors = u64::try_from(disk.len() / 512).expect("small");
     Table::read(geometry(sectors), |offset, length| {
         let at = usize::try_from(offset).map_err(io::Error::other)?;
-        disk.get(at..at + length).map(<[u8]>::to_vec).ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
+        disk.get(at..at + length)
+            .map(<[u8]>::to_vec)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
     })
 }
 
 fn state() -> Wanted<'static> {
-    Wanted { kind: KIND, id: Guid([5; 16]), name: "pratique-state-new", least_bytes: 4 << 20 }
+    Wanted {
+        kind: KIND,
+        id: Guid([5; 16]),
+        name: "pratique-state-new",
+        least_bytes: 4 << 20,
+    }
 }
 
 #[test]
@@ -57,21 +82,49 @@ fn the_checksum_is_the_one_of_the_standard() {
 #[test]
 fn the_state_partition_reaches_the_real_end_of_the_disk() {
     let mut disk = disk(32768);
-    let (table, added) = read(&disk).expect("valid").with(&state()).expect("there is room");
-    table.writes().expect("fits").iter().for_each(|write| apply(&mut disk, write));
+    let (table, added) = read(&disk)
+        .expect("valid")
+        .with(&state())
+        .expect("there is room");
+    table
+        .writes()
+        .expect("fits")
+        .iter()
+        .for_each(|write| apply(&mut disk, write));
     let again = read(&disk).expect("valid");
     assert_eq!(again, table);
     assert_eq!(again.partitions().last(), Some(added.clone()));
-    assert_eq!((added.number, added.first, added.last), (3, 8192, SECTORS + 32768 - 2048 - 1));
+    assert_eq!(
+        (added.number, added.first, added.last),
+        (3, 8192, SECTORS + 32768 - 2048 - 1)
+    );
     let named = again.renamed(3, "pratique-state");
-    assert_eq!(named.partitions().last().map(|part| part.name), Some("pratique-state".to_owned()));
+    assert_eq!(
+        named.partitions().last().map(|part| part.name),
+        Some("pratique-state".to_owned())
+    );
 }
 
 #[test]
 fn a_disk_without_room_says_how_much_is_missing() {
-    let full = Wanted { least_bytes: 1 << 30, ..state() };
-    let error = read(&disk(0)).expect("valid").with(&full).expect_err("16 MiB have no room for 1 GiB");
-    assert!(matches!(error, GptError::NoRoom { have: 11_534_336, need: 1_073_741_824 }), "{error:?}");
+    let full = Wanted {
+        least_bytes: 1 << 30,
+        ..state()
+    };
+    let error = read(&disk(0))
+        .expect("valid")
+        .with(&full)
+        .expect_err("16 MiB have no room for 1 GiB");
+    assert!(
+        matches!(
+            error,
+            GptError::NoRoom {
+                have: 11_534_336,
+                need: 1_073_741_824
+            }
+        ),
+        "{error:?}"
+    );
 }
 
 #[test]
@@ -82,7 +135,10 @@ fn a_damaged_primary_is_replaced_by_the_copy_at_the_end() {
     assert_eq!(read(&disk).expect("the copy is whole"), whole);
     let end = disk.len() - 512;
     disk[end + 40] ^= 1;
-    assert!(matches!(read(&disk), Err(GptError::Damaged("header checksum"))));
+    assert!(matches!(
+        read(&disk),
+        Err(GptError::Damaged("header checksum"))
+    ));
 }
 
 #[test]
@@ -91,8 +147,15 @@ fn overlapping_partitions_are_refused() {
     let twin = table.entries[0];
     table.entries[5] = twin;
     let mut disk = disk(0);
-    table.writes().expect("fits").iter().for_each(|write| apply(&mut disk, write));
-    assert!(matches!(read(&disk), Err(GptError::Damaged("partition range"))));
+    table
+        .writes()
+        .expect("fits")
+        .iter()
+        .for_each(|write| apply(&mut disk, write));
+    assert!(matches!(
+        read(&disk),
+        Err(GptError::Damaged("partition range"))
+    ));
 }
 
 proptest! {

@@ -24,7 +24,9 @@ impl Guid {
     pub fn parse(text: &str) -> Option<Self> {
         let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
         let mut bytes = [0; 16];
-        hex::decode_to_slice(digits, &mut bytes).ok().map(|()| Self(bytes))
+        hex::decode_to_slice(digits, &mut bytes)
+            .ok()
+            .map(|()| Self(bytes))
     }
 }
 
@@ -60,7 +62,10 @@ impl fmt::Debug for Guid {
 pub fn of_root_hash(hash: &[u8; 32]) -> (Guid, Guid) {
     let half = |from: usize| {
         let mut bytes = [0; 16];
-        bytes.iter_mut().zip(hash.iter().skip(from)).for_each(|(to, byte)| *to = *byte);
+        bytes
+            .iter_mut()
+            .zip(hash.iter().skip(from))
+            .for_each(|(to, byte)| *to = *byte);
         Guid(bytes)
     };
     (half(0), half(16))
@@ -72,8 +77,12 @@ mod tests {
 
     #[test]
     fn the_disk_form_swaps_three_fields() {
-        let guid = Guid::parse("c12a7328-f81f-11d2-ba4b-00a0c93ec93b").expect("the ESP's type is a GUID");
-        assert_eq!(hex::encode(guid.to_disk()), "28732ac11ff8d211ba4b00a0c93ec93b");
+        let guid =
+            Guid::parse("c12a7328-f81f-11d2-ba4b-00a0c93ec93b").expect("the ESP's type is a GUID");
+        assert_eq!(
+            hex::encode(guid.to_disk()),
+            "28732ac11ff8d211ba4b00a0c93ec93b"
+        );
         assert_eq!(Guid::from_disk(guid.to_disk()), guid);
         assert_eq!(guid.to_string(), "c12a7328-f81f-11d2-ba4b-00a0c93ec93b");
         assert_eq!(Guid::parse("c12a7328"), None);

@@ -60,23 +60,41 @@ pub enum NotHeld {
 /// # Errors
 /// Where the kernel doesn't have it, refuses it, or answers something else afterwards.
 pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotHeld> {
-    let Sysctl { path, value, why, .. } = *setting;
-    let refused = |cause| NotHeld::Refused { path, value, why, cause };
+    let Sysctl {
+        path, value, why, ..
+    } = *setting;
+    let refused = |cause| NotHeld::Refused {
+        path,
+        value,
+        why,
+        cause,
+    };
     let file = settings.join(path);
     // Opened without making it: a setting that isn't there is none.
-    let written =
-        File::options().write(true).truncate(true).open(&file).and_then(|mut file| file.write_all(value.as_bytes()));
+    let written = File::options()
+        .write(true)
+        .truncate(true)
+        .open(&file)
+        .and_then(|mut file| file.write_all(value.as_bytes()));
     written.map_err(refused)?;
     let found = fs::read_to_string(&file).map_err(refused)?;
     if kernel::same(&found, value) {
         return Ok(());
     }
-    Err(NotHeld::Differs { path, value, why, found: found.trim().to_owned() })
+    Err(NotHeld::Differs {
+        path,
+        value,
+        why,
+        found: found.trim().to_owned(),
+    })
 }
 
 /// What of a table does not hold after it was written, each with its weight.
 pub fn apply(settings: &Path, table: &[Sysctl]) -> Vec<(Weight, NotHeld)> {
-    table.iter().filter_map(|setting| Some((setting.weight, set(settings, setting).err()?))).collect()
+    table
+        .iter()
+        .filter_map(|setting| Some((setting.weight, set(settings, setting).err()?)))
+        .collect()
 }
 
 /// Checks that the kernel took those words of its command line that it shows, lockdown among them; which lockdown it is.
@@ -85,11 +103,17 @@ pub fn apply(settings: &Path, table: &[Sysctl]) -> Vec<(Weight, NotHeld)> {
 /// # Errors
 /// With the first word that had no effect.
 pub fn prove(root: &Path, command_line: &str) -> Result<Lockdown, NotHeld> {
-    let read = |path: &str| fs::read_to_string(root.join(path.trim_start_matches('/'))).unwrap_or_default();
+    let read = |path: &str| {
+        fs::read_to_string(root.join(path.trim_start_matches('/'))).unwrap_or_default()
+    };
     for Proof { word, path, shows } in PROOFS {
         let found = read(path);
         if !found.split_ascii_whitespace().any(|word| word == shows) {
-            return Err(NotHeld::Ignored { word, path, found: found.trim().to_owned() });
+            return Err(NotHeld::Ignored {
+                word,
+                path,
+                found: found.trim().to_owned(),
+            });
         }
     }
     let wanted = kernel::lockdown_of(command_line).ok_or(NotHeld::NoLockdown)?;
@@ -97,7 +121,11 @@ pub fn prove(root: &Path, command_line: &str) -> Result<Lockdown, NotHeld> {
     if kernel::is_locked_down(&found, wanted) {
         return Ok(wanted);
     }
-    Err(NotHeld::Ignored { word: kernel::LOCKDOWN, path: LOCKDOWN_STATE, found: found.trim().to_owned() })
+    Err(NotHeld::Ignored {
+        word: kernel::LOCKDOWN,
+        path: LOCKDOWN_STATE,
+        found: found.trim().to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -122,7 +150,10 @@ mod tests {
         let folder = kernel();
         assert!(apply(folder.path(), &SYSCTLS).is_empty());
         for setting in &SYSCTLS {
-            assert_eq!(fs::read_to_string(folder.path().join(setting.path)).unwrap(), setting.value);
+            assert_eq!(
+                fs::read_to_string(folder.path().join(setting.path)).unwrap(),
+                setting.value
+            );
         }
     }
 
@@ -132,7 +163,16 @@ mod tests {
         let path = folder.path().join("kernel/kptr_restrict");
         fs::remove_file(&path).unwrap();
         let failed = apply(folder.path(), &SYSCTLS);
-        let [(Weight::Guard, NotHeld::Refused { path: "kernel/kptr_restrict", .. })] = failed.as_slice() else {
+        let [
+            (
+                Weight::Guard,
+                NotHeld::Refused {
+                    path: "kernel/kptr_restrict",
+                    ..
+                },
+            ),
+        ] = failed.as_slice()
+        else {
             panic!("{failed:?}");
         };
         assert!(!path.exists());
@@ -145,8 +185,14 @@ mod tests {
         fs::create_dir(folder.path().join("kernel")).unwrap();
         std::os::unix::fs::symlink("/dev/null", folder.path().join(LAST.path)).unwrap();
         let error = set(folder.path(), &LAST).unwrap_err();
-        assert!(matches!(&error, NotHeld::Differs { found, .. } if found.is_empty()), "{error}");
-        assert!(error.to_string().contains("kernel/modules_disabled"), "{error}");
+        assert!(
+            matches!(&error, NotHeld::Differs { found, .. } if found.is_empty()),
+            "{error}"
+        );
+        assert!(
+            error.to_string().contains("kernel/modules_disabled"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -163,12 +209,26 @@ mod tests {
         show(LOCKDOWN_STATE, "none integrity [confidentiality]\n");
         let line = "quiet lockdown=confidentiality";
         assert_eq!(prove(root.path(), line).unwrap(), Lockdown::Confidentiality);
-        assert!(matches!(prove(root.path(), "quiet"), Err(NotHeld::NoLockdown)));
+        assert!(matches!(
+            prove(root.path(), "quiet"),
+            Err(NotHeld::NoLockdown)
+        ));
         show(LOCKDOWN_STATE, "none [integrity] confidentiality\n");
-        assert!(matches!(prove(root.path(), line), Err(NotHeld::Ignored { word: "lockdown", .. })));
+        assert!(matches!(
+            prove(root.path(), line),
+            Err(NotHeld::Ignored {
+                word: "lockdown",
+                ..
+            })
+        ));
         show(PROOFS[0].path, "N\n");
         let error = prove(root.path(), line).unwrap_err();
-        assert!(error.to_string().contains("did not take `module.sig_enforce`"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("did not take `module.sig_enforce`"),
+            "{error}"
+        );
         assert!(prove(std::path::Path::new("/nonexistent"), line).is_err());
     }
 }

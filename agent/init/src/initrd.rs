@@ -27,7 +27,8 @@ const DISK_LIMIT: Duration = Duration::from_secs(60);
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 const REWRITE: &str = "the disk's image is damaged or was changed: write the image again";
-const DISK_CURE: &str = "attach the disk with this image's root, or write the image again; rebooting in a minute";
+const DISK_CURE: &str =
+    "attach the disk with this image's root, or write the image again; rebooting in a minute";
 
 /// Why no root was opened.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +71,8 @@ pub fn stop(fatal: &Fatal) -> ExitCode {
 }
 
 fn steps() -> Result<std::convert::Infallible, Fatal> {
-    let broken = |cause: agent_sys::Error| Fatal::retry("INITRD", "a fault of this image: report it", cause);
+    let broken =
+        |cause: agent_sys::Error| Fatal::retry("INITRD", "a fault of this image: report it", cause);
     mounts::apply(&mounts::EARLY).map_err(broken)?;
     let console = Console::open();
     console.milestone("initrd");
@@ -78,8 +80,13 @@ fn steps() -> Result<std::convert::Infallible, Fatal> {
         console.line(&Fatal::warning("MODULE", cause));
     }
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
-    let hash = settings::root_hash(&command_line)
-        .ok_or_else(|| Fatal::hold("CMDLINE", "boot the image's own kernel file, unchanged", RootError::NoRootHash))?;
+    let hash = settings::root_hash(&command_line).ok_or_else(|| {
+        Fatal::hold(
+            "CMDLINE",
+            "boot the image's own kernel file, unchanged",
+            RootError::NoRootHash,
+        )
+    })?;
     open_root(&hash)?;
     console.milestone("root verified");
     for entry in &mounts::EARLY {
@@ -87,13 +94,18 @@ fn steps() -> Result<std::convert::Infallible, Fatal> {
     }
     forget(Path::new("/"));
     switch_root(NEW_ROOT).map_err(broken)?;
-    Err(Fatal::hold("VERITY", REWRITE, process::replace(STAGE2, &["stage2"])))
+    Err(Fatal::hold(
+        "VERITY",
+        REWRITE,
+        process::replace(STAGE2, &["stage2"]),
+    ))
 }
 
 fn open_root(hash: &[u8; 32]) -> Result<(), Fatal> {
     let (root, tree) = of_root_hash(hash);
     let found = disks::wait_for(DISK_LIMIT, || disks::with_root(hash));
-    let disk = found.ok_or_else(|| Fatal::retry("DISK", DISK_CURE, RootError::NoDisk(root, tree)))?;
+    let disk =
+        found.ok_or_else(|| Fatal::retry("DISK", DISK_CURE, RootError::NoDisk(root, tree)))?;
     let (data, hashes) = (disk.data, disk.hashes);
     let superblock = superblock(&hashes).map_err(|cause| Fatal::hold("VERITY", REWRITE, cause))?;
     let number = |part: &Device| agent_sys::block::device_number(&part.name);
@@ -105,8 +117,14 @@ fn open_root(hash: &[u8; 32]) -> Result<(), Fatal> {
         root_hash: hex::encode(hash),
     };
     let node = verity::open(&target).map_err(|cause| Fatal::hold("VERITY", REWRITE, cause))?;
-    let limits = Limits { read_only: true, no_suid: true, no_dev: true, no_exec: false };
-    let mounted = mounts::directory(NEW_ROOT, 0o755).and_then(|()| mount(&node, NEW_ROOT, "erofs", limits, ""));
+    let limits = Limits {
+        read_only: true,
+        no_suid: true,
+        no_dev: true,
+        no_exec: false,
+    };
+    let mounted = mounts::directory(NEW_ROOT, 0o755)
+        .and_then(|()| mount(&node, NEW_ROOT, "erofs", limits, ""));
     mounted.map_err(|cause| match verity::health(ROOT_NAME) {
         Ok(Health::Corrupted) => Fatal::hold("VERITY", REWRITE, Corrupted),
         Ok(Health::Verified) | Err(_) => Fatal::hold("VERITY", REWRITE, cause),
@@ -122,7 +140,9 @@ fn superblock(hashes: &Device) -> Result<Superblock, RootError> {
 
 /// Frees the initrd's memory: removes everything on its own filesystem, other mounts untouched.
 fn forget(directory: &Path) {
-    let Ok(own) = fs::symlink_metadata(directory).map(|meta| meta.dev()) else { return };
+    let Ok(own) = fs::symlink_metadata(directory).map(|meta| meta.dev()) else {
+        return;
+    };
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         match entry.metadata() {
             Ok(meta) if meta.dev() == own && meta.is_dir() => {

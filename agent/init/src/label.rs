@@ -44,7 +44,9 @@ pub fn iso9660(descriptor: &[u8]) -> Option<String> {
 }
 
 fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).trim_end_matches([' ', '\0']).to_owned()
+    String::from_utf8_lossy(bytes)
+        .trim_end_matches([' ', '\0'])
+        .to_owned()
 }
 
 #[cfg(test)]

@@ -48,14 +48,21 @@ pub struct Gate {
 impl Gate {
     /// A full allowance at `now`.
     pub fn new(now: Duration) -> Self {
-        Self { tokens: BURST, filled: now, held_back: 0 }
+        Self {
+            tokens: BURST,
+            filled: now,
+            held_back: 0,
+        }
     }
 
     /// Whether a line may pass at `now`; `Some(n)` says that `n` were held back before it.
     pub fn pass(&mut self, now: Duration) -> Option<u64> {
         let whole = u32::try_from(now.saturating_sub(self.filled).as_secs()).unwrap_or(u32::MAX);
         if whole > 0 {
-            self.tokens = self.tokens.saturating_add(whole.saturating_mul(PER_SECOND)).min(BURST);
+            self.tokens = self
+                .tokens
+                .saturating_add(whole.saturating_mul(PER_SECOND))
+                .min(BURST);
             self.filled = now;
         }
         if self.tokens == 0 {
@@ -82,8 +89,17 @@ impl Rotation {
         if size == 0 || size.saturating_add(more) <= self.limit {
             return Vec::new();
         }
-        let name = |number: u32| if number == 0 { path.to_owned() } else { format!("{path}.{number}") };
-        (0..self.keep).rev().map(|number| (name(number), name(number + 1))).collect()
+        let name = |number: u32| {
+            if number == 0 {
+                path.to_owned()
+            } else {
+                format!("{path}.{number}")
+            }
+        };
+        (0..self.keep)
+            .rev()
+            .map(|number| (name(number), name(number + 1)))
+            .collect()
     }
 }
 
@@ -96,18 +112,30 @@ mod tests {
     #[test]
     fn the_gate_holds_back_floods_and_counts_them() {
         let mut gate = Gate::new(Duration::ZERO);
-        let passed = (0..1000).filter(|_| gate.pass(Duration::ZERO).is_some()).count();
+        let passed = (0..1000)
+            .filter(|_| gate.pass(Duration::ZERO).is_some())
+            .count();
         assert_eq!(passed, 200);
         assert_eq!(gate.pass(Duration::from_secs(1)), Some(800));
     }
 
     #[test]
     fn files_move_up_when_full_and_the_oldest_is_overwritten() {
-        let rotation = Rotation { limit: 100, keep: 2 };
+        let rotation = Rotation {
+            limit: 100,
+            keep: 2,
+        };
         assert_eq!(rotation.before("a.log", 90, 10), []);
-        let moves = [("a.log.1".to_owned(), "a.log.2".to_owned()), ("a.log".to_owned(), "a.log.1".to_owned())];
+        let moves = [
+            ("a.log.1".to_owned(), "a.log.2".to_owned()),
+            ("a.log".to_owned(), "a.log.1".to_owned()),
+        ];
         assert_eq!(rotation.before("a.log", 90, 11), moves);
-        assert_eq!(rotation.before("a.log", 0, 500), [], "one line longer than the limit still has to go somewhere");
+        assert_eq!(
+            rotation.before("a.log", 0, 500),
+            [],
+            "one line longer than the limit still has to go somewhere"
+        );
     }
 
     proptest! {

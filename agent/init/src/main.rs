@@ -11,7 +11,9 @@ fn main() -> ExitCode {
     }
     services::reboot_on_panic();
     // An argument alone proves nothing: the kernel hands words of its command line on to the first stage.
-    let asked = std::env::args().nth(1).is_some_and(|argument| argument == "stage2");
+    let asked = std::env::args()
+        .nth(1)
+        .is_some_and(|argument| argument == "stage2");
     if asked && agent_sys::mount::root_is_erofs() {
         let console = Console::open();
         stage2::run(&console)

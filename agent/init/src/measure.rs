@@ -19,7 +19,8 @@ pub const CONFIGURATION: &str = "/run/pratique/config.toml";
 /// The event that stands in PCR 13.
 pub const EVENT: &str = "/run/pratique/config-event.json";
 const MARKER: &str = "/run/pratique/config-measured";
-const CURE: &str = "the configuration is not used; power off and on, and check the TPM if it happens again";
+const CURE: &str =
+    "the configuration is not used; power off and on, and check the TPM if it happens again";
 
 /// A file of the measurement that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +43,10 @@ pub struct Measurement {
 /// SHA-256 of the label's bytes, the configuration's length as 64 bits big-endian, and the configuration.
 pub fn digest(found: &Found) -> [u8; 32] {
     let length = u64::try_from(found.bytes.len()).unwrap_or(u64::MAX);
-    let hash = Sha256::new().chain_update(found.label).chain_update(length.to_be_bytes()).chain_update(&found.bytes);
+    let hash = Sha256::new()
+        .chain_update(found.label)
+        .chain_update(length.to_be_bytes())
+        .chain_update(&found.bytes);
     hash.finalize().into()
 }
 
@@ -61,20 +65,29 @@ pub fn measure(found: &Found) -> Result<Measurement, Fatal> {
     let fatal = |cause: MeasureError| Fatal::hold("MEASURE", CURE, cause);
     write(MARKER, b"").map_err(|cause| fatal(MeasureError::Again(cause)))?;
     let measured = agent_sys::tpm::present();
-    let measurement = Measurement { digest: digest(found), measured };
+    let measurement = Measurement {
+        digest: digest(found),
+        measured,
+    };
     if measured {
         let extended = agent_sys::tpm::extend(PCR, &measurement.digest);
         extended.map_err(|cause| Fatal::hold("MEASURE", CURE, cause))?;
     }
     let event = record(found, &measurement);
     write(EVENT, event.as_bytes()).map_err(|cause| fatal(MeasureError::Write(EVENT, cause)))?;
-    write(CONFIGURATION, &found.bytes).map_err(|cause| fatal(MeasureError::Write(CONFIGURATION, cause)))?;
+    write(CONFIGURATION, &found.bytes)
+        .map_err(|cause| fatal(MeasureError::Write(CONFIGURATION, cause)))?;
     Ok(measurement)
 }
 
 /// Writes a new file that only root may read.
 fn write(path: &str, bytes: &[u8]) -> io::Result<()> {
-    File::options().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
+    File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?
+        .write_all(bytes)
 }
 
 #[cfg(test)]
@@ -85,20 +98,36 @@ mod tests {
 
     #[test]
     fn the_digest_covers_label_length_and_bytes() {
-        let found = Found { label: "nocloud", bytes: b"version = 1\n".to_vec() };
+        let found = Found {
+            label: "nocloud",
+            bytes: b"version = 1\n".to_vec(),
+        };
         let expected: [u8; 32] = Sha256::digest(b"nocloud\0\0\0\0\0\0\0\x0cversion = 1\n").into();
         assert_eq!(digest(&found), expected);
-        let other = Found { label: "smbios", ..found.clone() };
+        let other = Found {
+            label: "smbios",
+            ..found.clone()
+        };
         assert_ne!(digest(&other), digest(&found));
     }
 
     #[test]
     fn the_record_names_the_event_and_not_the_content() {
-        let found = Found { label: "smbios", bytes: b"secret".to_vec() };
-        let text = record(&found, &Measurement { digest: [0xAB; 32], measured: true });
+        let found = Found {
+            label: "smbios",
+            bytes: b"secret".to_vec(),
+        };
+        let text = record(
+            &found,
+            &Measurement {
+                digest: [0xAB; 32],
+                measured: true,
+            },
+        );
         let digest = "ab".repeat(32);
-        let expected =
-            format!("{{\"pcr\":13,\"label\":\"smbios\",\"length\":6,\"digest\":\"{digest}\",\"measured\":true}}\n");
+        let expected = format!(
+            "{{\"pcr\":13,\"label\":\"smbios\",\"length\":6,\"digest\":\"{digest}\",\"measured\":true}}\n"
+        );
         assert_eq!(text, expected);
     }
 }

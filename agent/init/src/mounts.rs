@@ -21,16 +21,53 @@ pub struct Virtual {
     pub optional: bool,
 }
 
-const SAFE: Limits = Limits { read_only: false, no_suid: true, no_dev: true, no_exec: true };
-const DEVICES: Limits = Limits { read_only: false, no_suid: true, no_dev: false, no_exec: true };
-const FROZEN: Limits = Limits { read_only: true, no_suid: true, no_dev: true, no_exec: true };
+const SAFE: Limits = Limits {
+    read_only: false,
+    no_suid: true,
+    no_dev: true,
+    no_exec: true,
+};
+const DEVICES: Limits = Limits {
+    read_only: false,
+    no_suid: true,
+    no_dev: false,
+    no_exec: true,
+};
+const FROZEN: Limits = Limits {
+    read_only: true,
+    no_suid: true,
+    no_dev: true,
+    no_exec: true,
+};
 
-const fn needed(target: &'static str, kind: &'static str, limits: Limits, options: &'static str) -> Virtual {
-    Virtual { target, kind, limits, options, optional: false }
+const fn needed(
+    target: &'static str,
+    kind: &'static str,
+    limits: Limits,
+    options: &'static str,
+) -> Virtual {
+    Virtual {
+        target,
+        kind,
+        limits,
+        options,
+        optional: false,
+    }
 }
 
-const fn optional(target: &'static str, kind: &'static str, limits: Limits, options: &'static str) -> Virtual {
-    Virtual { target, kind, limits, options, optional: true }
+const fn optional(
+    target: &'static str,
+    kind: &'static str,
+    limits: Limits,
+    options: &'static str,
+) -> Virtual {
+    Virtual {
+        target,
+        kind,
+        limits,
+        options,
+        optional: true,
+    }
 }
 
 /// What both stages need; the first stage mounts it and hands it on.
@@ -47,7 +84,12 @@ pub const LATE: [Virtual; 7] = [
     needed("/tmp", "tmpfs", SAFE, "mode=1777,size=10%"),
     needed("/dev/pts", "devpts", DEVICES, "mode=620,gid=5,ptmxmode=666"),
     needed("/dev/shm", "tmpfs", SAFE, "mode=1777,size=10%"),
-    needed("/sys/fs/cgroup", "cgroup2", SAFE, "nsdelegate,memory_recursiveprot"),
+    needed(
+        "/sys/fs/cgroup",
+        "cgroup2",
+        SAFE,
+        "nsdelegate,memory_recursiveprot",
+    ),
     needed("/sys/kernel/security", "securityfs", SAFE, ""),
     optional("/sys/firmware/efi/efivars", "efivarfs", FROZEN, ""),
     optional("/sys/fs/bpf", "bpf", SAFE, "mode=700"),
@@ -58,7 +100,13 @@ pub fn apply(table: &[Virtual]) -> Result<()> {
     for entry in table.iter().filter(|entry| !is_mount_point(entry.target)) {
         // Where the directory can't be made, the mount says so.
         drop(fs::create_dir_all(entry.target));
-        match mount(entry.kind, entry.target, entry.kind, entry.limits, entry.options) {
+        match mount(
+            entry.kind,
+            entry.target,
+            entry.kind,
+            entry.limits,
+            entry.options,
+        ) {
             Err(cause) if !entry.optional => return Err(cause),
             Ok(()) | Err(_) => {}
         }
@@ -68,7 +116,8 @@ pub fn apply(table: &[Virtual]) -> Result<()> {
 
 /// Makes a directory with `mode`, whether or not it was there.
 pub fn directory(path: &str, mode: u32) -> Result<()> {
-    let result = fs::create_dir_all(path).and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)));
+    let result = fs::create_dir_all(path)
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)));
     result.map_err(|cause| agent_sys::Error::new("make directory", path, cause))
 }
 
@@ -80,7 +129,11 @@ mod tests {
     fn nothing_but_dev_and_pts_honours_device_nodes_and_nothing_set_user_ids() {
         for entry in EARLY.iter().chain(&LATE) {
             assert!(entry.limits.no_suid, "{}", entry.target);
-            assert!(entry.limits.no_dev || entry.target.starts_with("/dev"), "{}", entry.target);
+            assert!(
+                entry.limits.no_dev || entry.target.starts_with("/dev"),
+                "{}",
+                entry.target
+            );
         }
     }
 
@@ -91,15 +144,27 @@ mod tests {
 
     #[test]
     fn a_parent_is_mounted_before_its_children() {
-        let all: Vec<&str> = EARLY.iter().chain(&LATE).map(|entry| entry.target).collect();
+        let all: Vec<&str> = EARLY
+            .iter()
+            .chain(&LATE)
+            .map(|entry| entry.target)
+            .collect();
         for (at, target) in all.iter().enumerate() {
-            let later_parent = all[at..].iter().any(|other| target.starts_with(&format!("{other}/")));
+            let later_parent = all[at..]
+                .iter()
+                .any(|other| target.starts_with(&format!("{other}/")));
             assert!(!later_parent, "{target}");
         }
     }
 
     #[test]
     fn memory_filesystems_are_bounded() {
-        assert!(EARLY.iter().chain(&LATE).filter(|e| e.kind == "tmpfs").all(|e| e.options.contains("size=")));
+        assert!(
+            EARLY
+                .iter()
+                .chain(&LATE)
+                .filter(|e| e.kind == "tmpfs")
+                .all(|e| e.options.contains("size="))
+        );
     }
 }

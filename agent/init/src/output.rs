@@ -6,7 +6,9 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, SendError, SyncSender, TrySendError, sync_channel,
+};
 use std::time::Duration;
 
 use crate::console::Console;
@@ -15,7 +17,10 @@ use crate::lines::{Gate, Rotation};
 const DIRECTORY: &str = "/var/log/pratique";
 /// Lines on their way; with the longest lines 4 MiB.
 const QUEUE: usize = 1024;
-const ROTATION: Rotation = Rotation { limit: 4 << 20, keep: 3 };
+const ROTATION: Rotation = Rotation {
+    limit: 4 << 20,
+    keep: 3,
+};
 /// Services whose lines `pratique: …` are shown as they are.
 const OURS: [&str; 2] = ["agent", "master"];
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
@@ -47,16 +52,27 @@ impl Output {
         let (sender, receiver) = sync_channel(QUEUE);
         let sinks = names.iter().map(|name| Sink::new(name)).collect();
         // Detached: it ends with the channel, or with the machine.
-        drop(std::thread::spawn(move || write_all(&receiver, sinks, &console)));
-        Self { sender, dropped: vec![0; names.len()] }
+        drop(std::thread::spawn(move || {
+            write_all(&receiver, sinks, &console)
+        }));
+        Self {
+            sender,
+            dropped: vec![0; names.len()],
+        }
     }
 
     /// Hands a service's line over, or counts it where the writer is behind.
     pub fn line(&mut self, service: usize, line: Vec<u8>) {
-        let Some(dropped) = self.dropped.get_mut(service) else { return };
+        let Some(dropped) = self.dropped.get_mut(service) else {
+            return;
+        };
         if *dropped > 0 {
             let note = format!("init: {dropped} lines were lost: the disk or the console is slow");
-            if self.sender.try_send(Message::Line(service, note.into_bytes())).is_ok() {
+            if self
+                .sender
+                .try_send(Message::Line(service, note.into_bytes()))
+                .is_ok()
+            {
                 *dropped = 0;
             }
         }
@@ -89,9 +105,19 @@ impl Sink {
     fn new(name: &'static str) -> Self {
         let path = format!("{DIRECTORY}/{name}.log");
         let file = open(&path);
-        let size = file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |meta| meta.len());
+        let size = file
+            .as_ref()
+            .and_then(|file| file.metadata().ok())
+            .map_or(0, |meta| meta.len());
         let now = agent_sys::clock::since_boot();
-        Self { name, path, file, size, gate: Gate::new(now), marked: Gate::new(now) }
+        Self {
+            name,
+            path,
+            file,
+            size,
+            gate: Gate::new(now),
+            marked: Gate::new(now),
+        }
     }
 
     fn store(&mut self, line: &[u8]) {
@@ -107,7 +133,11 @@ impl Sink {
             self.file = open(&self.path);
             self.size = 0;
         }
-        if self.file.as_mut().is_some_and(|file| file.write_all(&text).is_ok()) {
+        if self
+            .file
+            .as_mut()
+            .is_some_and(|file| file.write_all(&text).is_ok())
+        {
             self.size += length;
         }
     }
@@ -116,10 +146,19 @@ impl Sink {
         let text = String::from_utf8_lossy(line);
         // Only our own programs may speak to the console's readers directly, and even they not without end.
         let marked = OURS.contains(&self.name) && text.starts_with("pratique: ");
-        let gate = if marked { &mut self.marked } else { &mut self.gate };
-        let Some(held_back) = gate.pass(agent_sys::clock::since_boot()) else { return };
+        let gate = if marked {
+            &mut self.marked
+        } else {
+            &mut self.gate
+        };
+        let Some(held_back) = gate.pass(agent_sys::clock::since_boot()) else {
+            return;
+        };
         if held_back > 0 {
-            console.line(&format!("{}: ({held_back} lines only in the log)", self.name));
+            console.line(&format!(
+                "{}: ({held_back} lines only in the log)",
+                self.name
+            ));
         }
         if marked {
             console.line(&text);
@@ -130,7 +169,12 @@ impl Sink {
 }
 
 fn open(path: &str) -> Option<File> {
-    File::options().append(true).create(true).mode(0o600).open(path).ok()
+    File::options()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
+        .ok()
 }
 
 fn write_all(receiver: &Receiver<Message>, mut sinks: Vec<Sink>, console: &Console) {

@@ -47,8 +47,13 @@ pub struct Service {
 /// Makes any panic in this process end in a reboot, after a line on the console.
 pub fn reboot_on_panic() {
     std::panic::set_hook(Box::new(|info| {
-        let place = info.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
-        Console::open().line(&format!("pratique: FATAL PANIC: init failed at {place}; rebooting, report it"));
+        let place = info
+            .location()
+            .map(|at| format!("{}:{}", at.file(), at.line()))
+            .unwrap_or_default();
+        Console::open().line(&format!(
+            "pratique: FATAL PANIC: init failed at {place}; rebooting, report it"
+        ));
         agent_sys::power::sync();
         drop(agent_sys::power::end(End::Reboot));
     }));
@@ -56,7 +61,10 @@ pub fn reboot_on_panic() {
 
 /// How many boots in a row ended in giving up.
 pub fn unhealthy_boots() -> u32 {
-    fs::read_to_string(COUNTER).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    fs::read_to_string(COUNTER)
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Forgets the boots that ended in giving up.
@@ -130,12 +138,20 @@ impl Driver<'_> {
 
     fn wait(&self) {
         let now = since_boot();
-        let due = self.supervisor.deadline().map_or(self.next_health, |due| due.min(self.next_health));
+        let due = self
+            .supervisor
+            .deadline()
+            .map_or(self.next_health, |due| due.min(self.next_health));
         // Rounded up, so that the time has come when the poll returns.
         let wait = due.saturating_sub(now) + Duration::from_millis(1);
         let mut files = vec![self.signals.as_fd()];
         files.extend(self.buttons.iter().map(AsFd::as_fd));
-        files.extend(self.streams.iter().flat_map(|stream| &stream.pipes).map(AsFd::as_fd));
+        files.extend(
+            self.streams
+                .iter()
+                .flat_map(|stream| &stream.pipes)
+                .map(AsFd::as_fd),
+        );
         wait_readable(&files, wait);
     }
 
@@ -174,13 +190,18 @@ impl Driver<'_> {
                 Effect::Start(index) => self.start(index),
                 Effect::TellRestart(index, how, pause) => {
                     let name = self.name(index);
-                    self.console
-                        .milestone(&format!("{name} ended ({how:?}), starting it again in {} s", pause.as_secs()));
+                    self.console.milestone(&format!(
+                        "{name} ended ({how:?}), starting it again in {} s",
+                        pause.as_secs()
+                    ));
                 }
                 Effect::TellStarted => self.console.milestone("services started"),
                 Effect::GaveUp(index) => self.gave_up(index),
                 Effect::Healthy => forget_unhealthy_boots(),
-                Effect::TellCorrupted => self.console.fatal(&Fatal::hold("VERITY", VERITY_CURE, Corrupted)),
+                Effect::TellCorrupted => {
+                    self.console
+                        .fatal(&Fatal::hold("VERITY", VERITY_CURE, Corrupted))
+                }
                 Effect::TellEnd(End::Reboot) => self.console.milestone("stopping for a reboot"),
                 Effect::TellEnd(End::PowerOff) => self.console.milestone("stopping for power-off"),
                 Effect::Ask(pid) => drop(process::ask_to_end(pid)),
@@ -192,7 +213,9 @@ impl Driver<'_> {
     }
 
     fn start(&mut self, index: usize) {
-        let Some(service) = self.services.get(index) else { return };
+        let Some(service) = self.services.get(index) else {
+            return;
+        };
         let event = match process::start(&service.program) {
             Ok(started) => {
                 if let Some(stream) = self.streams.get_mut(index) {
@@ -211,7 +234,9 @@ impl Driver<'_> {
     }
 
     fn name(&self, index: usize) -> &'static str {
-        self.services.get(index).map_or("service", |service| service.name)
+        self.services
+            .get(index)
+            .map_or("service", |service| service.name)
     }
 
     fn gave_up(&self, index: usize) {
@@ -238,7 +263,11 @@ impl Driver<'_> {
             output.close();
         }
         let refused = shutdown::finish(self.console, how);
-        self.console.fatal(&Fatal::hold("POWER", "switch the machine off by hand", refused));
+        self.console.fatal(&Fatal::hold(
+            "POWER",
+            "switch the machine off by hand",
+            refused,
+        ));
     }
 }
 
@@ -251,7 +280,9 @@ fn read_pipe(pipe: &mut PipeReader, splitter: &mut Splitter, lines: &mut Vec<Vec
                 lines.extend(splitter.finish());
                 return false;
             }
-            Ok(length) => lines.append(&mut splitter.push(buffer.get(..length).unwrap_or_default())),
+            Ok(length) => {
+                lines.append(&mut splitter.push(buffer.get(..length).unwrap_or_default()))
+            }
             Err(cause) if cause.kind() == std::io::ErrorKind::WouldBlock => return true,
             Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
             Err(_) => return false,

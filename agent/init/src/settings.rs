@@ -23,16 +23,32 @@ impl Image {
     /// Reads `image.toml`.
     pub fn parse(text: &str) -> Self {
         let table = text.parse::<Table>().unwrap_or_default();
-        let word = |key: &str| table.get(key).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
-        let seconds =
-            table.get("build_time").and_then(toml::Value::as_integer).and_then(|time| u64::try_from(time).ok());
-        Self { id: word("id"), role: word("role"), build_time: seconds.unwrap_or(0), metadata: word("metadata") }
+        let word = |key: &str| {
+            table
+                .get(key)
+                .and_then(|value| value.as_str())
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let seconds = table
+            .get("build_time")
+            .and_then(toml::Value::as_integer)
+            .and_then(|time| u64::try_from(time).ok());
+        Self {
+            id: word("id"),
+            role: word("role"),
+            build_time: seconds.unwrap_or(0),
+            metadata: word("metadata"),
+        }
     }
 }
 
 /// The name that a configuration claims in `[machine] name`, where it is a DNS label; anything else is no name.
 pub fn claimed_name(configuration: &[u8]) -> Option<String> {
-    let table = std::str::from_utf8(configuration).ok()?.parse::<Table>().ok()?;
+    let table = std::str::from_utf8(configuration)
+        .ok()?
+        .parse::<Table>()
+        .ok()?;
     let name = table.get("machine")?.as_table()?.get("name")?.as_str()?;
     is_host_name(name).then(|| name.to_owned())
 }
@@ -40,8 +56,9 @@ pub fn claimed_name(configuration: &[u8]) -> Option<String> {
 /// Whether `name` is a host name of DNS labels (RFC 1123), at most 63 bytes, which is also the kernel's limit.
 fn is_host_name(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let label =
-        |text: &str| !text.is_empty() && text.chars().all(good) && !text.starts_with('-') && !text.ends_with('-');
+    let label = |text: &str| {
+        !text.is_empty() && text.chars().all(good) && !text.starts_with('-') && !text.ends_with('-')
+    };
     name.len() <= 63 && name.split('.').all(label)
 }
 
@@ -49,7 +66,9 @@ fn is_host_name(name: &str) -> bool {
 ///
 /// A second one could only come from outside of the signed image, so that none of both is believed.
 pub fn root_hash(command_line: &str) -> Option<[u8; 32]> {
-    let mut found = command_line.split_ascii_whitespace().filter_map(|word| word.strip_prefix("pratique.roothash="));
+    let mut found = command_line
+        .split_ascii_whitespace()
+        .filter_map(|word| word.strip_prefix("pratique.roothash="));
     let text = found.next()?;
     let mut hash = [0; 32];
     match (found.next(), hex::decode_to_slice(text, &mut hash)) {
@@ -65,15 +84,28 @@ mod tests {
 
     #[test]
     fn the_image_s_facts_are_read() {
-        let image = Image::parse("id = \"a\"\nrole = \"master\"\nbuild_time = 1700000000\nmetadata = \"off\"\n");
+        let image = Image::parse(
+            "id = \"a\"\nrole = \"master\"\nbuild_time = 1700000000\nmetadata = \"off\"\n",
+        );
         let [id, role, metadata] = ["a", "master", "off"].map(str::to_owned);
-        assert_eq!(image, Image { id, role, build_time: 1_700_000_000, metadata });
+        assert_eq!(
+            image,
+            Image {
+                id,
+                role,
+                build_time: 1_700_000_000,
+                metadata
+            }
+        );
         assert_eq!(Image::parse("???"), Image::default());
     }
 
     #[test]
     fn only_a_host_name_is_taken_as_name() {
-        assert_eq!(claimed_name(b"[machine]\nname = \"worker-1\"").as_deref(), Some("worker-1"));
+        assert_eq!(
+            claimed_name(b"[machine]\nname = \"worker-1\"").as_deref(),
+            Some("worker-1")
+        );
         for text in [
             "[machine]\nname = \"Bad Name\"",
             "[machine]\nname = 1",
@@ -89,7 +121,10 @@ mod tests {
     fn a_second_root_hash_makes_both_worthless() {
         let one = format!("ro pratique.roothash={} quiet", "ab".repeat(32));
         assert_eq!(root_hash(&one), Some([0xAB; 32]));
-        assert_eq!(root_hash(&format!("{one} pratique.roothash={}", "cd".repeat(32))), None);
+        assert_eq!(
+            root_hash(&format!("{one} pratique.roothash={}", "cd".repeat(32))),
+            None
+        );
         assert_eq!(root_hash("pratique.roothash=abcd"), None);
     }
 

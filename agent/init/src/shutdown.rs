@@ -12,15 +12,27 @@ const MOST: usize = 100_000;
 /// The mount points at and below `roots` in the text of `/proc/self/mountinfo`, latest mounted first.
 pub fn unmount_order<'a>(mountinfo: &'a str, roots: &[&str]) -> Vec<String> {
     let target = |line: &'a str| line.split(' ').nth(4).map(unescaped);
-    let below = |path: &String| roots.iter().any(|root| path == root || path.starts_with(&format!("{root}/")));
-    let mut found: Vec<String> = mountinfo.lines().take(MOST).filter_map(target).filter(below).collect();
+    let below = |path: &String| {
+        roots
+            .iter()
+            .any(|root| path == root || path.starts_with(&format!("{root}/")))
+    };
+    let mut found: Vec<String> = mountinfo
+        .lines()
+        .take(MOST)
+        .filter_map(target)
+        .filter(below)
+        .collect();
     found.reverse();
     found
 }
 
 /// Undoes the octal escapes of mountinfo (blank, tab, line end, backslash).
 fn unescaped(text: &str) -> String {
-    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+    text.replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\012", "\n")
+        .replace("\\134", "\\")
 }
 
 /// Writes everything out, unmounts the state and ends the machine. Assumes that all processes are gone.
@@ -60,6 +72,9 @@ mod tests {
                     31 22 0:9 / /variant rw - tmpfs tmpfs rw\n\
                     32 30 0:8 / /var/lib/a\\040b rw - overlay overlay rw\n";
         assert_eq!(unmount_order(text, &["/var"]), ["/var/lib/a b", "/var"]);
-        assert_eq!(unmount_order("garbage\n\n1 2", &["/var"]), Vec::<String>::new());
+        assert_eq!(
+            unmount_order("garbage\n\n1 2", &["/var"]),
+            Vec::<String>::new()
+        );
     }
 }

@@ -23,7 +23,11 @@ pub enum SmbiosError {
 
 /// The configurations in one raw structure, normally none or one.
 pub fn configurations(raw: &[u8]) -> Result<Vec<Vec<u8>>, SmbiosError> {
-    strings(raw).iter().filter_map(|text| text.strip_prefix(PREFIX)).map(decode).collect()
+    strings(raw)
+        .iter()
+        .filter_map(|text| text.strip_prefix(PREFIX))
+        .map(decode)
+        .collect()
 }
 
 /// The strings behind the formatted part of a type 11 structure; none for another type or a cut structure.
@@ -31,7 +35,9 @@ fn strings(raw: &[u8]) -> Vec<&[u8]> {
     match raw {
         [OEM_STRINGS, length, ..] => {
             let tail = raw.get(usize::from(*length)..).unwrap_or_default();
-            tail.split(|byte| *byte == 0).take_while(|text| !text.is_empty()).collect()
+            tail.split(|byte| *byte == 0)
+                .take_while(|text| !text.is_empty())
+                .collect()
         }
         [..] => Vec::new(),
     }
@@ -41,8 +47,15 @@ fn decode(text: &[u8]) -> Result<Vec<u8>, SmbiosError> {
     if text.len() > MAX_BYTES.div_ceil(3) * 4 {
         return Err(SmbiosError::TooLong);
     }
-    let bytes = STANDARD.decode(text.trim_ascii()).ok().ok_or(SmbiosError::NotBase64)?;
-    if bytes.len() > MAX_BYTES { Err(SmbiosError::TooLong) } else { Ok(bytes) }
+    let bytes = STANDARD
+        .decode(text.trim_ascii())
+        .ok()
+        .ok_or(SmbiosError::NotBase64)?;
+    if bytes.len() > MAX_BYTES {
+        Err(SmbiosError::TooLong)
+    } else {
+        Ok(bytes)
+    }
 }
 
 #[cfg(test)]
@@ -62,7 +75,10 @@ mod tests {
 
     #[test]
     fn our_string_is_found_among_others() {
-        let raw = structure(&["io.systemd.credential:x=y", "io.pratique.config=dmVyc2lvbiA9IDE="]);
+        let raw = structure(&[
+            "io.systemd.credential:x=y",
+            "io.pratique.config=dmVyc2lvbiA9IDE=",
+        ]);
         assert_eq!(configurations(&raw), Ok(vec![b"version = 1".to_vec()]));
         assert_eq!(configurations(&structure(&["other"])), Ok(vec![]));
     }
@@ -75,9 +91,15 @@ mod tests {
 
     #[test]
     fn bad_and_oversized_strings_are_refused() {
-        assert_eq!(configurations(&structure(&["io.pratique.config=%%%"])), Err(SmbiosError::NotBase64));
+        assert_eq!(
+            configurations(&structure(&["io.pratique.config=%%%"])),
+            Err(SmbiosError::NotBase64)
+        );
         let long = format!("io.pratique.config={}", "A".repeat(100_000));
-        assert_eq!(configurations(&structure(&[&long])), Err(SmbiosError::TooLong));
+        assert_eq!(
+            configurations(&structure(&[&long])),
+            Err(SmbiosError::TooLong)
+        );
     }
 
     proptest! {

@@ -64,7 +64,9 @@ pub enum SourceError {
     )]
     None,
     /// The metadata service was asked and has nothing for this machine.
-    #[error("no configuration was found on the machine, and the metadata service of {0} has no user-data for it")]
+    #[error(
+        "no configuration was found on the machine, and the metadata service of {0} has no user-data for it"
+    )]
     NoUserData(&'static str),
     /// What answers in the metadata service's place is not to be used.
     #[error("what the metadata service of {0} answered can't be used (see the lines above)")]
@@ -103,14 +105,29 @@ pub fn find(console: &Console, service: Option<Platform>) -> Result<Found, Sourc
 
 /// The one configuration on the machine itself.
 fn local(in_cloud: bool) -> Result<Found, SourceError> {
-    let patience = if in_cloud { APPEAR_LIMIT_IN_CLOUD } else { APPEAR_LIMIT };
+    let patience = if in_cloud {
+        APPEAR_LIMIT_IN_CLOUD
+    } else {
+        APPEAR_LIMIT
+    };
     let strings = smbios_strings().map_err(SourceError::Smbios)?;
-    let mut there: Vec<Found> = strings.into_iter().map(|bytes| Found { label: "smbios", bytes }).collect();
+    let mut there: Vec<Found> = strings
+        .into_iter()
+        .map(|bytes| Found {
+            label: "smbios",
+            bytes,
+        })
+        .collect();
     there.extend(file_source("fw_cfg", FW_CFG)?);
     there.extend(file_source("image", IMAGE)?);
     // These are there from the start; a volume may still be on its way.
-    let limit = if there.is_empty() { patience } else { Duration::ZERO };
-    let volumes = disks::wait_for(limit, || Some(volumes()).filter(|all| !all.is_empty())).unwrap_or_default();
+    let limit = if there.is_empty() {
+        patience
+    } else {
+        Duration::ZERO
+    };
+    let volumes = disks::wait_for(limit, || Some(volumes()).filter(|all| !all.is_empty()))
+        .unwrap_or_default();
     decide(&volumes, there)?.map_or_else(|(device, kind)| read_volume(&device, kind), Ok)
 }
 
@@ -118,12 +135,17 @@ type Volume = (Device, Kind);
 
 /// The only source: a volume still to be read, or bytes that are there.
 fn decide(volumes: &[Volume], there: Vec<Found>) -> Result<Result<Found, Volume>, SourceError> {
-    let mut names: Vec<String> = volumes.iter().map(|(device, _)| format!("volume {}", device.node())).collect();
+    let mut names: Vec<String> = volumes
+        .iter()
+        .map(|(device, _)| format!("volume {}", device.node()))
+        .collect();
     names.extend(there.iter().map(|found| found.label.to_owned()));
     match (volumes, there.into_iter().next(), names.len()) {
         (_, _, 2..) => Err(SourceError::Several(names.join(", "))),
         ([volume, ..], _, _) => Ok(Err(volume.clone())),
-        ([], Some(found), _) if found.bytes.is_empty() => Err(SourceError::Unusable(found.label.to_owned(), "empty")),
+        ([], Some(found), _) if found.bytes.is_empty() => {
+            Err(SourceError::Unusable(found.label.to_owned(), "empty"))
+        }
         ([], Some(found), _) => Ok(Ok(found)),
         ([], None, _) => Err(SourceError::None),
     }
@@ -133,7 +155,9 @@ fn decide(volumes: &[Volume], there: Vec<Found>) -> Result<Result<Found, Volume>
 fn file_source(label: &'static str, path: &str) -> Result<Option<Found>, SourceError> {
     match read_file(path, label) {
         Ok(bytes) => Ok(Some(Found { label, bytes })),
-        Err(SourceError::Read(_, cause)) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(SourceError::Read(_, cause)) if cause.kind() == std::io::ErrorKind::NotFound => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }
@@ -144,8 +168,8 @@ fn smbios_strings() -> Result<Vec<Vec<u8>>, SmbiosError> {
     let mut all = Vec::new();
     for entry in ours.take(MOST_STRUCTURES) {
         let mut raw = Vec::new();
-        let read =
-            File::open(entry.path().join("raw")).and_then(|file| file.take(STRUCTURE_BYTES).read_to_end(&mut raw));
+        let read = File::open(entry.path().join("raw"))
+            .and_then(|file| file.take(STRUCTURE_BYTES).read_to_end(&mut raw));
         if read.is_ok() {
             all.append(&mut smbios::configurations(&raw)?);
         }
@@ -157,8 +181,10 @@ fn smbios_strings() -> Result<Vec<Vec<u8>>, SmbiosError> {
 fn volumes() -> Vec<Volume> {
     let mut found: Vec<Volume> = Vec::new();
     for device in disks::list() {
-        let part_of_found =
-            device.partition.is_some() && found.iter().any(|(whole, _)| device.name.starts_with(&whole.name));
+        let part_of_found = device.partition.is_some()
+            && found
+                .iter()
+                .any(|(whole, _)| device.name.starts_with(&whole.name));
         if let Some(kind) = probe(&device).filter(|_| !part_of_found) {
             found.push((device, kind));
         }
@@ -172,30 +198,44 @@ fn probe(device: &Device) -> Option<Kind> {
         let mut bytes = vec![0; length];
         file.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)
     };
-    let ours = |label: Option<String>| label.is_some_and(|label| label.eq_ignore_ascii_case(VOLUME_LABEL));
+    let ours =
+        |label: Option<String>| label.is_some_and(|label| label.eq_ignore_ascii_case(VOLUME_LABEL));
     if ours(read(0, 512).and_then(|sector| label::vfat(&sector))) {
         return Some(Kind::Vfat);
     }
-    ours(read(label::ISO_OFFSET, 2048).and_then(|sector| label::iso9660(&sector))).then_some(Kind::Iso9660)
+    ours(read(label::ISO_OFFSET, 2048).and_then(|sector| label::iso9660(&sector)))
+        .then_some(Kind::Iso9660)
 }
 
 fn read_volume(device: &Device, kind: Kind) -> Result<Found, SourceError> {
     let node = device.node();
     let at = |cause| SourceError::Mount(node.clone(), cause);
-    let limits = Limits { read_only: true, no_suid: true, no_dev: true, no_exec: true };
+    let limits = Limits {
+        read_only: true,
+        no_suid: true,
+        no_dev: true,
+        no_exec: true,
+    };
     directory(MOUNT_POINT, 0o700).map_err(at)?;
     mount(&node, MOUNT_POINT, kind.name(), limits, "").map_err(at)?;
     let bytes = read_file(&format!("{MOUNT_POINT}/{FILE}"), &node);
     unmount(MOUNT_POINT).map_err(at)?;
     drop(fs::remove_dir(MOUNT_POINT));
-    Ok(Found { label: "nocloud", bytes: bytes? })
+    Ok(Found {
+        label: "nocloud",
+        bytes: bytes?,
+    })
 }
 
 /// The bytes of a plain file, 1 to [`MAX_BYTES`]; `node` is its name in messages.
 pub(crate) fn read_file(path: &str, node: &str) -> Result<Vec<u8>, SourceError> {
     let read = |cause| SourceError::Read(node.to_owned(), cause);
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-    let file = File::options().read(true).custom_flags(flags).open(path).map_err(read)?;
+    let file = File::options()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)
+        .map_err(read)?;
     if !file.metadata().map_err(read)?.is_file() {
         return Err(SourceError::Unusable(node.to_owned(), "not a plain file"));
     }
@@ -216,18 +256,32 @@ mod tests {
     use crate::label::Kind;
 
     fn volume(name: &str) -> (Device, Kind) {
-        (Device { name: name.to_owned(), partition: None }, Kind::Vfat)
+        (
+            Device {
+                name: name.to_owned(),
+                partition: None,
+            },
+            Kind::Vfat,
+        )
     }
 
     fn there(label: &'static str) -> Found {
-        Found { label, bytes: b"x".to_vec() }
+        Found {
+            label,
+            bytes: b"x".to_vec(),
+        }
     }
 
     #[test]
     fn exactly_one_source_is_taken() {
-        assert!(matches!(decide(&[volume("vdb")], vec![]), Ok(Err((device, Kind::Vfat))) if device.name == "vdb"));
+        assert!(
+            matches!(decide(&[volume("vdb")], vec![]), Ok(Err((device, Kind::Vfat))) if device.name == "vdb")
+        );
         for label in ["smbios", "fw_cfg", "image"] {
-            assert_eq!(decide(&[], vec![there(label)]).expect("one source"), Ok(there(label)));
+            assert_eq!(
+                decide(&[], vec![there(label)]).expect("one source"),
+                Ok(there(label))
+            );
         }
     }
 
@@ -245,8 +299,14 @@ mod tests {
             let result = decide(&volumes, others);
             assert!(matches!(result, Err(SourceError::Several(_))), "{result:?}");
         }
-        let empty = Found { label: "fw_cfg", bytes: vec![] };
-        assert!(matches!(decide(&[], vec![empty]), Err(SourceError::Unusable(..))));
+        let empty = Found {
+            label: "fw_cfg",
+            bytes: vec![],
+        };
+        assert!(matches!(
+            decide(&[], vec![empty]),
+            Err(SourceError::Unusable(..))
+        ));
     }
 
     #[test]
@@ -255,10 +315,22 @@ mod tests {
         let path = |name: &str| folder.path().join(name).display().to_string();
         assert_eq!(file_source("image", &path("absent")).expect("none"), None);
         std::fs::write(path("good"), "x").expect("written");
-        assert_eq!(file_source("image", &path("good")).expect("one"), Some(there("image")));
-        for (name, bytes) in [("empty", vec![]), ("long", vec![b'x'; super::MAX_BYTES + 1])] {
+        assert_eq!(
+            file_source("image", &path("good")).expect("one"),
+            Some(there("image"))
+        );
+        for (name, bytes) in [
+            ("empty", vec![]),
+            ("long", vec![b'x'; super::MAX_BYTES + 1]),
+        ] {
             std::fs::write(path(name), bytes).expect("written");
-            assert!(matches!(file_source("image", &path(name)), Err(SourceError::Unusable(..))), "{name}");
+            assert!(
+                matches!(
+                    file_source("image", &path(name)),
+                    Err(SourceError::Unusable(..))
+                ),
+                "{name}"
+            );
         }
         std::fs::create_dir(path("folder")).expect("made");
         assert!(file_source("image", &path("folder")).is_err());
@@ -275,7 +347,10 @@ mod tests {
 
     #[test]
     fn content_never_shows_in_debug_text() {
-        let found = Found { label: "smbios", bytes: b"hunter2".to_vec() };
+        let found = Found {
+            label: "smbios",
+            bytes: b"hunter2".to_vec(),
+        };
         assert_eq!(format!("{found:?}"), "Found(smbios, 7 bytes)");
     }
 }

@@ -69,10 +69,16 @@ fn terminal_at(list: &Path, address: Address) -> Option<String> {
     };
     let is_it = |name: &String| {
         let text = std::fs::read_to_string(list.join(name).join(file)).unwrap_or_default();
-        let shown = text.trim().strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let shown = text
+            .trim()
+            .strip_prefix("0x")
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok());
         name.starts_with("tty") && shown == Some(at)
     };
-    let names = std::fs::read_dir(list).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let names = std::fs::read_dir(list)
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(is_it).min()
 }
 
@@ -93,13 +99,27 @@ mod tests {
     #[test]
     fn the_second_serial_port_of_a_server_is_found() {
         let named = parse(&table(1, 0x2F8, 7)).unwrap();
-        assert_eq!(named, Named { address: Address::Port(0x2F8), baud: Some(115_200) });
+        assert_eq!(
+            named,
+            Named {
+                address: Address::Port(0x2F8),
+                baud: Some(115_200)
+            }
+        );
         let list = tempfile::tempdir().unwrap();
-        for (name, port) in [("ttyS0", "0x3F8"), ("ttyS1", "0x2F8"), ("ttyS2", "0x0"), ("tty0", "")] {
+        for (name, port) in [
+            ("ttyS0", "0x3F8"),
+            ("ttyS1", "0x2F8"),
+            ("ttyS2", "0x0"),
+            ("tty0", ""),
+        ] {
             std::fs::create_dir(list.path().join(name)).unwrap();
             std::fs::write(list.path().join(name).join("port"), format!("{port}\n")).unwrap();
         }
-        assert_eq!(terminal_at(list.path(), named.address).as_deref(), Some("ttyS1"));
+        assert_eq!(
+            terminal_at(list.path(), named.address).as_deref(),
+            Some("ttyS1")
+        );
         assert_eq!(terminal_at(list.path(), Address::Memory(0x2F8)), None);
     }
 

@@ -22,8 +22,7 @@ use crate::{cloud, hardening, measure, modules, source, state};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MODULE_LIST: &str = "/usr/lib/pratique/modules";
-const KERNEL_CURE: &str =
-    "boot this image's own kernel file, unchanged; if it is, this is a fault of the image: report it";
+const KERNEL_CURE: &str = "boot this image's own kernel file, unchanged; if it is, this is a fault of the image: report it";
 
 /// A boot whose services gave up too often.
 #[derive(Debug, thiserror::Error)]
@@ -73,10 +72,15 @@ fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
 
 /// Mounts, modules, kernel settings, clock: what depends on nothing but the image.
 fn prepare(console: &Console) -> Result<Image, Fatal> {
-    let broken = |cause: agent_sys::Error| Fatal::retry("INIT", "a fault of this image: report it", cause);
+    let broken =
+        |cause: agent_sys::Error| Fatal::retry("INIT", "a fault of this image: report it", cause);
     warn(console, "PRIVATE", agent_sys::process::keep_private().err());
     warn(console, "MEMORY", agent_sys::power::stay_in_memory().err());
-    warn(console, "POWER", agent_sys::power::catch_ctrl_alt_del().err());
+    warn(
+        console,
+        "POWER",
+        agent_sys::power::catch_ctrl_alt_del().err(),
+    );
     // Before the modules: network cards take over what stands under `default` when they come.
     harden(console)?;
     for cause in modules::load_list(MODULE_LIST, "/") {
@@ -86,13 +90,20 @@ fn prepare(console: &Console) -> Result<Image, Fatal> {
     mounts::apply(&mounts::LATE).map_err(broken)?;
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let lockdown = hardening::prove(Path::new("/"), &command_line).map_err(not_held)?;
-    console.milestone(&format!("kernel settings hold, lockdown {}", lockdown.name()));
+    console.milestone(&format!(
+        "kernel settings hold, lockdown {}",
+        lockdown.name()
+    ));
     agent_sys::mount::share_all().map_err(broken)?;
     directory("/run/pratique", 0o700).map_err(broken)?;
     delegate_controllers();
     let image = Image::parse(&fs::read_to_string("/etc/pratique/image.toml").unwrap_or_default());
     if agent_sys::clock::unix_seconds() < image.build_time {
-        warn(console, "CLOCK", agent_sys::clock::set_unix_seconds(image.build_time).err());
+        warn(
+            console,
+            "CLOCK",
+            agent_sys::clock::set_unix_seconds(image.build_time).err(),
+        );
         console.milestone("clock set to the image's build time: it was before it");
     }
     Ok(image)
@@ -103,35 +114,55 @@ fn configure(console: &Console, image: &Image) -> Result<(), Fatal> {
     let service = agent_metadata::platform::choose(Setting::parse(&image.metadata), &cloud::dmi());
     let found = source::find(console, service).map_err(no_configuration)?;
     let name = settings::claimed_name(&found.bytes).unwrap_or_else(|| "localhost".to_owned());
-    warn(console, "NAME", agent_sys::power::set_host_name(&name).err());
+    warn(
+        console,
+        "NAME",
+        agent_sys::power::set_host_name(&name).err(),
+    );
     let measurement = measure::measure(&found)?;
     let digest = hex::encode(measurement.digest);
-    let how = if measurement.measured { "measured" } else { "not measured (no TPM 2.0)" };
-    console.milestone(&format!("config {how} source={} digest={digest}", found.label));
+    let how = if measurement.measured {
+        "measured"
+    } else {
+        "not measured (no TPM 2.0)"
+    };
+    console.milestone(&format!(
+        "config {how} source={} digest={digest}",
+        found.label
+    ));
     Ok(())
 }
 
 /// What to do about a configuration that was not found.
 fn no_configuration(cause: SourceError) -> Fatal {
     let cure = match cause {
-        SourceError::None => "attach a volume CIDATA with user-data, or set the SMBIOS string; then reboot",
-        SourceError::NoUserData(_) => "give the machine user-data in its cloud's console or API; then reboot",
+        SourceError::None => {
+            "attach a volume CIDATA with user-data, or set the SMBIOS string; then reboot"
+        }
+        SourceError::NoUserData(_) => {
+            "give the machine user-data in its cloud's console or API; then reboot"
+        }
         SourceError::Service(_) => "the line above says what to change; then reboot",
         SourceError::NoAnswer(_) | SourceError::Errand(..) => {
             return Fatal::retry("CONFIG", "trying again by a reboot in a minute", cause);
         }
         SourceError::Several(_) => "leave exactly one; then reboot",
-        SourceError::Mount(..) | SourceError::Read(..) | SourceError::Unusable(..) | SourceError::Smbios(_) => {
-            "provide one plain TOML of at most 64 KiB; then reboot"
-        }
+        SourceError::Mount(..)
+        | SourceError::Read(..)
+        | SourceError::Unusable(..)
+        | SourceError::Smbios(_) => "provide one plain TOML of at most 64 KiB; then reboot",
     };
     Fatal::hold("CONFIG", cure, cause)
 }
 
 /// The services of this image.
 fn table(image: &Image) -> Vec<Service> {
-    let mut all =
-        vec![service("containerd", &["--config", containerd::PATH, "--log-level", "warn"], -999, Terms::default())];
+    let mut all = vec![service(
+        "containerd",
+        &["--config", containerd::PATH, "--log-level", "warn"],
+        -999,
+        Terms::default(),
+    )];
     if image.role == "master" {
         let attestor = "/run/pratique/attestor.sock";
         let arguments = [
@@ -147,10 +178,25 @@ fn table(image: &Image) -> Vec<Service> {
         ];
         all.push(service("master", &arguments, -950, Terms::default()));
     }
-    let arguments =
-        ["run", "--config", measure::CONFIGURATION, "--data", "/var/lib/pratique/agent", "--run", "/run/pratique"];
+    let arguments = [
+        "run",
+        "--config",
+        measure::CONFIGURATION,
+        "--data",
+        "/var/lib/pratique/agent",
+        "--run",
+        "/run/pratique",
+    ];
     // It gives containers their grace by containerd, and a master's machine is a node of its own.
-    all.push(service("agent", &arguments, -950, Terms { may_end_machine: true, ends_first: true }));
+    all.push(service(
+        "agent",
+        &arguments,
+        -950,
+        Terms {
+            may_end_machine: true,
+            ends_first: true,
+        },
+    ));
     all
 }
 
@@ -159,7 +205,10 @@ fn service(name: &'static str, arguments: &[&str], oom_score: i16, terms: Terms)
     let made = fs::create_dir_all(&cgroup).is_ok();
     let program = Program {
         path: format!("/usr/bin/{name}"),
-        arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+        arguments: arguments
+            .iter()
+            .map(|argument| (*argument).to_owned())
+            .collect(),
         environment: vec![
             ("PATH".to_owned(), SEARCH_PATH.to_owned()),
             ("HOME".to_owned(), "/var/lib/pratique".to_owned()),
@@ -167,7 +216,11 @@ fn service(name: &'static str, arguments: &[&str], oom_score: i16, terms: Terms)
         cgroup: made.then_some(cgroup),
         oom_score,
     };
-    Service { name, program, terms }
+    Service {
+        name,
+        program,
+        terms,
+    }
 }
 
 /// Lets control groups below the root, and below init's own, use every controller that the kernel has.
@@ -177,7 +230,10 @@ fn delegate_controllers() {
         let all = fs::read_to_string(format!("{group}/cgroup.controllers")).unwrap_or_default();
         for controller in all.split_ascii_whitespace() {
             // One that can't be delegated is missed by who needs it, with a message of its own.
-            drop(fs::write(format!("{group}/cgroup.subtree_control"), format!("+{controller}")));
+            drop(fs::write(
+                format!("{group}/cgroup.subtree_control"),
+                format!("+{controller}"),
+            ));
         }
     }
 }
@@ -213,8 +269,14 @@ mod tests {
     #[test]
     fn only_a_master_image_runs_master() {
         let names = |role: &str| {
-            let image = Image { role: role.to_owned(), ..Image::default() };
-            table(&image).iter().map(|service| service.name).collect::<Vec<_>>()
+            let image = Image {
+                role: role.to_owned(),
+                ..Image::default()
+            };
+            table(&image)
+                .iter()
+                .map(|service| service.name)
+                .collect::<Vec<_>>()
         };
         assert_eq!(names("worker"), ["containerd", "agent"]);
         assert_eq!(names("master"), ["containerd", "master", "agent"]);

@@ -32,8 +32,9 @@ const UNFINISHED: &str = "pratique-state-new";
 /// Where the state is mounted.
 pub const TARGET: &str = "/var";
 /// "Linux filesystem data" of the Discoverable Partitions Specification.
-const LINUX_DATA: Guid =
-    Guid([0x0F, 0xC6, 0x3D, 0xAF, 0x84, 0x83, 0x47, 0x72, 0x8E, 0x79, 0x3D, 0x69, 0xD8, 0x47, 0x7D, 0xE4]);
+const LINUX_DATA: Guid = Guid([
+    0x0F, 0xC6, 0x3D, 0xAF, 0x84, 0x83, 0x47, 0x72, 0x8E, 0x79, 0x3D, 0x69, 0xD8, 0x47, 0x7D, 0xE4,
+]);
 /// Less can't hold one container image and the logs.
 const LEAST_BYTES: u64 = 256 << 20;
 const NODE_LIMIT: Duration = Duration::from_secs(10);
@@ -41,8 +42,7 @@ const MKE2FS: &str = "/usr/sbin/mke2fs";
 const MKE2FS_OUTPUT: usize = 2048;
 const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
 
-const CURE: &str =
-    "check the disk; its state can be made anew by writing the image again (what the machine stored is lost)";
+const CURE: &str = "check the disk; its state can be made anew by writing the image again (what the machine stored is lost)";
 const ROOM_CURE: &str = "enlarge the disk behind the image";
 
 /// Options of the mount on the disk, and in memory where the disk is left alone.
@@ -50,10 +50,18 @@ const DISK: &str = "errors=remount-ro";
 const MEMORY: &str = "mode=755,size=40%";
 /// What the state's file system allows: nothing on it is executed, is a device, or gives rights. Containers' root file
 /// systems are overlays over parts of it, mounts of their own with their own limits.
-const LIMITS: Limits = Limits { read_only: false, no_suid: true, no_dev: true, no_exec: true };
+const LIMITS: Limits = Limits {
+    read_only: false,
+    no_suid: true,
+    no_dev: true,
+    no_exec: true,
+};
 /// Pods' volumes: a pod may execute what it wrote there, as everywhere in Kubernetes. The host's programs name nothing there.
 const VOLUMES: &str = "/var/lib/kubelet/pods";
-const VOLUME_LIMITS: Limits = Limits { no_exec: false, ..LIMITS };
+const VOLUME_LIMITS: Limits = Limits {
+    no_exec: false,
+    ..LIMITS
+};
 
 /// Directories of the state, with their modes.
 const DIRECTORIES: [(&str, u32); 11] = [
@@ -122,23 +130,45 @@ pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(),
 
 fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), Fatal> {
     let place = place(root_hash).map_err(fatal)?;
-    let asked = unlock::ask(console, &place.device.node(), &place.root.hashes.node(), place.fresh).map_err(later)?;
+    let asked = unlock::ask(
+        console,
+        &place.device.node(),
+        &place.root.hashes.node(),
+        place.fresh,
+    )
+    .map_err(later)?;
     let report = asked.report.clone();
     let recorded = record(&report, &place.device.node());
     match &report {
-        Report::Opened { key, generation, renewals } => {
+        Report::Opened {
+            key,
+            generation,
+            renewals,
+        } => {
             let node = decrypt(&place, key)?;
             if let Err(cause) = mounted(&node, "ext4", DISK) {
                 // The agent writes the next generation's header before it ends; the mark goes over it.
                 drop(asked.finish(console, None));
                 return Err(damaged(&place, master, cause));
             }
-            if let Err(cause) = asked.finish(console, Some(Answer { admitted: admitted() })) {
+            if let Err(cause) = asked.finish(
+                console,
+                Some(Answer {
+                    admitted: admitted(),
+                }),
+            ) {
                 console.line(&Fatal::warning("STATE", cause));
             }
-            console.milestone(&format!("state opened generation={generation} renewals={renewals}"));
+            console.milestone(&format!(
+                "state opened generation={generation} renewals={renewals}"
+            ));
         }
-        Report::Made { key, recovery, reason, renewals } => {
+        Report::Made {
+            key,
+            recovery,
+            reason,
+            renewals,
+        } => {
             asked.finish(console, None).map_err(later)?;
             formatted(&place, key, Some(recovery))?;
             console.line(&made(*reason, *renewals));
@@ -154,14 +184,17 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), F
         Report::Temporary { key, reason } => {
             asked.finish(console, None).map_err(later)?;
             formatted(&place, key, None)?;
-            console.line(&format!("pratique: WARNING STATE: what is stored lasts as long as this boot: {reason}"));
+            console.line(&format!(
+                "pratique: WARNING STATE: what is stored lasts as long as this boot: {reason}"
+            ));
         }
         Report::Refused { reason } => {
             asked.finish(console, None).map_err(later)?;
             return Err(Fatal::hold("STATE", MASTER_CURE, Refused(*reason)));
         }
     }
-    std::fs::write(RECORD, recorded).map_err(|cause| fatal(StateError::Write(RECORD.to_owned(), cause)))
+    std::fs::write(RECORD, recorded)
+        .map_err(|cause| fatal(StateError::Write(RECORD.to_owned(), cause)))
 }
 
 /// Whether a boot that may not open the state leaves it alone, `fresh` being that there is none yet. Somebody started the
@@ -171,7 +204,11 @@ fn keeps_the_disk(reason: Reason, fresh: bool) -> bool {
 }
 
 fn fatal(cause: StateError) -> Fatal {
-    let cure = if matches!(cause, StateError::Table(..)) { ROOM_CURE } else { CURE };
+    let cure = if matches!(cause, StateError::Table(..)) {
+        ROOM_CURE
+    } else {
+        CURE
+    };
     Fatal::hold("STATE", cure, cause)
 }
 
@@ -197,8 +234,14 @@ fn made(reason: Reason, renewals: u32) -> String {
 /// One line of JSON for the agent. It holds no key.
 fn record(report: &Report, partition: &str) -> String {
     let (outcome, reason, renewals, generation) = match report {
-        Report::Opened { generation, renewals, .. } => ("opened", String::new(), *renewals, *generation),
-        Report::Made { reason, renewals, .. } => ("made", reason.word(), *renewals, 1),
+        Report::Opened {
+            generation,
+            renewals,
+            ..
+        } => ("opened", String::new(), *renewals, *generation),
+        Report::Made {
+            reason, renewals, ..
+        } => ("made", reason.word(), *renewals, 1),
         Report::Temporary { reason, .. } => ("temporary", reason.word(), 0, 0),
         Report::Refused { reason } => ("refused", reason.word(), 0, 0),
     };
@@ -211,20 +254,28 @@ fn record(report: &Report, partition: &str) -> String {
 fn admitted() -> u64 {
     let mut text = String::new();
     let read = File::open(ADMITTED).and_then(|file| file.take(32).read_to_string(&mut text));
-    read.ok().and_then(|_| text.trim().parse().ok()).unwrap_or(0)
+    read.ok()
+        .and_then(|_| text.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Finds the partition, or adds it to the table.
 fn place(root_hash: &[u8; 32]) -> Result<Place, StateError> {
     let mut root = disks::with_root(root_hash).ok_or(StateError::NoDisk)?;
-    let named = |root: &RootDisk, name: &str| root.table.partitions().find(|part| part.name == name);
+    let named =
+        |root: &RootDisk, name: &str| root.table.partitions().find(|part| part.name == name);
     let (part, fresh) = match (named(&root, LABEL), named(&root, UNFINISHED)) {
         (Some(part), _) => (part, false),
         (None, Some(part)) => (part, true),
         (None, None) => (add(&mut root)?, true),
     };
     let device = node(&root.disk, part.number)?;
-    Ok(Place { root, part, device, fresh })
+    Ok(Place {
+        root,
+        part,
+        device,
+        fresh,
+    })
 }
 
 fn decrypt(place: &Place, key: &VolumeKey) -> Result<String, Fatal> {
@@ -241,14 +292,18 @@ fn decrypt(place: &Place, key: &VolumeKey) -> Result<String, Fatal> {
 
 fn mounted(node: &str, kind: &str, options: &str) -> Result<(), agent_sys::Error> {
     mount(node, TARGET, kind, LIMITS, options)?;
-    DIRECTORIES.iter().try_for_each(|(path, mode)| directory(path, *mode))?;
+    DIRECTORIES
+        .iter()
+        .try_for_each(|(path, mode)| directory(path, *mode))?;
     mount_again(VOLUMES, VOLUME_LIMITS)
 }
 
 /// Makes the file system of a volume, mounts it, and says so on the disk. Without a recovery key nothing keeps the volume's
 /// key either: the label stays what it was.
 fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> Result<(), Fatal> {
-    let Place { root, part, fresh, .. } = place;
+    let Place {
+        root, part, fresh, ..
+    } = place;
     if !fresh && recovery.is_some() {
         write(&root.disk, &root.table.renamed(part.number, UNFINISHED)).map_err(fatal)?;
     }
@@ -263,7 +318,11 @@ fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> 
 }
 
 fn keep(recovery: &WrappingKey) -> std::io::Result<()> {
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(RECOVERY)?;
+    let mut file = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(RECOVERY)?;
     file.write_all(zeroize::Zeroizing::new(hex::encode(recovery.as_slice())).as_bytes())?;
     file.sync_all()
 }
@@ -275,10 +334,15 @@ fn damaged(place: &Place, master: bool, cause: agent_sys::Error) -> Fatal {
     }
     let mut mark = DAMAGED.to_vec();
     mark.resize(SIZE, 0);
-    let marked = File::options().write(true).open(place.device.node()).and_then(|file| {
-        COPIES.iter().try_for_each(|offset| file.write_all_at(&mark, *offset))?;
-        file.sync_all()
-    });
+    let marked = File::options()
+        .write(true)
+        .open(place.device.node())
+        .and_then(|file| {
+            COPIES
+                .iter()
+                .try_for_each(|offset| file.write_all_at(&mark, *offset))?;
+            file.sync_all()
+        });
     match marked {
         Ok(()) => Fatal::retry("STATE", RENEWED, cause),
         Err(_) => Fatal::hold("STATE", CURE, cause),
@@ -288,8 +352,16 @@ fn damaged(place: &Place, master: bool, cause: agent_sys::Error) -> Fatal {
 /// Adds the partition, not finished yet, to the disk's table and tells the kernel.
 fn add(root: &mut RootDisk) -> Result<Partition, StateError> {
     let name = root.disk.node();
-    let wanted = Wanted { kind: LINUX_DATA, id: random_guid(&name)?, name: UNFINISHED, least_bytes: LEAST_BYTES };
-    let (table, part) = root.table.with(&wanted).map_err(|cause| StateError::Table(name.clone(), cause))?;
+    let wanted = Wanted {
+        kind: LINUX_DATA,
+        id: random_guid(&name)?,
+        name: UNFINISHED,
+        least_bytes: LEAST_BYTES,
+    };
+    let (table, part) = root
+        .table
+        .with(&wanted)
+        .map_err(|cause| StateError::Table(name.clone(), cause))?;
     let disk = write(&root.disk, &table)?;
     let sector = agent_sys::block::sector_bytes(&disk, &name).map_or(512, u64::from);
     let length = (part.last - part.first + 1) * sector;
@@ -301,9 +373,15 @@ fn add(root: &mut RootDisk) -> Result<Partition, StateError> {
 
 fn write(disk: &Device, table: &Table) -> Result<File, StateError> {
     let name = disk.node();
-    let writes = table.writes().map_err(|cause| StateError::Table(name.clone(), cause))?;
+    let writes = table
+        .writes()
+        .map_err(|cause| StateError::Table(name.clone(), cause))?;
     let write = |cause| StateError::Write(name.clone(), cause);
-    let file = File::options().read(true).write(true).open(&name).map_err(write)?;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(&name)
+        .map_err(write)?;
     disks::write(&file, &writes).map_err(write)?;
     Ok(file)
 }
@@ -329,7 +407,10 @@ fn format(node: &str) -> Result<(), StateError> {
     let (ended, output) = run(MKE2FS, &arguments, MKE2FS_OUTPUT)
         .map_err(|cause| StateError::Write(node.to_owned(), std::io::Error::other(cause)))?;
     if ended != Ended::Code(0) {
-        let text = String::from_utf8_lossy(&output).lines().collect::<Vec<_>>().join(" / ");
+        let text = String::from_utf8_lossy(&output)
+            .lines()
+            .collect::<Vec<_>>()
+            .join(" / ");
         return Err(StateError::Format(node.to_owned(), ended, text));
     }
     Ok(())
@@ -337,7 +418,10 @@ fn format(node: &str) -> Result<(), StateError> {
 
 fn node(disk: &Device, number: u32) -> Result<Device, StateError> {
     let found = disks::wait_for(NODE_LIMIT, || disks::partition(disk, number));
-    found.ok_or_else(|| StateError::NoNode { disk: disk.node(), number })
+    found.ok_or_else(|| StateError::NoNode {
+        disk: disk.node(),
+        number,
+    })
 }
 
 fn random_guid(disk: &str) -> Result<Guid, StateError> {
@@ -358,14 +442,23 @@ mod tests {
             assert!(keeps_the_disk(reason, false), "{reason}");
             assert!(!keeps_the_disk(reason, true), "{reason}: there is none yet");
         }
-        assert!(!keeps_the_disk(Reason::NoTpm, false), "nothing will open it again");
+        assert!(
+            !keeps_the_disk(Reason::NoTpm, false),
+            "nothing will open it again"
+        );
     }
 
     #[test]
     fn the_record_says_what_was_made_and_no_key() {
         let key = Zeroizing::new([0xAB; 64]);
-        let report = Report::Made { key, recovery: Zeroizing::new([0xAB; 32]), reason: Reason::OlderCopy, renewals: 2 };
-        let expected = "{\"outcome\":\"made\",\"reason\":\"OlderCopy\",\"renewals\":2,\"generation\":1,";
+        let report = Report::Made {
+            key,
+            recovery: Zeroizing::new([0xAB; 32]),
+            reason: Reason::OlderCopy,
+            renewals: 2,
+        };
+        let expected =
+            "{\"outcome\":\"made\",\"reason\":\"OlderCopy\",\"renewals\":2,\"generation\":1,";
         let text = record(&report, "/dev/vda6");
         assert_eq!(text, format!("{expected}\"partition\":\"/dev/vda6\"}}\n"));
     }
@@ -374,6 +467,9 @@ mod tests {
     fn a_first_start_is_no_warning_and_a_renewal_is_one() {
         assert!(!made(Reason::FirstStart, 0).contains("WARNING"));
         let line = made(Reason::OtherKey, 3);
-        assert!(line.starts_with("pratique: WARNING STATE: ") && line.contains("for the 3. time"), "{line}");
+        assert!(
+            line.starts_with("pratique: WARNING STATE: ") && line.contains("for the 3. time"),
+            "{line}"
+        );
     }
 }

@@ -106,10 +106,22 @@ struct Service {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    Serving { all_since: Option<Duration>, healthy: bool },
-    AskingFirst { end: End, until: Duration },
-    AskingServices { end: Option<End>, until: Duration },
-    AskingAll { end: Option<End>, until: Duration },
+    Serving {
+        all_since: Option<Duration>,
+        healthy: bool,
+    },
+    AskingFirst {
+        end: End,
+        until: Duration,
+    },
+    AskingServices {
+        end: Option<End>,
+        until: Duration,
+    },
+    AskingAll {
+        end: Option<End>,
+        until: Duration,
+    },
     Held,
     Over,
 }
@@ -135,8 +147,22 @@ impl Supervisor {
         };
         let services: Vec<Service> = services.iter().map(service).collect();
         let effects = (0..services.len()).map(Effect::Start).collect();
-        let phase = if services.is_empty() { Phase::Held } else { Phase::Serving { all_since: None, healthy: false } };
-        (Self { services, phase, told_started: false }, effects)
+        let phase = if services.is_empty() {
+            Phase::Held
+        } else {
+            Phase::Serving {
+                all_since: None,
+                healthy: false,
+            }
+        };
+        (
+            Self {
+                services,
+                phase,
+                told_started: false,
+            },
+            effects,
+        )
     }
 
     /// Takes one event at `now` (any clock that doesn't go back) and says what to do, in order.
@@ -156,15 +182,20 @@ impl Supervisor {
     pub fn deadline(&self) -> Option<Duration> {
         match self.phase {
             Phase::Serving { all_since, healthy } => {
-                let restart = self.services.iter().filter_map(|service| match service.life {
-                    Life::Waiting { until } => Some(until),
-                    Life::Starting | Life::Running { .. } | Life::Stopped => None,
-                });
-                restart.chain(all_since.filter(|_| !healthy).map(|since| since + HEALTHY)).min()
+                let restart = self
+                    .services
+                    .iter()
+                    .filter_map(|service| match service.life {
+                        Life::Waiting { until } => Some(until),
+                        Life::Starting | Life::Running { .. } | Life::Stopped => None,
+                    });
+                restart
+                    .chain(all_since.filter(|_| !healthy).map(|since| since + HEALTHY))
+                    .min()
             }
-            Phase::AskingFirst { until, .. } | Phase::AskingServices { until, .. } | Phase::AskingAll { until, .. } => {
-                Some(until)
-            }
+            Phase::AskingFirst { until, .. }
+            | Phase::AskingServices { until, .. }
+            | Phase::AskingAll { until, .. } => Some(until),
             Phase::Held | Phase::Over => None,
         }
     }
@@ -175,7 +206,9 @@ impl Supervisor {
     }
 
     fn started(&mut self, now: Duration, index: usize, pid: i32) -> Vec<Effect> {
-        let Some(service) = self.services.get_mut(index) else { return Vec::new() };
+        let Some(service) = self.services.get_mut(index) else {
+            return Vec::new();
+        };
         service.life = Life::Running { pid, since: now };
         service.was_started = true;
         let ends_first = service.terms.ends_first;
@@ -183,7 +216,10 @@ impl Supervisor {
             Phase::Serving { .. } | Phase::Held => {}
             // The others are asked when those have ended.
             Phase::AskingFirst { .. } if !ends_first => return Vec::new(),
-            Phase::AskingFirst { .. } | Phase::AskingServices { .. } | Phase::AskingAll { .. } | Phase::Over => {
+            Phase::AskingFirst { .. }
+            | Phase::AskingServices { .. }
+            | Phase::AskingAll { .. }
+            | Phase::Over => {
                 return vec![Effect::Ask(pid)];
             }
         }
@@ -194,7 +230,10 @@ impl Supervisor {
     }
 
     fn note_health(&mut self, now: Duration) {
-        let all = self.services.iter().all(|service| matches!(service.life, Life::Running { .. }));
+        let all = self
+            .services
+            .iter()
+            .all(|service| matches!(service.life, Life::Running { .. }));
         if let Phase::Serving { all_since, .. } = &mut self.phase {
             *all_since = all.then_some(all_since.unwrap_or(now));
         }
@@ -210,7 +249,9 @@ impl Supervisor {
 
     fn died(&mut self, now: Duration, index: usize, how: Ended) -> Vec<Effect> {
         let ending = self.is_ending();
-        let Some(service) = self.services.get_mut(index) else { return Vec::new() };
+        let Some(service) = self.services.get_mut(index) else {
+            return Vec::new();
+        };
         if ending {
             service.life = Life::Stopped;
             return self.all_stopped(now);
@@ -224,10 +265,13 @@ impl Supervisor {
             }
             Ended::Code(_) | Ended::Signal(_) => {}
         }
-        if matches!(service.life, Life::Running { since, .. } if now.saturating_sub(since) >= GOOD_LIFE) {
+        if matches!(service.life, Life::Running { since, .. } if now.saturating_sub(since) >= GOOD_LIFE)
+        {
             service.pause = FIRST_PAUSE;
         }
-        service.deaths.retain(|death| now.saturating_sub(*death) < WINDOW);
+        service
+            .deaths
+            .retain(|death| now.saturating_sub(*death) < WINDOW);
         service.deaths.push(now);
         if service.deaths.len() >= DEATHS {
             let mut effects = vec![Effect::GaveUp(index)];
@@ -262,11 +306,16 @@ impl Supervisor {
         let mut effects: Vec<Effect> = end.map(Effect::TellEnd).into_iter().collect();
         match &mut self.phase {
             Phase::Serving { .. } | Phase::Held => {}
-            Phase::AskingServices { end: planned, .. } | Phase::AskingAll { end: planned, .. } if planned.is_none() => {
+            Phase::AskingServices { end: planned, .. } | Phase::AskingAll { end: planned, .. }
+                if planned.is_none() =>
+            {
                 *planned = end;
                 return effects;
             }
-            Phase::AskingFirst { .. } | Phase::AskingServices { .. } | Phase::AskingAll { .. } | Phase::Over => {
+            Phase::AskingFirst { .. }
+            | Phase::AskingServices { .. }
+            | Phase::AskingAll { .. }
+            | Phase::Over => {
                 return Vec::new();
             }
         }
@@ -277,7 +326,10 @@ impl Supervisor {
         }
         let mut next = match end {
             Some(end) => {
-                self.phase = Phase::AskingFirst { end, until: now + ASK_FIRST };
+                self.phase = Phase::AskingFirst {
+                    end,
+                    until: now + ASK_FIRST,
+                };
                 self.ask(|terms| terms.ends_first)
             }
             None => self.ask_services(now, None),
@@ -298,7 +350,10 @@ impl Supervisor {
     }
 
     fn ask_services(&mut self, now: Duration, end: Option<End>) -> Vec<Effect> {
-        self.phase = Phase::AskingServices { end, until: now + ASK_SERVICES };
+        self.phase = Phase::AskingServices {
+            end,
+            until: now + ASK_SERVICES,
+        };
         self.ask(|_| true)
     }
 
@@ -307,13 +362,19 @@ impl Supervisor {
         let stopped = |service: &Service| service.life == Life::Stopped;
         match self.phase {
             Phase::AskingFirst { end, .. }
-                if self.services.iter().filter(|service| service.terms.ends_first).all(stopped) =>
+                if self
+                    .services
+                    .iter()
+                    .filter(|service| service.terms.ends_first)
+                    .all(stopped) =>
             {
                 let mut effects = self.ask_services(now, Some(end));
                 effects.append(&mut self.all_stopped(now));
                 effects
             }
-            Phase::AskingServices { end, .. } if self.services.iter().all(stopped) => self.ask_all(now, end),
+            Phase::AskingServices { end, .. } if self.services.iter().all(stopped) => {
+                self.ask_all(now, end)
+            }
             Phase::AskingFirst { .. }
             | Phase::AskingServices { .. }
             | Phase::Serving { .. }
@@ -324,7 +385,10 @@ impl Supervisor {
     }
 
     fn ask_all(&mut self, now: Duration, end: Option<End>) -> Vec<Effect> {
-        self.phase = Phase::AskingAll { end, until: now + ASK_ALL };
+        self.phase = Phase::AskingAll {
+            end,
+            until: now + ASK_ALL,
+        };
         vec![Effect::AskAll]
     }
 
@@ -340,7 +404,11 @@ impl Supervisor {
     }
 
     fn finish(&mut self, end: Option<End>) -> Vec<Effect> {
-        self.phase = if end.is_some() { Phase::Over } else { Phase::Held };
+        self.phase = if end.is_some() {
+            Phase::Over
+        } else {
+            Phase::Held
+        };
         self.services.clear();
         end.map(Effect::Finish).into_iter().collect()
     }
@@ -350,7 +418,10 @@ impl Supervisor {
             Phase::Serving { all_since, healthy } => {
                 let mut effects = Vec::new();
                 if !healthy && all_since.is_some_and(|since| now.saturating_sub(since) >= HEALTHY) {
-                    self.phase = Phase::Serving { all_since, healthy: true };
+                    self.phase = Phase::Serving {
+                        all_since,
+                        healthy: true,
+                    };
                     effects.push(Effect::Healthy);
                 }
                 for (index, service) in self.services.iter_mut().enumerate() {

@@ -7,11 +7,23 @@ use agent_sys::power::End;
 use agent_sys::process::Ended;
 use proptest::prelude::*;
 
-use super::{ASK_ALL, ASK_FIRST, ASK_SERVICES, DEATHS, Effect, Event, HEALTHY, LONGEST_PAUSE, Supervisor, Terms};
+use super::{
+    ASK_ALL, ASK_FIRST, ASK_SERVICES, DEATHS, Effect, Event, HEALTHY, LONGEST_PAUSE, Supervisor,
+    Terms,
+};
 
-const PLAIN: Terms = Terms { may_end_machine: false, ends_first: false };
-const TRUSTED: Terms = Terms { may_end_machine: true, ..PLAIN };
-const AGENT: Terms = Terms { ends_first: true, ..TRUSTED };
+const PLAIN: Terms = Terms {
+    may_end_machine: false,
+    ends_first: false,
+};
+const TRUSTED: Terms = Terms {
+    may_end_machine: true,
+    ..PLAIN
+};
+const AGENT: Terms = Terms {
+    ends_first: true,
+    ..TRUSTED
+};
 
 fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -30,7 +42,10 @@ fn running(count: usize) -> Supervisor {
 fn the_start_is_told_once_all_have_started() {
     let (mut supervisor, _) = Supervisor::new(&[PLAIN, TRUSTED]);
     assert_eq!(supervisor.step(at(0), Event::Started(0, 10)), []);
-    assert_eq!(supervisor.step(at(0), Event::Started(1, 11)), [Effect::TellStarted]);
+    assert_eq!(
+        supervisor.step(at(0), Event::Started(1, 11)),
+        [Effect::TellStarted]
+    );
 }
 
 #[test]
@@ -61,7 +76,14 @@ fn a_service_that_cannot_be_kept_alive_ends_in_a_counted_reboot() {
         supervisor.step(at(now), Event::Started(0, pid));
         let effects = supervisor.step(at(now), Event::Ended(pid, Ended::Code(1)));
         if death == DEATHS {
-            assert_eq!(effects, [Effect::GaveUp(0), Effect::TellEnd(End::Reboot), Effect::Ask(101)]);
+            assert_eq!(
+                effects,
+                [
+                    Effect::GaveUp(0),
+                    Effect::TellEnd(End::Reboot),
+                    Effect::Ask(101)
+                ]
+            );
         } else {
             now += 30;
             assert_eq!(supervisor.step(at(now), Event::Tick), [Effect::Start(0)]);
@@ -74,12 +96,28 @@ fn a_service_that_cannot_be_kept_alive_ends_in_a_counted_reboot() {
 fn an_end_asks_services_then_all_then_forces() {
     let mut supervisor = running(2);
     let effects = supervisor.step(at(5), Event::Asked(End::PowerOff));
-    assert_eq!(effects, [Effect::TellEnd(End::PowerOff), Effect::Ask(100), Effect::Ask(101)]);
-    assert_eq!(supervisor.step(at(6), Event::Ended(100, Ended::Code(0))), []);
+    assert_eq!(
+        effects,
+        [
+            Effect::TellEnd(End::PowerOff),
+            Effect::Ask(100),
+            Effect::Ask(101)
+        ]
+    );
+    assert_eq!(
+        supervisor.step(at(6), Event::Ended(100, Ended::Code(0))),
+        []
+    );
     assert_eq!(supervisor.deadline(), Some(at(5) + ASK_SERVICES));
-    assert_eq!(supervisor.step(at(5) + ASK_SERVICES, Event::Tick), [Effect::AskAll]);
+    assert_eq!(
+        supervisor.step(at(5) + ASK_SERVICES, Event::Tick),
+        [Effect::AskAll]
+    );
     let late = at(5) + ASK_SERVICES + ASK_ALL;
-    assert_eq!(supervisor.step(late, Event::Tick), [Effect::ForceAll, Effect::Finish(End::PowerOff)]);
+    assert_eq!(
+        supervisor.step(late, Event::Tick),
+        [Effect::ForceAll, Effect::Finish(End::PowerOff)]
+    );
     assert_eq!(supervisor.step(late, Event::Asked(End::Reboot)), []);
 }
 
@@ -98,10 +136,23 @@ fn containerd_is_asked_when_the_agent_has_ended_the_containers() {
     assert_eq!(asked, [Effect::TellEnd(End::PowerOff), Effect::Ask(101)]);
     assert_eq!(supervisor.deadline(), Some(at(5) + ASK_FIRST));
     assert_eq!(supervisor.step(at(60), Event::Tick), []);
-    assert_eq!(supervisor.step(at(60), Event::Asked(End::Reboot)), [], "the end that was asked for first counts");
-    assert_eq!(supervisor.step(at(61), Event::Ended(101, Ended::Code(0))), [Effect::Ask(100)]);
-    assert_eq!(supervisor.step(at(62), Event::Ended(100, Ended::Code(0))), [Effect::AskAll]);
-    assert_eq!(supervisor.step(at(62), Event::Alone), [Effect::Finish(End::PowerOff)]);
+    assert_eq!(
+        supervisor.step(at(60), Event::Asked(End::Reboot)),
+        [],
+        "the end that was asked for first counts"
+    );
+    assert_eq!(
+        supervisor.step(at(61), Event::Ended(101, Ended::Code(0))),
+        [Effect::Ask(100)]
+    );
+    assert_eq!(
+        supervisor.step(at(62), Event::Ended(100, Ended::Code(0))),
+        [Effect::AskAll]
+    );
+    assert_eq!(
+        supervisor.step(at(62), Event::Alone),
+        [Effect::Finish(End::PowerOff)]
+    );
 }
 
 #[test]
@@ -109,22 +160,37 @@ fn an_agent_that_does_not_end_in_its_time_holds_nothing_up() {
     let mut supervisor = machine();
     supervisor.step(at(5), Event::Asked(End::Reboot));
     let late = at(5) + ASK_FIRST;
-    assert_eq!(supervisor.step(late, Event::Tick), [Effect::Ask(100), Effect::Ask(101)]);
-    assert_eq!(supervisor.step(late + ASK_SERVICES, Event::Tick), [Effect::AskAll]);
+    assert_eq!(
+        supervisor.step(late, Event::Tick),
+        [Effect::Ask(100), Effect::Ask(101)]
+    );
+    assert_eq!(
+        supervisor.step(late + ASK_SERVICES, Event::Tick),
+        [Effect::AskAll]
+    );
 }
 
 #[test]
 fn nobody_is_waited_for_first_on_a_corrupted_root() {
     let asked = machine().step(at(5), Event::Corrupted);
-    assert_eq!(asked, [Effect::TellCorrupted, Effect::Ask(100), Effect::Ask(101)]);
+    assert_eq!(
+        asked,
+        [Effect::TellCorrupted, Effect::Ask(100), Effect::Ask(101)]
+    );
 }
 
 #[test]
 fn an_end_is_quick_when_everybody_obeys() {
     let mut supervisor = running(1);
     supervisor.step(at(5), Event::Asked(End::Reboot));
-    assert_eq!(supervisor.step(at(6), Event::Ended(100, Ended::Code(0))), [Effect::AskAll]);
-    assert_eq!(supervisor.step(at(6), Event::Alone), [Effect::Finish(End::Reboot)]);
+    assert_eq!(
+        supervisor.step(at(6), Event::Ended(100, Ended::Code(0))),
+        [Effect::AskAll]
+    );
+    assert_eq!(
+        supervisor.step(at(6), Event::Alone),
+        [Effect::Finish(End::Reboot)]
+    );
 }
 
 #[test]
@@ -141,13 +207,22 @@ fn only_a_trusted_exit_code_ends_the_machine() {
 #[test]
 fn corruption_stops_all_and_holds_until_somebody_asks() {
     let mut supervisor = running(1);
-    assert_eq!(supervisor.step(at(1), Event::Corrupted), [Effect::TellCorrupted, Effect::Ask(100)]);
-    assert_eq!(supervisor.step(at(2), Event::Ended(100, Ended::Code(0))), [Effect::AskAll]);
+    assert_eq!(
+        supervisor.step(at(1), Event::Corrupted),
+        [Effect::TellCorrupted, Effect::Ask(100)]
+    );
+    assert_eq!(
+        supervisor.step(at(2), Event::Ended(100, Ended::Code(0))),
+        [Effect::AskAll]
+    );
     assert_eq!(supervisor.step(at(2), Event::Alone), []);
     assert_eq!(supervisor.step(at(9), Event::Corrupted), []);
     let effects = supervisor.step(at(9), Event::Asked(End::PowerOff));
     assert_eq!(effects, [Effect::TellEnd(End::PowerOff), Effect::AskAll]);
-    assert_eq!(supervisor.step(at(9), Event::Alone), [Effect::Finish(End::PowerOff)]);
+    assert_eq!(
+        supervisor.step(at(9), Event::Alone),
+        [Effect::Finish(End::PowerOff)]
+    );
 }
 
 #[test]
@@ -161,7 +236,10 @@ fn ten_minutes_with_all_alive_are_a_healthy_boot_once() {
 
 fn any_event() -> impl Strategy<Value = Event> {
     let end = prop_oneof![Just(End::Reboot), Just(End::PowerOff)];
-    let how = prop_oneof![(0..110).prop_map(Ended::Code), (1..20).prop_map(Ended::Signal)];
+    let how = prop_oneof![
+        (0..110).prop_map(Ended::Code),
+        (1..20).prop_map(Ended::Signal)
+    ];
     prop_oneof![
         8 => (0_i32..40, how).prop_map(|(pid, how)| Event::Ended(pid, how)),
         1 => end.prop_map(Event::Asked),
@@ -213,11 +291,17 @@ struct World {
 impl World {
     fn apply(&mut self, supervisor: &mut Supervisor, now: Duration, effects: Vec<Effect>) {
         for effect in effects {
-            assert_eq!(self.finishes, 0, "nothing comes after the finish, but {effect:?} did");
+            assert_eq!(
+                self.finishes, 0,
+                "nothing comes after the finish, but {effect:?} did"
+            );
             match effect {
                 Effect::Start(index) => {
                     assert!(!self.ending, "nothing starts once the end began");
-                    assert!(self.alive.iter().all(|(own, _)| *own != index), "service {index} runs already");
+                    assert!(
+                        self.alive.iter().all(|(own, _)| *own != index),
+                        "service {index} runs already"
+                    );
                     self.next = (self.next + 1) % 40;
                     self.alive.insert((index, self.next));
                     let effects = supervisor.step(now, Event::Started(index, self.next));

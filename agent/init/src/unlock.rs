@@ -68,9 +68,22 @@ struct Agent {
 
 /// Asks for the key of the state on `partition`. `approvals` is the partition with the image's approvals; `fresh` says that
 /// the state's partition was made just now, or was never finished.
-pub fn ask(console: &Console, partition: &str, approvals: &str, fresh: bool) -> Result<Asked, UnlockError> {
+pub fn ask(
+    console: &Console,
+    partition: &str,
+    approvals: &str,
+    fresh: bool,
+) -> Result<Asked, UnlockError> {
     let made = fs::create_dir_all(GROUP).is_ok();
-    let mut arguments = ["state-key", "--partition", partition, "--approvals", approvals].map(str::to_owned).to_vec();
+    let mut arguments = [
+        "state-key",
+        "--partition",
+        partition,
+        "--approvals",
+        approvals,
+    ]
+    .map(str::to_owned)
+    .to_vec();
     if fresh {
         arguments.push("--fresh".to_owned());
     }
@@ -94,7 +107,9 @@ pub fn ask(console: &Console, partition: &str, approvals: &str, fresh: bool) -> 
 impl Asked {
     /// Gives the answer, where there is one, and waits for the agent's end.
     pub fn finish(mut self, console: &Console, answer: Option<Answer>) -> Result<(), UnlockError> {
-        let outcome = self.agent.finish(&mut Speech::new(console, "state-key"), answer);
+        let outcome = self
+            .agent
+            .finish(&mut Speech::new(console, "state-key"), answer);
         self.agent.stop();
         outcome
     }
@@ -103,8 +118,8 @@ impl Asked {
 impl Agent {
     fn start(program: Program) -> Result<Self, UnlockError> {
         errand::confine(&program);
-        let started =
-            process::start_talking(&program).map_err(|cause| UnlockError::Errand(ErrandError::Start(cause)))?;
+        let started = process::start_talking(&program)
+            .map_err(|cause| UnlockError::Errand(ErrandError::Start(cause)))?;
         Ok(Self {
             program,
             pid: started.started.pid,
@@ -122,11 +137,16 @@ impl Agent {
             self.look(speech)?;
             let closed = self.hear(&mut text)?;
             if text.ends_with(Report::END.as_bytes()) {
-                return std::str::from_utf8(&text).ok().and_then(Report::parse).ok_or(UnlockError::Report);
+                return std::str::from_utf8(&text)
+                    .ok()
+                    .and_then(Report::parse)
+                    .ok_or(UnlockError::Report);
             }
             match self.ended {
                 Some(Ended::Code(code)) if closed => return Err(UnlockError::Failed(code)),
-                Some(Ended::Signal(signal)) => return Err(UnlockError::Errand(ErrandError::Signal(signal))),
+                Some(Ended::Signal(signal)) => {
+                    return Err(UnlockError::Errand(ErrandError::Signal(signal)));
+                }
                 Some(Ended::Code(_)) | None => {}
             }
         }
@@ -142,21 +162,36 @@ impl Agent {
                 Ok(false)
             }
             Ok(_) => Err(UnlockError::Report),
-            Err(cause) if matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(false),
+            Err(cause)
+                if matches!(
+                    cause.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(false)
+            }
             Err(cause) => Err(UnlockError::Pipe(cause)),
         }
     }
 
-    fn finish(&mut self, speech: &mut Speech<'_>, answer: Option<Answer>) -> Result<(), UnlockError> {
+    fn finish(
+        &mut self,
+        speech: &mut Speech<'_>,
+        answer: Option<Answer>,
+    ) -> Result<(), UnlockError> {
         let input = self.input.take();
         if let (Some(mut input), Some(answer)) = (input, answer) {
-            input.write_all(answer.to_text().as_bytes()).map_err(UnlockError::Pipe)?;
+            input
+                .write_all(answer.to_text().as_bytes())
+                .map_err(UnlockError::Pipe)?;
         }
         loop {
             match self.ended {
                 Some(Ended::Code(0)) => return Ok(()),
                 Some(Ended::Code(code)) => return Err(UnlockError::Failed(code)),
-                Some(Ended::Signal(signal)) => return Err(UnlockError::Errand(ErrandError::Signal(signal))),
+                Some(Ended::Signal(signal)) => {
+                    return Err(UnlockError::Errand(ErrandError::Signal(signal)));
+                }
                 None => self.look(speech)?,
             }
         }
@@ -164,14 +199,27 @@ impl Agent {
 
     /// Waits a moment for output, shows it, and looks whether the agent ended.
     fn look(&mut self, speech: &mut Speech<'_>) -> Result<(), UnlockError> {
-        wait_readable(&[self.answers.as_fd()], if self.ended.is_none() { LOOK } else { Duration::ZERO });
+        wait_readable(
+            &[self.answers.as_fd()],
+            if self.ended.is_none() {
+                LOOK
+            } else {
+                Duration::ZERO
+            },
+        );
         errand::listen(&mut self.output, speech, Duration::ZERO);
         if self.ended.is_none() {
             // Nothing else was started yet: whatever else ends here is an orphan of the agent's.
-            self.ended = process::reap().filter(|(pid, _)| *pid == self.pid).map(|(_, how)| how);
+            self.ended = process::reap()
+                .filter(|(pid, _)| *pid == self.pid)
+                .map(|(_, how)| how);
         }
         let late = self.ended.is_none() && Instant::now() >= self.end;
-        if late { Err(UnlockError::Errand(ErrandError::TooLong(LIMIT.as_secs()))) } else { Ok(()) }
+        if late {
+            Err(UnlockError::Errand(ErrandError::TooLong(LIMIT.as_secs())))
+        } else {
+            Ok(())
+        }
     }
 
     /// Ends what may be left of it.

@@ -59,8 +59,18 @@ impl ApiError {
     /// The error of an answer whose status code is not 2xx, from its body (a `Status` object, or not).
     pub fn from_answer(code: u16, body: &[u8]) -> Self {
         let status: Value = serde_json::from_slice(body).unwrap_or_default();
-        let text = |key: &str| status.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        Self::Status { code, reason: text("reason"), message: text("message") }
+        let text = |key: &str| {
+            status
+                .get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        Self::Status {
+            code,
+            reason: text("reason"),
+            message: text("message"),
+        }
     }
 
     /// The whole chain in one line, for the log.
@@ -110,7 +120,12 @@ pub trait Api: Send + Sync + fmt::Debug + 'static {
 
 /// GET of one object or list.
 pub async fn get<T: DeserializeOwned>(api: &dyn Api, path: String) -> Result<T, ApiError> {
-    let call = Call { method: Method::GET, path, content_type: JSON, body: Bytes::new() };
+    let call = Call {
+        method: Method::GET,
+        path,
+        content_type: JSON,
+        body: Bytes::new(),
+    };
     serde_json::from_slice(&api.call(call).await?).map_err(ApiError::Decode)
 }
 
@@ -122,7 +137,14 @@ pub async fn post<T: DeserializeOwned>(
     body: &impl serde::Serialize,
 ) -> Result<T, ApiError> {
     let body = serde_json::to_vec(body).map_err(ApiError::Decode)?;
-    let answer = api.call(Call { method: Method::POST, path, content_type, body: body.into() }).await?;
+    let answer = api
+        .call(Call {
+            method: Method::POST,
+            path,
+            content_type,
+            body: body.into(),
+        })
+        .await?;
     serde_json::from_slice(&answer).map_err(ApiError::Decode)
 }
 
@@ -135,7 +157,14 @@ pub async fn send(
     body: &impl serde::Serialize,
 ) -> Result<(), ApiError> {
     let body = serde_json::to_vec(body).map_err(ApiError::Decode)?;
-    api.call(Call { method, path, content_type, body: body.into() }).await.map(drop)
+    api.call(Call {
+        method,
+        path,
+        content_type,
+        body: body.into(),
+    })
+    .await
+    .map(drop)
 }
 
 #[cfg(test)]
@@ -144,8 +173,10 @@ mod tests {
 
     #[test]
     fn a_status_body_becomes_its_reason_and_message() {
-        let error =
-            ApiError::from_answer(404, br#"{"kind":"Status","reason":"NotFound","message":"pods \"a\" not found"}"#);
+        let error = ApiError::from_answer(
+            404,
+            br#"{"kind":"Status","reason":"NotFound","message":"pods \"a\" not found"}"#,
+        );
         assert!(error.is_not_found());
         assert_eq!(error.to_string(), "404 NotFound: pods \"a\" not found");
     }

@@ -25,7 +25,9 @@ pub(crate) fn after_run(before: Option<Duration>, ran: Duration) -> Duration {
 
 /// The wait after the `count`th failure in a row, `count` ≥ 1.
 pub(crate) fn after_failures(count: u32) -> Duration {
-    FIRST.checked_mul(1 << (count.max(1) - 1).min(8)).map_or(LIMIT, |wait| wait.min(LIMIT))
+    FIRST
+        .checked_mul(1 << (count.max(1) - 1).min(8))
+        .map_or(LIMIT, |wait| wait.min(LIMIT))
 }
 
 /// `time` and then `wait`; the end of time where it is beyond it.

@@ -24,18 +24,27 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 pub(crate) fn last_words(config: &Config, view: View<'_>, id: &str) -> Option<String> {
     let seen = view.seen.iter().find(|seen| seen.id == id)?;
     let words = Beneath::root(&config.pod_dir(&seen.key.pod.uid)).ok();
-    let words = words.and_then(|dir| tail(&dir, &termination_file(id), MAX_WORDS)).filter(|words| !words.is_empty());
+    let words = words
+        .and_then(|dir| tail(&dir, &termination_file(id), MAX_WORDS))
+        .filter(|words| !words.is_empty());
     if words.is_some() {
         return words;
     }
-    let all = [Kind::Init, Kind::Main].into_iter().flat_map(|kind| containers(view.pod, kind));
-    let container = all.into_iter().find(|container| container.name == seen.key.container)?;
+    let all = [Kind::Init, Kind::Main]
+        .into_iter()
+        .flat_map(|kind| containers(view.pod, kind));
+    let container = all
+        .into_iter()
+        .find(|container| container.name == seen.key.container)?;
     let from_log = container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError");
     let failed = !matches!(seen.state, ContainerState::Exited { code: 0, .. });
     if !from_log || !failed {
         return None;
     }
-    let dir = Beneath::root(&config.logs).ok()?.dir(&log_folder(&seen.key.pod, &seen.key.container)).ok()?;
+    let dir = Beneath::root(&config.logs)
+        .ok()?
+        .dir(&log_folder(&seen.key.pod, &seen.key.container))
+        .ok()?;
     let log = tail(&dir, Path::new(&log_name(seen.key.attempt)), MAX_LOG_WORDS)?;
     let text = |line: &str| line.splitn(4, ' ').nth(3).map(str::to_owned);
     let lines: Vec<String> = log.lines().filter_map(text).collect();
@@ -74,15 +83,21 @@ fn remove(root: &Path, path: &Path) -> io::Result<()> {
 
 /// Removes the log of an attempt that is forgotten, with the files that were put aside of it.
 pub(crate) fn clear_log(config: &Config, key: &ContainerKey) -> io::Result<()> {
-    let dir = match Beneath::root(&config.logs).and_then(|logs| logs.dir(&log_folder(&key.pod, &key.container))) {
+    let dir = match Beneath::root(&config.logs)
+        .and_then(|logs| logs.dir(&log_folder(&key.pod, &key.container)))
+    {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
     let name = log_name(key.attempt);
     let aside = format!("{name}.");
     let names = dir.names(MAX_LOGS)?;
-    let of_it = names.iter().filter(|other| **other == *name || other.to_string_lossy().starts_with(&aside));
-    of_it.map(Path::new).try_for_each(|name| dir.remove_file(name))
+    let of_it = names
+        .iter()
+        .filter(|other| **other == *name || other.to_string_lossy().starts_with(&aside));
+    of_it
+        .map(Path::new)
+        .try_for_each(|name| dir.remove_file(name))
 }
 
 /// The control group's folder: one, or one for each controller where the machine has version 1.
@@ -92,16 +107,31 @@ fn cgroup_dirs(cgroup: &str) -> Vec<PathBuf> {
     if root.join("cgroup.controllers").exists() {
         return vec![root.join(relative)];
     }
-    let controllers = fs::read_dir(root).into_iter().flatten().filter_map(Result::ok);
-    controllers.map(|controller| controller.path().join(relative)).filter(|dir| dir.exists()).collect()
+    let controllers = fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok);
+    controllers
+        .map(|controller| controller.path().join(relative))
+        .filter(|dir| dir.exists())
+        .collect()
 }
 
 /// Pods that have folders here, by uid: what an earlier run of the agent left.
 pub(crate) fn left_uids(config: &Config) -> Vec<String> {
-    let folders = [config.data.join("pods"), config.run.join("held"), config.run.join("memory")];
-    let names = |folder: &PathBuf| Beneath::root(folder).and_then(|folder| folder.names(usize::MAX));
-    let all = folders.iter().filter_map(|folder| names(folder).ok()).flatten();
-    all.map(|name| name.to_string_lossy().into_owned()).collect()
+    let folders = [
+        config.data.join("pods"),
+        config.run.join("held"),
+        config.run.join("memory"),
+    ];
+    let names =
+        |folder: &PathBuf| Beneath::root(folder).and_then(|folder| folder.names(usize::MAX));
+    let all = folders
+        .iter()
+        .filter_map(|folder| names(folder).ok())
+        .flatten();
+    all.map(|name| name.to_string_lossy().into_owned())
+        .collect()
 }
 
 #[cfg(test)]

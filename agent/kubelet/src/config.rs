@@ -55,7 +55,10 @@ pub(crate) mod tests {
 
     /// A configuration whose folders all lie in `dir`.
     pub(crate) fn config(dir: &Path) -> Config {
-        let path = |path: &str, writable| HostPath { path: path.parse().unwrap(), writable };
+        let path = |path: &str, writable| HostPath {
+            path: path.parse().unwrap(),
+            writable,
+        };
         Config {
             node_name: "node".into(),
             addresses: Vec::new(),

@@ -44,7 +44,10 @@ pub(crate) struct Room {
 
 impl Default for Room {
     fn default() -> Self {
-        Self { files: MAX_FILES, bytes: MAX_BYTES }
+        Self {
+            files: MAX_FILES,
+            bytes: MAX_BYTES,
+        }
     }
 }
 
@@ -78,16 +81,43 @@ pub(crate) fn entries(
     group: Option<u32>,
 ) -> Result<Option<(&'static str, Vec<Entry>)>, String> {
     Ok(Some(if let Some(source) = &volume.config_map {
-        let map = sources.config_maps.get(&source.name).and_then(Option::as_ref);
-        let data = found(map.map(map_data), "configmap", &source.name, source.optional)?;
-        ("config-map", chosen(data, source.items.as_deref(), source.default_mode, source.optional)?)
+        let map = sources
+            .config_maps
+            .get(&source.name)
+            .and_then(Option::as_ref);
+        let data = found(
+            map.map(map_data),
+            "configmap",
+            &source.name,
+            source.optional,
+        )?;
+        (
+            "config-map",
+            chosen(
+                data,
+                source.items.as_deref(),
+                source.default_mode,
+                source.optional,
+            )?,
+        )
     } else if let Some(source) = &volume.secret {
         let name = source.secret_name.clone().unwrap_or_default();
         let secret = sources.secrets.get(&name).and_then(Option::as_ref);
         let data = found(secret.map(secret_data), "secret", &name, source.optional)?;
-        ("secret", chosen(data, source.items.as_deref(), source.default_mode, source.optional)?)
+        (
+            "secret",
+            chosen(
+                data,
+                source.items.as_deref(),
+                source.default_mode,
+                source.optional,
+            )?,
+        )
     } else if let Some(source) = &volume.downward_api {
-        ("downward-api", downward(pod, source.items.as_deref(), source.default_mode, sources)?)
+        (
+            "downward-api",
+            downward(pod, source.items.as_deref(), source.default_mode, sources)?,
+        )
     } else if let Some(source) = &volume.projected {
         ("projected", projected(pod, source, sources, group)?)
     } else {
@@ -96,16 +126,34 @@ pub(crate) fn entries(
 }
 
 fn map_data(map: &ConfigMap) -> BTreeMap<String, Vec<u8>> {
-    let text = map.data.iter().flatten().map(|(key, value)| (key.clone(), value.clone().into_bytes()));
-    let binary = map.binary_data.iter().flatten().map(|(key, ByteString(value))| (key.clone(), value.clone()));
+    let text = map
+        .data
+        .iter()
+        .flatten()
+        .map(|(key, value)| (key.clone(), value.clone().into_bytes()));
+    let binary = map
+        .binary_data
+        .iter()
+        .flatten()
+        .map(|(key, ByteString(value))| (key.clone(), value.clone()));
     text.chain(binary).collect()
 }
 
 fn secret_data(secret: &Secret) -> BTreeMap<String, Vec<u8>> {
-    secret.data.iter().flatten().map(|(key, ByteString(value))| (key.clone(), value.clone())).collect()
+    secret
+        .data
+        .iter()
+        .flatten()
+        .map(|(key, ByteString(value))| (key.clone(), value.clone()))
+        .collect()
 }
 
-fn found<T: Default>(data: Option<T>, kind: &str, name: &str, optional: Option<bool>) -> Result<T, String> {
+fn found<T: Default>(
+    data: Option<T>,
+    kind: &str,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<T, String> {
     match data {
         Some(data) => Ok(data),
         None if optional == Some(true) => Ok(T::default()),
@@ -120,14 +168,30 @@ fn chosen(
     default_mode: Option<i32>,
     optional: Option<bool>,
 ) -> Result<Vec<Entry>, String> {
-    let mode = |mode: Option<i32>| mode.or(default_mode).unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777;
+    let mode = |mode: Option<i32>| {
+        mode.or(default_mode)
+            .unwrap_or(DEFAULT_MODE)
+            .cast_unsigned()
+            & 0o777
+    };
     let Some(items) = items.filter(|items| !items.is_empty()) else {
-        return Ok(data.into_iter().map(|(path, bytes)| Entry { path, mode: mode(None), bytes }).collect());
+        return Ok(data
+            .into_iter()
+            .map(|(path, bytes)| Entry {
+                path,
+                mode: mode(None),
+                bytes,
+            })
+            .collect());
     };
     let mut entries = Vec::new();
     for item in items {
         match data.remove(&item.key) {
-            Some(bytes) => entries.push(Entry { path: item.path.clone(), mode: mode(item.mode), bytes }),
+            Some(bytes) => entries.push(Entry {
+                path: item.path.clone(),
+                mode: mode(item.mode),
+                bytes,
+            }),
             None if optional == Some(true) => {}
             None => return Err(format!("references non-existent config key: {}", item.key)),
         }
@@ -147,23 +211,57 @@ fn projected(
     for source in volume.sources.iter().flatten() {
         let mut entries = Vec::new();
         if let Some(source) = &source.config_map {
-            let map = sources.config_maps.get(&source.name).and_then(Option::as_ref);
-            let data = found(map.map(map_data), "configmap", &source.name, source.optional)?;
-            entries.extend(chosen(data, source.items.as_deref(), mode, source.optional)?);
+            let map = sources
+                .config_maps
+                .get(&source.name)
+                .and_then(Option::as_ref);
+            let data = found(
+                map.map(map_data),
+                "configmap",
+                &source.name,
+                source.optional,
+            )?;
+            entries.extend(chosen(
+                data,
+                source.items.as_deref(),
+                mode,
+                source.optional,
+            )?);
         }
         if let Some(source) = &source.secret {
             let secret = sources.secrets.get(&source.name).and_then(Option::as_ref);
-            let data = found(secret.map(secret_data), "secret", &source.name, source.optional)?;
-            entries.extend(chosen(data, source.items.as_deref(), mode, source.optional)?);
+            let data = found(
+                secret.map(secret_data),
+                "secret",
+                &source.name,
+                source.optional,
+            )?;
+            entries.extend(chosen(
+                data,
+                source.items.as_deref(),
+                mode,
+                source.optional,
+            )?);
         }
         if let Some(source) = &source.downward_api {
             entries.extend(downward(pod, source.items.as_deref(), mode, sources)?);
         }
         if let Some(source) = &source.service_account_token {
-            let text = sources.tokens.get(&TokenKind::from(source)).ok_or("its token is not there")?;
+            let text = sources
+                .tokens
+                .get(&TokenKind::from(source))
+                .ok_or("its token is not there")?;
             // With a group of its own, the volume need not be everybody's (upstream's rule).
-            let mode = if group.is_some() { 0o600 } else { mode.unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777 };
-            entries.push(Entry { path: source.path.clone(), mode, bytes: text.as_bytes().to_vec() });
+            let mode = if group.is_some() {
+                0o600
+            } else {
+                mode.unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777
+            };
+            entries.push(Entry {
+                path: source.path.clone(),
+                mode,
+                bytes: text.as_bytes().to_vec(),
+            });
         }
         files.extend(entries.into_iter().map(|entry| (entry.path.clone(), entry)));
     }
@@ -181,14 +279,26 @@ fn downward(
         let text = match (&item.field_ref, &item.resource_field_ref) {
             (Some(field), _) => pod_field(pod, &field.field_path, &sources.addresses)?,
             (None, Some(field)) => {
-                let first =
-                    pod.spec.as_ref().and_then(|spec| spec.containers.first()).ok_or("the pod has no container")?;
+                let first = pod
+                    .spec
+                    .as_ref()
+                    .and_then(|spec| spec.containers.first())
+                    .ok_or("the pod has no container")?;
                 resource_field(pod, first, field, sources)?
             }
             (None, None) => return Err(format!("file {:?} names no field", item.path)),
         };
-        let mode = item.mode.or(default_mode).unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777;
-        entries.push(Entry { path: item.path.clone(), mode, bytes: text.into_bytes() });
+        let mode = item
+            .mode
+            .or(default_mode)
+            .unwrap_or(DEFAULT_MODE)
+            .cast_unsigned()
+            & 0o777;
+        entries.push(Entry {
+            path: item.path.clone(),
+            mode,
+            bytes: text.into_bytes(),
+        });
     }
     Ok(entries)
 }
@@ -196,9 +306,9 @@ fn downward(
 /// A path below a folder, without a way out of it.
 fn inside(path: &str) -> Option<PathBuf> {
     let path = PathBuf::from(path);
-    let plain = path
-        .components()
-        .all(|part| matches!(part, Component::Normal(name) if !name.to_string_lossy().starts_with("..")));
+    let plain = path.components().all(
+        |part| matches!(part, Component::Normal(name) if !name.to_string_lossy().starts_with("..")),
+    );
     (plain && path.components().next().is_some()).then_some(path)
 }
 
@@ -213,12 +323,14 @@ pub(crate) fn publish(place: &Beneath, entries: &[Entry], group: Option<u32>) ->
         return Ok(());
     }
     let names = place.names(usize::MAX)?;
-    let number = (0..u32::MAX).find(|number| !names.contains(&OsString::from(format!("..{number}"))));
+    let number =
+        (0..u32::MAX).find(|number| !names.contains(&OsString::from(format!("..{number}"))));
     let name = format!("..{}", number.unwrap_or_default());
     let dir = place.make_dirs(Path::new(&name), 0o755)?;
     for entry in entries {
-        let path = inside(&entry.path)
-            .ok_or_else(|| io::Error::other(format!("file path {:?} leaves its volume", entry.path)))?;
+        let path = inside(&entry.path).ok_or_else(|| {
+            io::Error::other(format!("file path {:?} leaves its volume", entry.path))
+        })?;
         write(&dir, &path, entry, group)?;
     }
     place.remove_file(Path::new(SWAP))?;
@@ -230,14 +342,21 @@ pub(crate) fn publish(place: &Beneath, entries: &[Entry], group: Option<u32>) ->
         let text = other.to_string_lossy();
         text.starts_with("..") && text != DATA && text != name.as_str()
     };
-    names.iter().filter(stale).try_for_each(|old| place.remove_tree(Path::new(old)))
+    names
+        .iter()
+        .filter(stale)
+        .try_for_each(|old| place.remove_tree(Path::new(old)))
 }
 
 fn write(dir: &Beneath, path: &Path, entry: &Entry, group: Option<u32>) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         dir.make_dirs(parent, 0o755)?;
     }
-    let mode = if group.is_some() { entry.mode | 0o440 } else { entry.mode };
+    let mode = if group.is_some() {
+        entry.mode | 0o440
+    } else {
+        entry.mode
+    };
     let mut file = dir.create(path, mode)?;
     if group.is_some() {
         fchown(&file, None, group)?;
@@ -247,9 +366,14 @@ fn write(dir: &Beneath, path: &Path, entry: &Entry, group: Option<u32>) -> io::R
 
 /// Top-level links to what the current folder has, and none to what it hasn't.
 fn relink(place: &Beneath, dir: &Beneath) -> io::Result<()> {
-    let names = |dir: &Beneath| -> io::Result<BTreeSet<OsString>> { Ok(dir.names(usize::MAX)?.into_iter().collect()) };
+    let names = |dir: &Beneath| -> io::Result<BTreeSet<OsString>> {
+        Ok(dir.names(usize::MAX)?.into_iter().collect())
+    };
     let (wanted, there) = (names(dir)?, names(place)?);
-    for name in there.difference(&wanted).filter(|name| !name.to_string_lossy().starts_with("..")) {
+    for name in there
+        .difference(&wanted)
+        .filter(|name| !name.to_string_lossy().starts_with(".."))
+    {
         place.remove_tree(Path::new(name))?;
     }
     for name in wanted.difference(&there) {
@@ -261,11 +385,16 @@ fn relink(place: &Beneath, dir: &Beneath) -> io::Result<()> {
 /// True if the folder's files are exactly `entries`.
 fn is_current(dir: &Beneath, entries: &[Entry]) -> bool {
     let same = |entry: &Entry| {
-        let bytes = inside(&entry.path).and_then(|path| dir.read(&path, entry.bytes.len() as u64).ok());
+        let bytes =
+            inside(&entry.path).and_then(|path| dir.read(&path, entry.bytes.len() as u64).ok());
         bytes.is_some_and(|bytes| bytes == entry.bytes)
     };
-    let tops: BTreeSet<OsString> =
-        entries.iter().filter_map(|entry| Some(entry.path.split('/').next()?.into())).collect();
+    let tops: BTreeSet<OsString> = entries
+        .iter()
+        .filter_map(|entry| Some(entry.path.split('/').next()?.into()))
+        .collect();
     let there = dir.names(entries.len() + 1).unwrap_or_default();
-    there.len() == tops.len() && there.iter().all(|name| tops.contains(name)) && entries.iter().all(same)
+    there.len() == tops.len()
+        && there.iter().all(|name| tops.contains(name))
+        && entries.iter().all(same)
 }

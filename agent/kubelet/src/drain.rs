@@ -51,14 +51,15 @@ impl Drain {
         let (mut ran, mut killed) = (BTreeSet::new(), BTreeSet::new());
         let end = longest + KILLED;
         loop {
-            let containers = match tokio::time::timeout(KILLED, self.shared.runtime.list(None)).await {
-                Ok(Ok(containers)) => Some(containers),
-                Ok(Err(error)) => {
-                    tracing::warn!(reason = error.chain(), "containers not listed");
-                    None
-                }
-                Err(_too_late) => None,
-            };
+            let containers =
+                match tokio::time::timeout(KILLED, self.shared.runtime.list(None)).await {
+                    Ok(Ok(containers)) => Some(containers),
+                    Ok(Err(error)) => {
+                        tracing::warn!(reason = error.chain(), "containers not listed");
+                        None
+                    }
+                    Err(_too_late) => None,
+                };
             if let Some(containers) = containers {
                 drained.left = running(&containers).count();
                 ran.extend(running(&containers).map(|container| container.id.clone()));
@@ -66,7 +67,10 @@ impl Drain {
                 let actions = plan(&containers, &graces, longest, &mut notes, now);
                 killed.extend(actions.iter().filter_map(|action| match action {
                     Action::Kill { id } => Some(id.clone()),
-                    Action::Start { .. } | Action::Stop { .. } | Action::Remove { .. } | Action::Finish => None,
+                    Action::Start { .. }
+                    | Action::Stop { .. }
+                    | Action::Remove { .. }
+                    | Action::Finish => None,
                 }));
                 (drained.ran, drained.killed) = (ran.len(), killed.len());
                 if drained.left == 0 {
@@ -83,8 +87,15 @@ impl Drain {
 
     /// The grace of each pod that is wanted here.
     fn graces(&self) -> HashMap<String, Duration> {
-        let handles = self.shared.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        handles.iter().filter_map(|(uid, handle)| Some((uid.clone(), grace(&*handle.latest()?)))).collect()
+        let handles = self
+            .shared
+            .pods
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        handles
+            .iter()
+            .filter_map(|(uid, handle)| Some((uid.clone(), grace(&*handle.latest()?))))
+            .collect()
     }
 
     /// Does all of it at the same time, so that no container waits for another's engine call; bounded in time.
@@ -104,12 +115,17 @@ impl Drain {
             });
         }
         // What takes longer goes on in no task: the next look shows what came of it.
-        drop(tokio::time::timeout(KILLED, async { while calls.join_next().await.is_some() {} }).await);
+        drop(
+            tokio::time::timeout(KILLED, async { while calls.join_next().await.is_some() {} })
+                .await,
+        );
     }
 }
 
 fn running(containers: &[Container]) -> impl Iterator<Item = &Container> {
-    containers.iter().filter(|container| matches!(container.state, ContainerState::Running { .. }))
+    containers
+        .iter()
+        .filter(|container| matches!(container.state, ContainerState::Running { .. }))
 }
 
 /// What to do now; `notes` remember who was asked, and when.
@@ -122,12 +138,18 @@ fn plan(
 ) -> Vec<Action> {
     let mut pods: BTreeMap<&str, Vec<Container>> = BTreeMap::new();
     for container in containers {
-        pods.entry(&container.key.pod.uid).or_default().push(container.clone());
+        pods.entry(&container.key.pod.uid)
+            .or_default()
+            .push(container.clone());
     }
     let mut actions = Vec::new();
     for (uid, seen) in pods {
         let notes = notes.entry(uid.to_owned()).or_default();
-        let grace = graces.get(uid).copied().unwrap_or(DEFAULT_GRACE).min(longest);
+        let grace = graces
+            .get(uid)
+            .copied()
+            .unwrap_or(DEFAULT_GRACE)
+            .min(longest);
         for action in plan_orphan(&seen, notes, grace, now).actions {
             match &action {
                 Action::Stop { id } => drop(notes.asked.insert(id.clone(), now)),
@@ -155,10 +177,19 @@ mod tests {
     }
 
     fn container(pod: &str, state: ContainerState) -> Container {
-        let pod = PodRef { namespace: "default".to_owned(), name: pod.to_owned(), uid: pod.to_owned() };
+        let pod = PodRef {
+            namespace: "default".to_owned(),
+            name: pod.to_owned(),
+            uid: pod.to_owned(),
+        };
         Container {
             id: format!("{}-main", pod.uid),
-            key: ContainerKey { pod, container: "main".to_owned(), kind: Kind::Main, attempt: 0 },
+            key: ContainerKey {
+                pod,
+                container: "main".to_owned(),
+                kind: Kind::Main,
+                attempt: 0,
+            },
             image: String::new(),
             image_id: String::new(),
             state,
@@ -170,18 +201,39 @@ mod tests {
     #[test]
     fn each_container_gets_its_pods_grace_and_no_more_than_the_longest() {
         let runs = || ContainerState::Running { started_at: at(0) };
-        let seen = [container("patient", runs()), container("quick", runs()), container("stubborn", runs())];
+        let seen = [
+            container("patient", runs()),
+            container("quick", runs()),
+            container("stubborn", runs()),
+        ];
         let grace = |seconds| Duration::from_secs(seconds);
-        let graces = HashMap::from([("quick".to_owned(), grace(1)), ("stubborn".to_owned(), grace(3600))]);
+        let graces = HashMap::from([
+            ("quick".to_owned(), grace(1)),
+            ("stubborn".to_owned(), grace(3600)),
+        ]);
         let mut notes = HashMap::new();
         let mut look = |now| plan(&seen, &graces, grace(75), &mut notes, at(now));
-        let stop = |pod: &str| Action::Stop { id: format!("{pod}-main") };
-        let kill = |pod: &str| Action::Kill { id: format!("{pod}-main") };
-        assert_eq!(look(100), [stop("patient"), stop("quick"), stop("stubborn")]);
+        let stop = |pod: &str| Action::Stop {
+            id: format!("{pod}-main"),
+        };
+        let kill = |pod: &str| Action::Kill {
+            id: format!("{pod}-main"),
+        };
+        assert_eq!(
+            look(100),
+            [stop("patient"), stop("quick"), stop("stubborn")]
+        );
         assert_eq!(look(100), [], "each is asked once");
         assert_eq!(look(101), [kill("quick")]);
-        assert_eq!(look(130), [kill("patient"), kill("quick")], "a pod that says nothing has 30 seconds");
+        assert_eq!(
+            look(130),
+            [kill("patient"), kill("quick")],
+            "a pod that says nothing has 30 seconds"
+        );
         assert_eq!(look(174).len(), 2);
-        assert!(look(175).contains(&kill("stubborn")), "no grace is longer than the machine's");
+        assert!(
+            look(175).contains(&kill("stubborn")),
+            "no grace is longer than the machine's"
+        );
     }
 }

@@ -3,7 +3,9 @@
 use crate::qos;
 use crate::tokens::Tokens;
 use config_kube::k8s_openapi::ByteString;
-use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, ResourceFieldSelector, Secret};
+use config_kube::k8s_openapi::api::core::v1::{
+    ConfigMap, Container, EnvVarSource, Pod, ResourceFieldSelector, Secret,
+};
 use config_kube::quantity::Amount;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,18 +27,41 @@ pub(crate) fn needs(container: &Container) -> (BTreeSet<String>, BTreeSet<String
     let mut maps = BTreeSet::new();
     let mut secrets = BTreeSet::new();
     for from in container.env_from.iter().flatten() {
-        maps.extend(from.config_map_ref.as_ref().map(|source| source.name.clone()));
+        maps.extend(
+            from.config_map_ref
+                .as_ref()
+                .map(|source| source.name.clone()),
+        );
         secrets.extend(from.secret_ref.as_ref().map(|source| source.name.clone()));
     }
-    for source in container.env.iter().flatten().filter_map(|var| var.value_from.as_ref()) {
-        maps.extend(source.config_map_key_ref.as_ref().map(|source| source.name.clone()));
-        secrets.extend(source.secret_key_ref.as_ref().map(|source| source.name.clone()));
+    for source in container
+        .env
+        .iter()
+        .flatten()
+        .filter_map(|var| var.value_from.as_ref())
+    {
+        maps.extend(
+            source
+                .config_map_key_ref
+                .as_ref()
+                .map(|source| source.name.clone()),
+        );
+        secrets.extend(
+            source
+                .secret_key_ref
+                .as_ref()
+                .map(|source| source.name.clone()),
+        );
     }
     (maps, secrets)
 }
 
 /// The variables of a container, in order; later ones of the same name replace earlier ones.
-pub(crate) fn resolve(pod: &Pod, container: &Container, sources: &Sources) -> Result<Vec<(String, String)>, String> {
+pub(crate) fn resolve(
+    pod: &Pod,
+    container: &Container,
+    sources: &Sources,
+) -> Result<Vec<(String, String)>, String> {
     let mut all: Vec<(String, String)> = Vec::new();
     for from in container.env_from.iter().flatten() {
         let prefix = from.prefix.clone().unwrap_or_default();
@@ -84,9 +109,21 @@ fn referred(
         return resource_field(pod, container, field, sources).map(Some);
     }
     let (kind, name, key, optional, entries) = if let Some(at) = &source.config_map_key_ref {
-        ("ConfigMap", &at.name, &at.key, at.optional, sources.map_entries(&at.name, at.optional)?)
+        (
+            "ConfigMap",
+            &at.name,
+            &at.key,
+            at.optional,
+            sources.map_entries(&at.name, at.optional)?,
+        )
     } else if let Some(at) = &source.secret_key_ref {
-        ("Secret", &at.name, &at.key, at.optional, sources.secret_entries(&at.name, at.optional)?)
+        (
+            "Secret",
+            &at.name,
+            &at.key,
+            at.optional,
+            sources.secret_entries(&at.name, at.optional)?,
+        )
     } else {
         return Err("a variable's valueFrom is of a kind that is not available yet".to_owned());
     };
@@ -95,30 +132,52 @@ fn referred(
         None if optional == Some(true) => Ok(None),
         None => {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-            Err(format!("couldn't find key {key} in {kind} {namespace}/{name}"))
+            Err(format!(
+                "couldn't find key {key} in {kind} {namespace}/{name}"
+            ))
         }
     }
 }
 
 impl Sources {
-    fn map_entries(&self, name: &str, optional: Option<bool>) -> Result<Vec<(String, String)>, String> {
+    fn map_entries(
+        &self,
+        name: &str,
+        optional: Option<bool>,
+    ) -> Result<Vec<(String, String)>, String> {
         match self.config_maps.get(name).and_then(Option::as_ref) {
             Some(map) => Ok(map.data.clone().unwrap_or_default().into_iter().collect()),
             None => missing("configmap", name, optional),
         }
     }
 
-    fn secret_entries(&self, name: &str, optional: Option<bool>) -> Result<Vec<(String, String)>, String> {
-        let text = |(key, ByteString(value)): (String, ByteString)| (key, String::from_utf8_lossy(&value).into_owned());
+    fn secret_entries(
+        &self,
+        name: &str,
+        optional: Option<bool>,
+    ) -> Result<Vec<(String, String)>, String> {
+        let text = |(key, ByteString(value)): (String, ByteString)| {
+            (key, String::from_utf8_lossy(&value).into_owned())
+        };
         match self.secrets.get(name).and_then(Option::as_ref) {
-            Some(secret) => Ok(secret.data.clone().unwrap_or_default().into_iter().map(text).collect()),
+            Some(secret) => Ok(secret
+                .data
+                .clone()
+                .unwrap_or_default()
+                .into_iter()
+                .map(text)
+                .collect()),
             None => missing("secret", name, optional),
         }
     }
 }
 
 fn missing<T>(kind: &str, name: &str, optional: Option<bool>) -> Result<Vec<T>, String> {
-    if optional == Some(true) { Ok(Vec::new()) } else { Err(format!("{kind} {name:?} not found")) }
+    if optional == Some(true) {
+        Ok(Vec::new())
+    } else {
+        Err(format!("{kind} {name:?} not found"))
+    }
 }
 
 /// A field of the pod, by the paths of the downward API.
@@ -126,9 +185,21 @@ pub(crate) fn pod_field(pod: &Pod, path: &str, addresses: &[IpAddr]) -> Result<S
     let meta = &pod.metadata;
     let spec = pod.spec.as_ref();
     let text = |value: Option<&String>| value.cloned().unwrap_or_default();
-    let all = || addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let entry = |map: &Option<BTreeMap<String, String>>, key: &str| text(map.as_ref().and_then(|map| map.get(key)));
-    let key = |name: &str| path.strip_prefix(name)?.strip_prefix("['")?.strip_suffix("']");
+    let all = || {
+        addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let entry = |map: &Option<BTreeMap<String, String>>, key: &str| {
+        text(map.as_ref().and_then(|map| map.get(key)))
+    };
+    let key = |name: &str| {
+        path.strip_prefix(name)?
+            .strip_prefix("['")?
+            .strip_suffix("']")
+    };
     if let Some(key) = key("metadata.labels") {
         return Ok(entry(&meta.labels, key));
     }
@@ -143,7 +214,10 @@ pub(crate) fn pod_field(pod: &Pod, path: &str, addresses: &[IpAddr]) -> Result<S
         "metadata.annotations" => listed(meta.annotations.as_ref()),
         "spec.nodeName" => text(spec.and_then(|spec| spec.node_name.as_ref())),
         "spec.serviceAccountName" => text(spec.and_then(|spec| spec.service_account_name.as_ref())),
-        "status.hostIP" | "status.podIP" => addresses.first().map(ToString::to_string).unwrap_or_default(),
+        "status.hostIP" | "status.podIP" => addresses
+            .first()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         "status.hostIPs" | "status.podIPs" => all(),
         _ => return Err(format!("fieldPath {path:?} is not one of the downward API")),
     })
@@ -151,7 +225,11 @@ pub(crate) fn pod_field(pod: &Pod, path: &str, addresses: &[IpAddr]) -> Result<S
 
 /// A map as the downward API writes it: a line `key="value"` for each entry.
 fn listed(map: Option<&BTreeMap<String, String>>) -> String {
-    map.into_iter().flatten().map(|(key, value)| format!("{key}={value:?}")).collect::<Vec<_>>().join("\n")
+    map.into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={value:?}"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// An amount of a container, divided and rounded up as the downward API does.
@@ -161,15 +239,22 @@ pub(crate) fn resource_field(
     field: &ResourceFieldSelector,
     sources: &Sources,
 ) -> Result<String, String> {
-    let unknown = || format!("resource {:?} is not one of the downward API", field.resource);
+    let unknown = || {
+        format!(
+            "resource {:?} is not one of the downward API",
+            field.resource
+        )
+    };
     let named = field.container_name.as_deref().unwrap_or(&container.name);
-    let spec = pod
-        .spec
-        .as_ref()
+    let spec = pod.spec.as_ref().into_iter().flat_map(|spec| {
+        spec.containers
+            .iter()
+            .chain(spec.init_containers.iter().flatten())
+    });
+    let of = spec
         .into_iter()
-        .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
-    let of =
-        spec.into_iter().find(|other| other.name == named).ok_or_else(|| format!("no container named {named:?}"))?;
+        .find(|other| other.name == named)
+        .ok_or_else(|| format!("no container named {named:?}"))?;
     let (which, resource) = field.resource.split_once('.').ok_or_else(unknown)?;
     let whole = || sources.allocatable.get(resource).copied();
     let amount = match which {
@@ -178,10 +263,18 @@ pub(crate) fn resource_field(
         _ => return Err(unknown()),
     };
     let amount = amount.ok_or_else(unknown)?;
-    let divisor = field.divisor.as_ref().and_then(|divisor| Amount::try_from(divisor).ok());
-    let divisor = divisor.filter(|divisor| *divisor > Amount::ZERO).unwrap_or(Amount::units(1));
+    let divisor = field
+        .divisor
+        .as_ref()
+        .and_then(|divisor| Amount::try_from(divisor).ok());
+    let divisor = divisor
+        .filter(|divisor| *divisor > Amount::ZERO)
+        .unwrap_or(Amount::units(1));
     // Thousandths are the finest that the downward API divides.
-    let (amount, divisor) = (i128::from(amount.ceil_milli()), i128::from(divisor.ceil_milli().max(1)));
+    let (amount, divisor) = (
+        i128::from(amount.ceil_milli()),
+        i128::from(divisor.ceil_milli().max(1)),
+    );
     Ok(((amount + divisor - 1) / divisor).to_string())
 }
 
@@ -195,7 +288,10 @@ pub(crate) fn expand(text: &str, vars: &[(String, String)]) -> String {
         if let Some(after) = rest.strip_prefix('$') {
             out.push('$');
             rest = after;
-        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
+        } else if let Some((name, after)) = rest
+            .strip_prefix('(')
+            .and_then(|inner| inner.split_once(')'))
+        {
             if let Some((_, value)) = vars.iter().find(|(known, _)| known == name) {
                 out.push_str(value);
             } else {
@@ -221,18 +317,25 @@ mod tests {
         let mut container = container;
         container["name"] = json!("a");
         let meta = json!({"name": "p", "namespace": "n", "uid": "u", "labels": {"app": "web"}});
-        let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": {"containers": [container]}})).unwrap();
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": meta, "spec": {"containers": [container]}}))
+                .unwrap();
         resolve(&pod, &pod.spec.as_ref().unwrap().containers[0], sources)
     }
 
     fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
-        list.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+        list.iter()
+            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
     }
 
     #[test]
     fn later_variables_see_earlier_ones() {
         let env = json!({"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)-$$(A)-$(C)"}]});
-        assert_eq!(resolved(env, &Sources::default()).unwrap(), pairs(&[("A", "1"), ("B", "1-$(A)-$(C)")]));
+        assert_eq!(
+            resolved(env, &Sources::default()).unwrap(),
+            pairs(&[("A", "1"), ("B", "1-$(A)-$(C)")])
+        );
     }
 
     #[test]
@@ -252,16 +355,26 @@ mod tests {
         let expected = pairs(&[("P_K", "v"), ("P_L", "w"), ("X", "secret")]);
         assert_eq!(resolved(env, &sources).unwrap(), expected);
         let gone = json!({"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "gone", "key": "S"}}}]});
-        assert_eq!(resolved(gone, &sources).unwrap_err(), "secret \"gone\" not found");
+        assert_eq!(
+            resolved(gone, &sources).unwrap_err(),
+            "secret \"gone\" not found"
+        );
         let key = json!({"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "T"}}}]});
-        assert_eq!(resolved(key, &sources).unwrap_err(), "couldn't find key T in Secret n/s");
+        assert_eq!(
+            resolved(key, &sources).unwrap_err(),
+            "couldn't find key T in Secret n/s"
+        );
     }
 
     #[test]
     fn the_pod_knows_itself() {
-        let sources = Sources { addresses: vec!["192.168.77.11".parse().unwrap()], ..Sources::default() };
+        let sources = Sources {
+            addresses: vec!["192.168.77.11".parse().unwrap()],
+            ..Sources::default()
+        };
         let field = |path: &str| {
-            let env = json!({"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}]});
+            let env =
+                json!({"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}]});
             resolved(env, &sources).map(|vars| vars[0].1.clone())
         };
         assert_eq!(field("metadata.name").unwrap(), "p");
@@ -272,11 +385,13 @@ mod tests {
 
     #[test]
     fn amounts_are_divided_and_rounded_up() {
-        let sources = Sources { allocatable: [("memory", Amount::units(1 << 30))].into(), ..Sources::default() };
+        let sources = Sources {
+            allocatable: [("memory", Amount::units(1 << 30))].into(),
+            ..Sources::default()
+        };
         let amount = |resource: &str, divisor: &str| {
             let reference = json!({"resourceFieldRef": {"resource": resource, "divisor": divisor}});
-            let env =
-                json!({"env": [{"name": "X", "valueFrom": reference}], "resources": {"limits": {"cpu": "1500m"}}});
+            let env = json!({"env": [{"name": "X", "valueFrom": reference}], "resources": {"limits": {"cpu": "1500m"}}});
             resolved(env, &sources).unwrap()[0].1.clone()
         };
         assert_eq!(amount("limits.cpu", "1"), "2");

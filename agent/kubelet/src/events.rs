@@ -53,7 +53,13 @@ impl Recorder {
         self.tell(pod_reference(pod), true, reason, &message.into());
     }
 
-    pub(crate) fn node(&self, node: &Node, warning: bool, reason: &'static str, message: impl Into<String>) {
+    pub(crate) fn node(
+        &self,
+        node: &Node,
+        warning: bool,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
         let about = ObjectReference {
             kind: Some("Node".to_owned()),
             api_version: Some("v1".to_owned()),
@@ -66,7 +72,13 @@ impl Recorder {
 
     fn tell(&self, about: ObjectReference, warning: bool, reason: &'static str, message: &str) {
         let message = message.chars().take(MAX_MESSAGE).collect();
-        let news = News { about, warning, reason, message, at: Timestamp::now() };
+        let news = News {
+            about,
+            warning,
+            reason,
+            message,
+            at: Timestamp::now(),
+        };
         if let Err(error) = self.queue.try_send(news) {
             tracing::debug!(%error, "event dropped");
         }
@@ -95,13 +107,24 @@ pub(crate) struct Queue {
 pub(crate) async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
     let mut known: HashMap<(Option<String>, &'static str, String), (String, i32)> = HashMap::new();
     while let Some(news) = queue.receiver.recv().await {
-        let namespace = news.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let namespace = news
+            .about
+            .namespace
+            .clone()
+            .unwrap_or_else(|| "default".to_owned());
         let path = format!("/api/v1/namespaces/{namespace}/events");
         let key = (news.about.uid.clone(), news.reason, news.message.clone());
         let result = if let Some((name, count)) = known.get_mut(&key) {
             *count = count.saturating_add(1);
             let change = json!({"count": *count, "lastTimestamp": Time(news.at)});
-            let result = send(&*api, Method::PATCH, format!("{path}/{name}"), STRATEGIC_MERGE, &change).await;
+            let result = send(
+                &*api,
+                Method::PATCH,
+                format!("{path}/{name}"),
+                STRATEGIC_MERGE,
+                &change,
+            )
+            .await;
             if result.is_err() {
                 known.remove(&key);
             }
@@ -110,9 +133,20 @@ pub(crate) async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             if known.len() >= KNOWN {
                 known.clear();
             }
-            let name = format!("{}.{:x}", news.about.name.as_deref().unwrap_or("unknown"), news.at.as_nanosecond());
+            let name = format!(
+                "{}.{:x}",
+                news.about.name.as_deref().unwrap_or("unknown"),
+                news.at.as_nanosecond()
+            );
             known.insert(key, (name.clone(), 1));
-            send(&*api, Method::POST, path, JSON, &event(news, name, namespace, &node)).await
+            send(
+                &*api,
+                Method::POST,
+                path,
+                JSON,
+                &event(news, name, namespace, &node),
+            )
+            .await
         };
         if let Err(error) = result {
             tracing::debug!(reason = error.chain(), "event not written");
@@ -122,7 +156,11 @@ pub(crate) async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
 
 fn event(news: News, name: String, namespace: String, node: &str) -> Event {
     Event {
-        metadata: ObjectMeta { name: Some(name), namespace: Some(namespace), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(namespace),
+            ..ObjectMeta::default()
+        },
         involved_object: news.about,
         type_: Some(if news.warning { "Warning" } else { "Normal" }.to_owned()),
         reason: Some(news.reason.to_owned()),
@@ -130,7 +168,10 @@ fn event(news: News, name: String, namespace: String, node: &str) -> Event {
         count: Some(1),
         first_timestamp: Some(Time(news.at)),
         last_timestamp: Some(Time(news.at)),
-        source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: Some(node.to_owned()) }),
+        source: Some(EventSource {
+            component: Some(COMPONENT.to_owned()),
+            host: Some(node.to_owned()),
+        }),
         reporting_component: Some(COMPONENT.to_owned()),
         reporting_instance: Some(node.to_owned()),
         ..Event::default()

@@ -29,17 +29,35 @@ pub(crate) async fn collect(shared: Arc<Shared>) {
 async fn sweep(shared: &Shared, first_seen: &mut BTreeMap<String, Instant>) -> Result<(), Error> {
     let images = shared.runtime.images().await?;
     // By what runs, not by what the pod calls it: a name without a host is that of the default registry.
-    let used: BTreeSet<String> = shared.runtime.list(None).await?.into_iter().map(|one| one.image_id).collect();
+    let used: BTreeSet<String> = shared
+        .runtime
+        .list(None)
+        .await?
+        .into_iter()
+        .map(|one| one.image_id)
+        .collect();
     let now = Instant::now();
     first_seen.retain(|name, _| images.iter().any(|image| image.name == *name));
     for image in &images {
         first_seen.entry(image.name.clone()).or_insert(now);
     }
-    let old = |image: &&Image| first_seen.get(&image.name).is_some_and(|at| now.duration_since(*at) >= YOUNG);
-    let mut unused: Vec<&Image> = images.iter().filter(|image| !used.contains(&id(image))).filter(old).collect();
+    let old = |image: &&Image| {
+        first_seen
+            .get(&image.name)
+            .is_some_and(|at| now.duration_since(*at) >= YOUNG)
+    };
+    let mut unused: Vec<&Image> = images
+        .iter()
+        .filter(|image| !used.contains(&id(image)))
+        .filter(old)
+        .collect();
     unused.sort_by_key(|image| first_seen.get(&image.name));
     for image in surplus(&unused, shared.facts.space()) {
-        tracing::info!(image = image.name, size = image.size, "unused image removed: the disk is filling up");
+        tracing::info!(
+            image = image.name,
+            size = image.size,
+            "unused image removed: the disk is filling up"
+        );
         shared.runtime.remove_image(&image.name).await?;
     }
     Ok(())
@@ -47,7 +65,8 @@ async fn sweep(shared: &Shared, first_seen: &mut BTreeMap<String, Instant>) -> R
 
 /// The id that containers of an image have.
 fn id(image: &Image) -> String {
-    let name = Reference::parse(&image.name).map_or_else(|_| image.name.clone(), |name| name.repository());
+    let name =
+        Reference::parse(&image.name).map_or_else(|_| image.name.clone(), |name| name.repository());
     format!("{name}@{}", image.digest)
 }
 
@@ -74,16 +93,28 @@ mod tests {
     use super::*;
 
     fn image(name: &str, size: u64) -> Image {
-        Image { name: name.into(), digest: String::new(), size, pulled: false }
+        Image {
+            name: name.into(),
+            digest: String::new(),
+            size,
+            pulled: false,
+        }
     }
 
     fn full(percent: u64) -> Space {
-        Space { size: 1000, free: 1000 - percent * 10, ..Space::default() }
+        Space {
+            size: 1000,
+            free: 1000 - percent * 10,
+            ..Space::default()
+        }
     }
 
     #[test]
     fn an_image_has_the_id_of_its_containers() {
-        let image = Image { digest: "sha256:0a".into(), ..image("docker.io/library/nginx:1", 1) };
+        let image = Image {
+            digest: "sha256:0a".into(),
+            ..image("docker.io/library/nginx:1", 1)
+        };
         assert_eq!(id(&image), "docker.io/library/nginx@sha256:0a");
     }
 
@@ -96,7 +127,10 @@ mod tests {
     #[test]
     fn as_many_go_as_are_needed_and_no_more() {
         let (a, b, c) = (image("a", 60), image("b", 60), image("c", 60));
-        let names: Vec<&str> = surplus(&[&a, &b, &c], full(90)).iter().map(|image| image.name.as_str()).collect();
+        let names: Vec<&str> = surplus(&[&a, &b, &c], full(90))
+            .iter()
+            .map(|image| image.name.as_str())
+            .collect();
         assert_eq!(names, ["a", "b"]);
     }
 }

@@ -20,7 +20,10 @@ const ATTEMPTS: usize = 5_000;
 fn pod(volume: Value) -> Pod {
     let mut volume = volume;
     volume["name"] = json!("v");
-    serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": [volume]}})).unwrap()
+    serde_json::from_value(
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": [volume]}}),
+    )
+    .unwrap()
 }
 
 fn map() -> Pod {
@@ -29,7 +32,10 @@ fn map() -> Pod {
 
 fn sources(text: &str) -> Sources {
     let map: ConfigMap = serde_json::from_value(json!({"data": {"a": text}})).unwrap();
-    Sources { config_maps: [("m".to_owned(), Some(map))].into(), ..Sources::default() }
+    Sources {
+        config_maps: [("m".to_owned(), Some(map))].into(),
+        ..Sources::default()
+    }
 }
 
 /// A configuration in memory, as the content of volumes must be.
@@ -50,7 +56,9 @@ fn held(source: &Source) -> PathBuf {
 fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(work()));
-    receiver.recv_timeout(Duration::from_secs(60)).expect("the agent's worker thread hangs")
+    receiver
+        .recv_timeout(Duration::from_secs(60))
+        .expect("the agent's worker thread hangs")
 }
 
 #[test]
@@ -64,7 +72,10 @@ fn the_target_of_data_is_not_removed_wherever_it_leads() {
         fs::remove_file(place.join("..data")).unwrap();
         symlink(target, place.join("..data")).unwrap();
         volumes::prepare(&map(), "u", &config, &sources("2")).unwrap();
-        assert!(victim.join("precious").exists(), "a folder of the host was removed");
+        assert!(
+            victim.join("precious").exists(),
+            "a folder of the host was removed"
+        );
         assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "2");
     }
 }
@@ -76,7 +87,11 @@ fn a_pipe_in_a_volume_freezes_nobody() {
     fs::remove_file(place.join("..data/a")).unwrap();
     nix::unistd::mkfifo(&place.join("..data/a"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     within(move || volumes::prepare(&map(), "u", &config, &sources("1")).unwrap());
-    assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "1", "and the file is there again");
+    assert_eq!(
+        fs::read_to_string(place.join("a")).unwrap(),
+        "1",
+        "and the file is there again"
+    );
 }
 
 #[test]
@@ -103,21 +118,35 @@ fn what_would_lie_on_a_disk_is_not_written() {
 #[test]
 fn a_pod_gets_no_more_memory_for_its_content_than_there_is_for_one() {
     let (_dir, config) = in_memory();
-    let volumes: Vec<Value> = (0..20).map(|n| json!({"name": format!("v{n}"), "configMap": {"name": "m"}})).collect();
+    let volumes: Vec<Value> = (0..20)
+        .map(|n| json!({"name": format!("v{n}"), "configMap": {"name": "m"}}))
+        .collect();
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": volumes}});
-    let error = volumes::prepare(&serde_json::from_value(pod).unwrap(), "u", &config, &sources(&"x".repeat(1 << 20)));
+    let error = volumes::prepare(
+        &serde_json::from_value(pod).unwrap(),
+        "u",
+        &config,
+        &sources(&"x".repeat(1 << 20)),
+    );
     assert!(error.unwrap_err().contains("16 MiB"));
 }
 
 #[test]
 fn a_link_in_the_place_of_a_log_shows_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("secret"), "2026-01-01T00:00:00Z stdout F secret\n").unwrap();
+    fs::write(
+        dir.path().join("secret"),
+        "2026-01-01T00:00:00Z stdout F secret\n",
+    )
+    .unwrap();
     symlink("secret", dir.path().join("0.log")).unwrap();
     nix::unistd::mkfifo(&dir.path().join("1.log"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     for name in ["0.log", "1.log"] {
         let folder = Beneath::root(dir.path()).unwrap();
-        assert!(within(move || logs::Reader::open(folder, name, logs::Wish::default()).is_err()), "{name}");
+        assert!(
+            within(move || logs::Reader::open(folder, name, logs::Wish::default()).is_err()),
+            "{name}"
+        );
     }
 }
 
@@ -131,7 +160,8 @@ fn flipping(base: &Path, outside: &Path, attempt: impl Fn() -> bool) -> usize {
             let (a, b) = (base.join("d"), base.join("l"));
             let at = nix::fcntl::AT_FDCWD;
             while !stop.load(Ordering::Relaxed) {
-                nix::fcntl::renameat2(at, &a, at, &b, nix::fcntl::RenameFlags::RENAME_EXCHANGE).unwrap();
+                nix::fcntl::renameat2(at, &a, at, &b, nix::fcntl::RenameFlags::RENAME_EXCHANGE)
+                    .unwrap();
             }
         });
         let won = (0..ATTEMPTS).filter(|_| attempt()).count();
@@ -144,12 +174,20 @@ fn flipping(base: &Path, outside: &Path, attempt: impl Fn() -> bool) -> usize {
 fn a_neighbour_that_flips_folder_and_link_wins_no_sub_path() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::create_dir(outside.path().join("x")).unwrap();
-    let x = Beneath::root(outside.path()).unwrap().place(Path::new("x"), Links::Refused).unwrap().id();
+    let x = Beneath::root(outside.path())
+        .unwrap()
+        .place(Path::new("x"), Links::Refused)
+        .unwrap()
+        .id();
     let config = config(dir.path());
     let base = dir.path().join("volume");
     let source = Source::Own(base.clone());
     let place = |path: &str| volumes::place(&config, &source, Some(path), false);
-    assert_eq!(flipping(&base, outside.path(), || place("d/x").is_ok_and(|place| place.id() == x)), 0);
+    assert_eq!(
+        flipping(&base, outside.path(), || place("d/x")
+            .is_ok_and(|place| place.id() == x)),
+        0
+    );
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
 }
 
@@ -162,9 +200,19 @@ fn a_neighbour_that_flips_folder_and_link_makes_nothing_elsewhere() {
     let count = std::cell::Cell::new(0);
     flipping(&base, outside.path(), || {
         count.set(count.get() + 1);
-        volumes::place(&config, &source, Some(&format!("d/new{}", count.get() % 50)), false).is_ok()
+        volumes::place(
+            &config,
+            &source,
+            Some(&format!("d/new{}", count.get() % 50)),
+            false,
+        )
+        .is_ok()
     });
-    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "a folder was made outside of the volume");
+    assert_eq!(
+        fs::read_dir(outside.path()).unwrap().count(),
+        0,
+        "a folder was made outside of the volume"
+    );
 }
 
 #[test]
@@ -175,14 +223,24 @@ fn a_neighbour_that_flips_folder_and_link_wins_no_host_path() {
     fs::create_dir(&base).unwrap();
     let mut config = config(dir.path().join("agent").as_path());
     let path = base.display().to_string().parse().unwrap();
-    config.host_paths = vec![config_model::host_path::HostPath { path, writable: true }];
+    config.host_paths = vec![config_model::host_path::HostPath {
+        path,
+        writable: true,
+    }];
     for kind in ["DirectoryOrCreate", "FileOrCreate"] {
         let host = json!({"path": base.join("d/new"), "type": kind});
         let source = Source::Host(serde_json::from_value(host).unwrap());
         let place = || volumes::place(&config, &source, None, false).is_ok();
         flipping(&base, outside.path(), place);
-        let names: Vec<_> = fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(names, ["x"], "{kind} was made in a folder that is not listed");
+        let names: Vec<_> = fs::read_dir(outside.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(
+            names,
+            ["x"],
+            "{kind} was made in a folder that is not listed"
+        );
         fs::remove_dir_all(&base).unwrap();
         fs::create_dir(&base).unwrap();
     }
@@ -195,13 +253,22 @@ fn a_host_path_through_a_link_is_refused_and_says_so() {
     let own = tempfile::tempdir().unwrap();
     let mut config = config(own.path());
     let path = dir.path().display().to_string().parse().unwrap();
-    config.host_paths = vec![config_model::host_path::HostPath { path, writable: false }];
+    config.host_paths = vec![config_model::host_path::HostPath {
+        path,
+        writable: false,
+    }];
     let host = |path: PathBuf| Source::Host(serde_json::from_value(json!({"path": path})).unwrap());
     let error = volumes::place(&config, &host(dir.path().join("link")), None, true).unwrap_err();
     assert!(error.contains("a link is on the way"), "{error}");
     assert!(volumes::place(&config, &host(dir.path().to_owned()), None, true).is_ok());
-    assert!(volumes::place(&config, &host(dir.path().to_owned()), None, false).is_err(), "read-only");
-    assert!(volumes::place(&config, &host(outside.path().to_owned()), None, true).is_err(), "not listed");
+    assert!(
+        volumes::place(&config, &host(dir.path().to_owned()), None, false).is_err(),
+        "read-only"
+    );
+    assert!(
+        volumes::place(&config, &host(outside.path().to_owned()), None, true).is_err(),
+        "not listed"
+    );
 }
 
 #[test]
@@ -209,10 +276,17 @@ fn the_agents_own_folders_are_given_to_nobody_even_if_they_are_listed() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
     let path = dir.path().display().to_string().parse().unwrap();
-    config.host_paths = vec![config_model::host_path::HostPath { path, writable: true }];
+    config.host_paths = vec![config_model::host_path::HostPath {
+        path,
+        writable: true,
+    }];
     for path in [dir.path(), &config.data, &config.run.join("held")] {
         let source = Source::Host(serde_json::from_value(json!({"path": path})).unwrap());
-        assert!(volumes::place(&config, &source, None, true).is_err(), "{}", path.display());
+        assert!(
+            volumes::place(&config, &source, None, true).is_err(),
+            "{}",
+            path.display()
+        );
     }
 }
 
@@ -220,7 +294,11 @@ fn the_agents_own_folders_are_given_to_nobody_even_if_they_are_listed() {
 fn a_tree_deeper_than_any_stack_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path());
-    let pod = PodRef { namespace: "n".into(), name: "p".into(), uid: "u".into() };
+    let pod = PodRef {
+        namespace: "n".into(),
+        name: "p".into(),
+        uid: "u".into(),
+    };
     let root = config.pod_dir(&pod.uid);
     fs::create_dir_all(&root).unwrap();
     let mut at = Beneath::root(&root).unwrap();

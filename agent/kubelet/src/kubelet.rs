@@ -35,7 +35,9 @@ pub(crate) struct Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }
 
@@ -43,7 +45,10 @@ impl Shared {
     /// Refuses the pod if the node has as many as it may already.
     pub(crate) fn too_many(&self, pod: &PodRef) -> Option<Refusal> {
         let handles = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = handles.iter().filter(|(uid, handle)| **uid != pod.uid && !handle.is_over()).count();
+        let others = handles
+            .iter()
+            .filter(|(uid, handle)| **uid != pod.uid && !handle.is_over())
+            .count();
         let limit = usize::try_from(self.config.max_pods).unwrap_or(usize::MAX);
         (others >= limit).then(|| Refusal {
             reason: "OutOfpods",
@@ -65,8 +70,12 @@ impl Shared {
     /// A pod by namespace and name; the newest where one of the same name still ends.
     pub(crate) fn pod_named(&self, namespace: &str, name: &str) -> Option<PodRef> {
         let handles = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let named = handles.values().filter(|handle| handle.pod.namespace == namespace && handle.pod.name == name);
-        named.max_by_key(|handle| handle.latest().is_some()).map(|handle| handle.pod.clone())
+        let named = handles
+            .values()
+            .filter(|handle| handle.pod.namespace == namespace && handle.pod.name == name);
+        named
+            .max_by_key(|handle| handle.latest().is_some())
+            .map(|handle| handle.pod.clone())
     }
 }
 
@@ -92,7 +101,10 @@ impl Kubelet {
             turns: Semaphore::new(STARTS),
             pods: Mutex::default(),
         };
-        Self { shared: Arc::new(shared), queue }
+        Self {
+            shared: Arc::new(shared),
+            queue,
+        }
     }
 
     /// What answers on the kubelet's port; see [`crate::serve`].
@@ -114,7 +126,11 @@ impl Kubelet {
         tasks.spawn(node::keep_status(shared.clone()));
         tasks.spawn(node::keep_lease(shared.clone()));
         tasks.spawn(crate::garbage::collect(shared.clone()));
-        tasks.spawn(events::write(queue, shared.api.clone(), shared.config.node_name.clone()));
+        tasks.spawn(events::write(
+            queue,
+            shared.api.clone(),
+            shared.config.node_name.clone(),
+        ));
         tokio::select! {
             // The value stays in the channel, and the tasks in the set, whichever arm is dropped.
             _ = shutdown.wait_for(|ended| *ended) => {}

@@ -7,11 +7,13 @@ use crate::qos;
 use crate::stage::Wanted;
 use crate::volumes::{self, Source};
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, Resources, Seccomp, SharedNamespaces,
-    container_id,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, Resources, Seccomp,
+    SharedNamespaces, container_id,
 };
 use agent_sys::beneath::{Beneath, Links};
-use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SecurityContext, VolumeMount};
+use config_kube::k8s_openapi::api::core::v1::{
+    Container, Pod, PodSecurityContext, SecurityContext, VolumeMount,
+};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -53,19 +55,32 @@ pub(crate) fn prepare(
     volumes: &BTreeMap<String, Source>,
     machine_memory: u64,
 ) -> Result<Launch, String> {
-    let Attempt { pod, container, kind, number, backoff } = attempt;
+    let Attempt {
+        pod,
+        container,
+        kind,
+        number,
+        backoff,
+    } = attempt;
     let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
     let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
     let vars = env::resolve(pod, container, sources)?;
     let expanded = |list: &Option<Vec<String>>| {
-        list.as_ref().map(|list| list.iter().map(|text| env::expand(text, &vars)).collect::<Vec<_>>())
+        list.as_ref().map(|list| {
+            list.iter()
+                .map(|text| env::expand(text, &vars))
+                .collect::<Vec<_>>()
+        })
     };
     let (command, args) = (expanded(&container.command), expanded(&container.args));
     let mut all_vars = vec![("HOSTNAME".to_owned(), hostname())];
     all_vars.extend(vars);
     let id = container_id(&reference.uid, &container.name, number);
     let mut places = volume_mounts(config, container, volumes)?;
-    places.extend(own_files(config, pod, container, &reference.uid, &id).map_err(|error| error.to_string())?);
+    places.extend(
+        own_files(config, pod, container, &reference.uid, &id)
+            .map_err(|error| error.to_string())?,
+    );
     places.sort_by_key(|(_, destination)| destination.matches('/').count());
     let stage = config.stage_dir(&id);
     let mount = |(index, (wanted, destination)): (usize, &Place)| Mount {
@@ -74,13 +89,24 @@ pub(crate) fn prepare(
         read_only: wanted.read_only,
     };
     let mounts = places.iter().enumerate().map(mount).collect();
-    let security = Security::of(spec.security_context.as_ref(), container.security_context.as_ref());
-    let resources = Resources { pids_limit: Some(config.pids.into()), ..qos::resources(container) };
+    let security = Security::of(
+        spec.security_context.as_ref(),
+        container.security_context.as_ref(),
+    );
+    let resources = Resources {
+        pids_limit: Some(config.pids.into()),
+        ..qos::resources(container)
+    };
     let spec = ContainerSpec {
         log_path: config.log_file(&reference, &container.name, number),
         oom_score_adj: qos::oom_score(pod, container, machine_memory),
         cgroup_parent: qos::cgroup(pod, &reference.uid),
-        key: ContainerKey { pod: reference, container: container.name.clone(), kind, attempt: number },
+        key: ContainerKey {
+            pod: reference,
+            container: container.name.clone(),
+            kind,
+            attempt: number,
+        },
         image: container.image.clone().unwrap_or_default(),
         image_digest: None,
         command,
@@ -88,7 +114,10 @@ pub(crate) fn prepare(
         env: all_vars,
         working_dir: container.working_dir.clone(),
         mounts,
-        shared: SharedNamespaces { pid: spec.host_pid == Some(true), ipc: spec.host_ipc == Some(true) },
+        shared: SharedNamespaces {
+            pid: spec.host_pid == Some(true),
+            ipc: spec.host_ipc == Some(true),
+        },
         user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
         group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
         supplemental_groups: security.groups()?,
@@ -100,7 +129,11 @@ pub(crate) fn prepare(
         tty: container.tty == Some(true),
         backoff,
     };
-    Ok(Launch { id, spec, wanted: places.into_iter().map(|(wanted, _)| wanted).collect() })
+    Ok(Launch {
+        id,
+        spec,
+        wanted: places.into_iter().map(|(wanted, _)| wanted).collect(),
+    })
 }
 
 /// The pod's and the container's wishes, of which the container's win.
@@ -119,26 +152,49 @@ impl<'a> Security<'a> {
         of_pod: impl FnOnce(&PodSecurityContext) -> Option<i64>,
         of_container: impl FnOnce(&SecurityContext) -> Option<i64>,
     ) -> Result<Option<u32>, String> {
-        let number = self.container.and_then(of_container).or_else(|| self.pod.and_then(of_pod));
+        let number = self
+            .container
+            .and_then(of_container)
+            .or_else(|| self.pod.and_then(of_pod));
         number.map(small).transpose()
     }
 
     fn groups(&self) -> Result<Vec<u32>, String> {
         let pod = self.pod.cloned().unwrap_or_default();
-        pod.supplemental_groups.into_iter().flatten().chain(pod.fs_group).map(small).collect()
+        pod.supplemental_groups
+            .into_iter()
+            .flatten()
+            .chain(pod.fs_group)
+            .map(small)
+            .collect()
     }
 
     fn capabilities(&self) -> Capabilities {
-        let wanted = self.container.and_then(|container| container.capabilities.clone()).unwrap_or_default();
-        Capabilities { add: wanted.add.unwrap_or_default(), drop: wanted.drop.unwrap_or_default() }
+        let wanted = self
+            .container
+            .and_then(|container| container.capabilities.clone())
+            .unwrap_or_default();
+        Capabilities {
+            add: wanted.add.unwrap_or_default(),
+            drop: wanted.drop.unwrap_or_default(),
+        }
     }
 
     fn confinement(&self) -> Confinement {
-        let non_root = self.container.and_then(|container| container.run_as_non_root);
+        let non_root = self
+            .container
+            .and_then(|container| container.run_as_non_root);
         Confinement {
-            run_as_non_root: non_root.or_else(|| self.pod.and_then(|pod| pod.run_as_non_root)) == Some(true),
-            read_only_root: self.container.and_then(|container| container.read_only_root_filesystem) == Some(true),
-            no_new_privileges: self.container.and_then(|container| container.allow_privilege_escalation) == Some(false),
+            run_as_non_root: non_root.or_else(|| self.pod.and_then(|pod| pod.run_as_non_root))
+                == Some(true),
+            read_only_root: self
+                .container
+                .and_then(|container| container.read_only_root_filesystem)
+                == Some(true),
+            no_new_privileges: self
+                .container
+                .and_then(|container| container.allow_privilege_escalation)
+                == Some(false),
         }
     }
 
@@ -147,7 +203,9 @@ impl<'a> Security<'a> {
     }
 
     fn seccomp(&self) -> Seccomp {
-        let own = self.container.and_then(|container| container.seccomp_profile.as_ref());
+        let own = self
+            .container
+            .and_then(|container| container.seccomp_profile.as_ref());
         let profile = own.or_else(|| self.pod.and_then(|pod| pod.seccomp_profile.as_ref()));
         match profile.map(|profile| profile.type_.as_str()) {
             Some("Unconfined") => Seccomp::Unconfined,
@@ -168,45 +226,90 @@ fn volume_mounts(
     container: &Container,
     volumes: &BTreeMap<String, Source>,
 ) -> Result<Vec<Place>, String> {
-    container.volume_mounts.iter().flatten().map(|mount| volume_mount(config, mount, volumes)).collect()
+    container
+        .volume_mounts
+        .iter()
+        .flatten()
+        .map(|mount| volume_mount(config, mount, volumes))
+        .collect()
 }
 
-fn volume_mount(config: &Config, mount: &VolumeMount, volumes: &BTreeMap<String, Source>) -> Result<Place, String> {
-    let source = volumes.get(&mount.name).ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
+fn volume_mount(
+    config: &Config,
+    mount: &VolumeMount,
+    volumes: &BTreeMap<String, Source>,
+) -> Result<Place, String> {
+    let source = volumes
+        .get(&mount.name)
+        .ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
     let sub_path = mount.sub_path.as_deref().filter(|path| !path.is_empty());
     // What the agent fills is the agent's alone to write (upstream's rule, too).
     let read_only = mount.read_only == Some(true) || matches!(source, Source::Held(_));
-    let place = volumes::place(config, source, sub_path, read_only).map_err(|error| match sub_path {
-        Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),
-        None => format!("volume {:?}: {error}", mount.name),
-    })?;
+    let place =
+        volumes::place(config, source, sub_path, read_only).map_err(|error| match sub_path {
+            Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),
+            None => format!("volume {:?}: {error}", mount.name),
+        })?;
     let destination = Path::new("/").join(&mount.mount_path);
-    if destination.components().any(|part| part == Component::ParentDir) {
-        return Err(format!("mountPath {:?} must not contain ..", mount.mount_path));
+    if destination
+        .components()
+        .any(|part| part == Component::ParentDir)
+    {
+        return Err(format!(
+            "mountPath {:?} must not contain ..",
+            mount.mount_path
+        ));
     }
     let destination = destination.to_string_lossy().into_owned();
     Ok((Wanted { place, read_only }, destination))
 }
 
 /// Name resolution and the place for last words, unless the pod mounts something there itself.
-fn own_files(config: &Config, pod: &Pod, container: &Container, uid: &str, id: &str) -> io::Result<Vec<Place>> {
+fn own_files(
+    config: &Config,
+    pod: &Pod,
+    container: &Container,
+    uid: &str,
+    id: &str,
+) -> io::Result<Vec<Place>> {
     let dir = Beneath::make_root(&config.pod_dir(uid))?;
     let words = termination_file(id);
     dir.make_dirs(Path::new(MESSAGES), 0o755)?;
     dir.append(&words, 0o666)?;
     let machine = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let (hosts, resolv) = (Path::new("hosts"), Path::new("resolv.conf"));
-    dir.rewrite(hosts, 0o644)?.write_all(hosts_text(pod, &machine(&config.hosts)).as_bytes())?;
-    dir.rewrite(resolv, 0o644)?.write_all(resolv_text(pod, &machine(&config.resolv_conf)).as_bytes())?;
-    let words_at = container.termination_message_path.clone().unwrap_or_else(|| TERMINATION_LOG.to_owned());
+    dir.rewrite(hosts, 0o644)?
+        .write_all(hosts_text(pod, &machine(&config.hosts)).as_bytes())?;
+    dir.rewrite(resolv, 0o644)?
+        .write_all(resolv_text(pod, &machine(&config.resolv_conf)).as_bytes())?;
+    let words_at = container
+        .termination_message_path
+        .clone()
+        .unwrap_or_else(|| TERMINATION_LOG.to_owned());
     let taken = |place: &str| {
-        container.volume_mounts.iter().flatten().any(|mount| mount.mount_path.trim_end_matches('/') == place)
+        container
+            .volume_mounts
+            .iter()
+            .flatten()
+            .any(|mount| mount.mount_path.trim_end_matches('/') == place)
     };
-    let files = [(hosts, "/etc/hosts"), (resolv, "/etc/resolv.conf"), (&words, words_at.as_str())];
-    let mounts = files.into_iter().filter(|(_, place)| place.starts_with('/') && !taken(place));
+    let files = [
+        (hosts, "/etc/hosts"),
+        (resolv, "/etc/resolv.conf"),
+        (&words, words_at.as_str()),
+    ];
+    let mounts = files
+        .into_iter()
+        .filter(|(_, place)| place.starts_with('/') && !taken(place));
     let held = |(path, destination): (&Path, &str)| {
         let place = dir.place(path, Links::Refused)?;
-        Ok((Wanted { place, read_only: false }, destination.to_owned()))
+        Ok((
+            Wanted {
+                place,
+                read_only: false,
+            },
+            destination.to_owned(),
+        ))
     };
     mounts.map(held).collect()
 }
@@ -220,12 +323,29 @@ pub(crate) fn termination_file(id: &str) -> PathBuf {
 }
 
 fn hosts_text(pod: &Pod, machine: &str) -> String {
-    let aliases = pod.spec.as_ref().and_then(|spec| spec.host_aliases.as_deref()).unwrap_or_default();
+    let aliases = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.host_aliases.as_deref())
+        .unwrap_or_default();
     let lines = aliases.iter().map(|alias| {
-        format!("{}\t{}\n", alias.ip, alias.hostnames.iter().flatten().cloned().collect::<Vec<_>>().join("\t"))
+        format!(
+            "{}\t{}\n",
+            alias.ip,
+            alias
+                .hostnames
+                .iter()
+                .flatten()
+                .cloned()
+                .collect::<Vec<_>>()
+                .join("\t")
+        )
     });
-    let machine =
-        if machine.is_empty() || machine.ends_with('\n') { machine.to_owned() } else { format!("{machine}\n") };
+    let machine = if machine.is_empty() || machine.ends_with('\n') {
+        machine.to_owned()
+    } else {
+        format!("{machine}\n")
+    };
     lines.fold(machine, |text, line| text + &line)
 }
 
@@ -233,21 +353,39 @@ fn hosts_text(pod: &Pod, machine: &str) -> String {
 fn resolv_text(pod: &Pod, machine: &str) -> String {
     let spec = pod.spec.as_ref();
     let own_only = spec.and_then(|spec| spec.dns_policy.as_deref()) == Some("None");
-    let config = spec.and_then(|spec| spec.dns_config.clone()).unwrap_or_default();
+    let config = spec
+        .and_then(|spec| spec.dns_config.clone())
+        .unwrap_or_default();
     let of_machine = |key: &str| {
-        let lines = machine.lines().filter(|_| !own_only).filter_map(|line| line.strip_prefix(key));
-        lines.flat_map(str::split_whitespace).map(str::to_owned).collect::<Vec<_>>()
+        let lines = machine
+            .lines()
+            .filter(|_| !own_only)
+            .filter_map(|line| line.strip_prefix(key));
+        lines
+            .flat_map(str::split_whitespace)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
-    let servers = of_machine("nameserver ").into_iter().chain(config.nameservers.into_iter().flatten());
-    let searches: Vec<String> =
-        of_machine("search ").into_iter().chain(config.searches.into_iter().flatten()).collect();
+    let servers = of_machine("nameserver ")
+        .into_iter()
+        .chain(config.nameservers.into_iter().flatten());
+    let searches: Vec<String> = of_machine("search ")
+        .into_iter()
+        .chain(config.searches.into_iter().flatten())
+        .collect();
     let option = |(name, value): (Option<String>, Option<String>)| {
         let name = name.unwrap_or_default();
         value.map_or_else(|| name.clone(), |value| format!("{name}:{value}"))
     };
-    let added = config.options.into_iter().flatten().map(|one| option((one.name, one.value)));
+    let added = config
+        .options
+        .into_iter()
+        .flatten()
+        .map(|one| option((one.name, one.value)));
     let options: Vec<String> = of_machine("options ").into_iter().chain(added).collect();
-    let mut lines: Vec<String> = servers.map(|server| format!("nameserver {server}\n")).collect();
+    let mut lines: Vec<String> = servers
+        .map(|server| format!("nameserver {server}\n"))
+        .collect();
     for (key, list) in [("search", searches), ("options", options)] {
         if !list.is_empty() {
             lines.push(format!("{key} {}\n", list.join(" ")));
@@ -257,7 +395,9 @@ fn resolv_text(pod: &Pod, machine: &str) -> String {
 }
 
 fn hostname() -> String {
-    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    nix::unistd::gethostname()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -271,11 +411,26 @@ mod tests {
         let meta = json!({"name": "p", "namespace": "n", "uid": "u"});
         let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap();
         let container = &pod.spec.as_ref().unwrap().containers[0];
-        let attempt = Attempt { pod: &pod, container, kind: Kind::Main, number: 2, backoff: None };
+        let attempt = Attempt {
+            pod: &pod,
+            container,
+            kind: Kind::Main,
+            number: 2,
+            backoff: None,
+        };
         let held = dir.path().join("held");
         fs::create_dir_all(&held).unwrap();
-        let volumes = [("v".to_owned(), Source::Own(dir.path().to_owned())), ("held".to_owned(), Source::Held(held))];
-        prepare(&config(dir.path()), attempt, &Sources::default(), &volumes.into(), 1 << 30)
+        let volumes = [
+            ("v".to_owned(), Source::Own(dir.path().to_owned())),
+            ("held".to_owned(), Source::Held(held)),
+        ];
+        prepare(
+            &config(dir.path()),
+            attempt,
+            &Sources::default(),
+            &volumes.into(),
+            1 << 30,
+        )
     }
 
     fn made(spec: &Value) -> Result<ContainerSpec, String> {
@@ -289,14 +444,19 @@ mod tests {
             "containers": [{"name": "a", "image": "i", "securityContext": {"runAsUser": 5, "allowPrivilegeEscalation": false}}],
         }))
         .unwrap();
-        assert_eq!((spec.user, spec.group, spec.supplemental_groups), (Some(5), Some(2), vec![3]));
+        assert_eq!(
+            (spec.user, spec.group, spec.supplemental_groups),
+            (Some(5), Some(2), vec![3])
+        );
         assert!(spec.confinement.run_as_non_root && spec.confinement.no_new_privileges);
     }
 
     #[test]
     fn variables_are_expanded_in_the_command() {
         let env = json!([{"name": "A", "value": "x"}]);
-        let spec = made(&json!({"containers": [{"name": "a", "env": env, "command": ["run", "$(A)"]}]})).unwrap();
+        let spec =
+            made(&json!({"containers": [{"name": "a", "env": env, "command": ["run", "$(A)"]}]}))
+                .unwrap();
         assert_eq!(spec.command.unwrap(), ["run", "x"]);
     }
 
@@ -304,33 +464,65 @@ mod tests {
     fn a_sub_path_stays_inside_its_volume() {
         let mount = |path: &str| json!({"containers": [{"name": "a", "volumeMounts": [{"name": "v", "mountPath": "/m", "subPath": path}]}]});
         let launch = launched(&mount("a/b")).unwrap();
-        let at = launch.spec.mounts.iter().position(|mount| mount.destination == "/m").unwrap();
+        let at = launch
+            .spec
+            .mounts
+            .iter()
+            .position(|mount| mount.destination == "/m")
+            .unwrap();
         assert!(launch.wanted[at].place.is_dir() && !launch.wanted[at].read_only);
-        assert!(launch.spec.mounts[at].source.ends_with(format!("mounts/{}/{at}", launch.id)));
+        assert!(
+            launch.spec.mounts[at]
+                .source
+                .ends_with(format!("mounts/{}/{at}", launch.id))
+        );
         assert!(made(&mount("../a")).is_err());
     }
 
     #[test]
     fn what_the_agent_fills_is_read_only_whatever_the_pod_says() {
         let mounts = json!([{"name": "held", "mountPath": "/m", "readOnly": false}]);
-        let launch = launched(&json!({"containers": [{"name": "a", "volumeMounts": mounts}]})).unwrap();
-        let at = launch.spec.mounts.iter().position(|mount| mount.destination == "/m").unwrap();
+        let launch =
+            launched(&json!({"containers": [{"name": "a", "volumeMounts": mounts}]})).unwrap();
+        let at = launch
+            .spec
+            .mounts
+            .iter()
+            .position(|mount| mount.destination == "/m")
+            .unwrap();
         assert!(launch.wanted[at].read_only && launch.spec.mounts[at].read_only);
     }
 
     #[test]
     fn processes_are_limited_by_default() {
-        assert_eq!(made(&json!({"containers": [{"name": "a"}]})).unwrap().resources.pids_limit, Some(100));
+        assert_eq!(
+            made(&json!({"containers": [{"name": "a"}]}))
+                .unwrap()
+                .resources
+                .pids_limit,
+            Some(100)
+        );
     }
 
     #[test]
     fn names_are_resolved_as_the_pod_says() {
         let pod = |spec: Value| serde_json::from_value::<Pod>(json!({"spec": spec})).unwrap();
         let machine = "nameserver 192.0.2.1\nsearch example\n";
-        assert_eq!(resolv_text(&pod(json!({"containers": []})), machine), machine);
+        assert_eq!(
+            resolv_text(&pod(json!({"containers": []})), machine),
+            machine
+        );
         let own = json!({"containers": [], "dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.2"], "options": [{"name": "ndots", "value": "2"}]}});
-        assert_eq!(resolv_text(&pod(own), machine), "nameserver 192.0.2.2\noptions ndots:2\n");
-        let alias = pod(json!({"containers": [], "hostAliases": [{"ip": "192.0.2.9", "hostnames": ["a", "b"]}]}));
-        assert_eq!(hosts_text(&alias, "127.0.0.1 localhost"), "127.0.0.1 localhost\n192.0.2.9\ta\tb\n");
+        assert_eq!(
+            resolv_text(&pod(own), machine),
+            "nameserver 192.0.2.2\noptions ndots:2\n"
+        );
+        let alias = pod(
+            json!({"containers": [], "hostAliases": [{"ip": "192.0.2.9", "hostnames": ["a", "b"]}]}),
+        );
+        assert_eq!(
+            hosts_text(&alias, "127.0.0.1 localhost"),
+            "127.0.0.1 localhost\n192.0.2.9\ta\tb\n"
+        );
     }
 }

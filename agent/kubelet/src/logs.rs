@@ -41,7 +41,11 @@ impl Wish {
                 "timestamps" => wish.timestamps = truth(),
                 "tailLines" => wish.tail_lines = Some(count()?),
                 "limitBytes" => wish.limit_bytes = Some(count()?),
-                "sinceSeconds" => wish.since = now.checked_sub(std::time::Duration::from_secs(count()?)).ok(),
+                "sinceSeconds" => {
+                    wish.since = now
+                        .checked_sub(std::time::Duration::from_secs(count()?))
+                        .ok()
+                }
                 "sinceTime" => wish.since = Some(value.parse().ok().ok_or_else(bad)?),
                 "stream" if value == "Stdout" => wish.stream = Some("stdout"),
                 "stream" if value == "Stderr" => wish.stream = Some("stderr"),
@@ -58,8 +62,10 @@ fn unescape(text: &str) -> String {
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
-        let code =
-            (byte == b'%').then(|| text.get(at + 1..at + 3)).flatten().and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let code = (byte == b'%')
+            .then(|| text.get(at + 1..at + 3))
+            .flatten()
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
         out.push(code.unwrap_or(if byte == b'+' { b' ' } else { byte }));
         at += if code.is_some() { 3 } else { 1 };
     }
@@ -146,9 +152,14 @@ impl Reader {
     /// whether there ever will be.
     pub(crate) fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         while !self.finished() {
-            let Some((file, _)) = &mut self.file else { return Ok(None) };
+            let Some((file, _)) = &mut self.file else {
+                return Ok(None);
+            };
             let room = MAX_LINE.saturating_sub(self.partial.len() as u64);
-            let count = file.by_ref().take(room).read_until(b'\n', &mut self.partial)?;
+            let count = file
+                .by_ref()
+                .take(room)
+                .read_until(b'\n', &mut self.partial)?;
             let whole = self.partial.last() == Some(&b'\n') || room == 0;
             if whole {
                 let line = std::mem::take(&mut self.partial);
@@ -199,7 +210,11 @@ impl Reader {
         let stream = parts.next()?;
         let full = parts.next()? == b"F";
         let text = parts.next()?;
-        if self.wish.stream.is_some_and(|wanted| wanted.as_bytes() != stream) {
+        if self
+            .wish
+            .stream
+            .is_some_and(|wanted| wanted.as_bytes() != stream)
+        {
             return None;
         }
         if let Some(since) = self.wish.since
@@ -213,7 +228,11 @@ impl Reader {
             out.push(b' ');
         }
         self.inside_line = !full;
-        out.extend_from_slice(if full { text } else { text.strip_suffix(b"\n").unwrap_or(text) });
+        out.extend_from_slice(if full {
+            text
+        } else {
+            text.strip_suffix(b"\n").unwrap_or(text)
+        });
         if let Some(left) = &mut self.left {
             out.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
             *left -= out.len() as u64;
@@ -234,7 +253,12 @@ fn tail_offset(file: &mut File, lines: u64) -> io::Result<(u64, u64)> {
         file.seek(SeekFrom::Start(start))?;
         let mut block = Vec::new();
         file.by_ref().take(at - start).read_to_end(&mut block)?;
-        for (index, _) in block.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+        for (index, _) in block
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, byte)| **byte == b'\n')
+        {
             let after = start + index as u64 + 1;
             // The end of the last line begins none; a part of a long line is not a line of its own.
             if after < length && ends_line(file, after)? {
@@ -254,8 +278,13 @@ fn ends_line(file: &mut File, at: u64) -> io::Result<bool> {
     let start = at.saturating_sub(MAX_LINE);
     file.seek(SeekFrom::Start(start))?;
     let mut before = Vec::new();
-    file.by_ref().take(at - 1 - start).read_to_end(&mut before)?;
-    let line = before.rsplit(|&byte| byte == b'\n').next().unwrap_or_default();
+    file.by_ref()
+        .take(at - 1 - start)
+        .read_to_end(&mut before)?;
+    let line = before
+        .rsplit(|&byte| byte == b'\n')
+        .next()
+        .unwrap_or_default();
     Ok(line.splitn(4, |&byte| byte == b' ').nth(2) != Some(b"P"))
 }
 
@@ -271,7 +300,12 @@ mod tests {
     }
 
     fn open(path: &Path, wish: Wish) -> Reader {
-        Reader::open(Beneath::root(path.parent().unwrap()).unwrap(), "0.log", wish).unwrap()
+        Reader::open(
+            Beneath::root(path.parent().unwrap()).unwrap(),
+            "0.log",
+            wish,
+        )
+        .unwrap()
     }
 
     fn read(path: &Path, query: &str) -> String {
@@ -288,7 +322,9 @@ mod tests {
         let path = dir.path().join("0.log");
         let old = line(1, "stdout", "F", "one") + &line(2, "stderr", "F", "two");
         fs::write(dir.path().join("0.log.20260101-000000-000"), old).unwrap();
-        let new = line(3, "stdout", "P", "long ") + &line(3, "stdout", "F", "three") + &line(4, "stdout", "F", "four");
+        let new = line(3, "stdout", "P", "long ")
+            + &line(3, "stdout", "F", "three")
+            + &line(4, "stdout", "F", "four");
         fs::write(&path, new).unwrap();
         (dir, path)
     }
@@ -312,7 +348,10 @@ mod tests {
     #[test]
     fn time_bytes_and_stream_limit_what_is_read() {
         let (_dir, path) = log();
-        assert_eq!(read(&path, "sinceTime=2026-01-01T00:00:03Z"), "long three\nfour\n");
+        assert_eq!(
+            read(&path, "sinceTime=2026-01-01T00:00:03Z"),
+            "long three\nfour\n"
+        );
         assert_eq!(read(&path, "limitBytes=5"), "one\nt");
         assert_eq!(read(&path, "stream=Stderr"), "two\n");
         assert_eq!(
@@ -321,7 +360,9 @@ mod tests {
         );
         assert!(Wish::parse("tailLines=x", Timestamp::now()).is_err());
         assert_eq!(
-            Wish::parse("sinceTime=2026-01-01T00%3A00%3A03Z", Timestamp::now()).unwrap().since,
+            Wish::parse("sinceTime=2026-01-01T00%3A00%3A03Z", Timestamp::now())
+                .unwrap()
+                .since,
             "2026-01-01T00:00:03Z".parse().ok()
         );
     }
@@ -331,7 +372,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("0.log");
         fs::write(&path, line(1, "stdout", "F", "one")).unwrap();
-        let mut reader = open(&path, Wish { follow: true, ..Wish::default() });
+        let mut reader = open(
+            &path,
+            Wish {
+                follow: true,
+                ..Wish::default()
+            },
+        );
         assert_eq!(reader.next().unwrap().unwrap(), b"one\n");
         assert_eq!(reader.next().unwrap(), None);
         fs::rename(&path, dir.path().join("0.log.20260101-000000-000")).unwrap();

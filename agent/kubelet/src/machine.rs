@@ -31,7 +31,11 @@ pub(crate) enum RestartPolicy {
 
 impl RestartPolicy {
     pub(crate) fn of(pod: &Pod) -> Self {
-        match pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) {
+        match pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.restart_policy.as_deref())
+        {
             Some("Never") => Self::Never,
             Some("OnFailure") => Self::OnFailure,
             Some(_) | None => Self::Always,
@@ -122,7 +126,11 @@ impl View<'_> {
 
     /// How long its containers may take to end.
     fn grace(&self) -> Duration {
-        if self.notes.evicted.is_some() { EVICTION_GRACE } else { grace(self.pod) }
+        if self.notes.evicted.is_some() {
+            EVICTION_GRACE
+        } else {
+            grace(self.pod)
+        }
     }
 }
 
@@ -130,7 +138,12 @@ impl View<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Make and start an attempt.
-    Start { container: String, kind: Kind, attempt: u32, backoff: Option<Duration> },
+    Start {
+        container: String,
+        kind: Kind,
+        attempt: u32,
+        backoff: Option<Duration>,
+    },
     /// Ask it to end.
     Stop { id: String },
     /// End it.
@@ -160,23 +173,38 @@ pub(crate) fn end_of(pod: &Pod, now: Timestamp) -> Option<End> {
         return Some(End::Deleted);
     }
     let status = pod.status.as_ref();
-    if matches!(status.and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed")) {
+    if matches!(
+        status.and_then(|status| status.phase.as_deref()),
+        Some("Succeeded" | "Failed")
+    ) {
         return Some(End::Over);
     }
-    deadline(pod).filter(|deadline| *deadline <= now).map(|_| End::Deadline)
+    deadline(pod)
+        .filter(|deadline| *deadline <= now)
+        .map(|_| End::Deadline)
 }
 
 /// When `activeDeadlineSeconds` are over.
 fn deadline(pod: &Pod) -> Option<Timestamp> {
     let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
     let start = pod.status.as_ref()?.start_time.as_ref()?.0;
-    Some(later(start, Duration::from_secs(u64::try_from(seconds).ok()?)))
+    Some(later(
+        start,
+        Duration::from_secs(u64::try_from(seconds).ok()?),
+    ))
 }
 
 /// How long the pod's containers may take to end.
 pub(crate) fn grace(pod: &Pod) -> Duration {
-    let spec = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-    let seconds = pod.metadata.deletion_grace_period_seconds.or(spec).and_then(|seconds| u64::try_from(seconds).ok());
+    let spec = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.termination_grace_period_seconds);
+    let seconds = pod
+        .metadata
+        .deletion_grace_period_seconds
+        .or(spec)
+        .and_then(|seconds| u64::try_from(seconds).ok());
     seconds.map_or(DEFAULT_GRACE, Duration::from_secs)
 }
 
@@ -212,14 +240,22 @@ pub(crate) fn plan_orphan(seen: &[Seen], notes: &Notes, grace: Duration, now: Ti
 }
 
 /// Asks all to end, kills those that take too long; true when none is left.
-fn stop_all(seen: &[Seen], notes: &Notes, grace: Duration, now: Timestamp, plan: &mut Plan) -> bool {
+fn stop_all(
+    seen: &[Seen],
+    notes: &Notes,
+    grace: Duration,
+    now: Timestamp,
+    plan: &mut Plan,
+) -> bool {
     let mut over = true;
     for container in seen {
         match container.state {
             ContainerState::Exited { .. } => {}
             ContainerState::Created => {
                 over = false;
-                plan.actions.push(Action::Remove { id: container.id.clone() });
+                plan.actions.push(Action::Remove {
+                    id: container.id.clone(),
+                });
             }
             ContainerState::Running { .. } => {
                 over = false;
@@ -265,7 +301,8 @@ pub(crate) fn previous<'a>(seen: &'a [Seen], name: &str) -> Option<&'a Seen> {
 }
 
 fn attempts<'a>(seen: &'a [Seen], name: &str) -> impl Iterator<Item = &'a Seen> {
-    seen.iter().filter(move |container| container.key.container == name)
+    seen.iter()
+        .filter(move |container| container.key.container == name)
 }
 
 /// Removes attempts older than the previous one, and ends what must not run beside the newest.
@@ -279,13 +316,17 @@ fn sweep(view: View<'_>, plan: &mut Plan) {
             ContainerState::Running { .. } if Some(container.key.attempt) != newest => {
                 plan.actions.push(Action::Kill { id });
             }
-            ContainerState::Exited { .. } if before.is_some_and(|before| container.key.attempt < before) => {
+            ContainerState::Exited { .. }
+                if before.is_some_and(|before| container.key.attempt < before) =>
+            {
                 plan.actions.push(Action::Remove { id });
             }
             ContainerState::Created if Some(container.key.attempt) != newest => {
                 plan.actions.push(Action::Remove { id });
             }
-            ContainerState::Running { .. } | ContainerState::Exited { .. } | ContainerState::Created => {}
+            ContainerState::Running { .. }
+            | ContainerState::Exited { .. }
+            | ContainerState::Created => {}
         }
     }
 }
@@ -293,8 +334,12 @@ fn sweep(view: View<'_>, plan: &mut Plan) {
 /// True if the init containers are done, or need not be done again: a main container was started since the boot.
 pub(crate) fn initialized(pod: &Pod, seen: &[Seen]) -> bool {
     let mains = containers(pod, Kind::Main);
-    mains.iter().any(|main| latest(seen, &main.name).is_some_and(|seen| seen.this_boot))
-        || containers(pod, Kind::Init).iter().all(|init| init_done(pod, seen, init))
+    mains
+        .iter()
+        .any(|main| latest(seen, &main.name).is_some_and(|seen| seen.this_boot))
+        || containers(pod, Kind::Init)
+            .iter()
+            .all(|init| init_done(pod, seen, init))
 }
 
 /// An init container that ended well; after a reboot it must do so again, unless nothing may be restarted.
@@ -310,7 +355,10 @@ fn init(view: View<'_>, plan: &mut Plan) -> bool {
     if initialized(view.pod, view.seen) || !wants_main(view) {
         return true;
     }
-    if let Some(next) = containers(view.pod, Kind::Init).iter().find(|init| !init_done(view.pod, view.seen, init)) {
+    if let Some(next) = containers(view.pod, Kind::Init)
+        .iter()
+        .find(|init| !init_done(view.pod, view.seen, init))
+    {
         step(view, next, Kind::Init, plan);
     }
     false
@@ -319,9 +367,11 @@ fn init(view: View<'_>, plan: &mut Plan) -> bool {
 /// Some main container runs or is to be started: only then are init containers worth running again.
 fn wants_main(view: View<'_>) -> bool {
     let policy = RestartPolicy::of(view.pod);
-    containers(view.pod, Kind::Main).iter().any(|main| match latest(view.seen, &main.name).map(|seen| &seen.state) {
-        Some(ContainerState::Exited { code, .. }) => policy.restarts(Kind::Main, *code),
-        Some(ContainerState::Running { .. } | ContainerState::Created) | None => true,
+    containers(view.pod, Kind::Main).iter().any(|main| {
+        match latest(view.seen, &main.name).map(|seen| &seen.state) {
+            Some(ContainerState::Exited { code, .. }) => policy.restarts(Kind::Main, *code),
+            Some(ContainerState::Running { .. } | ContainerState::Created) | None => true,
+        }
     })
 }
 
@@ -331,9 +381,16 @@ fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
         return start(view, container, kind, 0, None, plan);
     };
     match &seen.state {
-        ContainerState::Created => plan.actions.push(Action::Remove { id: seen.id.clone() }),
+        ContainerState::Created => plan.actions.push(Action::Remove {
+            id: seen.id.clone(),
+        }),
         ContainerState::Running { .. } => {
-            if view.notes.verdicts.get(&seen.id).is_some_and(|verdict| verdict.dead) {
+            if view
+                .notes
+                .verdicts
+                .get(&seen.id)
+                .is_some_and(|verdict| verdict.dead)
+            {
                 stop_one(seen, view.notes, grace(view.pod), view.now, plan);
             }
         }
@@ -342,7 +399,14 @@ fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
                 if waits(at, backoff, view.now) {
                     plan.wake_at(at);
                 } else {
-                    start(view, container, kind, seen.key.attempt.saturating_add(1), Some(backoff), plan);
+                    start(
+                        view,
+                        container,
+                        kind,
+                        seen.key.attempt.saturating_add(1),
+                        Some(backoff),
+                        plan,
+                    );
                 }
             }
         }
@@ -351,7 +415,15 @@ fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
 
 /// When an attempt that ended is followed by the next, and the wait before it; `None` if never.
 pub(crate) fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
-    let ContainerState::Exited { started_at, finished_at, code, .. } = &seen.state else { return None };
+    let ContainerState::Exited {
+        started_at,
+        finished_at,
+        code,
+        ..
+    } = &seen.state
+    else {
+        return None;
+    };
     let policy = RestartPolicy::of(pod);
     // An init container that did its work before a reboot has to do it again.
     let again = seen.key.kind == Kind::Init && !seen.this_boot && policy != RestartPolicy::Never;
@@ -359,8 +431,11 @@ pub(crate) fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
         return None;
     }
     // What the machine's own end ended is not the container's fault.
-    let wait =
-        if seen.this_boot { after_run(seen.backoff, between(*started_at, *finished_at)) } else { Duration::ZERO };
+    let wait = if seen.this_boot {
+        after_run(seen.backoff, between(*started_at, *finished_at))
+    } else {
+        Duration::ZERO
+    };
     Some((later(*finished_at, wait), wait))
 }
 
@@ -370,17 +445,35 @@ pub(crate) fn waits(at: Timestamp, backoff: Duration, now: Timestamp) -> bool {
     !backoff.is_zero() && at > now
 }
 
-fn start(view: View<'_>, container: &Container, kind: Kind, attempt: u32, backoff: Option<Duration>, plan: &mut Plan) {
+fn start(
+    view: View<'_>,
+    container: &Container,
+    kind: Kind,
+    attempt: u32,
+    backoff: Option<Duration>,
+    plan: &mut Plan,
+) {
     if let Some(failure) = view.notes.failures.get(&container.name)
         && failure.retry_at > view.now
     {
         let shown = later(failure.at, PULL_ERROR_SHOWN);
-        plan.wake_at(if shown > view.now { shown.min(failure.retry_at) } else { failure.retry_at });
+        plan.wake_at(if shown > view.now {
+            shown.min(failure.retry_at)
+        } else {
+            failure.retry_at
+        });
         return;
     }
-    if attempts(view.seen, &container.name).any(|seen| !matches!(seen.state, ContainerState::Exited { .. })) {
+    if attempts(view.seen, &container.name)
+        .any(|seen| !matches!(seen.state, ContainerState::Exited { .. }))
+    {
         // An older attempt still lives; it is being ended, and its end is news.
         return;
     }
-    plan.actions.push(Action::Start { container: container.name.clone(), kind, attempt, backoff });
+    plan.actions.push(Action::Start {
+        container: container.name.clone(),
+        kind,
+        attempt,
+        backoff,
+    });
 }

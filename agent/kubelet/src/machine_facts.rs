@@ -28,10 +28,18 @@ pub(crate) struct Space {
 
 impl Facts {
     pub(crate) fn of_machine(disk: &Path) -> Self {
-        let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let text = |path: &str| {
+            fs::read_to_string(path)
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        };
         let utsname = nix::sys::utsname::uname().ok();
         let of_utsname = |field: fn(&nix::sys::utsname::UtsName) -> &std::ffi::OsStr| {
-            utsname.as_ref().map(|name| field(name).to_string_lossy().into_owned()).unwrap_or_default()
+            utsname
+                .as_ref()
+                .map(|name| field(name).to_string_lossy().into_owned())
+                .unwrap_or_default()
         };
         let boot_id = text("/proc/sys/kernel/random/boot_id");
         let machine_id = Some(text("/etc/machine-id")).filter(|id| !id.is_empty());
@@ -50,7 +58,11 @@ impl Facts {
 
     /// Space where pods' data lies; nothing where it can't be measured.
     pub(crate) fn space(&self) -> Space {
-        let there = self.disk.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+        let there = self
+            .disk
+            .ancestors()
+            .find(|path| path.exists())
+            .unwrap_or(Path::new("/"));
         nix::sys::statvfs::statvfs(there).map_or(Space::default(), |stat| Space {
             size: stat.blocks() * stat.fragment_size(),
             free: stat.blocks_available() * stat.fragment_size(),
@@ -63,15 +75,32 @@ impl Facts {
 /// A line of meminfo, in bytes.
 pub(crate) fn memory(line: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let value = text.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':'))?;
-    value.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+    let value = text
+        .lines()
+        .find_map(|found| found.strip_prefix(line)?.strip_prefix(':'))?;
+    value
+        .split_whitespace()
+        .next()?
+        .parse::<u64>()
+        .ok()
+        .map(|kib| kib * 1024)
 }
 
 /// Free process ids: the limit, less the threads that there are.
 pub(crate) fn free_pids() -> Option<u64> {
-    let limit: u64 = fs::read_to_string("/proc/sys/kernel/pid_max").ok()?.trim().parse().ok()?;
+    let limit: u64 = fs::read_to_string("/proc/sys/kernel/pid_max")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
     let load = fs::read_to_string("/proc/loadavg").ok()?;
-    let threads: u64 = load.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()?;
+    let threads: u64 = load
+        .split_whitespace()
+        .nth(3)?
+        .split_once('/')?
+        .1
+        .parse()
+        .ok()?;
     Some(limit.saturating_sub(threads))
 }
 
@@ -83,7 +112,10 @@ mod tests {
     fn this_machine_has_facts() {
         let facts = Facts::of_machine(Path::new("/no/such/folder"));
         assert!(facts.cpus > 0 && facts.memory > 0 && !facts.kernel.is_empty());
-        assert!(facts.space().size > 0, "the nearest folder that exists is measured");
+        assert!(
+            facts.space().size > 0,
+            "the nearest folder that exists is measured"
+        );
         assert!(free_pids().unwrap() > 0);
     }
 }

@@ -9,12 +9,18 @@ use std::path::PathBuf;
 pub(crate) fn pod_ref(pod: &Pod) -> Option<PodRef> {
     let meta = &pod.metadata;
     let plain = |text: &Option<String>| text.clone().filter(|text| is_plain(text));
-    Some(PodRef { namespace: plain(&meta.namespace)?, name: plain(&meta.name)?, uid: plain(&meta.uid)? })
+    Some(PodRef {
+        namespace: plain(&meta.namespace)?,
+        name: plain(&meta.name)?,
+        uid: plain(&meta.uid)?,
+    })
 }
 
 /// True for names that can stand in a path: what the API server allows in names, and nothing else.
 pub(crate) fn is_plain(text: &str) -> bool {
-    let fits = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'));
+    let fits = text
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'));
     !text.is_empty() && text.len() <= 253 && fits && !text.starts_with('.')
 }
 
@@ -31,7 +37,9 @@ impl Config {
 
     /// The log of one attempt.
     pub(crate) fn log_file(&self, pod: &PodRef, container: &str, attempt: u32) -> PathBuf {
-        self.logs.join(log_folder(pod, container)).join(log_name(attempt))
+        self.logs
+            .join(log_folder(pod, container))
+            .join(log_name(attempt))
     }
 }
 

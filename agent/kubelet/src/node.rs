@@ -12,10 +12,13 @@ use crate::notices::{Notice, news};
 use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};
 use config_kube::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use config_kube::k8s_openapi::api::core::v1::{
-    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeStatus, NodeSystemInfo,
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
+    NodeStatus, NodeSystemInfo,
 };
 use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    MicroTime, ObjectMeta, OwnerReference, Time,
+};
 use config_kube::quantity::Amount;
 use http::Method;
 use jiff::Timestamp;
@@ -47,7 +50,13 @@ const MAX_IMAGES: usize = 50;
 
 /// Keeps the Node's status true.
 pub(crate) async fn keep_status(shared: Arc<Shared>) {
-    let mut reporter = Reporter { shared, node: None, told: BTreeMap::new(), written: None, images: None };
+    let mut reporter = Reporter {
+        shared,
+        node: None,
+        told: BTreeMap::new(),
+        written: None,
+        images: None,
+    };
     loop {
         let well = match reporter.report().await {
             Ok(ready) => ready,
@@ -81,12 +90,23 @@ impl Reporter {
         } else {
             let node: Node = get(&*shared.api, path(&shared)).await?;
             label(&shared, &node).await?;
-            shared.events.node(&node, false, "Starting", "Starting kubelet.");
-            self.node.insert(node).status.as_ref().and_then(|status| status.conditions.clone())
+            shared
+                .events
+                .node(&node, false, "Starting", "Starting kubelet.");
+            self.node
+                .insert(node)
+                .status
+                .as_ref()
+                .and_then(|status| status.conditions.clone())
         };
         let notices = shared.config.notices.all();
         if let Some(node) = &self.node {
-            for Notice { on, reason, message } in news(&self.told, &notices) {
+            for Notice {
+                on,
+                reason,
+                message,
+            } in news(&self.told, &notices)
+            {
                 shared.events.node(node, on, reason, message);
             }
         }
@@ -95,9 +115,18 @@ impl Reporter {
         let ready = fault.is_none();
         let mut status = status(&shared.config, &shared.facts, runtime.ok().as_deref());
         let now = Timestamp::now();
-        status.conditions = Some(conditions(&shared, fault.as_deref(), &old.unwrap_or_default(), now));
+        status.conditions = Some(conditions(
+            &shared,
+            fault.as_deref(),
+            &old.unwrap_or_default(),
+            now,
+        ));
         status.images = Some(self.images().await);
-        if self.written.as_ref().is_some_and(|(old, at)| at.elapsed() < REPORT && same(old, &status)) {
+        if self
+            .written
+            .as_ref()
+            .is_some_and(|(old, at)| at.elapsed() < REPORT && same(old, &status))
+        {
             return Ok(ready);
         }
         let mut change = json!({"status": status});
@@ -105,7 +134,14 @@ impl Reporter {
         if let Some(addresses) = change["status"]["addresses"].as_array_mut() {
             addresses.push(json!({"$patch": "replace"}));
         }
-        send(&*shared.api, Method::PATCH, format!("{}/status", path(&shared)), STRATEGIC_MERGE, &change).await?;
+        send(
+            &*shared.api,
+            Method::PATCH,
+            format!("{}/status", path(&shared)),
+            STRATEGIC_MERGE,
+            &change,
+        )
+        .await?;
         if self.written.is_none() {
             tracing::info!(node = shared.config.node_name, ready, "node status written");
         }
@@ -115,11 +151,16 @@ impl Reporter {
 
     /// The images on the machine, looked at now and then: each costs the engine a few reads.
     async fn images(&mut self) -> Vec<ContainerImage> {
-        let fresh = self.images.as_ref().filter(|(_, at)| at.elapsed() < IMAGES_PERIOD);
+        let fresh = self
+            .images
+            .as_ref()
+            .filter(|(_, at)| at.elapsed() < IMAGES_PERIOD);
         if let Some((images, _)) = fresh {
             return images.clone();
         }
-        let Ok(images) = self.shared.runtime.images().await else { return Vec::new() };
+        let Ok(images) = self.shared.runtime.images().await else {
+            return Vec::new();
+        };
         let listed = |image: agent_runtime::Image| ContainerImage {
             names: Some(vec![image.name]),
             size_bytes: i64::try_from(image.size).ok(),
@@ -137,10 +178,21 @@ async fn label(shared: &Shared, node: &Node) -> Result<(), ApiError> {
         return Ok(());
     }
     let change = json!({"metadata": {"labels": missing}});
-    match send(&*shared.api, Method::PATCH, path(shared), STRATEGIC_MERGE, &change).await {
+    match send(
+        &*shared.api,
+        Method::PATCH,
+        path(shared),
+        STRATEGIC_MERGE,
+        &change,
+    )
+    .await
+    {
         // A master that gives labels itself only: the node is as good without them.
         Err(error @ ApiError::Status { code: 403, .. }) => {
-            tracing::warn!(reason = error.chain(), "labels of system and processor not added");
+            tracing::warn!(
+                reason = error.chain(),
+                "labels of system and processor not added"
+            );
             Ok(())
         }
         other => other,
@@ -148,8 +200,16 @@ async fn label(shared: &Shared, node: &Node) -> Result<(), ApiError> {
 }
 
 fn missing_labels(node: &Node) -> BTreeMap<&'static str, &'static str> {
-    let all = OS_LABELS.map(|label| (label, OS)).into_iter().chain(ARCH_LABELS.map(|label| (label, architecture())));
-    let has = |label: &str| node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
+    let all = OS_LABELS
+        .map(|label| (label, OS))
+        .into_iter()
+        .chain(ARCH_LABELS.map(|label| (label, architecture())));
+    let has = |label: &str| {
+        node.metadata
+            .labels
+            .as_ref()
+            .is_some_and(|labels| labels.contains_key(label))
+    };
     all.filter(|(label, _)| !has(label)).collect()
 }
 
@@ -180,16 +240,31 @@ fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
 
 fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
     let quantities = |amounts: BTreeMap<&'static str, Amount>| -> BTreeMap<String, Quantity> {
-        amounts.into_iter().map(|(name, amount)| (name.to_owned(), amount.to_quantity())).collect()
+        amounts
+            .into_iter()
+            .map(|(name, amount)| (name.to_owned(), amount.to_quantity()))
+            .collect()
     };
-    let addresses = config.addresses.iter().map(|address| ("InternalIP", address.to_string()));
+    let addresses = config
+        .addresses
+        .iter()
+        .map(|address| ("InternalIP", address.to_string()));
     let addresses = addresses.chain([("Hostname", facts.hostname.clone())]);
     NodeStatus {
         capacity: Some(quantities(capacity(config, facts))),
         allocatable: Some(quantities(allocatable(config, facts))),
-        addresses: Some(addresses.map(|(type_, address)| NodeAddress { address, type_: type_.to_owned() }).collect()),
+        addresses: Some(
+            addresses
+                .map(|(type_, address)| NodeAddress {
+                    address,
+                    type_: type_.to_owned(),
+                })
+                .collect(),
+        ),
         daemon_endpoints: Some(NodeDaemonEndpoints {
-            kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(config.port) }),
+            kubelet_endpoint: Some(DaemonEndpoint {
+                port: i32::from(config.port),
+            }),
         }),
         node_info: Some(NodeSystemInfo {
             architecture: architecture().to_owned(),
@@ -225,30 +300,57 @@ fn capacity(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
 pub(crate) fn allocatable(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
     let mut amounts = capacity(config, facts);
     let millis = (facts.cpus * 1000).saturating_sub(config.reserved_cpu_millis);
-    amounts.insert("cpu", Amount::milli(i64::try_from(millis).unwrap_or(i64::MAX)));
-    amounts.insert("memory", units(facts.memory.saturating_sub(config.reserved_memory)));
+    amounts.insert(
+        "cpu",
+        Amount::milli(i64::try_from(millis).unwrap_or(i64::MAX)),
+    );
+    amounts.insert(
+        "memory",
+        units(facts.memory.saturating_sub(config.reserved_memory)),
+    );
     // A tenth stays free, below which pods would be evicted (upstream's threshold).
     amounts.insert("ephemeral-storage", units(facts.space().size / 10 * 9));
     amounts
 }
 
-fn conditions(shared: &Shared, fault: Option<&str>, old: &[NodeCondition], now: Timestamp) -> Vec<NodeCondition> {
+fn conditions(
+    shared: &Shared,
+    fault: Option<&str>,
+    old: &[NodeCondition],
+    now: Timestamp,
+) -> Vec<NodeCondition> {
     let space = shared.facts.space();
-    let low_disk = space.size > 0 && (space.free < space.size / 10 || space.free_inodes < space.inodes / 20);
+    let low_disk =
+        space.size > 0 && (space.free < space.size / 10 || space.free_inodes < space.inodes / 20);
     let low_memory = memory("MemAvailable").is_some_and(|free| free < LOW_MEMORY);
     let low_pids = free_pids().is_some_and(|free| free < LOW_PIDS);
-    let pressure = |low: bool, good: (&'static str, &'static str), bad: (&'static str, &'static str)| {
-        let (reason, message) = if low { bad } else { good };
-        (low, reason, message.to_owned())
-    };
+    let pressure =
+        |low: bool, good: (&'static str, &'static str), bad: (&'static str, &'static str)| {
+            let (reason, message) = if low { bad } else { good };
+            (low, reason, message.to_owned())
+        };
     let ready = match fault {
-        None => (true, "KubeletReady", "kubelet is posting ready status".to_owned()),
-        Some(fault) => (false, "KubeletNotReady", format!("container runtime is down: {fault}")),
+        None => (
+            true,
+            "KubeletReady",
+            "kubelet is posting ready status".to_owned(),
+        ),
+        Some(fault) => (
+            false,
+            "KubeletNotReady",
+            format!("container runtime is down: {fault}"),
+        ),
     };
     let memory = pressure(
         low_memory,
-        ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-        ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+        (
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+        ),
+        (
+            "KubeletHasInsufficientMemory",
+            "kubelet has insufficient memory available",
+        ),
     );
     let disk = pressure(
         low_disk,
@@ -257,13 +359,29 @@ fn conditions(shared: &Shared, fault: Option<&str>, old: &[NodeCondition], now: 
     );
     let pids = pressure(
         low_pids,
-        ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-        ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+        (
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available",
+        ),
+        (
+            "KubeletHasInsufficientPID",
+            "kubelet has insufficient PID available",
+        ),
     );
-    let all = [("MemoryPressure", memory), ("DiskPressure", disk), ("PIDPressure", pids), ("Ready", ready)];
+    let all = [
+        ("MemoryPressure", memory),
+        ("DiskPressure", disk),
+        ("PIDPressure", pids),
+        ("Ready", ready),
+    ];
     let others = shared.config.notices.all();
-    let others = others.into_iter().map(|(name, notice)| (name, (notice.on, notice.reason, notice.message)));
-    all.into_iter().chain(others).map(|(name, state)| condition(name, state, old, now)).collect()
+    let others = others
+        .into_iter()
+        .map(|(name, notice)| (name, (notice.on, notice.reason, notice.message)));
+    all.into_iter()
+        .chain(others)
+        .map(|(name, state)| condition(name, state, old, now))
+        .collect()
 }
 
 fn condition(
@@ -273,14 +391,18 @@ fn condition(
     now: Timestamp,
 ) -> NodeCondition {
     let status = if on { "True" } else { "False" };
-    let before = old.iter().find(|old| old.type_ == name && old.status == status);
+    let before = old
+        .iter()
+        .find(|old| old.type_ == name && old.status == status);
     NodeCondition {
         type_: name.to_owned(),
         status: status.to_owned(),
         reason: Some(reason.to_owned()),
         message: Some(message),
         last_heartbeat_time: Some(Time(now)),
-        last_transition_time: before.and_then(|before| before.last_transition_time.clone()).or(Some(Time(now))),
+        last_transition_time: before
+            .and_then(|before| before.last_transition_time.clone())
+            .or(Some(Time(now))),
     }
 }
 
@@ -324,7 +446,12 @@ async fn renew(shared: &Shared, known: Option<Lease>) -> Result<Lease, ApiError>
     spec.lease_duration_seconds = Some(LEASE_SECONDS);
     spec.renew_time = Some(MicroTime(Timestamp::now()));
     let body = serde_json::to_vec(&lease).map_err(ApiError::Decode)?;
-    let call = crate::api::Call { method, path, content_type: JSON, body: body.into() };
+    let call = crate::api::Call {
+        method,
+        path,
+        content_type: JSON,
+        body: body.into(),
+    };
     serde_json::from_slice(&shared.api.call(call).await?).map_err(ApiError::Decode)
 }
 
@@ -344,5 +471,8 @@ async fn new_lease(shared: &Shared) -> Result<Lease, ApiError> {
         owner_references: Some(vec![owner]),
         ..ObjectMeta::default()
     };
-    Ok(Lease { metadata, spec: Some(LeaseSpec::default()) })
+    Ok(Lease {
+        metadata,
+        spec: Some(LeaseSpec::default()),
+    })
 }

@@ -22,17 +22,26 @@ pub struct Notice {
 impl Notices {
     /// Sets a condition.
     pub fn set(&self, condition: &'static str, notice: Notice) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(condition, notice);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(condition, notice);
     }
 
     /// All of the moment.
     pub(crate) fn all(&self) -> BTreeMap<&'static str, Notice> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
 /// Those that are to be told: what holds and was not told so, and what ceased to hold.
-pub(crate) fn news(told: &BTreeMap<&'static str, Notice>, now: &BTreeMap<&'static str, Notice>) -> Vec<Notice> {
+pub(crate) fn news(
+    told: &BTreeMap<&'static str, Notice>,
+    now: &BTreeMap<&'static str, Notice>,
+) -> Vec<Notice> {
     let changed = now.iter().filter(|(condition, notice)| {
         let before = told.get(*condition);
         before != Some(*notice) && (notice.on || before.is_some_and(|before| before.on))
@@ -46,12 +55,28 @@ mod tests {
 
     #[test]
     fn a_change_is_told_once_and_what_never_held_is_not() {
-        let notice = |on, message: &str| Notice { on, reason: "Why", message: message.to_owned() };
+        let notice = |on, message: &str| Notice {
+            on,
+            reason: "Why",
+            message: message.to_owned(),
+        };
         let of = |notice| BTreeMap::from([("Bad", notice)]);
-        let (good, bad, worse) = (of(notice(false, "good")), of(notice(true, "bad")), of(notice(true, "worse")));
+        let (good, bad, worse) = (
+            of(notice(false, "good")),
+            of(notice(true, "bad")),
+            of(notice(true, "worse")),
+        );
         assert_eq!(news(&BTreeMap::new(), &good), []);
-        for (before, after) in [(&good, &bad), (&bad, &worse), (&worse, &good), (&BTreeMap::new(), &bad)] {
-            assert_eq!(news(before, after), after.values().cloned().collect::<Vec<_>>());
+        for (before, after) in [
+            (&good, &bad),
+            (&bad, &worse),
+            (&worse, &good),
+            (&BTreeMap::new(), &bad),
+        ] {
+            assert_eq!(
+                news(before, after),
+                after.values().cloned().collect::<Vec<_>>()
+            );
             assert_eq!(news(after, after), []);
         }
     }

@@ -36,7 +36,9 @@ pub(crate) struct Handle {
 impl Handle {
     /// Whether the pod is over: it takes no room any more.
     pub(crate) fn is_over(&self) -> bool {
-        let phase = self.latest().and_then(|pod| pod.status.as_ref()?.phase.clone());
+        let phase = self
+            .latest()
+            .and_then(|pod| pod.status.as_ref()?.phase.clone());
         matches!(phase.as_deref(), Some("Succeeded" | "Failed"))
     }
 
@@ -79,7 +81,10 @@ pub(crate) struct Pods {
 
 impl Pods {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, tasks: JoinSet::new() }
+        Self {
+            shared,
+            tasks: JoinSet::new(),
+        }
     }
 
     /// Lists and watches for ever.
@@ -100,7 +105,10 @@ impl Pods {
     }
 
     fn path(&self) -> String {
-        format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", self.shared.config.node_name)
+        format!(
+            "/api/v1/pods?fieldSelector=spec.nodeName%3D{}",
+            self.shared.config.node_name
+        )
     }
 
     /// Takes the whole list; what the master doesn't have is to go. Returns the list's version.
@@ -112,7 +120,12 @@ impl Pods {
             there.extend(uid_of(&pod).map(str::to_owned));
             self.want_object(pod);
         }
-        let gone: Vec<String> = self.handles().keys().filter(|uid| !there.contains(*uid)).cloned().collect();
+        let gone: Vec<String> = self
+            .handles()
+            .keys()
+            .filter(|uid| !there.contains(*uid))
+            .cloned()
+            .collect();
         for uid in gone {
             self.orphan(&uid);
         }
@@ -130,10 +143,24 @@ impl Pods {
             }
         };
         let mut pods: HashMap<String, PodRef> = HashMap::new();
-        for uid in cleanup::left_uids(&self.shared.config).into_iter().filter(|uid| is_plain(uid)) {
-            pods.insert(uid.clone(), PodRef { namespace: "unknown".into(), name: "unknown".into(), uid });
+        for uid in cleanup::left_uids(&self.shared.config)
+            .into_iter()
+            .filter(|uid| is_plain(uid))
+        {
+            pods.insert(
+                uid.clone(),
+                PodRef {
+                    namespace: "unknown".into(),
+                    name: "unknown".into(),
+                    uid,
+                },
+            );
         }
-        pods.extend(containers.into_iter().map(|container| (container.key.pod.uid.clone(), container.key.pod)));
+        pods.extend(
+            containers
+                .into_iter()
+                .map(|container| (container.key.pod.uid.clone(), container.key.pod)),
+        );
         for (uid, pod) in pods {
             if !there.contains(&uid) && !self.handles().contains_key(&uid) {
                 self.spawn(pod, Wanted::Gone(ORPHAN_GRACE));
@@ -171,18 +198,29 @@ impl Pods {
     /// A watch that ended in order goes on from where it was.
     async fn again(&self, version: &str) -> Result<Lines, ApiError> {
         tokio::time::sleep(RETRY).await;
-        let query =
-            format!("&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}");
+        let query = format!(
+            "&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}"
+        );
         self.shared.api.watch(self.path() + &query).await
     }
 
     fn take(&mut self, line: &[u8], version: &mut String) -> Result<(), ApiError> {
         let event: WatchEvent = serde_json::from_slice(line).map_err(ApiError::Decode)?;
         if event.kind == "ERROR" {
-            let code = event.object.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
-            return Err(ApiError::from_answer(code.unwrap_or(500), event.object.to_string().as_bytes()));
+            let code = event
+                .object
+                .get("code")
+                .and_then(Value::as_u64)
+                .and_then(|code| u16::try_from(code).ok());
+            return Err(ApiError::from_answer(
+                code.unwrap_or(500),
+                event.object.to_string().as_bytes(),
+            ));
         }
-        let at = event.object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        let at = event
+            .object
+            .pointer("/metadata/resourceVersion")
+            .and_then(Value::as_str);
         if let Some(at) = at {
             at.clone_into(version);
         }
@@ -196,7 +234,11 @@ impl Pods {
 
     /// One pod that can't be read must not keep the others from being run.
     fn want_object(&mut self, object: Value) {
-        let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let name = object
+            .pointer("/metadata/name")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         match serde_json::from_value(object) {
             Ok(pod) => self.want(pod),
             Err(error) => tracing::warn!(name, %error, "pod can't be read and is passed over"),
@@ -228,7 +270,9 @@ impl Pods {
     /// Tells a pod's task that the master doesn't have the pod any more.
     fn orphan(&mut self, uid: &str) {
         if let Some(handle) = self.handles().get(uid) {
-            handle.wanted.send_modify(|wanted| *wanted = Wanted::Gone(orphan_grace(wanted)));
+            handle
+                .wanted
+                .send_modify(|wanted| *wanted = Wanted::Gone(orphan_grace(wanted)));
         }
     }
 
@@ -237,7 +281,14 @@ impl Pods {
         let news = Arc::new(Notify::new());
         let worker = Worker::new(self.shared.clone(), pod.clone(), receiver, news.clone());
         let uid = pod.uid.clone();
-        self.handles().insert(uid.clone(), Handle { pod, wanted: sender, news });
+        self.handles().insert(
+            uid.clone(),
+            Handle {
+                pod,
+                wanted: sender,
+                news,
+            },
+        );
         self.tasks.spawn(async move {
             worker.run().await;
             uid
@@ -245,14 +296,22 @@ impl Pods {
     }
 
     fn handles(&self) -> std::sync::MutexGuard<'_, HashMap<String, Handle>> {
-        self.shared.pods.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .pods
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pass_on(&self, change: Result<Change, RecvError>) {
         let handles = self.handles();
         match change {
-            Ok(Change::Pod(uid)) => handles.get(&uid).into_iter().for_each(|handle| handle.news.notify_one()),
-            Ok(Change::All) | Err(RecvError::Lagged(_)) => handles.values().for_each(|handle| handle.news.notify_one()),
+            Ok(Change::Pod(uid)) => handles
+                .get(&uid)
+                .into_iter()
+                .for_each(|handle| handle.news.notify_one()),
+            Ok(Change::All) | Err(RecvError::Lagged(_)) => {
+                handles.values().for_each(|handle| handle.news.notify_one())
+            }
             // The engine is gone; the agent ends with it.
             Err(RecvError::Closed) => {}
         }
@@ -266,6 +325,7 @@ impl Pods {
             }
         }
         // A task that is over has dropped its receiver.
-        self.handles().retain(|_, handle| !handle.wanted.is_closed());
+        self.handles()
+            .retain(|_, handle| !handle.wanted.is_closed());
     }
 }

@@ -55,13 +55,20 @@ impl Role {
 
 impl Probes {
     pub(crate) fn new(shared: Arc<Shared>, news: Arc<Notify>) -> Self {
-        Self { shared, news, verdicts: Verdicts::default(), tasks: BTreeMap::new() }
+        Self {
+            shared,
+            news,
+            verdicts: Verdicts::default(),
+            tasks: BTreeMap::new(),
+        }
     }
 
     /// Starts probes for what runs and ends those of what doesn't.
     pub(crate) fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
-        let running =
-            |id: &str| seen.iter().any(|seen| seen.id == id && matches!(seen.state, ContainerState::Running { .. }));
+        let running = |id: &str| {
+            seen.iter()
+                .any(|seen| seen.id == id && matches!(seen.state, ContainerState::Running { .. }))
+        };
         self.tasks.retain(|id, task| {
             let keep = running(id);
             if !keep {
@@ -70,8 +77,13 @@ impl Probes {
             keep
         });
         lock(&self.verdicts).retain(|id, _| running(id));
-        for seen in seen.iter().filter(|seen| running(&seen.id) && seen.key.kind == Kind::Main) {
-            let container = containers(pod, Kind::Main).iter().find(|container| container.name == seen.key.container);
+        for seen in seen
+            .iter()
+            .filter(|seen| running(&seen.id) && seen.key.kind == Kind::Main)
+        {
+            let container = containers(pod, Kind::Main)
+                .iter()
+                .find(|container| container.name == seen.key.container);
             if let Some(container) = container.filter(|container| has_probe(container))
                 && !self.tasks.contains_key(&seen.id)
             {
@@ -95,7 +107,8 @@ impl Probes {
             container,
             id: id.clone(),
         };
-        self.tasks.insert(id, tokio::spawn(prober.run()).abort_handle());
+        self.tasks
+            .insert(id, tokio::spawn(prober.run()).abort_handle());
     }
 
     /// Ends all probes: the pod ends.
@@ -108,7 +121,9 @@ impl Probes {
     /// What is known of the containers that are there.
     pub(crate) fn verdicts(&self, seen: &[Seen]) -> BTreeMap<String, Verdict> {
         let all = lock(&self.verdicts);
-        seen.iter().filter_map(|seen| all.get(&seen.id).map(|verdict| (seen.id.clone(), *verdict))).collect()
+        seen.iter()
+            .filter_map(|seen| all.get(&seen.id).map(|verdict| (seen.id.clone(), *verdict)))
+            .collect()
     }
 }
 
@@ -123,7 +138,9 @@ fn lock(verdicts: &Verdicts) -> std::sync::MutexGuard<'_, BTreeMap<String, Verdi
 }
 
 fn has_probe(container: &Container) -> bool {
-    container.startup_probe.is_some() || container.liveness_probe.is_some() || container.readiness_probe.is_some()
+    container.startup_probe.is_some()
+        || container.liveness_probe.is_some()
+        || container.readiness_probe.is_some()
 }
 
 /// The task of one container.
@@ -157,12 +174,22 @@ impl Prober {
     /// Probes until it is decided: a startup probe that passes, or one that declares the container dead.
     async fn repeat(&self, role: Role, probe: &Probe) {
         let seconds = |value: Option<i32>, default: u64| {
-            Duration::from_secs(value.and_then(|value| u64::try_from(value).ok()).unwrap_or(default))
+            Duration::from_secs(
+                value
+                    .and_then(|value| u64::try_from(value).ok())
+                    .unwrap_or(default),
+            )
         };
         let times = |value: Option<i32>, default: u32| {
-            value.and_then(|value| u32::try_from(value).ok()).unwrap_or(default).max(1)
+            value
+                .and_then(|value| u32::try_from(value).ok())
+                .unwrap_or(default)
+                .max(1)
         };
-        let (needed, allowed) = (times(probe.success_threshold, 1), times(probe.failure_threshold, FAILURES));
+        let (needed, allowed) = (
+            times(probe.success_threshold, 1),
+            times(probe.failure_threshold, FAILURES),
+        );
         let limit = seconds(probe.timeout_seconds, TIMEOUT).max(Duration::from_secs(1));
         let period = seconds(probe.period_seconds, PERIOD).max(Duration::from_secs(1));
         sleep(seconds(probe.initial_delay_seconds, 0)).await;
@@ -224,18 +251,33 @@ impl Prober {
         let late = |_elapsed| format!("timed out after {} s", limit.as_secs());
         if let Some(exec) = &probe.exec {
             let command = exec.command.clone().unwrap_or_default();
-            let done = self.shared.runtime.exec(&self.id, &command, limit).await.map_err(|error| error.chain())?;
-            return if done.code == 0 { Ok(()) } else { Err(String::from_utf8_lossy(&done.output).into_owned()) };
+            let done = self
+                .shared
+                .runtime
+                .exec(&self.id, &command, limit)
+                .await
+                .map_err(|error| error.chain())?;
+            return if done.code == 0 {
+                Ok(())
+            } else {
+                Err(String::from_utf8_lossy(&done.output).into_owned())
+            };
         }
         if let Some(get) = &probe.http_get {
             let port = self.port(&get.port)?;
-            return timeout(limit, http_get(get, host, port)).await.map_err(late)?;
+            return timeout(limit, http_get(get, host, port))
+                .await
+                .map_err(late)?;
         }
         if let Some(tcp) = &probe.tcp_socket {
             let port = self.port(&tcp.port)?;
             let place = address(tcp.host.as_deref(), host);
-            let connected = timeout(limit, TcpStream::connect((place.as_str(), port))).await.map_err(late)?;
-            return connected.map(drop).map_err(|error| format!("connect to {place}:{port}: {error}"));
+            let connected = timeout(limit, TcpStream::connect((place.as_str(), port)))
+                .await
+                .map_err(late)?;
+            return connected
+                .map(drop)
+                .map_err(|error| format!("connect to {place}:{port}: {error}"));
         }
         Err("the probe names no action that is available".to_owned())
     }
@@ -244,9 +286,16 @@ impl Prober {
         let number = match port {
             IntOrString::Int(number) => Some(*number),
             IntOrString::String(name) => {
-                let named =
-                    |port: &&config_kube::k8s_openapi::api::core::v1::ContainerPort| port.name.as_deref() == Some(name);
-                let named = self.container.ports.iter().flatten().find(named).map(|port| port.container_port);
+                let named = |port: &&config_kube::k8s_openapi::api::core::v1::ContainerPort| {
+                    port.name.as_deref() == Some(name)
+                };
+                let named = self
+                    .container
+                    .ports
+                    .iter()
+                    .flatten()
+                    .find(named)
+                    .map(|port| port.container_port);
                 named.or_else(|| name.parse().ok())
             }
         };
@@ -259,34 +308,64 @@ impl Prober {
 /// Pods are on the host's network: the machine's first address, or the loopback where it has none.
 fn address(named: Option<&str>, host: Option<IpAddr>) -> String {
     let host = || host.map_or_else(|| "127.0.0.1".to_owned(), |host| host.to_string());
-    named.filter(|named| !named.is_empty()).map_or_else(host, str::to_owned)
+    named
+        .filter(|named| !named.is_empty())
+        .map_or_else(host, str::to_owned)
 }
 
 async fn http_get(get: &HTTPGetAction, host: Option<IpAddr>, port: u16) -> Result<(), String> {
-    if get.scheme.as_deref().is_some_and(|scheme| !scheme.eq_ignore_ascii_case("http")) {
+    if get
+        .scheme
+        .as_deref()
+        .is_some_and(|scheme| !scheme.eq_ignore_ascii_case("http"))
+    {
         return Err("https probes are not available yet".to_owned());
     }
     let place = address(get.host.as_deref(), host);
     let say = |error: &dyn std::error::Error| format!("Get \"http://{place}:{port}\": {error}");
-    let stream = TcpStream::connect((place.as_str(), port)).await.map_err(|error| say(&error))?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| say(&error))?;
+    let stream = TcpStream::connect((place.as_str(), port))
+        .await
+        .map_err(|error| say(&error))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| say(&error))?;
     let connection = tokio::spawn(connection);
-    let path = get.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
-    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let path = get
+        .path
+        .as_deref()
+        .filter(|path| !path.is_empty())
+        .unwrap_or("/");
+    let path = if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
+    };
     let mut request = Request::get(path).header("user-agent", "kube-probe/1.36");
     let headers = get.http_headers.iter().flatten();
-    if !headers.clone().any(|header| header.name.eq_ignore_ascii_case("host")) {
+    if !headers
+        .clone()
+        .any(|header| header.name.eq_ignore_ascii_case("host"))
+    {
         request = request.header("host", format!("{place}:{port}"));
     }
-    request = headers.fold(request, |request, header| request.header(&header.name, &header.value));
-    let request = request.body(Empty::<bytes::Bytes>::new()).map_err(|error| say(&error))?;
-    let answer = sender.send_request(request).await.map_err(|error| say(&error));
+    request = headers.fold(request, |request, header| {
+        request.header(&header.name, &header.value)
+    });
+    let request = request
+        .body(Empty::<bytes::Bytes>::new())
+        .map_err(|error| say(&error))?;
+    let answer = sender
+        .send_request(request)
+        .await
+        .map_err(|error| say(&error));
     connection.abort();
     let status = answer?.status();
     if (200..400).contains(&status.as_u16()) {
         Ok(())
     } else {
-        Err(format!("HTTP probe failed with statuscode: {}", status.as_u16()))
+        Err(format!(
+            "HTTP probe failed with statuscode: {}",
+            status.as_u16()
+        ))
     }
 }

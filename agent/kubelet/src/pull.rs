@@ -35,9 +35,15 @@ impl Puller {
         self.read(shared, pod, reference).await;
         let (runtime, events) = (&shared.runtime, &shared.events);
         if policy == PullPolicy::IfNotPresent
-            && let Ok(there) = runtime.obtain_image(image, PullPolicy::Never, &self.keys).await
+            && let Ok(there) = runtime
+                .obtain_image(image, PullPolicy::Never, &self.keys)
+                .await
         {
-            events.normal(pod, "Pulled", format!("Container image {image:?} already present on machine"));
+            events.normal(
+                pod,
+                "Pulled",
+                format!("Container image {image:?} already present on machine"),
+            );
             return Ok(there);
         }
         if policy != PullPolicy::Never {
@@ -47,7 +53,10 @@ impl Puller {
         let fetched = runtime.obtain_image(image, policy, &self.keys).await?;
         if policy != PullPolicy::Never {
             let took = start.elapsed().as_millis();
-            let text = format!("Successfully pulled image {image:?} in {took}ms. Image size: {} bytes.", fetched.size);
+            let text = format!(
+                "Successfully pulled image {image:?} in {took}ms. Image size: {} bytes.",
+                fetched.size
+            );
             events.normal(pod, "Pulled", text);
         }
         Ok(fetched)
@@ -55,22 +64,38 @@ impl Puller {
 
     /// Reads the pod's pull secrets anew. Those that aren't there, or can't be read, are told and left out (upstream's).
     async fn read(&mut self, shared: &Shared, pod: &Pod, reference: &PodRef) {
-        let wanted = pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
-        let names: Vec<&str> = wanted.map(|secret| secret.name.as_str()).filter(|name| !name.is_empty()).collect();
+        let wanted = pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.image_pull_secrets.iter().flatten());
+        let names: Vec<&str> = wanted
+            .map(|secret| secret.name.as_str())
+            .filter(|name| !name.is_empty())
+            .collect();
         let mut keys = Keyring::default();
         let mut missing = Vec::new();
         for name in names.into_iter().take(MAX_SECRETS) {
-            let secret = if is_plain(name) { secret(shared, reference, name).await } else { Ok(None) };
+            let secret = if is_plain(name) {
+                secret(shared, reference, name).await
+            } else {
+                Ok(None)
+            };
             match secret {
                 Ok(Some(secret)) => {
                     if let Err(fault) = add(&mut keys, reference, &secret) {
                         let text = format!("Pull secret {name:?} cannot be used: {fault}");
-                        shared.events.warning(pod, "FailedToRetrieveImagePullSecret", text);
+                        shared
+                            .events
+                            .warning(pod, "FailedToRetrieveImagePullSecret", text);
                     }
                 }
                 Ok(None) => missing.push(name),
                 Err(error) => {
-                    tracing::debug!(pod = reference.name, reason = error.chain(), "pull secrets not read anew");
+                    tracing::debug!(
+                        pod = reference.name,
+                        reason = error.chain(),
+                        "pull secrets not read anew"
+                    );
                     return;
                 }
             }
@@ -80,7 +105,9 @@ impl Puller {
                 "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
                 missing.join(", ")
             );
-            shared.events.warning(pod, "FailedToRetrieveImagePullSecret", text);
+            shared
+                .events
+                .warning(pod, "FailedToRetrieveImagePullSecret", text);
         }
         self.keys = keys;
     }
@@ -88,7 +115,12 @@ impl Puller {
 
 /// The Secret; none where it isn't there, or not for this node.
 async fn secret(shared: &Shared, pod: &PodRef, name: &str) -> Result<Option<Secret>, ApiError> {
-    match get(&*shared.api, format!("/api/v1/namespaces/{}/secrets/{name}", pod.namespace)).await {
+    match get(
+        &*shared.api,
+        format!("/api/v1/namespaces/{}/secrets/{name}", pod.namespace),
+    )
+    .await
+    {
         Ok(secret) => Ok(Some(secret)),
         Err(error) if error.is_not_found() || error.is_forbidden() => Ok(None),
         Err(error) => Err(error),
@@ -103,23 +135,40 @@ fn add(keys: &mut Keyring, pod: &PodRef, secret: &Secret) -> Result<(), String> 
         name: meta.name.clone().unwrap_or_default(),
         uid: meta.uid.clone().unwrap_or_default(),
     };
-    let data =
-        |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map(|ByteString(bytes)| bytes.as_slice());
+    let data = |key: &str| {
+        secret
+            .data
+            .as_ref()
+            .and_then(|data| data.get(key))
+            .map(|ByteString(bytes)| bytes.as_slice())
+    };
     let kind = secret.type_.as_deref().unwrap_or_default();
     let added = match kind {
         "kubernetes.io/dockerconfigjson" => {
             data(".dockerconfigjson").map(|document| keys.add_docker_config_json(&from, document))
         }
-        "kubernetes.io/dockercfg" => data(".dockercfg").map(|document| keys.add_docker_cfg(&from, document)),
-        _ => return Err(format!("it is of type {kind:?}, not kubernetes.io/dockerconfigjson")),
+        "kubernetes.io/dockercfg" => {
+            data(".dockercfg").map(|document| keys.add_docker_cfg(&from, document))
+        }
+        _ => {
+            return Err(format!(
+                "it is of type {kind:?}, not kubernetes.io/dockerconfigjson"
+            ));
+        }
     };
-    added.ok_or("it has no data of its type")?.map_err(|fault| fault.to_string())
+    added
+        .ok_or("it has no data of its type")?
+        .map_err(|fault| fault.to_string())
 }
 
 /// The policy in the pod, or upstream's default: always for `:latest`.
 fn pull_policy(container: &Container) -> PullPolicy {
-    let latest =
-        || container.image.as_deref().is_some_and(|image| Reference::parse(image).is_ok_and(|image| image.is_latest()));
+    let latest = || {
+        container
+            .image
+            .as_deref()
+            .is_some_and(|image| Reference::parse(image).is_ok_and(|image| image.is_latest()))
+    };
     match container.image_pull_policy.as_deref() {
         Some("Always") => PullPolicy::Always,
         Some("Never") => PullPolicy::Never,
@@ -135,10 +184,18 @@ mod tests {
     use serde_json::json;
 
     fn added(kind: &str, key: &str, document: &str) -> Result<Keyring, String> {
-        let pod = PodRef { namespace: "team".into(), name: "p".into(), uid: "u".into() };
+        let pod = PodRef {
+            namespace: "team".into(),
+            name: "p".into(),
+            uid: "u".into(),
+        };
         let mut keys = Keyring::default();
-        let data = std::collections::BTreeMap::from([(key.to_owned(), ByteString(document.as_bytes().to_vec()))]);
-        let mut secret: Secret = serde_json::from_value(json!({"metadata": {"name": "s", "uid": "1"}})).unwrap();
+        let data = std::collections::BTreeMap::from([(
+            key.to_owned(),
+            ByteString(document.as_bytes().to_vec()),
+        )]);
+        let mut secret: Secret =
+            serde_json::from_value(json!({"metadata": {"name": "s", "uid": "1"}})).unwrap();
         (secret.type_, secret.data) = (Some(kind.to_owned()), Some(data));
         add(&mut keys, &pod, &secret).map(|()| keys)
     }
@@ -147,8 +204,16 @@ mod tests {
     fn both_types_of_pull_secrets_are_read_and_nothing_else() {
         let entry = r#"{"registry.example": {"username": "u", "password": "p"}}"#;
         let new = format!("{{\"auths\": {entry}}}");
-        assert!(!added("kubernetes.io/dockerconfigjson", ".dockerconfigjson", &new).unwrap().is_empty());
-        assert!(!added("kubernetes.io/dockercfg", ".dockercfg", entry).unwrap().is_empty());
+        assert!(
+            !added("kubernetes.io/dockerconfigjson", ".dockerconfigjson", &new)
+                .unwrap()
+                .is_empty()
+        );
+        assert!(
+            !added("kubernetes.io/dockercfg", ".dockercfg", entry)
+                .unwrap()
+                .is_empty()
+        );
         for (kind, key) in [
             ("Opaque", ".dockerconfigjson"),
             ("kubernetes.io/dockercfg", ".dockerconfigjson"),
@@ -156,7 +221,12 @@ mod tests {
         ] {
             assert!(added(kind, key, &new).is_err(), "{kind} {key}");
         }
-        let fault = added("kubernetes.io/dockerconfigjson", ".dockerconfigjson", "hunter2").unwrap_err();
+        let fault = added(
+            "kubernetes.io/dockerconfigjson",
+            ".dockerconfigjson",
+            "hunter2",
+        )
+        .unwrap_err();
         assert!(!fault.contains("hunter2"), "{fault}");
     }
 }

@@ -12,30 +12,56 @@ const RESOURCES: [&str; 2] = ["cpu", "memory"];
 /// An amount of a container's requests or limits; a limit without a request is also the request.
 pub(crate) fn request(container: &Container, resource: &str) -> Option<Amount> {
     let resources = container.resources.as_ref()?;
-    let quantity = resources.requests.as_ref().and_then(|map| map.get(resource));
-    quantity.and_then(|quantity| Amount::try_from(quantity).ok()).or_else(|| limit(container, resource))
+    let quantity = resources
+        .requests
+        .as_ref()
+        .and_then(|map| map.get(resource));
+    quantity
+        .and_then(|quantity| Amount::try_from(quantity).ok())
+        .or_else(|| limit(container, resource))
 }
 
 /// The limit, if there is one above zero.
 pub(crate) fn limit(container: &Container, resource: &str) -> Option<Amount> {
-    let quantity = container.resources.as_ref()?.limits.as_ref()?.get(resource)?;
-    Amount::try_from(quantity).ok().filter(|amount| *amount > Amount::ZERO)
+    let quantity = container
+        .resources
+        .as_ref()?
+        .limits
+        .as_ref()?
+        .get(resource)?;
+    Amount::try_from(quantity)
+        .ok()
+        .filter(|amount| *amount > Amount::ZERO)
 }
 
 /// `Guaranteed`, `Burstable` or `BestEffort`.
 pub(crate) fn class(pod: &Pod) -> &'static str {
-    let Some(spec) = &pod.spec else { return "BestEffort" };
-    let all = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let Some(spec) = &pod.spec else {
+        return "BestEffort";
+    };
+    let all = || {
+        spec.containers
+            .iter()
+            .chain(spec.init_containers.iter().flatten())
+    };
     let positive = |amount: Option<Amount>| amount.is_some_and(|amount| amount > Amount::ZERO);
-    if !all().any(|container| RESOURCES.iter().any(|resource| positive(request(container, resource)))) {
+    if !all().any(|container| {
+        RESOURCES
+            .iter()
+            .any(|resource| positive(request(container, resource)))
+    }) {
         return "BestEffort";
     }
     let exact = |container: &Container| {
-        RESOURCES
-            .iter()
-            .all(|name| limit(container, name).is_some() && request(container, name) == limit(container, name))
+        RESOURCES.iter().all(|name| {
+            limit(container, name).is_some() && request(container, name) == limit(container, name)
+        })
     };
-    if all().all(exact) { "Guaranteed" } else { "Burstable" }
+    if all().all(exact) {
+        "Guaranteed"
+    } else {
+        "Burstable"
+    }
 }
 
 /// What the engine is told of a container's resources.
@@ -44,7 +70,8 @@ pub(crate) fn resources(container: &Container) -> Resources {
     Resources {
         cpu_request_millis: request(container, "cpu").map_or(0, millis),
         cpu_limit_millis: limit(container, "cpu").map(millis),
-        memory_limit: limit(container, "memory").and_then(|amount| u64::try_from(amount.ceil_units()).ok()),
+        memory_limit: limit(container, "memory")
+            .and_then(|amount| u64::try_from(amount.ceil_units()).ok()),
         pids_limit: None,
     }
 }
@@ -77,7 +104,10 @@ mod tests {
     use serde_json::json;
 
     fn pod(resources: &serde_json::Value) -> Pod {
-        serde_json::from_value(json!({"spec": {"containers": [{"name": "a", "resources": resources}]}})).unwrap()
+        serde_json::from_value(
+            json!({"spec": {"containers": [{"name": "a", "resources": resources}]}}),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -85,9 +115,14 @@ mod tests {
         assert_eq!(class(&pod(&json!({}))), "BestEffort");
         assert_eq!(class(&pod(&json!({"requests": {"cpu": "1"}}))), "Burstable");
         assert_eq!(class(&pod(&json!({"limits": {"cpu": "1"}}))), "Burstable");
-        assert_eq!(class(&pod(&json!({"limits": {"cpu": "1", "memory": "1Gi"}}))), "Guaranteed");
         assert_eq!(
-            class(&pod(&json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}}))),
+            class(&pod(&json!({"limits": {"cpu": "1", "memory": "1Gi"}}))),
+            "Guaranteed"
+        );
+        assert_eq!(
+            class(&pod(
+                &json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}})
+            )),
             "Burstable"
         );
     }

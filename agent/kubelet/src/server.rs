@@ -59,10 +59,17 @@ enum Caller {
 impl Caller {
     /// From the certificates that TLS verified.
     fn of(certificates: Option<&[CertificateDer<'_>]>) -> Self {
-        let Some(leaf) = certificates.and_then(<[_]>::first) else { return Self::Nobody };
-        let Ok((_, leaf)) = x509_parser::parse_x509_certificate(leaf) else { return Self::Other };
+        let Some(leaf) = certificates.and_then(<[_]>::first) else {
+            return Self::Nobody;
+        };
+        let Ok((_, leaf)) = x509_parser::parse_x509_certificate(leaf) else {
+            return Self::Other;
+        };
         let mut names = leaf.subject().iter_common_name();
-        match (names.next().and_then(|name| name.as_str().ok()), names.next()) {
+        match (
+            names.next().and_then(|name| name.as_str().ok()),
+            names.next(),
+        ) {
             (Some(APISERVER_KUBELET_USER), None) => Self::Master,
             _ => Self::Other,
         }
@@ -73,7 +80,12 @@ impl Caller {
 ///
 /// `tls` must verify client certificates against the cluster's root; whether it asks for one or insists, callers
 /// without are turned away.
-pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, server: Server, mut shutdown: watch::Receiver<bool>) {
+pub async fn serve(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    server: Server,
+    mut shutdown: watch::Receiver<bool>,
+) {
     let acceptor = TlsAcceptor::from(tls);
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
@@ -136,31 +148,59 @@ impl Server {
     fn answer(&self, caller: Caller, request: &Request<Incoming>) -> Response<Body> {
         match caller {
             Caller::Master => {}
-            Caller::Nobody => return text(StatusCode::UNAUTHORIZED, "Unauthorized: a client certificate is needed\n"),
+            Caller::Nobody => {
+                return text(
+                    StatusCode::UNAUTHORIZED,
+                    "Unauthorized: a client certificate is needed\n",
+                );
+            }
             Caller::Other => {
-                return text(StatusCode::FORBIDDEN, "Forbidden: only the API server may ask the kubelet\n");
+                return text(
+                    StatusCode::FORBIDDEN,
+                    "Forbidden: only the API server may ask the kubelet\n",
+                );
             }
         }
         if request.method() != Method::GET {
-            return text(StatusCode::NOT_IMPLEMENTED, "exec, attach and port-forward are not available yet\n");
+            return text(
+                StatusCode::NOT_IMPLEMENTED,
+                "exec, attach and port-forward are not available yet\n",
+            );
         }
-        let path: Vec<&str> = request.uri().path().trim_start_matches('/').split('/').collect();
+        let path: Vec<&str> = request
+            .uri()
+            .path()
+            .trim_start_matches('/')
+            .split('/')
+            .collect();
         match path.as_slice() {
             ["healthz"] => text(StatusCode::OK, "ok"),
             ["pods"] => self.pods(),
-            ["containerLogs", namespace, pod, container] => {
-                self.logs(namespace, pod, container, request.uri().query().unwrap_or_default())
-            }
-            ["exec" | "attach" | "portForward" | "run", ..] => {
-                text(StatusCode::NOT_IMPLEMENTED, "exec, attach and port-forward are not available yet\n")
-            }
+            ["containerLogs", namespace, pod, container] => self.logs(
+                namespace,
+                pod,
+                container,
+                request.uri().query().unwrap_or_default(),
+            ),
+            ["exec" | "attach" | "portForward" | "run", ..] => text(
+                StatusCode::NOT_IMPLEMENTED,
+                "exec, attach and port-forward are not available yet\n",
+            ),
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
         }
     }
 
     fn pods(&self) -> Response<Body> {
-        let items = self.shared.all_pods().iter().map(|pod| Pod::clone(pod)).collect();
-        match serde_json::to_vec(&List::<Pod> { items, ..List::default() }) {
+        let items = self
+            .shared
+            .all_pods()
+            .iter()
+            .map(|pod| Pod::clone(pod))
+            .collect();
+        match serde_json::to_vec(&List::<Pod> {
+            items,
+            ..List::default()
+        }) {
             Ok(body) => answer(StatusCode::OK, "application/json", body.into()),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
         }
@@ -182,19 +222,35 @@ impl Server {
         let opened: std::io::Result<Option<_>> = opened.unwrap_or(Ok(None));
         let (dir, number) = match opened {
             Ok(Some(found)) => found,
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return broken(container, &error),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return broken(container, &error);
+            }
             Ok(None) | Err(_) => {
-                let what = if wish.previous { "previous terminated container" } else { "container" };
-                let message = format!("{what} {container:?} in pod {pod:?} not found: it has not started\n");
+                let what = if wish.previous {
+                    "previous terminated container"
+                } else {
+                    "container"
+                };
+                let message =
+                    format!("{what} {container:?} in pod {pod:?} not found: it has not started\n");
                 return text(StatusCode::BAD_REQUEST, &message);
             }
         };
         match Reader::open(dir, &log_name(number), wish.clone()) {
             Ok(reader) => {
                 let path = config.log_file(&reference, container, number);
-                let body = StreamBody::new(pieces(self.shared.clone(), reader, wish.follow, reference.uid, path));
+                let body = StreamBody::new(pieces(
+                    self.shared.clone(),
+                    reader,
+                    wish.follow,
+                    reference.uid,
+                    path,
+                ));
                 let mut response = Response::new(BodyExt::boxed_unsync(body));
-                response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
+                response.headers_mut().insert(
+                    http::header::CONTENT_TYPE,
+                    http::HeaderValue::from_static("text/plain"),
+                );
                 response
             }
             Err(error) => broken(container, &error),
@@ -204,8 +260,13 @@ impl Server {
 
 /// The number of the newest attempt that has a log, or of the one before it.
 fn log_number(dir: &Beneath, previous: bool) -> std::io::Result<Option<u32>> {
-    let number = |name: std::ffi::OsString| name.to_str()?.strip_suffix(".log")?.parse::<u32>().ok();
-    let mut all: Vec<u32> = dir.names(MAX_LOGS)?.into_iter().filter_map(number).collect();
+    let number =
+        |name: std::ffi::OsString| name.to_str()?.strip_suffix(".log")?.parse::<u32>().ok();
+    let mut all: Vec<u32> = dir
+        .names(MAX_LOGS)?
+        .into_iter()
+        .filter_map(number)
+        .collect();
     all.sort_unstable();
     let newest = all.pop();
     Ok(if previous { all.pop() } else { newest })
@@ -213,7 +274,10 @@ fn log_number(dir: &Beneath, previous: bool) -> std::io::Result<Option<u32>> {
 
 /// The answer where a log can't be read. The error names no path.
 fn broken(container: &str, error: &std::io::Error) -> Response<Body> {
-    text(StatusCode::INTERNAL_SERVER_ERROR, &format!("log of {container:?}: {error}\n"))
+    text(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        &format!("log of {container:?}: {error}\n"),
+    )
 }
 
 /// The log in pieces; with `follow` until its container has ended and all was sent.
@@ -225,44 +289,65 @@ fn pieces(
     path: PathBuf,
 ) -> impl futures_util::Stream<Item = Result<Frame<Bytes>, std::io::Error>> + Send {
     let state = (shared, reader, uid, path, false);
-    stream::try_unfold(state, move |(shared, mut reader, uid, path, mut ended)| async move {
-        loop {
-            let mut piece = Vec::new();
-            while piece.len() < PIECE
-                && let Some(text) = reader.next()?
-            {
-                piece.extend(text);
+    stream::try_unfold(
+        state,
+        move |(shared, mut reader, uid, path, mut ended)| async move {
+            loop {
+                let mut piece = Vec::new();
+                while piece.len() < PIECE
+                    && let Some(text) = reader.next()?
+                {
+                    piece.extend(text);
+                }
+                if !piece.is_empty() {
+                    return Ok(Some((
+                        Frame::data(Bytes::from(piece)),
+                        (shared, reader, uid, path, ended),
+                    )));
+                }
+                if !follow || reader.finished() || ended {
+                    return Ok(None);
+                }
+                sleep(FOLLOW).await;
+                // One more read follows: what was written before the end is in the file by then.
+                ended = !runs(&shared, &uid, &path).await;
             }
-            if !piece.is_empty() {
-                return Ok(Some((Frame::data(Bytes::from(piece)), (shared, reader, uid, path, ended))));
-            }
-            if !follow || reader.finished() || ended {
-                return Ok(None);
-            }
-            sleep(FOLLOW).await;
-            // One more read follows: what was written before the end is in the file by then.
-            ended = !runs(&shared, &uid, &path).await;
-        }
-    })
+        },
+    )
     .boxed()
 }
 
 /// True while the container whose log this is may write.
 async fn runs(shared: &Shared, uid: &str, path: &std::path::Path) -> bool {
-    let Ok(seen) = shared.runtime.list(Some(uid)).await else { return true };
+    let Ok(seen) = shared.runtime.list(Some(uid)).await else {
+        return true;
+    };
     seen.iter().any(|seen| {
-        let log = shared.config.log_file(&seen.key.pod, &seen.key.container, seen.key.attempt);
+        let log = shared
+            .config
+            .log_file(&seen.key.pod, &seen.key.container, seen.key.attempt);
         log == path && !matches!(seen.state, agent_runtime::ContainerState::Exited { .. })
     })
 }
 
 fn text(status: StatusCode, message: &str) -> Response<Body> {
-    answer(status, "text/plain", Bytes::copy_from_slice(message.as_bytes()))
+    answer(
+        status,
+        "text/plain",
+        Bytes::copy_from_slice(message.as_bytes()),
+    )
 }
 
 fn answer(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Body> {
-    let mut response = Response::new(Full::new(body).map_err(|never: Infallible| match never {}).boxed_unsync());
+    let mut response = Response::new(
+        Full::new(body)
+            .map_err(|never: Infallible| match never {})
+            .boxed_unsync(),
+    );
     *response.status_mut() = status;
-    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    response.headers_mut().insert(
+        http::header::CONTENT_TYPE,
+        http::HeaderValue::from_static(kind),
+    );
     response
 }

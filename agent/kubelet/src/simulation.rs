@@ -40,9 +40,17 @@ struct Story {
 }
 
 fn story() -> impl Strategy<Value = Story> {
-    let ends = proptest::option::weighted(0.8, (0_u16..900, prop_oneof![Just(0), Just(1), Just(137)]));
+    let ends =
+        proptest::option::weighted(0.8, (0_u16..900, prop_oneof![Just(0), Just(1), Just(137)]));
     let nature = (ends, any::<bool>()).prop_map(|(ends, obeys)| Nature { ends, obeys });
-    let blow = (0_u16..3000, prop_oneof![Just(Blow::Delete), Just(Blow::AgentRestart), Just(Blow::Reboot)]);
+    let blow = (
+        0_u16..3000,
+        prop_oneof![
+            Just(Blow::Delete),
+            Just(Blow::AgentRestart),
+            Just(Blow::Reboot)
+        ],
+    );
     (
         prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")],
         0_usize..3,
@@ -53,7 +61,14 @@ fn story() -> impl Strategy<Value = Story> {
     )
         .prop_map(|(policy, inits, mains, grace, natures, mut blows)| {
             blows.sort_unstable_by_key(|(at, _)| *at);
-            Story { policy, inits, mains, grace, natures, blows }
+            Story {
+                policy,
+                inits,
+                mains,
+                grace,
+                natures,
+                blows,
+            }
         })
 }
 
@@ -106,46 +121,91 @@ impl World {
     }
 
     fn alive(&self) -> impl Iterator<Item = &Seen> {
-        self.seen.iter().filter(|seen| matches!(seen.state, ContainerState::Running { .. }))
+        self.seen
+            .iter()
+            .filter(|seen| matches!(seen.state, ContainerState::Running { .. }))
     }
 
     fn end(&mut self, id: &str, code: i32) {
         let now = self.now;
         for seen in self.seen.iter_mut().filter(|seen| seen.id == id) {
             if let ContainerState::Running { started_at } = seen.state {
-                seen.state =
-                    ContainerState::Exited { started_at, finished_at: now, code, oom_killed: false, start_error: None };
+                seen.state = ContainerState::Exited {
+                    started_at,
+                    finished_at: now,
+                    code,
+                    oom_killed: false,
+                    start_error: None,
+                };
             }
         }
         self.fates.remove(id);
     }
 
-    fn start(&mut self, name: &str, kind: Kind, attempt: u32, backoff: Option<Duration>) -> Result<(), TestCaseError> {
+    fn start(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        attempt: u32,
+        backoff: Option<Duration>,
+    ) -> Result<(), TestCaseError> {
         let id = container_id("u", name, attempt);
-        prop_assert!(end_of(&self.pod, self.now).is_none(), "a pod that ends starts nothing");
-        prop_assert!(self.started.insert(id.clone()), "attempt {attempt} of {name} is started twice");
-        prop_assert!(!self.alive().any(|seen| seen.key.container == name), "{name} already runs");
+        prop_assert!(
+            end_of(&self.pod, self.now).is_none(),
+            "a pod that ends starts nothing"
+        );
+        prop_assert!(
+            self.started.insert(id.clone()),
+            "attempt {attempt} of {name} is started twice"
+        );
+        prop_assert!(
+            !self.alive().any(|seen| seen.key.container == name),
+            "{name} already runs"
+        );
         if kind == Kind::Main {
-            prop_assert!(initialized(&self.pod, &self.seen), "main before its init containers");
-            prop_assert!(!self.alive().any(|seen| seen.key.kind == Kind::Init), "main beside an init container");
+            prop_assert!(
+                initialized(&self.pod, &self.seen),
+                "main before its init containers"
+            );
+            prop_assert!(
+                !self.alive().any(|seen| seen.key.kind == Kind::Init),
+                "main beside an init container"
+            );
         } else {
-            prop_assert!(self.alive().next().is_none(), "an init container runs alone");
+            prop_assert!(
+                self.alive().next().is_none(),
+                "an init container runs alone"
+            );
         }
         *self.starts.entry(name.to_owned()).or_default() += 1;
         let nature = self.natures[self.started.len() % self.natures.len()];
         if let Some((after, code)) = nature.ends {
-            self.fates.insert(id.clone(), (later(self.now, Duration::from_secs(u64::from(after))), code));
+            self.fates.insert(
+                id.clone(),
+                (later(self.now, Duration::from_secs(u64::from(after))), code),
+            );
         }
         if nature.obeys {
             self.obeys.insert(id.clone());
         }
-        let pod = PodRef { namespace: "n".into(), name: "p".into(), uid: "u".into() };
+        let pod = PodRef {
+            namespace: "n".into(),
+            name: "p".into(),
+            uid: "u".into(),
+        };
         self.seen.push(Seen {
             id,
-            key: ContainerKey { pod, container: name.to_owned(), kind, attempt },
+            key: ContainerKey {
+                pod,
+                container: name.to_owned(),
+                kind,
+                attempt,
+            },
             image: "registry.example/a:1".into(),
             image_id: "registry.example/a@sha256:0".into(),
-            state: ContainerState::Running { started_at: self.now },
+            state: ContainerState::Running {
+                started_at: self.now,
+            },
             backoff,
             this_boot: true,
         });
@@ -154,7 +214,12 @@ impl World {
 
     fn act(&mut self, action: Action) -> Result<(), TestCaseError> {
         match action {
-            Action::Start { container, kind, attempt, backoff } => self.start(&container, kind, attempt, backoff)?,
+            Action::Start {
+                container,
+                kind,
+                attempt,
+                backoff,
+            } => self.start(&container, kind, attempt, backoff)?,
             Action::Stop { id } => {
                 self.notes.asked.insert(id.clone(), self.now);
                 if self.obeys.contains(&id) {
@@ -168,7 +233,10 @@ impl World {
                 self.seen.retain(|seen| seen.id != id);
             }
             Action::Finish => {
-                prop_assert!(self.alive().next().is_none(), "finished with something running");
+                prop_assert!(
+                    self.alive().next().is_none(),
+                    "finished with something running"
+                );
                 self.finished = true;
             }
         }
@@ -181,7 +249,13 @@ impl World {
             if end_of(&self.pod, self.now).is_some() {
                 self.notes.ending.get_or_insert(self.now);
             }
-            let view = View { pod: &self.pod, seen: &self.seen, notes: &self.notes, refused: false, now: self.now };
+            let view = View {
+                pod: &self.pod,
+                seen: &self.seen,
+                notes: &self.notes,
+                refused: false,
+                now: self.now,
+            };
             let plan = plan(view);
             let old = base(&self.pod, self.written.as_ref());
             let status = status(view, &old, None, &[], &|_| None);
@@ -199,11 +273,18 @@ impl World {
 
     fn check_status(&self, status: &PodStatus) -> Result<(), TestCaseError> {
         let phase = status.phase.as_deref().unwrap_or_default();
-        let before = self.written.as_ref().and_then(|written| written.phase.as_deref()).unwrap_or_default();
+        let before = self
+            .written
+            .as_ref()
+            .and_then(|written| written.phase.as_deref())
+            .unwrap_or_default();
         let over = |phase: &str| matches!(phase, "Succeeded" | "Failed");
         prop_assert!(!over(before) || before == phase, "{before} becomes {phase}");
         let mains_alive = self.alive().any(|seen| seen.key.kind == Kind::Main);
-        prop_assert!(!(mains_alive && over(phase)), "{phase} while a container runs");
+        prop_assert!(
+            !(mains_alive && over(phase)),
+            "{phase} while a container runs"
+        );
         for condition in status.conditions.iter().flatten() {
             let changed = condition.last_transition_time.as_ref().map(|time| time.0);
             prop_assert!(changed.is_some_and(|changed| changed <= self.now));
@@ -219,8 +300,16 @@ impl World {
         prop_assert!(!ready || all_run, "ready with a container that doesn't run");
         for container in status.container_statuses.iter().flatten() {
             let state = container.state.clone().unwrap_or_default();
-            let kinds = [state.running.is_some(), state.waiting.is_some(), state.terminated.is_some()];
-            prop_assert_eq!(kinds.iter().filter(|there| **there).count(), 1, "a container has one state");
+            let kinds = [
+                state.running.is_some(),
+                state.waiting.is_some(),
+                state.terminated.is_some(),
+            ];
+            prop_assert_eq!(
+                kinds.iter().filter(|there| **there).count(),
+                1,
+                "a container has one state"
+            );
         }
         Ok(())
     }
@@ -248,7 +337,12 @@ impl World {
 
     /// Goes on to whatever comes first, at most to `until`.
     fn advance(&mut self, wake: Option<Timestamp>, until: Timestamp) {
-        let next = self.fates.values().map(|(at, _)| *at).chain(wake.filter(|at| *at > self.now)).min();
+        let next = self
+            .fates
+            .values()
+            .map(|(at, _)| *at)
+            .chain(wake.filter(|at| *at > self.now))
+            .min();
         self.now = next.unwrap_or(until).min(until).max(self.now);
         let due: Vec<(String, i32)> = self
             .fates
@@ -296,14 +390,32 @@ proptest! {
 
 /// A pod of one container that ends at once with this code, followed for some seconds.
 fn crashing(policy: &'static str, code: i32, seconds: u64) -> World {
-    let natures = vec![Nature { ends: Some((0, code)), obeys: true }];
-    let mut world = World::new(&Story { policy, inits: 0, mains: 1, grace: 1, natures, blows: Vec::new() });
-    world.live_until(later(world.now, Duration::from_secs(seconds))).unwrap();
+    let natures = vec![Nature {
+        ends: Some((0, code)),
+        obeys: true,
+    }];
+    let mut world = World::new(&Story {
+        policy,
+        inits: 0,
+        mains: 1,
+        grace: 1,
+        natures,
+        blows: Vec::new(),
+    });
+    world
+        .live_until(later(world.now, Duration::from_secs(seconds)))
+        .unwrap();
     world
 }
 
 fn waiting_reason(world: &World) -> Option<String> {
-    let status = world.written.as_ref()?.container_statuses.as_ref()?.first()?.clone();
+    let status = world
+        .written
+        .as_ref()?
+        .container_statuses
+        .as_ref()?
+        .first()?
+        .clone();
     status.state?.waiting?.reason
 }
 
@@ -312,16 +424,38 @@ fn a_crashing_container_is_restarted_ever_more_slowly_and_says_so() {
     let world = crashing("Always", 1, 35);
     assert_eq!(world.starts["main0"], 4, "at 0, 0, 10 and 30 s");
     assert_eq!(waiting_reason(&world).as_deref(), Some("CrashLoopBackOff"));
-    let status = &world.written.as_ref().unwrap().container_statuses.as_ref().unwrap()[0];
+    let status = &world
+        .written
+        .as_ref()
+        .unwrap()
+        .container_statuses
+        .as_ref()
+        .unwrap()[0];
     assert_eq!(status.restart_count, 3);
-    let last = status.last_state.as_ref().unwrap().terminated.as_ref().unwrap();
+    let last = status
+        .last_state
+        .as_ref()
+        .unwrap()
+        .terminated
+        .as_ref()
+        .unwrap();
     assert_eq!((last.exit_code, last.reason.as_deref()), (1, Some("Error")));
 }
 
 #[test]
 fn a_first_restart_waits_for_no_clock() {
-    let natures = vec![Nature { ends: None, obeys: true }];
-    let mut world = World::new(&Story { policy: "Always", inits: 0, mains: 1, grace: 1, natures, blows: Vec::new() });
+    let natures = vec![Nature {
+        ends: None,
+        obeys: true,
+    }];
+    let mut world = World::new(&Story {
+        policy: "Always",
+        inits: 0,
+        mains: 1,
+        grace: 1,
+        natures,
+        blows: Vec::new(),
+    });
     world.settle().unwrap();
     let set_back = world.now;
     world.now = later(world.now, Duration::from_secs(3600));
@@ -329,7 +463,10 @@ fn a_first_restart_waits_for_no_clock() {
     world.end(&id, 1);
     world.now = set_back;
     world.settle().unwrap();
-    assert_eq!(world.starts["main0"], 2, "an end dated later than now is followed at once");
+    assert_eq!(
+        world.starts["main0"], 2,
+        "an end dated later than now is followed at once"
+    );
     assert_eq!(waiting_reason(&world), None);
 }
 

@@ -52,7 +52,8 @@ impl Staged {
                 folder.create(Path::new(&name), 0o600).map(drop)
             };
             made.map_err(|error| text(&error))?;
-            attach(&wanted.place, &staged.dir.join(&name), wanted.read_only).map_err(|error| chain(&error))?;
+            attach(&wanted.place, &staged.dir.join(&name), wanted.read_only)
+                .map_err(|error| chain(&error))?;
         }
         Ok(staged)
     }
@@ -72,7 +73,9 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 /// Takes away what is staged in a folder. What is mounted there is never entered.
 fn clear(dir: &Path) {
-    let Ok(folder) = Beneath::root(dir) else { return };
+    let Ok(folder) = Beneath::root(dir) else {
+        return;
+    };
     for name in folder.names(MAX_MOUNTS).unwrap_or_default() {
         // One mount is the rule; one upon another is what an interrupted start may have left.
         while detach(&dir.join(&name).to_string_lossy()).is_ok() {}
@@ -89,11 +92,17 @@ fn clear(dir: &Path) {
 /// memory that holds the content of volumes, if it isn't there from an earlier agent.
 pub(crate) fn begin(config: &Config, memory: u64) {
     let stages = config.run.join("mounts");
-    for name in Beneath::root(&stages).and_then(|dir| dir.names(usize::MAX)).unwrap_or_default() {
+    for name in Beneath::root(&stages)
+        .and_then(|dir| dir.names(usize::MAX))
+        .unwrap_or_default()
+    {
         clear(&stages.join(name));
     }
     if let Err(error) = hold(config, memory) {
-        tracing::error!(reason = chain(&error), "no file system in memory for the content of volumes");
+        tracing::error!(
+            reason = chain(&error),
+            "no file system in memory for the content of volumes"
+        );
     }
 }
 
@@ -112,8 +121,18 @@ fn hold(config: &Config, memory: u64) -> agent_sys::Result<()> {
 pub(crate) fn memory_folder(target: &Path, size: u64, options: &str) -> agent_sys::Result<()> {
     let size = size.max(BLOCK);
     let options = format!("size={size},nr_inodes={},{options}", (size / BLOCK).max(64));
-    let limits = Limits { no_suid: true, no_dev: true, ..Limits::default() };
-    mount("tmpfs", &target.to_string_lossy(), "tmpfs", limits, &options)
+    let limits = Limits {
+        no_suid: true,
+        no_dev: true,
+        ..Limits::default()
+    };
+    mount(
+        "tmpfs",
+        &target.to_string_lossy(),
+        "tmpfs",
+        limits,
+        &options,
+    )
 }
 
 impl Config {

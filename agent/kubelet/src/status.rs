@@ -2,14 +2,14 @@
 //! the words that users of Kubernetes know.
 
 use crate::machine::{
-    End, Failure, PULL_ERROR_SHOWN, RestartPolicy, View, containers, init_done, initialized, latest, previous, restart,
-    waits,
+    End, Failure, PULL_ERROR_SHOWN, RestartPolicy, View, containers, init_done, initialized,
+    latest, previous, restart, waits,
 };
 use crate::qos;
 use agent_runtime::{Container as Seen, ContainerState as State, Kind};
 use config_kube::k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
-    HostIP, Pod, PodCondition, PodIP, PodStatus,
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
+    ContainerStateWaiting, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
@@ -48,10 +48,23 @@ pub(crate) fn status(
 ) -> PodStatus {
     let pod = view.pod;
     let end = view.end();
-    let over = end.is_some() && view.seen.iter().all(|seen| matches!(seen.state, State::Exited { .. }));
-    let scene = Scene { view, end, over, messages };
-    let of_kind =
-        |kind| containers(pod, kind).iter().map(|container| scene.container(container, kind)).collect::<Vec<_>>();
+    let over = end.is_some()
+        && view
+            .seen
+            .iter()
+            .all(|seen| matches!(seen.state, State::Exited { .. }));
+    let scene = Scene {
+        view,
+        end,
+        over,
+        messages,
+    };
+    let of_kind = |kind| {
+        containers(pod, kind)
+            .iter()
+            .map(|container| scene.container(container, kind))
+            .collect::<Vec<_>>()
+    };
     let (inits, mains) = (of_kind(Kind::Init), of_kind(Kind::Main));
     let mut phase = scene.phase();
     if end == Some(End::Over) {
@@ -73,18 +86,39 @@ pub(crate) fn status(
         // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are no containers to tell of.
         Some(refusal) if end.is_none() => {
             "Failed".clone_into(&mut phase);
-            (Some(refusal.reason.to_owned()), Some(format!("Pod was rejected: {}", refusal.message)))
+            (
+                Some(refusal.reason.to_owned()),
+                Some(format!("Pod was rejected: {}", refusal.message)),
+            )
         }
         Some(_) | None => (reason, message),
     };
-    let mut conditions = scene.conditions(&phase, &mains, old.conditions.as_deref().unwrap_or_default());
+    let mut conditions = scene.conditions(
+        &phase,
+        &mains,
+        old.conditions.as_deref().unwrap_or_default(),
+    );
     if let (Some(End::Evicted), Some(message)) = (end, &view.notes.evicted) {
-        let disruption =
-            condition("DisruptionTarget", None, old.conditions.as_deref().unwrap_or_default(), None, view.now);
-        let (reason, message) = (Some("TerminationByKubelet".to_owned()), Some(message.clone()));
-        conditions.push(PodCondition { reason, message, ..disruption });
+        let disruption = condition(
+            "DisruptionTarget",
+            None,
+            old.conditions.as_deref().unwrap_or_default(),
+            None,
+            view.now,
+        );
+        let (reason, message) = (
+            Some("TerminationByKubelet".to_owned()),
+            Some(message.clone()),
+        );
+        conditions.push(PodCondition {
+            reason,
+            message,
+            ..disruption
+        });
     }
-    let all: Vec<String> = one_of_each_family(addresses).map(ToString::to_string).collect();
+    let all: Vec<String> = one_of_each_family(addresses)
+        .map(ToString::to_string)
+        .collect();
     let host = all.first().cloned();
     PodStatus {
         phase: Some(phase),
@@ -96,9 +130,15 @@ pub(crate) fn status(
         host_ip: host.clone(),
         host_ips: Some(all.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
         pod_ip: host.filter(|_| refusal.is_none()),
-        pod_ips: refusal.is_none().then(|| all.into_iter().map(|ip| PodIP { ip }).collect()),
+        pod_ips: refusal
+            .is_none()
+            .then(|| all.into_iter().map(|ip| PodIP { ip }).collect()),
         start_time: Some(old.start_time.clone().unwrap_or(Time(view.now))),
-        qos_class: Some(old.qos_class.clone().unwrap_or_else(|| qos::class(pod).to_owned())),
+        qos_class: Some(
+            old.qos_class
+                .clone()
+                .unwrap_or_else(|| qos::class(pod).to_owned()),
+        ),
         observed_generation: pod.metadata.generation,
         ..PodStatus::default()
     }
@@ -106,8 +146,16 @@ pub(crate) fn status(
 
 /// The first address of each family, in the node's order: a status names no more.
 fn one_of_each_family(addresses: &[IpAddr]) -> impl Iterator<Item = &IpAddr> {
-    let first = |ip: &IpAddr| addresses.iter().find(|other| other.is_ipv4() == ip.is_ipv4()).copied();
-    addresses.iter().filter(move |ip| first(ip) == Some(**ip)).take(2)
+    let first = |ip: &IpAddr| {
+        addresses
+            .iter()
+            .find(|other| other.is_ipv4() == ip.is_ipv4())
+            .copied()
+    };
+    addresses
+        .iter()
+        .filter(move |ip| first(ip) == Some(**ip))
+        .take(2)
 }
 
 /// What every part of the status is made from.
@@ -122,20 +170,31 @@ struct Scene<'a> {
 impl Scene<'_> {
     fn container(&self, container: &Container, kind: Kind) -> ContainerStatus {
         let seen = latest(self.view.seen, &container.name);
-        let before = previous(self.view.seen, &container.name).and_then(|seen| self.terminated(seen));
-        let verdict = seen.and_then(|seen| self.view.notes.verdicts.get(&seen.id)).copied();
+        let before =
+            previous(self.view.seen, &container.name).and_then(|seen| self.terminated(seen));
+        let verdict = seen
+            .and_then(|seen| self.view.notes.verdicts.get(&seen.id))
+            .copied();
         let running = seen.is_some_and(|seen| matches!(seen.state, State::Running { .. }));
         let (state, last) = self.states(container, kind, seen, before);
-        let ended_well = seen.is_some_and(|seen| matches!(seen.state, State::Exited { code: 0, .. }));
+        let ended_well =
+            seen.is_some_and(|seen| matches!(seen.state, State::Exited { code: 0, .. }));
         ContainerStatus {
             name: container.name.clone(),
-            image: seen.map_or_else(|| container.image.clone().unwrap_or_default(), |seen| seen.image.clone()),
+            image: seen.map_or_else(
+                || container.image.clone().unwrap_or_default(),
+                |seen| seen.image.clone(),
+            ),
             image_id: seen.map(|seen| seen.image_id.clone()).unwrap_or_default(),
             container_id: seen.map(|seen| format!("containerd://{}", seen.id)),
-            restart_count: seen.map_or(0, |seen| i32::try_from(seen.key.attempt).unwrap_or(i32::MAX)),
+            restart_count: seen.map_or(0, |seen| {
+                i32::try_from(seen.key.attempt).unwrap_or(i32::MAX)
+            }),
             ready: match kind {
                 Kind::Init => ended_well,
-                Kind::Main => running && self.end.is_none() && verdict.is_none_or(|verdict| verdict.ready),
+                Kind::Main => {
+                    running && self.end.is_none() && verdict.is_none_or(|verdict| verdict.ready)
+                }
             },
             started: Some(running && verdict.is_none_or(|verdict| verdict.started)),
             state: Some(state),
@@ -152,11 +211,21 @@ impl Scene<'_> {
         seen: Option<&Seen>,
         before: Option<ContainerState>,
     ) -> (ContainerState, Option<ContainerState>) {
-        let Some(seen) = seen else { return (self.not_started(container, kind), None) };
+        let Some(seen) = seen else {
+            return (self.not_started(container, kind), None);
+        };
         match &seen.state {
             State::Running { started_at } => {
-                let running = ContainerStateRunning { started_at: Some(Time(*started_at)) };
-                (ContainerState { running: Some(running), ..ContainerState::default() }, before)
+                let running = ContainerStateRunning {
+                    started_at: Some(Time(*started_at)),
+                };
+                (
+                    ContainerState {
+                        running: Some(running),
+                        ..ContainerState::default()
+                    },
+                    before,
+                )
             }
             State::Created => (self.not_started(container, kind), before),
             State::Exited { .. } => {
@@ -175,13 +244,22 @@ impl Scene<'_> {
         }
         let inits = !containers(self.view.pod, Kind::Init).is_empty();
         let initializing = inits && (kind == Kind::Main || !self.is_turn(container));
-        waiting(if initializing { "PodInitializing" } else { "ContainerCreating" }, "")
+        waiting(
+            if initializing {
+                "PodInitializing"
+            } else {
+                "ContainerCreating"
+            },
+            "",
+        )
     }
 
     /// The init container whose turn it is.
     fn is_turn(&self, container: &Container) -> bool {
         let (pod, seen) = (self.view.pod, self.view.seen);
-        let next = containers(pod, Kind::Init).iter().find(|init| !init_done(pod, seen, init));
+        let next = containers(pod, Kind::Init)
+            .iter()
+            .find(|init| !init_done(pod, seen, init));
         next.is_some_and(|next| next.name == container.name)
     }
 
@@ -189,7 +267,10 @@ impl Scene<'_> {
         let shown = crate::backoff::between(failure.at, self.view.now) < PULL_ERROR_SHOWN;
         if failure.reason == "ErrImagePull" && !shown {
             let image = container.image.as_deref().unwrap_or_default();
-            let message = format!("Back-off pulling image {image:?}: ErrImagePull: {}", failure.message);
+            let message = format!(
+                "Back-off pulling image {image:?}: ErrImagePull: {}",
+                failure.message
+            );
             return waiting("ImagePullBackOff", &message);
         }
         waiting(failure.reason, &failure.message)
@@ -207,15 +288,32 @@ impl Scene<'_> {
         let pod = &self.view.pod.metadata;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         waits(at, wait, self.view.now).then(|| {
-            let place = format!("{}_{}({})", text(&pod.name), text(&pod.namespace), text(&pod.uid));
-            let message =
-                format!("back-off {} restarting failed container={} pod={place}", spoken(wait), container.name);
+            let place = format!(
+                "{}_{}({})",
+                text(&pod.name),
+                text(&pod.namespace),
+                text(&pod.uid)
+            );
+            let message = format!(
+                "back-off {} restarting failed container={} pod={place}",
+                spoken(wait),
+                container.name
+            );
             waiting("CrashLoopBackOff", &message)
         })
     }
 
     fn terminated(&self, seen: &Seen) -> Option<ContainerState> {
-        let State::Exited { started_at, finished_at, code, oom_killed, start_error } = &seen.state else { return None };
+        let State::Exited {
+            started_at,
+            finished_at,
+            code,
+            oom_killed,
+            start_error,
+        } = &seen.state
+        else {
+            return None;
+        };
         let reason = match (start_error, oom_killed, code) {
             (Some(_), ..) => "StartError",
             (None, true, _) => "OOMKilled",
@@ -231,7 +329,10 @@ impl Scene<'_> {
             message: start_error.clone().or_else(|| (self.messages)(&seen.id)),
             signal: None,
         };
-        Some(ContainerState { terminated: Some(terminated), ..ContainerState::default() })
+        Some(ContainerState {
+            terminated: Some(terminated),
+            ..ContainerState::default()
+        })
     }
 
     /// The phase, by upstream's rules.
@@ -241,7 +342,10 @@ impl Scene<'_> {
         let init_failed = containers(pod, Kind::Init).iter().any(|init| {
             let ended = latest(seen, &init.name).map(|seen| &seen.state);
             policy == RestartPolicy::Never
-                && matches!(ended, Some(State::Exited { code: 1.., .. } | State::Exited { code: ..=-1, .. }))
+                && matches!(
+                    ended,
+                    Some(State::Exited { code: 1.., .. } | State::Exited { code: ..=-1, .. })
+                )
         });
         if init_failed {
             return "Failed".to_owned();
@@ -257,7 +361,13 @@ impl Scene<'_> {
                 }
             }
         }
-        let ended = || if waiting == 0 && stopped == well { "Succeeded" } else { "Failed" };
+        let ended = || {
+            if waiting == 0 && stopped == well {
+                "Succeeded"
+            } else {
+                "Failed"
+            }
+        };
         let phase = if self.over {
             ended()
         } else if waiting > 0 {
@@ -274,7 +384,12 @@ impl Scene<'_> {
         phase.to_owned()
     }
 
-    fn conditions(&self, phase: &str, mains: &[ContainerStatus], old: &[PodCondition]) -> Vec<PodCondition> {
+    fn conditions(
+        &self,
+        phase: &str,
+        mains: &[ContainerStatus],
+        old: &[PodCondition],
+    ) -> Vec<PodCondition> {
         let (pod, seen) = (self.view.pod, self.view.seen);
         let done = phase == "Succeeded";
         let names = |all: Vec<&str>| format!("[{}]", all.join(" "));
@@ -284,10 +399,23 @@ impl Scene<'_> {
             .filter(|init| !init_done(pod, seen, init))
             .map(|init| init.name.as_str())
             .collect();
-        let unready: Vec<&str> = mains.iter().filter(|main| !main.ready).map(|main| main.name.as_str()).collect();
-        let no_init =
-            || ("ContainersNotInitialized", format!("containers with incomplete status: {}", names(incomplete)));
-        let no_ready = || ("ContainersNotReady", format!("containers with unready status: {}", names(unready.clone())));
+        let unready: Vec<&str> = mains
+            .iter()
+            .filter(|main| !main.ready)
+            .map(|main| main.name.as_str())
+            .collect();
+        let no_init = || {
+            (
+                "ContainersNotInitialized",
+                format!("containers with incomplete status: {}", names(incomplete)),
+            )
+        };
+        let no_ready = || {
+            (
+                "ContainersNotReady",
+                format!("containers with unready status: {}", names(unready.clone())),
+            )
+        };
         let ready_fault = match phase {
             "Succeeded" => Some(("PodCompleted", String::new())),
             "Failed" => Some(("PodFailed", String::new())),
@@ -296,26 +424,50 @@ impl Scene<'_> {
         };
         let gates = self.open_gates(old);
         let gate_fault = || {
-            let text = format!("corresponding conditions of pod readiness gates {} are not true", names(gates.clone()));
+            let text = format!(
+                "corresponding conditions of pod readiness gates {} are not true",
+                names(gates.clone())
+            );
             (!gates.is_empty()).then_some(("ReadinessGatesNotReady", text))
         };
         let started = !self.over && seen.iter().any(|seen| seen.this_boot);
         let set = [
-            ("PodReadyToStartContainers", (!started).then_some(("", String::new()))),
-            ("Initialized", if initialized { None } else { Some(no_init()) }),
+            (
+                "PodReadyToStartContainers",
+                (!started).then_some(("", String::new())),
+            ),
+            (
+                "Initialized",
+                if initialized { None } else { Some(no_init()) },
+            ),
             ("Ready", ready_fault.clone().or_else(gate_fault)),
             ("ContainersReady", ready_fault),
             ("PodScheduled", None),
         ];
         let generation = pod.metadata.generation;
-        set.into_iter().map(|(name, fault)| condition(name, fault, old, generation, self.view.now)).collect()
+        set.into_iter()
+            .map(|(name, fault)| condition(name, fault, old, generation, self.view.now))
+            .collect()
     }
 
     /// Readiness gates whose conditions, set by others, are not true.
     fn open_gates(&self, old: &[PodCondition]) -> Vec<&str> {
-        let gates = self.view.pod.spec.as_ref().and_then(|spec| spec.readiness_gates.as_deref()).unwrap_or_default();
-        let met = |name: &str| old.iter().any(|condition| condition.type_ == name && condition.status == "True");
-        gates.iter().map(|gate| gate.condition_type.as_str()).filter(|name| !met(name)).collect()
+        let gates = self
+            .view
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.readiness_gates.as_deref())
+            .unwrap_or_default();
+        let met = |name: &str| {
+            old.iter()
+                .any(|condition| condition.type_ == name && condition.status == "True")
+        };
+        gates
+            .iter()
+            .map(|gate| gate.condition_type.as_str())
+            .filter(|name| !met(name))
+            .collect()
     }
 }
 
@@ -328,36 +480,57 @@ fn condition(
     now: Timestamp,
 ) -> PodCondition {
     let status = if fault.is_none() { "True" } else { "False" };
-    let before = old.iter().find(|condition| condition.type_ == name && condition.status == status);
+    let before = old
+        .iter()
+        .find(|condition| condition.type_ == name && condition.status == status);
     let text = |text: String| (!text.is_empty()).then_some(text);
-    let (reason, message) = fault.map_or((None, None), |(reason, message)| (text(reason.to_owned()), text(message)));
+    let (reason, message) = fault.map_or((None, None), |(reason, message)| {
+        (text(reason.to_owned()), text(message))
+    });
     PodCondition {
         type_: name.to_owned(),
         status: status.to_owned(),
         reason,
         message,
         observed_generation,
-        last_transition_time: before.and_then(|before| before.last_transition_time.clone()).or(Some(Time(now))),
+        last_transition_time: before
+            .and_then(|before| before.last_transition_time.clone())
+            .or(Some(Time(now))),
         last_probe_time: None,
     }
 }
 
 fn waiting(reason: &str, message: &str) -> ContainerState {
     let message = (!message.is_empty()).then(|| message.to_owned());
-    let waiting = ContainerStateWaiting { reason: Some(reason.to_owned()), message };
-    ContainerState { waiting: Some(waiting), ..ContainerState::default() }
+    let waiting = ContainerStateWaiting {
+        reason: Some(reason.to_owned()),
+        message,
+    };
+    ContainerState {
+        waiting: Some(waiting),
+        ..ContainerState::default()
+    }
 }
 
 /// A wait as upstream writes it: `10s`, `1m20s`, `5m0s`.
 fn spoken(wait: Duration) -> String {
     let (minutes, seconds) = (wait.as_secs() / 60, wait.as_secs() % 60);
-    if minutes == 0 { format!("{seconds}s") } else { format!("{minutes}m{seconds}s") }
+    if minutes == 0 {
+        format!("{seconds}s")
+    } else {
+        format!("{minutes}m{seconds}s")
+    }
 }
 
 /// Attempts that the engine has lost and the API still remembers, so that what is over isn't run again.
 pub(crate) fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<Seen> {
-    let Some(status) = &pod.status else { return seen };
-    let kinds = [(Kind::Init, &status.init_container_statuses), (Kind::Main, &status.container_statuses)];
+    let Some(status) = &pod.status else {
+        return seen;
+    };
+    let kinds = [
+        (Kind::Init, &status.init_container_statuses),
+        (Kind::Main, &status.container_statuses),
+    ];
     for (kind, statuses) in kinds {
         for status in statuses.iter().flatten() {
             let known = seen.iter().any(|seen| seen.key.container == status.name);
@@ -370,14 +543,23 @@ pub(crate) fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<See
 }
 
 fn lost(pod: &Pod, status: &ContainerStatus, kind: Kind, now: Timestamp) -> Option<Seen> {
-    let id = status.container_id.as_deref()?.strip_prefix("containerd://")?.to_owned();
+    let id = status
+        .container_id
+        .as_deref()?
+        .strip_prefix("containerd://")?
+        .to_owned();
     let state = status.state.as_ref()?;
-    let ended = state.terminated.as_ref().or_else(|| status.last_state.as_ref()?.terminated.as_ref());
+    let ended = state
+        .terminated
+        .as_ref()
+        .or_else(|| status.last_state.as_ref()?.terminated.as_ref());
     let time = |time: &Option<Time>| time.as_ref().map_or(now, |time| time.0);
     let state = State::Exited {
         started_at: ended.map_or(now, |ended| time(&ended.started_at)),
         finished_at: ended.map_or(now, |ended| time(&ended.finished_at)),
-        code: ended.filter(|_| state.running.is_none()).map_or(255, |ended| ended.exit_code),
+        code: ended
+            .filter(|_| state.running.is_none())
+            .map_or(255, |ended| ended.exit_code),
         oom_killed: ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled")),
         start_error: None,
     };
@@ -403,9 +585,15 @@ mod tests {
 
     #[test]
     fn a_status_names_one_address_of_each_family_in_the_nodes_order() {
-        let all: Vec<IpAddr> =
-            ["192.0.2.7", "198.51.100.1", "2001:db8::7", "2001:db8::8"].iter().map(|ip| ip.parse().unwrap()).collect();
-        let first = |addresses: &[IpAddr]| one_of_each_family(addresses).map(ToString::to_string).collect::<Vec<_>>();
+        let all: Vec<IpAddr> = ["192.0.2.7", "198.51.100.1", "2001:db8::7", "2001:db8::8"]
+            .iter()
+            .map(|ip| ip.parse().unwrap())
+            .collect();
+        let first = |addresses: &[IpAddr]| {
+            one_of_each_family(addresses)
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(first(&all), ["192.0.2.7", "2001:db8::7"]);
         assert_eq!(first(&all[2..]), ["2001:db8::7"]);
         assert_eq!(first(&[]), Vec::<String>::new());

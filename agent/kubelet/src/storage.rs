@@ -39,12 +39,25 @@ pub(crate) fn counts_layers(pod: &Pod) -> bool {
 }
 
 /// Why the pod is to be evicted, if it is. Blocks while it looks.
-pub(crate) fn excess(config: &Config, pod: &Pod, reference: &PodRef, layers: &[Layer]) -> Option<String> {
+pub(crate) fn excess(
+    config: &Config,
+    pod: &Pod,
+    reference: &PodRef,
+    layers: &[Layer],
+) -> Option<String> {
     let dir = config.pod_dir(&reference.uid);
     for volume in volumes(pod) {
-        let Some((limit, text)) = size_limit(volume) else { continue };
-        if over(usage(&dir.join("volumes/empty-dir").join(&volume.name)), limit) {
-            return Some(format!("Usage of EmptyDir volume {:?} exceeds the limit {text:?}. ", volume.name));
+        let Some((limit, text)) = size_limit(volume) else {
+            continue;
+        };
+        if over(
+            usage(&dir.join("volumes/empty-dir").join(&volume.name)),
+            limit,
+        ) {
+            return Some(format!(
+                "Usage of EmptyDir volume {:?} exceeds the limit {text:?}. ",
+                volume.name
+            ));
         }
     }
     let limits = limits(pod);
@@ -53,30 +66,51 @@ pub(crate) fn excess(config: &Config, pod: &Pod, reference: &PodRef, layers: &[L
     }
     let mut total = usage(&dir);
     for container in all(pod) {
-        let own = layers.iter().filter(|layer| layer.container == *container).map(|layer| usage(&layer.path));
+        let own = layers
+            .iter()
+            .filter(|layer| layer.container == *container)
+            .map(|layer| usage(&layer.path));
         let logs = usage(&config.logs.join(log_folder(reference, container)));
         let used = own.fold(logs, sum);
         total = sum(total, used);
         if let Some((_, limit, text)) = limits.iter().find(|(name, ..)| name == container)
             && over(used, *limit)
         {
-            return Some(format!("Container {container} exceeded its local ephemeral storage limit {text:?}. "));
+            return Some(format!(
+                "Container {container} exceeded its local ephemeral storage limit {text:?}. "
+            ));
         }
     }
-    let limit = limits.iter().fold(0_u64, |sum, (_, limit, _)| sum.saturating_add(*limit));
-    let text = format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
+    let limit = limits
+        .iter()
+        .fold(0_u64, |sum, (_, limit, _)| sum.saturating_add(*limit));
+    let text = format!(
+        "Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
+    );
     over(total, limit).then_some(text)
 }
 
 fn all(pod: &Pod) -> impl Iterator<Item = &String> {
-    [Kind::Init, Kind::Main].into_iter().flat_map(move |kind| containers(pod, kind)).map(|container| &container.name)
+    [Kind::Init, Kind::Main]
+        .into_iter()
+        .flat_map(move |kind| containers(pod, kind))
+        .map(|container| &container.name)
 }
 
 /// Limits of containers: name, bytes, and as the pod says it.
 fn limits(pod: &Pod) -> Vec<(String, u64, String)> {
-    let all = [Kind::Init, Kind::Main].into_iter().flat_map(|kind| containers(pod, kind));
+    let all = [Kind::Init, Kind::Main]
+        .into_iter()
+        .flat_map(|kind| containers(pod, kind));
     let limit = |container: &config_kube::k8s_openapi::api::core::v1::Container| {
-        let text = container.resources.as_ref()?.limits.as_ref()?.get(EPHEMERAL)?.0.clone();
+        let text = container
+            .resources
+            .as_ref()?
+            .limits
+            .as_ref()?
+            .get(EPHEMERAL)?
+            .0
+            .clone();
         let bytes = u64::try_from(qos::limit(container, EPHEMERAL)?.ceil_units()).ok()?;
         Some((container.name.clone(), bytes, text))
     };
@@ -84,20 +118,29 @@ fn limits(pod: &Pod) -> Vec<(String, u64, String)> {
 }
 
 fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
-    pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
+    pod.spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten())
 }
 
 /// The limit of a volume on the disk, and as the pod says it; one in memory has no more room than its limit.
 fn size_limit(volume: &Volume) -> Option<(u64, String)> {
-    let dir = volume.empty_dir.as_ref().filter(|dir| dir.medium.as_deref().unwrap_or_default().is_empty())?;
+    let dir = volume
+        .empty_dir
+        .as_ref()
+        .filter(|dir| dir.medium.as_deref().unwrap_or_default().is_empty())?;
     let limit = dir.size_limit.as_ref()?;
-    let amount = Amount::try_from(limit).ok().filter(|amount| *amount > Amount::ZERO)?;
+    let amount = Amount::try_from(limit)
+        .ok()
+        .filter(|amount| *amount > Amount::ZERO)?;
     Some((u64::try_from(amount.ceil_units()).ok()?, limit.0.clone()))
 }
 
 /// What a folder takes; nothing where it isn't there yet.
 fn usage(path: &Path) -> Usage {
-    Beneath::root(path).and_then(|folder| folder.usage(MAX_ENTRIES)).unwrap_or_default()
+    Beneath::root(path)
+        .and_then(|folder| folder.usage(MAX_ENTRIES))
+        .unwrap_or_default()
 }
 
 fn sum(a: Usage, b: Usage) -> Usage {
@@ -132,30 +175,52 @@ mod tests {
     fn each_limit_is_told_in_upstreams_words() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
-        let reference = PodRef { namespace: "n".into(), name: "p".into(), uid: "u".into() };
+        let reference = PodRef {
+            namespace: "n".into(),
+            name: "p".into(),
+            uid: "u".into(),
+        };
         let limited = json!({"name": "a", "resources": {"limits": {"ephemeral-storage": "100Ki"}}});
         let volume = json!({"name": "v", "emptyDir": {"sizeLimit": "300Ki"}});
         let pod = pod(&json!({"containers": [limited, {"name": "b"}], "volumes": [volume]}));
         assert!(is_limited(&pod) && counts_layers(&pod));
-        let layers = [Layer { container: "a".into(), path: dir.path().join("layer") }];
+        let layers = [Layer {
+            container: "a".into(),
+            path: dir.path().join("layer"),
+        }];
         let excess = || excess(&config, &pod, &reference, &layers).unwrap_or_default();
         assert_eq!(excess(), "");
         write(&config.logs.join("n_p_u/a/0.log"), 40);
         write(&dir.path().join("layer/tmp/f"), 40);
         assert_eq!(excess(), "");
         write(&dir.path().join("layer/tmp/g"), 40);
-        assert_eq!(excess(), "Container a exceeded its local ephemeral storage limit \"100Ki\". ");
+        assert_eq!(
+            excess(),
+            "Container a exceeded its local ephemeral storage limit \"100Ki\". "
+        );
         fs::remove_file(dir.path().join("layer/tmp/g")).unwrap();
         write(&config.pod_dir("u").join("volumes/empty-dir/v/f"), 60);
-        assert_eq!(excess(), "Pod ephemeral local storage usage exceeds the total limit of containers 102400. ");
+        assert_eq!(
+            excess(),
+            "Pod ephemeral local storage usage exceeds the total limit of containers 102400. "
+        );
         write(&config.pod_dir("u").join("volumes/empty-dir/v/f"), 400);
-        assert_eq!(excess(), "Usage of EmptyDir volume \"v\" exceeds the limit \"300Ki\". ");
+        assert_eq!(
+            excess(),
+            "Usage of EmptyDir volume \"v\" exceeds the limit \"300Ki\". "
+        );
     }
 
     #[test]
     fn what_is_not_limited_is_not_looked_at() {
-        for volume in [json!({}), json!({"medium": "Memory", "sizeLimit": "1Mi"}), json!({"sizeLimit": "0"})] {
-            let pod = pod(&json!({"containers": [{"name": "a"}], "volumes": [{"name": "v", "emptyDir": volume}]}));
+        for volume in [
+            json!({}),
+            json!({"medium": "Memory", "sizeLimit": "1Mi"}),
+            json!({"sizeLimit": "0"}),
+        ] {
+            let pod = pod(
+                &json!({"containers": [{"name": "a"}], "volumes": [{"name": "v", "emptyDir": volume}]}),
+            );
             assert!(!is_limited(&pod) && !counts_layers(&pod));
         }
     }

@@ -9,79 +9,155 @@ use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Probe, Vo
 
 /// The first reason why this node can't run the pod.
 pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
-    let Some(spec) = &pod.spec else { return Some(unsupported("the pod has no spec")) };
+    let Some(spec) = &pod.spec else {
+        return Some(unsupported("the pod has no spec"));
+    };
     if spec.host_network != Some(true) {
         let message = "pod network is not available yet: set hostNetwork: true".to_owned();
-        return Some(Refusal { reason: "PodNetworkNotAvailable", message });
+        return Some(Refusal {
+            reason: "PodNetworkNotAvailable",
+            message,
+        });
     }
     let fault = pod_fault(spec).map(str::to_owned);
     let fault = fault.or_else(|| spec.volumes.iter().flatten().find_map(volume_fault));
-    let inits = spec.init_containers.iter().flatten().map(|container| (container, true));
+    let inits = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .map(|container| (container, true));
     let mains = spec.containers.iter().map(|container| (container, false));
     let all: Vec<_> = inits.chain(mains).collect();
     let fault = fault.or_else(|| {
         all.iter().find_map(|(container, init)| {
-            container_fault(container, *init).map(|fault| format!("container {}: {fault}", container.name))
+            container_fault(container, *init)
+                .map(|fault| format!("container {}: {fault}", container.name))
         })
     });
     let refusal = fault.map(|fault| unsupported(&fault));
-    let refusal = refusal.or_else(|| all.iter().find_map(|(container, _)| below_the_floor(spec, container, config)));
+    let refusal = refusal.or_else(|| {
+        all.iter()
+            .find_map(|(container, _)| below_the_floor(spec, container, config))
+    });
     refusal.or_else(|| {
-        volumes::host_path_fault(config, pod).map(|message| Refusal { reason: "HostPathForbidden", message })
+        volumes::host_path_fault(config, pod).map(|message| Refusal {
+            reason: "HostPathForbidden",
+            message,
+        })
     })
 }
 
 fn unsupported(what: &str) -> Refusal {
-    Refusal { reason: "NotSupported", message: format!("this node can't run the pod: {what}") }
+    Refusal {
+        reason: "NotSupported",
+        message: format!("this node can't run the pod: {what}"),
+    }
 }
 
 /// What a container asks for and no pod gets: rights over the machine, and profiles that it does not have.
 fn below_the_floor(spec: &PodSpec, container: &Container, config: &Config) -> Option<Refusal> {
     let security = container.security_context.clone().unwrap_or_default();
-    let refusal =
-        |reason, fault: String| Some(Refusal { reason, message: format!("container {}: {fault}", container.name) });
+    let refusal = |reason, fault: String| {
+        Some(Refusal {
+            reason,
+            message: format!("container {}: {fault}", container.name),
+        })
+    };
     if security.privileged == Some(true) {
-        let text =
-            "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
-        return if config.privileged { None } else { refusal("PrivilegedNotAllowed", text.to_owned()) };
+        let text = "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
+        return if config.privileged {
+            None
+        } else {
+            refusal("PrivilegedNotAllowed", text.to_owned())
+        };
     }
-    let add = security.capabilities.and_then(|capabilities| capabilities.add).unwrap_or_default();
+    let add = security
+        .capabilities
+        .and_then(|capabilities| capabilities.add)
+        .unwrap_or_default();
     if let Some(fault) = capability_fault(&add) {
         return refusal("CapabilityNotAllowed", fault);
     }
-    let of_pod = spec.security_context.as_ref().and_then(|security| security.seccomp_profile.as_ref());
-    let profile = security.seccomp_profile.as_ref().or(of_pod).filter(|profile| profile.type_ == "Localhost")?;
+    let of_pod = spec
+        .security_context
+        .as_ref()
+        .and_then(|security| security.seccomp_profile.as_ref());
+    let profile = security
+        .seccomp_profile
+        .as_ref()
+        .or(of_pod)
+        .filter(|profile| profile.type_ == "Localhost")?;
     let name = profile.localhost_profile.as_deref().unwrap_or_default();
-    let text =
-        format!("seccomp profile {name:?} is not on this machine, which has none of its own: use RuntimeDefault");
+    let text = format!(
+        "seccomp profile {name:?} is not on this machine, which has none of its own: use RuntimeDefault"
+    );
     refusal("SeccompProfileNotFound", text)
 }
 
 /// The first of the faults that is there.
 fn first(faults: &[(bool, &'static str)]) -> Option<&'static str> {
-    faults.iter().find(|(there, _)| *there).map(|(_, fault)| *fault)
+    faults
+        .iter()
+        .find(|(there, _)| *there)
+        .map(|(_, fault)| *fault)
 }
 
 fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
     let security = spec.security_context.clone().unwrap_or_default();
     first(&[
-        (spec.ephemeral_containers.iter().flatten().next().is_some(), "ephemeralContainers are not available yet"),
-        (spec.share_process_namespace == Some(true), "shareProcessNamespace is not available yet"),
-        (spec.host_users == Some(false), "hostUsers: false is not available yet"),
-        (spec.resource_claims.iter().flatten().next().is_some(), "resourceClaims are not available yet"),
-        (spec.runtime_class_name.is_some(), "runtimeClassName is not available yet"),
-        (spec.set_hostname_as_fqdn == Some(true), "setHostnameAsFQDN is not available yet"),
+        (
+            spec.ephemeral_containers.iter().flatten().next().is_some(),
+            "ephemeralContainers are not available yet",
+        ),
+        (
+            spec.share_process_namespace == Some(true),
+            "shareProcessNamespace is not available yet",
+        ),
+        (
+            spec.host_users == Some(false),
+            "hostUsers: false is not available yet",
+        ),
+        (
+            spec.resource_claims.iter().flatten().next().is_some(),
+            "resourceClaims are not available yet",
+        ),
+        (
+            spec.runtime_class_name.is_some(),
+            "runtimeClassName is not available yet",
+        ),
+        (
+            spec.set_hostname_as_fqdn == Some(true),
+            "setHostnameAsFQDN is not available yet",
+        ),
         (
             spec.dns_policy.as_deref() == Some("ClusterFirstWithHostNet"),
             "cluster DNS is not available yet: set dnsPolicy: Default",
         ),
-        (spec.resources.is_some(), "resources of the whole pod are not available yet: set them on its containers"),
-        (spec.os.as_ref().is_some_and(|os| os.name != "linux"), "its os is not linux"),
-        (security.sysctls.iter().flatten().next().is_some(), "sysctls are not available yet"),
-        (security.se_linux_options.is_some(), "seLinuxOptions are not available on this machine"),
-        (security.windows_options.is_some(), "windowsOptions are not available on this machine"),
         (
-            security.app_armor_profile.as_ref().is_some_and(|profile| profile.type_ == "Localhost"),
+            spec.resources.is_some(),
+            "resources of the whole pod are not available yet: set them on its containers",
+        ),
+        (
+            spec.os.as_ref().is_some_and(|os| os.name != "linux"),
+            "its os is not linux",
+        ),
+        (
+            security.sysctls.iter().flatten().next().is_some(),
+            "sysctls are not available yet",
+        ),
+        (
+            security.se_linux_options.is_some(),
+            "seLinuxOptions are not available on this machine",
+        ),
+        (
+            security.windows_options.is_some(),
+            "windowsOptions are not available on this machine",
+        ),
+        (
+            security
+                .app_armor_profile
+                .as_ref()
+                .is_some_and(|profile| profile.type_ == "Localhost"),
             "AppArmor profiles are not available on this machine",
         ),
     ])
@@ -89,7 +165,11 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
 
 fn container_fault(container: &Container, init: bool) -> Option<&'static str> {
     let security = container.security_context.clone().unwrap_or_default();
-    let probes = [&container.startup_probe, &container.readiness_probe, &container.liveness_probe];
+    let probes = [
+        &container.startup_probe,
+        &container.readiness_probe,
+        &container.liveness_probe,
+    ];
     let mounts = || container.volume_mounts.iter().flatten();
     let restarts = container.restart_policy.is_some() || container.restart_policy_rules.is_some();
     first(&[
@@ -97,25 +177,59 @@ fn container_fault(container: &Container, init: bool) -> Option<&'static str> {
             init && container.restart_policy.as_deref() == Some("Always"),
             "sidecars (init containers with restartPolicy: Always) are not available yet",
         ),
-        (restarts, "restartPolicy of a container is not available yet: set it on the pod"),
-        (container.lifecycle.is_some(), "lifecycle hooks are not available yet"),
-        (probes.iter().any(|probe| probe.as_ref().is_some_and(is_grpc)), "gRPC probes are not available yet"),
-        (container.volume_devices.iter().flatten().next().is_some(), "volumeDevices are not available yet"),
-        (container.stdin == Some(true), "stdin is not available yet"),
-        (mounts().any(|mount| mount.sub_path_expr.is_some()), "subPathExpr is not available yet"),
         (
-            mounts().any(|mount| mount.mount_propagation.as_deref().is_some_and(|kind| kind != "None")),
+            restarts,
+            "restartPolicy of a container is not available yet: set it on the pod",
+        ),
+        (
+            container.lifecycle.is_some(),
+            "lifecycle hooks are not available yet",
+        ),
+        (
+            probes
+                .iter()
+                .any(|probe| probe.as_ref().is_some_and(is_grpc)),
+            "gRPC probes are not available yet",
+        ),
+        (
+            container.volume_devices.iter().flatten().next().is_some(),
+            "volumeDevices are not available yet",
+        ),
+        (container.stdin == Some(true), "stdin is not available yet"),
+        (
+            mounts().any(|mount| mount.sub_path_expr.is_some()),
+            "subPathExpr is not available yet",
+        ),
+        (
+            mounts().any(|mount| {
+                mount
+                    .mount_propagation
+                    .as_deref()
+                    .is_some_and(|kind| kind != "None")
+            }),
             "mountPropagation is not available yet",
         ),
         (
             mounts().any(|mount| mount.recursive_read_only.as_deref() == Some("Enabled")),
             "recursiveReadOnly: Enabled is not available yet",
         ),
-        (security.proc_mount.as_deref() == Some("Unmasked"), "procMount: Unmasked is not available yet"),
-        (security.se_linux_options.is_some(), "seLinuxOptions are not available on this machine"),
-        (security.windows_options.is_some(), "windowsOptions are not available on this machine"),
         (
-            security.app_armor_profile.as_ref().is_some_and(|profile| profile.type_ == "Localhost"),
+            security.proc_mount.as_deref() == Some("Unmasked"),
+            "procMount: Unmasked is not available yet",
+        ),
+        (
+            security.se_linux_options.is_some(),
+            "seLinuxOptions are not available on this machine",
+        ),
+        (
+            security.windows_options.is_some(),
+            "windowsOptions are not available on this machine",
+        ),
+        (
+            security
+                .app_armor_profile
+                .as_ref()
+                .is_some_and(|profile| profile.type_ == "Localhost"),
             "AppArmor profiles are not available on this machine",
         ),
     ])
@@ -128,16 +242,28 @@ fn is_grpc(probe: &Probe) -> bool {
 fn volume_fault(volume: &Volume) -> Option<String> {
     if let Some(projected) = &volume.projected {
         let sources = || projected.sources.iter().flatten();
-        let missing = sources().any(|source| source.cluster_trust_bundle.is_some() || source.pod_certificate.is_some());
+        let missing = sources().any(|source| {
+            source.cluster_trust_bundle.is_some() || source.pod_certificate.is_some()
+        });
         let text = "cluster trust bundles and pod certificates are not available yet";
         return missing.then(|| format!("volume {}: {text}", volume.name));
     }
     let downward = volume.downward_api.is_some();
-    let known = volume.empty_dir.is_some() || volume.host_path.is_some() || volume.config_map.is_some();
+    let known =
+        volume.empty_dir.is_some() || volume.host_path.is_some() || volume.config_map.is_some();
     if known || volume.secret.is_some() || downward {
-        let medium = volume.empty_dir.as_ref().and_then(|dir| dir.medium.as_deref()).unwrap_or_default();
+        let medium = volume
+            .empty_dir
+            .as_ref()
+            .and_then(|dir| dir.medium.as_deref())
+            .unwrap_or_default();
         let fault = !matches!(medium, "" | "Memory");
-        return fault.then(|| format!("volume {}: emptyDir medium {medium} is not available yet", volume.name));
+        return fault.then(|| {
+            format!(
+                "volume {}: emptyDir medium {medium} is not available yet",
+                volume.name
+            )
+        });
     }
     let name = &volume.name;
     Some(format!(
@@ -158,15 +284,22 @@ mod tests {
         let mut spec = json!({"hostNetwork": true, "containers": [{"name": "a", "image": "registry.example/a:1"}]});
         change(&mut spec);
         let directory = std::path::Path::new("/nowhere");
-        let config = Config { privileged, ..crate::config::tests::config(directory) };
-        refusal(&serde_json::from_value(json!({"spec": spec})).unwrap(), &config)
+        let config = Config {
+            privileged,
+            ..crate::config::tests::config(directory)
+        };
+        refusal(
+            &serde_json::from_value(json!({"spec": spec})).unwrap(),
+            &config,
+        )
     }
 
     #[test]
     fn a_plain_pod_on_the_hosts_network_is_fine() {
         assert_eq!(refused(|_| {}), None);
         assert_eq!(
-            refused(|spec| spec["containers"][0]["livenessProbe"] = json!({"exec": {"command": ["true"]}})),
+            refused(|spec| spec["containers"][0]["livenessProbe"] =
+                json!({"exec": {"command": ["true"]}})),
             None
         );
     }
@@ -174,7 +307,10 @@ mod tests {
     #[test]
     fn a_pod_that_wants_a_network_of_its_own_is_told_what_to_set() {
         let refusal = refused(|spec| spec["hostNetwork"] = json!(false)).unwrap();
-        assert_eq!(refusal.message, "pod network is not available yet: set hostNetwork: true");
+        assert_eq!(
+            refusal.message,
+            "pod network is not available yet: set hostNetwork: true"
+        );
     }
 
     #[test]
@@ -185,12 +321,25 @@ mod tests {
                 spec["containers"][0]["volumeMounts"] = json!([mount]);
             })
         };
-        let (write, read) =
-            (json!({"name": "v", "mountPath": "/m"}), json!({"name": "v", "mountPath": "/m", "readOnly": true}));
+        let (write, read) = (
+            json!({"name": "v", "mountPath": "/m"}),
+            json!({"name": "v", "mountPath": "/m", "readOnly": true}),
+        );
         let refusal = with(read.clone(), "/etc").unwrap();
         assert_eq!(refusal.reason, "HostPathForbidden");
-        assert!(refusal.message.contains("add it to `host_paths` under `[node]`"), "{}", refusal.message);
-        assert!(with(write.clone(), "/listed/read").unwrap().message.contains("`writable = true`"));
+        assert!(
+            refusal
+                .message
+                .contains("add it to `host_paths` under `[node]`"),
+            "{}",
+            refusal.message
+        );
+        assert!(
+            with(write.clone(), "/listed/read")
+                .unwrap()
+                .message
+                .contains("`writable = true`")
+        );
         assert_eq!(with(read, "/listed/read/"), None);
         assert_eq!(with(write, "/listed/write/below"), None);
     }
@@ -198,18 +347,34 @@ mod tests {
     #[test]
     fn what_would_change_the_pod_and_is_missing_is_named() {
         let cases: [(&str, Value); 7] = [
-            ("/containers/0/lifecycle", json!({"preStop": {"exec": {"command": ["a"]}}})),
+            (
+                "/containers/0/lifecycle",
+                json!({"preStop": {"exec": {"command": ["a"]}}}),
+            ),
             ("/containers/0/readinessProbe", json!({"grpc": {"port": 1}})),
             ("/containers/0/restartPolicy", json!("Never")),
-            ("/initContainers", json!([{"name": "s", "restartPolicy": "Always"}])),
+            (
+                "/initContainers",
+                json!([{"name": "s", "restartPolicy": "Always"}]),
+            ),
             ("/shareProcessNamespace", json!(true)),
-            ("/volumes", json!([{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "b"}}]}}])),
-            ("/volumes", json!([{"name": "v", "emptyDir": {"medium": "HugePages"}}])),
+            (
+                "/volumes",
+                json!([{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "b"}}]}}]),
+            ),
+            (
+                "/volumes",
+                json!([{"name": "v", "emptyDir": {"medium": "HugePages"}}]),
+            ),
         ];
         for (place, value) in cases {
             let (parent, key) = place.rsplit_once('/').unwrap();
             let refusal = refused(|spec| spec.pointer_mut(parent).unwrap()[key] = value);
-            assert_eq!(refusal.map(|refusal| refusal.reason), Some("NotSupported"), "{place}");
+            assert_eq!(
+                refusal.map(|refusal| refusal.reason),
+                Some("NotSupported"),
+                "{place}"
+            );
         }
     }
 
@@ -219,14 +384,23 @@ mod tests {
             let refusal = refused(|spec| spec["containers"][0]["securityContext"] = security);
             refusal.map(|refusal| (refusal.reason, refusal.message))
         };
-        let (reason, message) = asks(json!({"capabilities": {"add": ["SYS_TIME", "SYS_PTRACE"]}})).unwrap();
+        let (reason, message) =
+            asks(json!({"capabilities": {"add": ["SYS_TIME", "SYS_PTRACE"]}})).unwrap();
         assert_eq!(reason, "CapabilityNotAllowed");
         assert!(
-            message.starts_with("container a: capability SYS_PTRACE is never given to a container: it "),
+            message.starts_with(
+                "container a: capability SYS_PTRACE is never given to a container: it "
+            ),
             "{message}"
         );
-        assert_eq!(asks(json!({"capabilities": {"add": ["ALL", "SYS_TIME"]}})), None);
-        assert_eq!(asks(json!({"privileged": true})).unwrap().0, "PrivilegedNotAllowed");
+        assert_eq!(
+            asks(json!({"capabilities": {"add": ["ALL", "SYS_TIME"]}})),
+            None
+        );
+        assert_eq!(
+            asks(json!({"privileged": true})).unwrap().0,
+            "PrivilegedNotAllowed"
+        );
         let local = json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "p.json"}});
         let (reason, message) = asks(local.clone()).unwrap();
         assert_eq!(reason, "SeccompProfileNotFound");
@@ -234,16 +408,28 @@ mod tests {
         let of_pod = refused(|spec| spec["securityContext"] = local).unwrap();
         assert_eq!(of_pod.reason, "SeccompProfileNotFound");
         let init = refused(|spec| {
-            spec["initContainers"] =
-                json!([{"name": "i", "image": "i", "securityContext": {"capabilities": {"add": ["CAP_BPF"]}}}]);
+            spec["initContainers"] = json!([{"name": "i", "image": "i", "securityContext": {"capabilities": {"add": ["CAP_BPF"]}}}]);
         });
-        assert!(init.unwrap().message.starts_with("container i: capability BPF is never given"));
+        assert!(
+            init.unwrap()
+                .message
+                .starts_with("container i: capability BPF is never given")
+        );
     }
 
     #[test]
     fn where_the_machine_allows_it_a_container_is_privileged_and_the_floor_of_others_stays() {
-        let asks = |security: Value| refused_where(true, |spec| spec["containers"][0]["securityContext"] = security);
+        let asks = |security: Value| {
+            refused_where(true, |spec| {
+                spec["containers"][0]["securityContext"] = security
+            })
+        };
         assert_eq!(asks(json!({"privileged": true})), None);
-        assert_eq!(asks(json!({"capabilities": {"add": ["SYS_ADMIN"]}})).unwrap().reason, "CapabilityNotAllowed");
+        assert_eq!(
+            asks(json!({"capabilities": {"add": ["SYS_ADMIN"]}}))
+                .unwrap()
+                .reason,
+            "CapabilityNotAllowed"
+        );
     }
 }

@@ -28,7 +28,10 @@ pub(crate) struct TokenKind {
 impl From<&ServiceAccountTokenProjection> for TokenKind {
     fn from(source: &ServiceAccountTokenProjection) -> Self {
         let seconds = source.expiration_seconds.unwrap_or(LIFETIME);
-        Self { audience: source.audience.clone().unwrap_or_default(), seconds }
+        Self {
+            audience: source.audience.clone().unwrap_or_default(),
+            seconds,
+        }
     }
 }
 
@@ -43,7 +46,10 @@ struct Token {
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Token").field("renew", &self.renew).field("expires", &self.expires).finish_non_exhaustive()
+        f.debug_struct("Token")
+            .field("renew", &self.renew)
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
     }
 }
 
@@ -75,7 +81,9 @@ impl Tokens {
             let usable = known.is_some_and(|token| now < token.expires);
             match ask(&kind, api, pod, id, now).await {
                 Ok(token) => drop(self.0.insert(kind, token)),
-                Err(error) if usable => tracing::warn!(pod = id.name, error, "a token is not renewed yet"),
+                Err(error) if usable => {
+                    tracing::warn!(pod = id.name, error, "a token is not renewed yet")
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -83,13 +91,25 @@ impl Tokens {
     }
 }
 
-async fn ask(kind: &TokenKind, api: &dyn Api, pod: &Pod, id: &PodRef, now: Timestamp) -> Result<Token, String> {
-    let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
+async fn ask(
+    kind: &TokenKind,
+    api: &dyn Api,
+    pod: &Pod,
+    id: &PodRef,
+    now: Timestamp,
+) -> Result<Token, String> {
+    let account = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.service_account_name.as_deref())
+        .unwrap_or("default");
     if !crate::names::is_plain(account) {
         return Err(format!("{account:?} is no name of a service account"));
     }
-    let audiences: Vec<&str> =
-        Some(kind.audience.as_str()).filter(|audience| !audience.is_empty()).into_iter().collect();
+    let audiences: Vec<&str> = Some(kind.audience.as_str())
+        .filter(|audience| !audience.is_empty())
+        .into_iter()
+        .collect();
     let body = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
         "spec": {
@@ -97,14 +117,26 @@ async fn ask(kind: &TokenKind, api: &dyn Api, pod: &Pod, id: &PodRef, now: Times
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": id.name, "uid": id.uid},
         },
     });
-    let path = format!("/api/v1/namespaces/{}/serviceaccounts/{account}/token", id.namespace);
-    let fault = |what: &str| format!("failed to fetch token of service account {account:?}: {what}");
-    let answer: TokenRequest = post(api, path, JSON, &body).await.map_err(|error| fault(&error.chain()))?;
-    let status = answer.status.ok_or_else(|| fault("the answer carries none"))?;
+    let path = format!(
+        "/api/v1/namespaces/{}/serviceaccounts/{account}/token",
+        id.namespace
+    );
+    let fault =
+        |what: &str| format!("failed to fetch token of service account {account:?}: {what}");
+    let answer: TokenRequest = post(api, path, JSON, &body)
+        .await
+        .map_err(|error| fault(&error.chain()))?;
+    let status = answer
+        .status
+        .ok_or_else(|| fault("the answer carries none"))?;
     let (Some(text), Some(expires)) = (status.token, status.expiration_timestamp) else {
         return Err(fault("the answer carries none"));
     };
-    Ok(Token { text, renew: renewal(now, expires.0), expires: expires.0 })
+    Ok(Token {
+        text,
+        renew: renewal(now, expires.0),
+        expires: expires.0,
+    })
 }
 
 /// When a token that was issued now is replaced: at four fifths of its life (upstream's).
@@ -122,7 +154,10 @@ mod tests {
     fn a_token_is_replaced_at_four_fifths_of_its_life_and_daily() {
         let now = Timestamp::UNIX_EPOCH;
         let after = |seconds| renewal(now, now + SignedDuration::from_secs(seconds)).as_second();
-        assert_eq!((after(600), after(3600), after(30 * 86_400)), (480, 2880, 86_400));
+        assert_eq!(
+            (after(600), after(3600), after(30 * 86_400)),
+            (480, 2880, 86_400)
+        );
         assert!(after(-5) <= 0, "one that is over is replaced at once");
     }
 }

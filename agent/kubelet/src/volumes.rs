@@ -34,25 +34,41 @@ pub(crate) enum Source {
 /// Names of the config maps and secrets that a pod's volumes need.
 pub(crate) fn needs(pod: &Pod) -> (BTreeSet<String>, BTreeSet<String>) {
     let volumes = || volumes(pod).iter();
-    let maps = volumes().filter_map(|volume| volume.config_map.as_ref()).map(|source| source.name.clone());
-    let maps = maps.chain(projections(pod).filter_map(|source| source.config_map.as_ref()).map(|map| map.name.clone()));
+    let maps = volumes()
+        .filter_map(|volume| volume.config_map.as_ref())
+        .map(|source| source.name.clone());
+    let maps = maps.chain(
+        projections(pod)
+            .filter_map(|source| source.config_map.as_ref())
+            .map(|map| map.name.clone()),
+    );
     let secrets = volumes().filter_map(|volume| volume.secret.as_ref()?.secret_name.clone());
-    let projected = projections(pod).filter_map(|source| source.secret.as_ref()).map(|secret| secret.name.clone());
+    let projected = projections(pod)
+        .filter_map(|source| source.secret.as_ref())
+        .map(|secret| secret.name.clone());
     (maps.collect(), secrets.chain(projected).collect())
 }
 
 /// The tokens that a pod's volumes need.
 pub(crate) fn tokens(pod: &Pod) -> Vec<TokenKind> {
-    projections(pod).filter_map(|source| source.service_account_token.as_ref()).map(TokenKind::from).collect()
+    projections(pod)
+        .filter_map(|source| source.service_account_token.as_ref())
+        .map(TokenKind::from)
+        .collect()
 }
 
 fn projections(pod: &Pod) -> impl Iterator<Item = &VolumeProjection> {
-    let projected = volumes(pod).iter().filter_map(|volume| volume.projected.as_ref());
+    let projected = volumes(pod)
+        .iter()
+        .filter_map(|volume| volume.projected.as_ref());
     projected.flat_map(|projected| projected.sources.iter().flatten())
 }
 
 fn volumes(pod: &Pod) -> &[Volume] {
-    pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default()
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.volumes.as_deref())
+        .unwrap_or_default()
 }
 
 /// Makes or refreshes all volumes of a pod; returns where each is.
@@ -68,8 +84,20 @@ pub(crate) fn prepare(
     let mut room = Room::default();
     let mut places = BTreeMap::new();
     for volume in volumes(pod) {
-        let fault = |error: String| format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name);
-        let place = Maker { pod, uid, config, sources }.volume(volume, &mut room).map_err(fault)?;
+        let fault = |error: String| {
+            format!(
+                "MountVolume.SetUp failed for volume {:?} : {error}",
+                volume.name
+            )
+        };
+        let place = Maker {
+            pod,
+            uid,
+            config,
+            sources,
+        }
+        .volume(volume, &mut room)
+        .map_err(fault)?;
         places.insert(volume.name.clone(), place);
     }
     Ok(places)
@@ -110,11 +138,17 @@ impl Maker<'_> {
             let folder = held.make_dirs(&Path::new(kind).join(&volume.name), 0o755)?;
             content::publish(&folder, &entries, group)
         });
-        made.map(|()| Source::Held(place)).map_err(|error| error.to_string())
+        made.map(|()| Source::Held(place))
+            .map_err(|error| error.to_string())
     }
 
     /// A folder for the pod's containers; once made it stays as they leave it.
-    fn empty_dir(&self, name: &str, source: &EmptyDirVolumeSource, group: Option<u32>) -> Result<PathBuf, String> {
+    fn empty_dir(
+        &self,
+        name: &str,
+        source: &EmptyDirVolumeSource,
+        group: Option<u32>,
+    ) -> Result<PathBuf, String> {
         let mode = if group.is_some() { 0o2777 } else { 0o777 };
         let text = |error: io::Error| error.to_string();
         if source.medium.as_deref() == Some("Memory") {
@@ -122,8 +156,12 @@ impl Maker<'_> {
             std::fs::create_dir_all(&place).map_err(text)?;
             if !is_mount_point(&place.to_string_lossy()) {
                 let group = group.map_or(String::new(), |group| format!(",gid={group}"));
-                memory_folder(&place, self.memory_size(source), &format!("mode={mode:o}{group}"))
-                    .map_err(|error| error.to_string())?;
+                memory_folder(
+                    &place,
+                    self.memory_size(source),
+                    &format!("mode={mode:o}{group}"),
+                )
+                .map_err(|error| error.to_string())?;
             }
             return Ok(place);
         }
@@ -150,18 +188,30 @@ impl Maker<'_> {
     /// Bytes of a volume in memory: the least of its own limit, the pod's, and what all pods may use (upstream's rule).
     fn memory_size(&self, source: &EmptyDirVolumeSource) -> u64 {
         let bytes = |amount: Amount| u64::try_from(amount.ceil_units()).unwrap_or(u64::MAX);
-        let own = source.size_limit.as_ref().and_then(|limit| Amount::try_from(limit).ok());
+        let own = source
+            .size_limit
+            .as_ref()
+            .and_then(|limit| Amount::try_from(limit).ok());
         let own = own.filter(|limit| *limit > Amount::ZERO).map(bytes);
         let containers = || self.pod.spec.iter().flat_map(|spec| &spec.containers);
-        let limits: Option<Vec<Amount>> = containers().map(|one| crate::qos::limit(one, "memory")).collect();
+        let limits: Option<Vec<Amount>> = containers()
+            .map(|one| crate::qos::limit(one, "memory"))
+            .collect();
         let pods = limits.map(|limits| limits.into_iter().map(bytes).fold(0, u64::saturating_add));
         let all = self.sources.allocatable.get("memory").copied().map(bytes);
-        [own, pods.filter(|sum| *sum > 0), all].into_iter().flatten().min().unwrap_or(0)
+        [own, pods.filter(|sum| *sum > 0), all]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(0)
     }
 }
 
 fn fs_group(pod: &Pod) -> Option<u32> {
-    let group = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()?.fs_group);
+    let group = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.security_context.as_ref()?.fs_group);
     group.and_then(|group| u32::try_from(group).ok())
 }
 
@@ -182,7 +232,9 @@ pub(crate) fn place(
         // Keys are links to the current folder; only the agent makes links there.
         Source::Held(path) => {
             let path = (path, sub_path.as_deref().unwrap_or(Path::new("")));
-            Beneath::root(path.0).and_then(|dir| dir.place(path.1, Links::Inside)).map_err(text)
+            Beneath::root(path.0)
+                .and_then(|dir| dir.place(path.1, Links::Inside))
+                .map_err(text)
         }
         Source::Own(path) => {
             let dir = Beneath::root(path).map_err(text)?;
@@ -194,8 +246,14 @@ pub(crate) fn place(
 
 fn plain_sub_path(path: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(path);
-    let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
-    if plain { Ok(path) } else { Err("it must be relative and without ..".to_owned()) }
+    let plain = path
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    if plain {
+        Ok(path)
+    } else {
+        Err("it must be relative and without ..".to_owned())
+    }
 }
 
 /// What is at a path below a folder; folders as open as the first are made where nothing is there.
@@ -219,7 +277,11 @@ fn host_place(
     let kind = source.type_.as_deref().unwrap_or_default();
     let fault = |error: io::Error| {
         let linked = error.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32);
-        let why = if linked { "a link is on the way, and none is followed".to_owned() } else { error.to_string() };
+        let why = if linked {
+            "a link is on the way, and none is followed".to_owned()
+        } else {
+            error.to_string()
+        };
         format!("hostPath {}: {why}", source.path)
     };
     let path = trimmed(&source.path);
@@ -247,7 +309,10 @@ fn host_place(
         _ => return Err(format!("hostPath type {kind} is not available yet")),
     };
     if !fits {
-        return Err(format!("hostPath type check failed: {} is not a {kind}", source.path));
+        return Err(format!(
+            "hostPath type check failed: {} is not a {kind}",
+            source.path
+        ));
     }
     match sub_path {
         Some(sub_path) => {
@@ -260,17 +325,28 @@ fn host_place(
 
 /// The path as configurations write it.
 fn trimmed(path: &str) -> &str {
-    if path == "/" { path } else { path.trim_end_matches('/') }
+    if path == "/" {
+        path
+    } else {
+        path.trim_end_matches('/')
+    }
 }
 
 /// Whether the machine's configuration lets pods mount a path; the agent's own folders are never in it, wherever they
 /// are.
 fn allowed(config: &Config, path: &str, writable: bool) -> Result<(), Refused> {
     let own = [&config.data, &config.run, &config.logs];
-    if writable && own.iter().any(|own| own.starts_with(path) || Path::new(path).starts_with(own)) {
+    if writable
+        && own
+            .iter()
+            .any(|own| own.starts_with(path) || Path::new(path).starts_with(own))
+    {
         return Err(Refused::ReadOnly);
     }
-    if own[..2].iter().any(|own| own.starts_with(path) || Path::new(path).starts_with(own)) {
+    if own[..2]
+        .iter()
+        .any(|own| own.starts_with(path) || Path::new(path).starts_with(own))
+    {
         return Err(Refused::Unlisted);
     }
     host_path::allows(&config.host_paths, path, writable)
@@ -291,13 +367,22 @@ fn refused_text(path: &str, refused: Refused) -> String {
 /// Why the node doesn't give the pod a path of the machine, if it asks for one that it doesn't get.
 pub(crate) fn host_path_fault(config: &Config, pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
-    let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let containers = || {
+        spec.containers
+            .iter()
+            .chain(spec.init_containers.iter().flatten())
+    };
     volumes(pod).iter().find_map(|volume| {
         let path = trimmed(&volume.host_path.as_ref()?.path);
-        let mut mounts = containers().flat_map(|container| container.volume_mounts.iter().flatten());
+        let mut mounts =
+            containers().flat_map(|container| container.volume_mounts.iter().flatten());
         let writes = mounts.any(|mount| mount.name == volume.name && mount.read_only != Some(true));
         let refused = allowed(config, path, writes).err()?;
-        Some(format!("volume {}: {}", volume.name, refused_text(path, refused)))
+        Some(format!(
+            "volume {}: {}",
+            volume.name,
+            refused_text(path, refused)
+        ))
     })
 }
 
@@ -315,32 +400,45 @@ mod tests {
         tempfile::tempdir_in("/dev/shm").unwrap()
     }
 
-    fn prepare(pod: &Pod, dir: &Path, sources: &Sources) -> Result<BTreeMap<String, PathBuf>, String> {
+    fn prepare(
+        pod: &Pod,
+        dir: &Path,
+        sources: &Sources,
+    ) -> Result<BTreeMap<String, PathBuf>, String> {
         let places = super::prepare(pod, "u", &config(dir), sources)?;
         let path = |source| match source {
             Source::Held(path) | Source::Own(path) => path,
             Source::Host(host) => host.path.into(),
         };
-        Ok(places.into_iter().map(|(name, source)| (name, path(source))).collect())
+        Ok(places
+            .into_iter()
+            .map(|(name, source)| (name, path(source)))
+            .collect())
     }
 
     fn pod(volume: Value) -> Pod {
         let mut volume = volume;
         volume["name"] = json!("v");
-        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": [volume]}}))
-            .unwrap()
+        serde_json::from_value(
+            json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": [volume]}}),
+        )
+        .unwrap()
     }
 
     fn sources(data: &Value) -> Sources {
         let map: ConfigMap = serde_json::from_value(json!({"data": data})).unwrap();
-        Sources { config_maps: [("m".to_owned(), Some(map))].into(), ..Sources::default() }
+        Sources {
+            config_maps: [("m".to_owned(), Some(map))].into(),
+            ..Sources::default()
+        }
     }
 
     #[test]
     fn an_update_replaces_all_files_and_removes_what_is_gone() {
         let dir = in_memory();
         let pod = pod(json!({"configMap": {"name": "m"}}));
-        let place = prepare(&pod, dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
+        let place =
+            prepare(&pod, dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
         assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "1");
         prepare(&pod, dir.path(), &sources(&json!({"a": "3", "c": "4"}))).unwrap();
         assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "3");
@@ -348,15 +446,32 @@ mod tests {
         assert!(!place.join("b").exists());
         let before = fs::read_link(place.join("..data")).unwrap();
         prepare(&pod, dir.path(), &sources(&json!({"a": "3", "c": "4"}))).unwrap();
-        assert_eq!(fs::read_link(place.join("..data")).unwrap(), before, "nothing changed, nothing is written");
+        assert_eq!(
+            fs::read_link(place.join("..data")).unwrap(),
+            before,
+            "nothing changed, nothing is written"
+        );
     }
 
     #[test]
     fn chosen_keys_get_their_paths_and_modes() {
         let dir = in_memory();
         let volume = json!({"configMap": {"name": "m", "items": [{"key": "a", "path": "sub/x", "mode": 0o400}]}});
-        let place = prepare(&pod(volume), dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
-        assert_eq!(fs::metadata(place.join("sub/x")).unwrap().permissions().mode() & 0o777, 0o400);
+        let place = prepare(
+            &pod(volume),
+            dir.path(),
+            &sources(&json!({"a": "1", "b": "2"})),
+        )
+        .unwrap()["v"]
+            .clone();
+        assert_eq!(
+            fs::metadata(place.join("sub/x"))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o400
+        );
         assert!(!place.join("b").exists());
     }
 
@@ -369,21 +484,36 @@ mod tests {
             {"secret": {"name": "s", "optional": true}},
         ]}});
         let pod = pod(volume);
-        assert_eq!(needs(&pod), (["m".to_owned()].into(), ["s".to_owned()].into()));
-        let place = prepare(&pod, dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
+        assert_eq!(
+            needs(&pod),
+            (["m".to_owned()].into(), ["s".to_owned()].into())
+        );
+        let place =
+            prepare(&pod, dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
         assert_eq!(fs::read_to_string(place.join("ca.crt")).unwrap(), "1");
         assert_eq!(fs::read_to_string(place.join("name")).unwrap(), "p");
-        assert_eq!(fs::metadata(place.join("name")).unwrap().permissions().mode() & 0o777, 0o400);
+        assert_eq!(
+            fs::metadata(place.join("name"))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o400
+        );
         assert!(!place.join("b").exists());
     }
 
     #[test]
     fn a_volume_whose_token_was_not_given_is_not_made() {
         let dir = in_memory();
-        let pod = pod(json!({"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}));
+        let pod =
+            pod(json!({"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}));
         assert_eq!(tokens(&pod).len(), 1);
         let error = prepare(&pod, dir.path(), &Sources::default()).unwrap_err();
-        assert_eq!(error, "MountVolume.SetUp failed for volume \"v\" : its token is not there");
+        assert_eq!(
+            error,
+            "MountVolume.SetUp failed for volume \"v\" : its token is not there"
+        );
     }
 
     #[test]
@@ -391,15 +521,26 @@ mod tests {
         let dir = in_memory();
         for path in ["../x", "/x", "a/../../x", ""] {
             let volume = json!({"configMap": {"name": "m", "items": [{"key": "a", "path": path}]}});
-            assert!(prepare(&pod(volume), dir.path(), &sources(&json!({"a": "1"}))).is_err(), "{path:?}");
+            assert!(
+                prepare(&pod(volume), dir.path(), &sources(&json!({"a": "1"}))).is_err(),
+                "{path:?}"
+            );
         }
     }
 
     #[test]
     fn a_missing_source_is_named_unless_it_is_optional() {
         let dir = in_memory();
-        let error = prepare(&pod(json!({"secret": {"secretName": "s"}})), dir.path(), &Sources::default()).unwrap_err();
-        assert_eq!(error, "MountVolume.SetUp failed for volume \"v\" : secret \"s\" not found");
+        let error = prepare(
+            &pod(json!({"secret": {"secretName": "s"}})),
+            dir.path(),
+            &Sources::default(),
+        )
+        .unwrap_err();
+        assert_eq!(
+            error,
+            "MountVolume.SetUp failed for volume \"v\" : secret \"s\" not found"
+        );
         let optional = pod(json!({"secret": {"secretName": "s", "optional": true}}));
         assert!(prepare(&optional, dir.path(), &Sources::default()).is_ok());
     }
@@ -408,8 +549,12 @@ mod tests {
     fn a_sub_path_of_content_is_a_key_of_it() {
         let dir = in_memory();
         let config = config(dir.path());
-        let places =
-            super::prepare(&pod(json!({"configMap": {"name": "m"}})), "u", &config, &sources(&json!({"a": "1"})));
+        let places = super::prepare(
+            &pod(json!({"configMap": {"name": "m"}})),
+            "u",
+            &config,
+            &sources(&json!({"a": "1"})),
+        );
         let source = places.unwrap()["v"].clone();
         assert!(place(&config, &source, Some("a"), true).unwrap().is_file());
         assert!(place(&config, &source, None, true).unwrap().is_dir());
@@ -421,13 +566,20 @@ mod tests {
         let dir = in_memory();
         let mut pod = pod(json!({"emptyDir": {}}));
         let place = prepare(&pod, dir.path(), &Sources::default()).unwrap()["v"].clone();
-        assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o7777, 0o777);
+        assert_eq!(
+            fs::metadata(&place).unwrap().permissions().mode() & 0o7777,
+            0o777
+        );
         fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
         fs::write(place.join("mine"), "1").unwrap();
         prepare(&pod, dir.path(), &Sources::default()).unwrap();
         assert!(place.join("mine").exists());
-        assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o7777, 0o700);
-        pod.spec.as_mut().unwrap().security_context = Some(serde_json::from_value(json!({"fsGroup": 7})).unwrap());
+        assert_eq!(
+            fs::metadata(&place).unwrap().permissions().mode() & 0o7777,
+            0o700
+        );
+        pod.spec.as_mut().unwrap().security_context =
+            Some(serde_json::from_value(json!({"fsGroup": 7})).unwrap());
         let other = in_memory();
         let place = prepare(&pod, other.path(), &Sources::default()).unwrap()["v"].clone();
         let meta = fs::metadata(place).unwrap();

@@ -9,7 +9,9 @@ use crate::backoff::{after_failures, later};
 use crate::env::Sources;
 use crate::kubelet::Shared;
 use crate::launch::{self, Attempt};
-use crate::machine::{Action, Failure, Notes, Plan, View, containers, end_of, grace, plan, plan_orphan};
+use crate::machine::{
+    Action, Failure, Notes, Plan, View, containers, end_of, grace, plan, plan_orphan,
+};
 use crate::names::{pod_path, pod_ref};
 use crate::probes::Probes;
 use crate::pull::Puller;
@@ -73,7 +75,12 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, pod: PodRef, wanted: watch::Receiver<Wanted>, news: Arc<Notify>) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        pod: PodRef,
+        wanted: watch::Receiver<Wanted>,
+        news: Arc<Notify>,
+    ) -> Self {
         let probes = Probes::new(shared.clone(), news.clone());
         Self {
             shared,
@@ -104,8 +111,14 @@ impl Worker {
             let wait = match next {
                 Next::Done => return,
                 Next::Wait(at) => {
-                    let longest = if self.limited { storage::PERIOD } else { RESYNC };
-                    at.map_or(longest, |at| crate::backoff::between(Timestamp::now(), at).min(longest))
+                    let longest = if self.limited {
+                        storage::PERIOD
+                    } else {
+                        RESYNC
+                    };
+                    at.map_or(longest, |at| {
+                        crate::backoff::between(Timestamp::now(), at).min(longest)
+                    })
                 }
             };
             tokio::select! {
@@ -145,15 +158,27 @@ impl Worker {
             self.probes.follow(pod, &seen);
         }
         self.notes.verdicts = self.probes.verdicts(&seen);
-        self.notes.asked.retain(|id, _| seen.iter().any(|seen| seen.id == *id));
+        self.notes
+            .asked
+            .retain(|id, _| seen.iter().any(|seen| seen.id == *id));
         self.refuse(pod, &seen);
-        let view = View { pod, seen: &seen, notes: &self.notes, refused: self.refused.is_some(), now };
+        let view = View {
+            pod,
+            seen: &seen,
+            notes: &self.notes,
+            refused: self.refused.is_some(),
+            now,
+        };
         let plan = plan(view);
         match self.report(pod, view).await {
             Ok(Some(status)) => self.written = Some(status),
             Ok(None) => {}
             Err(error) => {
-                tracing::debug!(pod = self.pod.name, reason = error.chain(), "status not written");
+                tracing::debug!(
+                    pod = self.pod.name,
+                    reason = error.chain(),
+                    "status not written"
+                );
                 return Next::Wait(Some(later(now, RETRY)));
             }
         }
@@ -163,7 +188,8 @@ impl Worker {
 
     /// Measures now and then what the pod takes of the disk, and evicts it where that is more than it may be.
     async fn measure(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
-        self.limited = self.notes.evicted.is_none() && end_of(pod, now).is_none() && storage::is_limited(pod);
+        self.limited =
+            self.notes.evicted.is_none() && end_of(pod, now).is_none() && storage::is_limited(pod);
         if !self.limited || later(self.measured, storage::PERIOD) > now {
             return;
         }
@@ -171,12 +197,16 @@ impl Worker {
         let mut layers = Vec::new();
         for seen in seen.iter().filter(|_| storage::counts_layers(pod)) {
             if let Ok(Some(path)) = self.shared.runtime.layer(&seen.id).await {
-                layers.push(Layer { container: seen.key.container.clone(), path });
+                layers.push(Layer {
+                    container: seen.key.container.clone(),
+                    path,
+                });
             }
         }
         let (shared, pod_now, reference) = (self.shared.clone(), pod.clone(), self.pod.clone());
-        let measured =
-            tokio::task::spawn_blocking(move || storage::excess(&shared.config, &pod_now, &reference, &layers));
+        let measured = tokio::task::spawn_blocking(move || {
+            storage::excess(&shared.config, &pod_now, &reference, &layers)
+        });
         if let Ok(Some(message)) = measured.await {
             self.shared.events.warning(pod, "Evicted", message.clone());
             self.notes.evicted = Some(message);
@@ -194,24 +224,45 @@ impl Worker {
         if self.refused.is_some() || !seen.is_empty() || end_of(pod, Timestamp::now()).is_some() {
             return;
         }
-        let refusal = support::refusal(pod, &self.shared.config).or_else(|| self.shared.too_many(&self.pod));
+        let refusal =
+            support::refusal(pod, &self.shared.config).or_else(|| self.shared.too_many(&self.pod));
         if let Some(refusal) = &refusal {
-            self.shared.events.warning(pod, refusal.reason, refusal.message.clone());
+            self.shared
+                .events
+                .warning(pod, refusal.reason, refusal.message.clone());
         }
         self.refused = refusal;
     }
 
     /// Writes the status where it differs from what was written last; returns what is written now.
-    async fn report(&self, pod: &Pod, view: View<'_>) -> Result<Option<PodStatus>, crate::api::ApiError> {
+    async fn report(
+        &self,
+        pod: &Pod,
+        view: View<'_>,
+    ) -> Result<Option<PodStatus>, crate::api::ApiError> {
         let messages = |id: &str| cleanup::last_words(&self.shared.config, view, id);
         let old = base(pod, self.written.as_ref());
-        let status = status(view, &old, self.refused.as_ref(), &self.shared.config.addresses, &messages);
+        let status = status(
+            view,
+            &old,
+            self.refused.as_ref(),
+            &self.shared.config.addresses,
+            &messages,
+        );
         if self.written.as_ref() == Some(&status) {
             return Ok(None);
         }
         let path = format!("{}/status", pod_path(&self.pod));
         let change = json!({"metadata": {"uid": self.pod.uid}, "status": status});
-        match send(&*self.shared.api, http::Method::PATCH, path, STRATEGIC_MERGE, &change).await {
+        match send(
+            &*self.shared.api,
+            http::Method::PATCH,
+            path,
+            STRATEGIC_MERGE,
+            &change,
+        )
+        .await
+        {
             Ok(()) => {}
             // Gone, or another pod of the same name: the watch says so soon, and ending must not wait for it.
             Err(error) if error.is_not_found() || error.is_conflict() => {}
@@ -225,18 +276,31 @@ impl Worker {
 
     /// An event for each container that begins to wait between two attempts.
     fn tell_back_off(&self, pod: &Pod, status: &PodStatus) {
-        let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+        let all = status
+            .init_container_statuses
+            .iter()
+            .chain(&status.container_statuses)
+            .flatten();
         for container in all {
-            let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
+            let waiting = container
+                .state
+                .as_ref()
+                .and_then(|state| state.waiting.as_ref());
             let reason = waiting.and_then(|waiting| waiting.reason.as_deref());
             match reason {
                 Some("CrashLoopBackOff") => {
-                    let text =
-                        format!("Back-off restarting failed container {} in pod {}", container.name, self.pod.name);
+                    let text = format!(
+                        "Back-off restarting failed container {} in pod {}",
+                        container.name, self.pod.name
+                    );
                     self.shared.events.warning(pod, "BackOff", text);
                 }
                 Some("ImagePullBackOff") => {
-                    self.shared.events.normal(pod, "BackOff", format!("Back-off pulling image {:?}", container.image));
+                    self.shared.events.normal(
+                        pod,
+                        "BackOff",
+                        format!("Back-off pulling image {:?}", container.image),
+                    );
                 }
                 Some(_) | None => {}
             }
@@ -246,7 +310,11 @@ impl Worker {
     /// Brings volumes up to date now and then.
     async fn refresh(&mut self, pod: &Arc<Pod>, now: Timestamp) {
         let due = later(self.refreshed, RESYNC) <= now;
-        if due && self.volumes.is_some() && end_of(pod, now).is_none() && self.notes.evicted.is_none() {
+        if due
+            && self.volumes.is_some()
+            && end_of(pod, now).is_none()
+            && self.notes.evicted.is_none()
+        {
             self.refreshed = now;
             if let Err(message) = self.prepare_volumes(pod).await {
                 self.shared.events.warning(pod, "FailedMount", message);
@@ -258,8 +326,16 @@ impl Worker {
         let acted = !plan.actions.is_empty();
         for action in plan.actions {
             let result = match action {
-                Action::Start { container, kind, attempt, backoff } => match pod {
-                    Some(pod) => self.start(&pod.clone(), &container, kind, attempt, backoff).await,
+                Action::Start {
+                    container,
+                    kind,
+                    attempt,
+                    backoff,
+                } => match pod {
+                    Some(pod) => {
+                        self.start(&pod.clone(), &container, kind, attempt, backoff)
+                            .await
+                    }
                     None => Ok(()),
                 },
                 Action::Stop { id } => self.stop(pod, seen, id).await,
@@ -273,12 +349,25 @@ impl Worker {
             }
         }
         // After a kill the engine tells the end; a look at once would only see the same.
-        if acted { Next::Wait(Some(later(Timestamp::now(), Duration::from_millis(50)))) } else { Next::Wait(plan.wake) }
+        if acted {
+            Next::Wait(Some(later(Timestamp::now(), Duration::from_millis(50))))
+        } else {
+            Next::Wait(plan.wake)
+        }
     }
 
-    async fn stop(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: String) -> Result<(), Error> {
+    async fn stop(
+        &mut self,
+        pod: Option<&Arc<Pod>>,
+        seen: &[Seen],
+        id: String,
+    ) -> Result<(), Error> {
         if let (Some(pod), Some(seen)) = (pod, seen.iter().find(|seen| seen.id == id)) {
-            self.shared.events.normal(pod, "Killing", format!("Stopping container {}", seen.key.container));
+            self.shared.events.normal(
+                pod,
+                "Killing",
+                format!("Stopping container {}", seen.key.container),
+            );
         }
         self.shared.runtime.stop(&id).await?;
         self.notes.asked.insert(id, Timestamp::now());
@@ -305,10 +394,19 @@ impl Worker {
         number: u32,
         backoff: Option<Duration>,
     ) -> Result<(), Error> {
-        let Some(container) = containers(pod, kind).iter().find(|container| container.name == name) else {
+        let Some(container) = containers(pod, kind)
+            .iter()
+            .find(|container| container.name == name)
+        else {
             return Ok(());
         };
-        let attempt = Attempt { pod, container, kind, number, backoff };
+        let attempt = Attempt {
+            pod,
+            container,
+            kind,
+            number,
+            backoff,
+        };
         let mut wanted = self.wanted.clone();
         let image = tokio::select! {
             // Fetching is safe to drop: what came in is kept, and nothing runs yet.
@@ -322,13 +420,21 @@ impl Worker {
         match result {
             Ok(()) => {
                 self.notes.failures.remove(name);
-                self.shared.events.normal(pod, "Started", format!("Started container {name}"));
+                self.shared
+                    .events
+                    .normal(pod, "Started", format!("Started container {name}"));
                 Ok(())
             }
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
             Err(error) => {
-                let what = if error.class == ErrorClass::ImagePull { "Failed to pull image" } else { "Error" };
-                self.shared.events.warning(pod, "Failed", format!("{what}: {}", error.chain()));
+                let what = if error.class == ErrorClass::ImagePull {
+                    "Failed to pull image"
+                } else {
+                    "Error"
+                };
+                self.shared
+                    .events
+                    .warning(pod, "Failed", format!("{what}: {}", error.chain()));
                 self.note_failure(name, &error);
                 Ok(())
             }
@@ -349,9 +455,23 @@ impl Worker {
             }
         };
         let now = Timestamp::now();
-        let count = self.notes.failures.get(name).map_or(1, |failure| failure.count.saturating_add(1));
-        let wait = if error.class == ErrorClass::Config { CONFIG_RETRY } else { after_failures(count) };
-        let failure = Failure { reason, message: error.chain(), at: now, retry_at: later(now, wait), count };
+        let count = self
+            .notes
+            .failures
+            .get(name)
+            .map_or(1, |failure| failure.count.saturating_add(1));
+        let wait = if error.class == ErrorClass::Config {
+            CONFIG_RETRY
+        } else {
+            after_failures(count)
+        };
+        let failure = Failure {
+            reason,
+            message: error.chain(),
+            at: now,
+            retry_at: later(now, wait),
+            count,
+        };
         self.notes.failures.insert(name.to_owned(), failure);
     }
 
@@ -360,21 +480,39 @@ impl Worker {
         if self.volumes.is_none()
             && let Err(message) = self.prepare_volumes(attempt.pod).await
         {
-            self.shared.events.warning(attempt.pod, "FailedMount", message.clone());
+            self.shared
+                .events
+                .warning(attempt.pod, "FailedMount", message.clone());
             return Err(config(message));
         }
-        let sources = self.sources(env::needs(attempt.container)).await.map_err(config)?;
+        let sources = self
+            .sources(env::needs(attempt.container))
+            .await
+            .map_err(config)?;
         let volumes = self.volumes.clone().unwrap_or_default();
-        let mut launch =
-            launch::prepare(&self.shared.config, attempt, &sources, &volumes, self.shared.memory).map_err(config)?;
+        let mut launch = launch::prepare(
+            &self.shared.config,
+            attempt,
+            &sources,
+            &volumes,
+            self.shared.memory,
+        )
+        .map_err(config)?;
         launch.spec.image_digest = Some(image.digest);
         let withheld = withheld(&launch.spec.capabilities.add);
         if !launch.spec.privileged && !withheld.is_empty() {
-            let text = format!("container {}: ALL does not include {}", attempt.container.name, withheld.join(", "));
-            self.shared.events.normal(attempt.pod, "CapabilitiesNarrowed", text);
+            let text = format!(
+                "container {}: ALL does not include {}",
+                attempt.container.name,
+                withheld.join(", ")
+            );
+            self.shared
+                .events
+                .normal(attempt.pod, "CapabilitiesNarrowed", text);
         }
         let _turn = self.shared.turns.acquire().await;
-        let staged = Staged::make(&self.shared.config, &launch.id, &launch.wanted).map_err(config)?;
+        let staged =
+            Staged::make(&self.shared.config, &launch.id, &launch.wanted).map_err(config)?;
         let started = self.shared.runtime.start(&launch.spec).await;
         drop(staged);
         started
@@ -382,14 +520,27 @@ impl Worker {
 
     async fn prepare_volumes(&mut self, pod: &Pod) -> Result<(), String> {
         let kinds = volumes::tokens(pod);
-        self.tokens.refresh(kinds, &*self.shared.api, pod, &self.pod, Timestamp::now()).await?;
-        let sources = Sources { tokens: self.tokens.clone(), ..self.sources(volumes::needs(pod)).await? };
-        self.volumes = Some(volumes::prepare(pod, &self.pod.uid, &self.shared.config, &sources)?);
+        self.tokens
+            .refresh(kinds, &*self.shared.api, pod, &self.pod, Timestamp::now())
+            .await?;
+        let sources = Sources {
+            tokens: self.tokens.clone(),
+            ..self.sources(volumes::needs(pod)).await?
+        };
+        self.volumes = Some(volumes::prepare(
+            pod,
+            &self.pod.uid,
+            &self.shared.config,
+            &sources,
+        )?);
         Ok(())
     }
 
     /// Asks the master for config maps and secrets by name.
-    async fn sources(&self, (maps, secrets): (BTreeSet<String>, BTreeSet<String>)) -> Result<Sources, String> {
+    async fn sources(
+        &self,
+        (maps, secrets): (BTreeSet<String>, BTreeSet<String>),
+    ) -> Result<Sources, String> {
         Ok(Sources {
             config_maps: self.objects("configmaps", maps).await?,
             secrets: self.objects("secrets", secrets).await?,
@@ -409,7 +560,10 @@ impl Worker {
             if !crate::names::is_plain(&name) {
                 return Err(format!("{name:?} is no name of one of {resource}"));
             }
-            let path = format!("/api/v1/namespaces/{}/{resource}/{name}", self.pod.namespace);
+            let path = format!(
+                "/api/v1/namespaces/{}/{resource}/{name}",
+                self.pod.namespace
+            );
             let object = match get(&*self.shared.api, path).await {
                 Ok(object) => Some(object),
                 Err(error) if error.is_not_found() => None,
@@ -429,20 +583,39 @@ impl Worker {
         }
         let (config, reference) = (self.shared.config.clone(), self.pod.clone());
         let cgroup = pod.map(|pod| crate::qos::cgroup(pod, &self.pod.uid));
-        let cleared = tokio::task::spawn_blocking(move || cleanup::clear(&config, &reference, cgroup.as_deref())).await;
+        let cleared = tokio::task::spawn_blocking(move || {
+            cleanup::clear(&config, &reference, cgroup.as_deref())
+        })
+        .await;
         if !matches!(cleared, Ok(Ok(()))) {
-            tracing::warn!(pod = self.pod.name, ?cleared, "folders of the pod not removed");
+            tracing::warn!(
+                pod = self.pod.name,
+                ?cleared,
+                "folders of the pod not removed"
+            );
         }
         if pod.is_none() {
             return Next::Done;
         }
         let body = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod.uid}});
         let path = pod_path(&self.pod);
-        match send(&*self.shared.api, http::Method::DELETE, path, crate::api::JSON, &body).await {
+        match send(
+            &*self.shared.api,
+            http::Method::DELETE,
+            path,
+            crate::api::JSON,
+            &body,
+        )
+        .await
+        {
             Ok(()) => {}
             Err(error) if error.is_not_found() || error.is_conflict() => {}
             Err(error) => {
-                tracing::debug!(pod = self.pod.name, reason = error.chain(), "pod not deleted at the master");
+                tracing::debug!(
+                    pod = self.pod.name,
+                    reason = error.chain(),
+                    "pod not deleted at the master"
+                );
                 return Next::Wait(Some(later(Timestamp::now(), RETRY)));
             }
         }

@@ -94,7 +94,10 @@ impl std::fmt::Debug for Fetch {
 impl Fetch {
     /// The exchange's begin.
     pub fn new(platform: Platform) -> Self {
-        Self { platform, token: None }
+        Self {
+            platform,
+            token: None,
+        }
     }
 
     /// Whether the next answer is EC2's token.
@@ -105,29 +108,57 @@ impl Fetch {
     /// What to ask now.
     pub fn request(&self) -> Request {
         if self.wants_token() {
-            let header = Some(("x-aws-ec2-metadata-token-ttl-seconds", TOKEN_SECONDS.to_owned()));
-            return Request { method: "PUT", path: "/latest/api/token", header, limit: MAX_TOKEN };
+            let header = Some((
+                "x-aws-ec2-metadata-token-ttl-seconds",
+                TOKEN_SECONDS.to_owned(),
+            ));
+            return Request {
+                method: "PUT",
+                path: "/latest/api/token",
+                header,
+                limit: MAX_TOKEN,
+            };
         }
         let (path, header, limit) = match self.platform {
             Platform::Ec2 => {
-                let token = self.token.clone().map(|token| ("x-aws-ec2-metadata-token", token));
+                let token = self
+                    .token
+                    .clone()
+                    .map(|token| ("x-aws-ec2-metadata-token", token));
                 ("/latest/user-data", token, MAX_BYTES)
             }
             Platform::Gce => {
                 let flavour = Some(("metadata-flavor", "Google".to_owned()));
-                ("/computeMetadata/v1/instance/attributes/user-data", flavour, MAX_BYTES)
+                (
+                    "/computeMetadata/v1/instance/attributes/user-data",
+                    flavour,
+                    MAX_BYTES,
+                )
             }
-            Platform::Azure => (AZURE_PATH, Some(("metadata", "true".to_owned())), MAX_BASE64),
+            Platform::Azure => (
+                AZURE_PATH,
+                Some(("metadata", "true".to_owned())),
+                MAX_BASE64,
+            ),
             Platform::OpenStack => ("/openstack/latest/user_data", None, MAX_BYTES),
             Platform::Hetzner => ("/hetzner/v1/userdata", None, MAX_BYTES),
             Platform::DigitalOcean => ("/metadata/v1/user-data", None, MAX_BYTES),
         };
-        Request { method: "GET", path, header, limit }
+        Request {
+            method: "GET",
+            path,
+            header,
+            limit,
+        }
     }
 
     /// Takes the answer to [`Fetch::request`].
     pub fn answer(self, answer: Answer) -> Step {
-        let Answer { status, flavour, body } = answer;
+        let Answer {
+            status,
+            flavour,
+            body,
+        } = answer;
         match status {
             200 if self.wants_token() => self.token(body),
             200 if self.platform == Platform::Gce && flavour.as_deref() != Some("Google") => Step::Refused(
@@ -150,21 +181,31 @@ impl Fetch {
     }
 
     fn token(self, body: Vec<u8>) -> Step {
-        let token = String::from_utf8(body)
-            .ok()
-            .filter(|text| (1..=MAX_TOKEN).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()));
+        let token = String::from_utf8(body).ok().filter(|text| {
+            (1..=MAX_TOKEN).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_graphic())
+        });
         match token {
-            Some(token) => Step::Ask(Self { token: Some(token), ..self }),
-            None => Step::Refused("what came is no token of this service; check what answers".to_owned()),
+            Some(token) => Step::Ask(Self {
+                token: Some(token),
+                ..self
+            }),
+            None => Step::Refused(
+                "what came is no token of this service; check what answers".to_owned(),
+            ),
         }
     }
 
     fn data(&self, body: Vec<u8>) -> Step {
         let bytes = if self.platform == Platform::Azure {
-            let plain: Vec<u8> = body.into_iter().filter(|byte| !byte.is_ascii_whitespace()).collect();
+            let plain: Vec<u8> = body
+                .into_iter()
+                .filter(|byte| !byte.is_ascii_whitespace())
+                .collect();
             let Ok(bytes) = STANDARD.decode(plain) else {
                 return Step::Refused(
-                    "the user-data is not the base64 that this service gives; set it again".to_owned(),
+                    "the user-data is not the base64 that this service gives; set it again"
+                        .to_owned(),
                 );
             };
             bytes
@@ -190,11 +231,18 @@ mod tests {
     const DATA: &[u8] = b"version = 1\n";
 
     fn ok(body: &[u8]) -> Answer {
-        Answer { status: 200, flavour: Some("Google".to_owned()), body: body.to_vec() }
+        Answer {
+            status: 200,
+            flavour: Some("Google".to_owned()),
+            body: body.to_vec(),
+        }
     }
 
     fn status(status: u16) -> Answer {
-        Answer { status, ..Answer::default() }
+        Answer {
+            status,
+            ..Answer::default()
+        }
     }
 
     /// The exchange at the request for the data itself.
@@ -210,7 +258,10 @@ mod tests {
         let all: Vec<String> = Platform::ALL
             .map(|platform| {
                 let request = at_data(platform).request();
-                let header = request.header.map(|(name, value)| format!(" {name}: {value}")).unwrap_or_default();
+                let header = request
+                    .header
+                    .map(|(name, value)| format!(" {name}: {value}"))
+                    .unwrap_or_default();
                 format!("{} {}{header}", request.method, request.path)
             })
             .to_vec();
@@ -230,47 +281,107 @@ mod tests {
     #[test]
     fn good_answers_give_the_exact_bytes() {
         for platform in Platform::ALL {
-            let body = if platform == Platform::Azure { STANDARD.encode(DATA).into_bytes() } else { DATA.to_vec() };
-            assert_eq!(at_data(platform).answer(ok(&body)), Step::Done(DATA.to_vec()), "{platform:?}");
+            let body = if platform == Platform::Azure {
+                STANDARD.encode(DATA).into_bytes()
+            } else {
+                DATA.to_vec()
+            };
+            assert_eq!(
+                at_data(platform).answer(ok(&body)),
+                Step::Done(DATA.to_vec()),
+                "{platform:?}"
+            );
         }
     }
 
     #[test]
     fn a_machine_without_user_data_is_told_from_a_failure() {
         for platform in Platform::ALL {
-            assert_eq!(at_data(platform).answer(status(404)), Step::Nothing, "{platform:?}");
-            assert_eq!(at_data(platform).answer(ok(b"")), Step::Nothing, "{platform:?}");
-            assert!(matches!(at_data(platform).answer(status(503)), Step::Later(_)), "{platform:?}");
+            assert_eq!(
+                at_data(platform).answer(status(404)),
+                Step::Nothing,
+                "{platform:?}"
+            );
+            assert_eq!(
+                at_data(platform).answer(ok(b"")),
+                Step::Nothing,
+                "{platform:?}"
+            );
+            assert!(
+                matches!(at_data(platform).answer(status(503)), Step::Later(_)),
+                "{platform:?}"
+            );
         }
         // A service that knows no tokens is not EC2's.
-        assert!(matches!(Fetch::new(Platform::Ec2).answer(status(404)), Step::Refused(_)));
+        assert!(matches!(
+            Fetch::new(Platform::Ec2).answer(status(404)),
+            Step::Refused(_)
+        ));
     }
 
     #[test]
     fn hostile_answers_are_refused() {
         for code in [100, 201, 204, 301, 302, 307, 308, 400, 418] {
             for platform in Platform::ALL {
-                let step = at_data(platform).answer(Answer { status: code, ..ok(DATA) });
-                assert!(matches!(step, Step::Refused(_)), "{platform:?} {code}: {step:?}");
+                let step = at_data(platform).answer(Answer {
+                    status: code,
+                    ..ok(DATA)
+                });
+                assert!(
+                    matches!(step, Step::Refused(_)),
+                    "{platform:?} {code}: {step:?}"
+                );
             }
         }
         let long = vec![b'#'; MAX_BYTES + 1];
-        assert!(matches!(at_data(Platform::Hetzner).answer(ok(&long)), Step::Refused(_)));
-        assert!(matches!(at_data(Platform::Azure).answer(ok(STANDARD.encode(&long).as_bytes())), Step::Refused(_)));
-        assert!(matches!(at_data(Platform::Azure).answer(ok(b"%%%")), Step::Refused(_)));
+        assert!(matches!(
+            at_data(Platform::Hetzner).answer(ok(&long)),
+            Step::Refused(_)
+        ));
+        assert!(matches!(
+            at_data(Platform::Azure).answer(ok(STANDARD.encode(&long).as_bytes())),
+            Step::Refused(_)
+        ));
+        assert!(matches!(
+            at_data(Platform::Azure).answer(ok(b"%%%")),
+            Step::Refused(_)
+        ));
         for flavour in [None, Some("google".to_owned()), Some("Amazon".to_owned())] {
-            let answer = Answer { flavour, ..ok(DATA) };
-            assert!(matches!(at_data(Platform::Gce).answer(answer), Step::Refused(_)));
+            let answer = Answer {
+                flavour,
+                ..ok(DATA)
+            };
+            assert!(matches!(
+                at_data(Platform::Gce).answer(answer),
+                Step::Refused(_)
+            ));
         }
-        for token in [&b""[..], b"a b", b"a\r\nhost: x", &[0xFF], &vec![b'a'; 1025]] {
-            assert!(matches!(Fetch::new(Platform::Ec2).answer(ok(token)), Step::Refused(_)), "{token:?}");
+        for token in [
+            &b""[..],
+            b"a b",
+            b"a\r\nhost: x",
+            &[0xFF],
+            &vec![b'a'; 1025],
+        ] {
+            assert!(
+                matches!(
+                    Fetch::new(Platform::Ec2).answer(ok(token)),
+                    Step::Refused(_)
+                ),
+                "{token:?}"
+            );
         }
     }
 
     #[test]
     fn neither_token_nor_data_shows_in_debug_text() {
         let fetch = at_data(Platform::Ec2);
-        let all = format!("{fetch:?} {:?} {:?} {:?}", fetch.request(), ok(b"secret"), Step::Done(b"secret".to_vec()));
+        let all = format!(
+            "{fetch:?} {:?} {:?} {:?}",
+            fetch.request(),
+            ok(b"secret"),
+            Step::Done(b"secret".to_vec())
+        );
         assert!(!all.contains("secret") && !all.contains(": token"), "{all}");
     }
 

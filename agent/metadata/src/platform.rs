@@ -55,7 +55,14 @@ pub enum Setting {
 
 impl Platform {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Ec2, Self::Gce, Self::Azure, Self::OpenStack, Self::Hetzner, Self::DigitalOcean];
+    pub const ALL: [Self; 6] = [
+        Self::Ec2,
+        Self::Gce,
+        Self::Azure,
+        Self::OpenStack,
+        Self::Hetzner,
+        Self::DigitalOcean,
+    ];
 
     /// Its name, which is the source's label in the measurement.
     pub fn label(self) -> &'static str {
@@ -84,15 +91,26 @@ impl Platform {
         const AZURE: &str = "7783-7084-3265-9085-8269-3286-77";
         const NOVA: [&str; 2] = ["OpenStack Nova", "OpenStack Compute"];
         /// Clouds that are OpenStack under another name in the product.
-        const NOVA_TAGS: [&str; 4] = ["OpenStack Nova", "OpenStack Compute", "OpenTelekomCloud", "HUAWEICLOUD"];
+        const NOVA_TAGS: [&str; 4] = [
+            "OpenStack Nova",
+            "OpenStack Compute",
+            "OpenTelekomCloud",
+            "HUAWEICLOUD",
+        ];
         match dmi {
             Dmi { sys_vendor, .. } if sys_vendor == "Amazon EC2" => Some(Self::Ec2),
             Dmi { product_name, .. } if product_name == "Google Compute Engine" => Some(Self::Gce),
-            Dmi { chassis_asset_tag, .. } if chassis_asset_tag == AZURE => Some(Self::Azure),
+            Dmi {
+                chassis_asset_tag, ..
+            } if chassis_asset_tag == AZURE => Some(Self::Azure),
             Dmi { sys_vendor, .. } if sys_vendor == "Hetzner" => Some(Self::Hetzner),
             Dmi { sys_vendor, .. } if sys_vendor == "DigitalOcean" => Some(Self::DigitalOcean),
-            Dmi { product_name, .. } if NOVA.contains(&product_name.as_str()) => Some(Self::OpenStack),
-            Dmi { chassis_asset_tag, .. } if NOVA_TAGS.contains(&chassis_asset_tag.as_str()) => Some(Self::OpenStack),
+            Dmi { product_name, .. } if NOVA.contains(&product_name.as_str()) => {
+                Some(Self::OpenStack)
+            }
+            Dmi {
+                chassis_asset_tag, ..
+            } if NOVA_TAGS.contains(&chassis_asset_tag.as_str()) => Some(Self::OpenStack),
             Dmi { .. } => None,
         }
     }
@@ -113,7 +131,11 @@ pub struct UnknownPlatform;
 
 impl std::fmt::Display for UnknownPlatform {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "not one of {}", Platform::ALL.map(Platform::label).join(", "))
+        write!(
+            f,
+            "not one of {}",
+            Platform::ALL.map(Platform::label).join(", ")
+        )
     }
 }
 
@@ -123,7 +145,10 @@ impl FromStr for Platform {
     type Err = UnknownPlatform;
 
     fn from_str(text: &str) -> Result<Self, UnknownPlatform> {
-        Self::ALL.into_iter().find(|platform| platform.label() == text).ok_or(UnknownPlatform)
+        Self::ALL
+            .into_iter()
+            .find(|platform| platform.label() == text)
+            .ok_or(UnknownPlatform)
     }
 }
 
@@ -144,23 +169,49 @@ mod tests {
     fn dmi(sys_vendor: &str, product_name: &str, chassis_asset_tag: &str) -> Dmi {
         let [sys_vendor, product_name, chassis_asset_tag] =
             [sys_vendor, product_name, chassis_asset_tag].map(str::to_owned);
-        Dmi { sys_vendor, product_name, chassis_asset_tag }
+        Dmi {
+            sys_vendor,
+            product_name,
+            chassis_asset_tag,
+        }
     }
 
     #[test]
     fn each_platform_is_known_by_its_firmware() {
         let table = [
-            (dmi("Amazon EC2", "m7i.large", "Amazon EC2"), Some(Platform::Ec2)),
-            (dmi("Google", "Google Compute Engine", ""), Some(Platform::Gce)),
             (
-                dmi("Microsoft Corporation", "Virtual Machine", "7783-7084-3265-9085-8269-3286-77"),
+                dmi("Amazon EC2", "m7i.large", "Amazon EC2"),
+                Some(Platform::Ec2),
+            ),
+            (
+                dmi("Google", "Google Compute Engine", ""),
+                Some(Platform::Gce),
+            ),
+            (
+                dmi(
+                    "Microsoft Corporation",
+                    "Virtual Machine",
+                    "7783-7084-3265-9085-8269-3286-77",
+                ),
                 Some(Platform::Azure),
             ),
-            (dmi("OpenStack Foundation", "OpenStack Nova", ""), Some(Platform::OpenStack)),
-            (dmi("Red Hat", "OpenStack Compute", ""), Some(Platform::OpenStack)),
-            (dmi("Xen", "HVM domU", "OpenTelekomCloud"), Some(Platform::OpenStack)),
+            (
+                dmi("OpenStack Foundation", "OpenStack Nova", ""),
+                Some(Platform::OpenStack),
+            ),
+            (
+                dmi("Red Hat", "OpenStack Compute", ""),
+                Some(Platform::OpenStack),
+            ),
+            (
+                dmi("Xen", "HVM domU", "OpenTelekomCloud"),
+                Some(Platform::OpenStack),
+            ),
             (dmi("Hetzner", "vServer", ""), Some(Platform::Hetzner)),
-            (dmi("DigitalOcean", "Droplet", ""), Some(Platform::DigitalOcean)),
+            (
+                dmi("DigitalOcean", "Droplet", ""),
+                Some(Platform::DigitalOcean),
+            ),
         ];
         for (firmware, expected) in table {
             assert_eq!(Platform::detect(&firmware), expected, "{firmware:?}");
@@ -196,7 +247,10 @@ mod tests {
         let known = config_model::image::METADATA_SERVICES;
         assert_eq!(Platform::ALL.map(Platform::label), known);
         for label in known {
-            assert!(config_model::machine::USER_DATA_SOURCES.contains(&label), "{label}");
+            assert!(
+                config_model::machine::USER_DATA_SOURCES.contains(&label),
+                "{label}"
+            );
         }
     }
 }

@@ -60,9 +60,21 @@ pub enum Output {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
-    Selecting { send_at: Duration, pause: Duration },
-    Requesting { offer: Lease, send_at: Duration, pause: Duration, left: u32 },
-    Bound { lease: Lease, since: Duration, send_at: Duration },
+    Selecting {
+        send_at: Duration,
+        pause: Duration,
+    },
+    Requesting {
+        offer: Lease,
+        send_at: Duration,
+        pause: Duration,
+        left: u32,
+    },
+    Bound {
+        lease: Lease,
+        since: Duration,
+        send_at: Duration,
+    },
 }
 
 /// The client of one interface.
@@ -77,14 +89,26 @@ pub struct Client {
 impl Client {
     /// A client that asks at `now`. `seed` is random: it makes transactions hard to guess and spreads machines.
     pub fn new(mac: [u8; 6], host_name: Option<String>, seed: u32, now: Duration) -> Self {
-        Self { mac, host_name, transaction: seed, state: State::Selecting { send_at: now, pause: FIRST_PAUSE } }
+        Self {
+            mac,
+            host_name,
+            transaction: seed,
+            state: State::Selecting {
+                send_at: now,
+                pause: FIRST_PAUSE,
+            },
+        }
     }
 
     /// When [`Client::tick`] is due next.
     pub fn deadline(&self) -> Duration {
         match &self.state {
             State::Selecting { send_at, .. } | State::Requesting { send_at, .. } => *send_at,
-            State::Bound { lease, since, send_at } => (*send_at).min(*since + lease.time),
+            State::Bound {
+                lease,
+                since,
+                send_at,
+            } => (*send_at).min(*since + lease.time),
         }
     }
 
@@ -95,17 +119,27 @@ impl Client {
         }
         match self.state.clone() {
             State::Selecting { pause, .. } => {
-                self.state = State::Selecting { send_at: now + self.spread(pause), pause: longer(pause) };
+                self.state = State::Selecting {
+                    send_at: now + self.spread(pause),
+                    pause: longer(pause),
+                };
                 vec![Output::Anonymous(self.discover())]
             }
             State::Requesting { left: 0, .. } => {
                 self.ask_around(now);
                 Vec::new()
             }
-            State::Requesting { offer, pause, left, .. } => {
+            State::Requesting {
+                offer, pause, left, ..
+            } => {
                 let packet = self.request(&offer);
                 let send_at = now + self.spread(pause);
-                self.state = State::Requesting { offer, send_at, pause: longer(pause), left: left - 1 };
+                self.state = State::Requesting {
+                    offer,
+                    send_at,
+                    pause: longer(pause),
+                    left: left - 1,
+                };
                 vec![Output::Anonymous(packet)]
             }
             State::Bound { lease, since, .. } => self.keep(now, lease, since),
@@ -114,24 +148,38 @@ impl Client {
 
     /// Takes a packet that arrived at port 68.
     pub fn packet(&mut self, now: Duration, bytes: &[u8]) -> Vec<Output> {
-        let Some(reply) = Reply::read(bytes, self.transaction, self.mac) else { return Vec::new() };
+        let Some(reply) = Reply::read(bytes, self.transaction, self.mac) else {
+            return Vec::new();
+        };
         match (reply.kind(), self.state.clone()) {
             (Some(Kind::Offer), State::Selecting { .. }) => {
-                let Some(offer) = lease(reply) else { return Vec::new() };
-                self.state = State::Requesting { offer, send_at: now, pause: FIRST_PAUSE, left: REQUESTS };
+                let Some(offer) = lease(reply) else {
+                    return Vec::new();
+                };
+                self.state = State::Requesting {
+                    offer,
+                    send_at: now,
+                    pause: FIRST_PAUSE,
+                    left: REQUESTS,
+                };
                 self.tick(now)
             }
             (Some(Kind::Ack), State::Requesting { offer, .. }) => match lease(reply) {
                 Some(lease) if lease.server == offer.server => self.bind(now, lease),
                 Some(_) | None => Vec::new(),
             },
-            (Some(Kind::Ack), State::Bound { lease: old, since, .. }) if now >= since + old.renew => {
-                match lease(reply) {
-                    Some(lease) if lease.address == old.address => self.bind(now, lease),
-                    Some(_) | None => Vec::new(),
-                }
-            }
-            (Some(Kind::Nak), State::Requesting { offer, .. }) if reply.address(wire::SERVER) == Some(offer.server) => {
+            (
+                Some(Kind::Ack),
+                State::Bound {
+                    lease: old, since, ..
+                },
+            ) if now >= since + old.renew => match lease(reply) {
+                Some(lease) if lease.address == old.address => self.bind(now, lease),
+                Some(_) | None => Vec::new(),
+            },
+            (Some(Kind::Nak), State::Requesting { offer, .. })
+                if reply.address(wire::SERVER) == Some(offer.server) =>
+            {
                 self.ask_around(now + FIRST_PAUSE);
                 Vec::new()
             }
@@ -139,7 +187,9 @@ impl Client {
                 self.ask_around(now);
                 vec![Output::Lost]
             }
-            (_, State::Selecting { .. } | State::Requesting { .. } | State::Bound { .. }) => Vec::new(),
+            (_, State::Selecting { .. } | State::Requesting { .. } | State::Bound { .. }) => {
+                Vec::new()
+            }
         }
     }
 
@@ -150,23 +200,42 @@ impl Client {
         }
         let rebinding = now >= since + lease.rebind;
         let packet = self.renewal(&lease);
-        let output = if rebinding { Output::Broadcast(packet) } else { Output::Unicast(lease.server, packet) };
+        let output = if rebinding {
+            Output::Broadcast(packet)
+        } else {
+            Output::Unicast(lease.server, packet)
+        };
         // Half of what is left to the next border, at least a minute (RFC 2131, 4.4.5).
         let border = since + if rebinding { lease.time } else { lease.rebind };
-        let wait = (border.saturating_sub(now) / 2).max(Duration::from_secs(u64::from(SHORTEST_LEASE)));
+        let wait =
+            (border.saturating_sub(now) / 2).max(Duration::from_secs(u64::from(SHORTEST_LEASE)));
         let send_at = (now + wait).min(border.max(now + FIRST_PAUSE));
-        self.state = State::Bound { lease, since, send_at };
+        self.state = State::Bound {
+            lease,
+            since,
+            send_at,
+        };
         vec![output]
     }
 
     fn bind(&mut self, now: Duration, lease: Lease) -> Vec<Output> {
-        self.state = State::Bound { send_at: now + lease.renew, since: now, lease: lease.clone() };
+        self.state = State::Bound {
+            send_at: now + lease.renew,
+            since: now,
+            lease: lease.clone(),
+        };
         vec![Output::Use(lease)]
     }
 
     fn ask_around(&mut self, when: Duration) {
-        self.transaction = self.transaction.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        self.state = State::Selecting { send_at: when, pause: FIRST_PAUSE };
+        self.transaction = self
+            .transaction
+            .wrapping_mul(1_664_525)
+            .wrapping_add(1_013_904_223);
+        self.state = State::Selecting {
+            send_at: when,
+            pause: FIRST_PAUSE,
+        };
     }
 
     /// `pause` with up to a quarter more, so that machines that start together don't ask together.
@@ -208,11 +277,23 @@ fn lease(reply: Reply<'_>) -> Option<Lease> {
     let address = usable(reply.yours()?)?;
     let server = usable(reply.address(wire::SERVER)?)?;
     let prefix = prefix(reply.address(wire::MASK)?)?;
-    let addresses = |code| reply.addresses(code).filter_map(usable).take(MOST).collect::<Vec<_>>();
+    let addresses = |code| {
+        reply
+            .addresses(code)
+            .filter_map(usable)
+            .take(MOST)
+            .collect::<Vec<_>>()
+    };
     let time = reply.seconds(wire::LEASE_TIME)?.max(SHORTEST_LEASE);
     // RFC 2131, 4.4.5: T1 = 0.5, T2 = 0.875 of the lease, unless the server says sensible others.
-    let rebind = reply.seconds(wire::REBINDING).filter(|t2| *t2 < time).unwrap_or(time / 8 * 7);
-    let renew = reply.seconds(wire::RENEWAL).filter(|t1| *t1 > 0 && *t1 <= rebind).unwrap_or((time / 2).min(rebind));
+    let rebind = reply
+        .seconds(wire::REBINDING)
+        .filter(|t2| *t2 < time)
+        .unwrap_or(time / 8 * 7);
+    let renew = reply
+        .seconds(wire::RENEWAL)
+        .filter(|t1| *t1 > 0 && *t1 <= rebind)
+        .unwrap_or((time / 2).min(rebind));
     let span = |seconds: u32| Duration::from_secs(u64::from(seconds));
     Some(Lease {
         address,
@@ -229,7 +310,10 @@ fn lease(reply: Reply<'_>) -> Option<Lease> {
 
 /// An address that one machine can have.
 fn usable(address: Ipv4Addr) -> Option<Ipv4Addr> {
-    let no = address.is_unspecified() || address.is_broadcast() || address.is_multicast() || address.is_loopback();
+    let no = address.is_unspecified()
+        || address.is_broadcast()
+        || address.is_multicast()
+        || address.is_loopback();
     (!no).then_some(address)
 }
 

@@ -27,7 +27,9 @@ fn decode(bytes: &[u8]) -> Message {
 
 fn sent(outputs: &[Output]) -> Message {
     match outputs {
-        [Output::Anonymous(bytes) | Output::Broadcast(bytes) | Output::Unicast(_, bytes)] => decode(bytes),
+        [Output::Anonymous(bytes) | Output::Broadcast(bytes) | Output::Unicast(_, bytes)] => {
+            decode(bytes)
+        }
         other => unreachable!("one packet was expected, not {other:?}"),
     }
 }
@@ -41,14 +43,18 @@ fn answer(asked: &Message, kind: MessageType, seconds: u32) -> Message {
     options.insert(DhcpOption::ServerIdentifier(SERVER));
     options.insert(DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)));
     options.insert(DhcpOption::Router(vec![SERVER]));
-    options.insert(DhcpOption::DomainNameServer(vec![Ipv4Addr::new(192, 0, 2, 53)]));
+    options.insert(DhcpOption::DomainNameServer(vec![Ipv4Addr::new(
+        192, 0, 2, 53,
+    )]));
     options.insert(DhcpOption::AddressLeaseTime(seconds));
     message
 }
 
 fn bytes(message: &Message) -> Vec<u8> {
     let mut bytes = Vec::new();
-    message.encode(&mut Encoder::new(&mut bytes)).expect("it fits");
+    message
+        .encode(&mut Encoder::new(&mut bytes))
+        .expect("it fits");
     bytes
 }
 
@@ -67,13 +73,27 @@ fn discover_offer_request_ack_gives_the_lease() {
     let mut client = client();
     let discover = sent(&client.tick(at(0)));
     assert_eq!(discover.opts().msg_type(), Some(MessageType::Discover));
-    assert!(discover.flags().broadcast(), "the interface has no address to be answered at");
+    assert!(
+        discover.flags().broadcast(),
+        "the interface has no address to be answered at"
+    );
     let request = sent(&client.packet(at(1), &bytes(&answer(&discover, MessageType::Offer, 1000))));
-    assert_eq!(request.opts().get(OptionCode::RequestedIpAddress), Some(&DhcpOption::RequestedIpAddress(ADDRESS)));
+    assert_eq!(
+        request.opts().get(OptionCode::RequestedIpAddress),
+        Some(&DhcpOption::RequestedIpAddress(ADDRESS))
+    );
     let outputs = client.packet(at(1), &bytes(&answer(&request, MessageType::Ack, 1000)));
-    let [Output::Use(lease)] = outputs.as_slice() else { unreachable!("a lease was expected, not {outputs:?}") };
-    assert_eq!((lease.address, lease.prefix, lease.gateway), (ADDRESS, 24, Some(SERVER)));
-    assert_eq!((lease.renew, lease.rebind, lease.time), (at(500), at(875), at(1000)));
+    let [Output::Use(lease)] = outputs.as_slice() else {
+        unreachable!("a lease was expected, not {outputs:?}")
+    };
+    assert_eq!(
+        (lease.address, lease.prefix, lease.gateway),
+        (ADDRESS, 24, Some(SERVER))
+    );
+    assert_eq!(
+        (lease.renew, lease.rebind, lease.time),
+        (at(500), at(875), at(1000))
+    );
     assert_eq!(client.deadline(), at(501));
 }
 
@@ -84,17 +104,27 @@ fn a_lease_is_renewed_with_its_server_and_then_with_anybody() {
     assert!(matches!(outputs.as_slice(), [Output::Unicast(SERVER, _)]));
     let renewal = sent(&outputs);
     assert_eq!(renewal.ciaddr(), ADDRESS);
-    assert_eq!(renewal.opts().get(OptionCode::ServerIdentifier), None, "RFC 2131, table 5");
+    assert_eq!(
+        renewal.opts().get(OptionCode::ServerIdentifier),
+        None,
+        "RFC 2131, table 5"
+    );
     let mut again = client.clone();
     let outputs = again.packet(at(501), &bytes(&answer(&renewal, MessageType::Ack, 1000)));
     assert!(matches!(outputs.as_slice(), [Output::Use(_)]));
     assert_eq!(again.deadline(), at(1001));
     let mut now = client.deadline();
     while now < at(875) {
-        assert!(matches!(client.tick(now).as_slice(), [Output::Unicast(SERVER, _)]));
+        assert!(matches!(
+            client.tick(now).as_slice(),
+            [Output::Unicast(SERVER, _)]
+        ));
         now = client.deadline();
     }
-    assert!(matches!(client.tick(now).as_slice(), [Output::Broadcast(_)]));
+    assert!(matches!(
+        client.tick(now).as_slice(),
+        [Output::Broadcast(_)]
+    ));
 }
 
 #[test]
@@ -109,14 +139,20 @@ fn a_lease_that_nobody_renews_is_given_up_at_its_end() {
         }
     }
     assert_eq!(lost, Some(at(1000)));
-    assert_eq!(sent(&client.tick(at(1000))).opts().msg_type(), Some(MessageType::Discover));
+    assert_eq!(
+        sent(&client.tick(at(1000))).opts().msg_type(),
+        Some(MessageType::Discover)
+    );
 }
 
 #[test]
 fn a_refused_renewal_starts_anew_with_a_new_transaction() {
     let mut client = bound();
     let renewal = sent(&client.tick(at(500)));
-    assert_eq!(client.packet(at(500), &bytes(&answer(&renewal, MessageType::Nak, 0))), [Output::Lost]);
+    assert_eq!(
+        client.packet(at(500), &bytes(&answer(&renewal, MessageType::Nak, 0))),
+        [Output::Lost]
+    );
     assert_ne!(sent(&client.tick(at(500))).xid(), renewal.xid());
 }
 
@@ -131,9 +167,15 @@ fn answers_for_others_change_nothing() {
     other.set_chaddr(&[2, 0, 0, 0, 0, 2]);
     assert_eq!(client.packet(at(0), &bytes(&other)), []);
     let early = answer(&discover, MessageType::Ack, 1000);
-    assert_eq!(client.packet(at(0), &bytes(&early)), [], "nothing was requested");
+    assert_eq!(
+        client.packet(at(0), &bytes(&early)),
+        [],
+        "nothing was requested"
+    );
     let mut holes = answer(&discover, MessageType::Offer, 1000);
-    holes.opts_mut().insert(DhcpOption::SubnetMask(Ipv4Addr::new(255, 0, 255, 0)));
+    holes
+        .opts_mut()
+        .insert(DhcpOption::SubnetMask(Ipv4Addr::new(255, 0, 255, 0)));
     assert_eq!(client.packet(at(0), &bytes(&holes)), []);
 }
 
@@ -145,10 +187,24 @@ fn an_offer_that_is_not_kept_makes_the_client_ask_around_again() {
     let mut kinds = Vec::new();
     for _ in 0..6 {
         let now = client.deadline();
-        kinds.extend(client.tick(now).iter().map(|out| sent(std::slice::from_ref(out)).opts().msg_type()));
+        kinds.extend(
+            client
+                .tick(now)
+                .iter()
+                .map(|out| sent(std::slice::from_ref(out)).opts().msg_type()),
+        );
     }
     let request = Some(MessageType::Request);
-    assert_eq!(kinds, [request, request, request, Some(MessageType::Discover), Some(MessageType::Discover)]);
+    assert_eq!(
+        kinds,
+        [
+            request,
+            request,
+            request,
+            Some(MessageType::Discover),
+            Some(MessageType::Discover)
+        ]
+    );
 }
 
 proptest! {

@@ -87,23 +87,32 @@ async fn exchange(
 
 /// Sends; a refusal is like a lost packet, the client's pace covers both.
 async fn send(socket: &UdpSocket, to: Ipv4Addr, packet: &[u8], link: &Link) {
-    if let Err(error) = socket.send_to(packet, SocketAddrV4::new(to, SERVER_PORT)).await {
+    if let Err(error) = socket
+        .send_to(packet, SocketAddrV4::new(to, SERVER_PORT))
+        .await
+    {
         tracing::debug!(interface = link.name, %error, "DHCP packet not sent");
     }
 }
 
 /// A UDP socket of one interface only, at the client's port, that may send before there is an address.
 fn open(interface: &str) -> std::io::Result<UdpSocket> {
-    let fd: OwnedFd = agent_sys::socket::udp_on_interface(interface, CLIENT_PORT).map_err(|error| {
-        // The number tells an interface that is gone from other failures.
-        error.errno().map_or_else(|| std::io::Error::other(error), std::io::Error::from_raw_os_error)
-    })?;
+    let fd: OwnedFd =
+        agent_sys::socket::udp_on_interface(interface, CLIENT_PORT).map_err(|error| {
+            // The number tells an interface that is gone from other failures.
+            error.errno().map_or_else(
+                || std::io::Error::other(error),
+                std::io::Error::from_raw_os_error,
+            )
+        })?;
     UdpSocket::from_std(std::net::UdpSocket::from(fd))
 }
 
 /// Randomness from the hasher's per-process keys, enough for a transaction number.
 fn seed() -> u32 {
     use std::hash::{BuildHasher, Hasher};
-    let hash = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    let hash = std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish();
     u32::try_from(hash & u64::from(u32::MAX)).unwrap_or(0)
 }

@@ -47,7 +47,10 @@ struct Path {
 /// Does `work` while the host can be reached. Whatever comes, the cards are switched off again and have no address.
 ///
 /// Not cancel-safe: dropped, it leaves what is set up.
-pub async fn run<F: Future>(errand: &Errand, work: impl FnOnce() -> F) -> Result<F::Output, NetError> {
+pub async fn run<F: Future>(
+    errand: &Errand,
+    work: impl FnOnce() -> F,
+) -> Result<F::Output, NetError> {
     let (connection, netlink) = Netlink::open()?;
     // The first arm only ends when the kernel closed the socket, and then nothing can be taken down any more either.
     tokio::select! {
@@ -56,7 +59,11 @@ pub async fn run<F: Future>(errand: &Errand, work: impl FnOnce() -> F) -> Result
     }
 }
 
-async fn go<F: Future>(errand: &Errand, netlink: &Netlink, work: impl FnOnce() -> F) -> Result<F::Output, NetError> {
+async fn go<F: Future>(
+    errand: &Errand,
+    netlink: &Netlink,
+    work: impl FnOnce() -> F,
+) -> Result<F::Output, NetError> {
     let cards = cards(errand, netlink).await?;
     for card in &cards {
         ipv6(card, false);
@@ -94,7 +101,9 @@ async fn cards(errand: &Errand, netlink: &Netlink) -> Result<Vec<Link>, NetError
             sleep(SCAN).await;
         }
     };
-    timeout(errand.limit, look).await.unwrap_or(Err(NetError::NoCard(errand.limit.as_secs())))
+    timeout(errand.limit, look)
+        .await
+        .unwrap_or(Err(NetError::NoCard(errand.limit.as_secs())))
 }
 
 /// Sets up the address and the one route.
@@ -111,10 +120,19 @@ async fn open(errand: &Errand, netlink: &Netlink, cards: &[Link]) -> Result<Path
         let address = link_local(link.mac, errand.host);
         (link, address, None)
     };
-    netlink.add_address(link.index, address.into(), ALONE).await?;
+    netlink
+        .add_address(link.index, address.into(), ALONE)
+        .await?;
     let path = Path { link, address };
-    if let Err(error) = netlink.add_host_route(path.link.index, errand.host, gateway).await {
-        drop(netlink.remove_address(path.link.index, address, ALONE).await);
+    if let Err(error) = netlink
+        .add_host_route(path.link.index, errand.host, gateway)
+        .await
+    {
+        drop(
+            netlink
+                .remove_address(path.link.index, address, ALONE)
+                .await,
+        );
         return Err(error);
     }
     Ok(path)
@@ -123,8 +141,10 @@ async fn open(errand: &Errand, netlink: &Netlink, cards: &[Link]) -> Result<Path
 /// The first lease that comes on any card, with its gateway.
 async fn lease(cards: &[Link]) -> Option<(Link, Ipv4Addr, Option<Ipv4Addr>)> {
     let (sender, mut changes) = mpsc::channel(REPORTS);
-    let mut drivers: FuturesUnordered<_> =
-        cards.iter().map(|card| driver::drive(card.clone(), None, sender.clone()).boxed()).collect();
+    let mut drivers: FuturesUnordered<_> = cards
+        .iter()
+        .map(|card| driver::drive(card.clone(), None, sender.clone()).boxed())
+        .collect();
     drop(sender);
     loop {
         // Cancel-safe: a received change and a driver's end are each taken whole or not at all.
@@ -144,12 +164,18 @@ fn link_local(mac: [u8; 6], host: Ipv4Addr) -> Ipv4Addr {
     let [.., third, fourth] = mac;
     // The first and last 256 addresses are reserved.
     let address = Ipv4Addr::new(169, 254, third.clamp(1, 254), fourth.clamp(1, 254));
-    if address == host { Ipv4Addr::new(169, 254, 1, fourth.clamp(1, 254)) } else { address }
+    if address == host {
+        Ipv4Addr::new(169, 254, 1, fourth.clamp(1, 254))
+    } else {
+        address
+    }
 }
 
 /// Lets a card have IPv6 addresses or not. A kernel without IPv6 has no such file, and no such address.
 fn ipv6(card: &Link, on: bool) {
-    let file: PathBuf = ["/proc/sys/net/ipv6/conf", &card.name, "disable_ipv6"].iter().collect();
+    let file: PathBuf = ["/proc/sys/net/ipv6/conf", &card.name, "disable_ipv6"]
+        .iter()
+        .collect();
     drop(std::fs::write(file, if on { "0" } else { "1" }));
 }
 

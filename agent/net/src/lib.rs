@@ -88,7 +88,13 @@ type Change = (u32, Option<Lease>);
 /// Cancel-safe: dropping it leaves addresses, routes and the resolver's file as they are.
 pub async fn run(task: Task, status: watch::Sender<Status>) -> Result<Infallible, NetError> {
     let (connection, netlink) = Netlink::open()?;
-    let keeper = Keeper { task, status, netlink, setups: BTreeMap::new(), leases: BTreeMap::new() };
+    let keeper = Keeper {
+        task,
+        status,
+        netlink,
+        setups: BTreeMap::new(),
+        leases: BTreeMap::new(),
+    };
     // Both arms only end in an error; whichever is dropped holds nothing half-done but an unanswered request.
     tokio::select! {
         () = connection => Err(NetError::Closed),
@@ -135,25 +141,37 @@ impl Keeper {
 
     /// Whether every interface that the configuration names was found. Without names, cards may always come.
     fn complete(&self) -> bool {
-        !self.task.network.dhcp_everywhere() && self.setups.len() >= self.task.network.interfaces.len()
+        !self.task.network.dhcp_everywhere()
+            && self.setups.len() >= self.task.network.interfaces.len()
     }
 
     /// Looks for interfaces that are not set up yet, and sets them up.
     async fn scan(&mut self) -> Result<Vec<Setup>, NetError> {
         let links = self.netlink.links().await?;
-        self.setups.retain(|index, _| links.iter().any(|link| link.index == *index));
-        self.leases.retain(|index, _| links.iter().any(|link| link.index == *index));
-        let new: Vec<Link> = links.into_iter().filter(|link| !self.setups.contains_key(&link.index)).collect();
+        self.setups
+            .retain(|index, _| links.iter().any(|link| link.index == *index));
+        self.leases
+            .retain(|index, _| links.iter().any(|link| link.index == *index));
+        let new: Vec<Link> = links
+            .into_iter()
+            .filter(|link| !self.setups.contains_key(&link.index))
+            .collect();
         let mut done = Vec::new();
         for setup in plan::setups(&self.task.network, &new) {
             match self.netlink.set_up(&setup).await {
                 Ok(()) => {
-                    tracing::info!(interface = setup.link.name, dhcp = setup.dhcp, "interface is up");
+                    tracing::info!(
+                        interface = setup.link.name,
+                        dhcp = setup.dhcp,
+                        "interface is up"
+                    );
                     self.setups.insert(setup.link.index, setup.clone());
                     done.push(setup);
                 }
                 // It may have gone between the look and the set-up; it is tried again.
-                Err(error) => tracing::warn!(interface = setup.link.name, %error, "interface can't be set up yet"),
+                Err(error) => {
+                    tracing::warn!(interface = setup.link.name, %error, "interface can't be set up yet")
+                }
             }
         }
         Ok(done)
@@ -161,7 +179,8 @@ impl Keeper {
 
     async fn change(&mut self, index: u32, lease: Option<Lease>) {
         let old = self.leases.remove(&index);
-        if let Some(old) = old.filter(|old| lease.as_ref().is_none_or(|new| new.address != old.address))
+        if let Some(old) =
+            old.filter(|old| lease.as_ref().is_none_or(|new| new.address != old.address))
             && let Err(error) = self.netlink.remove_lease(index, &old).await
         {
             tracing::warn!(address = %old.address, %error, "an expired address can't be removed");
@@ -202,18 +221,36 @@ impl Keeper {
         });
         let on_loan = self.leases.iter().filter_map(|(index, lease)| {
             let interface = self.setups.get(index)?.link.name.clone();
-            Some(Address { interface, ip: lease.address.into(), prefix: lease.prefix })
+            Some(Address {
+                interface,
+                ip: lease.address.into(),
+                prefix: lease.prefix,
+            })
         });
         let leases: Vec<&Lease> = self.leases.values().collect();
-        let given = leases.iter().flat_map(|lease| lease.nameservers.iter().copied().map(IpAddr::from));
-        let nameservers = resolver::choose(self.task.network.nameservers.iter().copied().chain(given));
-        let ntp = leases.iter().flat_map(|lease| lease.ntp.iter().copied().map(IpAddr::from)).collect();
-        let waiting = self.setups.values().filter(|setup| setup.dhcp && !self.leases.contains_key(&setup.link.index));
+        let given = leases
+            .iter()
+            .flat_map(|lease| lease.nameservers.iter().copied().map(IpAddr::from));
+        let nameservers =
+            resolver::choose(self.task.network.nameservers.iter().copied().chain(given));
+        let ntp = leases
+            .iter()
+            .flat_map(|lease| lease.ntp.iter().copied().map(IpAddr::from))
+            .collect();
+        let waiting = self
+            .setups
+            .values()
+            .filter(|setup| setup.dhcp && !self.leases.contains_key(&setup.link.index));
         let ready = if self.task.network.dhcp_everywhere() {
             !self.leases.is_empty()
         } else {
             self.complete() && waiting.count() == 0
         };
-        Status { ready, addresses: fixed.chain(on_loan).collect(), nameservers, ntp }
+        Status {
+            ready,
+            addresses: fixed.chain(on_loan).collect(),
+            nameservers,
+            ntp,
+        }
     }
 }

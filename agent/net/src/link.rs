@@ -47,7 +47,9 @@ impl Netlink {
     pub(crate) async fn loopback_up(&self) -> Result<(), NetError> {
         let message = LinkUnspec::new_with_index(LOOPBACK).up().build();
         let done = self.0.link().change(message).execute().await;
-        done.map_err(|error| NetError::Refused("switch the loopback interface on".to_owned(), error))
+        done.map_err(|error| {
+            NetError::Refused("switch the loopback interface on".to_owned(), error)
+        })
     }
 
     /// Switches an interface on and gives it its fixed addresses and route.
@@ -70,29 +72,41 @@ impl Netlink {
 
     /// Gives an interface its leased address.
     pub(crate) async fn apply_lease(&self, index: u32, lease: &Lease) -> Result<(), NetError> {
-        self.add_address(index, lease.address.into(), lease.prefix).await
+        self.add_address(index, lease.address.into(), lease.prefix)
+            .await
     }
 
     /// Sets the default route of a lease, if it has one.
     pub(crate) async fn apply_route(&self, index: u32, lease: &Lease) -> Result<(), NetError> {
         match lease.gateway {
-            Some(gateway) => self.add_default_route(index, gateway.into(), LEASED_METRIC).await,
+            Some(gateway) => {
+                self.add_default_route(index, gateway.into(), LEASED_METRIC)
+                    .await
+            }
             None => Ok(()),
         }
     }
 
     /// Takes a leased address away; the kernel takes the routes that need it along.
     pub(crate) async fn remove_lease(&self, index: u32, lease: &Lease) -> Result<(), NetError> {
-        self.remove_address(index, lease.address, lease.prefix).await
+        self.remove_address(index, lease.address, lease.prefix)
+            .await
     }
 
     /// Takes an address away.
-    pub(crate) async fn remove_address(&self, index: u32, address: Ipv4Addr, prefix: u8) -> Result<(), NetError> {
+    pub(crate) async fn remove_address(
+        &self,
+        index: u32,
+        address: Ipv4Addr,
+        prefix: u8,
+    ) -> Result<(), NetError> {
         let mut message = AddressMessage::default();
         message.header.family = rtnetlink::packet_route::AddressFamily::Inet;
         message.header.index = index;
         message.header.prefix_len = prefix;
-        message.attributes.push(AddressAttribute::Local(address.into()));
+        message
+            .attributes
+            .push(AddressAttribute::Local(address.into()));
         let done = self.0.address().del(message).execute().await;
         done.map_err(|error| NetError::Refused(format!("remove {address}"), error))
     }
@@ -113,7 +127,9 @@ impl Netlink {
         host: Ipv4Addr,
         gateway: Option<Ipv4Addr>,
     ) -> Result<(), NetError> {
-        let route = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(host, 32).output_interface(index);
+        let route = RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(host, 32)
+            .output_interface(index);
         let route: RouteMessage = match gateway {
             Some(gateway) => route.gateway(gateway).onlink().build(),
             None => route.scope(RouteScope::Link).build(),
@@ -123,25 +139,51 @@ impl Netlink {
     }
 
     /// Gives an interface an address.
-    pub(crate) async fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<(), NetError> {
-        let done = self.0.address().add(index, address, prefix).replace().execute().await;
+    pub(crate) async fn add_address(
+        &self,
+        index: u32,
+        address: IpAddr,
+        prefix: u8,
+    ) -> Result<(), NetError> {
+        let done = self
+            .0
+            .address()
+            .add(index, address, prefix)
+            .replace()
+            .execute()
+            .await;
         done.map_err(|error| NetError::Refused(format!("add {address}/{prefix}"), error))
     }
 
-    async fn add_default_route(&self, index: u32, gateway: IpAddr, metric: u32) -> Result<(), NetError> {
+    async fn add_default_route(
+        &self,
+        index: u32,
+        gateway: IpAddr,
+        metric: u32,
+    ) -> Result<(), NetError> {
         let metric = metric.saturating_add(index);
         let route: RouteMessage = match gateway {
             IpAddr::V4(gateway) => {
                 let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway);
-                route.output_interface(index).priority(metric).onlink().build()
+                route
+                    .output_interface(index)
+                    .priority(metric)
+                    .onlink()
+                    .build()
             }
             IpAddr::V6(gateway) => {
                 let route = RouteMessageBuilder::<Ipv6Addr>::new().gateway(gateway);
-                route.output_interface(index).priority(metric).onlink().build()
+                route
+                    .output_interface(index)
+                    .priority(metric)
+                    .onlink()
+                    .build()
             }
         };
         let done = self.0.route().add(route).replace().execute().await;
-        done.map_err(|error| NetError::Refused(format!("add the default route by {gateway}"), error))
+        done.map_err(|error| {
+            NetError::Refused(format!("add the default route by {gateway}"), error)
+        })
     }
 }
 
@@ -162,6 +204,14 @@ fn link(message: &LinkMessage) -> Option<Link> {
         }
     }
     let name = name?;
-    let is_card = Path::new("/sys/class/net").join(&name).join("device").exists();
-    Some(Link { index: message.header.index, name, mac: mac?, is_card })
+    let is_card = Path::new("/sys/class/net")
+        .join(&name)
+        .join("device")
+        .exists();
+    Some(Link {
+        index: message.header.index,
+        name,
+        mac: mac?,
+        is_card,
+    })
 }

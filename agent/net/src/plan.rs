@@ -38,7 +38,13 @@ pub fn setups(network: &Network, links: &[Link]) -> Vec<Setup> {
     if network.dhcp_everywhere() {
         let cards = links.iter().filter(|link| link.is_card);
         return cards
-            .map(|link| Setup { link: link.clone(), addresses: vec![], gateway: None, dhcp: true, mtu: None })
+            .map(|link| Setup {
+                link: link.clone(),
+                addresses: vec![],
+                gateway: None,
+                dhcp: true,
+                mtu: None,
+            })
             .collect();
     }
     let setup = |wanted: &Interface| {
@@ -72,29 +78,59 @@ mod tests {
     use config_model::network::{Interface, Network, Selector};
 
     fn link(index: u32, name: &str, is_card: bool) -> Link {
-        Link { index, name: name.to_owned(), mac: [2, 0, 0, 0, 0, u8::try_from(index).expect("small")], is_card }
+        Link {
+            index,
+            name: name.to_owned(),
+            mac: [2, 0, 0, 0, 0, u8::try_from(index).expect("small")],
+            is_card,
+        }
     }
 
     fn wanted(selector: Selector) -> Interface {
         let addresses = vec!["192.0.2.7/24".parse().expect("an address")];
-        Interface { selector, addresses, gateway: None, dhcp: false, mtu: None }
+        Interface {
+            selector,
+            addresses,
+            gateway: None,
+            dhcp: false,
+            mtu: None,
+        }
     }
 
     #[test]
     fn without_a_list_every_card_asks_by_dhcp() {
-        let links = [link(1, "lo", false), link(2, "eth0", true), link(3, "veth0", false)];
+        let links = [
+            link(1, "lo", false),
+            link(2, "eth0", true),
+            link(3, "veth0", false),
+        ];
         let all = setups(&Network::default(), &links);
         assert_eq!(all.len(), 1);
-        assert!(all.iter().all(|setup| setup.dhcp && setup.link.name == "eth0"));
+        assert!(
+            all.iter()
+                .all(|setup| setup.dhcp && setup.link.name == "eth0")
+        );
     }
 
     #[test]
     fn listed_interfaces_are_found_by_name_or_hardware_address_and_others_left_alone() {
         let by_name = wanted(Selector::Name("eth1".parse().expect("a name")));
-        let by_mac = wanted(Selector::Mac("02:00:00:00:00:02".parse().expect("an address")));
-        let network = Network { interfaces: vec![by_name, by_mac], ..Network::default() };
-        let links = [link(2, "eth0", true), link(3, "eth1", true), link(4, "eth2", true)];
-        let names: Vec<String> = setups(&network, &links).into_iter().map(|setup| setup.link.name).collect();
+        let by_mac = wanted(Selector::Mac(
+            "02:00:00:00:00:02".parse().expect("an address"),
+        ));
+        let network = Network {
+            interfaces: vec![by_name, by_mac],
+            ..Network::default()
+        };
+        let links = [
+            link(2, "eth0", true),
+            link(3, "eth1", true),
+            link(4, "eth2", true),
+        ];
+        let names: Vec<String> = setups(&network, &links)
+            .into_iter()
+            .map(|setup| setup.link.name)
+            .collect();
         assert_eq!(names, ["eth1", "eth0"]);
     }
 }

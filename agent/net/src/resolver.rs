@@ -21,7 +21,11 @@ pub fn choose(servers: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
 
 /// The file's text.
 pub fn file(servers: &[IpAddr]) -> String {
-    servers.iter().map(|server| format!("nameserver {server}\n")).collect::<Vec<_>>().concat()
+    servers
+        .iter()
+        .map(|server| format!("nameserver {server}\n"))
+        .collect::<Vec<_>>()
+        .concat()
 }
 
 /// Replaces the file in one step, so that no reader sees half of it.
@@ -41,7 +45,10 @@ mod tests {
         let of = |last| IpAddr::from([192, 0, 2, last]);
         let chosen = choose([of(1), of(2), of(1), of(3), of(4)].into_iter());
         assert_eq!(chosen, [of(1), of(2), of(3)]);
-        assert_eq!(file(&chosen[..2]), "nameserver 192.0.2.1\nnameserver 192.0.2.2\n");
+        assert_eq!(
+            file(&chosen[..2]),
+            "nameserver 192.0.2.1\nnameserver 192.0.2.2\n"
+        );
     }
 
     #[test]

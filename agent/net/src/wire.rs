@@ -62,7 +62,10 @@ impl<'a> Reply<'a> {
 
     /// The address that is given.
     pub(crate) fn yours(self) -> Option<Ipv4Addr> {
-        self.0.get(16..20)?.first_chunk::<4>().map(|bytes| Ipv4Addr::from(*bytes))
+        self.0
+            .get(16..20)?
+            .first_chunk::<4>()
+            .map(|bytes| Ipv4Addr::from(*bytes))
     }
 
     /// The first address of an option.
@@ -72,7 +75,12 @@ impl<'a> Reply<'a> {
 
     /// All addresses of an option.
     pub(crate) fn addresses(self, code: u8) -> impl Iterator<Item = Ipv4Addr> + use<'a> {
-        self.option(code).unwrap_or_default().as_chunks::<4>().0.iter().map(|bytes| Ipv4Addr::from(*bytes))
+        self.option(code)
+            .unwrap_or_default()
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|bytes| Ipv4Addr::from(*bytes))
     }
 
     /// An option that is a number of seconds.
@@ -106,7 +114,13 @@ pub(crate) struct Packet(Vec<u8>);
 
 impl Packet {
     /// A request of `kind`; a client without an address of its `own` asks to be answered by broadcast.
-    pub(crate) fn new(kind: Kind, transaction: u32, mac: [u8; 6], own: Option<Ipv4Addr>, largest: u16) -> Self {
+    pub(crate) fn new(
+        kind: Kind,
+        transaction: u32,
+        mac: [u8; 6],
+        own: Option<Ipv4Addr>,
+        largest: u16,
+    ) -> Self {
         let mut bytes = vec![0; OPTIONS];
         let flags = if own.is_some() { 0 } else { BROADCAST_FLAG };
         let mut head = vec![1, 1, 6, 0];
@@ -123,14 +137,28 @@ impl Packet {
         let client: Vec<u8> = std::iter::once(1).chain(mac).collect();
         packet.option(CLIENT, &client);
         packet.option(LARGEST_MESSAGE, &largest.to_be_bytes());
-        packet.option(WANTED, &[MASK, ROUTERS, NAME_SERVERS, TIME_SERVERS, LEASE_TIME, RENEWAL, REBINDING]);
+        packet.option(
+            WANTED,
+            &[
+                MASK,
+                ROUTERS,
+                NAME_SERVERS,
+                TIME_SERVERS,
+                LEASE_TIME,
+                RENEWAL,
+                REBINDING,
+            ],
+        );
         packet
     }
 
     /// Adds the machine's name, as much of it as fits.
     pub(crate) fn host_name(&mut self, name: &str) {
         let bytes = name.as_bytes();
-        self.option(HOST_NAME, bytes.get(..bytes.len().min(63)).unwrap_or_default());
+        self.option(
+            HOST_NAME,
+            bytes.get(..bytes.len().min(63)).unwrap_or_default(),
+        );
     }
 
     /// Adds an option of at most 255 bytes; longer ones are left out.
@@ -213,6 +241,9 @@ mod tests {
     #[test]
     fn the_checksum_is_that_of_the_standard_s_example() {
         // RFC 1071, section 3: the sum is ddf2.
-        assert_eq!(checksum(&[0x00, 0x01, 0xF2, 0x03, 0xF4, 0xF5, 0xF6, 0xF7]), !0xDDF2);
+        assert_eq!(
+            checksum(&[0x00, 0x01, 0xF2, 0x03, 0xF4, 0xF5, 0xF6, 0xF7]),
+            !0xDDF2
+        );
     }
 }

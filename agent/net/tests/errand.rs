@@ -16,8 +16,15 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Says a word to whoever connects, at both of its addresses, and leases an address.
 async fn everything() {
-    let leases = UdpSocket::from_std(agent_sys::socket::udp_on_interface("outside", 67).unwrap().into()).unwrap();
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 80)).await.unwrap();
+    let leases = UdpSocket::from_std(
+        agent_sys::socket::udp_on_interface("outside", 67)
+            .unwrap()
+            .into(),
+    )
+    .unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 80))
+        .await
+        .unwrap();
     let greet = async {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -31,7 +38,12 @@ async fn everything() {
 }
 
 fn errand(dhcp: bool) -> Errand {
-    Errand { host: HOST, dhcp, interface: Some("inside".to_owned()), limit: LIMIT }
+    Errand {
+        host: HOST,
+        dhcp,
+        interface: Some("inside".to_owned()),
+        limit: LIMIT,
+    }
 }
 
 /// Long enough for a busy machine, where somebody answers.
@@ -60,30 +72,59 @@ fn local_addresses() -> String {
 }
 
 fn reaches_the_host_alone(dhcp: bool) {
-    let outcome =
-        runtime().block_on(run(&errand(dhcp), || async { (word(HOST, PATIENT), word(SERVER, SHORT)) })).unwrap();
-    assert_eq!(outcome, (Some("hello".to_owned()), None), "the host, and nobody else");
+    let outcome = runtime()
+        .block_on(run(&errand(dhcp), || async {
+            (word(HOST, PATIENT), word(SERVER, SHORT))
+        }))
+        .unwrap();
+    assert_eq!(
+        outcome,
+        (Some("hello".to_owned()), None),
+        "the host, and nobody else"
+    );
     assert_eq!(word(HOST, SHORT), None, "the way is closed afterwards");
-    assert!(!local_addresses().contains("host LOCAL"), "no address stays:\n{}", local_addresses());
+    assert!(
+        !local_addresses().contains("host LOCAL"),
+        "no address stays:\n{}",
+        local_addresses()
+    );
 }
 
 #[test]
 fn a_lease_leads_to_the_host_alone_and_nothing_stays() {
-    with_peer(&[(SERVER, 24), (HOST, 32)], everything, || reaches_the_host_alone(true));
+    with_peer(&[(SERVER, 24), (HOST, 32)], everything, || {
+        reaches_the_host_alone(true)
+    });
 }
 
 #[test]
 fn a_link_local_address_leads_to_the_host_alone_and_nothing_stays() {
-    with_peer(&[(SERVER, 24), (HOST, 16)], everything, || reaches_the_host_alone(false));
+    with_peer(&[(SERVER, 24), (HOST, 16)], everything, || {
+        reaches_the_host_alone(false)
+    });
 }
 
 #[test]
 fn without_a_server_or_a_card_it_ends_in_time_and_nothing_stays() {
     with_peer(&[(SERVER, 24)], std::future::pending::<()>, || {
-        let short = Errand { limit: Duration::from_secs(1), ..errand(true) };
-        let text = |errand: Errand| runtime().block_on(run(&errand, || async {})).unwrap_err().to_string();
+        let short = Errand {
+            limit: Duration::from_secs(1),
+            ..errand(true)
+        };
+        let text = |errand: Errand| {
+            runtime()
+                .block_on(run(&errand, || async {}))
+                .unwrap_err()
+                .to_string()
+        };
         assert_eq!(text(short.clone()), "no address came by DHCP in 1 s");
-        assert_eq!(text(Errand { interface: Some("absent".to_owned()), ..short }), "no network card was found in 1 s");
+        assert_eq!(
+            text(Errand {
+                interface: Some("absent".to_owned()),
+                ..short
+            }),
+            "no network card was found in 1 s"
+        );
         assert!(!local_addresses().contains("host LOCAL"));
     });
 }

@@ -23,19 +23,40 @@ const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
 /// Runs `test` on a thread with a network namespace of its own, which holds a cable from `inside` to `outside`.
 fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let body = move || {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("network namespaces need root: run as root");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+            .expect("network namespaces need root: run as root");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async {
             let (connection, handle, _) = rtnetlink::new_connection().unwrap();
             let connection = tokio::spawn(connection);
-            handle.link().add(LinkVeth::new("inside", "outside").build()).execute().await.unwrap();
+            handle
+                .link()
+                .add(LinkVeth::new("inside", "outside").build())
+                .execute()
+                .await
+                .unwrap();
             let mut found = handle.link().get().match_name("outside").execute();
             let index = found.try_next().await.unwrap().unwrap().header.index;
-            handle.link().change(LinkUnspec::new_with_index(index).up().build()).execute().await.unwrap();
-            handle.address().add(index, SERVER.into(), 24).execute().await.unwrap();
+            handle
+                .link()
+                .change(LinkUnspec::new_with_index(index).up().build())
+                .execute()
+                .await
+                .unwrap();
+            handle
+                .address()
+                .add(index, SERVER.into(), 24)
+                .execute()
+                .await
+                .unwrap();
             // Both ends live in one namespace, so that the server's own address arrives from outside.
             std::fs::write("/proc/sys/net/ipv4/conf/inside/accept_local", "1").unwrap();
-            timeout(Duration::from_secs(180), test()).await.expect("the network was not ready in 180 s");
+            timeout(Duration::from_secs(180), test())
+                .await
+                .expect("the network was not ready in 180 s");
             connection.abort();
         });
     };
@@ -50,13 +71,21 @@ fn network(addresses: &[&str], dhcp: bool) -> Network {
         dhcp,
         mtu: Some(1400),
     };
-    Network { interfaces: vec![interface], nameservers: vec![Ipv4Addr::new(198, 51, 100, 53).into()], ntp: vec![] }
+    Network {
+        interfaces: vec![interface],
+        nameservers: vec![Ipv4Addr::new(198, 51, 100, 53).into()],
+        ntp: vec![],
+    }
 }
 
 /// Runs the room until it says that it is ready.
 async fn until_ready(network: Network, resolver_file: &Path) -> Status {
     let (sender, mut status) = watch::channel(Status::default());
-    let task = Task { network, host_name: Some("worker-1".to_owned()), resolver_file: resolver_file.to_owned() };
+    let task = Task {
+        network,
+        host_name: Some("worker-1".to_owned()),
+        resolver_file: resolver_file.to_owned(),
+    };
     tokio::select! {
         error = run(task, sender) => panic_with(&error.unwrap_err()),
         ready = status.wait_for(|status| status.ready) => ready.unwrap().clone(),
@@ -64,7 +93,10 @@ async fn until_ready(network: Network, resolver_file: &Path) -> Status {
 }
 
 fn panic_with(error: &agent_net::NetError) -> ! {
-    unreachable!("the network failed: {error}: {:?}", std::error::Error::source(error))
+    unreachable!(
+        "the network failed: {error}: {:?}",
+        std::error::Error::source(error)
+    )
 }
 
 #[test]
@@ -74,12 +106,25 @@ fn fixed_addresses_and_loopback_are_set_up() {
         let file = dir.path().join("resolv.conf");
         let status = until_ready(network(&["203.0.113.7/24"], false), &file).await;
         let fixed: IpAddr = "203.0.113.7".parse().unwrap();
-        assert_eq!(status.addresses.iter().map(|address| address.ip).collect::<Vec<_>>(), [fixed]);
-        assert_eq!(std::fs::read_to_string(file).unwrap(), "nameserver 198.51.100.53\n");
+        assert_eq!(
+            status
+                .addresses
+                .iter()
+                .map(|address| address.ip)
+                .collect::<Vec<_>>(),
+            [fixed]
+        );
+        assert_eq!(
+            std::fs::read_to_string(file).unwrap(),
+            "nameserver 198.51.100.53\n"
+        );
         for ip in [fixed, Ipv4Addr::LOCALHOST.into()] {
             let listener = UdpSocket::bind(SocketAddr::new(ip, 0)).await.unwrap();
             let sender = UdpSocket::bind(SocketAddr::new(ip, 0)).await.unwrap();
-            sender.send_to(b"x", listener.local_addr().unwrap()).await.unwrap();
+            sender
+                .send_to(b"x", listener.local_addr().unwrap())
+                .await
+                .unwrap();
             assert_eq!(listener.recv(&mut [0; 8]).await.unwrap(), 1);
         }
     });
@@ -91,15 +136,33 @@ fn a_lease_comes_from_a_real_exchange() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("resolv.conf");
         let fd = agent_sys::socket::udp_on_interface("outside", 67).unwrap();
-        let server = tokio::spawn(support::dhcp(UdpSocket::from_std(fd.into()).unwrap(), ROUTER));
+        let server = tokio::spawn(support::dhcp(
+            UdpSocket::from_std(fd.into()).unwrap(),
+            ROUTER,
+        ));
         let status = until_ready(network(&[], true), &file).await;
         server.abort();
-        assert!(server.await.unwrap_err().is_cancelled(), "the server saw something wrong");
-        assert_eq!(status.addresses.iter().map(|address| address.ip).collect::<Vec<_>>(), [IpAddr::from(ADDRESS)]);
+        assert!(
+            server.await.unwrap_err().is_cancelled(),
+            "the server saw something wrong"
+        );
+        assert_eq!(
+            status
+                .addresses
+                .iter()
+                .map(|address| address.ip)
+                .collect::<Vec<_>>(),
+            [IpAddr::from(ADDRESS)]
+        );
         let text = std::fs::read_to_string(file).unwrap();
         assert_eq!(text, "nameserver 198.51.100.53\nnameserver 192.0.2.53\n");
-        UdpSocket::bind(SocketAddr::new(ADDRESS.into(), 0)).await.expect("the address is the machine's");
+        UdpSocket::bind(SocketAddr::new(ADDRESS.into(), 0))
+            .await
+            .expect("the address is the machine's");
         let outside = UdpSocket::bind("0.0.0.0:0").await.unwrap();
-        outside.connect("198.51.100.1:9").await.expect("there is a default route");
+        outside
+            .connect("198.51.100.1:9")
+            .await
+            .expect("there is a default route");
     });
 }

@@ -25,7 +25,8 @@ const MAX_UID: usize = 128;
 /// Whether the image may be run by who has these pull secrets for it.
 pub(crate) fn allows(labels: &Labels, holders: &[&PullSecret]) -> bool {
     let held = |secret: &&PullSecret| {
-        label(secret).is_some_and(|(key, value)| labels.get(&key).is_some_and(|known| *known == value))
+        label(secret)
+            .is_some_and(|(key, value)| labels.get(&key).is_some_and(|known| *known == value))
     };
     labels.get(EVERYONE).is_some_and(|value| value == ALL) || holders.iter().any(held)
 }
@@ -56,7 +57,12 @@ pub(crate) fn with(labels: &Labels, reader: &Reader) -> Option<Labels> {
 fn label(secret: &PullSecret) -> Option<(String, String)> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
     let fits = (1..=MAX_UID).contains(&secret.uid.len()) && secret.uid.bytes().all(plain);
-    fits.then(|| (format!("{HOLDER}{}", secret.uid), format!("{}/{}", secret.namespace, secret.name)))
+    fits.then(|| {
+        (
+            format!("{HOLDER}{}", secret.uid),
+            format!("{}/{}", secret.namespace, secret.name),
+        )
+    })
 }
 
 #[cfg(test)]
@@ -64,7 +70,11 @@ mod tests {
     use super::*;
 
     fn secret(name: &str, uid: &str) -> PullSecret {
-        PullSecret { namespace: "team".into(), name: name.into(), uid: uid.into() }
+        PullSecret {
+            namespace: "team".into(),
+            name: name.into(),
+            uid: uid.into(),
+        }
     }
 
     #[test]
@@ -73,10 +83,23 @@ mod tests {
         let labels = only(&Reader::Holder(mine.clone()));
         assert!(allows(&labels, &[&theirs, &mine]));
         assert!(!allows(&labels, &[&theirs]) && !allows(&labels, &[]));
-        assert!(!allows(&labels, &[&PullSecret { namespace: "other".into(), ..mine }]), "another namespace's");
+        assert!(
+            !allows(
+                &labels,
+                &[&PullSecret {
+                    namespace: "other".into(),
+                    ..mine
+                }]
+            ),
+            "another namespace's"
+        );
         let both = with(&labels, &Reader::Holder(theirs.clone())).unwrap();
         assert!(allows(&both, &[&theirs]));
-        assert_eq!(with(&both, &Reader::Holder(theirs)), None, "it says so already");
+        assert_eq!(
+            with(&both, &Reader::Holder(theirs)),
+            None,
+            "it says so already"
+        );
     }
 
     #[test]

@@ -15,7 +15,10 @@ const MAX_INDEX: u64 = 1 << 20;
 /// Bytes read from a layer at once.
 const CHUNK: usize = 256 * 1024;
 /// Where an archive names its images: containerd's annotation, then the specification's.
-const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
+const NAMES: [&str; 2] = [
+    "io.containerd.image.name",
+    "org.opencontainers.image.ref.name",
+];
 
 #[derive(Debug, Deserialize)]
 struct Index {
@@ -43,7 +46,12 @@ impl Archive {
     }
 
     fn open(&self, name: &str) -> io::Result<io::Take<File>> {
-        let missing = || io::Error::new(io::ErrorKind::NotFound, format!("the archive has no {name}"));
+        let missing = || {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("the archive has no {name}"),
+            )
+        };
         let (at, size) = self.member(name)?.ok_or_else(missing)?;
         let mut file = File::open(&self.path)?;
         io::Seek::seek(&mut file, io::SeekFrom::Start(at))?;
@@ -52,17 +60,28 @@ impl Archive {
 
     fn index(&self) -> io::Result<Index> {
         let mut text = Vec::new();
-        self.open("index.json")?.take(MAX_INDEX).read_to_end(&mut text)?;
+        self.open("index.json")?
+            .take(MAX_INDEX)
+            .read_to_end(&mut text)?;
         Ok(serde_json::from_slice(&text)?)
     }
 
     fn error(&self, error: io::Error) -> Error {
-        Error::caused(ErrorClass::ImagePull, format!("image archive {}", self.path.display()), error)
+        Error::caused(
+            ErrorClass::ImagePull,
+            format!("image archive {}", self.path.display()),
+            error,
+        )
     }
 }
 
 impl Source for Archive {
-    fn bring<'a>(&'a self, content: &'a Content, descriptor: &'a Descriptor, lease: &'a str) -> Pending<'a, ()> {
+    fn bring<'a>(
+        &'a self,
+        content: &'a Content,
+        descriptor: &'a Descriptor,
+        lease: &'a str,
+    ) -> Pending<'a, ()> {
         Box::pin(async move {
             let member = format!("blobs/{}", descriptor.digest.replacen(':', "/", 1));
             let blob = self.open(&member).map_err(|error| self.error(error))?;
@@ -80,8 +99,13 @@ impl Source for Archive {
 /// Imports every archive (`*.tar`) of a directory whose images aren't there yet; returns the names that are
 /// there then. A directory that doesn't exist holds none; a bad archive doesn't hinder the others.
 pub(crate) async fn import(images: &Images, dir: &Path) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
-    let mut paths: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "tar"));
     paths.sort_unstable();
     let mut names = Vec::new();
@@ -98,10 +122,16 @@ async fn import_one(images: &Images, archive: Archive) -> Result<Vec<String>, Er
     let index = archive.index().map_err(|error| archive.error(error))?;
     let mut names = Vec::new();
     for manifest in &index.manifests {
-        let Some(name) = NAMES.iter().find_map(|key| manifest.annotations.get(*key)) else { continue };
-        let reference = images
-            .reference(name)
-            .map_err(|error| Error::caused(ErrorClass::InvalidImageName, archive.path.display().to_string(), error))?;
+        let Some(name) = NAMES.iter().find_map(|key| manifest.annotations.get(*key)) else {
+            continue;
+        };
+        let reference = images.reference(name).map_err(|error| {
+            Error::caused(
+                ErrorClass::InvalidImageName,
+                archive.path.display().to_string(),
+                error,
+            )
+        })?;
         images.take_in(&reference, manifest, &archive).await?;
         names.push(reference.to_string());
     }
@@ -129,10 +159,17 @@ mod tests {
 
     #[test]
     fn members_are_found_in_place() {
-        let (_dir, archive) =
-            archive(&[("x", b"no"), ("blobs/sha256/aa", b"layer"), ("index.json", b"{\"manifests\":[]}")]);
+        let (_dir, archive) = archive(&[
+            ("x", b"no"),
+            ("blobs/sha256/aa", b"layer"),
+            ("index.json", b"{\"manifests\":[]}"),
+        ]);
         let mut text = String::new();
-        archive.open("blobs/sha256/aa").unwrap().read_to_string(&mut text).unwrap();
+        archive
+            .open("blobs/sha256/aa")
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
         assert_eq!(text, "layer");
         assert!(archive.index().unwrap().manifests.is_empty());
     }

@@ -29,14 +29,19 @@ impl Challenge {
             return None;
         }
         let all = parse(header);
-        let bearer = all.iter().find(|one| one.scheme == "bearer" && one.get("realm").is_some());
+        let bearer = all
+            .iter()
+            .find(|one| one.scheme == "bearer" && one.get("realm").is_some());
         match bearer {
             Some(one) => Some(Self::Bearer {
                 realm: one.get("realm").unwrap_or_default().to_owned(),
                 service: one.get("service").map(str::to_owned),
                 scope: one.get("scope").map(str::to_owned),
             }),
-            None => all.iter().any(|one| one.scheme == "basic").then_some(Self::Basic),
+            None => all
+                .iter()
+                .any(|one| one.scheme == "basic")
+                .then_some(Self::Basic),
         }
     }
 }
@@ -50,7 +55,10 @@ struct Raw {
 
 impl Raw {
     fn get(&self, name: &str) -> Option<&str> {
-        self.parameters.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.parameters
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 }
 
@@ -68,12 +76,24 @@ fn parse(header: &str) -> Vec<Raw> {
         if ahead.eat('=') {
             // A parameter of the challenge before it.
             ahead.skip(is_space);
-            let Some(value) = ahead.value() else { return all };
-            let Some(challenge) = all.last_mut().filter(|one| one.parameters.len() < MAX_PARTS) else { return all };
-            challenge.parameters.push((word.to_ascii_lowercase(), value));
+            let Some(value) = ahead.value() else {
+                return all;
+            };
+            let Some(challenge) = all
+                .last_mut()
+                .filter(|one| one.parameters.len() < MAX_PARTS)
+            else {
+                return all;
+            };
+            challenge
+                .parameters
+                .push((word.to_ascii_lowercase(), value));
             rest = ahead;
         } else if all.len() < MAX_PARTS {
-            all.push(Raw { scheme: word.to_ascii_lowercase(), parameters: Vec::new() });
+            all.push(Raw {
+                scheme: word.to_ascii_lowercase(),
+                parameters: Vec::new(),
+            });
             rest.skip_token68();
         } else {
             return all;
@@ -86,7 +106,11 @@ struct Scanner<'a>(&'a str);
 
 impl<'a> Scanner<'a> {
     fn take(&mut self, wanted: impl Fn(u8) -> bool) -> &'a str {
-        let end = self.0.bytes().position(|b| !wanted(b)).unwrap_or(self.0.len());
+        let end = self
+            .0
+            .bytes()
+            .position(|b| !wanted(b))
+            .unwrap_or(self.0.len());
         // Only ASCII bytes are wanted, so that the end is a boundary of characters.
         let (taken, rest) = self.0.split_at_checked(end).unwrap_or((self.0, ""));
         self.0 = rest;
@@ -98,7 +122,10 @@ impl<'a> Scanner<'a> {
     }
 
     fn eat(&mut self, wanted: char) -> bool {
-        self.0.strip_prefix(wanted).inspect(|rest| self.0 = rest).is_some()
+        self.0
+            .strip_prefix(wanted)
+            .inspect(|rest| self.0 = rest)
+            .is_some()
     }
 
     /// A token or a quoted string.
@@ -149,18 +176,35 @@ mod tests {
 
     fn bearer(realm: &str, service: Option<&str>, scope: Option<&str>) -> Challenge {
         let own = |text: Option<&str>| text.map(str::to_owned);
-        Challenge::Bearer { realm: realm.to_owned(), service: own(service), scope: own(scope) }
+        Challenge::Bearer {
+            realm: realm.to_owned(),
+            service: own(service),
+            scope: own(scope),
+        }
     }
 
     #[test]
     fn a_challenge_names_its_token_service() {
-        let header =
-            r#"Bearer realm="https://auth.example/token",service="registry.example",scope="repository:a/b:pull""#;
-        let expected = bearer("https://auth.example/token", Some("registry.example"), Some("repository:a/b:pull"));
+        let header = r#"Bearer realm="https://auth.example/token",service="registry.example",scope="repository:a/b:pull""#;
+        let expected = bearer(
+            "https://auth.example/token",
+            Some("registry.example"),
+            Some("repository:a/b:pull"),
+        );
         assert_eq!(Challenge::read(header), Some(expected));
         let spaced = "bearer  Realm = \"https://auth.example/token\" ,  service=registry.example";
-        assert_eq!(Challenge::read(spaced), Some(bearer("https://auth.example/token", Some("registry.example"), None)));
-        assert_eq!(Challenge::read(r#"Bearer realm="a\"b\\c""#), Some(bearer("a\"b\\c", None, None)));
+        assert_eq!(
+            Challenge::read(spaced),
+            Some(bearer(
+                "https://auth.example/token",
+                Some("registry.example"),
+                None
+            ))
+        );
+        assert_eq!(
+            Challenge::read(r#"Bearer realm="a\"b\\c""#),
+            Some(bearer("a\"b\\c", None, None))
+        );
     }
 
     #[test]
@@ -169,21 +213,42 @@ mod tests {
             Challenge::read(r#"Basic realm="x", Bearer realm="https://a""#),
             Some(bearer("https://a", None, None))
         );
-        assert_eq!(Challenge::read("Negotiate TlRMTVNTUAAB==, Basic realm=\"x\""), Some(Challenge::Basic));
-        assert_eq!(Challenge::read("Bearer scope=\"a\", Basic"), Some(Challenge::Basic));
-        let hidden = r#"Bearer service="x,realm=https://evil.example",realm="https://good.example""#;
-        let expected = bearer("https://good.example", Some("x,realm=https://evil.example"), None);
+        assert_eq!(
+            Challenge::read("Negotiate TlRMTVNTUAAB==, Basic realm=\"x\""),
+            Some(Challenge::Basic)
+        );
+        assert_eq!(
+            Challenge::read("Bearer scope=\"a\", Basic"),
+            Some(Challenge::Basic)
+        );
+        let hidden =
+            r#"Bearer service="x,realm=https://evil.example",realm="https://good.example""#;
+        let expected = bearer(
+            "https://good.example",
+            Some("x,realm=https://evil.example"),
+            None,
+        );
         assert_eq!(Challenge::read(hidden), Some(expected));
     }
 
     #[test]
     fn what_is_no_challenge_is_none() {
-        for text in
-            ["", ",", "Digest realm=\"x\"", "Bearer", "Bearer realm=", "=x", "realm=\"x\"", "Bearer realm=\"open"]
-        {
+        for text in [
+            "",
+            ",",
+            "Digest realm=\"x\"",
+            "Bearer",
+            "Bearer realm=",
+            "=x",
+            "realm=\"x\"",
+            "Bearer realm=\"open",
+        ] {
             assert_eq!(Challenge::read(text), None, "{text}");
         }
-        assert_eq!(Challenge::read(&format!("Basic {}", "x".repeat(MAX_HEADER))), None);
+        assert_eq!(
+            Challenge::read(&format!("Basic {}", "x".repeat(MAX_HEADER))),
+            None
+        );
     }
 
     proptest! {

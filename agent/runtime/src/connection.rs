@@ -16,10 +16,12 @@ const CALL_LIMIT: Duration = Duration::from_secs(120);
 /// A channel to the socket at `path`; connects at the first call and again after each loss.
 pub(crate) fn channel(path: PathBuf) -> Channel {
     // The address is not used: the connector knows the socket.
-    Endpoint::from_static("http://containerd.invalid").connect_with_connector_lazy(tower::service_fn(move |_| {
-        let path = path.clone();
-        async move { UnixStream::connect(path).await.map(TokioIo::new) }
-    }))
+    Endpoint::from_static("http://containerd.invalid").connect_with_connector_lazy(
+        tower::service_fn(move |_| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        }),
+    )
 }
 
 /// A request in our namespace, with the limit of ordinary calls.
@@ -32,19 +34,27 @@ pub(crate) fn request<T>(message: T) -> Request<T> {
 /// A request in our namespace that may last: streams and waits.
 pub(crate) fn unlimited<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert("containerd-namespace", ascii(NAMESPACE));
+    request
+        .metadata_mut()
+        .insert("containerd-namespace", ascii(NAMESPACE));
     request
 }
 
 /// A request whose new content and snapshots are held by a lease.
 pub(crate) fn leased<T>(message: T, lease: &str) -> Request<T> {
     let mut request = unlimited(message);
-    request.metadata_mut().insert("containerd-lease", ascii(lease));
+    request
+        .metadata_mut()
+        .insert("containerd-lease", ascii(lease));
     request
 }
 
-fn ascii(text: &str) -> containerd_client::tonic::metadata::MetadataValue<containerd_client::tonic::metadata::Ascii> {
-    text.parse().unwrap_or_else(|_| containerd_client::tonic::metadata::MetadataValue::from_static("invalid"))
+fn ascii(
+    text: &str,
+) -> containerd_client::tonic::metadata::MetadataValue<containerd_client::tonic::metadata::Ascii> {
+    text.parse().unwrap_or_else(|_| {
+        containerd_client::tonic::metadata::MetadataValue::from_static("invalid")
+    })
 }
 
 /// An error of containerd during `doing`; `class` is what it means where containerd itself is well.

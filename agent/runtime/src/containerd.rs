@@ -13,8 +13,8 @@ use crate::labels::{self, End, Labels, Record};
 use crate::log::{Fifos, Pumps};
 use crate::memory;
 use crate::model::{
-    Change, Container, ContainerSpec, ContainerState, Error, ErrorClass, ExecOutput, Image, Pending, PullPolicy,
-    Runtime, container_id,
+    Change, Container, ContainerSpec, ContainerState, Error, ErrorClass, ExecOutput, Image,
+    Pending, PullPolicy, Runtime, container_id,
 };
 use crate::programs::{self, Programs};
 use crate::registry::Registries;
@@ -26,8 +26,9 @@ use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveS
 use containerd_client::services::v1::tasks_client::TasksClient;
 use containerd_client::services::v1::version_client::VersionClient;
 use containerd_client::services::v1::{
-    Container as Stored, CreateContainerRequest, CreateTaskRequest, DeleteContainerRequest, DeleteTaskRequest,
-    GetContainerRequest, GetRequest, KillRequest, ListContainersRequest, StartRequest, UpdateContainerRequest,
+    Container as Stored, CreateContainerRequest, CreateTaskRequest, DeleteContainerRequest,
+    DeleteTaskRequest, GetContainerRequest, GetRequest, KillRequest, ListContainersRequest,
+    StartRequest, UpdateContainerRequest,
 };
 use containerd_client::tonic::transport::Channel;
 use containerd_client::tonic::{Code, Status};
@@ -87,8 +88,15 @@ impl Containerd {
     /// The engine; nothing is connected before the first call.
     pub fn new(options: Options) -> Self {
         let channel = channel(options.socket.clone());
-        let images = Images::new(channel.clone(), options.registries.clone(), options.state.clone());
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
+        let images = Images::new(
+            channel.clone(),
+            options.registries.clone(),
+            options.state.clone(),
+        );
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
         Self {
             channel,
             images,
@@ -115,10 +123,21 @@ impl Containerd {
     async fn start_attempt(&self, spec: &ContainerSpec) -> Result<(), Error> {
         let id = container_id(&spec.key.pod.uid, &spec.key.container, spec.key.attempt);
         let reference = self.images.reference(&spec.image)?;
-        let missing = || Error::new(ErrorClass::Create, format!("image {reference} is not on the machine"));
+        let missing = || {
+            Error::new(
+                ErrorClass::Create,
+                format!("image {reference} is not on the machine"),
+            )
+        };
         let ready = self.images.find(&reference).await?.ok_or_else(missing)?;
-        if spec.image_digest.as_ref().is_some_and(|digest| *digest != ready.image.digest) {
-            let message = format!("image {reference} became another one while the container was being started");
+        if spec
+            .image_digest
+            .as_ref()
+            .is_some_and(|digest| *digest != ready.image.digest)
+        {
+            let message = format!(
+                "image {reference} became another one while the container was being started"
+            );
             return Err(Error::new(ErrorClass::Create, message));
         }
         let stored = self.record(spec, &id, &ready).await?;
@@ -131,7 +150,11 @@ impl Containerd {
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
             Err(error) => {
                 self.drop_task(&id).await?;
-                let end = End { at: Timestamp::now(), code: CODE_START_ERROR, start_error: Some(error.chain()) };
+                let end = End {
+                    at: Timestamp::now(),
+                    code: CODE_START_ERROR,
+                    start_error: Some(error.chain()),
+                };
                 self.note(&id, end.labels()).await?;
                 Err(error)
             }
@@ -148,7 +171,12 @@ impl Containerd {
             log: spec.log_path.clone(),
             backoff: spec.backoff,
             boot: self.boot.clone(),
-            stop_signal: ready.defaults.stop_signal.as_deref().and_then(signal_number).unwrap_or(15),
+            stop_signal: ready
+                .defaults
+                .stop_signal
+                .as_deref()
+                .and_then(signal_number)
+                .unwrap_or(15),
             created_at: Timestamp::now(),
             started_at: None,
             end: None,
@@ -159,76 +187,163 @@ impl Containerd {
             labels: record.labels(),
             image: ready.image.name.clone(),
             runtime: Some(programs::runtime(self.options.programs.as_ref())),
-            spec: Some(Any { type_url: SPEC_TYPE.to_owned(), value: b"{}".to_vec() }),
+            spec: Some(Any {
+                type_url: SPEC_TYPE.to_owned(),
+                value: b"{}".to_vec(),
+            }),
             snapshotter: SNAPSHOTTER.to_owned(),
             snapshot_key: id.to_owned(),
             ..Stored::default()
         };
-        let create = CreateContainerRequest { container: Some(stored.clone()) };
-        let fail = failed(ErrorClass::Create, format!("create container {}", spec.key.container));
-        self.containers().create(request(create)).await.map_err(fail)?;
+        let create = CreateContainerRequest {
+            container: Some(stored.clone()),
+        };
+        let fail = failed(
+            ErrorClass::Create,
+            format!("create container {}", spec.key.container),
+        );
+        self.containers()
+            .create(request(create))
+            .await
+            .map_err(fail)?;
         Ok(stored)
     }
 
     /// Gives a recorded container its root file system and its specification.
     async fn fill(&self, spec: &ContainerSpec, stored: Stored, ready: &Ready) -> Result<(), Error> {
-        let fail = || failed(ErrorClass::Create, format!("create container {}", spec.key.container));
-        let mounts = self.prepare(&stored.id, &ready.snapshot).await.map_err(fail())?;
-        let wish = Wish { user: spec.user, group: spec.group };
-        let accounts = tokio::task::spawn_blocking(move || Accounts::read(&mounts)).await.unwrap_or_default();
-        let identity = accounts.identity(ready.defaults.user.as_deref().unwrap_or_default(), wish)?;
-        let document = runtime_spec(spec, &stored.id, &ready.defaults, &identity, &self.host_for(spec))?.to_string();
-        let spec_any = Any { type_url: SPEC_TYPE.to_owned(), value: document.into_bytes() };
-        let update = UpdateContainerRequest {
-            container: Some(Stored { spec: Some(spec_any), ..stored }),
-            update_mask: Some(FieldMask { paths: vec!["spec".to_owned()] }),
+        let fail = || {
+            failed(
+                ErrorClass::Create,
+                format!("create container {}", spec.key.container),
+            )
         };
-        self.containers().update(request(update)).await.map(drop).map_err(fail())
+        let mounts = self
+            .prepare(&stored.id, &ready.snapshot)
+            .await
+            .map_err(fail())?;
+        let wish = Wish {
+            user: spec.user,
+            group: spec.group,
+        };
+        let accounts = tokio::task::spawn_blocking(move || Accounts::read(&mounts))
+            .await
+            .unwrap_or_default();
+        let identity =
+            accounts.identity(ready.defaults.user.as_deref().unwrap_or_default(), wish)?;
+        let document = runtime_spec(
+            spec,
+            &stored.id,
+            &ready.defaults,
+            &identity,
+            &self.host_for(spec),
+        )?
+        .to_string();
+        let spec_any = Any {
+            type_url: SPEC_TYPE.to_owned(),
+            value: document.into_bytes(),
+        };
+        let update = UpdateContainerRequest {
+            container: Some(Stored {
+                spec: Some(spec_any),
+                ..stored
+            }),
+            update_mask: Some(FieldMask {
+                paths: vec!["spec".to_owned()],
+            }),
+        };
+        self.containers()
+            .update(request(update))
+            .await
+            .map(drop)
+            .map_err(fail())
     }
 
     /// The machine as it is now: devices come and go.
     fn host_for(&self, spec: &ContainerSpec) -> Host {
-        let devices = if spec.privileged { paths::devices(Path::new("/dev"), &self.host.tpms) } else { Vec::new() };
-        Host { devices, ..self.host.clone() }
+        let devices = if spec.privileged {
+            paths::devices(Path::new("/dev"), &self.host.tpms)
+        } else {
+            Vec::new()
+        };
+        Host {
+            devices,
+            ..self.host.clone()
+        }
     }
 
     async fn prepare(&self, id: &str, parent: &str) -> Result<Vec<Mount>, Status> {
-        let remove = RemoveSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: id.to_owned() };
-        settled(self.snapshots().remove(request(remove)).await, Code::NotFound)?;
+        let remove = RemoveSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: id.to_owned(),
+        };
+        settled(
+            self.snapshots().remove(request(remove)).await,
+            Code::NotFound,
+        )?;
         let prepare = PrepareSnapshotRequest {
             snapshotter: SNAPSHOTTER.to_owned(),
             key: id.to_owned(),
             parent: parent.to_owned(),
             labels: HashMap::new(),
         };
-        Ok(self.snapshots().prepare(request(prepare)).await?.into_inner().mounts)
+        Ok(self
+            .snapshots()
+            .prepare(request(prepare))
+            .await?
+            .into_inner()
+            .mounts)
     }
 
     /// Makes and starts the task, its output already read.
     async fn begin(&self, spec: &ContainerSpec, id: &str) -> Result<(), Error> {
-        let fail = || failed(ErrorClass::Start, format!("start container {}", spec.key.container));
+        let fail = || {
+            failed(
+                ErrorClass::Start,
+                format!("start container {}", spec.key.container),
+            )
+        };
         let fifos = Fifos::of(&self.options.fifos, id);
-        self.pumps.begin(id, &fifos, &spec.log_path).map_err(|error| {
-            Error::caused(ErrorClass::Create, format!("open the log {}", spec.log_path.display()), error)
-        })?;
+        self.pumps
+            .begin(id, &fifos, &spec.log_path)
+            .map_err(|error| {
+                Error::caused(
+                    ErrorClass::Create,
+                    format!("open the log {}", spec.log_path.display()),
+                    error,
+                )
+            })?;
         let mounts = containerd_client::services::v1::snapshots::MountsRequest {
             snapshotter: SNAPSHOTTER.to_owned(),
             key: id.to_owned(),
         };
-        let rootfs = self.snapshots().mounts(request(mounts)).await.map_err(fail())?.into_inner().mounts;
+        let rootfs = self
+            .snapshots()
+            .mounts(request(mounts))
+            .await
+            .map_err(fail())?
+            .into_inner()
+            .mounts;
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let create = CreateTaskRequest {
             container_id: id.to_owned(),
             rootfs,
             stdout: text(&fifos.stdout),
-            stderr: if spec.tty { String::new() } else { text(&fifos.stderr) },
+            stderr: if spec.tty {
+                String::new()
+            } else {
+                text(&fifos.stderr)
+            },
             terminal: spec.tty,
             ..CreateTaskRequest::default()
         };
         self.tasks().create(request(create)).await.map_err(fail())?;
-        let start = StartRequest { container_id: id.to_owned(), exec_id: String::new() };
+        let start = StartRequest {
+            container_id: id.to_owned(),
+            exec_id: String::new(),
+        };
         self.tasks().start(request(start)).await.map_err(fail())?;
-        self.note(id, vec![(labels::STARTED, Timestamp::now().to_string())]).await
+        self.note(id, vec![(labels::STARTED, Timestamp::now().to_string())])
+            .await
     }
 
     /// The upper folder of a container's overlay.
@@ -244,23 +359,45 @@ impl Containerd {
         let fail = failed(ErrorClass::Create, format!("look at the layer of {id}"));
         let mounts = result.map_err(fail)?.into_inner().mounts;
         let mut options = mounts.iter().flat_map(|mount| &mount.options);
-        Ok(options.find_map(|option| option.strip_prefix("upperdir=")).map(PathBuf::from))
+        Ok(options
+            .find_map(|option| option.strip_prefix("upperdir="))
+            .map(PathBuf::from))
     }
 
     /// Writes labels of a container.
-    pub(crate) async fn note(&self, id: &str, labels: Vec<(&'static str, String)>) -> Result<(), Error> {
-        let paths = labels.iter().map(|(key, _)| format!("labels.{key}")).collect();
-        let labels: Labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    pub(crate) async fn note(
+        &self,
+        id: &str,
+        labels: Vec<(&'static str, String)>,
+    ) -> Result<(), Error> {
+        let paths = labels
+            .iter()
+            .map(|(key, _)| format!("labels.{key}"))
+            .collect();
+        let labels: Labels = labels
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect();
         let update = UpdateContainerRequest {
-            container: Some(Stored { id: id.to_owned(), labels, ..Stored::default() }),
+            container: Some(Stored {
+                id: id.to_owned(),
+                labels,
+                ..Stored::default()
+            }),
             update_mask: Some(FieldMask { paths }),
         };
         let result = self.containers().update(request(update)).await;
-        result.map(drop).map_err(failed(ErrorClass::NotFound, format!("label container {id}")))
+        result.map(drop).map_err(failed(
+            ErrorClass::NotFound,
+            format!("label container {id}"),
+        ))
     }
 
     async fn task(&self, id: &str) -> Result<Option<Process>, Error> {
-        let get = GetRequest { container_id: id.to_owned(), exec_id: String::new() };
+        let get = GetRequest {
+            container_id: id.to_owned(),
+            exec_id: String::new(),
+        };
         let result = self.tasks().get(request(get)).await;
         if is_absent(&result) {
             return Ok(None);
@@ -274,7 +411,10 @@ impl Containerd {
         let doing = || format!("delete task {id}");
         let mut result = self.delete_task(id).await;
         for _ in 0..DELETE_TRIES {
-            if !result.as_ref().is_err_and(|status| status.code() == Code::FailedPrecondition) {
+            if !result
+                .as_ref()
+                .is_err_and(|status| status.code() == Code::FailedPrecondition)
+            {
                 break;
             }
             // It lives, or it has just been killed and its end is on the way.
@@ -288,34 +428,65 @@ impl Containerd {
     }
 
     async fn delete_task(&self, id: &str) -> Result<(), Status> {
-        self.tasks().delete(request(DeleteTaskRequest { container_id: id.to_owned() })).await.map(drop)
+        self.tasks()
+            .delete(request(DeleteTaskRequest {
+                container_id: id.to_owned(),
+            }))
+            .await
+            .map(drop)
     }
 
     async fn signal(&self, id: &str, signal: u32, all: bool) -> Result<(), Error> {
-        let kill = KillRequest { container_id: id.to_owned(), exec_id: String::new(), signal, all };
+        let kill = KillRequest {
+            container_id: id.to_owned(),
+            exec_id: String::new(),
+            signal,
+            all,
+        };
         let result = self.tasks().kill(request(kill)).await;
-        settled(result, Code::NotFound).map_err(failed(ErrorClass::Create, format!("signal {signal} to {id}")))
+        settled(result, Code::NotFound).map_err(failed(
+            ErrorClass::Create,
+            format!("signal {signal} to {id}"),
+        ))
     }
 
     /// Removes every trace of an attempt but its log.
     async fn clear(&self, id: &str) -> Result<(), Error> {
         let fail = || failed(ErrorClass::Create, format!("remove container {id}"));
         self.drop_task(id).await?;
-        let remove = RemoveSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: id.to_owned() };
-        settled(self.snapshots().remove(request(remove)).await, Code::NotFound).map_err(fail())?;
+        let remove = RemoveSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: id.to_owned(),
+        };
+        settled(
+            self.snapshots().remove(request(remove)).await,
+            Code::NotFound,
+        )
+        .map_err(fail())?;
         let delete = DeleteContainerRequest { id: id.to_owned() };
-        settled(self.containers().delete(request(delete)).await, Code::NotFound).map_err(fail())?;
+        settled(
+            self.containers().delete(request(delete)).await,
+            Code::NotFound,
+        )
+        .map_err(fail())?;
         Fifos::of(&self.options.fifos, id).remove();
         Ok(())
     }
 
     async fn stored(&self, id: &str) -> Result<Option<Record>, Error> {
-        let result = self.containers().get(request(GetContainerRequest { id: id.to_owned() })).await;
+        let result = self
+            .containers()
+            .get(request(GetContainerRequest { id: id.to_owned() }))
+            .await;
         if is_absent(&result) {
             return Ok(None);
         }
         let fail = failed(ErrorClass::Create, format!("look at container {id}"));
-        Ok(result.map_err(fail)?.into_inner().container.and_then(|stored| Record::read(&stored.labels)))
+        Ok(result
+            .map_err(fail)?
+            .into_inner()
+            .container
+            .and_then(|stored| Record::read(&stored.labels)))
     }
 
     async fn observe_all(&self, pod_uid: Option<&str>) -> Result<Vec<Container>, Error> {
@@ -323,15 +494,26 @@ impl Containerd {
         // Quoted as containerd's filters want it; uids have no quotes, and what has is refused.
         let quoted = |uid: &str| uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         let filter = match pod_uid {
-            Some(uid) if !quoted(uid) => return Err(Error::new(ErrorClass::Config, format!("pod uid {uid:?}"))),
+            Some(uid) if !quoted(uid) => {
+                return Err(Error::new(ErrorClass::Config, format!("pod uid {uid:?}")));
+            }
             Some(uid) => format!("labels.\"{}\"==\"{uid}\"", labels::POD_UID),
             None => format!("labels.\"{}\"", labels::POD_UID),
         };
-        let list = ListContainersRequest { filters: vec![filter] };
-        let mut stream = self.containers().list_stream(unlimited(list)).await.map_err(fail())?.into_inner();
+        let list = ListContainersRequest {
+            filters: vec![filter],
+        };
+        let mut stream = self
+            .containers()
+            .list_stream(unlimited(list))
+            .await
+            .map_err(fail())?
+            .into_inner();
         let mut all = Vec::new();
         while let Some(message) = stream.message().await.map_err(fail())? {
-            let Some(stored) = message.container else { continue };
+            let Some(stored) = message.container else {
+                continue;
+            };
             if let Some(record) = Record::read(&stored.labels) {
                 all.push((stored.id, record));
             }
@@ -349,7 +531,9 @@ impl Containerd {
             return Ok(Some(self.container(id, record, false)));
         }
         let task = self.task(&id).await?;
-        let status = task.as_ref().and_then(|task| TaskStatus::try_from(task.status).ok());
+        let status = task
+            .as_ref()
+            .and_then(|task| TaskStatus::try_from(task.status).ok());
         match (task, status) {
             (Some(_), Some(TaskStatus::Running | TaskStatus::Paused | TaskStatus::Pausing)) => {
                 let fifos = Fifos::of(&self.options.fifos, &id);
@@ -359,14 +543,35 @@ impl Containerd {
                 Ok(Some(self.container(id, record, true)))
             }
             (Some(task), Some(TaskStatus::Stopped)) => {
-                let at = task.exited_at.and_then(instant).unwrap_or_else(Timestamp::now);
+                let at = task
+                    .exited_at
+                    .and_then(instant)
+                    .unwrap_or_else(Timestamp::now);
                 let code = i32::try_from(task.exit_status).unwrap_or(CODE_UNKNOWN);
-                self.finish(id, End { at, code, start_error: None }).await
+                self.finish(
+                    id,
+                    End {
+                        at,
+                        code,
+                        start_error: None,
+                    },
+                )
+                .await
             }
             (None, _) if record.started_at.is_some() => match self.stored(&id).await? {
                 // Another look was faster.
                 Some(record) if record.end.is_some() => Ok(Some(self.container(id, record, false))),
-                Some(_) => self.finish(id, End { at: Timestamp::now(), code: CODE_UNKNOWN, start_error: None }).await,
+                Some(_) => {
+                    self.finish(
+                        id,
+                        End {
+                            at: Timestamp::now(),
+                            code: CODE_UNKNOWN,
+                            start_error: None,
+                        },
+                    )
+                    .await
+                }
                 None => Ok(None),
             },
             (_, Some(TaskStatus::Created | TaskStatus::Unknown) | None) | (None, Some(_)) => {
@@ -378,24 +583,42 @@ impl Containerd {
     async fn finish(&self, id: String, end: End) -> Result<Option<Container>, Error> {
         let mut labels = end.labels();
         // Before the task is deleted, and the group with it.
-        if self.group(&id).await?.is_some_and(|group| memory::ran_out(&group)) {
+        if self
+            .group(&id)
+            .await?
+            .is_some_and(|group| memory::ran_out(&group))
+        {
             labels.push((labels::OOM, "true".to_owned()));
         }
         self.note(&id, labels).await?;
         self.drop_task(&id).await?;
-        Ok(self.stored(&id).await?.map(|record| self.container(id, record, false)))
+        Ok(self
+            .stored(&id)
+            .await?
+            .map(|record| self.container(id, record, false)))
     }
 
     /// The control group that a container's specification names.
     async fn group(&self, id: &str) -> Result<Option<String>, Error> {
-        let result = self.containers().get(request(GetContainerRequest { id: id.to_owned() })).await;
+        let result = self
+            .containers()
+            .get(request(GetContainerRequest { id: id.to_owned() }))
+            .await;
         if is_absent(&result) {
             return Ok(None);
         }
         let fail = failed(ErrorClass::Create, format!("look at container {id}"));
-        let spec = result.map_err(fail)?.into_inner().container.and_then(|stored| stored.spec).unwrap_or_default();
+        let spec = result
+            .map_err(fail)?
+            .into_inner()
+            .container
+            .and_then(|stored| stored.spec)
+            .unwrap_or_default();
         let document: serde_json::Value = serde_json::from_slice(&spec.value).unwrap_or_default();
-        Ok(document.pointer("/linux/cgroupsPath").and_then(|path| path.as_str()).map(str::to_owned))
+        Ok(document
+            .pointer("/linux/cgroupsPath")
+            .and_then(|path| path.as_str())
+            .map(str::to_owned))
     }
 
     fn container(&self, id: String, record: Record, running: bool) -> Container {
@@ -424,19 +647,33 @@ impl Containerd {
 
     /// The pod that a container belongs to, if it is a pod's and still there.
     pub(crate) async fn record_of(&self, id: &str) -> Option<String> {
-        self.stored(id).await.ok().flatten().map(|record| record.key.pod.uid)
+        self.stored(id)
+            .await
+            .ok()
+            .flatten()
+            .map(|record| record.key.pod.uid)
     }
 
     /// Asks the first process to end, in the way that its image chose.
     async fn ask_to_end(&self, id: &str) -> Result<(), Error> {
-        let signal = self.stored(id).await?.map_or(15, |record| record.stop_signal);
+        let signal = self
+            .stored(id)
+            .await?
+            .map_or(15, |record| record.stop_signal);
         self.signal(id, signal, false).await
     }
 
     pub(crate) async fn ask_version(&self) -> Result<String, Error> {
         let fail = failed(ErrorClass::Unavailable, "ask containerd for its version");
-        let answer = VersionClient::new(self.channel.clone()).version(request(())).await.map_err(fail)?.into_inner();
-        Ok(format!("containerd://{}", answer.version.trim_start_matches('v')))
+        let answer = VersionClient::new(self.channel.clone())
+            .version(request(()))
+            .await
+            .map_err(fail)?
+            .into_inner();
+        Ok(format!(
+            "containerd://{}",
+            answer.version.trim_start_matches('v')
+        ))
     }
 }
 
@@ -458,7 +695,13 @@ impl Host {
         let own = read("/proc/self/oom_score_adj").trim().parse().unwrap_or(0);
         let lowest_oom_score = (!may_lower).then_some(own);
         let tpms = paths::Tpms::find(Path::new("/sys"));
-        Self { unified_cgroups, capabilities, lowest_oom_score, tpms, devices: Vec::new() }
+        Self {
+            unified_cgroups,
+            capabilities,
+            lowest_oom_score,
+            tpms,
+            devices: Vec::new(),
+        }
     }
 }
 
@@ -470,7 +713,12 @@ impl Runtime for Containerd {
         Box::pin(self.ask_version())
     }
 
-    fn obtain_image<'a>(&'a self, image: &'a str, policy: PullPolicy, keys: &'a Keyring) -> Pending<'a, Image> {
+    fn obtain_image<'a>(
+        &'a self,
+        image: &'a str,
+        policy: PullPolicy,
+        keys: &'a Keyring,
+    ) -> Pending<'a, Image> {
         Box::pin(self.images.ensure(image, policy, keys))
     }
 
@@ -494,7 +742,12 @@ impl Runtime for Containerd {
         Box::pin(self.observe_all(pod_uid))
     }
 
-    fn exec<'a>(&'a self, id: &'a str, command: &'a [String], limit: Duration) -> Pending<'a, ExecOutput> {
+    fn exec<'a>(
+        &'a self,
+        id: &'a str,
+        command: &'a [String],
+        limit: Duration,
+    ) -> Pending<'a, ExecOutput> {
         Box::pin(exec::run(self, id, command, limit))
     }
 

@@ -5,8 +5,8 @@ use crate::model::{Error, ErrorClass};
 use bytes::Bytes;
 use containerd_client::services::v1::content_client::ContentClient;
 use containerd_client::services::v1::{
-    AbortRequest, Info, InfoRequest, ReadContentRequest, UpdateRequest, WriteAction, WriteContentRequest,
-    WriteContentResponse,
+    AbortRequest, Info, InfoRequest, ReadContentRequest, UpdateRequest, WriteAction,
+    WriteContentRequest, WriteContentResponse,
 };
 use containerd_client::tonic::transport::Channel;
 use containerd_client::tonic::{Code, Status, Streaming};
@@ -74,26 +74,58 @@ impl Content {
 
     /// True if the blob is there, whole.
     pub(crate) async fn has(&self, digest: &str) -> Result<bool, Error> {
-        match self.client().info(request(InfoRequest { digest: digest.to_owned() })).await {
+        match self
+            .client()
+            .info(request(InfoRequest {
+                digest: digest.to_owned(),
+            }))
+            .await
+        {
             Ok(_) => Ok(true),
             Err(status) if status.code() == Code::NotFound => Ok(false),
-            Err(status) => Err(failed(ErrorClass::ImagePull, format!("look for {digest}"))(status)),
+            Err(status) => Err(failed(ErrorClass::ImagePull, format!("look for {digest}"))(
+                status,
+            )),
         }
     }
 
     /// Reads a document; larger ones are refused.
     pub(crate) async fn read(&self, digest: &str) -> Result<Vec<u8>, Error> {
         let doing = || format!("read {digest} from containerd");
-        let info = self.client().info(request(InfoRequest { digest: digest.to_owned() })).await;
-        let size = info.map_err(failed(ErrorClass::ImagePull, doing()))?.into_inner().info.map_or(0, |info| info.size);
+        let info = self
+            .client()
+            .info(request(InfoRequest {
+                digest: digest.to_owned(),
+            }))
+            .await;
+        let size = info
+            .map_err(failed(ErrorClass::ImagePull, doing()))?
+            .into_inner()
+            .info
+            .map_or(0, |info| info.size);
         if size > MAX_DOCUMENT {
-            return Err(Error::new(ErrorClass::ImagePull, format!("{digest} has {size} bytes; 4 MiB are allowed")));
+            return Err(Error::new(
+                ErrorClass::ImagePull,
+                format!("{digest} has {size} bytes; 4 MiB are allowed"),
+            ));
         }
-        let read = ReadContentRequest { digest: digest.to_owned(), offset: 0, size };
-        let mut stream =
-            self.client().read(request(read)).await.map_err(failed(ErrorClass::ImagePull, doing()))?.into_inner();
+        let read = ReadContentRequest {
+            digest: digest.to_owned(),
+            offset: 0,
+            size,
+        };
+        let mut stream = self
+            .client()
+            .read(request(read))
+            .await
+            .map_err(failed(ErrorClass::ImagePull, doing()))?
+            .into_inner();
         let mut all = Vec::new();
-        while let Some(part) = stream.message().await.map_err(failed(ErrorClass::ImagePull, doing()))? {
+        while let Some(part) = stream
+            .message()
+            .await
+            .map_err(failed(ErrorClass::ImagePull, doing()))?
+        {
             all.extend_from_slice(&part.data);
         }
         Ok(all)
@@ -109,7 +141,9 @@ impl Content {
         let doing = || format!("store {}", descriptor.digest);
         // Each pull has a transfer of its own, so that a slow registry holds up nobody else who wants the same blob.
         let reference = format!("{lease}-{}", descriptor.digest);
-        let result = self.transfer(descriptor, reference.clone(), source, lease).await;
+        let result = self
+            .transfer(descriptor, reference.clone(), source, lease)
+            .await;
         if result.is_err() {
             // What came in is worth nothing; without this it would go with its lease.
             let abort = AbortRequest { r#ref: reference };
@@ -120,7 +154,10 @@ impl Content {
             Err(Failure::Store(status)) if status.code() == Code::AlreadyExists => Ok(()),
             // The transfer of an agent that was killed holds the blob a moment longer: no sign of a sick containerd.
             Err(Failure::Store(status)) if status.message().contains(" locked for ") => {
-                Err(Error::new(ErrorClass::ImagePull, format!("{}: {}", doing(), status.message())))
+                Err(Error::new(
+                    ErrorClass::ImagePull,
+                    format!("{}: {}", doing(), status.message()),
+                ))
             }
             Err(Failure::Store(status)) => Err(failed(ErrorClass::ImagePull, doing())(status)),
             Err(Failure::Source(error)) => Err(error),
@@ -144,32 +181,62 @@ impl Content {
             labels: HashMap::new(),
         };
         let (sender, receiver) = mpsc::channel(1);
-        let outgoing =
-            stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|item| (item, receiver)) });
+        let outgoing = stream::unfold(receiver, |mut receiver| async {
+            receiver.recv().await.map(|item| (item, receiver))
+        });
         // The first message must be there before containerd answers the call.
         let closed = |_| Failure::Store(Status::aborted("containerd closed the transfer"));
-        sender.send(message(WriteAction::Stat, 0, Vec::new())).await.map_err(closed)?;
-        let mut incoming = self.client().write(leased(outgoing, lease)).await?.into_inner();
+        sender
+            .send(message(WriteAction::Stat, 0, Vec::new()))
+            .await
+            .map_err(closed)?;
+        let mut incoming = self
+            .client()
+            .write(leased(outgoing, lease))
+            .await?
+            .into_inner();
         answer(&mut incoming).await?;
         let mut source = pin!(source);
         let mut offset = 0;
         while let Some(bytes) = source.next().await {
             for piece in bytes.map_err(Failure::Source)?.chunks(PIECE) {
-                sender.send(message(WriteAction::Write, offset, piece.to_vec())).await.map_err(closed)?;
+                sender
+                    .send(message(WriteAction::Write, offset, piece.to_vec()))
+                    .await
+                    .map_err(closed)?;
                 offset = answer(&mut incoming).await?.offset;
             }
         }
-        sender.send(message(WriteAction::Commit, offset, Vec::new())).await.map_err(closed)?;
+        sender
+            .send(message(WriteAction::Commit, offset, Vec::new()))
+            .await
+            .map_err(closed)?;
         answer(&mut incoming).await.map(drop)
     }
 
     /// Adds labels to a blob: references that keep others alive.
-    pub(crate) async fn label(&self, digest: &str, labels: Vec<(String, String)>) -> Result<(), Error> {
-        let paths = labels.iter().map(|(key, _)| format!("labels.{key}")).collect();
-        let info = Info { digest: digest.to_owned(), labels: labels.into_iter().collect(), ..Info::default() };
-        let update = UpdateRequest { info: Some(info), update_mask: Some(FieldMask { paths }) };
+    pub(crate) async fn label(
+        &self,
+        digest: &str,
+        labels: Vec<(String, String)>,
+    ) -> Result<(), Error> {
+        let paths = labels
+            .iter()
+            .map(|(key, _)| format!("labels.{key}"))
+            .collect();
+        let info = Info {
+            digest: digest.to_owned(),
+            labels: labels.into_iter().collect(),
+            ..Info::default()
+        };
+        let update = UpdateRequest {
+            info: Some(info),
+            update_mask: Some(FieldMask { paths }),
+        };
         let result = self.client().update(request(update)).await;
-        result.map(drop).map_err(failed(ErrorClass::ImagePull, format!("label {digest}")))
+        result
+            .map(drop)
+            .map_err(failed(ErrorClass::ImagePull, format!("label {digest}")))
     }
 }
 
@@ -185,6 +252,11 @@ impl From<Status> for Failure {
     }
 }
 
-async fn answer(incoming: &mut Streaming<WriteContentResponse>) -> Result<WriteContentResponse, Failure> {
-    incoming.message().await?.ok_or_else(|| Failure::Store(Status::aborted("containerd ended the transfer")))
+async fn answer(
+    incoming: &mut Streaming<WriteContentResponse>,
+) -> Result<WriteContentResponse, Failure> {
+    incoming
+        .message()
+        .await?
+        .ok_or_else(|| Failure::Store(Status::aborted("containerd ended the transfer")))
 }

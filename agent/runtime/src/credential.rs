@@ -60,10 +60,15 @@ mod tests {
 
     #[test]
     fn nothing_of_a_secret_is_shown() {
-        let credential =
-            Credential::Password { username: "puller".into(), password: Secret::new("hunter2".to_owned()) };
+        let credential = Credential::Password {
+            username: "puller".into(),
+            password: Secret::new("hunter2".to_owned()),
+        };
         let shown = format!("{credential:?} {credential:#?}");
-        assert!(shown.contains("puller") && !shown.contains("hunter2"), "{shown}");
+        assert!(
+            shown.contains("puller") && !shown.contains("hunter2"),
+            "{shown}"
+        );
         let tokens = [Credential::IdentityToken(Secret::new("hunter2".to_owned()))];
         assert!(!format!("{tokens:?}").contains("hunter2"));
     }

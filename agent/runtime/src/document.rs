@@ -44,9 +44,13 @@ struct Shape {
 /// # Errors
 /// A document that is index and manifest at once: two programs would see two images behind one digest (CVE-2021-41190).
 pub(crate) fn manifests(document: &[u8]) -> Result<Option<Vec<Descriptor>>, Error> {
-    let Ok(shape) = serde_json::from_slice::<Shape>(document) else { return Ok(None) };
+    let Ok(shape) = serde_json::from_slice::<Shape>(document) else {
+        return Ok(None);
+    };
     if shape.manifests.is_some() && (shape.layers.is_some() || shape.config.is_some()) {
-        return Err(bad("the document is both an index and a manifest".to_owned()));
+        return Err(bad(
+            "the document is both an index and a manifest".to_owned()
+        ));
     }
     Ok(shape.manifests)
 }
@@ -60,9 +64,16 @@ pub(crate) fn choose(manifests: Vec<Descriptor>) -> Result<Descriptor, Error> {
         Some(_) => Some(1),
         None => Some(2),
     };
-    let fitting = manifests.into_iter().filter_map(|one| Some((rank(&one)?, one)));
+    let fitting = manifests
+        .into_iter()
+        .filter_map(|one| Some((rank(&one)?, one)));
     let found = fitting.min_by_key(|(rank, _)| *rank).map(|(_, one)| one);
-    found.ok_or_else(|| bad(format!("the image has no manifest for linux/{}", architecture())))
+    found.ok_or_else(|| {
+        bad(format!(
+            "the image has no manifest for linux/{}",
+            architecture()
+        ))
+    })
 }
 
 impl Configuration {
@@ -72,9 +83,17 @@ impl Configuration {
         if fits(&self.os, "linux") && fits(&self.architecture, architecture()) {
             return Ok(());
         }
-        let cut = |text: &str| text.chars().filter(|c| !c.is_control()).take(32).collect::<String>();
+        let cut = |text: &str| {
+            text.chars()
+                .filter(|c| !c.is_control())
+                .take(32)
+                .collect::<String>()
+        };
         let (os, of) = (cut(&self.os), cut(&self.architecture));
-        Err(bad(format!("the image is for {os}/{of}, and this machine is linux/{}", architecture())))
+        Err(bad(format!(
+            "the image is for {os}/{of}, and this machine is linux/{}",
+            architecture()
+        )))
     }
 }
 
@@ -97,7 +116,8 @@ mod tests {
     use serde_json::{Value, json};
 
     fn entry(digest: &str, platform: &Value) -> Descriptor {
-        let descriptor = json!({"mediaType": "m", "digest": digest, "size": 1, "platform": platform});
+        let descriptor =
+            json!({"mediaType": "m", "digest": digest, "size": 1, "platform": platform});
         serde_json::from_value(descriptor).unwrap()
     }
 
@@ -105,7 +125,10 @@ mod tests {
     fn an_index_is_known_by_its_manifests_and_is_nothing_else() {
         let index = br#"{"manifests":[{"mediaType":"m","digest":"sha256:0","size":1}]}"#;
         assert_eq!(manifests(index).unwrap().map(|list| list.len()), Some(1));
-        assert_eq!(manifests(br#"{"config":{"digest":"sha256:0","size":1},"layers":[]}"#).unwrap(), None);
+        assert_eq!(
+            manifests(br#"{"config":{"digest":"sha256:0","size":1},"layers":[]}"#).unwrap(),
+            None
+        );
         assert_eq!(manifests(b"{").unwrap(), None);
         assert!(manifests(br#"{"manifests":[],"layers":[]}"#).is_err());
         assert!(manifests(br#"{"manifests":[],"config":{}}"#).is_err());
@@ -115,11 +138,32 @@ mod tests {
     fn the_manifest_for_this_machine_is_chosen_and_the_one_for_all_its_processors_first() {
         let of = |variant: &str| json!({"os": "linux", "architecture": architecture(), "variant": variant});
         let other = entry("other", &json!({"os": "linux", "architecture": "s390x"}));
-        let attestation = entry("attestation", &json!({"os": "unknown", "architecture": "unknown"}));
-        let all = vec![other.clone(), attestation.clone(), entry("v3", &of("v3")), entry("plain", &of(""))];
+        let attestation = entry(
+            "attestation",
+            &json!({"os": "unknown", "architecture": "unknown"}),
+        );
+        let all = vec![
+            other.clone(),
+            attestation.clone(),
+            entry("v3", &of("v3")),
+            entry("plain", &of("")),
+        ];
         assert_eq!(choose(all).unwrap().digest, "plain");
-        assert_eq!(choose(vec![other.clone(), entry("v3", &of("v3"))]).unwrap().digest, "v3");
-        assert_eq!(choose(vec![entry("silent", &Value::Null), entry("plain", &of("v1"))]).unwrap().digest, "plain");
+        assert_eq!(
+            choose(vec![other.clone(), entry("v3", &of("v3"))])
+                .unwrap()
+                .digest,
+            "v3"
+        );
+        assert_eq!(
+            choose(vec![
+                entry("silent", &Value::Null),
+                entry("plain", &of("v1"))
+            ])
+            .unwrap()
+            .digest,
+            "plain"
+        );
         assert!(choose(vec![other, attestation]).is_err());
     }
 
@@ -128,9 +172,18 @@ mod tests {
         let check = |text: &str| serde_json::from_str::<Configuration>(text).unwrap().check();
         assert!(check(r#"{"rootfs":{"diff_ids":[]}}"#).is_ok());
         assert!(
-            check(&json!({"rootfs":{"diff_ids":[]},"os":"linux","architecture":architecture()}).to_string()).is_ok()
+            check(
+                &json!({"rootfs":{"diff_ids":[]},"os":"linux","architecture":architecture()})
+                    .to_string()
+            )
+            .is_ok()
         );
-        let error = check(r#"{"rootfs":{"diff_ids":[]},"os":"linux","architecture":"s390x"}"#).unwrap_err();
-        assert!(error.message.contains("the image is for linux/s390x"), "{}", error.message);
+        let error =
+            check(r#"{"rootfs":{"diff_ids":[]},"os":"linux","architecture":"s390x"}"#).unwrap_err();
+        assert!(
+            error.message.contains("the image is for linux/s390x"),
+            "{}",
+            error.message
+        );
     }
 }

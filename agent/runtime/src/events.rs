@@ -58,8 +58,12 @@ impl Containerd {
 
     async fn listen(&self) -> Result<(), Error> {
         let fail = || failed(ErrorClass::Unavailable, "follow containerd's events");
-        let subscribe = SubscribeRequest { filters: vec![FILTER.to_owned()] };
-        let events = EventsClient::new(self.channel.clone()).subscribe(unlimited(subscribe)).await;
+        let subscribe = SubscribeRequest {
+            filters: vec![FILTER.to_owned()],
+        };
+        let events = EventsClient::new(self.channel.clone())
+            .subscribe(unlimited(subscribe))
+            .await;
         let mut events = events.map_err(fail())?.into_inner();
         while let Some(event) = events.message().await.map_err(fail())? {
             if let Some(id) = self.noted(&event).await {

@@ -5,7 +5,8 @@ use crate::containerd::Containerd;
 use crate::log::{Fifos, read_rest};
 use crate::model::{Error, ErrorClass, ExecOutput};
 use containerd_client::services::v1::{
-    DeleteProcessRequest, ExecProcessRequest, GetContainerRequest, KillRequest, StartRequest, WaitRequest,
+    DeleteProcessRequest, ExecProcessRequest, GetContainerRequest, KillRequest, StartRequest,
+    WaitRequest,
 };
 use containerd_client::tonic::Code;
 use prost_types::Any;
@@ -34,8 +35,14 @@ pub(crate) async fn run(
     let exec_id = format!("exec-{}-{number}", std::process::id());
     let fifos = Fifos::of(&engine.options.fifos, &format!("{id}-{exec_id}"));
     let result = run_with(engine, id, &exec_id, command, &fifos, limit).await;
-    let delete = DeleteProcessRequest { container_id: id.to_owned(), exec_id };
-    let deleted = settled(engine.tasks().delete_process(request(delete)).await, Code::NotFound);
+    let delete = DeleteProcessRequest {
+        container_id: id.to_owned(),
+        exec_id,
+    };
+    let deleted = settled(
+        engine.tasks().delete_process(request(delete)).await,
+        Code::NotFound,
+    );
     fifos.remove();
     if let Err(status) = deleted {
         tracing::debug!(container = id, %status, "command not cleared away");
@@ -51,24 +58,41 @@ async fn run_with(
     fifos: &Fifos,
     limit: Duration,
 ) -> Result<ExecOutput, Error> {
-    let fail = || failed(ErrorClass::NotFound, format!("run a command in container {id}"));
+    let fail = || {
+        failed(
+            ErrorClass::NotFound,
+            format!("run a command in container {id}"),
+        )
+    };
     let local = |error| Error::caused(ErrorClass::Create, "open the command's output", error);
     let process = process(engine, id, command).await?;
     fifos.make().map_err(local)?;
-    let output = OpenOptions::new().read_write(true).open_receiver(&fifos.stdout).map_err(local)?;
+    let output = OpenOptions::new()
+        .read_write(true)
+        .open_receiver(&fifos.stdout)
+        .map_err(local)?;
     let path = fifos.stdout.to_string_lossy().into_owned();
     let exec = ExecProcessRequest {
         container_id: id.to_owned(),
         stdout: path.clone(),
         stderr: path,
-        spec: Some(Any { type_url: PROCESS_TYPE.to_owned(), value: process.to_string().into_bytes() }),
+        spec: Some(Any {
+            type_url: PROCESS_TYPE.to_owned(),
+            value: process.to_string().into_bytes(),
+        }),
         exec_id: exec_id.to_owned(),
         ..ExecProcessRequest::default()
     };
     engine.tasks().exec(request(exec)).await.map_err(fail())?;
-    let start = StartRequest { container_id: id.to_owned(), exec_id: exec_id.to_owned() };
+    let start = StartRequest {
+        container_id: id.to_owned(),
+        exec_id: exec_id.to_owned(),
+    };
     engine.tasks().start(request(start)).await.map_err(fail())?;
-    let wait = WaitRequest { container_id: id.to_owned(), exec_id: exec_id.to_owned() };
+    let wait = WaitRequest {
+        container_id: id.to_owned(),
+        exec_id: exec_id.to_owned(),
+    };
     let mut tasks = engine.tasks();
     let mut text = Vec::new();
     let ended = timeout(limit, async {
@@ -79,9 +103,17 @@ async fn run_with(
         }
     });
     let Ok(ended) = ended.await else {
-        let kill = KillRequest { container_id: id.to_owned(), exec_id: exec_id.to_owned(), signal: 9, all: false };
+        let kill = KillRequest {
+            container_id: id.to_owned(),
+            exec_id: exec_id.to_owned(),
+            signal: 9,
+            all: false,
+        };
         settled(engine.tasks().kill(request(kill)).await, Code::NotFound).map_err(fail())?;
-        return Err(Error::new(ErrorClass::Start, format!("command timed out after {} s", limit.as_secs())));
+        return Err(Error::new(
+            ErrorClass::Start,
+            format!("command timed out after {} s", limit.as_secs()),
+        ));
     };
     let code = i32::try_from(ended.map_err(fail())?.into_inner().exit_status).unwrap_or(255);
     read_rest(output, |piece| keep(piece, &mut text));
@@ -89,17 +121,33 @@ async fn run_with(
 }
 
 fn unreachable_status<T>() -> Result<T, containerd_client::tonic::Status> {
-    Err(containerd_client::tonic::Status::internal("the command's output ended before the command"))
+    Err(containerd_client::tonic::Status::internal(
+        "the command's output ended before the command",
+    ))
 }
 
 /// The container's own process with other arguments.
 async fn process(engine: &Containerd, id: &str, command: &[String]) -> Result<Value, Error> {
     let fail = failed(ErrorClass::NotFound, format!("look at container {id}"));
     let get = GetContainerRequest { id: id.to_owned() };
-    let stored = engine.containers().get(request(get)).await.map_err(fail)?.into_inner().container;
-    let spec = stored.and_then(|stored| stored.spec).map(|spec| spec.value).unwrap_or_default();
-    let mut spec: Value = serde_json::from_slice(&spec)
-        .map_err(|error| Error::caused(ErrorClass::Create, format!("read the specification of {id}"), error))?;
+    let stored = engine
+        .containers()
+        .get(request(get))
+        .await
+        .map_err(fail)?
+        .into_inner()
+        .container;
+    let spec = stored
+        .and_then(|stored| stored.spec)
+        .map(|spec| spec.value)
+        .unwrap_or_default();
+    let mut spec: Value = serde_json::from_slice(&spec).map_err(|error| {
+        Error::caused(
+            ErrorClass::Create,
+            format!("read the specification of {id}"),
+            error,
+        )
+    })?;
     let mut process = spec["process"].take();
     process["args"] = command.into();
     process["terminal"] = false.into();

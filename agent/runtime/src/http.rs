@@ -56,7 +56,11 @@ pub(crate) enum HttpError {
     #[error("HTTP with {host}")]
     Protocol { host: String, source: hyper::Error },
     #[error("{host} answered {status}{code}")]
-    Refused { host: String, status: StatusCode, code: String },
+    Refused {
+        host: String,
+        status: StatusCode,
+        code: String,
+    },
     #[error("{host} redirects more than {MAX_REDIRECTS} times, or to nowhere")]
     Redirects { host: String },
     #[error("{host} leads to plain http at {to}")]
@@ -113,10 +117,14 @@ impl Http {
     /// A client that believes these roots.
     pub(crate) fn new(roots: RootCertStore, named: Arc<Named>) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(rustls::DEFAULT_VERSIONS);
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(rustls::DEFAULT_VERSIONS);
         // ring knows every version of the default list, so that this arm isn't taken.
         let builder = builder.unwrap_or_else(|_| ClientConfig::builder());
-        Self { tls: Arc::new(builder.with_root_certificates(roots).with_no_client_auth()), named }
+        Self {
+            tls: Arc::new(builder.with_root_certificates(roots).with_no_client_auth()),
+            named,
+        }
     }
 
     /// Sends GET and follows redirects; `authorization` goes only to the host of `url`.
@@ -132,15 +140,39 @@ impl Http {
             let here = origin(&at);
             let at_home = here == first;
             let authorization = authorization.filter(|_| at_home);
-            let answer = self.once(&at, &Ask { method: Method::GET, accept, authorization, form: None }).await?;
+            let answer = self
+                .once(
+                    &at,
+                    &Ask {
+                        method: Method::GET,
+                        accept,
+                        authorization,
+                        form: None,
+                    },
+                )
+                .await?;
             if !redirects(answer.status()) {
-                return Ok(Reply { answer, host: here.1, at_home });
+                return Ok(Reply {
+                    answer,
+                    host: here.1,
+                    at_home,
+                });
             }
-            let to = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-            at = to.and_then(|to| joined(&at, to)).ok_or_else(|| HttpError::Redirects { host: here.1.clone() })?;
+            let to = answer
+                .headers()
+                .get(LOCATION)
+                .and_then(|value| value.to_str().ok());
+            at = to
+                .and_then(|to| joined(&at, to))
+                .ok_or_else(|| HttpError::Redirects {
+                    host: here.1.clone(),
+                })?;
             let (scheme, host) = origin(&at);
             if scheme == Scheme::Plain && !self.named.plain.contains(&host) {
-                return Err(HttpError::Plain { host: here.1, to: host });
+                return Err(HttpError::Plain {
+                    host: here.1,
+                    to: host,
+                });
             }
         }
         Err(HttpError::Redirects { host: first.1 })
@@ -149,9 +181,18 @@ impl Http {
     /// Sends a form; a redirect is no answer to one.
     pub(crate) async fn post_form(&self, url: &str, form: &Secret) -> Result<Reply, HttpError> {
         let at = address(url)?;
-        let ask = Ask { method: Method::POST, accept: "application/json", authorization: None, form: Some(form) };
+        let ask = Ask {
+            method: Method::POST,
+            accept: "application/json",
+            authorization: None,
+            form: Some(form),
+        };
         let answer = self.once(&at, &ask).await?;
-        Ok(Reply { answer, host: origin(&at).1, at_home: true })
+        Ok(Reply {
+            answer,
+            host: origin(&at).1,
+            at_home: true,
+        })
     }
 
     /// Whether plain http may be spoken with a host, as the configuration says.
@@ -162,10 +203,17 @@ impl Http {
     async fn once(&self, url: &Uri, ask: &Ask<'_>) -> Result<Response<Incoming>, HttpError> {
         let (_, host) = origin(url);
         let invalid = || HttpError::Address(host.clone());
-        let path = url.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let path = url
+            .path_and_query()
+            .map_or("/", http::uri::PathAndQuery::as_str);
         let authority = url.authority().map_or("", http::uri::Authority::as_str);
-        let request = Request::builder().method(&ask.method).uri(path).header(HOST, authority);
-        let mut request = request.header(ACCEPT, ask.accept).header(USER_AGENT, "pratique");
+        let request = Request::builder()
+            .method(&ask.method)
+            .uri(path)
+            .header(HOST, authority);
+        let mut request = request
+            .header(ACCEPT, ask.accept)
+            .header(USER_AGENT, "pratique");
         if let Some(secret) = ask.authorization {
             let mut value = HeaderValue::from_str(secret.reveal()).map_err(|_invalid| invalid())?;
             value.set_sensitive(true);
@@ -174,40 +222,75 @@ impl Http {
         if ask.form.is_some() {
             request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
         }
-        let body = ask.form.map(|form| Bytes::copy_from_slice(form.reveal().as_bytes())).unwrap_or_default();
-        let request = request.body(Full::new(body)).map_err(|_invalid| invalid())?;
+        let body = ask
+            .form
+            .map(|form| Bytes::copy_from_slice(form.reveal().as_bytes()))
+            .unwrap_or_default();
+        let request = request
+            .body(Full::new(body))
+            .map_err(|_invalid| invalid())?;
         let tcp = self.connect(url, &host).await?;
         if url.scheme_str() != Some("https") {
             return exchange(tcp, request, &host).await;
         }
-        let name = url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let name = url
+            .host()
+            .unwrap_or_default()
+            .trim_matches(['[', ']'])
+            .to_owned();
         let server = ServerName::try_from(name).map_err(|_invalid| invalid())?;
-        let tls = timeout(CONNECT, TlsConnector::from(self.tls.clone()).connect(server, tcp)).await;
+        let tls = timeout(
+            CONNECT,
+            TlsConnector::from(self.tls.clone()).connect(server, tcp),
+        )
+        .await;
         let tls = tls.map_err(|_elapsed| HttpError::Silent { host: host.clone() })?;
-        exchange(tls.map_err(|error| handshake(&host, error))?, request, &host).await
+        exchange(
+            tls.map_err(|error| handshake(&host, error))?,
+            request,
+            &host,
+        )
+        .await
     }
 
     /// Connects to the first of the host's addresses that answers, among those that may be asked.
     async fn connect(&self, url: &Uri, host: &str) -> Result<TcpStream, HttpError> {
-        let fail = |source| HttpError::Connect { host: host.to_owned(), source };
+        let fail = |source| HttpError::Connect {
+            host: host.to_owned(),
+            source,
+        };
         let name = url.host().unwrap_or_default().trim_matches(['[', ']']);
         let found = timeout(CONNECT, lookup_host((name, port(url)))).await;
-        let found = found.map_err(|_elapsed| HttpError::Silent { host: host.to_owned() })?.map_err(fail)?;
+        let found = found
+            .map_err(|_elapsed| HttpError::Silent {
+                host: host.to_owned(),
+            })?
+            .map_err(fail)?;
         let found: Vec<SocketAddr> = found.collect();
         let named = self.named.hosts.contains(host);
         let mut failure = None;
-        for address in found.iter().filter(|address| named || !is_own(address.ip())).take(MAX_ADDRESSES) {
+        for address in found
+            .iter()
+            .filter(|address| named || !is_own(address.ip()))
+            .take(MAX_ADDRESSES)
+        {
             match timeout(CONNECT, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => failure = Some(fail(error)),
-                Err(_elapsed) => failure = Some(HttpError::Silent { host: host.to_owned() }),
+                Err(_elapsed) => {
+                    failure = Some(HttpError::Silent {
+                        host: host.to_owned(),
+                    })
+                }
             }
         }
         let nothing = || {
             if found.is_empty() {
                 fail(io::ErrorKind::NotFound.into())
             } else {
-                HttpError::Own { host: host.to_owned() }
+                HttpError::Own {
+                    host: host.to_owned(),
+                }
             }
         };
         Err(failure.unwrap_or_else(nothing))
@@ -217,12 +300,21 @@ impl Http {
 /// What stood in the way of TLS; the authority that is not known is by far the most frequent.
 fn handshake(host: &str, error: io::Error) -> HttpError {
     let host = host.to_owned();
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+    match error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+    {
         Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
             HttpError::UnknownAuthority { host }
         }
-        Some(other @ rustls::Error::InvalidCertificate(_)) => HttpError::Certificate { host, source: other.clone() },
-        Some(_) | None => HttpError::Connect { host, source: error },
+        Some(other @ rustls::Error::InvalidCertificate(_)) => HttpError::Certificate {
+            host,
+            source: other.clone(),
+        },
+        Some(_) | None => HttpError::Connect {
+            host,
+            source: error,
+        },
     }
 }
 
@@ -232,11 +324,20 @@ async fn exchange(
     request: Request<Full<Bytes>>,
     host: &str,
 ) -> Result<Response<Incoming>, HttpError> {
-    let protocol = |source| HttpError::Protocol { host: host.to_owned(), source };
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(protocol)?;
+    let protocol = |source| HttpError::Protocol {
+        host: host.to_owned(),
+        source,
+    };
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
+        .await
+        .map_err(protocol)?;
     tokio::spawn(connection);
     let answer = timeout(PATIENCE, sender.send_request(request)).await;
-    answer.map_err(|_elapsed| HttpError::Silent { host: host.to_owned() })?.map_err(protocol)
+    answer
+        .map_err(|_elapsed| HttpError::Silent {
+            host: host.to_owned(),
+        })?
+        .map_err(protocol)
 }
 
 impl Reply {
@@ -247,37 +348,71 @@ impl Reply {
         let reading = async {
             let mut all = Vec::new();
             while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|source| HttpError::Protocol { host: host.clone(), source })?;
-                let Ok(data) = frame.into_data() else { continue };
+                let frame = frame.map_err(|source| HttpError::Protocol {
+                    host: host.clone(),
+                    source,
+                })?;
+                let Ok(data) = frame.into_data() else {
+                    continue;
+                };
                 if all.len() + data.len() > limit {
-                    return Err(HttpError::TooLong { host: host.clone(), limit });
+                    return Err(HttpError::TooLong {
+                        host: host.clone(),
+                        limit,
+                    });
                 }
                 all.extend_from_slice(&data);
             }
             Ok(Bytes::from(all))
         };
-        timeout(PATIENCE, reading).await.unwrap_or_else(|_elapsed| Err(HttpError::Silent { host: host.clone() }))
+        timeout(PATIENCE, reading)
+            .await
+            .unwrap_or_else(|_elapsed| Err(HttpError::Silent { host: host.clone() }))
     }
 }
 
 /// An http or https address with a host and no user in it.
 pub(crate) fn address(text: &str) -> Result<Uri, HttpError> {
-    let invalid = || HttpError::Address(text.split('?').next().unwrap_or_default().chars().take(128).collect());
+    let invalid = || {
+        HttpError::Address(
+            text.split('?')
+                .next()
+                .unwrap_or_default()
+                .chars()
+                .take(128)
+                .collect(),
+        )
+    };
     let uri: Uri = text.parse().map_err(|_invalid| invalid())?;
     let known = matches!(uri.scheme_str(), Some("http" | "https"));
-    let plain = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
-    if known && plain { Ok(uri) } else { Err(invalid()) }
+    let plain = uri
+        .authority()
+        .is_some_and(|authority| !authority.as_str().contains('@'));
+    if known && plain {
+        Ok(uri)
+    } else {
+        Err(invalid())
+    }
 }
 
 /// Scheme, and host with its port, in one form for all ways to write them.
 pub(crate) fn origin(uri: &Uri) -> (Scheme, String) {
     let host = uri.host().unwrap_or_default().to_ascii_lowercase();
-    let scheme = if uri.scheme_str() == Some("https") { Scheme::Tls } else { Scheme::Plain };
+    let scheme = if uri.scheme_str() == Some("https") {
+        Scheme::Tls
+    } else {
+        Scheme::Plain
+    };
     (scheme, format!("{host}:{}", port(uri)))
 }
 
 fn port(uri: &Uri) -> u16 {
-    uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 })
+    uri.port_u16()
+        .unwrap_or(if uri.scheme_str() == Some("https") {
+            443
+        } else {
+            80
+        })
 }
 
 fn redirects(status: StatusCode) -> bool {
@@ -304,9 +439,21 @@ mod tests {
     #[test]
     fn redirects_go_on_and_never_down() {
         let base: Uri = "https://registry.example/v2/a".parse().unwrap();
-        assert_eq!(joined(&base, "/v3/b?c").unwrap(), "https://registry.example/v3/b?c");
-        assert_eq!(joined(&base, "https://blobs.example/x").unwrap(), "https://blobs.example/x");
-        for to in ["http://blobs.example/x", "//blobs.example/x", "x", "ftp://blobs.example/x", ""] {
+        assert_eq!(
+            joined(&base, "/v3/b?c").unwrap(),
+            "https://registry.example/v3/b?c"
+        );
+        assert_eq!(
+            joined(&base, "https://blobs.example/x").unwrap(),
+            "https://blobs.example/x"
+        );
+        for to in [
+            "http://blobs.example/x",
+            "//blobs.example/x",
+            "x",
+            "ftp://blobs.example/x",
+            "",
+        ] {
             assert_eq!(joined(&base, to), None, "{to}");
         }
     }
@@ -317,14 +464,25 @@ mod tests {
         assert!(address("registry.example").is_err());
         assert!(address("https://user:pass@registry.example/").is_err());
         assert!(address("http://10.0.2.2:5000").is_ok());
-        assert!(!address("ftp://x/?signature=1").unwrap_err().to_string().contains("signature"));
+        assert!(
+            !address("ftp://x/?signature=1")
+                .unwrap_err()
+                .to_string()
+                .contains("signature")
+        );
     }
 
     #[test]
     fn one_host_has_one_origin() {
         let of = |text: &str| origin(&text.parse().unwrap()).1;
-        assert_eq!(of("https://Registry.example/a"), of("https://registry.example:443/b"));
-        assert_ne!(of("https://registry.example"), of("http://registry.example"));
+        assert_eq!(
+            of("https://Registry.example/a"),
+            of("https://registry.example:443/b")
+        );
+        assert_ne!(
+            of("https://registry.example"),
+            of("http://registry.example")
+        );
         assert_eq!(of("https://[fd00::1]:5000/"), "[fd00::1]:5000");
     }
 }

@@ -20,8 +20,8 @@ use containerd_client::services::v1::snapshots::{
     CommitSnapshotRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, StatSnapshotRequest,
 };
 use containerd_client::services::v1::{
-    ApplyRequest, CreateImageRequest, CreateRequest, DeleteImageRequest, DeleteRequest, GetImageRequest,
-    Image as Stored, ListImagesRequest, UpdateImageRequest,
+    ApplyRequest, CreateImageRequest, CreateRequest, DeleteImageRequest, DeleteRequest,
+    GetImageRequest, Image as Stored, ListImagesRequest, UpdateImageRequest,
 };
 use containerd_client::tonic::transport::Channel;
 use containerd_client::tonic::{Code, Status};
@@ -82,7 +82,15 @@ impl Images {
     pub(crate) fn new(channel: Channel, registries: Registries, state: PathBuf) -> Self {
         let content = Content::new(channel.clone());
         let (incoming, unpacking, leases) = Default::default();
-        Self { channel, content, registries, state, incoming, unpacking, leases }
+        Self {
+            channel,
+            content,
+            registries,
+            state,
+            incoming,
+            unpacking,
+            leases,
+        }
     }
 
     fn client(&self) -> ImagesClient<Channel> {
@@ -95,13 +103,23 @@ impl Images {
 
     /// Reads a reference as the pod wrote it, completed by the configured default registry.
     pub(crate) fn reference(&self, text: &str) -> Result<Reference, Error> {
-        let reference = Reference::parse(text)
-            .map_err(|error| Error::caused(ErrorClass::InvalidImageName, format!("image {text:?}"), error))?;
+        let reference = Reference::parse(text).map_err(|error| {
+            Error::caused(
+                ErrorClass::InvalidImageName,
+                format!("image {text:?}"),
+                error,
+            )
+        })?;
         Ok(reference.complete(self.registries.default_host()))
     }
 
     /// Makes the image ready for who has these keys, by the policy.
-    pub(crate) async fn ensure(&self, text: &str, policy: PullPolicy, keys: &Keyring) -> Result<Image, Error> {
+    pub(crate) async fn ensure(
+        &self,
+        text: &str,
+        policy: PullPolicy,
+        keys: &Keyring,
+    ) -> Result<Image, Error> {
         let reference = self.reference(text)?;
         let never = |what: &str| {
             let message = format!("container image {text:?} {what} with pull policy of Never");
@@ -112,9 +130,9 @@ impl Images {
         }
         match self.find(&reference).await? {
             Some(ready) if self.may_run(&ready, &reference, keys) => Ok(ready.image),
-            Some(_) if policy == PullPolicy::Never => {
-                Err(never("is present, but the pod has no pull secret by which it may be used,"))
-            }
+            Some(_) if policy == PullPolicy::Never => Err(never(
+                "is present, but the pod has no pull secret by which it may be used,",
+            )),
             None if policy == PullPolicy::Never => Err(never("is not present")),
             Some(_) | None => self.pull(&reference, policy, keys).await,
         }
@@ -124,7 +142,12 @@ impl Images {
         access::allows(&ready.labels, &self.registries.holders(reference, keys))
     }
 
-    async fn pull(&self, reference: &Reference, policy: PullPolicy, keys: &Keyring) -> Result<Image, Error> {
+    async fn pull(
+        &self,
+        reference: &Reference,
+        policy: PullPolicy,
+        keys: &Keyring,
+    ) -> Result<Image, Error> {
         let name = reference.to_string();
         let turn = self.turn(&name);
         let _turn = turn.lock().await;
@@ -139,14 +162,26 @@ impl Images {
         if let Some(ready) = self.find(reference).await?
             && ready.image.digest == target.digest
         {
-            self.grant(&name, &target, &ready.labels, fetched.reader()).await?;
+            self.grant(&name, &target, &ready.labels, fetched.reader())
+                .await?;
             return Ok(ready.image);
         }
-        self.bring_in(&name, &target, &fetched, fetched.reader()).await?;
+        self.bring_in(&name, &target, &fetched, fetched.reader())
+            .await?;
         let ready = self.find(reference).await?;
-        let gone = || Error::new(ErrorClass::ImagePull, format!("{reference} was fetched and is gone again"));
-        let ready = ready.filter(|ready| ready.image.digest == target.digest).ok_or_else(gone)?;
-        Ok(Image { pulled: true, ..ready.image })
+        let gone = || {
+            Error::new(
+                ErrorClass::ImagePull,
+                format!("{reference} was fetched and is gone again"),
+            )
+        };
+        let ready = ready
+            .filter(|ready| ready.image.digest == target.digest)
+            .ok_or_else(gone)?;
+        Ok(Image {
+            pulled: true,
+            ..ready.image
+        })
     }
 
     /// The turn of those who want the same reference.
@@ -173,9 +208,13 @@ impl Images {
         let _turn = turn.lock().await;
         match self.find(name).await? {
             Some(ready) if ready.image.digest == target.digest => {
-                self.grant(&text, target, &ready.labels, &Reader::Everyone).await
+                self.grant(&text, target, &ready.labels, &Reader::Everyone)
+                    .await
             }
-            Some(_) | None => self.bring_in(&text, target, source, &Reader::Everyone).await,
+            Some(_) | None => {
+                self.bring_in(&text, target, source, &Reader::Everyone)
+                    .await
+            }
         }
     }
 
@@ -191,13 +230,25 @@ impl Images {
             Ok(()) => self.name(name, target, access::only(reader)).await,
             Err(error) => Err(error),
         };
-        let delete = DeleteRequest { id: lease, sync: false };
+        let delete = DeleteRequest {
+            id: lease,
+            sync: false,
+        };
         // A lease that stays ends by itself.
-        drop(LeasesClient::new(self.channel.clone()).delete(request(delete)).await);
+        drop(
+            LeasesClient::new(self.channel.clone())
+                .delete(request(delete))
+                .await,
+        );
         result
     }
 
-    async fn bring_in_leased(&self, target: &Descriptor, source: &dyn Source, lease: &str) -> Result<(), Error> {
+    async fn bring_in_leased(
+        &self,
+        target: &Descriptor,
+        source: &dyn Source,
+        lease: &str,
+    ) -> Result<(), Error> {
         source.bring(&self.content, target, lease).await?;
         let mut manifest_at = target.clone();
         if let Some(all) = document::manifests(&self.content.read(&target.digest).await?)? {
@@ -208,10 +259,16 @@ impl Images {
         }
         let manifest: Manifest = self.document(&manifest_at.digest, "manifest").await?;
         if manifest.layers.len() > MAX_LAYERS {
-            return Err(bad(format!("the image has {} layers; {MAX_LAYERS} are allowed", manifest.layers.len())));
+            return Err(bad(format!(
+                "the image has {} layers; {MAX_LAYERS} are allowed",
+                manifest.layers.len()
+            )));
         }
         let mut kept = Vec::new();
-        for (index, part) in std::iter::once(&manifest.config).chain(&manifest.layers).enumerate() {
+        for (index, part) in std::iter::once(&manifest.config)
+            .chain(&manifest.layers)
+            .enumerate()
+        {
             if !self.content.has(&part.digest).await? {
                 source.bring(&self.content, part, lease).await?;
             }
@@ -223,11 +280,17 @@ impl Images {
 
     /// Applies each layer over its parent; layers that are there already are not touched.
     async fn unpack(&self, manifest: &Manifest, lease: &str) -> Result<(), Error> {
-        let configuration: Configuration = self.document(&manifest.config.digest, "configuration").await?;
+        let configuration: Configuration = self
+            .document(&manifest.config.digest, "configuration")
+            .await?;
         configuration.check()?;
         let diffs = &configuration.rootfs.diff_ids;
         if diffs.len() != manifest.layers.len() || diffs.is_empty() {
-            return Err(bad(format!("{} layers and {} diff ids", manifest.layers.len(), diffs.len())));
+            return Err(bad(format!(
+                "{} layers and {} diff ids",
+                manifest.layers.len(),
+                diffs.len()
+            )));
         }
         let _turn = self.unpacking.lock().await;
         let mut parent = String::new();
@@ -239,102 +302,213 @@ impl Images {
             parent = name;
         }
         let label = format!("containerd.io/gc.ref.snapshot.{SNAPSHOTTER}");
-        self.content.label(&manifest.config.digest, vec![(label, parent)]).await
+        self.content
+            .label(&manifest.config.digest, vec![(label, parent)])
+            .await
     }
 
-    async fn apply(&self, layer: &Descriptor, diff: &str, parent: &str, name: &str, lease: &str) -> Result<(), Error> {
+    async fn apply(
+        &self,
+        layer: &Descriptor,
+        diff: &str,
+        parent: &str,
+        name: &str,
+        lease: &str,
+    ) -> Result<(), Error> {
         let doing = || format!("unpack layer {}", layer.digest);
         let fail = || failed(ErrorClass::ImagePull, doing());
         let key = format!("pratique-unpack-{name}");
         let text = |text: &str| text.to_owned();
-        let remove = RemoveSnapshotRequest { snapshotter: text(SNAPSHOTTER), key: key.clone() };
-        settled(self.snapshots().remove(request(remove)).await, Code::NotFound).map_err(fail())?;
+        let remove = RemoveSnapshotRequest {
+            snapshotter: text(SNAPSHOTTER),
+            key: key.clone(),
+        };
+        settled(
+            self.snapshots().remove(request(remove)).await,
+            Code::NotFound,
+        )
+        .map_err(fail())?;
         let prepare = PrepareSnapshotRequest {
             snapshotter: text(SNAPSHOTTER),
             key: key.clone(),
             parent: text(parent),
             labels: HashMap::new(),
         };
-        let mounts = self.snapshots().prepare(leased(prepare, lease)).await.map_err(fail())?.into_inner().mounts;
-        let apply = ApplyRequest { diff: Some(layer.wire()), mounts, payloads: HashMap::new(), sync_fs: true };
-        let applied = DiffClient::new(self.channel.clone()).apply(leased(apply, lease)).await.map_err(fail())?;
-        let found = applied.into_inner().applied.map(|applied| applied.digest).unwrap_or_default();
+        let mounts = self
+            .snapshots()
+            .prepare(leased(prepare, lease))
+            .await
+            .map_err(fail())?
+            .into_inner()
+            .mounts;
+        let apply = ApplyRequest {
+            diff: Some(layer.wire()),
+            mounts,
+            payloads: HashMap::new(),
+            sync_fs: true,
+        };
+        let applied = DiffClient::new(self.channel.clone())
+            .apply(leased(apply, lease))
+            .await
+            .map_err(fail())?;
+        let found = applied
+            .into_inner()
+            .applied
+            .map(|applied| applied.digest)
+            .unwrap_or_default();
         if found != diff {
-            return Err(bad(format!("layer {} unpacks to {found}, not to {diff}", layer.digest)));
+            return Err(bad(format!(
+                "layer {} unpacks to {found}, not to {diff}",
+                layer.digest
+            )));
         }
         self.sync().await?;
-        let commit =
-            CommitSnapshotRequest { snapshotter: text(SNAPSHOTTER), name: text(name), key, labels: HashMap::new() };
-        settled(self.snapshots().commit(leased(commit, lease)).await, Code::AlreadyExists).map_err(fail())
+        let commit = CommitSnapshotRequest {
+            snapshotter: text(SNAPSHOTTER),
+            name: text(name),
+            key,
+            labels: HashMap::new(),
+        };
+        settled(
+            self.snapshots().commit(leased(commit, lease)).await,
+            Code::AlreadyExists,
+        )
+        .map_err(fail())
     }
 
     /// A layer whose files are still in memory must not count as unpacked: power may go at any time.
     async fn sync(&self) -> Result<(), Error> {
         let state = self.state.clone();
-        let sync = move || std::fs::File::open(state).and_then(|dir| nix::unistd::syncfs(&dir).map_err(Into::into));
-        let result = tokio::task::spawn_blocking(sync).await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        result.map_err(|error| Error::caused(ErrorClass::ImagePull, format!("sync {}", self.state.display()), error))
+        let sync = move || {
+            std::fs::File::open(state).and_then(|dir| nix::unistd::syncfs(&dir).map_err(Into::into))
+        };
+        let result = tokio::task::spawn_blocking(sync)
+            .await
+            .unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        result.map_err(|error| {
+            Error::caused(
+                ErrorClass::ImagePull,
+                format!("sync {}", self.state.display()),
+                error,
+            )
+        })
     }
 
     async fn has_snapshot(&self, name: &str) -> Result<bool, Error> {
-        let stat = StatSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: name.to_owned() };
+        let stat = StatSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: name.to_owned(),
+        };
         match self.snapshots().stat(request(stat)).await {
             Ok(_) => Ok(true),
             Err(status) if status.code() == Code::NotFound => Ok(false),
-            Err(status) => Err(failed(ErrorClass::ImagePull, format!("look for snapshot {name}"))(status)),
+            Err(status) => Err(failed(
+                ErrorClass::ImagePull,
+                format!("look for snapshot {name}"),
+            )(status)),
         }
     }
 
     async fn lease(&self) -> Result<String, Error> {
         let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(LEASE_HOURS);
-        let labels =
-            HashMap::from([("containerd.io/gc.expire".to_owned(), expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())]);
+        let labels = HashMap::from([(
+            "containerd.io/gc.expire".to_owned(),
+            expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        )]);
         let number = self.leases.fetch_add(1, Ordering::Relaxed);
-        let id = format!("pratique-{}-{number}", jiff::Timestamp::now().as_nanosecond());
-        let create = CreateRequest { id: id.clone(), labels };
-        let made = LeasesClient::new(self.channel.clone()).create(request(create)).await;
+        let id = format!(
+            "pratique-{}-{number}",
+            jiff::Timestamp::now().as_nanosecond()
+        );
+        let create = CreateRequest {
+            id: id.clone(),
+            labels,
+        };
+        let made = LeasesClient::new(self.channel.clone())
+            .create(request(create))
+            .await;
         made.map_err(failed(ErrorClass::ImagePull, "take a lease at containerd"))?;
         Ok(id)
     }
 
     /// Gives an image its name, and says who may run it; what was said of another image of this name is gone.
     async fn name(&self, name: &str, target: &Descriptor, labels: Labels) -> Result<(), Error> {
-        let image = Stored { name: name.to_owned(), target: Some(target.wire()), labels, ..Stored::default() };
-        let create = CreateImageRequest { image: Some(image.clone()), source_date_epoch: None };
+        let image = Stored {
+            name: name.to_owned(),
+            target: Some(target.wire()),
+            labels,
+            ..Stored::default()
+        };
+        let create = CreateImageRequest {
+            image: Some(image.clone()),
+            source_date_epoch: None,
+        };
         match self.client().create(request(create)).await {
-            Err(status) if status.code() == Code::AlreadyExists => self.update(image, &["target", "labels"]).await,
+            Err(status) if status.code() == Code::AlreadyExists => {
+                self.update(image, &["target", "labels"]).await
+            }
             result => result.map(drop),
         }
         .map_err(failed(ErrorClass::ImagePull, format!("name image {name}")))
     }
 
     /// Adds to those who may run an image.
-    async fn grant(&self, name: &str, target: &Descriptor, had: &Labels, reader: &Reader) -> Result<(), Error> {
-        let Some(labels) = access::with(had, reader) else { return Ok(()) };
-        let image = Stored { name: name.to_owned(), target: Some(target.wire()), labels, ..Stored::default() };
+    async fn grant(
+        &self,
+        name: &str,
+        target: &Descriptor,
+        had: &Labels,
+        reader: &Reader,
+    ) -> Result<(), Error> {
+        let Some(labels) = access::with(had, reader) else {
+            return Ok(());
+        };
+        let image = Stored {
+            name: name.to_owned(),
+            target: Some(target.wire()),
+            labels,
+            ..Stored::default()
+        };
         let result = self.update(image, &["labels"]).await;
-        result.map_err(failed(ErrorClass::ImagePull, format!("note who may run image {name}")))
+        result.map_err(failed(
+            ErrorClass::ImagePull,
+            format!("note who may run image {name}"),
+        ))
     }
 
     async fn update(&self, image: Stored, fields: &[&str]) -> Result<(), Status> {
         let paths = fields.iter().map(|field| (*field).to_owned()).collect();
-        let update =
-            UpdateImageRequest { image: Some(image), update_mask: Some(FieldMask { paths }), source_date_epoch: None };
+        let update = UpdateImageRequest {
+            image: Some(image),
+            update_mask: Some(FieldMask { paths }),
+            source_date_epoch: None,
+        };
         self.client().update(request(update)).await.map(drop)
     }
 
     /// The image, if it is there and whole.
     pub(crate) async fn find(&self, reference: &Reference) -> Result<Option<Ready>, Error> {
-        let get = GetImageRequest { name: reference.to_string() };
+        let get = GetImageRequest {
+            name: reference.to_string(),
+        };
         let stored = match self.client().get(request(get)).await {
             Ok(answer) => answer.into_inner().image,
             Err(status) if status.code() == Code::NotFound => None,
-            Err(status) => return Err(failed(ErrorClass::ImagePull, format!("look for image {reference}"))(status)),
+            Err(status) => {
+                return Err(failed(
+                    ErrorClass::ImagePull,
+                    format!("look for image {reference}"),
+                )(status));
+            }
         };
-        let Some((target, labels)) = stored.and_then(|image| Some((image.target?, image.labels))) else {
+        let Some((target, labels)) = stored.and_then(|image| Some((image.target?, image.labels)))
+        else {
             return Ok(None);
         };
-        let loaded = self.load(reference, &target.digest).await.map(|ready| Ready { labels, ..ready });
+        let loaded = self
+            .load(reference, &target.digest)
+            .await
+            .map(|ready| Ready { labels, ..ready });
         match loaded {
             Ok(ready) => Ok(self.has_snapshot(&ready.snapshot).await?.then_some(ready)),
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
@@ -353,9 +527,19 @@ impl Images {
             None => target.to_owned(),
         };
         let manifest: Manifest = self.document(&digest, "manifest").await?;
-        let configuration: Configuration = self.document(&manifest.config.digest, "configuration").await?;
-        let snapshot = configuration.rootfs.diff_ids.iter().fold(String::new(), |parent, diff| chain_id(&parent, diff));
-        let size: i64 = manifest.layers.iter().map(|layer| layer.size).fold(manifest.config.size, i64::saturating_add);
+        let configuration: Configuration = self
+            .document(&manifest.config.digest, "configuration")
+            .await?;
+        let snapshot = configuration
+            .rootfs
+            .diff_ids
+            .iter()
+            .fold(String::new(), |parent, diff| chain_id(&parent, diff));
+        let size: i64 = manifest
+            .layers
+            .iter()
+            .map(|layer| layer.size)
+            .fold(manifest.config.size, i64::saturating_add);
         let image = Image {
             name: reference.to_string(),
             digest: target.to_owned(),
@@ -364,33 +548,73 @@ impl Images {
         };
         let image_id = format!("{}@{target}", reference.repository());
         let defaults = configuration.config.unwrap_or_default();
-        Ok(Ready { image, image_id, snapshot, defaults, labels: Labels::new() })
+        Ok(Ready {
+            image,
+            image_id,
+            snapshot,
+            defaults,
+            labels: Labels::new(),
+        })
     }
 
-    async fn document<T: serde::de::DeserializeOwned>(&self, digest: &str, what: &str) -> Result<T, Error> {
+    async fn document<T: serde::de::DeserializeOwned>(
+        &self,
+        digest: &str,
+        what: &str,
+    ) -> Result<T, Error> {
         let bytes = self.content.read(digest).await?;
-        serde_json::from_slice(&bytes)
-            .map_err(|error| Error::caused(ErrorClass::ImagePull, format!("read image {what} {digest}"), error))
+        serde_json::from_slice(&bytes).map_err(|error| {
+            Error::caused(
+                ErrorClass::ImagePull,
+                format!("read image {what} {digest}"),
+                error,
+            )
+        })
     }
 
     /// Every named image; those that aren't whole have size 0.
     pub(crate) async fn list(&self) -> Result<Vec<Image>, Error> {
-        let list = self.client().list(unlimited(ListImagesRequest { filters: Vec::new() })).await;
-        let stored = list.map_err(failed(ErrorClass::ImagePull, "list images"))?.into_inner().images;
+        let list = self
+            .client()
+            .list(unlimited(ListImagesRequest {
+                filters: Vec::new(),
+            }))
+            .await;
+        let stored = list
+            .map_err(failed(ErrorClass::ImagePull, "list images"))?
+            .into_inner()
+            .images;
         let mut all = Vec::with_capacity(stored.len());
         for image in stored {
-            let Ok(reference) = Reference::parse(&image.name) else { continue };
+            let Ok(reference) = Reference::parse(&image.name) else {
+                continue;
+            };
             let digest = image.target.map(|target| target.digest).unwrap_or_default();
-            let size = self.load(&reference, &digest).await.map_or(0, |ready| ready.image.size);
-            all.push(Image { name: image.name, digest, size, pulled: false });
+            let size = self
+                .load(&reference, &digest)
+                .await
+                .map_or(0, |ready| ready.image.size);
+            all.push(Image {
+                name: image.name,
+                digest,
+                size,
+                pulled: false,
+            });
         }
         Ok(all)
     }
 
     pub(crate) async fn remove(&self, name: &str) -> Result<(), Error> {
-        let delete = DeleteImageRequest { name: name.to_owned(), sync: false, target: None };
+        let delete = DeleteImageRequest {
+            name: name.to_owned(),
+            sync: false,
+            target: None,
+        };
         let result: Result<_, Status> = self.client().delete(request(delete)).await;
-        settled(result, Code::NotFound).map_err(failed(ErrorClass::ImagePull, format!("remove image {name}")))
+        settled(result, Code::NotFound).map_err(failed(
+            ErrorClass::ImagePull,
+            format!("remove image {name}"),
+        ))
     }
 }
 
@@ -407,7 +631,10 @@ fn chain_id(parent: &str, diff: &str) -> String {
     if parent.is_empty() {
         return diff.to_owned();
     }
-    format!("sha256:{}", hex::encode(Sha256::digest(format!("{parent} {diff}"))))
+    format!(
+        "sha256:{}",
+        hex::encode(Sha256::digest(format!("{parent} {diff}")))
+    )
 }
 
 #[cfg(test)]
@@ -418,6 +645,9 @@ mod tests {
     fn the_first_layers_chain_is_its_diff() {
         assert_eq!(chain_id("", "sha256:aa"), "sha256:aa");
         let expected = hex::encode(Sha256::digest("sha256:aa sha256:bb"));
-        assert_eq!(chain_id("sha256:aa", "sha256:bb"), format!("sha256:{expected}"));
+        assert_eq!(
+            chain_id("sha256:aa", "sha256:bb"),
+            format!("sha256:{expected}")
+        );
     }
 }

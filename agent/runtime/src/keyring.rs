@@ -97,13 +97,19 @@ pub(crate) struct Entry {
 
 impl Keyring {
     /// No keys.
-    pub const NONE: &'static Self = &Self { entries: Vec::new() };
+    pub const NONE: &'static Self = &Self {
+        entries: Vec::new(),
+    };
 
     /// Adds the credentials of a Secret of type `kubernetes.io/dockerconfigjson`.
     ///
     /// # Errors
     /// Bytes that are no such document, or an entry whose credential can't be read; then none of it is added.
-    pub fn add_docker_config_json(&mut self, from: &PullSecret, document: &[u8]) -> Result<(), KeyringError> {
+    pub fn add_docker_config_json(
+        &mut self,
+        from: &PullSecret,
+        document: &[u8],
+    ) -> Result<(), KeyringError> {
         let config: DockerConfig = read(document)?;
         self.add(from, config.auths)
     }
@@ -112,23 +118,45 @@ impl Keyring {
     ///
     /// # Errors
     /// As for [`Keyring::add_docker_config_json`].
-    pub fn add_docker_cfg(&mut self, from: &PullSecret, document: &[u8]) -> Result<(), KeyringError> {
+    pub fn add_docker_cfg(
+        &mut self,
+        from: &PullSecret,
+        document: &[u8],
+    ) -> Result<(), KeyringError> {
         self.add(from, read(document)?)
     }
 
-    fn add(&mut self, from: &PullSecret, all: BTreeMap<String, RawEntry>) -> Result<(), KeyringError> {
+    fn add(
+        &mut self,
+        from: &PullSecret,
+        all: BTreeMap<String, RawEntry>,
+    ) -> Result<(), KeyringError> {
         if all.len() > MAX_ENTRIES {
             return Err(KeyringError::TooLarge);
         }
         let from = Arc::new(from.clone());
         let mut added = Vec::with_capacity(all.len());
         for (location, raw) in all {
-            let shown = || location.chars().filter(|c| !c.is_control()).take(80).collect();
-            let credential = credential(raw).map_err(|fault| KeyringError::Entry { location: shown(), fault })?;
+            let shown = || {
+                location
+                    .chars()
+                    .filter(|c| !c.is_control())
+                    .take(80)
+                    .collect()
+            };
+            let credential = credential(raw).map_err(|fault| KeyringError::Entry {
+                location: shown(),
+                fault,
+            })?;
             let (host, path) = place(&location);
             // An entry without a credential names a helper program, which there is none of here.
             if let Some(credential) = credential.filter(|_| !host.is_empty()) {
-                added.push(Entry { host, path, credential, from: from.clone() });
+                added.push(Entry {
+                    host,
+                    path,
+                    credential,
+                    from: from.clone(),
+                });
             }
         }
         self.entries.extend(added);
@@ -161,19 +189,31 @@ fn read<T: serde::de::DeserializeOwned>(document: &[u8]) -> Result<T, KeyringErr
 
 /// Host and path of an entry's location: no scheme, and no `/v1` or `/v2`, which mean the whole registry.
 fn place(location: &str) -> (String, String) {
-    let plain = location.strip_prefix("https://").or_else(|| location.strip_prefix("http://")).unwrap_or(location);
+    let plain = location
+        .strip_prefix("https://")
+        .or_else(|| location.strip_prefix("http://"))
+        .unwrap_or(location);
     let (host, path) = plain.split_once('/').unwrap_or((plain, ""));
     let path = ["v1", "v2"]
         .iter()
-        .find_map(|version| path.strip_prefix(version).filter(|rest| rest.is_empty() || rest.starts_with('/')))
+        .find_map(|version| {
+            path.strip_prefix(version)
+                .filter(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
         .unwrap_or(path);
     let host = host.to_ascii_lowercase();
-    (canonical_host(&host).to_owned(), path.trim_matches('/').to_owned())
+    (
+        canonical_host(&host).to_owned(),
+        path.trim_matches('/').to_owned(),
+    )
 }
 
 fn credential(raw: RawEntry) -> Result<Option<Credential>, &'static str> {
-    let given =
-        |hidden: Option<Hidden>| hidden.map(|Hidden(secret)| secret).filter(|secret| !secret.reveal().is_empty());
+    let given = |hidden: Option<Hidden>| {
+        hidden
+            .map(|Hidden(secret)| secret)
+            .filter(|secret| !secret.reveal().is_empty())
+    };
     if let Some(token) = given(raw.identitytoken) {
         return Ok(Some(Credential::IdentityToken(token)));
     }
@@ -182,9 +222,14 @@ fn credential(raw: RawEntry) -> Result<Option<Credential>, &'static str> {
     }
     let pair = match given(raw.auth) {
         Some(auth) => Some(decoded(&auth)?),
-        None => raw.username.filter(|name| !name.is_empty()).zip(given(raw.password)),
+        None => raw
+            .username
+            .filter(|name| !name.is_empty())
+            .zip(given(raw.password)),
     };
-    let Some((username, password)) = pair else { return Ok(None) };
+    let Some((username, password)) = pair else {
+        return Ok(None);
+    };
     if username.contains(|c: char| c == ':' || c.is_control()) {
         return Err("its user name has a colon or a control character");
     }
@@ -197,11 +242,24 @@ fn credential(raw: RawEntry) -> Result<Option<Credential>, &'static str> {
 /// `auth`: the base64 of name, colon and password, with or without padding.
 fn decoded(auth: &Secret) -> Result<(String, Secret), &'static str> {
     let text = auth.reveal().trim();
-    let engine = if text.ends_with('=') { &STANDARD } else { &STANDARD_NO_PAD };
-    let bytes = Zeroizing::new(engine.decode(text).map_err(|_quotes_secrets| "its auth is not base64")?);
+    let engine = if text.ends_with('=') {
+        &STANDARD
+    } else {
+        &STANDARD_NO_PAD
+    };
+    let bytes = Zeroizing::new(
+        engine
+            .decode(text)
+            .map_err(|_quotes_secrets| "its auth is not base64")?,
+    );
     let text = std::str::from_utf8(&bytes).map_err(|_quotes_secrets| "its auth is not text")?;
-    let (name, password) = text.split_once(':').ok_or("its auth is not the base64 of name:password")?;
-    Ok((name.to_owned(), Secret::new(password.trim_matches('\0').to_owned())))
+    let (name, password) = text
+        .split_once(':')
+        .ok_or("its auth is not the base64 of name:password")?;
+    Ok((
+        name.to_owned(),
+        Secret::new(password.trim_matches('\0').to_owned()),
+    ))
 }
 
 /// Whether a location's host, with its globs, is for this host; both with their ports.
@@ -213,7 +271,10 @@ fn host_fits(pattern: &str, host: &str) -> bool {
     let (host, port) = split_port(host);
     pattern_port == port
         && pattern.split('.').count() == host.split('.').count()
-        && pattern.split('.').zip(host.split('.')).all(|(pattern, label)| glob(pattern.as_bytes(), label.as_bytes()))
+        && pattern
+            .split('.')
+            .zip(host.split('.'))
+            .all(|(pattern, label)| glob(pattern.as_bytes(), label.as_bytes()))
 }
 
 fn split_port(host: &str) -> (&str, Option<&str>) {
@@ -246,7 +307,9 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
             },
         }
     }
-    pattern[at.min(pattern.len())..].iter().all(|byte| *byte == b'*')
+    pattern[at.min(pattern.len())..]
+        .iter()
+        .all(|byte| *byte == b'*')
 }
 
 /// What the pattern's next element says of a byte.
@@ -258,7 +321,13 @@ enum Element {
 }
 
 fn element(pattern: &[u8], byte: u8) -> Element {
-    let fits = |fits: bool, length| if fits { Element::Fits(length) } else { Element::Differs };
+    let fits = |fits: bool, length| {
+        if fits {
+            Element::Fits(length)
+        } else {
+            Element::Differs
+        }
+    };
     match pattern {
         [] => Element::Differs,
         [b'*', ..] => Element::Star,
@@ -300,19 +369,27 @@ mod tests {
     use serde_json::json;
 
     fn secret(name: &str) -> PullSecret {
-        PullSecret { namespace: "team".into(), name: name.into(), uid: format!("uid-{name}") }
+        PullSecret {
+            namespace: "team".into(),
+            name: name.into(),
+            uid: format!("uid-{name}"),
+        }
     }
 
     fn keyring(auths: &serde_json::Value) -> Keyring {
         let mut keyring = Keyring::default();
         let document = json!({"auths": auths}).to_string();
-        keyring.add_docker_config_json(&secret("pull"), document.as_bytes()).unwrap();
+        keyring
+            .add_docker_config_json(&secret("pull"), document.as_bytes())
+            .unwrap();
         keyring
     }
 
     fn users(keyring: &Keyring, host: &str, path: &str) -> Vec<String> {
         let name = |entry: &&Entry| match &entry.credential {
-            Credential::Password { username, password } => format!("{username}/{}", password.reveal()),
+            Credential::Password { username, password } => {
+                format!("{username}/{}", password.reveal())
+            }
             Credential::IdentityToken(token) => format!("identity {}", token.reveal()),
             Credential::RegistryToken(token) => format!("token {}", token.reveal()),
         };
@@ -325,28 +402,54 @@ mod tests {
 
     #[test]
     fn a_credential_is_for_its_host_and_no_other() {
-        for location in
-            ["registry.example", "https://registry.example", "http://registry.example/v1/", "registry.example/v2"]
-        {
-            assert_eq!(users(&one(location), "registry.example", "a/b"), ["u/p"], "{location}");
+        for location in [
+            "registry.example",
+            "https://registry.example",
+            "http://registry.example/v1/",
+            "registry.example/v2",
+        ] {
+            assert_eq!(
+                users(&one(location), "registry.example", "a/b"),
+                ["u/p"],
+                "{location}"
+            );
         }
-        for host in
-            ["registry.example:5000", "evil-registry.example", "registry.example.evil", "example", "registryxexample"]
-        {
-            assert!(users(&one("registry.example"), host, "a/b").is_empty(), "{host}");
+        for host in [
+            "registry.example:5000",
+            "evil-registry.example",
+            "registry.example.evil",
+            "example",
+            "registryxexample",
+        ] {
+            assert!(
+                users(&one("registry.example"), host, "a/b").is_empty(),
+                "{host}"
+            );
         }
-        assert_eq!(users(&one("registry.example:5000"), "registry.example:5000", "a"), ["u/p"]);
-        assert_eq!(users(&one("[fd00::1]:5000"), "[fd00::1]:5000", "a"), ["u/p"]);
+        assert_eq!(
+            users(&one("registry.example:5000"), "registry.example:5000", "a"),
+            ["u/p"]
+        );
+        assert_eq!(
+            users(&one("[fd00::1]:5000"), "[fd00::1]:5000", "a"),
+            ["u/p"]
+        );
     }
 
     #[test]
     fn globs_stand_for_parts_of_one_label() {
         let fits = |pattern: &str, host: &str| !users(&one(pattern), host, "a").is_empty();
         assert!(fits("*.registry.example", "prefix.registry.example"));
-        assert!(fits("sub*.registry.example", "subdomain.registry.example") && fits("*", "localhost"));
-        assert!(fits("*a*b.example", "xaybazb.example") && fits("node-[0-9].example", "node-7.example"));
+        assert!(
+            fits("sub*.registry.example", "subdomain.registry.example") && fits("*", "localhost")
+        );
+        assert!(
+            fits("*a*b.example", "xaybazb.example") && fits("node-[0-9].example", "node-7.example")
+        );
         assert!(fits("?.example:5000", "a.example:5000") && fits("[^a-c]x.example", "dx.example"));
-        assert!(!fits("*.registry.example", "registry.example") && !fits("*.example", "a.b.example"));
+        assert!(
+            !fits("*.registry.example", "registry.example") && !fits("*.example", "a.b.example")
+        );
         assert!(!fits("*.example", "a.example:5000") && !fits("[^a-c]x.example", "bx.example"));
     }
 
@@ -357,14 +460,26 @@ mod tests {
             "registry.example/team": {"username": "team", "password": "2"},
             "registry.example/team/app": {"username": "app", "password": "3"},
         }));
-        assert_eq!(users(&keyring, "registry.example", "team/app"), ["app/3", "team/2", "all/1"]);
+        assert_eq!(
+            users(&keyring, "registry.example", "team/app"),
+            ["app/3", "team/2", "all/1"]
+        );
         assert_eq!(users(&keyring, "registry.example", "other/app"), ["all/1"]);
     }
 
     #[test]
     fn all_names_of_docker_hub_are_one() {
-        for location in ["https://index.docker.io/v1/", "docker.io", "registry-1.docker.io", "index.docker.io"] {
-            assert_eq!(users(&one(location), "docker.io", "library/nginx"), ["u/p"], "{location}");
+        for location in [
+            "https://index.docker.io/v1/",
+            "docker.io",
+            "registry-1.docker.io",
+            "index.docker.io",
+        ] {
+            assert_eq!(
+                users(&one(location), "docker.io", "library/nginx"),
+                ["u/p"],
+                "{location}"
+            );
         }
     }
 
@@ -383,8 +498,11 @@ mod tests {
         assert!(users(&keyring, "f.example", "x").is_empty());
         assert_eq!(users(&keyring, "g.example", "x"), ["u/p"]);
         let mut old = Keyring::default();
-        old.add_docker_cfg(&secret("old"), br#"{"a.example": {"username": "u", "password": "p", "email": "e"}}"#)
-            .unwrap();
+        old.add_docker_cfg(
+            &secret("old"),
+            br#"{"a.example": {"username": "u", "password": "p", "email": "e"}}"#,
+        )
+        .unwrap();
         assert_eq!(users(&old, "a.example", "x"), ["u/p"]);
     }
 
@@ -399,8 +517,13 @@ mod tests {
             "hunter2",
         ] {
             let mut keyring = Keyring::default();
-            let error = keyring.add_docker_config_json(&secret("bad"), document.as_bytes()).unwrap_err();
-            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+            let error = keyring
+                .add_docker_config_json(&secret("bad"), document.as_bytes())
+                .unwrap_err();
+            assert!(
+                !format!("{error} {error:?}").contains("hunter2"),
+                "{error:?}"
+            );
             assert!(keyring.is_empty());
         }
     }

@@ -59,7 +59,10 @@ pub(crate) struct End {
 impl End {
     /// The labels to add when it ended.
     pub(crate) fn labels(&self) -> Vec<(&'static str, String)> {
-        let mut labels = vec![(FINISHED, self.at.to_string()), (EXIT_CODE, self.code.to_string())];
+        let mut labels = vec![
+            (FINISHED, self.at.to_string()),
+            (EXIT_CODE, self.code.to_string()),
+        ];
         if let Some(error) = &self.start_error {
             labels.push((START_ERROR, clip(error, MAX_ERROR)));
         }
@@ -91,8 +94,13 @@ impl Record {
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value))
         .collect();
-        let mut add = |key: &str, value: Option<String>| value.map(|value| labels.insert(key.to_owned(), value));
-        add(BACKOFF, self.backoff.map(|backoff| backoff.as_secs().to_string()));
+        let mut add = |key: &str, value: Option<String>| {
+            value.map(|value| labels.insert(key.to_owned(), value))
+        };
+        add(
+            BACKOFF,
+            self.backoff.map(|backoff| backoff.as_secs().to_string()),
+        );
         add(STARTED, self.started_at.map(|at| at.to_string()));
         add(OOM, self.oom_killed.then(|| "true".to_owned()));
         for (key, value) in self.end.iter().flat_map(End::labels) {
@@ -104,17 +112,32 @@ impl Record {
     /// Reads labels back; `None` for a container that isn't a pod's.
     pub(crate) fn read(labels: &Labels) -> Option<Self> {
         let text = |key: &str| labels.get(key).cloned();
-        let time = |key: &str| labels.get(key).and_then(|text| text.parse::<Timestamp>().ok());
+        let time = |key: &str| {
+            labels
+                .get(key)
+                .and_then(|text| text.parse::<Timestamp>().ok())
+        };
         let kind = match labels.get(KIND)?.as_str() {
             "init" => Kind::Init,
             "main" => Kind::Main,
             _ => return None,
         };
-        let pod = PodRef { namespace: text(POD_NAMESPACE)?, name: text(POD_NAME)?, uid: text(POD_UID)? };
-        let key = ContainerKey { pod, container: text(CONTAINER)?, kind, attempt: text(ATTEMPT)?.parse().ok()? };
+        let pod = PodRef {
+            namespace: text(POD_NAMESPACE)?,
+            name: text(POD_NAME)?,
+            uid: text(POD_UID)?,
+        };
+        let key = ContainerKey {
+            pod,
+            container: text(CONTAINER)?,
+            kind,
+            attempt: text(ATTEMPT)?.parse().ok()?,
+        };
         let end = time(FINISHED).map(|at| End {
             at,
-            code: text(EXIT_CODE).and_then(|code| code.parse().ok()).unwrap_or(255),
+            code: text(EXIT_CODE)
+                .and_then(|code| code.parse().ok())
+                .unwrap_or(255),
             start_error: text(START_ERROR),
         });
         Some(Self {
@@ -122,9 +145,13 @@ impl Record {
             image: text(IMAGE)?,
             image_id: text(IMAGE_ID)?,
             log: text(LOG)?.into(),
-            backoff: text(BACKOFF).and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs),
+            backoff: text(BACKOFF)
+                .and_then(|seconds| seconds.parse().ok())
+                .map(Duration::from_secs),
             boot: text(BOOT)?,
-            stop_signal: text(STOP_SIGNAL).and_then(|signal| signal.parse().ok()).unwrap_or(15),
+            stop_signal: text(STOP_SIGNAL)
+                .and_then(|signal| signal.parse().ok())
+                .unwrap_or(15),
             created_at: time(CREATED)?,
             started_at: time(STARTED),
             end,
@@ -135,7 +162,10 @@ impl Record {
 
 /// The first `limit` bytes of a text, or fewer, cut between characters.
 fn clip(text: &str, limit: usize) -> String {
-    let end = (0..=limit.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    let end = (0..=limit.min(text.len()))
+        .rev()
+        .find(|&end| text.is_char_boundary(end))
+        .unwrap_or(0);
     text[..end].to_owned()
 }
 
@@ -146,9 +176,24 @@ mod tests {
 
     fn record() -> impl Strategy<Value = Record> {
         let time = (0_i64..4_000_000_000).prop_map(|s| Timestamp::from_second(s).unwrap());
-        let end = (time.clone(), any::<i32>(), proptest::option::of("[ -~]{0,40}"))
-            .prop_map(|(at, code, start_error)| End { at, code, start_error });
-        let identity = ("[a-z]{1,8}", "[a-z]{1,8}", "[a-f0-9]{8}", "[a-z]{1,8}", any::<bool>(), any::<u32>());
+        let end = (
+            time.clone(),
+            any::<i32>(),
+            proptest::option::of("[ -~]{0,40}"),
+        )
+            .prop_map(|(at, code, start_error)| End {
+                at,
+                code,
+                start_error,
+            });
+        let identity = (
+            "[a-z]{1,8}",
+            "[a-z]{1,8}",
+            "[a-f0-9]{8}",
+            "[a-z]{1,8}",
+            any::<bool>(),
+            any::<u32>(),
+        );
         (
             identity,
             proptest::option::of(0_u64..300),
@@ -166,10 +211,19 @@ mod tests {
                     end,
                     oom_killed,
                 )| {
-                    let pod = PodRef { namespace, name, uid };
+                    let pod = PodRef {
+                        namespace,
+                        name,
+                        uid,
+                    };
                     let kind = if init { Kind::Init } else { Kind::Main };
                     Record {
-                        key: ContainerKey { pod, container, kind, attempt },
+                        key: ContainerKey {
+                            pod,
+                            container,
+                            kind,
+                            attempt,
+                        },
                         image: "registry.example/app:1".into(),
                         image_id: "registry.example/app@sha256:0".into(),
                         log: "/var/log/pods/a/0.log".into(),
@@ -199,7 +253,15 @@ mod tests {
 
     #[test]
     fn a_long_error_is_cut_between_characters() {
-        let end = End { at: Timestamp::UNIX_EPOCH, code: 128, start_error: Some("é".repeat(4000)) };
-        assert!(end.labels().iter().all(|(key, value)| key.len() + value.len() < 4096));
+        let end = End {
+            at: Timestamp::UNIX_EPOCH,
+            code: 128,
+            start_error: Some("é".repeat(4000)),
+        };
+        assert!(
+            end.labels()
+                .iter()
+                .all(|(key, value)| key.len() + value.len() < 4096)
+        );
     }
 }

@@ -45,9 +45,9 @@ pub use credential::{Credential, Secret};
 pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use log::rotated;
 pub use model::{
-    Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState, Error, ErrorClass,
-    ExecOutput, Image, Kind, Mount, Pending, PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces,
-    container_id,
+    Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState,
+    Error, ErrorClass, ExecOutput, Image, Kind, Mount, Pending, PodRef, PullPolicy, Resources,
+    Runtime, Seccomp, SharedNamespaces, container_id,
 };
 pub use programs::Programs;
 pub use reference::{DOCKER_HUB, Reference, ReferenceError};

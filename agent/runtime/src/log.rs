@@ -49,15 +49,25 @@ impl LogFile {
     fn open(root: &Path, path: &Path) -> io::Result<Self> {
         let outside = || io::Error::other(format!("{} is no log of this machine", path.display()));
         let below = path.strip_prefix(root).map_err(|_not_below| outside())?;
-        let name = below.file_name().and_then(|name| name.to_str()).ok_or_else(outside)?.to_owned();
-        let dir = Beneath::make_root(root)?.make_dirs(below.parent().ok_or_else(outside)?, 0o755)?;
+        let name = below
+            .file_name()
+            .and_then(|name| name.to_str())
+            .ok_or_else(outside)?
+            .to_owned();
+        let dir =
+            Beneath::make_root(root)?.make_dirs(below.parent().ok_or_else(outside)?, 0o755)?;
         Self::open_in(dir, name)
     }
 
     fn open_in(dir: Beneath, name: String) -> io::Result<Self> {
         let file = dir.append(Path::new(&name), 0o640)?;
         let size = file.metadata()?.len();
-        Ok(Self { dir, name, file, size })
+        Ok(Self {
+            dir,
+            name,
+            file,
+            size,
+        })
     }
 
     fn write(&mut self, bytes: &[u8], now: Timestamp) -> io::Result<()> {
@@ -89,7 +99,10 @@ impl LogFile {
 /// If the folder can't be read.
 pub fn rotated(dir: &Beneath, name: &str) -> io::Result<Vec<String>> {
     let prefix = format!("{name}.");
-    let names = dir.names(MAX_NAMES)?.into_iter().filter_map(|name| name.into_string().ok());
+    let names = dir
+        .names(MAX_NAMES)?
+        .into_iter()
+        .filter_map(|name| name.into_string().ok());
     let mut all: Vec<String> = names.filter(|other| other.starts_with(&prefix)).collect();
     all.sort_unstable();
     Ok(all)
@@ -104,7 +117,10 @@ struct Lines {
 
 impl Lines {
     fn new(stream: Stream) -> Self {
-        Self { stream, rest: Vec::new() }
+        Self {
+            stream,
+            rest: Vec::new(),
+        }
     }
 
     /// Takes what came and appends whole lines (or parts that are long enough) in the file's format to `out`.
@@ -137,7 +153,11 @@ impl Lines {
             Stream::Stdout => "stdout",
             Stream::Stderr => "stderr",
         };
-        out.extend_from_slice(now.strftime("%Y-%m-%dT%H:%M:%S.%9fZ ").to_string().as_bytes());
+        out.extend_from_slice(
+            now.strftime("%Y-%m-%dT%H:%M:%S.%9fZ ")
+                .to_string()
+                .as_bytes(),
+        );
         out.extend_from_slice(stream.as_bytes());
         out.extend_from_slice(&[b' ', tag, b' ']);
         out.append(&mut self.rest);
@@ -156,7 +176,10 @@ impl Fifos {
     /// The FIFOs of the container `id` under `dir`; they outlive the agent.
     pub(crate) fn of(dir: &Path, id: &str) -> Self {
         let dir = dir.join(id);
-        Self { stdout: dir.join("stdout"), stderr: dir.join("stderr") }
+        Self {
+            stdout: dir.join("stdout"),
+            stderr: dir.join("stderr"),
+        }
     }
 
     /// Makes them, where they aren't there yet.
@@ -205,7 +228,10 @@ pub(crate) struct Pumps {
 impl Pumps {
     /// Pumps into logs below a folder.
     pub(crate) fn new(logs: PathBuf) -> Self {
-        Self { logs, running: Mutex::default() }
+        Self {
+            logs,
+            running: Mutex::default(),
+        }
     }
 
     /// Begins to read the container's output, unless that is so already.
@@ -226,7 +252,11 @@ impl Pumps {
     /// Reads what is left and ends. Assumption: the container's processes are gone and the shim has copied
     /// all of their output, as it has when its task is deleted.
     pub(crate) async fn finish(&self, id: &str) {
-        let pump = self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        let pump = self
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(id);
         if let Some(Pump { stop, task }) = pump {
             // A pump that is gone already has nothing to stop.
             let _stopped: Result<(), ()> = stop.send(());
@@ -238,8 +268,16 @@ impl Pumps {
 }
 
 /// The task of one pump; ends after `stopped`, with all read that the FIFOs hold.
-async fn pump(stdout: Receiver, stderr: Receiver, mut file: LogFile, mut stopped: oneshot::Receiver<()>) {
-    let mut outputs = [(stdout, Lines::new(Stream::Stdout)), (stderr, Lines::new(Stream::Stderr))];
+async fn pump(
+    stdout: Receiver,
+    stderr: Receiver,
+    mut file: LogFile,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    let mut outputs = [
+        (stdout, Lines::new(Stream::Stdout)),
+        (stderr, Lines::new(Stream::Stderr)),
+    ];
     let mut out = Vec::new();
     loop {
         let [(stdout, _), (stderr, _)] = &outputs;
@@ -271,7 +309,9 @@ async fn pump(stdout: Receiver, stderr: Receiver, mut file: LogFile, mut stopped
 
 /// Reads all that a FIFO holds at this moment, past the readiness that the reactor knows of.
 pub(crate) fn read_rest(receiver: Receiver, mut each: impl FnMut(&[u8])) {
-    let Ok(fd) = receiver.into_nonblocking_fd() else { return };
+    let Ok(fd) = receiver.into_nonblocking_fd() else {
+        return;
+    };
     let mut fifo = File::from(fd);
     let mut chunk = [0; CHUNK];
     while let Ok(count @ 1..) = fifo.read(&mut chunk) {
@@ -307,7 +347,10 @@ mod tests {
         lines.take(b"o\nrest", at(), &mut out);
         lines.flush(at(), &mut out);
         let prefix = "2026-01-02T03:04:05.000000006Z stderr";
-        assert_eq!(String::from_utf8(out).unwrap(), format!("{prefix} F one\n{prefix} F two\n{prefix} P rest\n"));
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            format!("{prefix} F one\n{prefix} F two\n{prefix} P rest\n")
+        );
     }
 
     proptest! {
@@ -337,9 +380,18 @@ mod tests {
         let mut file = LogFile::open(dir.path(), &path).unwrap();
         for second in 0..8 {
             file.size = MAX_FILE;
-            file.write(format!("{second}\n").as_bytes(), Timestamp::from_second(second).unwrap()).unwrap();
+            file.write(
+                format!("{second}\n").as_bytes(),
+                Timestamp::from_second(second).unwrap(),
+            )
+            .unwrap();
         }
-        assert_eq!(rotated(&Beneath::root(dir.path()).unwrap(), "0.log").unwrap().len(), KEPT_FILES);
+        assert_eq!(
+            rotated(&Beneath::root(dir.path()).unwrap(), "0.log")
+                .unwrap()
+                .len(),
+            KEPT_FILES
+        );
         assert_eq!(fs::read_to_string(&path).unwrap(), "7\n");
     }
 
@@ -352,9 +404,15 @@ mod tests {
         std::os::unix::fs::symlink(outside.path(), dir.path().join("pod")).unwrap();
         nix::unistd::mkfifo(&dir.path().join("2.log"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         for name in ["0.log", "2.log", "pod/main/0.log", "../0.log"] {
-            assert!(LogFile::open(dir.path(), &dir.path().join(name)).is_err(), "{name}");
+            assert!(
+                LogFile::open(dir.path(), &dir.path().join(name)).is_err(),
+                "{name}"
+            );
         }
-        assert!(LogFile::open(dir.path(), &victim).is_err(), "not below the folder of logs");
+        assert!(
+            LogFile::open(dir.path(), &victim).is_err(),
+            "not below the folder of logs"
+        );
         assert_eq!(fs::read_to_string(&victim).unwrap(), "1");
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
     }
@@ -367,11 +425,19 @@ mod tests {
         let pumps = Pumps::new(dir.path().to_owned());
         pumps.begin("c", &fifos, &log).unwrap();
         for (path, text) in [(&fifos.stdout, "out\n"), (&fifos.stderr, "err\n")] {
-            File::options().write(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
+            File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .write_all(text.as_bytes())
+                .unwrap();
         }
         pumps.finish("c").await;
         let text = fs::read_to_string(log).unwrap();
-        assert!(text.contains(" stdout F out\n") && text.contains(" stderr F err\n"), "{text}");
+        assert!(
+            text.contains(" stdout F out\n") && text.contains(" stderr F err\n"),
+            "{text}"
+        );
     }
 
     #[tokio::test]
@@ -380,11 +446,19 @@ mod tests {
         let fifos = Fifos::of(dir.path(), "c");
         let log = dir.path().join("0.log");
         fifos.make().unwrap();
-        let mut writer = File::options().read(true).write(true).open(&fifos.stdout).unwrap();
+        let mut writer = File::options()
+            .read(true)
+            .write(true)
+            .open(&fifos.stdout)
+            .unwrap();
         writer.write_all(b"while nobody read\n").unwrap();
         let pumps = Pumps::new(dir.path().to_owned());
         pumps.begin("c", &fifos, &log).unwrap();
         pumps.finish("c").await;
-        assert!(fs::read_to_string(log).unwrap().contains("while nobody read"));
+        assert!(
+            fs::read_to_string(log)
+                .unwrap()
+                .contains("while nobody read")
+        );
     }
 }

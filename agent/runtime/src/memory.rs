@@ -16,20 +16,30 @@ pub(crate) fn ran_out(path: &str) -> bool {
 }
 
 fn counted(root: &Path, path: &str) -> bool {
-    let plain = Path::new(path).components().all(|part| !matches!(part, std::path::Component::ParentDir));
+    let plain = Path::new(path)
+        .components()
+        .all(|part| !matches!(part, std::path::Component::ParentDir));
     let files: [PathBuf; 2] = [
         // Version 2: cgroup-v2.rst, memory.events; of the group and all below it.
-        root.join(path.trim_start_matches('/')).join("memory.events"),
+        root.join(path.trim_start_matches('/'))
+            .join("memory.events"),
         // Version 1: memory.rst, memory.oom_control, counted since Linux 4.13.
-        root.join("memory").join(path.trim_start_matches('/')).join("memory.oom_control"),
+        root.join("memory")
+            .join(path.trim_start_matches('/'))
+            .join("memory.oom_control"),
     ];
-    plain && files.iter().any(|file| std::fs::read_to_string(file).is_ok_and(|text| kills(&text) > 0))
+    plain
+        && files
+            .iter()
+            .any(|file| std::fs::read_to_string(file).is_ok_and(|text| kills(&text) > 0))
 }
 
 /// The value of `oom_kill` among lines of a name and a number.
 fn kills(text: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-    value.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
+    value
+        .and_then(|value| value.trim().parse().ok())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -47,9 +57,15 @@ mod tests {
     #[test]
     fn both_versions_of_control_groups_are_read() {
         let two = "low 0\nhigh 0\nmax 31\noom 1\noom_kill 1\noom_group_kill 0\n";
-        assert!(counted(group("pods/a/memory.events", two).path(), "/pods/a"));
+        assert!(counted(
+            group("pods/a/memory.events", two).path(),
+            "/pods/a"
+        ));
         let one = "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n";
-        assert!(counted(group("memory/pods/a/memory.oom_control", one).path(), "/pods/a"));
+        assert!(counted(
+            group("memory/pods/a/memory.oom_control", one).path(),
+            "/pods/a"
+        ));
     }
 
     #[test]
@@ -58,7 +74,13 @@ mod tests {
         let root = group("pods/a/memory.events", calm);
         assert!(!counted(root.path(), "/pods/a"));
         assert!(!counted(root.path(), "/pods/b"));
-        assert!(!counted(group("memory.events", "oom_kill 9\n").path(), "/pods/.."));
-        assert!(!counted(group("pods/a/memory.events", "oom_kill many\n").path(), "/pods/a"));
+        assert!(!counted(
+            group("memory.events", "oom_kill 9\n").path(),
+            "/pods/.."
+        ));
+        assert!(!counted(
+            group("pods/a/memory.events", "oom_kill many\n").path(),
+            "/pods/a"
+        ));
     }
 }

@@ -295,7 +295,11 @@ pub struct Error {
 impl Error {
     /// An error without a deeper cause.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), source: None }
+        Self {
+            class,
+            message: message.into(),
+            source: None,
+        }
     }
 
     /// An error with its cause.
@@ -304,7 +308,11 @@ impl Error {
         message: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self { class, message: message.into(), source: Some(source.into()) }
+        Self {
+            class,
+            message: message.into(),
+            source: Some(source.into()),
+        }
     }
 
     /// The whole chain in one line, for an event or a waiting message.
@@ -331,7 +339,12 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// Makes sure that the image is on the machine and ready to run, and that who has these keys may run it: an image that
     /// a registry gave only to the holder of a pull secret is given to others when the registry gives it to them, too
     /// (KEP-2535, policy `NeverVerifyPreloadedImages`).
-    fn obtain_image<'a>(&'a self, image: &'a str, policy: PullPolicy, keys: &'a Keyring) -> Pending<'a, Image>;
+    fn obtain_image<'a>(
+        &'a self,
+        image: &'a str,
+        policy: PullPolicy,
+        keys: &'a Keyring,
+    ) -> Pending<'a, Image>;
 
     /// The same for who has no keys.
     fn ensure_image<'a>(&'a self, image: &'a str, policy: PullPolicy) -> Pending<'a, Image> {
@@ -357,7 +370,12 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     fn list<'a>(&'a self, pod_uid: Option<&'a str>) -> Pending<'a, Vec<Container>>;
 
     /// Runs a command in a running container and waits for its end, at most `limit`.
-    fn exec<'a>(&'a self, id: &'a str, command: &'a [String], limit: Duration) -> Pending<'a, ExecOutput>;
+    fn exec<'a>(
+        &'a self,
+        id: &'a str,
+        command: &'a [String],
+        limit: Duration,
+    ) -> Pending<'a, ExecOutput>;
 
     /// Images on the machine.
     fn images(&self) -> Pending<'_, Vec<Image>>;
@@ -388,6 +406,9 @@ mod tests {
     fn an_error_says_its_whole_chain() {
         let inner = std::io::Error::other("connection refused");
         let error = Error::caused(ErrorClass::ImagePull, "pull registry.example/app:1", inner);
-        assert_eq!(error.chain(), "pull registry.example/app:1: connection refused");
+        assert_eq!(
+            error.chain(),
+            "pull registry.example/app:1: connection refused"
+        );
     }
 }

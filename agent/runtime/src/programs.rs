@@ -32,11 +32,22 @@ struct ShimOptions {
 /// The runtime of a container's record: by absolute paths, or as containerd finds it.
 pub(crate) fn runtime(programs: Option<&Programs>) -> Runtime {
     let Some(Programs { shim, runc }) = programs else {
-        return Runtime { name: SHIM.to_owned(), options: None };
+        return Runtime {
+            name: SHIM.to_owned(),
+            options: None,
+        };
     };
-    let options = ShimOptions { binary_name: runc.to_string_lossy().into_owned() };
-    let options = Any { type_url: OPTIONS_TYPE.to_owned(), value: options.encode_to_vec() };
-    Runtime { name: shim.to_string_lossy().into_owned(), options: Some(options) }
+    let options = ShimOptions {
+        binary_name: runc.to_string_lossy().into_owned(),
+    };
+    let options = Any {
+        type_url: OPTIONS_TYPE.to_owned(),
+        value: options.encode_to_vec(),
+    };
+    Runtime {
+        name: shim.to_string_lossy().into_owned(),
+        options: Some(options),
+    }
 }
 
 #[cfg(test)]
@@ -45,7 +56,10 @@ mod tests {
 
     #[test]
     fn paths_are_named_whole_where_they_are_known() {
-        let programs = Programs { shim: "/usr/bin/shim".into(), runc: "/usr/sbin/runc".into() };
+        let programs = Programs {
+            shim: "/usr/bin/shim".into(),
+            runc: "/usr/sbin/runc".into(),
+        };
         let named = runtime(Some(&programs));
         assert_eq!(named.name, "/usr/bin/shim");
         // Field 6, a string of 14 bytes.

@@ -8,11 +8,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Services of clouds outside of the link-local range, which trust whoever reaches them: Alibaba's and Oracle's
 /// metadata, Azure's fabric.
-const SERVICES: [Ipv4Addr; 3] =
-    [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192), Ipv4Addr::new(168, 63, 129, 16)];
+const SERVICES: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(192, 0, 0, 192),
+    Ipv4Addr::new(168, 63, 129, 16),
+];
 /// The same over IPv6: those of EC2 and of Google Compute Engine.
-const SERVICES_V6: [Ipv6Addr; 2] =
-    [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
+const SERVICES_V6: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+];
 
 /// Whether an address means this machine, its link or its cloud's services.
 pub(crate) fn is_own(address: IpAddr) -> bool {
@@ -44,7 +49,8 @@ fn own_v4(address: Ipv4Addr) -> bool {
 /// (RFC 6052, 2.1) or by 6to4 (RFC 3056).
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let segments = address.segments();
-    let v4 = |at: usize| Ipv4Addr::from((u32::from(segments[at]) << 16) | u32::from(segments[at + 1]));
+    let v4 =
+        |at: usize| Ipv4Addr::from((u32::from(segments[at]) << 16) | u32::from(segments[at + 1]));
     match segments {
         [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some(v4(6)),
         [0x2002, ..] => Some(v4(1)),
@@ -83,9 +89,15 @@ mod tests {
         ] {
             assert!(is_own(text.parse().unwrap()), "{text}");
         }
-        for text in
-            ["10.0.0.1", "192.168.1.1", "100.100.100.201", "93.184.215.14", "fd00::1", "2001:db8::1", "::ffff:10.0.0.1"]
-        {
+        for text in [
+            "10.0.0.1",
+            "192.168.1.1",
+            "100.100.100.201",
+            "93.184.215.14",
+            "fd00::1",
+            "2001:db8::1",
+            "::ffff:10.0.0.1",
+        ] {
             assert!(!is_own(text.parse().unwrap()), "{text}");
         }
     }

@@ -37,24 +37,39 @@ pub struct ReferenceError {
 impl Reference {
     /// Reads a reference as written in a pod.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
-        parse(text).map_err(|fault| ReferenceError { text: text.chars().take(128).collect(), fault })
+        parse(text).map_err(|fault| ReferenceError {
+            text: text.chars().take(128).collect(),
+            fault,
+        })
     }
 
     /// The tag or digest by which the registry is asked; the digest wins.
     pub fn selector(&self) -> &str {
-        self.digest.as_deref().or(self.tag.as_deref()).unwrap_or("latest")
+        self.digest
+            .as_deref()
+            .or(self.tag.as_deref())
+            .unwrap_or("latest")
     }
 
     /// `host/path`, without tag or digest.
     pub fn repository(&self) -> String {
-        if self.host.is_empty() { self.path.clone() } else { format!("{}/{}", self.host, self.path) }
+        if self.host.is_empty() {
+            self.path.clone()
+        } else {
+            format!("{}/{}", self.host, self.path)
+        }
     }
 
     /// The reference in full: at `default`, if it names no registry itself; all names of Docker Hub as one, and names of one
     /// word there in `library/`, as other engines have it.
     #[must_use]
     pub fn complete(mut self, default: &str) -> Self {
-        let host = if self.host.is_empty() { default } else { &self.host }.to_ascii_lowercase();
+        let host = if self.host.is_empty() {
+            default
+        } else {
+            &self.host
+        }
+        .to_ascii_lowercase();
         canonical_host(&host).clone_into(&mut self.host);
         if self.host == DOCKER_HUB && !self.path.contains('/') {
             self.path = format!("{LIBRARY}/{}", self.path);
@@ -83,7 +98,11 @@ impl fmt::Display for Reference {
 
 /// One name for all that Docker Hub has.
 pub(crate) fn canonical_host(host: &str) -> &str {
-    if matches!(host, "index.docker.io" | "registry-1.docker.io") { DOCKER_HUB } else { host }
+    if matches!(host, "index.docker.io" | "registry-1.docker.io") {
+        DOCKER_HUB
+    } else {
+        host
+    }
 }
 
 fn parse(text: &str) -> Result<Reference, &'static str> {
@@ -102,14 +121,28 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
         Some((host, path)) if is_host(host) => (host.to_owned(), path.to_owned()),
         Some(_) | None => (String::new(), name.to_owned()),
     };
-    if !host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']')) {
+    if !host
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']'))
+    {
         return Err("the registry's name has a character that host names don't have");
     }
     if !path.split('/').all(is_component) {
-        return Err("each part of the path must be lower-case letters, digits and single . _ or - between them");
+        return Err(
+            "each part of the path must be lower-case letters, digits and single . _ or - between them",
+        );
     }
-    let tag = if tag.is_none() && digest.is_none() { Some("latest".to_owned()) } else { tag };
-    Ok(Reference { host, path, tag, digest })
+    let tag = if tag.is_none() && digest.is_none() {
+        Some("latest".to_owned())
+    } else {
+        tag
+    };
+    Ok(Reference {
+        host,
+        path,
+        tag,
+        digest,
+    })
 }
 
 fn is_host(text: &str) -> bool {
@@ -121,7 +154,9 @@ fn is_component(part: &str) -> bool {
     let ends = |b: Option<u8>| b.is_some_and(plain);
     ends(part.bytes().next())
         && ends(part.bytes().next_back())
-        && part.bytes().all(|b| plain(b) || matches!(b, b'.' | b'_' | b'-'))
+        && part
+            .bytes()
+            .all(|b| plain(b) || matches!(b, b'.' | b'_' | b'-'))
         && !part.contains("..")
 }
 
@@ -130,12 +165,18 @@ fn checked_tag(tag: &str) -> Result<String, &'static str> {
     let fits = (1..=128).contains(&tag.len())
         && tag.bytes().next().is_some_and(word)
         && tag.bytes().all(|b| word(b) || matches!(b, b'.' | b'-'));
-    if fits { Ok(tag.to_owned()) } else { Err("a tag is 1 to 128 letters, digits, _ . or -") }
+    if fits {
+        Ok(tag.to_owned())
+    } else {
+        Err("a tag is 1 to 128 letters, digits, _ . or -")
+    }
 }
 
 fn checked_digest(digest: &str) -> Result<String, &'static str> {
     match digest.strip_prefix("sha256:") {
-        Some(hex) if hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) => {
+        Some(hex)
+            if hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) =>
+        {
             Ok(digest.to_owned())
         }
         _ => Err("a digest is sha256: and 64 lower-case hex digits"),
@@ -149,9 +190,14 @@ mod tests {
 
     #[test]
     fn short_names_stay_short_until_a_registry_is_chosen() {
-        assert_eq!(Reference::parse("busybox").unwrap().to_string(), "busybox:latest");
         assert_eq!(
-            Reference::parse("registry.example:5000/a/b").unwrap().to_string(),
+            Reference::parse("busybox").unwrap().to_string(),
+            "busybox:latest"
+        );
+        assert_eq!(
+            Reference::parse("registry.example:5000/a/b")
+                .unwrap()
+                .to_string(),
             "registry.example:5000/a/b:latest"
         );
         assert_eq!(Reference::parse("localhost/a:2").unwrap().host, "localhost");
@@ -159,14 +205,34 @@ mod tests {
 
     #[test]
     fn a_name_without_a_host_is_at_the_default_registry() {
-        let at = |text: &str, default: &str| Reference::parse(text).unwrap().complete(default).to_string();
+        let at = |text: &str, default: &str| {
+            Reference::parse(text)
+                .unwrap()
+                .complete(default)
+                .to_string()
+        };
         assert_eq!(at("nginx", DOCKER_HUB), "docker.io/library/nginx:latest");
         assert_eq!(at("me/app:1", DOCKER_HUB), "docker.io/me/app:1");
-        assert_eq!(at("docker.io/nginx", DOCKER_HUB), "docker.io/library/nginx:latest");
-        assert_eq!(at("index.docker.io/library/nginx:1", DOCKER_HUB), "docker.io/library/nginx:1");
-        assert_eq!(at("nginx", "registry.example"), "registry.example/nginx:latest");
-        assert_eq!(at("docker.io/nginx", "registry.example"), "docker.io/library/nginx:latest");
-        assert_eq!(at("Registry.Example/a:1", DOCKER_HUB), "registry.example/a:1");
+        assert_eq!(
+            at("docker.io/nginx", DOCKER_HUB),
+            "docker.io/library/nginx:latest"
+        );
+        assert_eq!(
+            at("index.docker.io/library/nginx:1", DOCKER_HUB),
+            "docker.io/library/nginx:1"
+        );
+        assert_eq!(
+            at("nginx", "registry.example"),
+            "registry.example/nginx:latest"
+        );
+        assert_eq!(
+            at("docker.io/nginx", "registry.example"),
+            "docker.io/library/nginx:latest"
+        );
+        assert_eq!(
+            at("Registry.Example/a:1", DOCKER_HUB),
+            "registry.example/a:1"
+        );
     }
 
     #[test]
@@ -174,14 +240,27 @@ mod tests {
         let digest = format!("sha256:{}", "0a".repeat(32));
         let reference = Reference::parse(&format!("registry.example/app:1@{digest}")).unwrap();
         assert_eq!(reference.selector(), digest);
-        assert_eq!(Reference::parse(&format!("registry.example/app@{digest}")).unwrap().tag, None);
+        assert_eq!(
+            Reference::parse(&format!("registry.example/app@{digest}"))
+                .unwrap()
+                .tag,
+            None
+        );
     }
 
     #[test]
     fn what_could_leave_its_place_in_a_url_is_refused() {
-        for bad in
-            ["", "a b", "registry.example/../x", "registry.example/a?x=1", "a:", "a@sha256:12", "A/B", "a//b", "a/-b"]
-        {
+        for bad in [
+            "",
+            "a b",
+            "registry.example/../x",
+            "registry.example/a?x=1",
+            "a:",
+            "a@sha256:12",
+            "A/B",
+            "a//b",
+            "a/-b",
+        ] {
             assert!(Reference::parse(bad).is_err(), "{bad:?} must be refused");
         }
     }

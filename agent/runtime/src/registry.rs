@@ -36,7 +36,10 @@ const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Where Docker Hub's images are, and who gives tokens for them.
 const DOCKER_HUB_API: &str = "registry-1.docker.io";
 /// Token services on another host than their registry that everybody may rely on: the registry's owner runs them.
-const TOKEN_HOSTS: [(&str, &str); 2] = [(DOCKER_HUB, "auth.docker.io:443"), ("registry.gitlab.com", "gitlab.com:443")];
+const TOKEN_HOSTS: [(&str, &str); 2] = [
+    (DOCKER_HUB, "auth.docker.io:443"),
+    ("registry.gitlab.com", "gitlab.com:443"),
+];
 
 /// How one registry is reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,12 +90,22 @@ pub(crate) enum Reader {
 impl Registries {
     /// Registries with their mirrors. `default_host` is meant by references that name no registry; `roots` count for all,
     /// beside those of the image.
-    pub fn new(list: Vec<Registry>, default_host: &str, roots: Vec<CertificateDer<'static>>) -> Self {
+    pub fn new(
+        list: Vec<Registry>,
+        default_host: &str,
+        roots: Vec<CertificateDer<'static>>,
+    ) -> Self {
         let system = std::fs::read(SYSTEM_ROOTS).unwrap_or_default();
         let mut common = RootCertStore::empty();
-        common.add_parsable_certificates(CertificateDer::pem_slice_iter(&system).filter_map(Result::ok).chain(roots));
+        common.add_parsable_certificates(
+            CertificateDer::pem_slice_iter(&system)
+                .filter_map(Result::ok)
+                .chain(roots),
+        );
         if common.is_empty() {
-            tracing::warn!("no roots of TLS: only registries whose `ca` is configured, or without TLS, can be asked");
+            tracing::warn!(
+                "no roots of TLS: only registries whose `ca` is configured, or without TLS, can be asked"
+            );
         }
         let named = Arc::new(named(&list));
         let client = |registry: &Registry| {
@@ -100,9 +113,16 @@ impl Registries {
             roots.add_parsable_certificates(registry.roots.iter().cloned());
             Http::new(roots, named.clone())
         };
-        let list = list.into_iter().map(|registry| (client(&registry), registry)).map(|(http, one)| (one, http));
+        let list = list
+            .into_iter()
+            .map(|registry| (client(&registry), registry))
+            .map(|(http, one)| (one, http));
         let list = list.collect();
-        Self { list, default_host: default_host.to_owned(), other: Http::new(common, named) }
+        Self {
+            list,
+            default_host: default_host.to_owned(),
+            other: Http::new(common, named),
+        }
     }
 
     pub(crate) fn default_host(&self) -> &str {
@@ -110,39 +130,76 @@ impl Registries {
     }
 
     fn of(&self, host: &str) -> Option<&(Registry, Http)> {
-        self.list.iter().find(|(registry, _)| canonical_host(&registry.host) == host)
+        self.list
+            .iter()
+            .find(|(registry, _)| canonical_host(&registry.host) == host)
     }
 
     /// Where an image may be had, in order: mirrors, then the registry itself.
     fn places(&self, host: &str) -> Vec<Place> {
         let registry = self.of(host).map(|(registry, _)| registry);
-        let mirrors = registry.into_iter().flat_map(|registry| &registry.mirrors).map(|mirror| {
-            let base = mirror.trim_end_matches('/').to_owned();
-            let host = base.split_once("://").map_or(base.as_str(), |(_, host)| host).to_owned();
-            Place { base, host }
-        });
-        let api = if host == DOCKER_HUB { DOCKER_HUB_API } else { host };
-        let scheme = if registry.is_some_and(speaks_plain) { "http" } else { "https" };
-        let own = Place { base: format!("{scheme}://{api}"), host: host.to_owned() };
+        let mirrors = registry
+            .into_iter()
+            .flat_map(|registry| &registry.mirrors)
+            .map(|mirror| {
+                let base = mirror.trim_end_matches('/').to_owned();
+                let host = base
+                    .split_once("://")
+                    .map_or(base.as_str(), |(_, host)| host)
+                    .to_owned();
+                Place { base, host }
+            });
+        let api = if host == DOCKER_HUB {
+            DOCKER_HUB_API
+        } else {
+            host
+        };
+        let scheme = if registry.is_some_and(speaks_plain) {
+            "http"
+        } else {
+            "https"
+        };
+        let own = Place {
+            base: format!("{scheme}://{api}"),
+            host: host.to_owned(),
+        };
         let own = (!registry.is_some_and(|registry| registry.mirrors_only)).then_some(own);
         mirrors.chain(own).collect()
     }
 
     /// The pull secrets among a pod's that are for an image, wherever it may be had.
-    pub(crate) fn holders<'k>(&self, reference: &Reference, keys: &'k Keyring) -> Vec<&'k PullSecret> {
+    pub(crate) fn holders<'k>(
+        &self,
+        reference: &Reference,
+        keys: &'k Keyring,
+    ) -> Vec<&'k PullSecret> {
         let places = self.places(&reference.host);
-        let entries = places.iter().flat_map(|place| keys.matching(&place.host, &reference.path));
+        let entries = places
+            .iter()
+            .flat_map(|place| keys.matching(&place.host, &reference.path));
         entries.map(|entry| &*entry.from).collect()
     }
 
     /// What may be tried at a place, in order: the pod's credentials, then the machine's own, and none only where there are
     /// neither.
-    fn tries(&self, place: &Place, reference: &Reference, keys: &Keyring) -> Vec<(Option<Credential>, Reader)> {
+    fn tries(
+        &self,
+        place: &Place,
+        reference: &Reference,
+        keys: &Keyring,
+    ) -> Vec<(Option<Credential>, Reader)> {
         let of_pod = keys.matching(&place.host, &reference.path).into_iter();
         let mut tries: Vec<_> = of_pod
-            .map(|entry| (Some(entry.credential.clone()), Reader::Holder(PullSecret::clone(&entry.from))))
+            .map(|entry| {
+                (
+                    Some(entry.credential.clone()),
+                    Reader::Holder(PullSecret::clone(&entry.from)),
+                )
+            })
             .collect();
-        let own = self.of(canonical_host(&place.host)).and_then(|(registry, _)| registry.credential.clone());
+        let own = self
+            .of(canonical_host(&place.host))
+            .and_then(|(registry, _)| registry.credential.clone());
         tries.extend(own.map(|credential| (Some(credential), Reader::Everyone)));
         if tries.is_empty() {
             tries.push((None, Reader::Everyone));
@@ -151,7 +208,11 @@ impl Registries {
     }
 
     /// Asks for the image's manifest, at each place by each credential until one has it.
-    pub(crate) async fn resolve(&self, reference: &Reference, keys: &Keyring) -> Result<Fetched, Error> {
+    pub(crate) async fn resolve(
+        &self,
+        reference: &Reference,
+        keys: &Keyring,
+    ) -> Result<Fetched, Error> {
         let mut failures = Vec::new();
         for place in self.places(&reference.host) {
             for (credential, reader) in self.tries(&place, reference, keys) {
@@ -159,7 +220,9 @@ impl Registries {
                     Ok(fetched) => return Ok(fetched),
                     Err(error) => {
                         let denied = is_denied(&error);
-                        failures.push(Error::caused(ErrorClass::ImagePull, place.base.clone(), error).chain());
+                        failures.push(
+                            Error::caused(ErrorClass::ImagePull, place.base.clone(), error).chain(),
+                        );
                         denied
                     }
                 };
@@ -168,7 +231,10 @@ impl Registries {
                 }
             }
         }
-        Err(Error::new(ErrorClass::ImagePull, format!("failed to pull image {reference}: {}", failures.join("; "))))
+        Err(Error::new(
+            ErrorClass::ImagePull,
+            format!("failed to pull image {reference}: {}", failures.join("; ")),
+        ))
     }
 
     async fn resolve_at(
@@ -179,19 +245,55 @@ impl Registries {
         reader: Reader,
     ) -> Result<Fetched, PullFault> {
         let (http, token_hosts) = self.client(&reference.host, place);
-        let session = Session::new(http, place.base.clone(), reference.path.clone(), credential, token_hosts);
+        let session = Session::new(
+            http,
+            place.base.clone(),
+            reference.path.clone(),
+            credential,
+            token_hosts,
+        );
         let path = format!("manifests/{}", reference.selector());
         let reply = session.get(&path, MANIFESTS).await?;
-        let media_type = reply.answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
-        let bytes = reply.collect(usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX)).await?;
+        let media_type = reply
+            .answer
+            .headers()
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok());
+        let media_type = media_type
+            .unwrap_or_default()
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
+        let bytes = reply
+            .collect(usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX))
+            .await?;
         let digest = format!("sha256:{}", hex::encode(Sha256::digest(&bytes)));
-        if let Some(wanted) = reference.digest.as_deref().filter(|wanted| *wanted != digest) {
-            return Err(PullFault::Digest { wanted: wanted.to_owned(), found: digest });
+        if let Some(wanted) = reference
+            .digest
+            .as_deref()
+            .filter(|wanted| *wanted != digest)
+        {
+            return Err(PullFault::Digest {
+                wanted: wanted.to_owned(),
+                found: digest,
+            });
         }
         let size = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
-        let descriptor = Descriptor { media_type, digest, size, platform: None, annotations: HashMap::new() };
-        Ok(Fetched { session, descriptor, bytes, reader })
+        let descriptor = Descriptor {
+            media_type,
+            digest,
+            size,
+            platform: None,
+            annotations: HashMap::new(),
+        };
+        Ok(Fetched {
+            session,
+            descriptor,
+            bytes,
+            reader,
+        })
     }
 
     /// The client for a place where an image of `registry` may be, and the hosts to which credentials may go there: those
@@ -199,23 +301,43 @@ impl Registries {
     fn client(&self, registry: &str, place: &Place) -> (Http, Vec<String>) {
         let host = canonical_host(&place.host);
         let own = self.of(host);
-        let http = self.of(registry).or(own).map_or(&self.other, |(_, http)| http).clone();
-        let known = TOKEN_HOSTS.iter().filter(|(registry, _)| *registry == host).map(|(_, at)| (*at).to_owned());
-        let said = own.into_iter().flat_map(|(registry, _)| registry.token_hosts.clone());
+        let http = self
+            .of(registry)
+            .or(own)
+            .map_or(&self.other, |(_, http)| http)
+            .clone();
+        let known = TOKEN_HOSTS
+            .iter()
+            .filter(|(registry, _)| *registry == host)
+            .map(|(_, at)| (*at).to_owned());
+        let said = own
+            .into_iter()
+            .flat_map(|(registry, _)| registry.token_hosts.clone());
         (http, known.chain(said).collect())
     }
 }
 
 /// Whether the registry itself is asked without TLS: only where no mirror is what `insecure` means.
 fn speaks_plain(registry: &Registry) -> bool {
-    registry.insecure && !registry.mirrors.iter().any(|mirror| mirror.starts_with("http://"))
+    registry.insecure
+        && !registry
+            .mirrors
+            .iter()
+            .any(|mirror| mirror.starts_with("http://"))
 }
 
 /// The hosts that the configuration names, by their origins.
 fn named(list: &[Registry]) -> Named {
-    let mut named = Named { hosts: BTreeSet::new(), plain: BTreeSet::new() };
+    let mut named = Named {
+        hosts: BTreeSet::new(),
+        plain: BTreeSet::new(),
+    };
     for registry in list {
-        let scheme = if speaks_plain(registry) { "http" } else { "https" };
+        let scheme = if speaks_plain(registry) {
+            "http"
+        } else {
+            "https"
+        };
         let own = format!("{scheme}://{}", registry.host);
         for at in registry.mirrors.iter().chain([&own]) {
             let Ok(uri) = address(at) else { continue };
@@ -244,7 +366,10 @@ fn is_denied(fault: &PullFault) -> bool {
     match fault {
         PullFault::Http(HttpError::Unauthorized(_)) => true,
         PullFault::Http(HttpError::Refused { status, .. }) => {
-            matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)
+            matches!(
+                *status,
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND
+            )
         }
         PullFault::Http(_) | PullFault::Digest { .. } => false,
     }
@@ -269,29 +394,65 @@ impl Fetched {
         &self.reader
     }
 
-    async fn fetch(&self, content: &Content, wanted: &Descriptor, lease: &str) -> Result<(), Error> {
+    async fn fetch(
+        &self,
+        content: &Content,
+        wanted: &Descriptor,
+        lease: &str,
+    ) -> Result<(), Error> {
         if wanted.digest == self.descriptor.digest {
             let once = stream::iter([Ok(self.bytes.clone())]);
             return content.write(wanted, once, lease).await;
         }
         // The digest goes into a URL: it must be nothing else.
-        if !Reference::parse(&format!("x@{}", wanted.digest)).is_ok_and(|checked| checked.digest.is_some()) {
-            return Err(Error::new(ErrorClass::ImagePull, format!("{:?} is no sha256 digest", wanted.digest)));
+        if !Reference::parse(&format!("x@{}", wanted.digest))
+            .is_ok_and(|checked| checked.digest.is_some())
+        {
+            return Err(Error::new(
+                ErrorClass::ImagePull,
+                format!("{:?} is no sha256 digest", wanted.digest),
+            ));
         }
         if !(0..=MAX_LAYER).contains(&wanted.size) {
-            let message = format!("{} has {} bytes; {MAX_LAYER} are allowed", wanted.digest, wanted.size);
+            let message = format!(
+                "{} has {} bytes; {MAX_LAYER} are allowed",
+                wanted.digest, wanted.size
+            );
             return Err(Error::new(ErrorClass::ImagePull, message));
         }
-        let kind = if wanted.media_type.contains("manifest") { "manifests" } else { "blobs" };
+        let kind = if wanted.media_type.contains("manifest") {
+            "manifests"
+        } else {
+            "blobs"
+        };
         let path = format!("{kind}/{}", wanted.digest);
-        let reply = self.session.get(&path, if kind == "manifests" { MANIFESTS } else { "*/*" }).await;
-        let reply = reply.map_err(|error| Error::caused(ErrorClass::ImagePull, format!("fetch {path}"), error))?;
-        content.write(wanted, pieces(reply, wanted.size, path), lease).await
+        let reply = self
+            .session
+            .get(
+                &path,
+                if kind == "manifests" {
+                    MANIFESTS
+                } else {
+                    "*/*"
+                },
+            )
+            .await;
+        let reply = reply.map_err(|error| {
+            Error::caused(ErrorClass::ImagePull, format!("fetch {path}"), error)
+        })?;
+        content
+            .write(wanted, pieces(reply, wanted.size, path), lease)
+            .await
     }
 }
 
 impl Source for Fetched {
-    fn bring<'a>(&'a self, content: &'a Content, descriptor: &'a Descriptor, lease: &'a str) -> Pending<'a, ()> {
+    fn bring<'a>(
+        &'a self,
+        content: &'a Content,
+        descriptor: &'a Descriptor,
+        lease: &'a str,
+    ) -> Pending<'a, ()> {
         Box::pin(self.fetch(content, descriptor, lease))
     }
 }
@@ -301,19 +462,29 @@ fn pieces(reply: Reply, size: i64, path: String) -> impl Stream<Item = Result<By
     let left = u64::try_from(size).unwrap_or_default();
     let end = Instant::now() + STALL + Duration::from_secs(left / SLOWEST);
     let body = reply.answer.into_body();
-    stream::try_unfold((body, left, path), move |(mut body, left, path)| async move {
-        let broken = |what: &str| Error::new(ErrorClass::ImagePull, format!("fetch {path}: {what}"));
-        loop {
-            let frame = timeout_at(end, timeout(STALL, body.frame())).await;
-            let frame = frame.map_err(|_elapsed| broken("the registry sends too slowly"))?;
-            let frame = frame.map_err(|_elapsed| broken("the registry stopped sending"))?;
-            let Some(frame) = frame else { return Ok(None) };
-            let frame = frame.map_err(|error| Error::caused(ErrorClass::ImagePull, format!("fetch {path}"), error))?;
-            let Ok(data) = frame.into_data() else { continue };
-            let rest = left.checked_sub(data.len() as u64).ok_or_else(|| broken("longer than its descriptor says"))?;
-            return Ok(Some((data, (body, rest, path))));
-        }
-    })
+    stream::try_unfold(
+        (body, left, path),
+        move |(mut body, left, path)| async move {
+            let broken =
+                |what: &str| Error::new(ErrorClass::ImagePull, format!("fetch {path}: {what}"));
+            loop {
+                let frame = timeout_at(end, timeout(STALL, body.frame())).await;
+                let frame = frame.map_err(|_elapsed| broken("the registry sends too slowly"))?;
+                let frame = frame.map_err(|_elapsed| broken("the registry stopped sending"))?;
+                let Some(frame) = frame else { return Ok(None) };
+                let frame = frame.map_err(|error| {
+                    Error::caused(ErrorClass::ImagePull, format!("fetch {path}"), error)
+                })?;
+                let Ok(data) = frame.into_data() else {
+                    continue;
+                };
+                let rest = left
+                    .checked_sub(data.len() as u64)
+                    .ok_or_else(|| broken("longer than its descriptor says"))?;
+                return Ok(Some((data, (body, rest, path))));
+            }
+        },
+    )
 }
 
 #[cfg(test)]
@@ -326,7 +497,11 @@ mod tests {
     }
 
     fn bases(registries: &Registries, host: &str) -> Vec<String> {
-        registries.places(host).into_iter().map(|place| place.base).collect()
+        registries
+            .places(host)
+            .into_iter()
+            .map(|place| place.base)
+            .collect()
     }
 
     #[test]
@@ -336,20 +511,39 @@ mod tests {
             mirrors: vec!["https://10.0.2.2:5000/".into(), "https://b".into()],
             ..Registry::default()
         };
-        let alone = Registry { host: "alone.example".into(), mirrors_only: true, ..one.clone() };
+        let alone = Registry {
+            host: "alone.example".into(),
+            mirrors_only: true,
+            ..one.clone()
+        };
         let registries = registries(vec![one, alone]);
-        let expected = ["https://10.0.2.2:5000", "https://b", "https://registry.example"];
+        let expected = [
+            "https://10.0.2.2:5000",
+            "https://b",
+            "https://registry.example",
+        ];
         assert_eq!(bases(&registries, "registry.example"), expected);
         assert_eq!(bases(&registries, "alone.example"), expected[..2]);
-        assert_eq!(bases(&registries, "other.example"), ["https://other.example"]);
-        assert_eq!(bases(&registries, DOCKER_HUB), ["https://registry-1.docker.io"]);
+        assert_eq!(
+            bases(&registries, "other.example"),
+            ["https://other.example"]
+        );
+        assert_eq!(
+            bases(&registries, DOCKER_HUB),
+            ["https://registry-1.docker.io"]
+        );
     }
 
     #[test]
     fn plain_http_is_spoken_where_it_is_written_and_nowhere_else() {
         let insecure = |mirrors: &[&str]| {
             let mirrors = mirrors.iter().map(|mirror| (*mirror).to_owned()).collect();
-            let one = Registry { host: "lab:5000".into(), mirrors, insecure: true, ..Registry::default() };
+            let one = Registry {
+                host: "lab:5000".into(),
+                mirrors,
+                insecure: true,
+                ..Registry::default()
+            };
             bases(&registries(vec![one]), "lab:5000")
         };
         assert_eq!(insecure(&[]), ["http://lab:5000"]);
@@ -359,7 +553,11 @@ mod tests {
 
     #[test]
     fn a_pods_credentials_go_first_and_none_goes_to_a_mirror_that_it_is_not_for() {
-        let from = PullSecret { namespace: "n".into(), name: "s".into(), uid: "u".into() };
+        let from = PullSecret {
+            namespace: "n".into(),
+            name: "s".into(),
+            uid: "u".into(),
+        };
         let mut keys = Keyring::default();
         let document = br#"{"auths": {"registry.example": {"username": "pod", "password": "p"}}}"#;
         keys.add_docker_config_json(&from, document).unwrap();
@@ -372,10 +570,16 @@ mod tests {
         };
         let registries = registries(vec![one]);
         let reference = Reference::parse("registry.example/a:1").unwrap();
-        let [mirror, registry] = <[Place; 2]>::try_from(registries.places("registry.example")).unwrap();
-        assert_eq!(registries.tries(&mirror, &reference, &keys), [(None, Reader::Everyone)]);
+        let [mirror, registry] =
+            <[Place; 2]>::try_from(registries.places("registry.example")).unwrap();
+        assert_eq!(
+            registries.tries(&mirror, &reference, &keys),
+            [(None, Reader::Everyone)]
+        );
         let tries = registries.tries(&registry, &reference, &keys);
-        assert!(matches!(&tries[0], (Some(Credential::Password { .. }), Reader::Holder(holder)) if *holder == from));
+        assert!(
+            matches!(&tries[0], (Some(Credential::Password { .. }), Reader::Holder(holder)) if *holder == from)
+        );
         assert_eq!(tries[1..], [(Some(own), Reader::Everyone)]);
         assert_eq!(registries.holders(&reference, &keys), [&from]);
     }
@@ -384,6 +588,9 @@ mod tests {
     fn credentials_for_docker_hub_may_go_to_its_token_service() {
         let registries = registries(Vec::new());
         let [hub] = <[Place; 1]>::try_from(registries.places(DOCKER_HUB)).unwrap();
-        assert_eq!(registries.client(DOCKER_HUB, &hub).1, ["auth.docker.io:443"]);
+        assert_eq!(
+            registries.client(DOCKER_HUB, &hub).1,
+            ["auth.docker.io:443"]
+        );
     }
 }

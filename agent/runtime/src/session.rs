@@ -63,7 +63,14 @@ impl Session {
         credential: Option<Credential>,
         token_hosts: Vec<String>,
     ) -> Self {
-        Self { http, base, repository, credential, token_hosts, header: Mutex::new(None) }
+        Self {
+            http,
+            base,
+            repository,
+            credential,
+            token_hosts,
+            header: Mutex::new(None),
+        }
     }
 
     /// Asks for `path` below the repository; an answer is 200.
@@ -82,10 +89,15 @@ impl Session {
             }
             answered = true;
             let headers = reply.answer.headers().get_all(WWW_AUTHENTICATE).iter();
-            let challenges: Vec<Challenge> =
-                headers.filter_map(|value| Challenge::read(value.to_str().ok()?)).collect();
-            let bearer = challenges.iter().find(|one| matches!(one, Challenge::Bearer { .. }));
-            let Some(challenge) = bearer.or(challenges.first()) else { return Err(refusal(reply).await) };
+            let challenges: Vec<Challenge> = headers
+                .filter_map(|value| Challenge::read(value.to_str().ok()?))
+                .collect();
+            let bearer = challenges
+                .iter()
+                .find(|one| matches!(one, Challenge::Bearer { .. }));
+            let Some(challenge) = bearer.or(challenges.first()) else {
+                return Err(refusal(reply).await);
+            };
             let header = self.answer(challenge).await?;
             *self.header.lock().await = Some(header);
         }
@@ -95,19 +107,35 @@ impl Session {
     async fn answer(&self, challenge: &Challenge) -> Result<Secret, HttpError> {
         let own = origin(&address(&self.base)?).1;
         match (challenge, &self.credential) {
-            (_, Some(_)) if !self.base.starts_with("https://") => Err(HttpError::Unauthorized(format!(
-                "{own} asks for a credential, which is never sent over plain http"
-            ))),
+            (_, Some(_)) if !self.base.starts_with("https://") => Err(HttpError::Unauthorized(
+                format!("{own} asks for a credential, which is never sent over plain http"),
+            )),
             (_, Some(Credential::RegistryToken(token))) => Ok(bearer(token)),
-            (Challenge::Basic, Some(Credential::Password { username, password })) => Ok(basic(username, password)),
-            (Challenge::Basic, Some(Credential::IdentityToken(_))) => Err(HttpError::Unauthorized(format!(
-                "{own} takes a name and a password, and there is an identity token"
-            ))),
-            (Challenge::Basic, None) => {
-                Err(HttpError::Unauthorized(format!("{own} asks for a name and a password, and there are none")))
+            (Challenge::Basic, Some(Credential::Password { username, password })) => {
+                Ok(basic(username, password))
             }
-            (Challenge::Bearer { realm, service, scope }, credential) => {
-                self.token(&own, realm, service.as_deref(), scope.as_deref(), credential.as_ref()).await
+            (Challenge::Basic, Some(Credential::IdentityToken(_))) => Err(HttpError::Unauthorized(
+                format!("{own} takes a name and a password, and there is an identity token"),
+            )),
+            (Challenge::Basic, None) => Err(HttpError::Unauthorized(format!(
+                "{own} asks for a name and a password, and there are none"
+            ))),
+            (
+                Challenge::Bearer {
+                    realm,
+                    service,
+                    scope,
+                },
+                credential,
+            ) => {
+                self.token(
+                    &own,
+                    realm,
+                    service.as_deref(),
+                    scope.as_deref(),
+                    credential.as_ref(),
+                )
+                .await
             }
         }
     }
@@ -124,7 +152,10 @@ impl Session {
         let at = address(realm)?;
         let (scheme, host) = origin(&at);
         if scheme == Scheme::Plain && (credential.is_some() || !self.http.may_be_plain(&host)) {
-            return Err(HttpError::Plain { host: own.to_owned(), to: host });
+            return Err(HttpError::Plain {
+                host: own.to_owned(),
+                to: host,
+            });
         }
         if credential.is_some() && host != own && !self.token_hosts.contains(&host) {
             return Err(HttpError::Unauthorized(format!(
@@ -141,27 +172,57 @@ impl Session {
                 self.http.post_form(realm, &Secret::new(form)).await?
             }
             Some(Credential::Password { username, password }) => {
-                self.ask(realm, &query, Some(&basic(username, password))).await?
+                self.ask(realm, &query, Some(&basic(username, password)))
+                    .await?
             }
             Some(Credential::RegistryToken(_)) | None => self.ask(realm, &query, None).await?,
         };
         if reply.answer.status() != StatusCode::OK {
             let error = refusal(reply).await;
-            let who = if credential.is_some() { "the credential" } else { "a caller without credential" };
-            return Err(HttpError::Unauthorized(format!("the token service refuses {who}: {error}")));
+            let who = if credential.is_some() {
+                "the credential"
+            } else {
+                "a caller without credential"
+            };
+            return Err(HttpError::Unauthorized(format!(
+                "the token service refuses {who}: {error}"
+            )));
         }
-        let unusable = || HttpError::Unauthorized(format!("the token service {host} gave no token that can be used"));
+        let unusable = || {
+            HttpError::Unauthorized(format!(
+                "the token service {host} gave no token that can be used"
+            ))
+        };
         let body = reply.collect(MAX_TOKEN).await?;
         let answer: Token = serde_json::from_slice(&body).map_err(|_quotes_secrets| unusable())?;
-        let token = answer.token.filter(|token| !token.is_empty()).or(answer.access_token).map(Secret::new);
-        let usable =
-            |token: &Secret| !token.reveal().is_empty() && token.reveal().bytes().all(|b| b.is_ascii_graphic());
-        token.filter(usable).map(|token| bearer(&token)).ok_or_else(unusable)
+        let token = answer
+            .token
+            .filter(|token| !token.is_empty())
+            .or(answer.access_token)
+            .map(Secret::new);
+        let usable = |token: &Secret| {
+            !token.reveal().is_empty() && token.reveal().bytes().all(|b| b.is_ascii_graphic())
+        };
+        token
+            .filter(usable)
+            .map(|token| bearer(&token))
+            .ok_or_else(unusable)
     }
 
-    async fn ask(&self, realm: &str, query: &str, authorization: Option<&Secret>) -> Result<Reply, HttpError> {
+    async fn ask(
+        &self,
+        realm: &str,
+        query: &str,
+        authorization: Option<&Secret>,
+    ) -> Result<Reply, HttpError> {
         let glue = if realm.contains('?') { '&' } else { '?' };
-        self.http.get(&format!("{realm}{glue}{query}"), "application/json", authorization).await
+        self.http
+            .get(
+                &format!("{realm}{glue}{query}"),
+                "application/json",
+                authorization,
+            )
+            .await
     }
 
     /// What the token is for: this repository, and pulling. A word without colons is a scope of the service's own, which
@@ -173,7 +234,9 @@ impl Session {
             write!(query, "service={}&", encoded(service)).ok();
         }
         let wanted = format!("repository:{}:pull", self.repository);
-        let scope = scope.filter(|scope| !scope.contains(':') && !scope.is_empty()).unwrap_or(&wanted);
+        let scope = scope
+            .filter(|scope| !scope.contains(':') && !scope.is_empty())
+            .unwrap_or(&wanted);
         query + "scope=" + &encoded(scope)
     }
 }
@@ -181,25 +244,37 @@ impl Session {
 /// The registry's refusal, with its code where it gives one.
 async fn refusal(reply: Reply) -> HttpError {
     let (host, status, at_home) = (reply.host.clone(), reply.answer.status(), reply.at_home);
-    let body = if at_home { reply.collect(MAX_REASON).await.unwrap_or_default() } else { bytes::Bytes::new() };
+    let body = if at_home {
+        reply.collect(MAX_REASON).await.unwrap_or_default()
+    } else {
+        bytes::Bytes::new()
+    };
     let reasons = serde_json::from_slice::<Reasons>(&body).ok();
-    let code = reasons.and_then(|reasons| reasons.errors.into_iter().next()).map(|reason| reason.code);
-    let plain = |code: &String| code.len() <= MAX_CODE && code.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
-    let code = code.filter(plain).map(|code| format!(" ({code})")).unwrap_or_default();
+    let code = reasons
+        .and_then(|reasons| reasons.errors.into_iter().next())
+        .map(|reason| reason.code);
+    let plain = |code: &String| {
+        code.len() <= MAX_CODE && code.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
+    };
+    let code = code
+        .filter(plain)
+        .map(|code| format!(" ({code})"))
+        .unwrap_or_default();
     HttpError::Refused { host, status, code }
 }
 
 /// Percent-encoding of everything but unreserved characters (RFC 3986, 2.3).
 fn encoded(text: &str) -> String {
-    text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            write!(out, "%{byte:02X}").ok();
-        }
-        out
-    })
+    text.bytes()
+        .fold(String::with_capacity(text.len()), |mut out, byte| {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                out.push(char::from(byte));
+            } else {
+                // Writing to a String cannot fail.
+                write!(out, "%{byte:02X}").ok();
+            }
+            out
+        })
 }
 
 #[cfg(test)]
@@ -210,17 +285,32 @@ mod tests {
 
     fn session() -> Session {
         let http = Http::new(rustls::RootCertStore::empty(), Arc::new(Named::default()));
-        Session::new(http, "https://registry.example".into(), "team/app".into(), None, Vec::new())
+        Session::new(
+            http,
+            "https://registry.example".into(),
+            "team/app".into(),
+            None,
+            Vec::new(),
+        )
     }
 
     #[test]
     fn a_token_is_asked_for_pulling_this_repository_and_nothing_else() {
         let session = session();
         let own = "service=a%26scope%3Db&scope=repository%3Ateam%2Fapp%3Apull";
-        assert_eq!(session.query(Some("a&scope=b"), Some("repository:other/app:pull,push")), own);
-        assert_eq!(session.query(None, None), "scope=repository%3Ateam%2Fapp%3Apull");
+        assert_eq!(
+            session.query(Some("a&scope=b"), Some("repository:other/app:pull,push")),
+            own
+        );
+        assert_eq!(
+            session.query(None, None),
+            "scope=repository%3Ateam%2Fapp%3Apull"
+        );
         assert_eq!(session.query(None, Some("aws")), "scope=aws");
-        assert_eq!(session.query(None, Some("registry:catalog:*")), "scope=repository%3Ateam%2Fapp%3Apull");
+        assert_eq!(
+            session.query(None, Some("registry:catalog:*")),
+            "scope=repository%3Ateam%2Fapp%3Apull"
+        );
     }
 
     #[test]

@@ -49,9 +49,12 @@ pub(crate) fn runtime_spec(
     host: &Host,
 ) -> Result<Value, Error> {
     if spec.confinement.run_as_non_root && identity.uid == 0 {
-        return Err(config("container has runAsNonRoot and image will run as root"));
+        return Err(config(
+            "container has runAsNonRoot and image will run as root",
+        ));
     }
-    let capabilities = confine::capabilities(&spec.capabilities, spec.privileged, host.capabilities);
+    let capabilities =
+        confine::capabilities(&spec.capabilities, spec.privileged, host.capabilities);
     let mut linux = json!({
         "cgroupsPath": format!("{}/{id}", spec.cgroup_parent),
         "namespaces": namespaces(spec, host),
@@ -62,7 +65,11 @@ pub(crate) fn runtime_spec(
         linux["devices"] = json!(paths::nodes(&host.devices));
     } else {
         linux["readonlyPaths"] = json!(paths::READ_ONLY);
-        let asked = Asked { profile: spec.seccomp, capabilities: &capabilities, host_pid: spec.shared.pid };
+        let asked = Asked {
+            profile: spec.seccomp,
+            capabilities: &capabilities,
+            host_pid: spec.shared.pid,
+        };
         linux["seccomp"] = filter(asked);
     }
     Ok(json!({
@@ -81,11 +88,20 @@ fn process(
     host: &Host,
     capabilities: &[String],
 ) -> Result<Value, Error> {
-    let cwd = spec.working_dir.as_deref().or(image.working_dir.as_deref()).filter(|dir| !dir.is_empty()).unwrap_or("/");
+    let cwd = spec
+        .working_dir
+        .as_deref()
+        .or(image.working_dir.as_deref())
+        .filter(|dir| !dir.is_empty())
+        .unwrap_or("/");
     if !cwd.starts_with('/') {
-        return Err(config(format!("workingDir {cwd:?} is not an absolute path")));
+        return Err(config(format!(
+            "workingDir {cwd:?} is not an absolute path"
+        )));
     }
-    let oom_score = host.lowest_oom_score.map_or(spec.oom_score_adj, |lowest| spec.oom_score_adj.max(lowest));
+    let oom_score = host
+        .lowest_oom_score
+        .map_or(spec.oom_score_adj, |lowest| spec.oom_score_adj.max(lowest));
     let mut groups = identity.groups.clone();
     groups.extend(&spec.supplemental_groups);
     groups.sort_unstable();
@@ -117,7 +133,9 @@ fn arguments(spec: &ContainerSpec, image: &ImageDefaults) -> Result<Vec<String>,
         (None, Some(_)) => {}
     }
     if all.first().is_none_or(String::is_empty) {
-        return Err(config("no command specified: neither the pod nor the image names one"));
+        return Err(config(
+            "no command specified: neither the pod nor the image names one",
+        ));
     }
     Ok(all)
 }
@@ -136,14 +154,31 @@ fn environment(spec: &ContainerSpec, image: &ImageDefaults) -> Vec<String> {
     if spec.tty {
         set("TERM=xterm".to_owned());
     }
-    image.env.iter().flatten().filter(|entry| entry.contains('=')).cloned().for_each(&mut set);
-    spec.env.iter().map(|(name, value)| format!("{name}={value}")).for_each(&mut set);
+    image
+        .env
+        .iter()
+        .flatten()
+        .filter(|entry| entry.contains('='))
+        .cloned()
+        .for_each(&mut set);
+    spec.env
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .for_each(&mut set);
     all
 }
 
 fn namespaces(spec: &ContainerSpec, host: &Host) -> Vec<Value> {
-    let own = [("mount", true), ("pid", !spec.shared.pid), ("ipc", !spec.shared.ipc), ("cgroup", host.unified_cgroups)];
-    own.into_iter().filter(|(_, own)| *own).map(|(kind, _)| json!({"type": kind})).collect()
+    let own = [
+        ("mount", true),
+        ("pid", !spec.shared.pid),
+        ("ipc", !spec.shared.ipc),
+        ("cgroup", host.unified_cgroups),
+    ];
+    own.into_iter()
+        .filter(|(_, own)| *own)
+        .map(|(kind, _)| json!({"type": kind}))
+        .collect()
 }
 
 /// Limits, and the rules of the device filter.
@@ -175,16 +210,47 @@ fn mounts(spec: &ContainerSpec) -> Vec<Value> {
     let system = |destination: &str, kind: &str, options: &[&str]| json!({"destination": destination, "type": kind, "source": kind, "options": options});
     // With the machine's process ids, a container sees those processes alone that it might look into: no more rights than
     // its own, and none of the machine's (proc(5), hidepid).
-    let hide: &[&str] = if spec.shared.pid && !spec.privileged { &["hidepid=ptraceable"] } else { &[] };
+    let hide: &[&str] = if spec.shared.pid && !spec.privileged {
+        &["hidepid=ptraceable"]
+    } else {
+        &[]
+    };
     let access = if spec.privileged { "rw" } else { "ro" };
     let mut all = vec![
-        system("/proc", "proc", &[&["nosuid", "noexec", "nodev"], hide].concat()),
-        system("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
-        system("/dev/pts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]),
-        system("/dev/shm", "tmpfs", &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]),
+        system(
+            "/proc",
+            "proc",
+            &[&["nosuid", "noexec", "nodev"], hide].concat(),
+        ),
+        system(
+            "/dev",
+            "tmpfs",
+            &["nosuid", "strictatime", "mode=755", "size=65536k"],
+        ),
+        system(
+            "/dev/pts",
+            "devpts",
+            &[
+                "nosuid",
+                "noexec",
+                "newinstance",
+                "ptmxmode=0666",
+                "mode=0620",
+                "gid=5",
+            ],
+        ),
+        system(
+            "/dev/shm",
+            "tmpfs",
+            &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
+        ),
         system("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
         system("/sys", "sysfs", &["nosuid", "noexec", "nodev", access]),
-        system("/sys/fs/cgroup", "cgroup", &["nosuid", "noexec", "nodev", "relatime", access]),
+        system(
+            "/sys/fs/cgroup",
+            "cgroup",
+            &["nosuid", "noexec", "nodev", "relatime", access],
+        ),
     ];
     all.extend(spec.mounts.iter().map(|mount| {
         let access = if mount.read_only { "ro" } else { "rw" };
@@ -204,9 +270,17 @@ pub(crate) fn signal_number(text: &str) -> Option<u32> {
     if let Ok(number) = upper.parse::<u32>() {
         return (1..=64).contains(&number).then_some(number);
     }
-    let name = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
+    let name = if upper.starts_with("SIG") {
+        upper
+    } else {
+        format!("SIG{upper}")
+    };
     if let Some(offset) = name.strip_prefix("SIGRTMIN+") {
-        return offset.parse::<u32>().ok().filter(|offset| *offset <= 30).map(|offset| 34 + offset);
+        return offset
+            .parse::<u32>()
+            .ok()
+            .filter(|offset| *offset <= 30)
+            .map(|offset| 34 + offset);
     }
     let signal: nix::sys::signal::Signal = name.parse().ok()?;
     u32::try_from(signal as i32).ok()
@@ -219,25 +293,46 @@ fn config(message: impl Into<String>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Capabilities, Confinement, ContainerKey, Kind, Mount, PodRef, Seccomp, SharedNamespaces};
+    use crate::model::{
+        Capabilities, Confinement, ContainerKey, Kind, Mount, PodRef, Seccomp, SharedNamespaces,
+    };
 
     fn host() -> Host {
         let tpms = Tpms::find(std::path::Path::new("/nonexistent"));
         let devices = paths::devices(std::path::Path::new("/dev"), &tpms);
-        Host { unified_cgroups: true, capabilities: u64::MAX, lowest_oom_score: None, tpms, devices }
+        Host {
+            unified_cgroups: true,
+            capabilities: u64::MAX,
+            lowest_oom_score: None,
+            tpms,
+            devices,
+        }
     }
 
     fn wanted() -> ContainerSpec {
-        let pod = PodRef { namespace: "default".into(), name: "a".into(), uid: "u".into() };
+        let pod = PodRef {
+            namespace: "default".into(),
+            name: "a".into(),
+            uid: "u".into(),
+        };
         ContainerSpec {
-            key: ContainerKey { pod, container: "c".into(), kind: Kind::Main, attempt: 0 },
+            key: ContainerKey {
+                pod,
+                container: "c".into(),
+                kind: Kind::Main,
+                attempt: 0,
+            },
             image: "registry.example/app:1".into(),
             image_digest: None,
             command: None,
             args: None,
             env: vec![("B".into(), "pod".into())],
             working_dir: None,
-            mounts: vec![Mount { source: "/data".into(), destination: "/d".into(), read_only: true }],
+            mounts: vec![Mount {
+                source: "/data".into(),
+                destination: "/d".into(),
+                read_only: true,
+            }],
             shared: SharedNamespaces::default(),
             user: None,
             group: None,
@@ -270,7 +365,11 @@ mod tests {
     }
 
     fn root() -> Identity {
-        Identity { uid: 0, gid: 0, groups: vec![0] }
+        Identity {
+            uid: 0,
+            gid: 0,
+            groups: vec![0],
+        }
     }
 
     fn made(spec: &ContainerSpec) -> Value {
@@ -281,7 +380,11 @@ mod tests {
     fn command_and_arguments_follow_the_four_cases() {
         let args = |command: Option<&str>, args: Option<&str>| {
             let list = |text: Option<&str>| text.map(|text| vec![text.to_owned()]);
-            let spec = ContainerSpec { command: list(command), args: list(args), ..wanted() };
+            let spec = ContainerSpec {
+                command: list(command),
+                args: list(args),
+                ..wanted()
+            };
             made(&spec)["process"]["args"].clone()
         };
         assert_eq!(args(None, None), json!(["/entry", "default"]));
@@ -292,7 +395,8 @@ mod tests {
 
     #[test]
     fn nothing_to_run_is_the_pods_fault() {
-        let error = runtime_spec(&wanted(), "id", &ImageDefaults::default(), &root(), &host()).unwrap_err();
+        let error =
+            runtime_spec(&wanted(), "id", &ImageDefaults::default(), &root(), &host()).unwrap_err();
         assert_eq!(error.class, ErrorClass::Config);
     }
 
@@ -305,40 +409,80 @@ mod tests {
     #[test]
     fn no_device_is_given_beyond_the_specifications_own() {
         let spec = made(&wanted());
-        assert_eq!(spec["linux"]["resources"]["devices"], json!([{"allow": false, "access": "rwm"}]));
+        assert_eq!(
+            spec["linux"]["resources"]["devices"],
+            json!([{"allow": false, "access": "rwm"}])
+        );
         assert!(spec["linux"].get("devices").is_none());
-        let dev: Vec<&Value> =
-            spec["mounts"].as_array().unwrap().iter().filter(|m| m["destination"] == "/dev").collect();
+        let dev: Vec<&Value> = spec["mounts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|m| m["destination"] == "/dev")
+            .collect();
         assert_eq!(dev.len(), 1);
         assert_eq!(dev[0]["type"], "tmpfs");
     }
 
     #[test]
     fn there_is_a_filter_under_unconfined_and_none_for_the_privileged() {
-        let mut spec = ContainerSpec { seccomp: Seccomp::Unconfined, ..wanted() };
+        let mut spec = ContainerSpec {
+            seccomp: Seccomp::Unconfined,
+            ..wanted()
+        };
         spec.capabilities.add = vec!["ALL".into()];
         let open = made(&spec);
         assert_eq!(open["linux"]["seccomp"]["defaultAction"], "SCMP_ACT_ERRNO");
         assert_eq!(open["linux"]["readonlyPaths"], json!(paths::READ_ONLY));
-        let given = open["process"]["capabilities"]["bounding"].as_array().unwrap().clone();
-        assert!(!given.contains(&json!("CAP_SYS_ADMIN")) && !given.contains(&json!("CAP_SYS_PTRACE")), "{given:?}");
+        let given = open["process"]["capabilities"]["bounding"]
+            .as_array()
+            .unwrap()
+            .clone();
+        assert!(
+            !given.contains(&json!("CAP_SYS_ADMIN")) && !given.contains(&json!("CAP_SYS_PTRACE")),
+            "{given:?}"
+        );
         spec.privileged = true;
         let root = made(&spec);
-        assert!(root["linux"].get("seccomp").is_none() && root["linux"].get("readonlyPaths").is_none());
-        assert_eq!(root["process"]["capabilities"]["bounding"].as_array().unwrap().len(), 41);
+        assert!(
+            root["linux"].get("seccomp").is_none() && root["linux"].get("readonlyPaths").is_none()
+        );
+        assert_eq!(
+            root["process"]["capabilities"]["bounding"]
+                .as_array()
+                .unwrap()
+                .len(),
+            41
+        );
         let rules = root["linux"]["resources"]["devices"].as_array().unwrap();
-        assert!(rules.contains(&json!({"allow": false, "type": "c", "major": 10, "minor": 224, "access": "rwm"})));
+        assert!(rules.contains(
+            &json!({"allow": false, "type": "c", "major": 10, "minor": 224, "access": "rwm"})
+        ));
         let nodes = root["linux"]["devices"].as_array().unwrap();
         assert!(nodes.iter().any(|node| node["path"] == "/dev/null"));
-        assert!(nodes.iter().all(|node| !node["path"].as_str().unwrap().starts_with("/dev/tpm")));
+        assert!(
+            nodes
+                .iter()
+                .all(|node| !node["path"].as_str().unwrap().starts_with("/dev/tpm"))
+        );
     }
 
     #[test]
     fn the_machines_processes_are_hidden_where_their_ids_are_shared() {
         let options = |pid: bool, privileged: bool| {
-            let shared = SharedNamespaces { pid, ..SharedNamespaces::default() };
-            let spec = made(&ContainerSpec { shared, privileged, ..wanted() });
-            let hidden = spec["mounts"][0]["options"].as_array().unwrap().contains(&json!("hidepid=ptraceable"));
+            let shared = SharedNamespaces {
+                pid,
+                ..SharedNamespaces::default()
+            };
+            let spec = made(&ContainerSpec {
+                shared,
+                privileged,
+                ..wanted()
+            });
+            let hidden = spec["mounts"][0]["options"]
+                .as_array()
+                .unwrap()
+                .contains(&json!("hidepid=ptraceable"));
             let refused = !spec["linux"]["seccomp"].to_string().contains("\"ptrace\"");
             (hidden, refused)
         };
@@ -349,23 +493,42 @@ mod tests {
 
     #[test]
     fn run_as_non_root_refuses_user_zero() {
-        let spec =
-            ContainerSpec { confinement: Confinement { run_as_non_root: true, ..Confinement::default() }, ..wanted() };
-        assert_eq!(runtime_spec(&spec, "id", &image(), &root(), &host()).unwrap_err().class, ErrorClass::Config);
-        let user = Identity { uid: 1000, ..root() };
+        let spec = ContainerSpec {
+            confinement: Confinement {
+                run_as_non_root: true,
+                ..Confinement::default()
+            },
+            ..wanted()
+        };
+        assert_eq!(
+            runtime_spec(&spec, "id", &image(), &root(), &host())
+                .unwrap_err()
+                .class,
+            ErrorClass::Config
+        );
+        let user = Identity {
+            uid: 1000,
+            ..root()
+        };
         assert!(runtime_spec(&spec, "id", &image(), &user, &host()).is_ok());
     }
 
     #[test]
     fn limits_are_in_the_kernels_units() {
         let resources = made(&wanted())["linux"]["resources"].clone();
-        assert_eq!(resources["cpu"], json!({"shares": 512, "period": 100_000, "quota": 150_000}));
+        assert_eq!(
+            resources["cpu"],
+            json!({"shares": 512, "period": 100_000, "quota": 150_000})
+        );
         assert_eq!(resources["memory"]["limit"], json!(1 << 20));
     }
 
     #[test]
     fn an_agent_that_may_not_lower_the_oom_score_does_not_try() {
-        let host = Host { lowest_oom_score: Some(0), ..host() };
+        let host = Host {
+            lowest_oom_score: Some(0),
+            ..host()
+        };
         let spec = runtime_spec(&wanted(), "id", &image(), &root(), &host).unwrap();
         assert_eq!(spec["process"]["oomScoreAdj"], json!(0));
         assert_eq!(made(&wanted())["process"]["oomScoreAdj"], json!(-997));

@@ -41,7 +41,10 @@ impl Accounts {
     /// Reads both files from a root file system that isn't mounted yet.
     pub(crate) fn read(mounts: &[Mount]) -> Self {
         let layers = layers(mounts);
-        Self { passwd: read_in(&layers, "passwd"), group: read_in(&layers, "group") }
+        Self {
+            passwd: read_in(&layers, "passwd"),
+            group: read_in(&layers, "group"),
+        }
     }
 
     /// The numbers for the image's user (`name|uid[:group|gid]`) and the pod's wish, which wins.
@@ -63,18 +66,30 @@ impl Accounts {
         }
         groups.sort_unstable();
         groups.dedup();
-        Ok(Identity { uid: account.uid, gid, groups })
+        Ok(Identity {
+            uid: account.uid,
+            gid,
+            groups,
+        })
     }
 
     fn account(&self, user: &str) -> Result<Account, Error> {
         let number = user.parse::<u32>().ok();
-        let found = self.passwd.lines().filter_map(Account::read).find(|account| match number {
-            Some(uid) => account.uid == uid,
-            None => account.name.as_deref() == Some(user),
-        });
+        let found = self
+            .passwd
+            .lines()
+            .filter_map(Account::read)
+            .find(|account| match number {
+                Some(uid) => account.uid == uid,
+                None => account.name.as_deref() == Some(user),
+            });
         match (found, number) {
             (Some(account), _) => Ok(account),
-            (None, Some(uid)) => Ok(Account { name: None, uid, gid: 0 }),
+            (None, Some(uid)) => Ok(Account {
+                name: None,
+                uid,
+                gid: 0,
+            }),
             (None, None) => Err(unknown("user", user)),
         }
     }
@@ -85,16 +100,25 @@ impl Accounts {
         }
         let find = |line: &str| {
             let mut fields = line.split(':');
-            (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok()).flatten()
+            (fields.next() == Some(group))
+                .then(|| fields.nth(1)?.parse().ok())
+                .flatten()
         };
-        self.group.lines().find_map(find).ok_or_else(|| unknown("group", group))
+        self.group
+            .lines()
+            .find_map(find)
+            .ok_or_else(|| unknown("group", group))
     }
 
     fn groups_of<'a>(&'a self, user: &'a str) -> impl Iterator<Item = u32> + 'a {
         let member = move |line: &'a str| {
             let mut fields = line.split(':');
             let gid = fields.nth(2)?.parse().ok()?;
-            fields.next()?.split(',').any(|name| name.trim() == user).then_some(gid)
+            fields
+                .next()?
+                .split(',')
+                .any(|name| name.trim() == user)
+                .then_some(gid)
         };
         self.group.lines().filter_map(member).take(MAX_GROUPS)
     }
@@ -112,12 +136,19 @@ impl Account {
         let name = fields.next()?.to_owned();
         let uid = fields.nth(1)?.parse().ok()?;
         let gid = fields.next()?.parse().ok()?;
-        Some(Self { name: Some(name), uid, gid })
+        Some(Self {
+            name: Some(name),
+            uid,
+            gid,
+        })
     }
 }
 
 fn unknown(what: &str, name: &str) -> Error {
-    Error::new(ErrorClass::Config, format!("the image has no {what} named {name:?}: set runAsUser to a number"))
+    Error::new(
+        ErrorClass::Config,
+        format!("the image has no {what} named {name:?}: set runAsUser to a number"),
+    )
 }
 
 /// The directories of an overlay or a single bind, topmost first.
@@ -127,16 +158,29 @@ fn layers(mounts: &[Mount]) -> Vec<PathBuf> {
         if mount.r#type == "bind" {
             all.push(PathBuf::from(&mount.source));
         }
-        let option = |name: &str| mount.options.iter().find_map(|option| option.strip_prefix(name));
+        let option = |name: &str| {
+            mount
+                .options
+                .iter()
+                .find_map(|option| option.strip_prefix(name))
+        };
         all.extend(option("upperdir=").map(PathBuf::from));
-        all.extend(option("lowerdir=").into_iter().flat_map(|dirs| dirs.split(':')).map(PathBuf::from));
+        all.extend(
+            option("lowerdir=")
+                .into_iter()
+                .flat_map(|dirs| dirs.split(':'))
+                .map(PathBuf::from),
+        );
     }
     all
 }
 
 /// The file `etc/<name>` of the topmost layer that has it; empty where none does.
 fn read_in(layers: &[PathBuf], name: &str) -> String {
-    layers.iter().find_map(|layer| read_plain(&layer.join("etc"), name)).unwrap_or_default()
+    layers
+        .iter()
+        .find_map(|layer| read_plain(&layer.join("etc"), name))
+        .unwrap_or_default()
 }
 
 fn read_plain(dir: &Path, name: &str) -> Option<String> {
@@ -144,7 +188,11 @@ fn read_plain(dir: &Path, name: &str) -> Option<String> {
         return None;
     }
     let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
-    let file = File::options().read(true).custom_flags(flags.bits()).open(dir.join(name)).ok()?;
+    let file = File::options()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(dir.join(name))
+        .ok()?;
     if !file.metadata().ok()?.is_file() {
         return Some(String::new());
     }
@@ -158,7 +206,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const NO_WISH: Wish = Wish { user: None, group: None };
+    const NO_WISH: Wish = Wish {
+        user: None,
+        group: None,
+    };
 
     fn accounts() -> Accounts {
         Accounts {
@@ -169,24 +220,51 @@ mod tests {
 
     #[test]
     fn an_image_without_user_runs_as_root() {
-        assert_eq!(accounts().identity("", NO_WISH).unwrap(), Identity { uid: 0, gid: 0, groups: vec![0] });
+        assert_eq!(
+            accounts().identity("", NO_WISH).unwrap(),
+            Identity {
+                uid: 0,
+                gid: 0,
+                groups: vec![0]
+            }
+        );
     }
 
     #[test]
     fn a_name_brings_its_groups() {
-        assert_eq!(accounts().identity("web", NO_WISH).unwrap(), Identity { uid: 33, gid: 34, groups: vec![34, 50] });
+        assert_eq!(
+            accounts().identity("web", NO_WISH).unwrap(),
+            Identity {
+                uid: 33,
+                gid: 34,
+                groups: vec![34, 50]
+            }
+        );
         assert_eq!(accounts().identity("web:logs", NO_WISH).unwrap().gid, 50);
     }
 
     #[test]
     fn the_pods_wish_wins() {
-        let wish = Wish { user: Some(1000), group: Some(7) };
-        assert_eq!(accounts().identity("web", wish).unwrap(), Identity { uid: 1000, gid: 7, groups: vec![7] });
+        let wish = Wish {
+            user: Some(1000),
+            group: Some(7),
+        };
+        assert_eq!(
+            accounts().identity("web", wish).unwrap(),
+            Identity {
+                uid: 1000,
+                gid: 7,
+                groups: vec![7]
+            }
+        );
     }
 
     #[test]
     fn a_name_that_the_image_lacks_is_an_error() {
-        assert_eq!(accounts().identity("nobody", NO_WISH).unwrap_err().class, ErrorClass::Config);
+        assert_eq!(
+            accounts().identity("nobody", NO_WISH).unwrap_err().class,
+            ErrorClass::Config
+        );
     }
 
     #[test]
@@ -199,8 +277,12 @@ mod tests {
         std::fs::write(dir.path().join("low/etc/group"), "low:x:1:").unwrap();
         std::fs::write(dir.path().join("up/etc/passwd"), "up:x:2:2").unwrap();
         std::os::unix::fs::symlink("/etc/group", dir.path().join("up/etc/group")).unwrap();
-        let option = |name: &str, layer: &str| format!("{name}={}", dir.path().join(layer).display());
-        let mount = Mount { options: vec![option("upperdir", "up"), option("lowerdir", "low")], ..Mount::default() };
+        let option =
+            |name: &str, layer: &str| format!("{name}={}", dir.path().join(layer).display());
+        let mount = Mount {
+            options: vec![option("upperdir", "up"), option("lowerdir", "low")],
+            ..Mount::default()
+        };
         let read = Accounts::read(&[mount]);
         assert_eq!(read.passwd, "up:x:2:2");
         assert_eq!(read.group, "low:x:1:", "the link is passed over");

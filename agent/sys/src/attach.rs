@@ -44,14 +44,25 @@ fn clone(place: &Place) -> io::Result<OwnedFd> {
         | libc::AT_EMPTY_PATH.cast_unsigned()
         | libc::AT_RECURSIVE.cast_unsigned();
     // SAFETY: the empty path ends with NUL; the kernel writes nowhere.
-    let result = unsafe { libc::syscall(libc::SYS_open_tree, place.as_fd().as_raw_fd(), c"".as_ptr(), flags) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_open_tree,
+            place.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+        )
+    };
     let fd = i32::try_from(settled(result)?).map_err(io::Error::other)?;
     // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn restrict(tree: &OwnedFd, read_only: bool) -> io::Result<()> {
-    let write = if read_only { libc::MOUNT_ATTR_RDONLY } else { 0 };
+    let write = if read_only {
+        libc::MOUNT_ATTR_RDONLY
+    } else {
+        0
+    };
     let attributes = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | write,
         attr_clr: 0,
@@ -73,5 +84,9 @@ fn restrict(tree: &OwnedFd, read_only: bool) -> io::Result<()> {
 }
 
 fn settled(result: libc::c_long) -> io::Result<libc::c_long> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }

@@ -24,7 +24,9 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, readlinkat, renameat2};
+use nix::fcntl::{
+    AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, readlinkat, renameat2,
+};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
@@ -123,7 +125,9 @@ impl Beneath {
     /// If it isn't there or is no folder.
     pub fn root(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        Ok(Self { fd: nix::fcntl::open(path, flags, Mode::empty())? })
+        Ok(Self {
+            fd: nix::fcntl::open(path, flags, Mode::empty())?,
+        })
     }
 
     /// As [`Beneath::root`], made with all folders above it where it isn't there.
@@ -141,14 +145,18 @@ impl Beneath {
     /// If it isn't there, is no folder, or a link is on the way.
     pub fn dir(&self, path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY;
-        Ok(Self { fd: self.resolve(path, flags, ResolveFlag::RESOLVE_NO_SYMLINKS)? })
+        Ok(Self {
+            fd: self.resolve(path, flags, ResolveFlag::RESOLVE_NO_SYMLINKS)?,
+        })
     }
 
     /// As [`Beneath::dir`], where neither it nor what is on the way is a mount (`EXDEV`).
     fn dir_here(&self, path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY;
         let limits = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV;
-        Ok(Self { fd: self.resolve(path, flags, limits)? })
+        Ok(Self {
+            fd: self.resolve(path, flags, limits)?,
+        })
     }
 
     /// A folder in this one, made with those above it where it isn't there. New ones get `mode`, whatever the umask.
@@ -158,7 +166,9 @@ impl Beneath {
     pub fn make_dirs(&self, path: &Path, mode: u32) -> io::Result<Self> {
         let mut at = self.dir(Path::new(""))?;
         for part in path.components() {
-            let Component::Normal(name) = part else { return Err(Errno::EXDEV.into()) };
+            let Component::Normal(name) = part else {
+                return Err(Errno::EXDEV.into());
+            };
             at = at.enter(name, mode)?;
         }
         Ok(at)
@@ -186,7 +196,10 @@ impl Beneath {
     /// # Errors
     /// The system's.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        Ok(nix::sys::stat::fchmod(&self.fd, Mode::from_bits_truncate(mode))?)
+        Ok(nix::sys::stat::fchmod(
+            &self.fd,
+            Mode::from_bits_truncate(mode),
+        )?)
     }
 
     /// Sets the folder's own group.
@@ -194,7 +207,11 @@ impl Beneath {
     /// # Errors
     /// The system's.
     pub fn set_group(&self, group: u32) -> io::Result<()> {
-        Ok(nix::unistd::fchown(&self.fd, None, Some(nix::unistd::Gid::from_raw(group)))?)
+        Ok(nix::unistd::fchown(
+            &self.fd,
+            None,
+            Some(nix::unistd::Gid::from_raw(group)),
+        )?)
     }
 
     /// What is at a path; nothing is opened.
@@ -221,7 +238,8 @@ impl Beneath {
     /// If it isn't there or is none.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        self.place(path, Links::Refused)?.open(options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()))
+        self.place(path, Links::Refused)?
+            .open(options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()))
     }
 
     /// A regular file's bytes.
@@ -230,8 +248,14 @@ impl Beneath {
     /// If it isn't there, is none, or is longer than `limit` bytes.
     pub fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > limit { Err(Errno::EFBIG.into()) } else { Ok(bytes) }
+        self.open(path)?
+            .take(limit.saturating_add(1))
+            .read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit {
+            Err(Errno::EFBIG.into())
+        } else {
+            Ok(bytes)
+        }
     }
 
     /// The last bytes of a regular file, at most `limit`.
@@ -263,14 +287,21 @@ impl Beneath {
         self.write_existing(path, mode, OpenOptions::new().write(true).truncate(true))
     }
 
-    fn write_existing(&self, path: &Path, mode: u32, options: &mut OpenOptions) -> io::Result<File> {
+    fn write_existing(
+        &self,
+        path: &Path,
+        mode: u32,
+        options: &mut OpenOptions,
+    ) -> io::Result<File> {
         for _ in 0..TRIES {
             let place = match self.place(path, Links::Refused) {
                 Ok(place) => place,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => match self.create(path, mode) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                    file => return file,
-                },
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    match self.create(path, mode) {
+                        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                        file => return file,
+                    }
+                }
                 Err(error) => return Err(error),
             };
             // A second name could be anybody's.
@@ -288,8 +319,14 @@ impl Beneath {
     /// If something is there, or it can't be made.
     pub fn create(&self, path: &Path, mode: u32) -> io::Result<File> {
         let (parent, name) = self.parent(path)?;
-        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let file = File::from(openat(&parent.fd, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        let flags =
+            OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = File::from(openat(
+            &parent.fd,
+            name,
+            flags,
+            Mode::S_IRUSR | Mode::S_IWUSR,
+        )?);
         nix::sys::stat::fchmod(&file, Mode::from_bits_truncate(mode))?;
         Ok(file)
     }
@@ -386,8 +423,13 @@ impl Beneath {
                 while !folder.remove(child)? {
                     *moved += 1;
                     let up = format!("moved-up-{moved}");
-                    match renameat2(&folder.fd, child.as_os_str(), &self.fd, up.as_str(), RenameFlags::RENAME_NOREPLACE)
-                    {
+                    match renameat2(
+                        &folder.fd,
+                        child.as_os_str(),
+                        &self.fd,
+                        up.as_str(),
+                        RenameFlags::RENAME_NOREPLACE,
+                    ) {
                         Ok(()) | Err(Errno::ENOENT) => break,
                         // Somebody has a folder of that very name: another number will do.
                         Err(Errno::EEXIST) => {}
@@ -437,7 +479,9 @@ impl Beneath {
                 // What goes while it is looked at is not counted.
                 Ok(folder) => drop(walk.folder(&folder, &path, most)),
                 // Deeper than a path can say.
-                Err(error) if error.raw_os_error() == Some(Errno::ENAMETOOLONG as i32) => walk.usage.more = true,
+                Err(error) if error.raw_os_error() == Some(Errno::ENAMETOOLONG as i32) => {
+                    walk.usage.more = true
+                }
                 Err(_gone) => {}
             }
             if walk.usage.entries >= most {
@@ -449,16 +493,28 @@ impl Beneath {
 
     /// The folder that a path's last part is in, and that part.
     fn parent<'p>(&self, path: &'p Path) -> io::Result<(Self, &'p OsStr)> {
-        let Some(Component::Normal(name)) = path.components().next_back() else { return Err(Errno::EXDEV.into()) };
+        let Some(Component::Normal(name)) = path.components().next_back() else {
+            return Err(Errno::EXDEV.into());
+        };
         Ok((self.dir(path.parent().unwrap_or(Path::new("")))?, name))
     }
 
     fn resolve(&self, path: &Path, flags: OFlag, links: ResolveFlag) -> io::Result<OwnedFd> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
         let always = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         // Where links are followed, the last part of the path may be one, too.
-        let last = if links.is_empty() { OFlag::empty() } else { OFlag::O_NOFOLLOW };
-        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC | last).resolve(always | links);
+        let last = if links.is_empty() {
+            OFlag::empty()
+        } else {
+            OFlag::O_NOFOLLOW
+        };
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC | last)
+            .resolve(always | links);
         for _ in 0..TRIES {
             match openat2(&self.fd, path, how) {
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
@@ -500,14 +556,18 @@ impl Walk {
                 self.usage.more = true;
                 return Ok(());
             }
-            let Ok(stat) = fstatat(&folder.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+            let Ok(stat) = fstatat(&folder.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW) else {
+                continue;
+            };
             self.usage.entries += 1;
             if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR {
                 self.queue(path.join(OsStr::from_bytes(name.to_bytes())));
             } else if stat.st_nlink > 1 && !self.several.insert((stat.st_dev, stat.st_ino)) {
                 continue;
             }
-            let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK);
+            let bytes = u64::try_from(stat.st_blocks)
+                .unwrap_or(0)
+                .saturating_mul(BLOCK);
             self.usage.bytes = self.usage.bytes.saturating_add(bytes);
         }
         Ok(())

@@ -6,11 +6,23 @@ use std::path::Path;
 
 use crate::error::{Context, Result};
 
-#[allow(missing_docs, unreachable_pub, reason = "the macro writes the functions; their documentation is the ioctl's")]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    reason = "the macro writes the functions; their documentation is the ioctl's"
+)]
 mod ioctl {
     nix::ioctl_read!(size_bytes, 0x12, 114, u64);
-    nix::ioctl_read_bad!(logical_sector, nix::request_code_none!(0x12, 104), nix::libc::c_int);
-    nix::ioctl_write_ptr_bad!(partition, nix::request_code_none!(0x12, 105), super::PartitionCall);
+    nix::ioctl_read_bad!(
+        logical_sector,
+        nix::request_code_none!(0x12, 104),
+        nix::libc::c_int
+    );
+    nix::ioctl_write_ptr_bad!(
+        partition,
+        nix::request_code_none!(0x12, 105),
+        super::PartitionCall
+    );
 }
 
 /// `struct blkpg_ioctl_arg` of linux/blkpg.h.
@@ -48,8 +60,11 @@ pub fn size_bytes(device: &File, name: &str) -> Result<u64> {
 pub fn sector_bytes(device: &File, name: &str) -> Result<u32> {
     let mut size = 0;
     // SAFETY: the file is open for the whole call and BLKSSZGET writes one int where we point it.
-    unsafe { ioctl::logical_sector(device.as_raw_fd(), &raw mut size) }.at("read the sector size of", name)?;
-    u32::try_from(size).map_err(std::io::Error::other).at("read the sector size of", name)
+    unsafe { ioctl::logical_sector(device.as_raw_fd(), &raw mut size) }
+        .at("read the sector size of", name)?;
+    u32::try_from(size)
+        .map_err(std::io::Error::other)
+        .at("read the sector size of", name)
 }
 
 /// Tells the kernel about a partition that was added to a disk in use (re-reading the whole table is
@@ -57,11 +72,17 @@ pub fn sector_bytes(device: &File, name: &str) -> Result<u32> {
 ///
 /// `start` and `length` are in bytes; `number` counts from 1 as in the partition table.
 pub fn add_partition(disk: &File, name: &str, number: u32, start: u64, length: u64) -> Result<()> {
-    let whole = |value: u64| i64::try_from(value).map_err(std::io::Error::other).at("add a partition to", name);
+    let whole = |value: u64| {
+        i64::try_from(value)
+            .map_err(std::io::Error::other)
+            .at("add a partition to", name)
+    };
     let data = PartitionData {
         start: whole(start)?,
         length: whole(length)?,
-        number: i32::try_from(number).map_err(std::io::Error::other).at("add a partition to", name)?,
+        number: i32::try_from(number)
+            .map_err(std::io::Error::other)
+            .at("add a partition to", name)?,
         device: [0; 64],
         volume: [0; 64],
     };
@@ -74,7 +95,8 @@ pub fn add_partition(disk: &File, name: &str, number: u32, start: u64, length: u
         data: &raw const data,
     };
     // SAFETY: both structures have the kernel's layout and outlive the call, which only reads them.
-    unsafe { ioctl::partition(disk.as_raw_fd(), &raw const call) }.at("add a partition to", name)?;
+    unsafe { ioctl::partition(disk.as_raw_fd(), &raw const call) }
+        .at("add a partition to", name)?;
     Ok(())
 }
 

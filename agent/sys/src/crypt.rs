@@ -54,12 +54,23 @@ impl Volume {
 /// Errors: a partition without room for data, or a kernel that refuses (no module `dm_crypt`, `xts` or `aes`). A wrong key
 /// is no error: what is read is noise then.
 pub fn open(volume: &Volume, key: &[u8; KEY]) -> Result<String> {
-    let small = || Error::new("open the volume", &volume.name, io::Error::other("the partition has no room for data"));
+    let small = || {
+        Error::new(
+            "open the volume",
+            &volume.name,
+            io::Error::other("the partition has no room for data"),
+        )
+    };
     let sectors = volume.sectors().ok_or_else(small)?;
     let lent = lend(key).at("hand over the key of", &volume.name)?;
     let table = volume.table();
-    let opened =
-        mapper::activate(&Mapped { name: &volume.name, read_only: false, kind: "crypt", sectors, table: &table });
+    let opened = mapper::activate(&Mapped {
+        name: &volume.name,
+        read_only: false,
+        kind: "crypt",
+        sectors,
+        table: &table,
+    });
     let taken = take_back(lent).at("take back the key of", &volume.name);
     let node = opened?;
     taken.map(|()| node)
@@ -75,16 +86,31 @@ fn lend(key: &[u8; KEY]) -> io::Result<libc::c_long> {
     let name = c"pratique:state";
     // SAFETY: add_key(2) reads both names to their NUL and KEY bytes of the key, which outlive the call.
     let id = unsafe {
-        libc::syscall(libc::SYS_add_key, c"logon".as_ptr(), name.as_ptr(), key.as_ptr(), key.len(), PROCESS_KEYRING)
+        libc::syscall(
+            libc::SYS_add_key,
+            c"logon".as_ptr(),
+            name.as_ptr(),
+            key.as_ptr(),
+            key.len(),
+            PROCESS_KEYRING,
+        )
     };
-    if id < 0 { Err(io::Error::last_os_error()) } else { Ok(id) }
+    if id < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(id)
+    }
 }
 
 /// Removes it from the keyring at once; the volume has its own copy.
 fn take_back(id: libc::c_long) -> io::Result<()> {
     // SAFETY: keyctl(2) KEYCTL_INVALIDATE takes a key's number and no pointer.
     let done = unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_INVALIDATE, id) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if done < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -92,20 +118,36 @@ mod tests {
     use super::{KEY_NAME, Volume};
 
     fn volume(offset: u64, size: u64) -> Volume {
-        Volume { name: "state".to_owned(), device: "253:7".to_owned(), offset, size }
+        Volume {
+            name: "state".to_owned(),
+            device: "253:7".to_owned(),
+            offset,
+            size,
+        }
     }
 
     #[test]
     fn the_table_names_the_key_and_holds_none_of_it() {
         let table = volume(1 << 20, 1 << 30).table();
-        assert_eq!(table, "aes-xts-plain64 :64:logon:pratique:state 0 253:7 2048 1 sector_size:4096");
+        assert_eq!(
+            table,
+            "aes-xts-plain64 :64:logon:pratique:state 0 253:7 2048 1 sector_size:4096"
+        );
         assert!(table.contains(KEY_NAME));
     }
 
     #[test]
     fn only_whole_blocks_behind_the_offset_count() {
-        assert_eq!(volume(1 << 20, (1 << 20) + 4096 * 3 + 512).sectors(), Some(24));
-        for (offset, size) in [(1 << 20, 1 << 20), (1 << 20, 0), (1 << 20, (1 << 20) + 4095), (100, 1 << 20)] {
+        assert_eq!(
+            volume(1 << 20, (1 << 20) + 4096 * 3 + 512).sectors(),
+            Some(24)
+        );
+        for (offset, size) in [
+            (1 << 20, 1 << 20),
+            (1 << 20, 0),
+            (1 << 20, (1 << 20) + 4095),
+            (100, 1 << 20),
+        ] {
             assert_eq!(volume(offset, size).sectors(), None, "{offset} {size}");
         }
     }

@@ -16,8 +16,16 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     /// An error of the step `what` (a verb phrase) on `subject`.
-    pub fn new(what: &'static str, subject: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Self { what, subject: subject.into(), source: source.into() }
+    pub fn new(
+        what: &'static str,
+        subject: impl Into<String>,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        Self {
+            what,
+            subject: subject.into(),
+            source: source.into(),
+        }
     }
 
     /// The system's error number, where the cause has one.

@@ -11,7 +11,10 @@
 //!
 //! Containers must never be given a TPM device: [`tpm::DEVICE_NAMES`] lists the names to leave out.
 
-#![allow(unsafe_code, reason = "this is the one room for it; every block says why it is sound")]
+#![allow(
+    unsafe_code,
+    reason = "this is the one room for it; every block says why it is sound"
+)]
 
 pub mod attach;
 pub mod beneath;

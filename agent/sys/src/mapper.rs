@@ -14,7 +14,11 @@ const SPEC: usize = 40;
 const BUFFER: usize = 4096;
 const READ_ONLY: u32 = 1;
 
-#[allow(missing_docs, unreachable_pub, reason = "the macro writes the functions; their documentation is the ioctl's")]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    reason = "the macro writes the functions; their documentation is the ioctl's"
+)]
 mod ioctl {
     nix::ioctl_readwrite!(create, 0xFD, 3, [u8; super::HEAD]);
     nix::ioctl_readwrite!(remove, 0xFD, 4, [u8; super::HEAD]);
@@ -44,7 +48,8 @@ pub(crate) fn activate(device: &Mapped<'_>) -> Result<String> {
     let flags = if device.read_only { READ_ONLY } else { 0 };
     let mut request = head(name, flags)?;
     // SAFETY: the request is BUFFER bytes long, says so in its head, and lives through the call.
-    unsafe { ioctl::create(control.as_raw_fd(), request.as_mut_ptr().cast()) }.at("create the mapped device", name)?;
+    unsafe { ioctl::create(control.as_raw_fd(), request.as_mut_ptr().cast()) }
+        .at("create the mapped device", name)?;
     let minor = minor(&request);
     match load_and_resume(&control, device, flags) {
         Ok(()) => Ok(format!("/dev/dm-{minor}")),
@@ -61,7 +66,8 @@ fn load_and_resume(control: &File, device: &Mapped<'_>, flags: u32) -> Result<()
     let mut request = load_request(device, flags)?;
     // SAFETY: the request is BUFFER bytes long, says so in its head, and lives through the call; the target and its table
     // lie behind the head within it.
-    unsafe { ioctl::load(control.as_raw_fd(), request.as_mut_ptr().cast()) }.at("load the table of", name)?;
+    unsafe { ioctl::load(control.as_raw_fd(), request.as_mut_ptr().cast()) }
+        .at("load the table of", name)?;
     let mut request = head(name, 0)?;
     // SAFETY: as above, without a target.
     unsafe { ioctl::resume(control.as_raw_fd(), request.as_mut_ptr().cast()) }
@@ -74,7 +80,8 @@ pub(crate) fn remove(name: &str) -> Result<()> {
     let control = control()?;
     let mut request = head(name, 0)?;
     // SAFETY: the request is BUFFER bytes long, says so in its head, and lives through the call.
-    unsafe { ioctl::remove(control.as_raw_fd(), request.as_mut_ptr().cast()) }.at("remove the mapped device", name)?;
+    unsafe { ioctl::remove(control.as_raw_fd(), request.as_mut_ptr().cast()) }
+        .at("remove the mapped device", name)?;
     Ok(())
 }
 
@@ -83,32 +90,59 @@ pub(crate) fn status(name: &str) -> Result<Vec<u8>> {
     let control = control()?;
     let mut request = head(name, 0)?;
     // SAFETY: the request is BUFFER bytes long, says so in its head, and lives through the call, which fills it in place.
-    unsafe { ioctl::status(control.as_raw_fd(), request.as_mut_ptr().cast()) }.at("ask for the state of", name)?;
+    unsafe { ioctl::status(control.as_raw_fd(), request.as_mut_ptr().cast()) }
+        .at("ask for the state of", name)?;
     Ok(status_text(&request).to_vec())
 }
 
 fn control() -> Result<File> {
-    File::options().read(true).write(true).open(CONTROL).at("open", CONTROL)
+    File::options()
+        .read(true)
+        .write(true)
+        .open(CONTROL)
+        .at("open", CONTROL)
 }
 
 fn head(name: &str, flags: u32) -> Result<Vec<u8>> {
     let mut buffer = vec![0_u8; BUFFER];
     if name.is_empty() || name.len() > 127 {
-        return Err(Error::new("name", name, io::Error::other("a device name has 1 to 127 bytes")));
+        return Err(Error::new(
+            "name",
+            name,
+            io::Error::other("a device name has 1 to 127 bytes"),
+        ));
     }
     put(&mut buffer, 0, &4_u32.to_le_bytes());
-    put(&mut buffer, 12, &u32::try_from(BUFFER).unwrap_or(0).to_le_bytes());
-    put(&mut buffer, 16, &u32::try_from(HEAD).unwrap_or(0).to_le_bytes());
+    put(
+        &mut buffer,
+        12,
+        &u32::try_from(BUFFER).unwrap_or(0).to_le_bytes(),
+    );
+    put(
+        &mut buffer,
+        16,
+        &u32::try_from(HEAD).unwrap_or(0).to_le_bytes(),
+    );
     put(&mut buffer, 28, &flags.to_le_bytes());
     put(&mut buffer, 48, name.as_bytes());
     Ok(buffer)
 }
 
 fn load_request(device: &Mapped<'_>, flags: u32) -> Result<Vec<u8>> {
-    let Mapped { name, kind, sectors, table, .. } = *device;
+    let Mapped {
+        name,
+        kind,
+        sectors,
+        table,
+        ..
+    } = *device;
     let mut buffer = head(name, flags)?;
     if HEAD + SPEC + table.len() + 1 > BUFFER || kind.len() > 15 {
-        return Err(Error::new("load the table of", name, io::Error::other("the table is too long")));
+        return Err(Error::new(
+            "load the table of",
+            name,
+            io::Error::other("the table is too long"),
+        ));
     }
     put(&mut buffer, 20, &1_u32.to_le_bytes());
     put(&mut buffer, HEAD + 8, &sectors.to_le_bytes());
@@ -119,14 +153,23 @@ fn load_request(device: &Mapped<'_>, flags: u32) -> Result<Vec<u8>> {
 
 /// The first target's status in an answered request, empty where there is none.
 fn status_text(answer: &[u8]) -> &[u8] {
-    let start = answer.get(16..20).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
-    let text = usize::try_from(start).ok().and_then(|start| answer.get(start.checked_add(SPEC)?..));
-    text.and_then(|text| text.split(|byte| *byte == 0).next()).unwrap_or_default()
+    let start = answer
+        .get(16..20)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u32::from_le_bytes);
+    let text = usize::try_from(start)
+        .ok()
+        .and_then(|start| answer.get(start.checked_add(SPEC)?..));
+    text.and_then(|text| text.split(|byte| *byte == 0).next())
+        .unwrap_or_default()
 }
 
 /// The minor number in an answered request (`huge_encode_dev`).
 fn minor(answer: &[u8]) -> u64 {
-    let device = answer.get(40..48).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
+    let device = answer
+        .get(40..48)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u64::from_le_bytes);
     (device & 0xFF) | ((device >> 12) & 0xFFF_FF00)
 }
 
@@ -142,7 +185,13 @@ mod tests {
 
     #[test]
     fn the_load_request_carries_length_type_and_table() {
-        let device = Mapped { name: "root", read_only: true, kind: "verity", sectors: 80, table: "1 253:2 -" };
+        let device = Mapped {
+            name: "root",
+            read_only: true,
+            kind: "verity",
+            sectors: 80,
+            table: "1 253:2 -",
+        };
         let request = load_request(&device, 1).expect("a short table fits");
         assert_eq!(&request[28..32], &1_u32.to_le_bytes());
         assert_eq!(&request[48..53], b"root\0");
@@ -150,7 +199,16 @@ mod tests {
         assert_eq!(&request[336..343], b"verity\0");
         assert_eq!(&request[352..362], b"1 253:2 -\0");
         let long = "x".repeat(4096);
-        assert!(load_request(&Mapped { table: &long, ..device }, 0).is_err());
+        assert!(
+            load_request(
+                &Mapped {
+                    table: &long,
+                    ..device
+                },
+                0
+            )
+            .is_err()
+        );
     }
 
     #[test]

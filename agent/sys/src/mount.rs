@@ -14,7 +14,10 @@ const EROFS_MAGIC: i64 = 0xE0F5_E1E2;
 
 /// Restrictions of a mount; all off is the default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "the flags are independent, as in mount(2)")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "the flags are independent, as in mount(2)"
+)]
 pub struct Limits {
     /// Refuse writes.
     pub read_only: bool,
@@ -60,26 +63,46 @@ pub fn is_mount_point(target: &str) -> bool {
 
 /// Makes a directory a mount of its own, of the same content, under limits of its own.
 pub fn mount_again(target: &str, limits: Limits) -> Result<()> {
-    sys_mount(Some(target), target, None::<&str>, MsFlags::MS_BIND, None::<&str>).at("mount again", target)?;
+    sys_mount(
+        Some(target),
+        target,
+        None::<&str>,
+        MsFlags::MS_BIND,
+        None::<&str>,
+    )
+    .at("mount again", target)?;
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | limits.flags();
     sys_mount(None::<&str>, target, None::<&str>, flags, None::<&str>).at("limit the mount", target)
 }
 
 /// Moves a mount to another place.
 pub fn move_mount(from: &str, to: &str) -> Result<()> {
-    sys_mount(Some(from), to, None::<&str>, MsFlags::MS_MOVE, None::<&str>).at("move the mount", from)
+    sys_mount(Some(from), to, None::<&str>, MsFlags::MS_MOVE, None::<&str>)
+        .at("move the mount", from)
 }
 
 /// Lets mounts made here be seen in the mount namespaces of children, as container runtimes expect.
 pub fn share_all() -> Result<()> {
-    sys_mount(None::<&str>, "/", None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>)
-        .at("share mounts under", "/")
+    sys_mount(
+        None::<&str>,
+        "/",
+        None::<&str>,
+        MsFlags::MS_SHARED | MsFlags::MS_REC,
+        None::<&str>,
+    )
+    .at("share mounts under", "/")
 }
 
 /// Turns a mounted filesystem read-only, which writes it out.
 pub fn make_read_only(target: &str) -> Result<()> {
-    sys_mount(None::<&str>, target, None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, None::<&str>)
-        .at("make read-only", target)
+    sys_mount(
+        None::<&str>,
+        target,
+        None::<&str>,
+        MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY,
+        None::<&str>,
+    )
+    .at("make read-only", target)
 }
 
 /// Unmounts; refused while in use.

@@ -37,7 +37,8 @@ pub fn catch_ctrl_alt_del() -> Result<()> {
 
 /// Keeps all pages of this process in memory, so that it can speak and act when its disk is gone.
 pub fn stay_in_memory() -> Result<()> {
-    mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE).at("keep in memory", "this process")
+    mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)
+        .at("keep in memory", "this process")
 }
 
 /// Sets the machine's host name.

@@ -73,7 +73,11 @@ pub fn start_talking(program: &Program) -> Result<Talking> {
     let (answers, writer) = output_pipe(name)?;
     let (reader, input) = std::io::pipe().at("make a pipe for", name)?;
     let pid = spawn(program, reader.into(), writer.into(), errors.into())?;
-    Ok(Talking { started: Started { pid, output }, input, answers })
+    Ok(Talking {
+        started: Started { pid, output },
+        input,
+        answers,
+    })
 }
 
 /// A pipe whose reads never block.
@@ -88,13 +92,22 @@ fn spawn(program: &Program, input: Stdio, output: Stdio, errors: Stdio) -> Resul
     let group = match &program.cgroup {
         Some(path) => {
             let file = Path::new(path).join("cgroup.procs");
-            Some(File::options().write(true).open(&file).at("enter the control group of", name)?)
+            Some(
+                File::options()
+                    .write(true)
+                    .open(&file)
+                    .at("enter the control group of", name)?,
+            )
         }
         None => None,
     };
     let oom_score = program.oom_score.to_string();
     let mut command = Command::new(name);
-    command.args(&program.arguments).env_clear().envs(program.environment.iter().cloned()).current_dir("/");
+    command
+        .args(&program.arguments)
+        .env_clear()
+        .envs(program.environment.iter().cloned())
+        .current_dir("/");
     command.stdin(input).stdout(output).stderr(errors);
     let prepare = move || {
         setsid()?;
@@ -102,20 +115,28 @@ fn spawn(program: &Program, input: Stdio, output: Stdio, errors: Stdio) -> Resul
         if let Some(mut file) = group.as_ref() {
             file.write_all(b"0")?;
         }
-        let mut own = File::options().write(true).open("/proc/self/oom_score_adj")?;
+        let mut own = File::options()
+            .write(true)
+            .open("/proc/self/oom_score_adj")?;
         own.write_all(oom_score.as_bytes())
     };
     // SAFETY: between fork and exec the closure makes plain system calls only (the paths are short enough
     // for std's stack buffer, the text was made before), so it takes no lock and allocates nothing.
     unsafe { command.pre_exec(prepare) };
     let child = command.spawn().at("start", name)?;
-    i32::try_from(child.id()).map_err(std::io::Error::other).at("start", name)
+    i32::try_from(child.id())
+        .map_err(std::io::Error::other)
+        .at("start", name)
 }
 
 /// Runs `program` to its end and returns how it ended with what it wrote, at most `limit` bytes.
 pub fn run(path: &str, arguments: &[&str], limit: usize) -> Result<(Ended, Vec<u8>)> {
     let mut command = Command::new(path);
-    command.args(arguments).env_clear().env("PATH", "/usr/sbin:/usr/bin").stdin(Stdio::null());
+    command
+        .args(arguments)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin")
+        .stdin(Stdio::null());
     let mut done = command.output().at("run", path)?;
     done.stdout.append(&mut done.stderr);
     done.stdout.truncate(limit);
@@ -135,7 +156,9 @@ pub fn reap() -> Option<(i32, Ended)> {
     loop {
         match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(pid, code)) => return Some((pid.as_raw(), Ended::Code(code))),
-            Ok(WaitStatus::Signaled(pid, signal, _)) => return Some((pid.as_raw(), Ended::Signal(signal as i32))),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => {
+                return Some((pid.as_raw(), Ended::Signal(signal as i32)));
+            }
             Ok(
                 WaitStatus::Stopped(..)
                 | WaitStatus::Continued(_)
@@ -151,7 +174,10 @@ pub fn reap() -> Option<(i32, Ended)> {
 /// Whether this process has any child, dead or alive.
 pub fn has_children() -> bool {
     use nix::sys::wait::{Id, waitid};
-    waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) != Err(Errno::ECHILD)
+    waitid(
+        Id::All,
+        WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT,
+    ) != Err(Errno::ECHILD)
 }
 
 /// Keeps this process to itself: no other may read its memory, descriptors, environment or root folder, or trace it, unless it
@@ -173,7 +199,14 @@ pub fn end_at_once(pid: i32) -> Result<()> {
 
 /// Sends SIGTERM (or, `at_once`, SIGKILL) to every process but this one. Only PID 1 may use it.
 pub fn end_everything(at_once: bool) -> Result<()> {
-    send(-1, if at_once { Signal::SIGKILL } else { Signal::SIGTERM })
+    send(
+        -1,
+        if at_once {
+            Signal::SIGKILL
+        } else {
+            Signal::SIGTERM
+        },
+    )
 }
 
 fn send(pid: i32, signal: Signal) -> Result<()> {

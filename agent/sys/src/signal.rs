@@ -26,10 +26,14 @@ pub struct Signals(SignalFd);
 impl Signals {
     /// Blocks SIGCHLD, SIGTERM and SIGINT and opens them for reading. Call before threads are made.
     pub fn open() -> Result<Self> {
-        let set: SigSet = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+        let set: SigSet = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT]
+            .into_iter()
+            .collect();
         set.thread_block().at("block", "signals")?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        SignalFd::with_flags(&set, flags).map(Self).at("open", "signals")
+        SignalFd::with_flags(&set, flags)
+            .map(Self)
+            .at("open", "signals")
     }
 
     /// The next signal, without waiting.
@@ -51,7 +55,10 @@ impl AsFd for Signals {
 
 /// Waits until one of `files` can be read or is closed, or the time is over; an interruption counts as either.
 pub fn wait_readable(files: &[BorrowedFd<'_>], limit: Duration) {
-    let mut files: Vec<PollFd<'_>> = files.iter().map(|file| PollFd::new(*file, PollFlags::POLLIN)).collect();
+    let mut files: Vec<PollFd<'_>> = files
+        .iter()
+        .map(|file| PollFd::new(*file, PollFlags::POLLIN))
+        .collect();
     let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
     let _: nix::Result<i32> = poll(&mut files, timeout);
 }

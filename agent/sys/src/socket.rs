@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::libc::{AF_PACKET, sockaddr_ll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrIn, bind, recv, socket,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrIn, bind, recv,
+    socket,
 };
 use nix::sys::socket::{LinkAddr, SockaddrLike, sendto};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
@@ -13,7 +14,9 @@ use crate::error::{Context, Result};
 
 /// The user id of the process that connected a Unix socket (`SO_PEERCRED`), as it was at that time.
 pub fn peer_user(connection: &impl AsFd) -> Result<u32> {
-    Ok(getsockopt(connection, sockopt::PeerCredentials).at("identify", "the socket's peer")?.uid())
+    Ok(getsockopt(connection, sockopt::PeerCredentials)
+        .at("identify", "the socket's peer")?
+        .uid())
 }
 
 /// The kernel's device events (`uevent` over netlink): readable as soon as any device came or went.
@@ -24,8 +27,13 @@ impl DeviceEvents {
     /// Subscribes to the kernel's own events, group 1.
     pub fn open() -> Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let fd = socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkKObjectUEvent)
-            .at("open", "device events")?;
+        let fd = socket(
+            AddressFamily::Netlink,
+            SockType::Datagram,
+            flags,
+            SockProtocol::NetlinkKObjectUEvent,
+        )
+        .at("open", "device events")?;
         bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 1)).at("subscribe to", "device events")?;
         Ok(Self(fd))
     }
@@ -47,7 +55,8 @@ impl AsFd for DeviceEvents {
 /// address of its own. It doesn't block.
 pub fn udp_on_interface(interface: &str, port: u16) -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let fd = socket(AddressFamily::Inet, SockType::Datagram, flags, None).at("open a UDP socket on", interface)?;
+    let fd = socket(AddressFamily::Inet, SockType::Datagram, flags, None)
+        .at("open a UDP socket on", interface)?;
     setsockopt(&fd, sockopt::ReuseAddr, &true).at("share the port on", interface)?;
     setsockopt(&fd, sockopt::Broadcast, &true).at("allow broadcast on", interface)?;
     setsockopt(&fd, sockopt::BindToDevice, &interface.into()).at("bind a socket to", interface)?;
@@ -68,8 +77,11 @@ impl Segment {
     pub fn open(index: u32) -> Result<Self> {
         let what = "a packet socket";
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let interface = i32::try_from(index).map_err(std::io::Error::other).at("open", what)?;
-        let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, None).at("open", what)?;
+        let interface = i32::try_from(index)
+            .map_err(std::io::Error::other)
+            .at("open", what)?;
+        let socket =
+            socket(AddressFamily::Packet, SockType::Datagram, flags, None).at("open", what)?;
         Ok(Self { socket, interface })
     }
 
@@ -89,8 +101,16 @@ impl Segment {
         // SAFETY: the structure is a whole link-layer address, says so in its family, and lives through the call, which
         // copies it.
         let address = unsafe { LinkAddr::from_raw((&raw const to).cast(), length) };
-        let address = address.ok_or_else(|| std::io::Error::other("not a link address")).at("address", "a segment")?;
-        sendto(self.socket.as_raw_fd(), packet, &address, MsgFlags::MSG_DONTWAIT).at("send to", "a segment")?;
+        let address = address
+            .ok_or_else(|| std::io::Error::other("not a link address"))
+            .at("address", "a segment")?;
+        sendto(
+            self.socket.as_raw_fd(),
+            packet,
+            &address,
+            MsgFlags::MSG_DONTWAIT,
+        )
+        .at("send to", "a segment")?;
         Ok(())
     }
 }

@@ -14,7 +14,10 @@ use crate::error::{Context, Error, Result};
 /// Opens a terminal for writing. It does not become this process's own, so that no key typed there is a signal to it;
 /// neither opening nor writing waits for a carrier, for flow control or for a slow line.
 pub fn open(path: &str) -> Result<File> {
-    let file = File::options().write(true).custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_CLOEXEC).open(path);
+    let file = File::options()
+        .write(true)
+        .custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path);
     file.map_err(|cause| Error::new("open", path, cause))
 }
 
@@ -36,7 +39,13 @@ pub fn set_speed(file: &File, name: &str, baud: u32) -> Result<()> {
         19_200 => libc::B19200,
         57_600 => libc::B57600,
         115_200 => libc::B115200,
-        _ => return Err(Error::new("set the speed of", name, std::io::Error::from(std::io::ErrorKind::InvalidInput))),
+        _ => {
+            return Err(Error::new(
+                "set the speed of",
+                name,
+                std::io::Error::from(std::io::ErrorKind::InvalidInput),
+            ));
+        }
     };
     let mut state = tcgetattr(file).at("read the state of", name)?;
     // The speed is a field of these flags (termios(3)); cfsetspeed, which sets it, is not there for a static program.

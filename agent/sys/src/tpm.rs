@@ -60,7 +60,8 @@ pub fn response_code(answer: &[u8]) -> Option<u32> {
 
 /// Whether the machine has a TPM that the kernel drives and that understands [`extend`]: a TPM 1.2 does not.
 pub fn present() -> bool {
-    Path::new(DEVICE).exists() && !std::fs::read_to_string(VERSION).is_ok_and(|version| version.trim() == "1")
+    Path::new(DEVICE).exists()
+        && !std::fs::read_to_string(VERSION).is_ok_and(|version| version.trim() == "1")
 }
 
 /// Extends `digest` into the SHA-256 bank of `pcr`, once.
@@ -68,7 +69,11 @@ pub fn present() -> bool {
 /// Assumes that nobody else holds [`DEVICE`] (the raw device opens once). The command is repeated only when the TPM
 /// says that it did nothing.
 pub fn extend(pcr: u32, digest: &[u8; 32]) -> Result<()> {
-    let mut device = File::options().read(true).write(true).open(DEVICE).at("open", DEVICE)?;
+    let mut device = File::options()
+        .read(true)
+        .write(true)
+        .open(DEVICE)
+        .at("open", DEVICE)?;
     let command = extend_command(pcr, digest);
     for _ in 0..ATTEMPTS {
         device.write_all(&command).at("send a command to", DEVICE)?;

@@ -35,9 +35,19 @@ impl Superblock {
         if !bytes.starts_with(b"verity\0\0") {
             return Err(SuperblockError::Absent);
         }
-        let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
-        let expect =
-            |at, value, what| if word(at) == Some(value) { Ok(()) } else { Err(SuperblockError::Foreign(what)) };
+        let word = |at: usize| {
+            bytes
+                .get(at..at + 4)
+                .and_then(|b| b.try_into().ok())
+                .map(u32::from_le_bytes)
+        };
+        let expect = |at, value, what| {
+            if word(at) == Some(value) {
+                Ok(())
+            } else {
+                Err(SuperblockError::Foreign(what))
+            }
+        };
         expect(8, 1, "version")?;
         expect(12, 1, "hash type")?;
         if bytes.get(32..39) != Some(b"sha256\0") {
@@ -45,14 +55,28 @@ impl Superblock {
         }
         expect(64, 4096, "data block size")?;
         expect(68, 4096, "hash block size")?;
-        let data_blocks =
-            bytes.get(72..80).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes).ok_or_else(absent)?;
-        let length = bytes.get(80..82).and_then(|b| b.try_into().ok()).map(u16::from_le_bytes).ok_or_else(absent)?;
+        let data_blocks = bytes
+            .get(72..80)
+            .and_then(|b| b.try_into().ok())
+            .map(u64::from_le_bytes)
+            .ok_or_else(absent)?;
+        let length = bytes
+            .get(80..82)
+            .and_then(|b| b.try_into().ok())
+            .map(u16::from_le_bytes)
+            .ok_or_else(absent)?;
         if data_blocks == 0 || data_blocks > u64::MAX / 4096 {
             return Err(SuperblockError::Foreign("number of blocks"));
         }
-        let salt = bytes.get(88..88 + usize::from(length)).filter(|_| length <= 256);
-        Ok(Self { data_blocks, salt: salt.ok_or(SuperblockError::Foreign("salt length"))?.to_vec() })
+        let salt = bytes
+            .get(88..88 + usize::from(length))
+            .filter(|_| length <= 256);
+        Ok(Self {
+            data_blocks,
+            salt: salt
+                .ok_or(SuperblockError::Foreign("salt length"))?
+                .to_vec(),
+        })
     }
 }
 
@@ -78,8 +102,17 @@ impl Target {
             [] => "-".to_owned(),
             some => hex::encode(some),
         };
-        let Self { data, hash, root_hash, superblock, .. } = self;
-        format!("1 {data} {hash} 4096 4096 {} 1 sha256 {root_hash} {salt}", superblock.data_blocks)
+        let Self {
+            data,
+            hash,
+            root_hash,
+            superblock,
+            ..
+        } = self;
+        format!(
+            "1 {data} {hash} 4096 4096 {} 1 sha256 {root_hash} {salt}",
+            superblock.data_blocks
+        )
     }
 }
 
@@ -98,7 +131,13 @@ pub enum Health {
 pub fn open(target: &Target) -> Result<String> {
     let sectors = target.superblock.data_blocks * 8;
     let table = target.table();
-    mapper::activate(&Mapped { name: &target.name, read_only: true, kind: "verity", sectors, table: &table })
+    mapper::activate(&Mapped {
+        name: &target.name,
+        read_only: true,
+        kind: "verity",
+        sectors,
+        table: &table,
+    })
 }
 
 /// Asks the kernel whether corruption was seen on the verity device `name`.
@@ -106,7 +145,11 @@ pub fn health(name: &str) -> Result<Health> {
     match mapper::status(name)?.first() {
         Some(b'V') => Ok(Health::Verified),
         Some(b'C') => Ok(Health::Corrupted),
-        Some(_) | None => Err(Error::new("understand the state of", name, io::Error::other("unknown verity status"))),
+        Some(_) | None => Err(Error::new(
+            "understand the state of",
+            name,
+            io::Error::other("unknown verity status"),
+        )),
     }
 }
 
@@ -133,7 +176,13 @@ mod tests {
 
     #[test]
     fn a_superblock_of_ours_is_read() {
-        assert_eq!(Superblock::parse(&superblock()), Ok(Superblock { data_blocks: 1000, salt: vec![0xAB, 0xCD] }));
+        assert_eq!(
+            Superblock::parse(&superblock()),
+            Ok(Superblock {
+                data_blocks: 1000,
+                salt: vec![0xAB, 0xCD]
+            })
+        );
     }
 
     #[test]
@@ -149,9 +198,15 @@ mod tests {
         ] {
             let mut bytes = superblock();
             bytes[at] = value;
-            assert_eq!(Superblock::parse(&bytes), Err(SuperblockError::Foreign(what)));
+            assert_eq!(
+                Superblock::parse(&bytes),
+                Err(SuperblockError::Foreign(what))
+            );
         }
-        assert_eq!(Superblock::parse(&superblock()[..511]), Err(SuperblockError::Absent));
+        assert_eq!(
+            Superblock::parse(&superblock()[..511]),
+            Err(SuperblockError::Absent)
+        );
         assert_eq!(Superblock::parse(&[0; 512]), Err(SuperblockError::Absent));
     }
 
@@ -161,9 +216,15 @@ mod tests {
             name: "root".to_owned(),
             data: "253:2".to_owned(),
             hash: "253:3".to_owned(),
-            superblock: Superblock { data_blocks: 10, salt: vec![] },
+            superblock: Superblock {
+                data_blocks: 10,
+                salt: vec![],
+            },
             root_hash: "ab".repeat(32),
         };
-        assert_eq!(target.table(), format!("1 253:2 253:3 4096 4096 10 1 sha256 {} -", "ab".repeat(32)));
+        assert_eq!(
+            target.table(),
+            format!("1 253:2 253:3 4096 4096 10 1 sha256 {} -", "ab".repeat(32))
+        );
     }
 }

@@ -21,17 +21,43 @@ fn nothing_outside_is_reached_by_any_call() {
     fs::write(outside.path().join("f"), "1").unwrap();
     symlink(outside.path(), dir.path().join("out")).unwrap();
     symlink(outside.path().join("f"), dir.path().join("file")).unwrap();
-    let up = format!("../{}/f", outside.path().file_name().unwrap().to_string_lossy());
-    for path in ["out/f", "file", up.as_str(), outside.path().join("f").to_str().unwrap()] {
+    let up = format!(
+        "../{}/f",
+        outside.path().file_name().unwrap().to_string_lossy()
+    );
+    for path in [
+        "out/f",
+        "file",
+        up.as_str(),
+        outside.path().join("f").to_str().unwrap(),
+    ] {
         let path = Path::new(path);
-        assert!(folder.open(path).is_err() && folder.read(path, 9).is_err(), "{}", path.display());
-        assert!(folder.append(path, 0o600).is_err() && folder.rewrite(path, 0o600).is_err(), "{}", path.display());
-        assert!(folder.place(path, Links::Refused).is_err() && folder.place(path, Links::Inside).is_err());
+        assert!(
+            folder.open(path).is_err() && folder.read(path, 9).is_err(),
+            "{}",
+            path.display()
+        );
+        assert!(
+            folder.append(path, 0o600).is_err() && folder.rewrite(path, 0o600).is_err(),
+            "{}",
+            path.display()
+        );
+        assert!(
+            folder.place(path, Links::Refused).is_err()
+                && folder.place(path, Links::Inside).is_err()
+        );
     }
     for path in ["out/new", "../new", "/new-of-a-test"] {
         let path = Path::new(path);
-        assert!(folder.make_dirs(path, 0o700).is_err() && folder.create(path, 0o600).is_err(), "{}", path.display());
-        assert!(folder.link(Path::new("x"), path).is_err() && folder.rename(Path::new("file"), path).is_err());
+        assert!(
+            folder.make_dirs(path, 0o700).is_err() && folder.create(path, 0o600).is_err(),
+            "{}",
+            path.display()
+        );
+        assert!(
+            folder.link(Path::new("x"), path).is_err()
+                && folder.rename(Path::new("file"), path).is_err()
+        );
     }
     assert!(folder.dir(Path::new("out")).is_err());
     folder.remove_tree(Path::new("out")).unwrap();
@@ -47,8 +73,19 @@ fn links_inside_are_followed_only_where_that_is_asked_for() {
     fs::write(dir.path().join("..1/key"), "1").unwrap();
     symlink("..1", dir.path().join("..data")).unwrap();
     symlink("..data/key", dir.path().join("key")).unwrap();
-    assert!(folder.place(Path::new("key"), Links::Inside).unwrap().is_file());
-    assert_eq!(folder.place(Path::new("key"), Links::Refused).unwrap_err().raw_os_error(), Some(40));
+    assert!(
+        folder
+            .place(Path::new("key"), Links::Inside)
+            .unwrap()
+            .is_file()
+    );
+    assert_eq!(
+        folder
+            .place(Path::new("key"), Links::Refused)
+            .unwrap_err()
+            .raw_os_error(),
+        Some(40)
+    );
 }
 
 #[test]
@@ -58,21 +95,35 @@ fn only_regular_files_are_opened_and_no_more_of_them_is_read_than_was_asked_for(
     drop(std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap());
     fs::create_dir(dir.path().join("folder")).unwrap();
     for name in ["pipe", "socket", "folder"] {
-        assert!(folder.open(Path::new(name)).is_err() && folder.append(Path::new(name), 0o600).is_err(), "{name}");
+        assert!(
+            folder.open(Path::new(name)).is_err() && folder.append(Path::new(name), 0o600).is_err(),
+            "{name}"
+        );
     }
     fs::write(dir.path().join("f"), "0123456789").unwrap();
     assert_eq!(folder.read(Path::new("f"), 10).unwrap(), b"0123456789");
     assert!(folder.read(Path::new("f"), 9).is_err());
     assert_eq!(folder.read_end(Path::new("f"), 3).unwrap(), b"789");
-    fs::File::create(dir.path().join("huge")).unwrap().set_len(1 << 40).unwrap();
+    fs::File::create(dir.path().join("huge"))
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
     assert!(folder.read(Path::new("huge"), 1000).is_err());
 }
 
 #[test]
 fn what_has_a_second_name_is_not_written() {
     let (dir, folder) = folder();
-    folder.append(Path::new("log"), 0o600).unwrap().write_all(b"1").unwrap();
-    folder.append(Path::new("log"), 0o600).unwrap().write_all(b"2").unwrap();
+    folder
+        .append(Path::new("log"), 0o600)
+        .unwrap()
+        .write_all(b"1")
+        .unwrap();
+    folder
+        .append(Path::new("log"), 0o600)
+        .unwrap()
+        .write_all(b"2")
+        .unwrap();
     assert_eq!(fs::read_to_string(dir.path().join("log")).unwrap(), "12");
     fs::hard_link(dir.path().join("log"), dir.path().join("other")).unwrap();
     assert!(folder.append(Path::new("log"), 0o600).is_err());
@@ -103,15 +154,24 @@ fn usage_counts_each_file_once_and_says_when_it_did_not_count_all() {
     fs::create_dir(dir.path().join("a")).unwrap();
     fs::write(dir.path().join("a/f"), vec![1; 64 << 10]).unwrap();
     let one = folder.usage(100).unwrap();
-    assert!(one.bytes >= 64 << 10 && one.entries == 2 && !one.more, "{one:?}");
+    assert!(
+        one.bytes >= 64 << 10 && one.entries == 2 && !one.more,
+        "{one:?}"
+    );
     fs::hard_link(dir.path().join("a/f"), dir.path().join("again")).unwrap();
     symlink("/", dir.path().join("root")).unwrap();
     let two = folder.usage(100).unwrap();
-    assert!(two.bytes < one.bytes + (32 << 10) && two.entries == 4 && !two.more, "{two:?}");
+    assert!(
+        two.bytes < one.bytes + (32 << 10) && two.entries == 4 && !two.more,
+        "{two:?}"
+    );
     assert!(folder.usage(3).unwrap().more);
     let mut at = folder.dir(Path::new("a")).unwrap();
     for _ in 0..20 {
         at = at.make_dirs(Path::new(&"x".repeat(250)), 0o700).unwrap();
     }
-    assert!(folder.usage(100).unwrap().more, "deeper than a path can say");
+    assert!(
+        folder.usage(100).unwrap().more,
+        "deeper than a path can say"
+    );
 }

@@ -14,7 +14,8 @@ use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::interface_types::resource_handles::Hierarchy;
 use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
 use tss_esapi::structures::{
-    Auth, CapabilityData, Digest, DigestValues, PcrSelection, PcrSelectionList, PcrSlot, Public, SymmetricDefinition,
+    Auth, CapabilityData, Digest, DigestValues, PcrSelection, PcrSelectionList, PcrSlot, Public,
+    SymmetricDefinition,
 };
 use tss_esapi::tcti_ldr::TctiNameConf;
 use tss_esapi::utils::TpmsContext;
@@ -40,18 +41,31 @@ pub(crate) struct Device {
 impl Device {
     /// Opens the TPM.
     pub(crate) fn open(tcti: &str) -> Result<Self, Error> {
-        let name = TctiNameConf::from_str(tcti).map_err(|source| Error::Tcti { tcti: tcti.to_owned(), source })?;
-        let context = Context::new(name).map_err(|source| Error::Open { tcti: tcti.to_owned(), source })?;
-        Ok(Self { context, endorsement: None, ak: None, nk: None, imported: None })
+        let name = TctiNameConf::from_str(tcti).map_err(|source| Error::Tcti {
+            tcti: tcti.to_owned(),
+            source,
+        })?;
+        let context = Context::new(name).map_err(|source| Error::Open {
+            tcti: tcti.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            context,
+            endorsement: None,
+            ak: None,
+            nk: None,
+            imported: None,
+        })
     }
 
     /// That the TPM has what the proof needs, where it tells: what it lacks is named now, and not by a code in the middle of
     /// an exchange.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         let bank = "SHA-256 bank of registers that is switched on";
-        let cure =
-            "switch it on in the firmware's settings (PCR banks), or by `tpm2_pcrallocate sha256:all` and a reboot";
-        if let Some(CapabilityData::AssignedPcr(banks)) = self.capability(CapabilityType::AssignedPcr) {
+        let cure = "switch it on in the firmware's settings (PCR banks), or by `tpm2_pcrallocate sha256:all` and a reboot";
+        if let Some(CapabilityData::AssignedPcr(banks)) =
+            self.capability(CapabilityType::AssignedPcr)
+        {
             let on = |slot| {
                 let held = |bank: &PcrSelection| {
                     bank.hashing_algorithm() == HashingAlgorithm::Sha256 && bank.is_selected(slot)
@@ -59,7 +73,11 @@ impl Device {
                 banks.get_selections().iter().any(held)
             };
             let needed = selection(QUOTE_PCRS).step("select registers")?;
-            let all = needed.get_selections().iter().flat_map(PcrSelection::selected).all(on);
+            let all = needed
+                .get_selections()
+                .iter()
+                .flat_map(PcrSelection::selected)
+                .all(on);
             if !all {
                 return Err(Error::Lacks { what: bank, cure });
             }
@@ -67,15 +85,21 @@ impl Device {
         if let Some(CapabilityData::EccCurves(curves)) = self.capability(CapabilityType::EccCurves)
             && !curves.into_inner().contains(&EccCurveIdentifier::NistP256)
         {
-            let cure = "no setting gives it one; update its firmware, or use a machine with a newer TPM";
-            return Err(Error::Lacks { what: "ECC keys on the curve P-256", cure });
+            let cure =
+                "no setting gives it one; update its firmware, or use a machine with a newer TPM";
+            return Err(Error::Lacks {
+                what: "ECC keys on the curve P-256",
+                cure,
+            });
         }
         Ok(())
     }
 
     /// A list of what the TPM has; none where it does not tell in a form that is understood.
     fn capability(&mut self, kind: CapabilityType) -> Option<CapabilityData> {
-        let told = self.context.execute_without_session(|context| context.get_capability(kind, 0, CAPABILITIES));
+        let told = self
+            .context
+            .execute_without_session(|context| context.get_capability(kind, 0, CAPABILITIES));
         told.ok().map(|(data, _)| data)
     }
 
@@ -105,10 +129,16 @@ impl Device {
         auth: Option<Auth>,
         f: impl FnOnce(&mut Self, KeyHandle) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let handle = self.context.context_load(saved.clone()).step("load a key of this boot")?;
+        let handle = self
+            .context
+            .context_load(saved.clone())
+            .step("load a key of this boot")?;
         let outcome = match auth.map_or(Ok(()), |auth| self.context.tr_set_auth(handle, auth)) {
             Ok(()) => f(self, KeyHandle::from(handle)),
-            Err(source) => Err(Error::Command { step: "set a key's auth value", source }),
+            Err(source) => Err(Error::Command {
+                step: "set a key's auth value",
+                source,
+            }),
         };
         flush_after(&mut self.context, handle, outcome)
     }
@@ -123,14 +153,27 @@ impl Device {
         let session = self
             .context
             .execute_without_session(|context| {
-                context.start_auth_session(None, None, None, kind, SymmetricDefinition::AES_128_CFB, hash)
+                context.start_auth_session(
+                    None,
+                    None,
+                    None,
+                    kind,
+                    SymmetricDefinition::AES_128_CFB,
+                    hash,
+                )
             })
             .step("start a session")?
-            .ok_or(Error::Malformed { what: "the TPM's answer to StartAuthSession" })?;
+            .ok_or(Error::Malformed {
+                what: "the TPM's answer to StartAuthSession",
+            })?;
         let outcome = PolicySession::try_from(session)
             .step("start a policy session")
             .and_then(|policy| f(&mut self.context, policy));
-        flush_after(&mut self.context, SessionHandle::from(session).into(), outcome)
+        flush_after(
+            &mut self.context,
+            SessionHandle::from(session).into(),
+            outcome,
+        )
     }
 
     /// Reads registers of the SHA-256 bank, all at one moment: no register changed between the first and the last read.
@@ -140,7 +183,10 @@ impl Device {
                 return Ok(values);
             }
         }
-        Err(Error::Unsteady { step: "read them", attempts: STEADY_ATTEMPTS })
+        Err(Error::Unsteady {
+            step: "read them",
+            attempts: STEADY_ATTEMPTS,
+        })
     }
 
     /// One pass over the registers; `None` if one was extended meanwhile (`TPM2_PCR_Read` returns at most eight at once).
@@ -151,7 +197,12 @@ impl Device {
             if values.contains_key(&pcr) {
                 continue;
             }
-            let missing: Vec<u8> = pcrs.iter().copied().filter(|pcr| !values.contains_key(pcr)).take(8).collect();
+            let missing: Vec<u8> = pcrs
+                .iter()
+                .copied()
+                .filter(|pcr| !values.contains_key(pcr))
+                .take(8)
+                .collect();
             let (counter, _, digests) = self
                 .context
                 .execute_without_session(|context| context.pcr_read(selection(&missing)?))
@@ -162,11 +213,14 @@ impl Device {
             let mut sorted = missing;
             sorted.sort_unstable();
             if digests.len() != sorted.len() {
-                return Err(Error::Malformed { what: "the TPM's SHA-256 bank" });
+                return Err(Error::Malformed {
+                    what: "the TPM's SHA-256 bank",
+                });
             }
             for (pcr, digest) in sorted.into_iter().zip(digests.value()) {
-                let value = PcrValue::from_slice(digest.value())
-                    .ok_or(Error::Malformed { what: "a register of the SHA-256 bank" })?;
+                let value = PcrValue::from_slice(digest.value()).ok_or(Error::Malformed {
+                    what: "a register of the SHA-256 bank",
+                })?;
                 values.insert(pcr, value);
             }
         }
@@ -176,22 +230,33 @@ impl Device {
     /// Extends a register of the SHA-256 bank.
     pub(crate) fn extend_pcr(&mut self, pcr: u8, digest: PcrValue) -> Result<(), Error> {
         if pcr >= PCR_COUNT {
-            return Err(Error::Malformed { what: "the register's number" });
+            return Err(Error::Malformed {
+                what: "the register's number",
+            });
         }
         let handle = PcrHandle::try_from(u32::from(pcr)).step("name a register")?;
         let mut digests = DigestValues::new();
-        digests.set(HashingAlgorithm::Sha256, Digest::try_from(digest.as_bytes()).step("extend a register")?);
+        digests.set(
+            HashingAlgorithm::Sha256,
+            Digest::try_from(digest.as_bytes()).step("extend a register")?,
+        );
         self.context
-            .execute_with_session(Some(AuthSession::Password), |context| context.pcr_extend(handle, digests))
+            .execute_with_session(Some(AuthSession::Password), |context| {
+                context.pcr_extend(handle, digests)
+            })
             .step("extend a register")
     }
 }
 
 /// The selection of `pcrs` in the SHA-256 bank.
 pub(crate) fn selection(pcrs: &[u8]) -> tss_esapi::Result<PcrSelectionList> {
-    let slots = pcrs.iter().map(|&pcr| PcrSlot::try_from(1_u32.checked_shl(pcr.into()).unwrap_or(0)));
+    let slots = pcrs
+        .iter()
+        .map(|&pcr| PcrSlot::try_from(1_u32.checked_shl(pcr.into()).unwrap_or(0)));
     let slots = slots.collect::<tss_esapi::Result<Vec<_>>>()?;
-    PcrSelectionList::builder().with_selection(HashingAlgorithm::Sha256, &slots).build()
+    PcrSelectionList::builder()
+        .with_selection(HashingAlgorithm::Sha256, &slots)
+        .build()
 }
 
 /// Flushes `handle` whatever the outcome was; the outcome's own error comes first.
@@ -200,7 +265,9 @@ pub(crate) fn flush_after<T>(
     handle: ObjectHandle,
     outcome: Result<T, Error>,
 ) -> Result<T, Error> {
-    let flushed = context.execute_without_session(|context| context.flush_context(handle)).step("flush a handle");
+    let flushed = context
+        .execute_without_session(|context| context.flush_context(handle))
+        .step("flush a handle");
     let value = outcome?;
     flushed.map(|()| value)
 }

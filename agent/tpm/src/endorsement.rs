@@ -6,17 +6,21 @@ use crate::{Error, templates};
 use tss_esapi::abstraction::nv;
 use tss_esapi::constants::CapabilityType;
 use tss_esapi::constants::tss::{TPM2_NV_INDEX_FIRST, TPM2_PERSISTENT_FIRST};
-use tss_esapi::handles::{KeyHandle, NvIndexTpmHandle, ObjectHandle, PersistentTpmHandle, TpmHandle};
+use tss_esapi::handles::{
+    KeyHandle, NvIndexTpmHandle, ObjectHandle, PersistentTpmHandle, TpmHandle,
+};
 use tss_esapi::interface_types::resource_handles::{Hierarchy, NvAuth};
 use tss_esapi::interface_types::session_handles::AuthSession;
-use tss_esapi::structures::{CapabilityData, CreatePrimaryKeyResult, EccPoint, Public, PublicKeyRsa};
+use tss_esapi::structures::{
+    CapabilityData, CreatePrimaryKeyResult, EccPoint, Public, PublicKeyRsa,
+};
 use tss_esapi::traits::Marshall;
 
 /// `PolicyC` for SHA-384 (TCG EK Credential Profile 2.5, B.6.4): the other branch of template H's policy.
 pub(crate) const POLICY_C_SHA384: [u8; 48] = [
-    0xd6, 0x03, 0x2c, 0xe6, 0x1f, 0x2f, 0xb3, 0xc2, 0x40, 0xeb, 0x3c, 0xf6, 0xa3, 0x32, 0x37, 0xef, 0x2b, 0x6a, 0x16,
-    0xf4, 0x29, 0x3c, 0x22, 0xb4, 0x55, 0xe2, 0x61, 0xcf, 0xfd, 0x21, 0x7a, 0xd5, 0xb4, 0x94, 0x7c, 0x2d, 0x73, 0xe6,
-    0x30, 0x05, 0xee, 0xd2, 0xdc, 0x2b, 0x35, 0x93, 0xd1, 0x65,
+    0xd6, 0x03, 0x2c, 0xe6, 0x1f, 0x2f, 0xb3, 0xc2, 0x40, 0xeb, 0x3c, 0xf6, 0xa3, 0x32, 0x37, 0xef,
+    0x2b, 0x6a, 0x16, 0xf4, 0x29, 0x3c, 0x22, 0xb4, 0x55, 0xe2, 0x61, 0xcf, 0xfd, 0x21, 0x7a, 0xd5,
+    0xb4, 0x94, 0x7c, 0x2d, 0x73, 0xe6, 0x30, 0x05, 0xee, 0xd2, 0xdc, 0x2b, 0x35, 0x93, 0xd1, 0x65,
 ];
 /// Handles asked for at once; a TPM has far fewer.
 const HANDLES: u32 = 254;
@@ -86,19 +90,36 @@ impl Device {
                 Some(handle) => self.read_and_close(handle)?,
                 None => self.derived_public(kind)?,
             };
-            let certificate = if has_certificate { self.certificate(kind)? } else { None };
-            keys.push(EndorsementKey { kind, public, certificate });
+            let certificate = if has_certificate {
+                self.certificate(kind)?
+            } else {
+                None
+            };
+            keys.push(EndorsementKey {
+                kind,
+                public,
+                certificate,
+            });
         }
         if keys.is_empty() {
-            keys.push(self.bare(EkKind::P256).or_else(|_unsupported| self.bare(EkKind::Rsa2048))?);
+            keys.push(
+                self.bare(EkKind::P256)
+                    .or_else(|_unsupported| self.bare(EkKind::Rsa2048))?,
+            );
         }
         Ok(self.endorsement.insert(keys).clone())
     }
 
     /// An endorsement key of which the TPM holds neither a copy nor a certificate.
     fn bare(&mut self, kind: EkKind) -> Result<EndorsementKey, Error> {
-        let public = self.derived_public(kind).map_err(|_error| Error::NoEndorsementKey)?;
-        Ok(EndorsementKey { kind, public, certificate: None })
+        let public = self
+            .derived_public(kind)
+            .map_err(|_error| Error::NoEndorsementKey)?;
+        Ok(EndorsementKey {
+            kind,
+            public,
+            certificate: None,
+        })
     }
 
     /// A handle on the persisted key, if there is one and it is by the template. To be closed by the caller.
@@ -110,7 +131,9 @@ impl Device {
         let handle = PersistentTpmHandle::new(number).step("name the EK's handle")?;
         let mut object = self
             .context
-            .execute_without_session(|context| context.tr_from_tpm_public(TpmHandle::Persistent(handle)))
+            .execute_without_session(|context| {
+                context.tr_from_tpm_public(TpmHandle::Persistent(handle))
+            })
             .step("open the persisted EK")?;
         let public = self
             .context
@@ -124,7 +147,10 @@ impl Device {
     }
 
     /// Derives an endorsement key by its template. To be flushed by the caller.
-    pub(crate) fn derive_endorsement_key(&mut self, kind: EkKind) -> Result<CreatePrimaryKeyResult, Error> {
+    pub(crate) fn derive_endorsement_key(
+        &mut self,
+        kind: EkKind,
+    ) -> Result<CreatePrimaryKeyResult, Error> {
         let template = templates::endorsement(kind).step("describe the EK")?;
         self.context
             .execute_with_session(Some(AuthSession::Password), |context| {
@@ -135,7 +161,11 @@ impl Device {
 
     fn derived_public(&mut self, kind: EkKind) -> Result<Vec<u8>, Error> {
         let made = self.derive_endorsement_key(kind)?;
-        flush_after(&mut self.context, made.key_handle.into(), encode(&made.out_public))
+        flush_after(
+            &mut self.context,
+            made.key_handle.into(),
+            encode(&made.out_public),
+        )
     }
 
     fn read_and_close(&mut self, mut handle: ObjectHandle) -> Result<Vec<u8>, Error> {
@@ -143,18 +173,24 @@ impl Device {
             .context
             .execute_without_session(|context| context.read_public(KeyHandle::from(handle)))
             .step("read the persisted EK");
-        self.context.tr_close(&mut handle).step("close the EK's handle")?;
+        self.context
+            .tr_close(&mut handle)
+            .step("close the EK's handle")?;
         encode(&read?.0)
     }
 
     fn certificate(&mut self, kind: EkKind) -> Result<Option<Vec<u8>>, Error> {
-        let index = NvIndexTpmHandle::new(kind.certificate_index()).step("name the EK certificate")?;
-        let bytes = self.context.execute_with_session(Some(AuthSession::Password), |context| {
-            let handle =
-                context.execute_without_session(|context| context.tr_from_tpm_public(TpmHandle::NvIndex(index)))?;
-            // Reading closes its own handle on the index, which is this one.
-            nv::read_full(context, NvAuth::NvIndex(handle.into()), index)
-        });
+        let index =
+            NvIndexTpmHandle::new(kind.certificate_index()).step("name the EK certificate")?;
+        let bytes = self
+            .context
+            .execute_with_session(Some(AuthSession::Password), |context| {
+                let handle = context.execute_without_session(|context| {
+                    context.tr_from_tpm_public(TpmHandle::NvIndex(index))
+                })?;
+                // Reading closes its own handle on the index, which is this one.
+                nv::read_full(context, NvAuth::NvIndex(handle.into()), index)
+            });
         Ok(der_prefix(&bytes.step("read the EK certificate")?))
     }
 
@@ -162,12 +198,16 @@ impl Device {
     pub(crate) fn handles(&mut self, first: u32) -> Result<Vec<u32>, Error> {
         let (data, _) = self
             .context
-            .execute_without_session(|context| context.get_capability(CapabilityType::Handles, first, HANDLES))
+            .execute_without_session(|context| {
+                context.get_capability(CapabilityType::Handles, first, HANDLES)
+            })
             .step("list handles")?;
         if let CapabilityData::Handles(list) = data {
             Ok(list.into_inner().into_iter().map(u32::from).collect())
         } else {
-            Err(Error::Malformed { what: "the TPM's list of handles" })
+            Err(Error::Malformed {
+                what: "the TPM's list of handles",
+            })
         }
     }
 }
@@ -181,14 +221,26 @@ fn by_template(public: Public, kind: EkKind) -> Result<bool, Error> {
 /// The public area without the key itself.
 fn blank(public: Public) -> Public {
     match public {
-        Public::Rsa { object_attributes, name_hashing_algorithm, auth_policy, parameters, .. } => Public::Rsa {
+        Public::Rsa {
+            object_attributes,
+            name_hashing_algorithm,
+            auth_policy,
+            parameters,
+            ..
+        } => Public::Rsa {
             object_attributes,
             name_hashing_algorithm,
             auth_policy,
             parameters,
             unique: PublicKeyRsa::default(),
         },
-        Public::Ecc { object_attributes, name_hashing_algorithm, auth_policy, parameters, .. } => Public::Ecc {
+        Public::Ecc {
+            object_attributes,
+            name_hashing_algorithm,
+            auth_policy,
+            parameters,
+            ..
+        } => Public::Ecc {
             object_attributes,
             name_hashing_algorithm,
             auth_policy,
@@ -212,11 +264,17 @@ fn der_prefix(bytes: &[u8]) -> Option<Vec<u8>> {
     let (length_bytes, length) = match first {
         0..=0x7f => (0, usize::from(first)),
         0x81 => (1, usize::from(*rest.first()?)),
-        0x82 => (2, usize::from(u16::from_be_bytes([*rest.first()?, *rest.get(1)?]))),
+        0x82 => (
+            2,
+            usize::from(u16::from_be_bytes([*rest.first()?, *rest.get(1)?])),
+        ),
         _ => return None,
     };
     let total = length.checked_add(2)?.checked_add(length_bytes)?;
-    bytes.get(..total).filter(|der| der.len() <= CERTIFICATE_LIMIT).map(<[u8]>::to_vec)
+    bytes
+        .get(..total)
+        .filter(|der| der.len() <= CERTIFICATE_LIMIT)
+        .map(<[u8]>::to_vec)
 }
 
 #[cfg(test)]
@@ -225,7 +283,10 @@ mod tests {
 
     #[test]
     fn a_certificate_is_cut_from_its_padded_index() {
-        assert_eq!(der_prefix(&[0x30, 2, 1, 2, 0xff, 0xff]), Some(vec![0x30, 2, 1, 2]));
+        assert_eq!(
+            der_prefix(&[0x30, 2, 1, 2, 0xff, 0xff]),
+            Some(vec![0x30, 2, 1, 2])
+        );
         let mut long = vec![0x30, 0x82, 1, 0];
         long.resize(4 + 256 + 9, 7);
         assert_eq!(der_prefix(&long).map(|der| der.len()), Some(260));
@@ -233,7 +294,14 @@ mod tests {
 
     #[test]
     fn what_is_no_certificate_is_left_out() {
-        for bytes in [&[][..], &[0x30], &[0xff; 16], &[0x30, 0x82, 1], &[0x30, 0x84, 0, 0, 0, 1, 0], &[0x30, 9, 0]] {
+        for bytes in [
+            &[][..],
+            &[0x30],
+            &[0xff; 16],
+            &[0x30, 0x82, 1],
+            &[0x30, 0x84, 0, 0, 0, 1, 0],
+            &[0x30, 9, 0],
+        ] {
             assert_eq!(der_prefix(bytes), None, "{bytes:?}");
         }
     }

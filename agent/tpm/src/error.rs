@@ -6,7 +6,9 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The transport's description could not be understood.
-    #[error("\"{tcti}\" names no TPM; write \"device:/dev/tpmrm0\" or \"swtpm:host=127.0.0.1,port=2321\"")]
+    #[error(
+        "\"{tcti}\" names no TPM; write \"device:/dev/tpmrm0\" or \"swtpm:host=127.0.0.1,port=2321\""
+    )]
     Tcti {
         /// What was configured.
         tcti: String,
@@ -41,7 +43,9 @@ pub enum Error {
         source: tss_esapi::Error,
     },
     /// The registers differ from those that the node key was made for, so it can no longer be used.
-    #[error("the node key's policy no longer holds: a register it is bound to has changed since it was made; reboot")]
+    #[error(
+        "the node key's policy no longer holds: a register it is bound to has changed since it was made; reboot"
+    )]
     PolicyBroken {
         /// The response code.
         #[source]
@@ -68,7 +72,9 @@ pub enum Error {
     #[error("the sealed bytes do not open: made by another TPM, or altered")]
     NotSealedHere,
     /// The registers are not such that the release key approved them.
-    #[error("the release key did not approve what was booted, or the state was opened already in this boot")]
+    #[error(
+        "the release key did not approve what was booted, or the state was opened already in this boot"
+    )]
     NotApproved,
     /// A wrapped key is for another endorsement key than this TPM has.
     #[error(
@@ -81,7 +87,9 @@ pub enum Error {
         have: String,
     },
     /// A wrapped key for this TPM does not open.
-    #[error("the TPM does not open the wrapped key: the document was altered, or the TPM was cleared since")]
+    #[error(
+        "the TPM does not open the wrapped key: the document was altered, or the TPM was cleared since"
+    )]
     NotImported {
         /// The response code.
         #[source]

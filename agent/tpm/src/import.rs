@@ -10,7 +10,9 @@ use config_attest::tpm::{Duplicate, Public as Area};
 use tss_esapi::constants::SessionType;
 use tss_esapi::handles::KeyHandle;
 use tss_esapi::interface_types::session_handles::AuthSession;
-use tss_esapi::structures::{Digest, EncryptedSecret, Private, Public, SignatureScheme, SymmetricDefinitionObject};
+use tss_esapi::structures::{
+    Digest, EncryptedSecret, Private, Public, SignatureScheme, SymmetricDefinitionObject,
+};
 use tss_esapi::traits::UnMarshall;
 
 /// A key that an admin had certified and wrapped to a TPM.
@@ -25,23 +27,41 @@ pub struct WrappedKey {
 impl Device {
     /// Imports a wrapped key for the rest of this agent's life.
     pub(crate) fn import(&mut self, wrapped: &WrappedKey) -> Result<PublicKey, Error> {
-        wrapped.key.check().map_err(|_malformed| Error::Malformed { what: "the wrapped key" })?;
+        wrapped.key.check().map_err(|_malformed| Error::Malformed {
+            what: "the wrapped key",
+        })?;
         let kind = self.kind_of(wrapped.ek)?;
         let public = Public::unmarshall(&wrapped.key.public).step("read the wrapped key")?;
-        let duplicate = Private::try_from(wrapped.key.private.clone()).step("read the wrapped key")?;
-        let seed = EncryptedSecret::try_from(wrapped.key.seed.clone()).step("read the wrapped key")?;
+        let duplicate =
+            Private::try_from(wrapped.key.private.clone()).step("read the wrapped key")?;
+        let seed =
+            EncryptedSecret::try_from(wrapped.key.seed.clone()).step("read the wrapped key")?;
         let loaded = self.with_endorsement_key(kind, |device, ek| {
             let private = device.as_parent(kind, |context| {
-                context.import(ek.into(), None, public.clone(), duplicate, seed, SymmetricDefinitionObject::Null)
+                context.import(
+                    ek.into(),
+                    None,
+                    public.clone(),
+                    duplicate,
+                    seed,
+                    SymmetricDefinitionObject::Null,
+                )
             })?;
             let private = private.map_err(|source| Error::NotImported { source })?;
-            let handle = device.as_parent(kind, |context| context.load(ek, private, public.clone()))?;
+            let handle =
+                device.as_parent(kind, |context| context.load(ek, private, public.clone()))?;
             let handle = handle.step("load the imported key")?;
-            let saved = device.context.context_save(handle.into()).step("save a key");
+            let saved = device
+                .context
+                .context_save(handle.into())
+                .step("save a key");
             flush_after(&mut device.context, handle.into(), saved)
         })?;
         let public = p256_key(&public)?;
-        self.imported = Some(LoadedTemplate { saved: loaded, public: public.clone() });
+        self.imported = Some(LoadedTemplate {
+            saved: loaded,
+            public: public.clone(),
+        });
         Ok(public)
     }
 
@@ -63,25 +83,34 @@ impl Device {
         let mut have = Vec::new();
         for key in self.endorsement_keys()? {
             let spki = Area::parse(&key.public).and_then(|area| area.spki());
-            let hash = PcrValue::of(&spki.map_err(|_unreadable| Error::Malformed { what: "an endorsement key" })?);
+            let hash = PcrValue::of(&spki.map_err(|_unreadable| Error::Malformed {
+                what: "an endorsement key",
+            })?);
             if hash == wanted {
                 return Ok(key.kind);
             }
             have.push(hash.to_text());
         }
-        Err(Error::ForAnotherTpm { wanted: wanted.to_text(), have: have.join(", ") })
+        Err(Error::ForAnotherTpm {
+            wanted: wanted.to_text(),
+            have: have.join(", "),
+        })
     }
 
     /// Signs a SHA-256 digest with the imported key.
     pub(crate) fn sign_imported(&mut self, digest: [u8; 32]) -> Result<[u8; 64], Error> {
         const STEP: &str = "sign with the imported key";
-        let key = self.imported.clone().ok_or(Error::Malformed { what: "the request: no key was imported" })?;
+        let key = self.imported.clone().ok_or(Error::Malformed {
+            what: "the request: no key was imported",
+        })?;
         self.with_saved(&key.saved, None, |device, handle: KeyHandle| {
             let digest = Digest::try_from(digest.as_slice()).step(STEP)?;
             let ticket = no_ticket().step(STEP)?;
-            let signed = device.context.execute_with_session(Some(AuthSession::Password), |context| {
-                context.sign(handle, digest, SignatureScheme::Null, ticket)
-            });
+            let signed = device
+                .context
+                .execute_with_session(Some(AuthSession::Password), |context| {
+                    context.sign(handle, digest, SignatureScheme::Null, ticket)
+                });
             ecdsa(signed.step(STEP)?)
         })
     }

@@ -18,21 +18,33 @@ pub enum Presence {
 impl Presence {
     /// Looks for the TPM that `tcti` names, in tpm2-tss's notation, and for others in `sys` (`/sys`). In doubt there is one.
     pub fn of(tcti: &str, sys: &Path) -> Self {
-        let Some(device) = tcti.strip_prefix("device:").map(Path::new) else { return Self::Tpm };
+        let Some(device) = tcti.strip_prefix("device:").map(Path::new) else {
+            return Self::Tpm;
+        };
         if device.exists() {
             return Self::Tpm;
         }
         // Linux shows each TPM here, with its version since 5.6.
-        let tpms = std::fs::read_dir(sys.join("class/tpm")).into_iter().flatten().flatten();
-        let versions: Vec<String> =
-            tpms.map(|tpm| std::fs::read_to_string(tpm.path().join("tpm_version_major")).unwrap_or_default()).collect();
+        let tpms = std::fs::read_dir(sys.join("class/tpm"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let versions: Vec<String> = tpms
+            .map(|tpm| {
+                std::fs::read_to_string(tpm.path().join("tpm_version_major")).unwrap_or_default()
+            })
+            .collect();
         if versions.iter().any(|version| version.trim() != "1") {
             return Self::Tpm;
         }
         if sys.join("firmware/acpi/tables/TPM2").exists() {
             return Self::NotDriven;
         }
-        if versions.is_empty() { Self::Absent } else { Self::Tpm12 }
+        if versions.is_empty() {
+            Self::Absent
+        } else {
+            Self::Tpm12
+        }
     }
 }
 
@@ -47,7 +59,10 @@ mod tests {
         let device = at("tpmrm0");
         let tcti = format!("device:{}", device.display());
         let found = || Presence::of(&tcti, sys.path());
-        assert_eq!(Presence::of("swtpm:host=127.0.0.1,port=1", sys.path()), Presence::Tpm);
+        assert_eq!(
+            Presence::of("swtpm:host=127.0.0.1,port=1", sys.path()),
+            Presence::Tpm
+        );
         assert_eq!(found(), Presence::Absent);
         std::fs::create_dir_all(at("firmware/acpi/tables")).expect("a directory");
         std::fs::write(at("firmware/acpi/tables/TPM2"), "").expect("a file");
@@ -58,7 +73,11 @@ mod tests {
         std::fs::write(at("class/tpm/tpm0/tpm_version_major"), "1\n").expect("a file");
         assert_eq!(found(), Presence::Tpm12);
         std::fs::write(at("class/tpm/tpm0/tpm_version_major"), "2\n").expect("a file");
-        assert_eq!(found(), Presence::Tpm, "a TPM 2.0 whose device is missing is not none");
+        assert_eq!(
+            found(),
+            Presence::Tpm,
+            "a TPM 2.0 whose device is missing is not none"
+        );
         std::fs::write(&device, "").expect("a file");
         assert_eq!(found(), Presence::Tpm);
     }

@@ -12,7 +12,8 @@ use tss_esapi::handles::{AuthHandle, KeyHandle, ObjectHandle};
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
 use tss_esapi::structures::{
-    Attest, AttestInfo, Data, Digest, DigestList, EncryptedSecret, IdObject, Nonce, Signature, SignatureScheme,
+    Attest, AttestInfo, Data, Digest, DigestList, EncryptedSecret, IdObject, Nonce, Signature,
+    SignatureScheme,
 };
 use tss_esapi::traits::Marshall;
 use zeroize::Zeroizing;
@@ -50,10 +51,16 @@ impl Device {
                     })
                     .step("quote")?;
                 if quotes(&attest, &values) {
-                    return Ok(Quote { attestation: encode(&attest, &signature)?, pcrs: values });
+                    return Ok(Quote {
+                        attestation: encode(&attest, &signature)?,
+                        pcrs: values,
+                    });
                 }
             }
-            Err(Error::Unsteady { step: "quote", attempts: STEADY_ATTEMPTS })
+            Err(Error::Unsteady {
+                step: "quote",
+                attempts: STEADY_ATTEMPTS,
+            })
         })
     }
 
@@ -63,7 +70,11 @@ impl Device {
         let data = Data::try_from(qualifying.as_slice()).step("certify the NK")?;
         self.with_saved(&nk.saved, None, |device, subject| {
             device.with_saved(&ak.key.saved, Some(ak.auth), |device, signer| {
-                let sessions = (Some(AuthSession::Password), Some(AuthSession::Password), None);
+                let sessions = (
+                    Some(AuthSession::Password),
+                    Some(AuthSession::Password),
+                    None,
+                );
                 let (attest, signature) = device
                     .context
                     .execute_with_sessions(sessions, |context| {
@@ -89,7 +100,11 @@ impl Device {
             device.with_saved(&ak.key.saved, Some(ak.auth), |device, ak| {
                 device.with_session(SessionType::Policy, name_hash(kind), |context, session| {
                     satisfy_endorsement_policy(context, session, kind)?;
-                    let sessions = (Some(AuthSession::Password), Some(AuthSession::from(session)), None);
+                    let sessions = (
+                        Some(AuthSession::Password),
+                        Some(AuthSession::from(session)),
+                        None,
+                    );
                     let opened = context
                         .execute_with_sessions(sessions, |context| {
                             context.activate_credential(ak, ek, credential, secret)
@@ -109,7 +124,10 @@ impl Device {
     ) -> Result<T, Error> {
         if let Some(mut handle) = self.persisted(kind)? {
             let outcome = f(self, KeyHandle::from(handle));
-            let closed = self.context.tr_close(&mut handle).step("close the EK's handle");
+            let closed = self
+                .context
+                .tr_close(&mut handle)
+                .step("close the EK's handle");
             let value = outcome?;
             return closed.map(|()| value);
         }
@@ -131,18 +149,30 @@ pub(crate) fn satisfy_endorsement_policy(
     context
         .execute_with_session(Some(AuthSession::Password), |context| {
             let hierarchy = AuthHandle::from(ObjectHandle::Endorsement);
-            context.policy_secret(session, hierarchy, Nonce::default(), Digest::default(), Nonce::default(), None)
+            context.policy_secret(
+                session,
+                hierarchy,
+                Nonce::default(),
+                Digest::default(),
+                Nonce::default(),
+                None,
+            )
         })
         .step("satisfy the EK's policy")?;
     if kind != EkKind::P384 {
         return Ok(());
     }
-    let policy_a = context.policy_get_digest(session).step("satisfy the EK's policy")?;
-    let policy_c = Digest::try_from(endorsement::POLICY_C_SHA384.as_slice()).step("satisfy the EK's policy")?;
+    let policy_a = context
+        .policy_get_digest(session)
+        .step("satisfy the EK's policy")?;
+    let policy_c = Digest::try_from(endorsement::POLICY_C_SHA384.as_slice())
+        .step("satisfy the EK's policy")?;
     let mut branches = DigestList::new();
     branches.add(policy_a).step("satisfy the EK's policy")?;
     branches.add(policy_c).step("satisfy the EK's policy")?;
-    context.policy_or(session, branches).step("satisfy the EK's policy")
+    context
+        .policy_or(session, branches)
+        .step("satisfy the EK's policy")
 }
 
 /// The name algorithm of a kind's template.

@@ -26,10 +26,14 @@ impl Device {
     /// Seals bytes under the storage key of the owner hierarchy.
     pub(crate) fn seal(&mut self, secret: &[u8]) -> Result<Vec<u8>, Error> {
         if secret.len() > SEAL_LIMIT {
-            return Err(Error::Malformed { what: "what is to be sealed" });
+            return Err(Error::Malformed {
+                what: "what is to be sealed",
+            });
         }
-        let random =
-            self.context.execute_without_session(|context| context.get_random(KEY_LENGTH)).step("draw a random key")?;
+        let random = self
+            .context
+            .execute_without_session(|context| context.get_random(KEY_LENGTH))
+            .step("draw a random key")?;
         let nonce = self
             .context
             .execute_without_session(|context| context.get_random(NONCE_LEN))
@@ -43,8 +47,9 @@ impl Device {
                     context.create(parent, template, None, Some(sensitive), None, None)
                 })
                 .step("seal")?;
-            let public =
-                PublicBuffer::try_from(made.out_public).and_then(|public| public.marshall()).step("encode a seal")?;
+            let public = PublicBuffer::try_from(made.out_public)
+                .and_then(|public| public.marshall())
+                .step("encode a seal")?;
             Ok((public, made.out_private.value().to_vec()))
         })?;
         let mut blob = vec![FORMAT];
@@ -53,7 +58,9 @@ impl Device {
         let mut text = secret.to_vec();
         cipher(&key)?
             .seal_in_place_append_tag(nonce_of(nonce.value())?, Aad::from(&blob), &mut text)
-            .map_err(|_unspecified| Error::Malformed { what: "what is to be sealed" })?;
+            .map_err(|_unspecified| Error::Malformed {
+                what: "what is to be sealed",
+            })?;
         blob.extend_from_slice(nonce.value());
         blob.extend_from_slice(&text);
         Ok(blob)
@@ -61,16 +68,25 @@ impl Device {
 
     /// Opens a blob that [`Device::seal`] made.
     pub(crate) fn unseal(&mut self, blob: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
-        let parts = Parts::split(blob).ok_or(Error::Malformed { what: "the sealed blob" })?;
+        let parts = Parts::split(blob).ok_or(Error::Malformed {
+            what: "the sealed blob",
+        })?;
         let public = PublicBuffer::unmarshall(parts.public).and_then(Public::try_from);
-        let public = public.map_err(|_malformed| Error::Malformed { what: "the sealed blob's public part" })?;
-        let private = Private::try_from(parts.private)
-            .map_err(|_size| Error::Malformed { what: "the sealed blob's private part" })?;
+        let public = public.map_err(|_malformed| Error::Malformed {
+            what: "the sealed blob's public part",
+        })?;
+        let private = Private::try_from(parts.private).map_err(|_size| Error::Malformed {
+            what: "the sealed blob's private part",
+        })?;
         let key = self.with_storage_key(|context, parent| {
-            let loaded = context.execute_with_session(Some(AuthSession::Password), |c| c.load(parent, private, public));
+            let loaded = context.execute_with_session(Some(AuthSession::Password), |c| {
+                c.load(parent, private, public)
+            });
             let handle = loaded.map_err(foreign)?;
             let opened = context
-                .execute_with_session(Some(AuthSession::Password), |context| context.unseal(handle.into()))
+                .execute_with_session(Some(AuthSession::Password), |context| {
+                    context.unseal(handle.into())
+                })
                 .step("unseal");
             flush_after(context, handle.into(), opened)
         })?;
@@ -83,11 +99,18 @@ impl Device {
         Ok(text)
     }
 
-    fn with_storage_key<T>(&mut self, f: impl FnOnce(&mut Context, KeyHandle) -> Result<T, Error>) -> Result<T, Error> {
+    fn with_storage_key<T>(
+        &mut self,
+        f: impl FnOnce(&mut Context, KeyHandle) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let template = templates::storage().step("describe the storage key")?;
-        self.with_primary(Hierarchy::Owner, template, None, "derive the storage key", |context, handle, _| {
-            f(context, handle)
-        })
+        self.with_primary(
+            Hierarchy::Owner,
+            template,
+            None,
+            "derive the storage key",
+            |context, handle, _| f(context, handle),
+        )
     }
 }
 
@@ -106,7 +129,14 @@ fn foreign(source: tss_esapi::Error) -> Error {
         ),
         tss_esapi::Error::WrapperError(_) => false,
     };
-    if about_blob { Error::NotSealedHere } else { Error::Command { step: "load a seal", source } }
+    if about_blob {
+        Error::NotSealedHere
+    } else {
+        Error::Command {
+            step: "load a seal",
+            source,
+        }
+    }
 }
 
 /// A sealed blob, taken apart.
@@ -123,12 +153,20 @@ impl<'a> Parts<'a> {
         if blob.len() > SEAL_LIMIT + 4096 {
             return None;
         }
-        let (&FORMAT, rest) = blob.split_first()? else { return None };
+        let (&FORMAT, rest) = blob.split_first()? else {
+            return None;
+        };
         let (public, rest) = take_sized(rest)?;
         let (private, rest) = take_sized(rest)?;
         let (nonce, text) = rest.split_at_checked(NONCE_LEN)?;
         let head = blob.get(..blob.len().checked_sub(rest.len())?)?;
-        Some(Self { head, public, private, nonce, text })
+        Some(Self {
+            head,
+            public,
+            private,
+            nonce,
+            text,
+        })
     }
 }
 
@@ -138,18 +176,24 @@ fn take_sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 fn push_sized(blob: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Error> {
-    let size = u16::try_from(bytes.len()).map_err(|_size| Error::Malformed { what: "a seal that the TPM made" })?;
+    let size = u16::try_from(bytes.len()).map_err(|_size| Error::Malformed {
+        what: "a seal that the TPM made",
+    })?;
     blob.extend_from_slice(&size.to_be_bytes());
     blob.extend_from_slice(bytes);
     Ok(())
 }
 
 fn cipher(key: &[u8]) -> Result<LessSafeKey, Error> {
-    UnboundKey::new(&AES_256_GCM, key).map(LessSafeKey::new).map_err(|_unspecified| Error::NotSealedHere)
+    UnboundKey::new(&AES_256_GCM, key)
+        .map(LessSafeKey::new)
+        .map_err(|_unspecified| Error::NotSealedHere)
 }
 
 fn nonce_of(bytes: &[u8]) -> Result<Nonce, Error> {
-    Nonce::try_assume_unique_for_key(bytes).map_err(|_unspecified| Error::Malformed { what: "the sealed blob's nonce" })
+    Nonce::try_assume_unique_for_key(bytes).map_err(|_unspecified| Error::Malformed {
+        what: "the sealed blob's nonce",
+    })
 }
 
 #[cfg(test)]
@@ -161,7 +205,10 @@ mod tests {
         let mut blob = vec![FORMAT, 0, 2, 8, 8, 0, 1, 9];
         blob.extend_from_slice(&[5; NONCE_LEN]);
         let parts = Parts::split(&blob).expect("whole");
-        assert_eq!((parts.public, parts.private, parts.nonce), (&[8, 8][..], &[9][..], &[5; NONCE_LEN][..]));
+        assert_eq!(
+            (parts.public, parts.private, parts.nonce),
+            (&[8, 8][..], &[9][..], &[5; NONCE_LEN][..])
+        );
         assert_eq!(parts.head.len() + parts.nonce.len(), blob.len());
         for length in 0..blob.len() {
             assert!(Parts::split(&blob[..length]).is_none(), "{length}");

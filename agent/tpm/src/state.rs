@@ -17,7 +17,8 @@ use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::interface_types::resource_handles::{Hierarchy, NvAuth, Provision};
 use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
 use tss_esapi::structures::{
-    Digest, EccParameter, EccSignature, MaxNvBuffer, Name, Nonce, NvPublic, Public, Signature, SymmetricDefinition,
+    Digest, EccParameter, EccSignature, MaxNvBuffer, Name, Nonce, NvPublic, Public, Signature,
+    SymmetricDefinition,
 };
 use tss_esapi::traits::UnMarshall;
 use tss_esapi::{Context, structures::VerifiedTicket};
@@ -84,7 +85,11 @@ impl std::fmt::Debug for Slot {
 impl Unlock {
     fn index(&self, slot: usize, floor: u64) -> Option<Index> {
         let handle = *HANDLES.get(slot)?;
-        Some(Index { handle, policy: Use::State.auth_policy(&self.approver, floor), size: SLOT_SIZE })
+        Some(Index {
+            handle,
+            policy: Use::State.auth_policy(&self.approver, floor),
+            size: SLOT_SIZE,
+        })
     }
 
     /// The floor of the index with this Name, and whether it was written.
@@ -92,7 +97,10 @@ impl Unlock {
         let floors = self.svn.saturating_sub(KNOWN_FLOORS)..=self.svn.saturating_add(KNOWN_FLOORS);
         floors.into_iter().find_map(|floor| {
             let index = self.index(slot, floor)?;
-            [true, false].into_iter().find(|written| index.name(*written) == name).map(|written| (floor, written))
+            [true, false]
+                .into_iter()
+                .find(|written| index.name(*written) == name)
+                .map(|written| (floor, written))
         })
     }
 }
@@ -115,16 +123,32 @@ impl Device {
         let present = self.handles(TPM2_NV_INDEX_FIRST)?;
         let mut slots = Vec::with_capacity(SLOTS);
         for (slot, handle) in HANDLES.into_iter().enumerate() {
-            slots.push(if present.contains(&handle) { self.state_slot(unlock, slot, &policy)? } else { Slot::Absent });
+            slots.push(if present.contains(&handle) {
+                self.state_slot(unlock, slot, &policy)?
+            } else {
+                Slot::Absent
+            });
         }
         Ok(slots)
     }
 
-    fn state_slot(&mut self, unlock: &Unlock, slot: usize, policy: &PcrValue) -> Result<Slot, Error> {
+    fn state_slot(
+        &mut self,
+        unlock: &Unlock,
+        slot: usize,
+        policy: &PcrValue,
+    ) -> Result<Slot, Error> {
         self.with_index(slot, |device, index| {
-            let name = device.context.tr_get_name(index).step("read the Name of the state's index")?;
-            let Some((floor, written)) = unlock.recognise(slot, name.value()) else { return Ok(Slot::Foreign) };
-            let Some(approval) = approval(unlock, Use::State, policy, floor) else { return Ok(Slot::Closed { floor }) };
+            let name = device
+                .context
+                .tr_get_name(index)
+                .step("read the Name of the state's index")?;
+            let Some((floor, written)) = unlock.recognise(slot, name.value()) else {
+                return Ok(Slot::Foreign);
+            };
+            let Some(approval) = approval(unlock, Use::State, policy, floor) else {
+                return Ok(Slot::Closed { floor });
+            };
             if !written {
                 return Ok(Slot::Unwritten { floor });
             }
@@ -145,14 +169,24 @@ impl Device {
         floor: u64,
         content: &[u8],
     ) -> Result<(), Error> {
-        let size = Error::Malformed { what: "what is to be kept in the TPM" };
-        let wanted = unlock.index(slot, floor).filter(|_| content.len() == usize::from(SLOT_SIZE)).ok_or(size)?;
+        let size = Error::Malformed {
+            what: "what is to be kept in the TPM",
+        };
+        let wanted = unlock
+            .index(slot, floor)
+            .filter(|_| content.len() == usize::from(SLOT_SIZE))
+            .ok_or(size)?;
         let policy = self.policy_now(Use::State)?;
         let approval = approval(unlock, Use::State, &policy, floor).ok_or(Error::NotApproved)?;
         let ready = self.handles(TPM2_NV_INDEX_FIRST)?.contains(&wanted.handle)
             && self.with_index(slot, |device, index| {
-                let name = device.context.tr_get_name(index).step("read the Name of the state's index")?;
-                Ok([true, false].into_iter().any(|written| wanted.name(written) == name.value()))
+                let name = device
+                    .context
+                    .tr_get_name(index)
+                    .step("read the Name of the state's index")?;
+                Ok([true, false]
+                    .into_iter()
+                    .any(|written| wanted.name(written) == name.value()))
             })?;
         if !ready {
             self.delete_state_slot(slot)?;
@@ -178,16 +212,20 @@ impl Device {
             .with_data_area_size(wanted.size.into())
             .build()
             .step(STEP)?;
-        let made = self.context.execute_with_session(Some(AuthSession::Password), |context| {
-            context.nv_define_space(Provision::Owner, None, public)
-        });
+        let made = self
+            .context
+            .execute_with_session(Some(AuthSession::Password), |context| {
+                context.nv_define_space(Provision::Owner, None, public)
+            });
         let mut handle = ObjectHandle::from(made.step(STEP)?);
         self.context.tr_close(&mut handle).step("close a handle")
     }
 
     /// Removes a slot's index, whatever it is; one that is not there is no error.
     pub(crate) fn delete_state_slot(&mut self, slot: usize) -> Result<(), Error> {
-        let handle = HANDLES.get(slot).ok_or(Error::Malformed { what: "the number of a slot" })?;
+        let handle = HANDLES.get(slot).ok_or(Error::Malformed {
+            what: "the number of a slot",
+        })?;
         if !self.handles(TPM2_NV_INDEX_FIRST)?.contains(handle) {
             return Ok(());
         }
@@ -200,10 +238,14 @@ impl Device {
     }
 
     fn open_index(&mut self, slot: usize) -> Result<ObjectHandle, Error> {
-        let handle = *HANDLES.get(slot).ok_or(Error::Malformed { what: "the number of a slot" })?;
+        let handle = *HANDLES.get(slot).ok_or(Error::Malformed {
+            what: "the number of a slot",
+        })?;
         let handle = NvIndexTpmHandle::new(handle).step("name the state's index")?;
         self.context
-            .execute_without_session(|context| context.tr_from_tpm_public(TpmHandle::NvIndex(handle)))
+            .execute_without_session(|context| {
+                context.tr_from_tpm_public(TpmHandle::NvIndex(handle))
+            })
             .step("open the state's index")
     }
 
@@ -233,10 +275,14 @@ impl Device {
         self.with_salted_session(flow, |context, session| {
             const STEP: &str = "satisfy the policy of the state's key";
             let pcrs = selection(approval.of.pcrs()).step("select registers")?;
-            context.policy_pcr(session, Digest::default(), pcrs).step(STEP)?;
+            context
+                .policy_pcr(session, Digest::default(), pcrs)
+                .step(STEP)?;
             let policy = Digest::try_from(approval.policy.as_bytes()).step(STEP)?;
             let reference = Nonce::try_from(approval.of.reference(approval.floor)).step(STEP)?;
-            context.policy_authorize(session, policy, reference, &name, ticket).step(STEP)?;
+            context
+                .policy_authorize(session, policy, reference, &name, ticket)
+                .step(STEP)?;
             Ok(context.execute_with_session(Some(AuthSession::from(session)), command))
         })
     }
@@ -244,10 +290,13 @@ impl Device {
     /// Has the TPM verify an approval.
     fn ticket(&mut self, unlock: &Unlock, approval: &Approval) -> Result<VerifiedTicket, Error> {
         const STEP: &str = "verify the release key's approval";
-        let public = Public::unmarshall(&unlock.approver.public().to_bytes()).step("load the release key")?;
+        let public = Public::unmarshall(&unlock.approver.public().to_bytes())
+            .step("load the release key")?;
         let key = self
             .context
-            .execute_without_session(|context| context.load_external_public(public, Hierarchy::Owner))
+            .execute_without_session(|context| {
+                context.load_external_public(public, Hierarchy::Owner)
+            })
             .step("load the release key")?;
         let verified = (|| {
             let digest = approval.of.approval(&approval.policy, approval.floor);
@@ -257,7 +306,9 @@ impl Device {
             let s = EccParameter::try_from(s).step(STEP)?;
             let signature = EccSignature::create(HashingAlgorithm::Sha256, r, s).step(STEP)?;
             self.context
-                .execute_without_session(|context| context.verify_signature(key, digest, Signature::EcDsa(signature)))
+                .execute_without_session(|context| {
+                    context.verify_signature(key, digest, Signature::EcDsa(signature))
+                })
                 .step(STEP)
         })();
         flush_after(&mut self.context, key.into(), verified)
@@ -271,15 +322,29 @@ impl Device {
     ) -> Result<T, Error> {
         const STEP: &str = "start a salted session";
         let template = templates::storage().step("describe the storage key")?;
-        let session =
-            self.with_primary(Hierarchy::Owner, template, None, "derive the storage key", |context, key, _| {
+        let session = self.with_primary(
+            Hierarchy::Owner,
+            template,
+            None,
+            "derive the storage key",
+            |context, key, _| {
                 let aes = SymmetricDefinition::AES_128_CFB;
                 let kind = SessionType::Policy;
                 let started = context.execute_without_session(|context| {
-                    context.start_auth_session(Some(key), None, None, kind, aes, HashingAlgorithm::Sha256)
+                    context.start_auth_session(
+                        Some(key),
+                        None,
+                        None,
+                        kind,
+                        aes,
+                        HashingAlgorithm::Sha256,
+                    )
                 });
-                started.step(STEP)?.ok_or(Error::Malformed { what: "the TPM's answer to StartAuthSession" })
-            })?;
+                started.step(STEP)?.ok_or(Error::Malformed {
+                    what: "the TPM's answer to StartAuthSession",
+                })
+            },
+        )?;
         let builder = SessionAttributesBuilder::new().with_continue_session(true);
         let (attributes, mask) = match flow {
             Flow::FromTpm => builder.with_encrypt(true),
@@ -292,7 +357,11 @@ impl Device {
             .and_then(|()| PolicySession::try_from(session))
             .step(STEP)
             .and_then(|policy| f(&mut self.context, policy));
-        flush_after(&mut self.context, SessionHandle::from(session).into(), outcome)
+        flush_after(
+            &mut self.context,
+            SessionHandle::from(session).into(),
+            outcome,
+        )
     }
 }
 
@@ -306,6 +375,14 @@ pub(crate) enum Flow {
 }
 
 /// The approval of registers with this policy, if the release key gave it.
-pub(crate) fn approval<'a>(unlock: &'a Unlock, of: Use, policy: &PcrValue, floor: u64) -> Option<&'a Approval> {
-    unlock.approvals.find(of, policy, floor).filter(|approval| approval.is_by(&unlock.approver))
+pub(crate) fn approval<'a>(
+    unlock: &'a Unlock,
+    of: Use,
+    policy: &PcrValue,
+    floor: u64,
+) -> Option<&'a Approval> {
+    unlock
+        .approvals
+        .find(of, policy, floor)
+        .filter(|approval| approval.is_by(&unlock.approver))
 }

@@ -11,8 +11,9 @@ use tss_esapi::interface_types::algorithm::{HashingAlgorithm, PublicAlgorithm};
 use tss_esapi::interface_types::ecc::EccCurve;
 use tss_esapi::interface_types::key_bits::RsaKeyBits;
 use tss_esapi::structures::{
-    Digest, EccPoint, EccScheme, HashScheme, KeyDerivationFunctionScheme, KeyedHashScheme, Public, PublicBuilder,
-    PublicEccParametersBuilder, PublicKeyedHashParameters, SymmetricDefinitionObject,
+    Digest, EccPoint, EccScheme, HashScheme, KeyDerivationFunctionScheme, KeyedHashScheme, Public,
+    PublicBuilder, PublicEccParametersBuilder, PublicKeyedHashParameters,
+    SymmetricDefinitionObject,
 };
 
 /// An endorsement key by the TCG EK Credential Profile's template (annex B: L-1, H-3 and L-2).
@@ -27,19 +28,30 @@ pub(crate) fn endorsement(kind: EkKind) -> Result<Public> {
 
 /// The attestation key: restricted, ECDSA P-256 with SHA-256, used with its auth value.
 pub(crate) fn attestation() -> Result<Public> {
-    let attributes = fixed().with_no_da(true).with_sign_encrypt(true).with_restricted(true).with_user_with_auth(true);
+    let attributes = fixed()
+        .with_no_da(true)
+        .with_sign_encrypt(true)
+        .with_restricted(true)
+        .with_user_with_auth(true);
     signing(attributes.build()?, Digest::default())
 }
 
 /// The node key: free to sign anything, as TLS needs, and only while `policy` holds.
 pub(crate) fn node(policy: Digest) -> Result<Public> {
-    signing(fixed().with_sign_encrypt(true).with_no_da(true).build()?, policy)
+    signing(
+        fixed().with_sign_encrypt(true).with_no_da(true).build()?,
+        policy,
+    )
 }
 
 /// The storage key under which secrets are sealed: a primary of the owner hierarchy, ECC P-256 with AES-128.
 pub(crate) fn storage() -> Result<Public> {
-    let attributes =
-        fixed().with_decrypt(true).with_restricted(true).with_user_with_auth(true).with_no_da(true).build()?;
+    let attributes = fixed()
+        .with_decrypt(true)
+        .with_restricted(true)
+        .with_user_with_auth(true)
+        .with_no_da(true)
+        .build()?;
     ecc(attributes, Digest::default())
         .with_ecc_parameters(
             PublicEccParametersBuilder::new_restricted_decryption_key(
@@ -69,7 +81,10 @@ pub(crate) fn sealed() -> Result<Public> {
 }
 
 fn fixed() -> ObjectAttributesBuilder {
-    ObjectAttributesBuilder::new().with_fixed_tpm(true).with_fixed_parent(true).with_sensitive_data_origin(true)
+    ObjectAttributesBuilder::new()
+        .with_fixed_tpm(true)
+        .with_fixed_parent(true)
+        .with_sensitive_data_origin(true)
 }
 
 fn signing(attributes: ObjectAttributes, policy: Digest) -> Result<Public> {
@@ -82,7 +97,9 @@ fn signing(attributes: ObjectAttributes, policy: Digest) -> Result<Public> {
         .with_is_decryption_key(attributes.decrypt())
         .with_restricted(attributes.restricted())
         .build()?;
-    ecc(attributes, policy).with_ecc_parameters(parameters).build()
+    ecc(attributes, policy)
+        .with_ecc_parameters(parameters)
+        .build()
 }
 
 fn ecc(attributes: ObjectAttributes, policy: Digest) -> PublicBuilder {

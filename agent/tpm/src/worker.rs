@@ -47,7 +47,10 @@ impl Tpm {
                 job(&mut device);
             }
         };
-        std::thread::Builder::new().name("tpm".to_owned()).spawn(thread).map_err(Error::Thread)?;
+        std::thread::Builder::new()
+            .name("tpm".to_owned())
+            .spawn(thread)
+            .map_err(Error::Thread)?;
         match opened.recv_timeout(ANSWER_TIMEOUT) {
             Ok(outcome) => outcome.map(|()| Self { jobs }),
             Err(RecvTimeoutError::Timeout) => Err(Error::TimedOut(ANSWER_TIMEOUT)),
@@ -111,7 +114,12 @@ impl Tpm {
     /// Opens a credential that was made for the endorsement key `ek` and the attestation key.
     ///
     /// `credential` and `secret` are the contents of `TPM2B_ID_OBJECT` and `TPM2B_ENCRYPTED_SECRET`, without their sizes.
-    pub fn activate(&self, ek: &EndorsementKey, credential: &[u8], secret: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
+    pub fn activate(
+        &self,
+        ek: &EndorsementKey,
+        credential: &[u8],
+        secret: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, Error> {
         let (kind, credential, secret) = (ek.kind, credential.to_vec(), secret.to_vec());
         self.call(move |device| device.activate(kind, &credential, &secret))
     }

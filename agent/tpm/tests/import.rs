@@ -18,16 +18,34 @@ fn wrap(ek: &EndorsementKey, key: &SecretKey) -> WrappedKey {
     let found = Public::parse(&ek.public).expect("an EK");
     let spki = found.spki().expect("DER");
     let rebuilt = template::ek_of_spki(&spki).expect("an EK of a template");
-    assert_eq!(rebuilt, found, "{:?}: the template is found by the key alone", ek.kind);
-    WrappedKey { ek: Digest::of(&spki), key: duplicate(&rebuilt, key, &mut OsRng).expect("wrapped") }
+    assert_eq!(
+        rebuilt, found,
+        "{:?}: the template is found by the key alone",
+        ek.kind
+    );
+    WrappedKey {
+        ek: Digest::of(&spki),
+        key: duplicate(&rebuilt, key, &mut OsRng).expect("wrapped"),
+    }
 }
 
 fn imported_and_used(tpm: &Tpm, ek: &EndorsementKey) {
     let key = SecretKey::random(&mut OsRng);
     let public = tpm.import(wrap(ek, &key)).expect("imported");
-    assert_eq!(public.spki, key.public_key().to_public_key_der().expect("DER").as_bytes(), "{:?}", ek.kind);
-    let signature = Signature::from_slice(&tpm.sign_imported([7; 32]).expect("signed")).expect("r and s");
-    VerifyingKey::from(key.public_key()).verify_prehash(&[7; 32], &signature).expect("a good signature");
+    assert_eq!(
+        public.spki,
+        key.public_key()
+            .to_public_key_der()
+            .expect("DER")
+            .as_bytes(),
+        "{:?}",
+        ek.kind
+    );
+    let signature =
+        Signature::from_slice(&tpm.sign_imported([7; 32]).expect("signed")).expect("r and s");
+    VerifyingKey::from(key.public_key())
+        .verify_prehash(&[7; 32], &signature)
+        .expect("a good signature");
 }
 
 #[test]
@@ -60,17 +78,29 @@ fn power_cuts_lock_no_imported_key() {
 #[test]
 fn a_key_for_another_tpm_is_named_and_does_not_open() {
     let (own, other) = (Swtpm::new(), Swtpm::new());
-    let (tpm, stranger) = (Tpm::open(&own.tcti()).expect("open"), Tpm::open(&other.tcti()).expect("open"));
-    let (own, other) = (tpm.endorsement_keys().expect("keys"), stranger.endorsement_keys().expect("keys"));
+    let (tpm, stranger) = (
+        Tpm::open(&own.tcti()).expect("open"),
+        Tpm::open(&other.tcti()).expect("open"),
+    );
+    let (own, other) = (
+        tpm.endorsement_keys().expect("keys"),
+        stranger.endorsement_keys().expect("keys"),
+    );
     let key = SecretKey::random(&mut OsRng);
     for (own, other) in own.iter().zip(&other) {
         let wrapped = wrap(other, &key);
         let error = tpm.import(wrapped.clone()).expect_err("another TPM's");
         let text = error.to_string();
         assert!(matches!(error, Error::ForAnotherTpm { .. }), "{text}");
-        assert!(text.contains(&wrapped.ek.to_text()) && text.contains(&wrap(own, &key).ek.to_text()), "{text}");
+        assert!(
+            text.contains(&wrapped.ek.to_text()) && text.contains(&wrap(own, &key).ek.to_text()),
+            "{text}"
+        );
         // The document says that it is for this TPM: the TPM knows better.
-        let forged = WrappedKey { ek: wrap(own, &key).ek, ..wrapped };
+        let forged = WrappedKey {
+            ek: wrap(own, &key).ek,
+            ..wrapped
+        };
         assert!(matches!(tpm.import(forged), Err(Error::NotImported { .. })));
         tpm.import(wrap(own, &key)).expect("the negative control");
     }
@@ -90,13 +120,31 @@ fn a_flipped_bit_does_not_open() {
         tpm.import(bad)
     };
     for at in [2, 20, 40, 70] {
-        assert!(matches!(flip(|key| &mut key.private, at), Err(Error::NotImported { .. })), "private, byte {at}");
-        assert!(matches!(flip(|key| &mut key.seed, at), Err(Error::NotImported { .. })), "seed, byte {at}");
+        assert!(
+            matches!(
+                flip(|key| &mut key.private, at),
+                Err(Error::NotImported { .. })
+            ),
+            "private, byte {at}"
+        );
+        assert!(
+            matches!(
+                flip(|key| &mut key.seed, at),
+                Err(Error::NotImported { .. })
+            ),
+            "seed, byte {at}"
+        );
     }
     // Of another size, or another key's public area.
-    assert!(matches!(flip(|key| &mut key.private, 0), Err(Error::Malformed { .. } | Error::NotImported { .. })));
+    assert!(matches!(
+        flip(|key| &mut key.private, 0),
+        Err(Error::Malformed { .. } | Error::NotImported { .. })
+    ));
     let last = good.key.public.len() - 1;
-    assert!(matches!(flip(|key| &mut key.public, last), Err(Error::Malformed { .. } | Error::NotImported { .. })));
+    assert!(matches!(
+        flip(|key| &mut key.public, last),
+        Err(Error::Malformed { .. } | Error::NotImported { .. })
+    ));
     tpm.import(good).expect("the negative control");
 }
 
@@ -104,9 +152,18 @@ fn a_flipped_bit_does_not_open() {
 fn tool(swtpm: &Swtpm, dir: &std::path::Path, line: &str) {
     let mut words = line.split(' ');
     let mut command = std::process::Command::new(words.next().expect("a program"));
-    command.args(words).current_dir(dir).env("TPM2TOOLS_TCTI", swtpm.tcti());
-    let output = command.output().expect("tpm2-tools must be in PATH: install the package tpm2-tools");
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    command
+        .args(words)
+        .current_dir(dir)
+        .env("TPM2TOOLS_TCTI", swtpm.tcti());
+    let output = command
+        .output()
+        .expect("tpm2-tools must be in PATH: install the package tpm2-tools");
+    assert!(
+        output.status.success(),
+        "{line}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// A second opinion: the project's own tools of tpm2-tss import what is wrapped here, and sign with it.
@@ -125,7 +182,11 @@ fn tpm2_tools_import_it_too() {
         let length = u16::try_from(bytes.len()).expect("short");
         [&length.to_be_bytes()[..], bytes].concat()
     };
-    for (name, bytes) in [("key.pub", &made.public), ("key.dup", &made.private), ("key.seed", &made.seed)] {
+    for (name, bytes) in [
+        ("key.pub", &made.public),
+        ("key.dup", &made.private),
+        ("key.seed", &made.seed),
+    ] {
         std::fs::write(dir.path().join(name), sized(bytes)).expect("written");
     }
     let session = |command: &str| {
@@ -134,7 +195,9 @@ fn tpm2_tools_import_it_too() {
         run(command);
         run("tpm2_flushcontext session.ctx");
     };
-    session("tpm2_import -C ek.ctx -P session:session.ctx -u key.pub -i key.dup -s key.seed -r key.priv");
+    session(
+        "tpm2_import -C ek.ctx -P session:session.ctx -u key.pub -i key.dup -s key.seed -r key.priv",
+    );
     run("tpm2_flushcontext -t");
     session("tpm2_load -C ek.ctx -P session:session.ctx -u key.pub -r key.priv -c key.ctx");
     run("tpm2_flushcontext -t");
@@ -142,5 +205,7 @@ fn tpm2_tools_import_it_too() {
     run("tpm2_sign -c key.ctx -g sha256 -s ecdsa -f plain -o signature message");
     let signature = std::fs::read(dir.path().join("signature")).expect("a signature");
     let signature = Signature::from_der(&signature).expect("ECDSA");
-    VerifyingKey::from(key.public_key()).verify(b"message", &signature).expect("a good signature");
+    VerifyingKey::from(key.public_key())
+        .verify(b"message", &signature)
+        .expect("a good signature");
 }

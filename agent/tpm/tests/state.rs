@@ -32,7 +32,11 @@ fn image(key: &SigningKey, svn: u64, seed: u8) -> Unlock {
     };
     let other = extended(&Digest::ZERO, &Digest([0xEE; 32]));
     let approvals = Approvals::sign(key, svn, &[boot(other), boot(value)]);
-    Unlock { approver: Approver::from(*key.verifying_key()), approvals, svn }
+    Unlock {
+        approver: Approver::from(*key.verifying_key()),
+        approvals,
+        svn,
+    }
 }
 
 /// Power off and on, and what firmware and stub measure of an image.
@@ -46,11 +50,18 @@ fn boot(swtpm: &mut Swtpm, seed: u8) -> Tpm {
 }
 
 fn content(seed: u8) -> Zeroizing<Vec<u8>> {
-    Zeroizing::new((0..u8::try_from(SLOT_SIZE).expect("small")).map(|n| n ^ seed).collect())
+    Zeroizing::new(
+        (0..u8::try_from(SLOT_SIZE).expect("small"))
+            .map(|n| n ^ seed)
+            .collect(),
+    )
 }
 
 fn open(floor: u64, seed: u8) -> Slot {
-    Slot::Open { floor, content: content(seed) }
+    Slot::Open {
+        floor,
+        content: content(seed),
+    }
 }
 
 fn slot(tpm: &Tpm, unlock: &Unlock) -> Slot {
@@ -62,8 +73,14 @@ fn tool(swtpm: &Swtpm, line: &str) -> Result<Vec<u8>, String> {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().expect("a program"));
     command.args(words).env("TPM2TOOLS_TCTI", swtpm.tcti());
-    let output = command.output().expect("tpm2-tools must be in PATH: install the package tpm2-tools");
-    if output.status.success() { Ok(output.stdout) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    let output = command
+        .output()
+        .expect("tpm2-tools must be in PATH: install the package tpm2-tools");
+    if output.status.success() {
+        Ok(output.stdout)
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
 }
 
 /// The digest that we compute is the one that the TPM computes.
@@ -75,9 +92,24 @@ fn the_policies_are_the_tpms_own() {
     drop(tpm);
     let dir = tempfile::tempdir().expect("a folder");
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let pcrs = Use::State.pcrs().iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    tool(&swtpm, &format!("tpm2_createpolicy --policy-pcr -l sha256:{pcrs} -L {}", path("pcr"))).expect("a policy");
-    assert_eq!(std::fs::read(path("pcr")).expect("read"), Use::State.policy(&values).as_bytes());
+    let pcrs = Use::State
+        .pcrs()
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(",");
+    tool(
+        &swtpm,
+        &format!(
+            "tpm2_createpolicy --policy-pcr -l sha256:{pcrs} -L {}",
+            path("pcr")
+        ),
+    )
+    .expect("a policy");
+    assert_eq!(
+        std::fs::read(path("pcr")).expect("read"),
+        Use::State.policy(&values).as_bytes()
+    );
     assert_eq!(Selection::of(Use::State.pcrs()).iter().count(), 6);
 
     let approver = Approver::from(*release_key(1).verifying_key());
@@ -93,7 +125,10 @@ fn the_policies_are_the_tpms_own() {
         path("name")
     );
     tool(&swtpm, &line).expect("a policy");
-    assert_eq!(std::fs::read(path("out")).expect("read"), Use::State.auth_policy(&approver, 3).as_bytes());
+    assert_eq!(
+        std::fs::read(path("out")).expect("read"),
+        Use::State.auth_policy(&approver, 3).as_bytes()
+    );
 }
 
 #[test]
@@ -102,15 +137,23 @@ fn each_image_of_the_release_key_opens_the_state_and_a_foreign_system_does_not()
     let (one, two) = (image(&release_key(1), 3, 1), image(&release_key(1), 4, 2));
     let tpm = boot(&mut swtpm, 1);
     assert!(tpm.approved(&one).expect("asked"));
-    assert_eq!(tpm.state_slots(&one).expect("looked"), [Slot::Absent, Slot::Absent]);
-    tpm.write_state_slot(&one, 0, 3, content(7)).expect("written");
-    assert_eq!(tpm.state_slots(&one).expect("looked"), [open(3, 7), Slot::Absent]);
+    assert_eq!(
+        tpm.state_slots(&one).expect("looked"),
+        [Slot::Absent, Slot::Absent]
+    );
+    tpm.write_state_slot(&one, 0, 3, content(7))
+        .expect("written");
+    assert_eq!(
+        tpm.state_slots(&one).expect("looked"),
+        [open(3, 7), Slot::Absent]
+    );
     drop(tpm);
     // The next boot, an update, and a boot with Secure Boot switched the other way.
     for (seed, unlock) in [(1, &one), (2, &two), (0xEE, &two)] {
         let tpm = boot(&mut swtpm, seed);
         assert_eq!(slot(&tpm, unlock), open(3, 7), "{seed}");
-        tpm.write_state_slot(unlock, 0, 3, content(7)).expect("written again");
+        tpm.write_state_slot(unlock, 0, 3, content(7))
+            .expect("written again");
     }
     // Another system, with the genuine image's approvals.
     let tpm = boot(&mut swtpm, 9);
@@ -129,14 +172,25 @@ fn one_opening_in_a_boot_and_none_after_anything_was_added() {
     let mut swtpm = Swtpm::new();
     let unlock = image(&release_key(1), 1, 1);
     let tpm = boot(&mut swtpm, 1);
-    tpm.write_state_slot(&unlock, 0, 1, content(7)).expect("written");
+    tpm.write_state_slot(&unlock, 0, 1, content(7))
+        .expect("written");
     drop(tpm);
-    for (pcr, event) in [(CAP_PCR, Digest::of(CAP_EVENT)), (12, Digest([5; 32])), (13, Digest([5; 32]))] {
+    for (pcr, event) in [
+        (CAP_PCR, Digest::of(CAP_EVENT)),
+        (12, Digest([5; 32])),
+        (13, Digest([5; 32])),
+    ] {
         let tpm = boot(&mut swtpm, 1);
         assert_eq!(slot(&tpm, &unlock), open(1, 7));
         tpm.extend_pcr(pcr, event).expect("extended");
         assert_eq!(slot(&tpm, &unlock), Slot::Closed { floor: 1 }, "PCR {pcr}");
-        assert!(matches!(tpm.write_state_slot(&unlock, 0, 1, content(8)), Err(Error::NotApproved)), "PCR {pcr}");
+        assert!(
+            matches!(
+                tpm.write_state_slot(&unlock, 0, 1, content(8)),
+                Err(Error::NotApproved)
+            ),
+            "PCR {pcr}"
+        );
     }
     assert_eq!(slot(&boot(&mut swtpm, 1), &unlock), open(1, 7));
 }
@@ -146,19 +200,30 @@ fn an_image_below_the_floor_opens_nothing() {
     let mut swtpm = Swtpm::new();
     let (old, new) = (image(&release_key(1), 4, 1), image(&release_key(1), 5, 2));
     let tpm = boot(&mut swtpm, 2);
-    tpm.write_state_slot(&new, 0, 4, content(7)).expect("written");
-    tpm.write_state_slot(&new, 1, 5, content(7)).expect("raised");
+    tpm.write_state_slot(&new, 0, 4, content(7))
+        .expect("written");
+    tpm.write_state_slot(&new, 1, 5, content(7))
+        .expect("raised");
     tpm.delete_state_slot(0).expect("removed");
     drop(tpm);
     let tpm = boot(&mut swtpm, 1);
-    assert_eq!(tpm.state_slots(&old).expect("looked"), [Slot::Absent, Slot::Closed { floor: 5 }]);
+    assert_eq!(
+        tpm.state_slots(&old).expect("looked"),
+        [Slot::Absent, Slot::Closed { floor: 5 }]
+    );
     // A word that the key gave for another floor is no word for this one.
     let mut lying = old.clone();
     lying.svn = 5;
-    assert!(matches!(tpm.write_state_slot(&lying, 1, 5, content(8)), Err(Error::NotApproved)));
+    assert!(matches!(
+        tpm.write_state_slot(&lying, 1, 5, content(8)),
+        Err(Error::NotApproved)
+    ));
     drop(tpm);
     let tpm = boot(&mut swtpm, 2);
-    assert_eq!(tpm.state_slots(&new).expect("looked"), [Slot::Absent, open(5, 7)]);
+    assert_eq!(
+        tpm.state_slots(&new).expect("looked"),
+        [Slot::Absent, open(5, 7)]
+    );
 }
 
 /// Approvals lie where anybody can write them.
@@ -167,10 +232,14 @@ fn approvals_that_the_release_key_did_not_sign_are_none() {
     let mut swtpm = Swtpm::new();
     let genuine = image(&release_key(1), 1, 1);
     let tpm = boot(&mut swtpm, 1);
-    tpm.write_state_slot(&genuine, 0, 1, content(7)).expect("written");
+    tpm.write_state_slot(&genuine, 0, 1, content(7))
+        .expect("written");
     drop(tpm);
     let tpm = boot(&mut swtpm, 9);
-    let forged = Unlock { approvals: image(&release_key(2), 1, 9).approvals, ..genuine };
+    let forged = Unlock {
+        approvals: image(&release_key(2), 1, 9).approvals,
+        ..genuine
+    };
     assert!(!tpm.approved(&forged).expect("asked"));
     assert_eq!(slot(&tpm, &forged), Slot::Closed { floor: 1 });
 }
@@ -182,7 +251,8 @@ fn the_owner_of_the_hierarchy_deletes_and_plants_in_vain() {
     let mut swtpm = Swtpm::new();
     let unlock = image(&release_key(1), 1, 1);
     let tpm = boot(&mut swtpm, 1);
-    tpm.write_state_slot(&unlock, 0, 1, content(7)).expect("written");
+    tpm.write_state_slot(&unlock, 0, 1, content(7))
+        .expect("written");
     drop(tpm);
     drop(boot(&mut swtpm, 9));
     let handle = "0x1807072";
@@ -193,14 +263,22 @@ fn the_owner_of_the_hierarchy_deletes_and_plants_in_vain() {
     let dir = tempfile::tempdir().expect("a folder");
     let (chosen, policy) = (dir.path().join("chosen"), dir.path().join("policy"));
     std::fs::write(&chosen, &*content(0x66)).expect("written");
-    let index = Index { handle: 0x0180_7072, policy: Use::State.auth_policy(&unlock.approver, 1), size: SLOT_SIZE };
+    let index = Index {
+        handle: 0x0180_7072,
+        policy: Use::State.auth_policy(&unlock.approver, 1),
+        size: SLOT_SIZE,
+    };
     std::fs::write(&policy, index.policy.as_bytes()).expect("written");
     let (chosen, policy) = (chosen.display(), policy.display());
 
     // An index of our policy that the owner can write, too.
     tool(&swtpm, &format!("tpm2_nvundefine {handle} -C o")).expect("deleted");
     let attributes = "ownerwrite|ownerread|policywrite|policyread|no_da";
-    tool(&swtpm, &format!("tpm2_nvdefine {handle} -C o -s 48 -L {policy} -a {attributes}")).expect("planted");
+    tool(
+        &swtpm,
+        &format!("tpm2_nvdefine {handle} -C o -s 48 -L {policy} -a {attributes}"),
+    )
+    .expect("planted");
     tool(&swtpm, &format!("tpm2_nvwrite {handle} -C o -i {chosen}")).expect("written");
     assert_eq!(
         tool(&swtpm, &format!("tpm2_nvread {handle} -C o")).expect("read"),
@@ -213,19 +291,27 @@ fn the_owner_of_the_hierarchy_deletes_and_plants_in_vain() {
 
     // An index that is ours in every bit: he can't write it.
     tool(&swtpm, &format!("tpm2_nvundefine {handle} -C o")).expect("deleted");
-    tool(&swtpm, &format!("tpm2_nvdefine {handle} -C o -s 48 -L {policy} -a policywrite|policyread|no_da"))
-        .expect("made");
+    tool(
+        &swtpm,
+        &format!("tpm2_nvdefine {handle} -C o -s 48 -L {policy} -a policywrite|policyread|no_da"),
+    )
+    .expect("made");
     for access in ["-C o ", ""] {
-        let written = tool(&swtpm, &format!("tpm2_nvwrite {handle} {access}-i {chosen}"));
+        let written = tool(
+            &swtpm,
+            &format!("tpm2_nvwrite {handle} {access}-i {chosen}"),
+        );
         assert!(written.is_err(), "the owner writes the state's key");
     }
     let tpm = boot(&mut swtpm, 1);
     assert_eq!(slot(&tpm, &unlock), Slot::Unwritten { floor: 1 });
     // What he left is used or replaced, and then it is the machine's own.
-    tpm.write_state_slot(&unlock, 0, 1, content(8)).expect("written");
+    tpm.write_state_slot(&unlock, 0, 1, content(8))
+        .expect("written");
     assert_eq!(slot(&tpm, &unlock), open(1, 8));
     tpm.delete_state_slot(0).expect("removed");
-    tpm.delete_state_slot(0).expect("removing what is absent is no error");
+    tpm.delete_state_slot(0)
+        .expect("removing what is absent is no error");
 }
 
 /// Copies what goes over the wires between here and a TPM.
@@ -234,7 +320,10 @@ fn tapped(port: u16) -> (String, Arc<Mutex<Vec<u8>>>) {
     let (first, second) = loop {
         let first = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = first.local_addr().expect("an address").port();
-        if let Some(Ok(second)) = port.checked_add(1).map(|port| TcpListener::bind(("127.0.0.1", port))) {
+        if let Some(Ok(second)) = port
+            .checked_add(1)
+            .map(|port| TcpListener::bind(("127.0.0.1", port)))
+        {
             break (first, second);
         }
     };
@@ -244,7 +333,10 @@ fn tapped(port: u16) -> (String, Arc<Mutex<Vec<u8>>>) {
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let server = TcpStream::connect(("127.0.0.1", to)).expect("the TPM");
-                let back = (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
+                let back = (
+                    server.try_clone().expect("a socket"),
+                    client.try_clone().expect("a socket"),
+                );
                 for (from, to) in [(client, server), back] {
                     let heard = Arc::clone(&heard);
                     std::thread::spawn(move || copy(from, to, &heard));
@@ -261,7 +353,10 @@ fn copy(mut from: TcpStream, mut to: TcpStream, heard: &Mutex<Vec<u8>>) {
         if length == 0 || to.write_all(&buffer[..length]).is_err() {
             break;
         }
-        heard.lock().expect("not poisoned").extend(&buffer[..length]);
+        heard
+            .lock()
+            .expect("not poisoned")
+            .extend(&buffer[..length]);
     }
     to.shutdown(std::net::Shutdown::Both).ok();
 }
@@ -272,15 +367,26 @@ fn a_listener_on_the_bus_does_not_hear_the_key() {
     let unlock = image(&release_key(1), 1, 1);
     drop(boot(&mut swtpm, 1));
     let tcti = swtpm.tcti();
-    let port = tcti.rsplit('=').next().and_then(|port| port.parse().ok()).expect("a port");
+    let port = tcti
+        .rsplit('=')
+        .next()
+        .and_then(|port| port.parse().ok())
+        .expect("a port");
     let (tcti, heard) = tapped(port);
     let tpm = Tpm::open(&tcti).expect("open");
-    tpm.write_state_slot(&unlock, 0, 1, content(7)).expect("written");
+    tpm.write_state_slot(&unlock, 0, 1, content(7))
+        .expect("written");
     assert_eq!(slot(&tpm, &unlock), open(1, 7));
     let registers = tpm.read_pcrs(&[4]).expect("read");
     drop(tpm);
     let heard = heard.lock().expect("not poisoned");
     let in_the_clear = |bytes: &[u8]| heard.windows(bytes.len()).any(|window| window == bytes);
-    assert!(in_the_clear(registers[&4].as_bytes()), "the negative control: what is not secret is heard");
-    assert!(!content(7).chunks(8).any(in_the_clear), "a part of the key went over the bus in the clear");
+    assert!(
+        in_the_clear(registers[&4].as_bytes()),
+        "the negative control: what is not secret is heard"
+    );
+    assert!(
+        !content(7).chunks(8).any(in_the_clear),
+        "a part of the key went over the bus in the clear"
+    );
 }

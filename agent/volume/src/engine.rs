@@ -88,7 +88,10 @@ pub struct Open {
 impl fmt::Debug for Open {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let generation = self.header.generation;
-        f.debug_struct("Open").field("generation", &generation).field("floor", &self.floor).finish_non_exhaustive()
+        f.debug_struct("Open")
+            .field("generation", &generation)
+            .field("floor", &self.floor)
+            .finish_non_exhaustive()
     }
 }
 
@@ -104,34 +107,64 @@ pub struct Closed {
 /// Looks for a volume that can be believed. `fresh` says that the partition was made just now, or was never finished.
 ///
 /// Errors: a disk or TPM that failed; nothing follows from that about the state.
-pub fn open<S: Store>(disk: &mut impl Disk, store: &mut S, fresh: bool) -> Result<Opening, Fault<S::Error>> {
+pub fn open<S: Store>(
+    disk: &mut impl Disk,
+    store: &mut S,
+    fresh: bool,
+) -> Result<Opening, Fault<S::Error>> {
     let slots = store.slots().map_err(Fault::Store)?;
-    let renewals = slots.iter().filter_map(|slot| kept(slot).map(|(_, kept)| kept.renewals)).max().unwrap_or(0);
+    let renewals = slots
+        .iter()
+        .filter_map(|slot| kept(slot).map(|(_, kept)| kept.renewals))
+        .max()
+        .unwrap_or(0);
     let closed = |reason| Ok(Opening::Closed(Closed { reason, renewals }));
     if fresh {
         let first = slots.iter().all(|slot| *slot == Found::Absent);
-        return closed(if first { Reason::FirstStart } else { Reason::PartitionGone });
+        return closed(if first {
+            Reason::FirstStart
+        } else {
+            Reason::PartitionGone
+        });
     }
     let (headers, damaged) = headers(disk).map_err(Fault::Disk)?;
     if headers.is_empty() {
-        return closed(if damaged { Reason::Damaged } else { Reason::NoHeader });
+        return closed(if damaged {
+            Reason::Damaged
+        } else {
+            Reason::NoHeader
+        });
     }
     let mut best: Option<Open> = None;
     let mut older = false;
     for (slot, found) in slots.iter().enumerate() {
-        let Some((floor, kept)) = kept(found) else { continue };
+        let Some((floor, kept)) = kept(found) else {
+            continue;
+        };
         for (copy, header) in &headers {
-            let Some(volume) = header.open(&kept.key) else { continue };
-            if header.generation != kept.generation && Some(header.generation) != kept.generation.checked_add(1) {
+            let Some(volume) = header.open(&kept.key) else {
+                continue;
+            };
+            if header.generation != kept.generation
+                && Some(header.generation) != kept.generation.checked_add(1)
+            {
                 older = true;
                 continue;
             }
             let newer = |best: &Open| {
-                (floor, kept.generation, header.generation) > (best.floor, best.kept.generation, best.header.generation)
+                (floor, kept.generation, header.generation)
+                    > (best.floor, best.kept.generation, best.header.generation)
             };
             if best.as_ref().is_none_or(newer) {
                 let (kept, header) = (kept.clone(), header.clone());
-                best = Some(Open { volume, kept, floor, header, copy: *copy, slot });
+                best = Some(Open {
+                    volume,
+                    kept,
+                    floor,
+                    header,
+                    copy: *copy,
+                    slot,
+                });
             }
         }
     }
@@ -163,7 +196,13 @@ fn kept(found: &Found) -> Option<(u64, &Kept)> {
 /// Why no header opened, by what the TPM has.
 fn why(slots: &[Found]) -> Reason {
     let any = |wanted: fn(&Found) -> bool| slots.iter().any(wanted);
-    let floor = |slot: &Found| if let Found::Closed(floor) = slot { Some(*floor) } else { None };
+    let floor = |slot: &Found| {
+        if let Found::Closed(floor) = slot {
+            Some(*floor)
+        } else {
+            None
+        }
+    };
     if any(|slot| kept(slot).is_some()) {
         Reason::OtherKey
     } else if let Some(floor) = slots.iter().filter_map(floor).max() {
@@ -189,16 +228,26 @@ impl Open {
         store: &mut S,
         floor: u64,
     ) -> Result<Self, Fault<S::Error>> {
-        let generation = self.header.generation.max(self.kept.generation).saturating_add(1);
-        self.header = self.header.renewed(generation, &self.volume, &self.kept.key).map_err(Fault::Header)?;
+        let generation = self
+            .header
+            .generation
+            .max(self.kept.generation)
+            .saturating_add(1);
+        self.header = self
+            .header
+            .renewed(generation, &self.volume, &self.kept.key)
+            .map_err(Fault::Header)?;
         self.copy = other(self.copy, header::COPIES.len());
-        disk.write(self.copy, &self.header.to_bytes()).map_err(Fault::Disk)?;
+        disk.write(self.copy, &self.header.to_bytes())
+            .map_err(Fault::Disk)?;
         self.kept.generation = generation;
         if floor > self.floor {
             self.floor = floor;
             self.slot = other(self.slot, 2);
         }
-        store.write(self.slot, self.floor, &self.kept).map_err(Fault::Store)?;
+        store
+            .write(self.slot, self.floor, &self.kept)
+            .map_err(Fault::Store)?;
         store.delete(other(self.slot, 2)).map_err(Fault::Store)?;
         Ok(self)
     }
@@ -220,7 +269,9 @@ pub struct Made {
 
 impl fmt::Debug for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Made").field("renewals", &self.renewals).finish_non_exhaustive()
+        f.debug_struct("Made")
+            .field("renewals", &self.renewals)
+            .finish_non_exhaustive()
     }
 }
 
@@ -231,13 +282,22 @@ pub fn make<S: Store>(
     floor: u64,
     closed: Closed,
 ) -> Result<Made, Fault<S::Error>> {
-    let renewals = if closed.reason == Reason::FirstStart { 0 } else { closed.renewals.saturating_add(1) };
+    let renewals = if closed.reason == Reason::FirstStart {
+        0
+    } else {
+        closed.renewals.saturating_add(1)
+    };
     let volume = header::random_volume_key().map_err(Fault::Header)?;
     let recovery = header::random_key().map_err(Fault::Header)?;
     let kept = Kept::random(renewals).map_err(Fault::Header)?;
-    let header = Header::seal(kept.generation, &volume, &kept.key, Some(&recovery)).map_err(Fault::Header)?;
+    let header = Header::seal(kept.generation, &volume, &kept.key, Some(&recovery))
+        .map_err(Fault::Header)?;
     keep(disk, store, floor, &header, &kept)?;
-    Ok(Made { volume, recovery, renewals })
+    Ok(Made {
+        volume,
+        recovery,
+        renewals,
+    })
 }
 
 /// Opens a volume by its recovery key and binds it to this TPM; none where the key opens no copy of the header.
@@ -250,15 +310,29 @@ pub fn rebind<S: Store>(
 ) -> Result<Option<VolumeKey>, Fault<S::Error>> {
     let mut best: Option<(Header, VolumeKey)> = None;
     for copy in 0..header::COPIES.len() {
-        let Ok(header) = Header::parse(&disk.read(copy).map_err(Fault::Disk)?) else { continue };
-        let Some(volume) = header.recover(recovery) else { continue };
-        if best.as_ref().is_none_or(|(best, _)| header.generation > best.generation) {
+        let Ok(header) = Header::parse(&disk.read(copy).map_err(Fault::Disk)?) else {
+            continue;
+        };
+        let Some(volume) = header.recover(recovery) else {
+            continue;
+        };
+        if best
+            .as_ref()
+            .is_none_or(|(best, _)| header.generation > best.generation)
+        {
             best = Some((header, volume));
         }
     }
-    let Some((old, volume)) = best else { return Ok(None) };
-    let kept = Kept { generation: old.generation.saturating_add(1), ..Kept::random(renewals).map_err(Fault::Header)? };
-    let header = old.renewed(kept.generation, &volume, &kept.key).map_err(Fault::Header)?;
+    let Some((old, volume)) = best else {
+        return Ok(None);
+    };
+    let kept = Kept {
+        generation: old.generation.saturating_add(1),
+        ..Kept::random(renewals).map_err(Fault::Header)?
+    };
+    let header = old
+        .renewed(kept.generation, &volume, &kept.key)
+        .map_err(Fault::Header)?;
     keep(disk, store, floor, &header, &kept)?;
     Ok(Some(volume))
 }
@@ -275,7 +349,10 @@ fn keep<S: Store>(
         disk.write(copy, &header.to_bytes()).map_err(Fault::Disk)?;
     }
     let slots = store.slots().map_err(Fault::Store)?;
-    let slot = slots.iter().position(|slot| self::kept(slot).is_none()).unwrap_or(0);
+    let slot = slots
+        .iter()
+        .position(|slot| self::kept(slot).is_none())
+        .unwrap_or(0);
     store.write(slot, floor, kept).map_err(Fault::Store)?;
     store.delete(other(slot, 2)).map_err(Fault::Store)
 }

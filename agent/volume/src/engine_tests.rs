@@ -26,14 +26,27 @@ impl Machine {
     fn new() -> Self {
         let copies = [vec![0; header::SIZE], vec![0; header::SIZE]];
         let slots = [Found::Absent, Found::Absent];
-        Self(Rc::new(RefCell::new(State { copies, slots, writes: usize::MAX, svn: 5 })))
+        Self(Rc::new(RefCell::new(State {
+            copies,
+            slots,
+            writes: usize::MAX,
+            svn: 5,
+        })))
     }
 
     /// With a finished state.
     fn made() -> (Self, VolumeKey) {
         let machine = Self::new();
-        let Opening::Closed(closed) = machine.look(true).unwrap() else { panic!("a state from nowhere") };
-        assert_eq!(closed, Closed { reason: Reason::FirstStart, renewals: 0 });
+        let Opening::Closed(closed) = machine.look(true).unwrap() else {
+            panic!("a state from nowhere")
+        };
+        assert_eq!(
+            closed,
+            Closed {
+                reason: Reason::FirstStart,
+                renewals: 0
+            }
+        );
         let volume = machine.make(closed).unwrap().volume;
         (machine, volume)
     }
@@ -80,7 +93,8 @@ impl Machine {
     fn boot(&self, floor: u64) -> VolumeKey {
         let open = self.opened();
         let volume = open.volume.clone();
-        open.advance(&mut self.clone(), &mut self.clone(), floor).unwrap();
+        open.advance(&mut self.clone(), &mut self.clone(), floor)
+            .unwrap();
         volume
     }
 
@@ -107,7 +121,9 @@ impl Store for Machine {
     fn slots(&mut self) -> Result<Vec<Found>, Off> {
         let state = self.0.borrow();
         let seen = |slot: &Found| {
-            let above = kept(slot).map(|(floor, _)| floor).filter(|floor| *floor > state.svn);
+            let above = kept(slot)
+                .map(|(floor, _)| floor)
+                .filter(|floor| *floor > state.svn);
             above.map_or_else(|| slot.clone(), Found::Closed)
         };
         Ok(state.slots.iter().map(seen).collect())
@@ -171,12 +187,23 @@ fn what_another_key_made_is_not_believed() {
 fn a_partition_that_went_is_told_from_a_first_start() {
     let (machine, old) = Machine::made();
     machine.0.borrow_mut().copies = Machine::new().copies();
-    let Opening::Closed(closed) = machine.look(true).unwrap() else { panic!("a state from nowhere") };
-    assert_eq!(closed, Closed { reason: Reason::PartitionGone, renewals: 0 });
+    let Opening::Closed(closed) = machine.look(true).unwrap() else {
+        panic!("a state from nowhere")
+    };
+    assert_eq!(
+        closed,
+        Closed {
+            reason: Reason::PartitionGone,
+            renewals: 0
+        }
+    );
     let made = machine.make(closed).unwrap();
     assert_eq!(made.renewals, 1);
     assert_ne!(made.volume, old);
-    assert_eq!((machine.boot(0), machine.opened().kept.renewals), (made.volume, 1));
+    assert_eq!(
+        (machine.boot(0), machine.opened().kept.renewals),
+        (made.volume, 1)
+    );
 }
 
 #[test]
@@ -185,7 +212,11 @@ fn a_raised_floor_shuts_out_older_images_for_good() {
     machine.0.borrow_mut().svn = 7;
     assert_eq!(machine.boot(0), volume, "a newer image, not admitted yet");
     machine.0.borrow_mut().svn = 5;
-    assert_eq!(machine.boot(0), volume, "so that the older one may come back");
+    assert_eq!(
+        machine.boot(0),
+        volume,
+        "so that the older one may come back"
+    );
     machine.0.borrow_mut().svn = 7;
     assert_eq!(machine.boot(7), volume);
     assert_eq!(machine.boot(3), volume, "a floor never sinks");
@@ -198,7 +229,12 @@ fn a_raised_floor_shuts_out_older_images_for_good() {
 #[test]
 fn the_recovery_key_binds_a_volume_to_another_tpm() {
     let machine = Machine::new();
-    let made = machine.make(Closed { reason: Reason::FirstStart, renewals: 0 }).unwrap();
+    let made = machine
+        .make(Closed {
+            reason: Reason::FirstStart,
+            renewals: 0,
+        })
+        .unwrap();
     machine.boot(0);
     machine.0.borrow_mut().slots = [Found::Absent, Found::Foreign];
     assert_eq!(machine.reason(), Reason::ForeignIndex);

@@ -77,7 +77,9 @@ pub fn random_volume_key() -> Result<VolumeKey, HeaderError> {
 
 fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, HeaderError> {
     let mut bytes = Zeroizing::new([0; N]);
-    SystemRandom::new().fill(bytes.as_mut_slice()).map_err(|_unspecified| HeaderError::Encrypt)?;
+    SystemRandom::new()
+        .fill(bytes.as_mut_slice())
+        .map_err(|_unspecified| HeaderError::Encrypt)?;
     Ok(bytes)
 }
 
@@ -89,13 +91,29 @@ impl Header {
         wrapping: &WrappingKey,
         recovery: Option<&WrappingKey>,
     ) -> Result<Self, HeaderError> {
-        let recovery = recovery.map(|key| seal(key, &recovery_head(), volume)).transpose()?;
-        Self { generation, recovery, key: [0; SLOT] }.with_key(volume, wrapping)
+        let recovery = recovery
+            .map(|key| seal(key, &recovery_head(), volume))
+            .transpose()?;
+        Self {
+            generation,
+            recovery,
+            key: [0; SLOT],
+        }
+        .with_key(volume, wrapping)
     }
 
     /// The same volume in another generation, or under another key; the recovery slot stays.
-    pub fn renewed(&self, generation: u64, volume: &VolumeKey, wrapping: &WrappingKey) -> Result<Self, HeaderError> {
-        Self { generation, ..self.clone() }.with_key(volume, wrapping)
+    pub fn renewed(
+        &self,
+        generation: u64,
+        volume: &VolumeKey,
+        wrapping: &WrappingKey,
+    ) -> Result<Self, HeaderError> {
+        Self {
+            generation,
+            ..self.clone()
+        }
+        .with_key(volume, wrapping)
     }
 
     fn with_key(mut self, volume: &VolumeKey, wrapping: &WrappingKey) -> Result<Self, HeaderError> {
@@ -133,15 +151,21 @@ impl Header {
     /// Reads a copy; any bytes may come.
     pub fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
         let malformed = HeaderError::Malformed;
-        let Some(rest) = bytes.strip_prefix(MAGIC) else { return Err(HeaderError::Absent) };
+        let Some(rest) = bytes.strip_prefix(MAGIC) else {
+            return Err(HeaderError::Absent);
+        };
         let (generation, rest) = rest.split_first_chunk::<8>().ok_or(malformed("length"))?;
         let (offset, rest) = rest.split_first_chunk::<8>().ok_or(malformed("length"))?;
         if u64::from_be_bytes(*offset) != DATA_OFFSET {
             return Err(malformed("offset of the data"));
         }
         let (present, rest) = rest.split_first().ok_or(malformed("length"))?;
-        let (recovery, rest) = rest.split_first_chunk::<SLOT>().ok_or(malformed("length"))?;
-        let (key, rest) = rest.split_first_chunk::<SLOT>().ok_or(malformed("length"))?;
+        let (recovery, rest) = rest
+            .split_first_chunk::<SLOT>()
+            .ok_or(malformed("length"))?;
+        let (key, rest) = rest
+            .split_first_chunk::<SLOT>()
+            .ok_or(malformed("length"))?;
         let recovery = match present {
             0 if *recovery == [0; SLOT] => None,
             1 => Some(*recovery),
@@ -150,7 +174,11 @@ impl Header {
         if rest.len() != SIZE - END || rest.iter().any(|byte| *byte != 0) {
             return Err(malformed("end"));
         }
-        Ok(Self { generation: u64::from_be_bytes(*generation), recovery, key: *key })
+        Ok(Self {
+            generation: u64::from_be_bytes(*generation),
+            recovery,
+            key: *key,
+        })
     }
 }
 
@@ -160,7 +188,9 @@ fn recovery_head() -> Vec<u8> {
 }
 
 fn cipher(key: &WrappingKey) -> Option<LessSafeKey> {
-    UnboundKey::new(&AES_256_GCM, key.as_slice()).ok().map(LessSafeKey::new)
+    UnboundKey::new(&AES_256_GCM, key.as_slice())
+        .ok()
+        .map(LessSafeKey::new)
 }
 
 fn seal(key: &WrappingKey, head: &[u8], volume: &VolumeKey) -> Result<[u8; SLOT], HeaderError> {
@@ -181,7 +211,13 @@ fn seal(key: &WrappingKey, head: &[u8], volume: &VolumeKey) -> Result<[u8; SLOT]
 fn open(key: &WrappingKey, head: &[u8], slot: &[u8; SLOT]) -> Option<VolumeKey> {
     let (nonce, sealed) = slot.split_first_chunk::<NONCE_LEN>()?;
     let mut text = Zeroizing::new(sealed.to_vec());
-    let plain = cipher(key)?.open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(head), &mut text).ok()?;
+    let plain = cipher(key)?
+        .open_in_place(
+            Nonce::assume_unique_for_key(*nonce),
+            Aad::from(head),
+            &mut text,
+        )
+        .ok()?;
     let mut volume = Zeroizing::new([0; VOLUME_KEY]);
     volume.copy_from_slice(plain.get(..VOLUME_KEY)?);
     Some(volume)
@@ -193,7 +229,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn keys() -> (VolumeKey, WrappingKey, WrappingKey) {
-        (random_volume_key().unwrap(), random_key().unwrap(), random_key().unwrap())
+        (
+            random_volume_key().unwrap(),
+            random_key().unwrap(),
+            random_key().unwrap(),
+        )
     }
 
     #[test]
@@ -204,22 +244,37 @@ mod tests {
         assert_eq!(read, header);
         assert_eq!(read.open(&wrapping), Some(volume.clone()));
         assert_eq!(read.recover(&recovery), Some(volume.clone()));
-        assert_eq!((read.open(&recovery), read.recover(&wrapping)), (None, None));
+        assert_eq!(
+            (read.open(&recovery), read.recover(&wrapping)),
+            (None, None)
+        );
         let later = read.renewed(8, &volume, &wrapping).unwrap();
-        assert_eq!((later.open(&wrapping), later.recover(&recovery)), (Some(volume.clone()), Some(volume)));
+        assert_eq!(
+            (later.open(&wrapping), later.recover(&recovery)),
+            (Some(volume.clone()), Some(volume))
+        );
         let without = Header::seal(7, &keys().0, &wrapping, None).unwrap();
-        assert_eq!(Header::parse(&without.to_bytes()).unwrap().recover(&recovery), None);
+        assert_eq!(
+            Header::parse(&without.to_bytes())
+                .unwrap()
+                .recover(&recovery),
+            None
+        );
     }
 
     /// Generation, offset, recovery slot: what was changed does not open, or is no header any more.
     #[test]
     fn no_byte_of_a_header_can_be_changed() {
         let (volume, wrapping, recovery) = keys();
-        let good = Header::seal(7, &volume, &wrapping, Some(&recovery)).unwrap().to_bytes();
+        let good = Header::seal(7, &volume, &wrapping, Some(&recovery))
+            .unwrap()
+            .to_bytes();
         for at in 0..SIZE {
             let mut bad = good.clone();
             bad[at] ^= 1;
-            let opened = Header::parse(&bad).ok().and_then(|header| header.open(&wrapping));
+            let opened = Header::parse(&bad)
+                .ok()
+                .and_then(|header| header.open(&wrapping));
             assert_eq!(opened, None, "byte {at}");
         }
         for length in [0, 16, 31, END, SIZE - 1] {
@@ -230,9 +285,16 @@ mod tests {
     #[test]
     fn the_key_is_not_in_the_clear_and_never_twice_the_same() {
         let (volume, wrapping, _) = keys();
-        let [one, two] = [(); 2].map(|()| Header::seal(1, &volume, &wrapping, None).unwrap().to_bytes());
+        let [one, two] = [(); 2].map(|()| {
+            Header::seal(1, &volume, &wrapping, None)
+                .unwrap()
+                .to_bytes()
+        });
         assert_ne!(one, two);
-        assert!(!one.windows(16).any(|window| volume.windows(16).any(|part| part == window)));
+        assert!(
+            !one.windows(16)
+                .any(|window| volume.windows(16).any(|part| part == window))
+        );
     }
 
     proptest! {

@@ -20,15 +20,26 @@ pub struct Kept {
 
 impl std::fmt::Debug for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { generation, renewals, .. } = self;
-        f.debug_struct("Kept").field("generation", generation).field("renewals", renewals).finish_non_exhaustive()
+        let Self {
+            generation,
+            renewals,
+            ..
+        } = self;
+        f.debug_struct("Kept")
+            .field("generation", generation)
+            .field("renewals", renewals)
+            .finish_non_exhaustive()
     }
 }
 
 impl Kept {
     /// A new key, in the first generation.
     pub fn random(renewals: u32) -> Result<Self, HeaderError> {
-        Ok(Self { key: random_key()?, generation: 1, renewals })
+        Ok(Self {
+            key: random_key()?,
+            generation: 1,
+            renewals,
+        })
     }
 
     /// Key ‖ generation ‖ renewals ‖ version, big-endian.
@@ -60,7 +71,10 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_read_again_and_nothing_else_is() {
-        let kept = Kept { generation: 9, ..Kept::random(3).unwrap() };
+        let kept = Kept {
+            generation: 9,
+            ..Kept::random(3).unwrap()
+        };
         let bytes = kept.to_bytes();
         assert_eq!((bytes.len(), Kept::parse(&bytes)), (SIZE, Some(kept)));
         assert_eq!(Kept::parse(&bytes[..SIZE - 1]), None);

@@ -67,7 +67,11 @@ impl Reason {
 
     /// The word of a report: the name, and for a floor its number.
     pub fn word(self) -> String {
-        if let Self::Floor(floor) = self { format!("{}{floor}", Self::FLOOR) } else { self.name().to_owned() }
+        if let Self::Floor(floor) = self {
+            format!("{}{floor}", Self::FLOOR)
+        } else {
+            self.name().to_owned()
+        }
     }
 
     /// The reverse of [`Reason::word`].
@@ -109,7 +113,10 @@ mod tests {
         for reason in Reason::PLAIN {
             assert_eq!(Reason::of_word(&reason.word()), Some(reason));
         }
-        assert_eq!(Reason::of_word(&Reason::Floor(7).word()), Some(Reason::Floor(7)));
+        assert_eq!(
+            Reason::of_word(&Reason::Floor(7).word()),
+            Some(Reason::Floor(7))
+        );
         assert_eq!(Reason::of_word("Floor-x"), None);
     }
 }

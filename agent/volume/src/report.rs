@@ -53,8 +53,14 @@ pub enum Report {
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Opened { generation, renewals, .. } => write!(f, "Opened({generation}, {renewals})"),
-            Self::Made { reason, renewals, .. } => write!(f, "Made({reason:?}, {renewals})"),
+            Self::Opened {
+                generation,
+                renewals,
+                ..
+            } => write!(f, "Opened({generation}, {renewals})"),
+            Self::Made {
+                reason, renewals, ..
+            } => write!(f, "Made({reason:?}, {renewals})"),
             Self::Temporary { reason, .. } => write!(f, "Temporary({reason:?})"),
             Self::Refused { reason } => write!(f, "Refused({reason:?})"),
         }
@@ -75,13 +81,22 @@ impl Report {
         };
         let hexed = |bytes: &[u8]| Zeroizing::new(hex::encode(bytes));
         match self {
-            Self::Opened { key, generation, renewals } => {
+            Self::Opened {
+                key,
+                generation,
+                renewals,
+            } => {
                 line("outcome", "opened");
                 line("key", &hexed(key.as_slice()));
                 line("generation", &generation.to_string());
                 line("renewals", &renewals.to_string());
             }
-            Self::Made { key, recovery, reason, renewals } => {
+            Self::Made {
+                key,
+                recovery,
+                reason,
+                renewals,
+            } => {
                 line("outcome", "made");
                 line("key", &hexed(key.as_slice()));
                 line("recovery", &hexed(recovery.as_slice()));
@@ -104,10 +119,17 @@ impl Report {
 
     /// Reads what [`Report::to_text`] wrote; none where it is anything else.
     pub fn parse(text: &str) -> Option<Self> {
-        let body = text.strip_suffix(Self::END).filter(|_| text.len() <= MAX_REPORT)?;
+        let body = text
+            .strip_suffix(Self::END)
+            .filter(|_| text.len() <= MAX_REPORT)?;
         let mut fields = body.lines().map(|line| line.split_once(' '));
-        let mut next =
-            |wanted: &str| fields.next().flatten().filter(|(name, _)| *name == wanted).map(|(_, value)| value);
+        let mut next = |wanted: &str| {
+            fields
+                .next()
+                .flatten()
+                .filter(|(name, _)| *name == wanted)
+                .map(|(_, value)| value)
+        };
         let report = match next("outcome")? {
             "opened" => Self::Opened {
                 key: bytes::<VOLUME_KEY>(next("key")?)?,
@@ -120,10 +142,13 @@ impl Report {
                 reason: Reason::of_word(next("reason")?)?,
                 renewals: next("renewals")?.parse().ok()?,
             },
-            "temporary" => {
-                Self::Temporary { key: bytes::<VOLUME_KEY>(next("key")?)?, reason: Reason::of_word(next("reason")?)? }
-            }
-            "refused" => Self::Refused { reason: Reason::of_word(next("reason")?)? },
+            "temporary" => Self::Temporary {
+                key: bytes::<VOLUME_KEY>(next("key")?)?,
+                reason: Reason::of_word(next("reason")?)?,
+            },
+            "refused" => Self::Refused {
+                reason: Reason::of_word(next("reason")?)?,
+            },
             _ => return None,
         };
         fields.next().is_none().then_some(report)
@@ -132,7 +157,9 @@ impl Report {
 
 fn bytes<const N: usize>(text: &str) -> Option<Zeroizing<[u8; N]>> {
     let mut out = Zeroizing::new([0; N]);
-    hex::decode_to_slice(text, out.as_mut_slice()).ok().map(|()| out)
+    hex::decode_to_slice(text, out.as_mut_slice())
+        .ok()
+        .map(|()| out)
 }
 
 /// What init says once the state is mounted: the security version that the machine's last admission was for, zero for none.
@@ -162,22 +189,45 @@ mod tests {
 
     #[test]
     fn each_report_is_read_again_and_no_part_of_one() {
-        let (key, recovery) = (Zeroizing::new([7; VOLUME_KEY]), Zeroizing::new([8; WRAPPING_KEY]));
+        let (key, recovery) = (
+            Zeroizing::new([7; VOLUME_KEY]),
+            Zeroizing::new([8; WRAPPING_KEY]),
+        );
         for report in [
-            Report::Opened { key: key.clone(), generation: 3, renewals: 1 },
-            Report::Made { key: key.clone(), recovery, reason: Reason::Floor(4), renewals: 1 },
-            Report::Temporary { key, reason: Reason::NoTpm },
-            Report::Refused { reason: Reason::OlderCopy },
+            Report::Opened {
+                key: key.clone(),
+                generation: 3,
+                renewals: 1,
+            },
+            Report::Made {
+                key: key.clone(),
+                recovery,
+                reason: Reason::Floor(4),
+                renewals: 1,
+            },
+            Report::Temporary {
+                key,
+                reason: Reason::NoTpm,
+            },
+            Report::Refused {
+                reason: Reason::OlderCopy,
+            },
         ] {
             let text = report.to_text();
-            assert!(text.len() < MAX_REPORT && !format!("{report:?}").contains("0707"), "{report:?}");
+            assert!(
+                text.len() < MAX_REPORT && !format!("{report:?}").contains("0707"),
+                "{report:?}"
+            );
             for length in 0..text.len() {
                 assert_eq!(Report::parse(&text[..length]), None);
             }
             assert_eq!(Report::parse(&format!("x 1\n{}", *text)), None);
             assert_eq!(Report::parse(&text), Some(report));
         }
-        assert_eq!(Answer::parse(&Answer { admitted: 12 }.to_text()), Some(Answer { admitted: 12 }));
+        assert_eq!(
+            Answer::parse(&Answer { admitted: 12 }.to_text()),
+            Some(Answer { admitted: 12 })
+        );
         assert_eq!(Answer::parse("admitted x\n"), None);
     }
 

@@ -15,7 +15,12 @@ pub const MAX_SEAL: usize = 16 * 1024;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "op", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+#[serde(
+    tag = "op",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase",
+    deny_unknown_fields
+)]
 pub enum Request {
     /// Whether the TPM can be used.
     Status,
@@ -120,11 +125,16 @@ mod tests {
 
     #[test]
     fn requests_are_lines_of_json_with_an_op() {
-        let request = Request::Seal { data: Blob::new(*b"abc").unwrap() };
+        let request = Request::Seal {
+            data: Blob::new(*b"abc").unwrap(),
+        };
         let line = serde_json::to_string(&request).unwrap();
         assert_eq!(line, r#"{"op":"seal","data":"YWJj"}"#);
         assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);
-        assert_eq!(serde_json::to_string(&Request::Hello).unwrap(), r#"{"op":"hello"}"#);
+        assert_eq!(
+            serde_json::to_string(&Request::Hello).unwrap(),
+            r#"{"op":"hello"}"#
+        );
         assert!(serde_json::from_str::<Request>(r#"{"op":"sign"}"#).is_err());
     }
 }

@@ -10,7 +10,9 @@ use crate::question::Channel;
 use crate::sessions::Opening as _;
 use crate::tpm::Entropy;
 use crate::verdict::{Checks, Refusal, Verdict};
-use crate::verifier::{Admitted, Attested, Pending, Reference, admit_bootstrap, check_proof, refusal};
+use crate::verifier::{
+    Admitted, Attested, Pending, Reference, admit_bootstrap, check_proof, refusal,
+};
 use crate::wire::{BOOTSTRAP_PROTOCOL, BootstrapHello, Proof};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -83,7 +85,11 @@ impl Root {
     /// From DER: a self-signed CA.
     pub fn from_der(der: &[u8]) -> Option<Self> {
         let (rest, certificate) = X509Certificate::from_der(der).ok()?;
-        let ca = certificate.basic_constraints().ok().flatten().is_some_and(|constraints| constraints.value.ca);
+        let ca = certificate
+            .basic_constraints()
+            .ok()
+            .flatten()
+            .is_some_and(|constraints| constraints.value.ca);
         let own = certificate.subject().as_raw() == certificate.issuer().as_raw()
             && crate::x509::verifies(
                 &certificate.signature_algorithm.algorithm.to_id_string(),
@@ -91,13 +97,18 @@ impl Root {
                 certificate.tbs_certificate.as_ref(),
                 &certificate.signature_value.data,
             );
-        (rest.is_empty() && ca && own)
-            .then(|| Self { hash: Digest::of(der), spki: Digest::of(certificate.public_key().raw) })
+        (rest.is_empty() && ca && own).then(|| Self {
+            hash: Digest::of(der),
+            spki: Digest::of(certificate.public_key().raw),
+        })
     }
 
     /// The channel of the exchange: the root stands for the server's key.
     pub fn channel(&self, exporter: Digest) -> Channel {
-        Channel { server_spki: self.spki, exporter }
+        Channel {
+            server_spki: self.spki,
+            exporter,
+        }
     }
 }
 
@@ -111,24 +122,53 @@ pub fn check_hello(
 ) -> Result<(Admitted, Root), Box<Refusal>> {
     let mut checks = Checks::default();
     let good = hello.protocol == BOOTSTRAP_PROTOCOL;
-    let protocol = checks.must("protocol", Code::ProtocolVersion, good, BOOTSTRAP_PROTOCOL, &hello.protocol);
+    let protocol = checks.must(
+        "protocol",
+        Code::ProtocolVersion,
+        good,
+        BOOTSTRAP_PROTOCOL,
+        &hello.protocol,
+    );
     let cluster = protocol.and_then(|()| {
         let same = hello.cluster == reference.cluster;
-        checks.must("cluster", Code::BootstrapVerdict, same, reference.cluster, &hello.cluster)
+        checks.must(
+            "cluster",
+            Code::BootstrapVerdict,
+            same,
+            reference.cluster,
+            &hello.cluster,
+        )
     });
     let none = crate::wire::Claims::default();
     if let Err(stop) = cluster {
         return Err(refusal(stop, checks, None, &none));
     }
     let Some(root) = Root::from_der(hello.root.as_bytes()) else {
-        let stop = checks.fail("root", Code::BootstrapRoot, "a self-signed CA certificate", "another");
+        let stop = checks.fail(
+            "root",
+            Code::BootstrapRoot,
+            "a self-signed CA certificate",
+            "another",
+        );
         return Err(refusal(stop, checks, None, &none));
     };
     let Some(keys) = &hello.keys else {
-        let stop = checks.fail("keys", Code::EkTemplate, "a TPM's keys", "none: the master has no TPM");
+        let stop = checks.fail(
+            "keys",
+            Code::EkTemplate,
+            "a TPM's keys",
+            "none: the master has no TPM",
+        );
         return Err(refusal(stop, checks, None, &none));
     };
-    let admitted = admit_bootstrap(keys, &hello.claims, root.hash, reference, &root.channel(exporter), now)?;
+    let admitted = admit_bootstrap(
+        keys,
+        &hello.claims,
+        root.hash,
+        reference,
+        &root.channel(exporter),
+        now,
+    )?;
     Ok((admitted, root))
 }
 
@@ -160,7 +200,11 @@ pub fn proved(attested: &Attested) -> (ProvedMaster, Verdict) {
         ak_name: attested.ak_name(),
         image: attested.image().cloned().unwrap_or_default(),
         config: attested.config().cloned(),
-        pinned_pcrs: attested.pinned_pcrs().iter().map(|(pcr, value)| (pcr.to_string(), value.to_hex())).collect(),
+        pinned_pcrs: attested
+            .pinned_pcrs()
+            .iter()
+            .map(|(pcr, value)| (pcr.to_string(), value.to_hex()))
+            .collect(),
         counters: Counters {
             reset_count: clock.reset_count,
             restart_count: clock.restart_count,
@@ -186,7 +230,10 @@ pub enum StatementError {
 impl AdminStatement {
     /// The exact bytes to sign, with the signature. Sets `admin_key`.
     pub fn sign(mut self, key: &SigningKey) -> Result<(Vec<u8>, Vec<u8>), StatementError> {
-        let spki = key.verifying_key().to_public_key_der().map_err(|_unencodable| StatementError::Malformed)?;
+        let spki = key
+            .verifying_key()
+            .to_public_key_der()
+            .map_err(|_unencodable| StatementError::Malformed)?;
         self.version = STATEMENT_VERSION;
         self.admin_key = STANDARD.encode(spki.as_bytes());
         let bytes = serde_json::to_vec(&self).map_err(|_unencodable| StatementError::Malformed)?;
@@ -195,36 +242,73 @@ impl AdminStatement {
     }
 
     /// Verifies a statement by the key whose SubjectPublicKeyInfo has the hash `admin_key`.
-    pub fn open(bytes: &[u8], signature: &[u8], admin_key: &Digest) -> Result<Self, StatementError> {
-        let statement: Self = crate::wire::parse(bytes).map_err(|_bad_json| StatementError::Malformed)?;
-        let spki = STANDARD.decode(&statement.admin_key).map_err(|_bad_base64| StatementError::Malformed)?;
+    pub fn open(
+        bytes: &[u8],
+        signature: &[u8],
+        admin_key: &Digest,
+    ) -> Result<Self, StatementError> {
+        let statement: Self =
+            crate::wire::parse(bytes).map_err(|_bad_json| StatementError::Malformed)?;
+        let spki = STANDARD
+            .decode(&statement.admin_key)
+            .map_err(|_bad_base64| StatementError::Malformed)?;
         if statement.version != STATEMENT_VERSION {
             return Err(StatementError::Malformed);
         }
         let verified = Digest::of(&spki) == *admin_key
             && p256::PublicKey::from_public_key_der(&spki).is_ok_and(|key| {
-                DerSignature::from_bytes(signature)
-                    .is_ok_and(|signature| VerifyingKey::from(key).verify(bytes, &signature).is_ok())
+                DerSignature::from_bytes(signature).is_ok_and(|signature| {
+                    VerifyingKey::from(key).verify(bytes, &signature).is_ok()
+                })
             });
-        if verified { Ok(statement) } else { Err(StatementError::Signature) }
+        if verified {
+            Ok(statement)
+        } else {
+            Err(StatementError::Signature)
+        }
     }
 }
 
 /// As a Machine's status keeps a signed statement.
 pub fn to_admin_verdict(statement: &[u8], signature: &[u8]) -> AdminVerdict {
-    AdminVerdict { verdict: STANDARD.encode(statement), signature: STANDARD.encode(signature) }
+    AdminVerdict {
+        verdict: STANDARD.encode(statement),
+        signature: STANDARD.encode(signature),
+    }
 }
 
 /// From a Machine's status.
-pub fn from_admin_verdict(verdict: &AdminVerdict, admin_key: &Digest) -> Result<AdminStatement, StatementError> {
-    let decode = |text: &String| STANDARD.decode(text).map_err(|_bad_base64| StatementError::Malformed);
-    AdminStatement::open(&decode(&verdict.verdict)?, &decode(&verdict.signature)?, admin_key)
+pub fn from_admin_verdict(
+    verdict: &AdminVerdict,
+    admin_key: &Digest,
+) -> Result<AdminStatement, StatementError> {
+    let decode = |text: &String| {
+        STANDARD
+            .decode(text)
+            .map_err(|_bad_base64| StatementError::Malformed)
+    };
+    AdminStatement::open(
+        &decode(&verdict.verdict)?,
+        &decode(&verdict.signature)?,
+        admin_key,
+    )
 }
 
 /// The configuration digest that the admin attested for this Machine, if the Machine is the first master.
 pub(crate) fn attested_config(machine: &Machine, reference: &Reference<'_>) -> Option<Digest> {
     let status = machine.status.as_ref()?;
-    let statement = from_admin_verdict(status.admin_verdict.as_ref()?, reference.admin_key.as_ref()?).ok()?;
-    let same = statement.cluster == reference.cluster && Some(&statement.machine) == machine.metadata.name.as_ref();
-    statement.proved.filter(|_| same)?.config?.digest.parse().ok()
+    let statement = from_admin_verdict(
+        status.admin_verdict.as_ref()?,
+        reference.admin_key.as_ref()?,
+    )
+    .ok()?;
+    let same = statement.cluster == reference.cluster
+        && Some(&statement.machine) == machine.metadata.name.as_ref();
+    statement
+        .proved
+        .filter(|_| same)?
+        .config?
+        .digest
+        .parse()
+        .ok()
 }

@@ -184,7 +184,11 @@ impl FromStr for Code {
     type Err = NotACode;
 
     fn from_str(text: &str) -> Result<Self, NotACode> {
-        Self::ALL.iter().copied().find(|code| code.as_str() == text).ok_or(NotACode)
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|code| code.as_str() == text)
+            .ok_or(NotACode)
     }
 }
 
@@ -217,7 +221,12 @@ mod tests {
         let texts: BTreeSet<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
         assert_eq!(texts.len(), Code::ALL.len());
         for code in Code::ALL {
-            assert!(code.as_str().bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'), "{code}");
+            assert!(
+                code.as_str()
+                    .bytes()
+                    .all(|byte| byte.is_ascii_uppercase() || byte == b'_'),
+                "{code}"
+            );
             assert_eq!(code.as_str().parse(), Ok(*code));
         }
     }

@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::cri_attributes::ParsedCriAttribute;
-use x509_parser::extensions::{ExtendedKeyUsage, GeneralName, KeyUsage, ParsedExtension, X509Extension};
+use x509_parser::extensions::{
+    ExtendedKeyUsage, GeneralName, KeyUsage, ParsedExtension, X509Extension,
+};
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
 use x509_parser::prelude::FromDer as _;
 
@@ -93,36 +95,72 @@ const MAX_SANS: usize = 32;
 const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
 
 /// Checks a request against its profile. Every fault is recorded; without the structure nothing else can be.
-pub(crate) fn check(der: &[u8], profile: Profile, allowed: &Allowed<'_>, checks: &mut Checks) -> Result<Request, Stop> {
+pub(crate) fn check(
+    der: &[u8],
+    profile: Profile,
+    allowed: &Allowed<'_>,
+    checks: &mut Checks,
+) -> Result<Request, Stop> {
     let name = profile.name();
     let request = match X509CertificationRequest::from_der(der) {
-        Ok(([], request)) if crate::x509::lengths_are_shortest(der) && crate::x509::request_is_exact(der) => request,
+        Ok(([], request))
+            if crate::x509::lengths_are_shortest(der) && crate::x509::request_is_exact(der) =>
+        {
+            request
+        }
         Ok(([], _)) if crate::x509::lengths_are_shortest(der) => {
-            let found = "something behind what belongs into one of its structures, or another version";
+            let found =
+                "something behind what belongs into one of its structures, or another version";
             return Err(checks.fail(name, Code::CsrMalformed, "one PKCS #10 request", found));
         }
         Ok(([], _)) => {
-            return Err(checks.fail(name, Code::CsrMalformed, "DER", "a length that is not in its shortest form"));
+            return Err(checks.fail(
+                name,
+                Code::CsrMalformed,
+                "DER",
+                "a length that is not in its shortest form",
+            ));
         }
-        Ok(_) => return Err(checks.fail(name, Code::CsrMalformed, "one PKCS #10 request", "bytes after it")),
-        Err(fault) => return Err(checks.fail(name, Code::CsrMalformed, "one PKCS #10 request", fault)),
+        Ok(_) => {
+            return Err(checks.fail(
+                name,
+                Code::CsrMalformed,
+                "one PKCS #10 request",
+                "bytes after it",
+            ));
+        }
+        Err(fault) => {
+            return Err(checks.fail(name, Code::CsrMalformed, "one PKCS #10 request", fault));
+        }
     };
     let info = &request.certification_request_info;
     let algorithm = request.signature_algorithm.algorithm.to_id_string();
     // A key of a kind that no node has is refused as that, whatever it signs with.
     let signed = !is_p256(info.subject_pki.raw)
         || algorithm == ECDSA_SHA256
-            && crate::x509::verifies(&algorithm, info.subject_pki.raw, info.raw, &request.signature_value.data);
+            && crate::x509::verifies(
+                &algorithm,
+                info.subject_pki.raw,
+                info.raw,
+                &request.signature_value.data,
+            );
     checks.must(
         &format!("{name}: signature"),
         Code::CsrSignature,
         signed,
         "ECDSA P-256 with SHA-256 by its own key",
-        if signed { "verified" } else { "does not verify" },
+        if signed {
+            "verified"
+        } else {
+            "does not verify"
+        },
     )?;
     subject(info, name, allowed, checks);
     let sans = extensions(&request, profile, allowed, checks);
-    Ok(Request { spki: info.subject_pki.raw.to_vec(), sans })
+    Ok(Request {
+        spki: info.subject_pki.raw.to_vec(),
+        sans,
+    })
 }
 
 /// Whether a SubjectPublicKeyInfo is that of an ECDSA P-256 key.
@@ -134,7 +172,10 @@ pub(crate) fn is_p256(spki: &[u8]) -> bool {
 /// The common name that a request asks for, whatever else is wrong with it.
 pub(crate) fn common_name(der: &[u8]) -> Option<String> {
     let (_, request) = X509CertificationRequest::from_der(der).ok()?;
-    let mut names = request.certification_request_info.subject.iter_common_name();
+    let mut names = request
+        .certification_request_info
+        .subject
+        .iter_common_name();
     names.next()?.as_str().ok().map(str::to_owned)
 }
 
@@ -157,7 +198,13 @@ fn subject(
     }
     let user = node_user(allowed.node);
     let check = |what: &str| format!("{name}: {what}");
-    checks.test(&check("common name"), Code::CsrCommonName, common == [user.clone()], user, common.join(", "));
+    checks.test(
+        &check("common name"),
+        Code::CsrCommonName,
+        common == [user.clone()],
+        user,
+        common.join(", "),
+    );
     checks.test(
         &check("organization"),
         Code::CsrOrganization,
@@ -165,7 +212,13 @@ fn subject(
         NODES_GROUP,
         organizations.join(", "),
     );
-    checks.test(&check("subject"), Code::CsrSubject, other.is_empty(), "nothing else", other.join(", "));
+    checks.test(
+        &check("subject"),
+        Code::CsrSubject,
+        other.is_empty(),
+        "nothing else",
+        other.join(", "),
+    );
 }
 
 fn extensions(
@@ -187,7 +240,14 @@ fn extensions(
             if !seen.insert(extension.oid.to_id_string()) {
                 unwanted.push(format!("{} twice", extension.oid));
             }
-            one_extension(extension, profile, allowed, checks, &mut sans, &mut unwanted);
+            one_extension(
+                extension,
+                profile,
+                allowed,
+                checks,
+                &mut sans,
+                &mut unwanted,
+            );
         }
     }
     let none = unwanted.is_empty();
@@ -196,12 +256,19 @@ fn extensions(
         Code::CsrExtension,
         none,
         "none that nodes have no use for",
-        if none { "none".to_owned() } else { unwanted.join(", ") },
+        if none {
+            "none".to_owned()
+        } else {
+            unwanted.join(", ")
+        },
     );
     sans
 }
 
-#[allow(clippy::wildcard_enum_match_arm, reason = "whatever is not named is unwanted, whatever the parser learns")]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "whatever is not named is unwanted, whatever the parser learns"
+)]
 fn one_extension(
     extension: &X509Extension<'_>,
     profile: Profile,
@@ -213,12 +280,28 @@ fn one_extension(
     let name = profile.name();
     match extension.parsed_extension() {
         ParsedExtension::BasicConstraints(constraints) => {
-            let what = if constraints.ca { "CA:true" } else { "CA:false" };
-            checks.test(&format!("{name}: CA"), Code::CsrCa, !constraints.ca, "CA:false", what);
+            let what = if constraints.ca {
+                "CA:true"
+            } else {
+                "CA:false"
+            };
+            checks.test(
+                &format!("{name}: CA"),
+                Code::CsrCa,
+                !constraints.ca,
+                "CA:false",
+                what,
+            );
         }
         ParsedExtension::KeyUsage(usage) => {
             let good = only_digital_signature(*usage);
-            checks.test(&format!("{name}: key usage"), Code::CsrUsage, good, "Digital Signature", usage);
+            checks.test(
+                &format!("{name}: key usage"),
+                Code::CsrUsage,
+                good,
+                "Digital Signature",
+                usage,
+            );
         }
         ParsedExtension::ExtendedKeyUsage(usage) => {
             let good = extended_usage_fits(usage, profile);
@@ -229,7 +312,13 @@ fn one_extension(
                 },
                 if good { "the same" } else { "another usage" },
             );
-            checks.test(&format!("{name}: extended key usage"), Code::CsrUsage, good, wanted, found);
+            checks.test(
+                &format!("{name}: extended key usage"),
+                Code::CsrUsage,
+                good,
+                wanted,
+                found,
+            );
         }
         ParsedExtension::SubjectAlternativeName(names) => {
             for general in names.general_names.iter().take(MAX_SANS + 1) {
@@ -263,8 +352,16 @@ fn extended_usage_fits(usage: &ExtendedKeyUsage<'_>, profile: Profile) -> bool {
     fits && !others
 }
 
-#[allow(clippy::wildcard_enum_match_arm, reason = "whatever is not named is refused, whatever the parser learns")]
-fn one_name(general: &GeneralName<'_>, profile: Profile, allowed: &Allowed<'_>, checks: &mut Checks) -> Option<San> {
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "whatever is not named is refused, whatever the parser learns"
+)]
+fn one_name(
+    general: &GeneralName<'_>,
+    profile: Profile,
+    allowed: &Allowed<'_>,
+    checks: &mut Checks,
+) -> Option<San> {
     let check = format!("{}: name", profile.name());
     let san = match general {
         GeneralName::DNSName(name) => San::Dns(name.to_ascii_lowercase()),
@@ -275,24 +372,55 @@ fn one_name(general: &GeneralName<'_>, profile: Profile, allowed: &Allowed<'_>, 
             if let Ok(address) = address {
                 San::Ip(address.to_canonical())
             } else {
-                checks.test(&check, Code::CsrSan, false, "an IPv4 or IPv6 address", hex::encode(bytes));
+                checks.test(
+                    &check,
+                    Code::CsrSan,
+                    false,
+                    "an IPv4 or IPv6 address",
+                    hex::encode(bytes),
+                );
                 return None;
             }
         }
         other => {
-            checks.test(&check, Code::CsrSan, false, "a DNS name or an address", other);
+            checks.test(
+                &check,
+                Code::CsrSan,
+                false,
+                "a DNS name or an address",
+                other,
+            );
             return None;
         }
     };
-    let listed = || allowed.sans.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let listed = || {
+        allowed
+            .sans
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let wildcard = matches!(&san, San::Dns(name) if name.contains('*'));
     if wildcard {
         checks.test(&check, Code::CsrSanWildcard, false, listed(), &san);
     } else if san.is_api_server(&allowed.api) {
         checks.test(&check, Code::CsrSanApiServer, false, listed(), &san);
     } else if profile == Profile::Client {
-        checks.test(&check, Code::CsrSan, false, "no names in a client request", &san);
-    } else if checks.test(&check, Code::CsrSan, allowed.sans.contains(&san), listed(), &san) {
+        checks.test(
+            &check,
+            Code::CsrSan,
+            false,
+            "no names in a client request",
+            &san,
+        );
+    } else if checks.test(
+        &check,
+        Code::CsrSan,
+        allowed.sans.contains(&san),
+        listed(),
+        &san,
+    ) {
         return Some(san);
     }
     None

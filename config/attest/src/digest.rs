@@ -96,7 +96,9 @@ impl<'de> Deserialize<'de> for Digest {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
         // What is written by programs has one form.
         if !is_lower_hex(&text) {
-            return Err(serde::de::Error::custom("expected 64 lower-case hex digits"));
+            return Err(serde::de::Error::custom(
+                "expected 64 lower-case hex digits",
+            ));
         }
         text.parse().map_err(serde::de::Error::custom)
     }
@@ -104,7 +106,8 @@ impl<'de> Deserialize<'de> for Digest {
 
 /// Whether text is of lower-case hex digits only.
 pub(crate) fn is_lower_hex(text: &str) -> bool {
-    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    text.bytes()
+        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
@@ -114,12 +117,19 @@ mod tests {
     #[test]
     fn text_round_trips() {
         let digest = Digest::of(b"abc");
-        assert_eq!(digest.to_hex(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            digest.to_hex(),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
         assert_eq!(digest.to_text().parse(), Ok(digest));
         assert_eq!(digest.to_hex().parse(), Ok(digest));
         assert_eq!("sha256:00".parse::<Digest>(), Err(NotADigest));
         let json = |text: String| serde_json::from_str::<Digest>(&format!("{text:?}")).is_ok();
-        assert!(json(digest.to_hex()) && !json(digest.to_hex().to_uppercase()) && !json(digest.to_text()));
+        assert!(
+            json(digest.to_hex())
+                && !json(digest.to_hex().to_uppercase())
+                && !json(digest.to_text())
+        );
         assert_eq!(Digest::of_parts(&[b"a", b"", b"bc"]), digest);
     }
 }

@@ -24,7 +24,12 @@ pub struct EkIssuer {
 
 impl fmt::Debug for EkIssuer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EkIssuer({:?}, {} certificates)", self.name, self.certificates.len())
+        write!(
+            f,
+            "EkIssuer({:?}, {} certificates)",
+            self.name,
+            self.certificates.len()
+        )
     }
 }
 
@@ -39,7 +44,10 @@ pub struct EkIssuerError {
 impl EkIssuer {
     /// From PEM with at least one CA certificate.
     pub fn from_pem(name: &str, pem: &str) -> Result<Self, EkIssuerError> {
-        let fail = |fault| EkIssuerError { name: name.to_owned(), fault };
+        let fail = |fault| EkIssuerError {
+            name: name.to_owned(),
+            fault,
+        };
         let mut certificates = Vec::new();
         for block in x509_parser::pem::Pem::iter_from_buffer(pem.as_bytes()) {
             let block = block.map_err(|_bad_pem| fail("not PEM"))?;
@@ -53,7 +61,10 @@ impl EkIssuer {
 
     /// From DER certificates, at least one, each of a CA.
     pub fn from_der(name: &str, certificates: Vec<Vec<u8>>) -> Result<Self, EkIssuerError> {
-        let fail = |fault| EkIssuerError { name: name.to_owned(), fault };
+        let fail = |fault| EkIssuerError {
+            name: name.to_owned(),
+            fault,
+        };
         if certificates.is_empty() {
             return Err(fail("no certificate"));
         }
@@ -63,7 +74,10 @@ impl EkIssuer {
                 return Err(fail("a certificate is not a CA's"));
             }
         }
-        Ok(Self { name: name.to_owned(), certificates })
+        Ok(Self {
+            name: name.to_owned(),
+            certificates,
+        })
     }
 
     /// Its name.
@@ -73,7 +87,10 @@ impl EkIssuer {
 }
 
 fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
-    X509Certificate::from_der(der).ok().filter(|(rest, _)| rest.is_empty()).map(|(_, certificate)| certificate)
+    X509Certificate::from_der(der)
+        .ok()
+        .filter(|(rest, _)| rest.is_empty())
+        .map(|(_, certificate)| certificate)
 }
 
 /// Checks an EK certificate: of this key (`spki`), for an EK, valid at `now`, signed by one of `issuers`.
@@ -84,9 +101,17 @@ pub(crate) fn check<'a>(
     issuers: &[&'a EkIssuer],
     now: u64,
 ) -> Result<&'a str, (Code, String)> {
-    let certificate = parse(der).ok_or_else(|| (Code::EkCertificateMalformed, "not a DER certificate".to_owned()))?;
+    let certificate = parse(der).ok_or_else(|| {
+        (
+            Code::EkCertificateMalformed,
+            "not a DER certificate".to_owned(),
+        )
+    })?;
     if !same_key(&certificate, spki) {
-        return Err((Code::EkCertificateOtherKey, "the certificate's key differs from the endorsement key".to_owned()));
+        return Err((
+            Code::EkCertificateOtherKey,
+            "the certificate's key differs from the endorsement key".to_owned(),
+        ));
     }
     usage(&certificate).map_err(|fault| (Code::EkCertificateUsage, fault.to_owned()))?;
     let mut expired = !valid(&certificate, now);
@@ -102,7 +127,10 @@ pub(crate) fn check<'a>(
     }
     let issuer = certificate.issuer().to_string();
     if expired {
-        return Err((Code::EkCertificateExpired, format!("the certificate of {issuer} is not valid now")));
+        return Err((
+            Code::EkCertificateExpired,
+            format!("the certificate of {issuer} is not valid now"),
+        ));
     }
     Err((Code::EkCertificateIssuer, issuer))
 }
@@ -110,17 +138,25 @@ pub(crate) fn check<'a>(
 /// Whether the certificate's key is the one in `spki`. Only the key bits are compared: some makers write another algorithm
 /// identifier (RSAES-OAEP) for the same RSA key.
 fn same_key(certificate: &X509Certificate<'_>, spki: &[u8]) -> bool {
-    x509_parser::x509::SubjectPublicKeyInfo::from_der(spki)
-        .is_ok_and(|(_, key)| key.subject_public_key.data == certificate.public_key().subject_public_key.data)
+    x509_parser::x509::SubjectPublicKeyInfo::from_der(spki).is_ok_and(|(_, key)| {
+        key.subject_public_key.data == certificate.public_key().subject_public_key.data
+    })
 }
 
-#[allow(clippy::wildcard_enum_match_arm, reason = "what is known and not named here is harmless in an EK certificate")]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "what is known and not named here is harmless in an EK certificate"
+)]
 fn usage(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
     let mut for_ek = false;
     for extension in certificate.extensions() {
         match extension.parsed_extension() {
-            ParsedExtension::ExtendedKeyUsage(usage) => for_ek = usage.other.contains(&EK_CERTIFICATE),
-            ParsedExtension::BasicConstraints(constraints) if constraints.ca => return Err("a CA certificate"),
+            ParsedExtension::ExtendedKeyUsage(usage) => {
+                for_ek = usage.other.contains(&EK_CERTIFICATE)
+            }
+            ParsedExtension::BasicConstraints(constraints) if constraints.ca => {
+                return Err("a CA certificate");
+            }
             ParsedExtension::UnsupportedExtension { .. } | ParsedExtension::ParseError { .. }
                 if extension.critical && extension.oid != SUBJECT_DIRECTORY =>
             {
@@ -129,25 +165,41 @@ fn usage(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
             _ => {}
         }
     }
-    if for_ek { Ok(()) } else { Err("extended key usage 2.23.133.8.1 is missing") }
+    if for_ek {
+        Ok(())
+    } else {
+        Err("extended key usage 2.23.133.8.1 is missing")
+    }
 }
 
 /// subjectDirectoryAttributes, in which makers describe the TPM.
 const SUBJECT_DIRECTORY: Oid<'static> = x509_parser::der_parser::oid!(2.5.29.9);
 
 fn may_issue(certificate: &X509Certificate<'_>) -> bool {
-    let ca = certificate.basic_constraints().ok().flatten().is_some_and(|constraints| constraints.value.ca);
-    let signs = certificate.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
+    let ca = certificate
+        .basic_constraints()
+        .ok()
+        .flatten()
+        .is_some_and(|constraints| constraints.value.ca);
+    let signs = certificate
+        .key_usage()
+        .is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
     ca && signs
 }
 
 fn valid(certificate: &X509Certificate<'_>, now: u64) -> bool {
-    let now = i64::try_from(now).ok().and_then(|now| ASN1Time::from_timestamp(now).ok());
+    let now = i64::try_from(now)
+        .ok()
+        .and_then(|now| ASN1Time::from_timestamp(now).ok());
     now.is_some_and(|now| certificate.validity().is_valid_at(now))
 }
 
 fn validity(certificate: &X509Certificate<'_>) -> String {
-    format!("valid from {} to {}", certificate.validity().not_before, certificate.validity().not_after)
+    format!(
+        "valid from {} to {}",
+        certificate.validity().not_before,
+        certificate.validity().not_after
+    )
 }
 
 enum Anchor {
@@ -158,11 +210,19 @@ enum Anchor {
 
 /// Whether one of the issuer's certificates signed this one, and is itself valid as far up as the list goes.
 fn anchored(certificate: &X509Certificate<'_>, issuer: &EkIssuer, now: u64) -> Anchor {
-    let parsed: Vec<X509Certificate<'_>> = issuer.certificates.iter().filter_map(|der| parse(der)).collect();
+    let parsed: Vec<X509Certificate<'_>> = issuer
+        .certificates
+        .iter()
+        .filter_map(|der| parse(der))
+        .collect();
     let mut current = certificate;
     for depth in 0..MAX_DEPTH {
         let Some(parent) = parsed.iter().find(|parent| signed_by(current, parent)) else {
-            return if depth == 0 { Anchor::None } else { Anchor::Valid };
+            return if depth == 0 {
+                Anchor::None
+            } else {
+                Anchor::Valid
+            };
         };
         if !valid(parent, now) {
             return Anchor::Expired;

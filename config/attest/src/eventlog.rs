@@ -131,22 +131,35 @@ fn read_header(reader: &mut Reader<'_>) -> Option<Banks> {
     }
     let vendor = usize::from(data.u8()?);
     data.take(vendor)?;
-    let complete = data.0.is_empty() && banks.iter().any(|(algorithm, _)| *algorithm == HashAlg::Sha256.id());
+    let complete = data.0.is_empty()
+        && banks
+            .iter()
+            .any(|(algorithm, _)| *algorithm == HashAlg::Sha256.id());
     complete.then_some(banks)
 }
 
-fn read_event(reader: &mut Reader<'_>, banks: &Banks, index: usize) -> Result<Event, EventLogError> {
+fn read_event(
+    reader: &mut Reader<'_>,
+    banks: &Banks,
+    index: usize,
+) -> Result<Event, EventLogError> {
     let truncated = || EventLogError::Truncated(index);
     let pcr = reader.u32().ok_or_else(truncated)?;
     let kind = reader.u32().ok_or_else(truncated)?;
     let count = reader.u32().ok_or_else(truncated)?;
     if usize::try_from(count) != Ok(banks.len()) {
-        return Err(EventLogError::Event(index, "does not have one digest for each bank"));
+        return Err(EventLogError::Event(
+            index,
+            "does not have one digest for each bank",
+        ));
     }
     let mut sha256 = None;
     for (bank, size) in banks {
         if reader.u16().ok_or_else(truncated)? != *bank {
-            return Err(EventLogError::Event(index, "digests are not in the header's order"));
+            return Err(EventLogError::Event(
+                index,
+                "digests are not in the header's order",
+            ));
         }
         let digest = reader.take(*size).ok_or_else(truncated)?;
         if *bank == HashAlg::Sha256.id() {
@@ -157,8 +170,16 @@ fn read_event(reader: &mut Reader<'_>, banks: &Banks, index: usize) -> Result<Ev
     let pcr = u8::try_from(pcr).ok().filter(|pcr| *pcr < COUNT);
     let digest = sha256.ok_or(EventLogError::Event(index, "has no SHA-256 digest"))?;
     match pcr {
-        Some(pcr) => Ok(Event { pcr, kind, digest, data }),
-        None => Err(EventLogError::Event(index, "names a register that does not exist")),
+        Some(pcr) => Ok(Event {
+            pcr,
+            kind,
+            digest,
+            data,
+        }),
+        None => Err(EventLogError::Event(
+            index,
+            "names a register that does not exist",
+        )),
     }
 }
 
@@ -219,7 +240,9 @@ impl EventLog {
 
     /// The events that were extended, in order.
     pub fn measured(&self) -> impl Iterator<Item = &Event> {
-        self.events.iter().filter(|event| event.kind != kind::NO_ACTION)
+        self.events
+            .iter()
+            .filter(|event| event.kind != kind::NO_ACTION)
     }
 
     /// The measured events of one register, in order.
@@ -230,9 +253,15 @@ impl EventLog {
     /// The locality of TPM2_Startup, where it was not 0 (firmware profile, 10.4.5.3).
     fn startup_locality(&self) -> Option<u8> {
         let event = self.events.iter().find(|event| {
-            event.kind == kind::NO_ACTION && event.pcr == 0 && event.data.starts_with(STARTUP_LOCALITY)
+            event.kind == kind::NO_ACTION
+                && event.pcr == 0
+                && event.data.starts_with(STARTUP_LOCALITY)
         })?;
-        event.data.get(16).copied().filter(|locality| matches!(locality, 3 | 4))
+        event
+            .data
+            .get(16)
+            .copied()
+            .filter(|locality| matches!(locality, 3 | 4))
     }
 }
 

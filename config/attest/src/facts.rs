@@ -19,7 +19,11 @@ const VARIABLES: [(&str, [u8; 16]); 5] = [
 /// Whether a register's events stop before the separator that every boot has in it.
 pub(crate) fn ends_early(log: &EventLog, pcr: u8) -> bool {
     let booted = matches!(pcr, 0 | 2 | 4 | 7);
-    if booted { log.of(pcr).all(|event| event.kind != kind::SEPARATOR) } else { log.of(pcr).next().is_none() }
+    if booted {
+        log.of(pcr).all(|event| event.kind != kind::SEPARATOR)
+    } else {
+        log.of(pcr).next().is_none()
+    }
 }
 
 /// Whether an event's digest is that of its data.
@@ -32,7 +36,13 @@ fn variable(data: &[u8]) -> Option<Variable> {
     let (vendor, rest) = data.split_at_checked(16)?;
     let (name_length, rest) = rest.split_at_checked(8)?;
     let (data_length, rest) = rest.split_at_checked(8)?;
-    let length = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes).and_then(|n| usize::try_from(n).ok());
+    let length = |bytes: &[u8]| {
+        bytes
+            .try_into()
+            .ok()
+            .map(u64::from_le_bytes)
+            .and_then(|n| usize::try_from(n).ok())
+    };
     let (name, value) = rest.split_at_checked(length(name_length)?.checked_mul(2)?)?;
     if value.len() != length(data_length)? {
         return None;
@@ -40,7 +50,11 @@ fn variable(data: &[u8]) -> Option<Variable> {
     let (pairs, _) = name.as_chunks::<2>();
     let units: Vec<u16> = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
     let name = String::from_utf16(&units).ok()?;
-    Some(Variable { vendor: vendor.try_into().ok()?, name, data: value.to_vec() })
+    Some(Variable {
+        vendor: vendor.try_into().ok()?,
+        name,
+        data: value.to_vec(),
+    })
 }
 
 /// Secure Boot on or off, from PCR 7: its first five events must be the variables, in order, with data that was measured.
@@ -54,17 +68,36 @@ pub(crate) fn secure_boot(log: &EventLog, checks: &mut Checks) -> Option<bool> {
             checks.test(&check, Code::EventLogTruncated, false, wanted, "no event");
             return None;
         };
-        let parsed = variable(&event.data).filter(|variable| variable.name == name && variable.vendor == vendor);
+        let parsed = variable(&event.data)
+            .filter(|variable| variable.name == name && variable.vendor == vendor);
         if event.kind != kind::EFI_VARIABLE_DRIVER_CONFIG {
-            checks.test(&check, Code::EventUnknown, false, wanted, format!("event type {:#010x}", event.kind));
+            checks.test(
+                &check,
+                Code::EventUnknown,
+                false,
+                wanted,
+                format!("event type {:#010x}", event.kind),
+            );
             return None;
         }
         if !covers_data(event) {
-            checks.test(&check, Code::EventData, false, event.digest, "data with another digest");
+            checks.test(
+                &check,
+                Code::EventData,
+                false,
+                event.digest,
+                "data with another digest",
+            );
             return None;
         }
         let Some(variable) = parsed else {
-            checks.test(&check, Code::EventUnknown, false, wanted, "another variable");
+            checks.test(
+                &check,
+                Code::EventUnknown,
+                false,
+                wanted,
+                "another variable",
+            );
             return None;
         };
         if name == "SecureBoot" {
@@ -77,7 +110,9 @@ pub(crate) fn secure_boot(log: &EventLog, checks: &mut Checks) -> Option<bool> {
 /// In which variables of Secure Boot, or in what stands behind them, a log is not what a release expects.
 /// Nothing is told where the release lists no events.
 pub(crate) fn other_databases(log: &EventLog, boot: &Boot) -> Vec<&'static str> {
-    let Some(expected) = boot.events.get(&7) else { return Vec::new() };
+    let Some(expected) = boot.events.get(&7) else {
+        return Vec::new();
+    };
     let (mut said, mut expected) = (log.of(7).map(|event| event.digest), expected.iter());
     let mut others: Vec<&str> = VARIABLES
         .iter()
@@ -92,7 +127,13 @@ pub(crate) fn other_databases(log: &EventLog, boot: &Boot) -> Vec<&'static str> 
 
 /// That every event of the quoted registers is one that policy knows. PCR 0 and 2 are consumed by being pinned, 13 by the
 /// configuration event; of one whose value was learned the events are looked at by their types.
-pub(crate) fn consume(log: &EventLog, boot: &Boot, learned: Option<u8>, allow_unknown: bool, checks: &mut Checks) {
+pub(crate) fn consume(
+    log: &EventLog,
+    boot: &Boot,
+    learned: Option<u8>,
+    allow_unknown: bool,
+    checks: &mut Checks,
+) {
     for pcr in [4, 7, 9, 11, 12, 14, 15] {
         match boot.events.get(&pcr).filter(|_| learned != Some(pcr)) {
             Some(expected) => {
@@ -100,8 +141,18 @@ pub(crate) fn consume(log: &EventLog, boot: &Boot, learned: Option<u8>, allow_un
                     .of(pcr)
                     .map(|event| (event.kind, event.digest))
                     .eq(expected.iter().map(|event| (event.kind, event.digest)));
-                let found = if same { "the same" } else { "others, or of another type" };
-                checks.test(&format!("events of PCR {pcr}"), Code::EventUnknown, same, "the release's events", found);
+                let found = if same {
+                    "the same"
+                } else {
+                    "others, or of another type"
+                };
+                checks.test(
+                    &format!("events of PCR {pcr}"),
+                    Code::EventUnknown,
+                    same,
+                    "the release's events",
+                    found,
+                );
                 faulty_data(log, pcr, checks);
             }
             None => by_grammar(log, pcr, allow_unknown, checks),
@@ -113,16 +164,31 @@ pub(crate) fn consume(log: &EventLog, boot: &Boot, learned: Option<u8>, allow_un
 fn measures_data(event: &Event) -> bool {
     matches!(
         event.kind,
-        kind::SEPARATOR | kind::EFI_ACTION | kind::EFI_VARIABLE_DRIVER_CONFIG | kind::EFI_VARIABLE_AUTHORITY
+        kind::SEPARATOR
+            | kind::EFI_ACTION
+            | kind::EFI_VARIABLE_DRIVER_CONFIG
+            | kind::EFI_VARIABLE_AUTHORITY
     )
 }
 
 fn faulty_data(log: &EventLog, pcr: u8, checks: &mut Checks) {
-    let mut faulty = log.of(pcr).filter(|event| measures_data(event) && !covers_data(event));
+    let mut faulty = log
+        .of(pcr)
+        .filter(|event| measures_data(event) && !covers_data(event));
     if let Some(event) = faulty.next() {
         // One check for all: a log has room for thousands, and the verdict is kept.
-        let found = format!("{}, and of {} more events", Digest::of(&event.data), faulty.count());
-        checks.test(&format!("event data of PCR {pcr}"), Code::EventData, false, event.digest, found);
+        let found = format!(
+            "{}, and of {} more events",
+            Digest::of(&event.data),
+            faulty.count()
+        );
+        checks.test(
+            &format!("event data of PCR {pcr}"),
+            Code::EventData,
+            false,
+            event.digest,
+            found,
+        );
     }
 }
 
@@ -135,9 +201,23 @@ fn by_grammar(log: &EventLog, pcr: u8, allow_unknown: bool, checks: &mut Checks)
         .take(8)
         .collect();
     let good = unknown.is_empty() || allow_unknown;
-    let wanted = if allow_unknown { "any" } else { "events that policy knows" };
-    let found = if unknown.is_empty() { "nothing else".to_owned() } else { unknown.join(", ") };
-    checks.test(&format!("events of PCR {pcr}"), Code::EventUnknown, good, wanted, found);
+    let wanted = if allow_unknown {
+        "any"
+    } else {
+        "events that policy knows"
+    };
+    let found = if unknown.is_empty() {
+        "nothing else".to_owned()
+    } else {
+        unknown.join(", ")
+    };
+    checks.test(
+        &format!("events of PCR {pcr}"),
+        Code::EventUnknown,
+        good,
+        wanted,
+        found,
+    );
     faulty_data(log, pcr, checks);
 }
 
@@ -145,7 +225,13 @@ fn by_grammar(log: &EventLog, pcr: u8, allow_unknown: bool, checks: &mut Checks)
 fn known(pcr: u8, index: usize, event: &Event) -> bool {
     let separator = event.kind == kind::SEPARATOR && event.data == [0; 4];
     match pcr {
-        4 => separator || matches!(event.kind, kind::EFI_ACTION | kind::EFI_BOOT_SERVICES_APPLICATION),
+        4 => {
+            separator
+                || matches!(
+                    event.kind,
+                    kind::EFI_ACTION | kind::EFI_BOOT_SERVICES_APPLICATION
+                )
+        }
         7 => match event.kind {
             kind::EFI_VARIABLE_DRIVER_CONFIG => index < VARIABLES.len(),
             kind::EFI_VARIABLE_AUTHORITY => index > VARIABLES.len(),

@@ -23,10 +23,15 @@ impl Inventory {
     pub fn new(machines: impl IntoIterator<Item = Machine>) -> Self {
         let mut inventory = Self::default();
         for machine in machines {
-            let Some(name) = machine.metadata.name.clone() else { continue };
+            let Some(name) = machine.metadata.name.clone() else {
+                continue;
+            };
             let ek = &machine.spec.ek;
             // What was seen counts where nothing else is said.
-            let seen = ek.seen.iter().filter(|_| ek.hashes.is_empty() && ek.issuers.is_empty());
+            let seen = ek
+                .seen
+                .iter()
+                .filter(|_| ek.hashes.is_empty() && ek.issuers.is_empty());
             for hash in ek.hashes.iter().chain(seen) {
                 if let Ok(hash) = hash.parse() {
                     inventory.listed.entry(hash).or_default().push(name.clone());
@@ -34,13 +39,21 @@ impl Inventory {
             }
             for name_or_address in held(&machine) {
                 if let San::Ip(address) = San::from_text(name_or_address) {
-                    inventory.held.entry(address).or_default().push(name.clone());
+                    inventory
+                        .held
+                        .entry(address)
+                        .or_default()
+                        .push(name.clone());
                 }
             }
             if let Some(ek) = bound_ek(&machine) {
                 inventory.bound.insert(ek, name.clone());
             }
-            inventory.nodes.entry(machine.node_name().to_owned()).or_default().push(name.clone());
+            inventory
+                .nodes
+                .entry(machine.node_name().to_owned())
+                .or_default()
+                .push(name.clone());
             inventory.machines.insert(name, machine);
         }
         inventory
@@ -53,7 +66,8 @@ impl Inventory {
 
     /// By name and uid.
     pub fn find(&self, id: &MachineId) -> Option<&Machine> {
-        self.get(&id.name).filter(|machine| machine_id(machine) == *id)
+        self.get(&id.name)
+            .filter(|machine| machine_id(machine) == *id)
     }
 
     /// All of them.
@@ -63,13 +77,25 @@ impl Inventory {
 
     /// Another machine that holds a certificate for an address at `now` (Unix seconds).
     pub(crate) fn holder(&self, address: &IpAddr, but: &Machine, now: u64) -> Option<&Machine> {
-        let others = self.held.get(address).into_iter().flatten().filter_map(|name| self.get(name));
-        others.filter(|other| other.metadata.name != but.metadata.name).find(|other| holds_certificate(other, now))
+        let others = self
+            .held
+            .get(address)
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.get(name));
+        others
+            .filter(|other| other.metadata.name != but.metadata.name)
+            .find(|other| holds_certificate(other, now))
     }
 
     /// Those that list an EK hash or, where they list nothing, let it in at sight.
     pub(crate) fn listing(&self, ek: &Digest) -> Vec<&Machine> {
-        self.listed.get(ek).into_iter().flatten().filter_map(|name| self.get(name)).collect()
+        self.listed
+            .get(ek)
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.get(name))
+            .collect()
     }
 
     /// Whether an EK is in the inventory: a Machine lists its hash, or is bound to it. For limits, never for an admission.
@@ -89,7 +115,12 @@ impl Inventory {
 
     /// Those that become the Node of a name.
     pub(crate) fn of_node(&self, node: &str) -> Vec<&Machine> {
-        self.nodes.get(node).into_iter().flatten().filter_map(|name| self.get(name)).collect()
+        self.nodes
+            .get(node)
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.get(name))
+            .collect()
     }
 }
 
@@ -109,9 +140,12 @@ fn held(machine: &Machine) -> &[String] {
 
 /// Whether a Machine's last certificate has not ended at `now`. One whose end cannot be read has none.
 fn holds_certificate(machine: &Machine, now: u64) -> bool {
-    let until = known(machine).and_then(|status| status.certificate.as_ref()).map(|last| last.not_after.as_str());
+    let until = known(machine)
+        .and_then(|status| status.certificate.as_ref())
+        .map(|last| last.not_after.as_str());
     let end = until.and_then(|until| until.parse::<jiff::Timestamp>().ok());
-    end.and_then(|end| u64::try_from(end.as_second()).ok()).is_none_or(|end| now <= end)
+    end.and_then(|end| u64::try_from(end.as_second()).ok())
+        .is_none_or(|end| now <= end)
 }
 
 /// The EK that a Machine is bound to; none where the inventory lists others in its place.
@@ -122,7 +156,10 @@ pub(crate) fn bound_ek(machine: &Machine) -> Option<Digest> {
 /// Whether an admin has re-admitted the Machine until after `now` (Unix seconds). An act that was made use of is over: what
 /// came after that proof, the admin did not speak of.
 pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
-    let used = machine.status.as_ref().and_then(|status| status.readmitted.as_deref());
+    let used = machine
+        .status
+        .as_ref()
+        .and_then(|status| status.readmitted.as_deref());
     machine
         .spec
         .readmit_until
@@ -134,8 +171,11 @@ pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
 
 /// What is known of the board that the Machine is bound to; none where it is bound to none, or to one that was replaced.
 pub(crate) fn known(machine: &Machine) -> Option<&MachineStatus> {
-    let replaced =
-        machine.status.as_ref().is_some_and(|status| status.bound_ek.is_some()) && machine.binding().is_none();
+    let replaced = machine
+        .status
+        .as_ref()
+        .is_some_and(|status| status.bound_ek.is_some())
+        && machine.binding().is_none();
     machine.status.as_ref().filter(|_| !replaced)
 }
 

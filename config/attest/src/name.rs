@@ -10,14 +10,20 @@ const DIGITS: usize = 10;
 /// The name of a machine that claims none: `node-` and the first ten hex digits of its endorsement key's hash. Both sides
 /// derive it, since requests are made for a name before anything is answered.
 pub fn derived(ek_hash: &Digest) -> String {
-    format!("node-{}", ek_hash.to_hex().chars().take(DIGITS).collect::<String>())
+    format!(
+        "node-{}",
+        ek_hash.to_hex().chars().take(DIGITS).collect::<String>()
+    )
 }
 
 /// Whether a node can have this name: a DNS subdomain in lower case (RFC 1123) of at most [`MAX_NODE_NAME`] bytes.
 pub fn is_node_name(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let label = |label: &str| {
-        (1..=63).contains(&label.len()) && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+        (1..=63).contains(&label.len())
+            && label.bytes().all(inner)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
     };
     text.len() <= MAX_NODE_NAME && text.split('.').all(label)
 }
@@ -35,7 +41,18 @@ mod tests {
     #[test]
     fn what_is_no_dns_name_is_no_name() {
         assert!(is_node_name("worker-1.lab"));
-        for text in ["", "Worker", "a_b", "-a", "a-", "a..b", "../x", "a/b", &"a".repeat(64), &"a.".repeat(101)] {
+        for text in [
+            "",
+            "Worker",
+            "a_b",
+            "-a",
+            "a-",
+            "a..b",
+            "../x",
+            "a/b",
+            &"a".repeat(64),
+            &"a.".repeat(101),
+        ] {
             assert!(!is_node_name(text), "{text}");
         }
     }

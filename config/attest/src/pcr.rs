@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 mod predict;
 
 pub use predict::{
-    EFI_GLOBAL, EFI_SECURITY_DATABASE, PredictedEvent, SecureBootKeys, Variable, pcr4_events, pcr7_events, pcr9_events,
-    pcr11_events, replay_events,
+    EFI_GLOBAL, EFI_SECURITY_DATABASE, PredictedEvent, SecureBootKeys, Variable, pcr4_events,
+    pcr7_events, pcr9_events, pcr11_events, replay_events,
 };
 
 /// Registers that every quote covers.
@@ -27,7 +27,11 @@ pub struct Selection(u32);
 impl Selection {
     /// Of indexes below 24; others are left out.
     pub fn of(pcrs: &[u8]) -> Self {
-        Self(pcrs.iter().filter(|pcr| **pcr < COUNT).fold(0, |bits, pcr| bits | 1 << pcr))
+        Self(
+            pcrs.iter()
+                .filter(|pcr| **pcr < COUNT)
+                .fold(0, |bits, pcr| bits | 1 << pcr),
+        )
     }
 
     /// The registers, ascending.
@@ -43,7 +47,10 @@ impl Selection {
     /// As the TPM structure of one bank with three bytes of bit map.
     pub fn to_pcr_selection(self) -> PcrSelection {
         let [a, b, c, _] = self.0.to_le_bytes();
-        PcrSelection { bank: HashAlg::Sha256.id(), select: vec![a, b, c] }
+        PcrSelection {
+            bank: HashAlg::Sha256.id(),
+            select: vec![a, b, c],
+        }
     }
 
     /// TPML_PCR_SELECTION with this one bank.
@@ -83,7 +90,10 @@ impl Bank {
 
     /// A register's value; zero beyond the last.
     pub fn get(&self, pcr: u8) -> Digest {
-        self.0.get(usize::from(pcr)).copied().unwrap_or(Digest::ZERO)
+        self.0
+            .get(usize::from(pcr))
+            .copied()
+            .unwrap_or(Digest::ZERO)
     }
 
     /// Sets where a register starts (StartupLocality).
@@ -113,7 +123,9 @@ pub fn extended(value: &Digest, digest: &Digest) -> Digest {
 
 /// A register's value after digests, from zero.
 pub fn replay<'a>(digests: impl IntoIterator<Item = &'a Digest>) -> Digest {
-    digests.into_iter().fold(Digest::ZERO, |value, digest| extended(&value, digest))
+    digests
+        .into_iter()
+        .fold(Digest::ZERO, |value, digest| extended(&value, digest))
 }
 
 /// The digest that init extends into PCR 13: SHA-256(label ‖ u64 big-endian length ‖ bytes).

@@ -32,7 +32,10 @@ pub const DEFAULT_WAITING: usize = 100;
 pub const MAX_WAITING: usize = 10_000;
 
 /// A rule for machines without faults.
-#[allow(clippy::struct_excessive_bools, reason = "each is a switch of the rule as the admin writes it")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the rule as the admin writes it"
+)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedRule {
     pub(crate) name: String,
@@ -123,7 +126,14 @@ impl CheckedRule {
     }
 }
 
-fn bounded(found: u64, usual: u64, least: u64, most: u64, key: &str, faults: &mut Vec<String>) -> u64 {
+fn bounded(
+    found: u64,
+    usual: u64,
+    least: u64,
+    most: u64,
+    key: &str,
+    faults: &mut Vec<String>,
+) -> u64 {
     match found {
         0 => usual,
         found if (least..=most).contains(&found) => found,
@@ -136,14 +146,35 @@ fn bounded(found: u64, usual: u64, least: u64, most: u64, key: &str, faults: &mu
 
 /// How long requests wait for a person, and how many.
 fn waiting(queue: &QueueRule, faults: &mut Vec<String>) -> (u64, usize) {
-    let (wait, most, key) = (queue.expires_seconds, u64::from(queue.max_waiting), "queue.expires");
-    let wait = bounded(wait, DEFAULT_WAIT_SECONDS, MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, key, faults);
-    let most = bounded(most, DEFAULT_WAITING as u64, 1, MAX_WAITING as u64, "queue.max_waiting", faults);
+    let (wait, most, key) = (
+        queue.expires_seconds,
+        u64::from(queue.max_waiting),
+        "queue.expires",
+    );
+    let wait = bounded(
+        wait,
+        DEFAULT_WAIT_SECONDS,
+        MIN_WAIT_SECONDS,
+        MAX_WAIT_SECONDS,
+        key,
+        faults,
+    );
+    let most = bounded(
+        most,
+        DEFAULT_WAITING as u64,
+        1,
+        MAX_WAITING as u64,
+        "queue.max_waiting",
+        faults,
+    );
     (wait, usize::try_from(most).unwrap_or(DEFAULT_WAITING))
 }
 
 /// What is looked at: as the rule says where it enforces, and else all that can be.
-#[allow(clippy::struct_excessive_bools, reason = "each is a switch of the rule as the admin writes it")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the rule as the admin writes it"
+)]
 struct Conditions {
     ek_inventory: bool,
     ek_require: Require,
@@ -170,7 +201,9 @@ fn conditions(rule: &Rule, faults: &mut Vec<String>) -> Conditions {
         "all" | "" => Require::All,
         "any" => Require::Any,
         other => {
-            faults.push(format!("ek.require: found {other:?}, expected \"all\" or \"any\""));
+            faults.push(format!(
+                "ek.require: found {other:?}, expected \"all\" or \"any\""
+            ));
             Require::All
         }
     };
@@ -188,7 +221,9 @@ fn conditions(rule: &Rule, faults: &mut Vec<String>) -> Conditions {
         "allow" => true,
         "refuse" | "" => false,
         other => {
-            faults.push(format!("config.privileged_pods: found {other:?}, expected \"refuse\" or \"allow\""));
+            faults.push(format!(
+                "config.privileged_pods: found {other:?}, expected \"refuse\" or \"allow\""
+            ));
             false
         }
     };
@@ -217,7 +252,10 @@ fn floors(rule: &Rule, faults: &mut Vec<String>) -> BTreeMap<String, TpmVersion>
         }
     }
     // Without issuers no certificate is looked at, so no maker is known.
-    if !floors.is_empty() && rule.ek.issuers.is_empty() && rule.policy.decides() == Decides::Verifier {
+    if !floors.is_empty()
+        && rule.ek.issuers.is_empty()
+        && rule.policy.decides() == Decides::Verifier
+    {
         faults
             .push("ek.min_firmware: name the issuers in ek.issuers, by whose certificates makers are known".to_owned());
     }
@@ -230,7 +268,9 @@ fn inventory(text: &str, key: &str, faults: &mut Vec<String>) -> bool {
         "inventory" => true,
         "" => false,
         other => {
-            faults.push(format!("{key}: found {other:?}, expected \"inventory\" or nothing"));
+            faults.push(format!(
+                "{key}: found {other:?}, expected \"inventory\" or nothing"
+            ));
             false
         }
     }
@@ -243,23 +283,42 @@ impl TryFrom<&Rule> for CheckedRule {
         let mut faults = Vec::new();
         let decides = rule.policy.decides();
         if decides == Decides::Never {
-            faults.push(format!("policy: found {:?}, which asks a machine for nothing", rule.policy.as_str()));
+            faults.push(format!(
+                "policy: found {:?}, which asks a machine for nothing",
+                rule.policy.as_str()
+            ));
         }
         // What is said of a queue counts where there is one.
-        let queue = if decides == Decides::Person { rule.queue.clone() } else { QueueRule::default() };
+        let queue = if decides == Decides::Person {
+            rule.queue.clone()
+        } else {
+            QueueRule::default()
+        };
         let (expires_seconds, max_waiting) = waiting(&queue, &mut faults);
-        let looked_at = if decides.takes_unproven() { ALL_THERE_IS } else { conditions(rule, &mut faults) };
+        let looked_at = if decides.takes_unproven() {
+            ALL_THERE_IS
+        } else {
+            conditions(rule, &mut faults)
+        };
         if rule.certificate.roles.is_empty() {
             faults.push("certificate.roles: name at least one role".to_owned());
         }
         for role in &rule.certificate.roles {
             if role != "worker" && role != "master" {
-                faults.push(format!("certificate.roles: found {role:?}, expected \"worker\" or \"master\""));
+                faults.push(format!(
+                    "certificate.roles: found {role:?}, expected \"worker\" or \"master\""
+                ));
             }
         }
         let ttl = rule.certificate.ttl_seconds;
-        let ttl_seconds =
-            bounded(ttl, DEFAULT_TTL_SECONDS, MIN_TTL_SECONDS, MAX_TTL_SECONDS, "certificate.ttl", &mut faults);
+        let ttl_seconds = bounded(
+            ttl,
+            DEFAULT_TTL_SECONDS,
+            MIN_TTL_SECONDS,
+            MAX_TTL_SECONDS,
+            "certificate.ttl",
+            &mut faults,
+        );
         let tpm_firmware = floors(rule, &mut faults);
         let sans_inventory = inventory(&rule.certificate.sans, "certificate.sans", &mut faults);
         if rule.insecure_no_tpm && !decides.takes_unproven() {
@@ -269,7 +328,10 @@ impl TryFrom<&Rule> for CheckedRule {
             );
         }
         if !faults.is_empty() {
-            return Err(RuleFaults { rule: rule.name.clone(), faults });
+            return Err(RuleFaults {
+                rule: rule.name.clone(),
+                faults,
+            });
         }
         Ok(Self {
             name: rule.name.clone(),

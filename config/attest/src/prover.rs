@@ -10,7 +10,8 @@ use crate::pcr::{QUOTE_PCRS, Selection};
 use crate::question::{Channel, Names, Purpose, mac, question};
 use crate::tpm::{Public, TpmError};
 use crate::wire::{
-    Blob, Challenge, Claims, ConfigEvent, Der, Hello, Keys, PROTOCOL, Proof, Signed, TooLong, Transcript, csr_hash,
+    Blob, Challenge, Claims, ConfigEvent, Der, Hello, Keys, PROTOCOL, Proof, Signed, TooLong,
+    Transcript, csr_hash,
 };
 use std::collections::BTreeMap;
 
@@ -29,10 +30,18 @@ pub enum ProverError {
 }
 
 /// The public areas as messages carry them. Each is a TPMT_PUBLIC; the certificate is DER without padding.
-pub fn keys(ek: &[u8], ak: &[u8], nk: &[u8], ek_certificate: Option<&[u8]>) -> Result<Keys, ProverError> {
-    let area = |what, bytes: &[u8]| Blob::new(bytes).map_err(|cause| ProverError::TooLong(what, cause));
+pub fn keys(
+    ek: &[u8],
+    ak: &[u8],
+    nk: &[u8],
+    ek_certificate: Option<&[u8]>,
+) -> Result<Keys, ProverError> {
+    let area =
+        |what, bytes: &[u8]| Blob::new(bytes).map_err(|cause| ProverError::TooLong(what, cause));
     let ek_certificate = match ek_certificate {
-        Some(der) => Some(Der::new(der).map_err(|cause| ProverError::TooLong("EK certificate", cause))?),
+        Some(der) => {
+            Some(Der::new(der).map_err(|cause| ProverError::TooLong("EK certificate", cause))?)
+        }
         None => None,
     };
     Ok(Keys {
@@ -45,13 +54,20 @@ pub fn keys(ek: &[u8], ak: &[u8], nk: &[u8], ek_certificate: Option<&[u8]>) -> R
 
 /// Step 1.
 pub fn hello(keys: Keys, client_csr: &[u8], serving_csr: &[u8], claims: Claims) -> Hello {
-    Hello { protocol: PROTOCOL.to_owned(), keys, csr_hash: csr_hash(client_csr, serving_csr), claims }
+    Hello {
+        protocol: PROTOCOL.to_owned(),
+        keys,
+        csr_hash: csr_hash(client_csr, serving_csr),
+        claims,
+    }
 }
 
 /// The Names of keys.
 pub fn names(keys: &Keys) -> Result<Names, ProverError> {
     let name = |what, bytes: &[u8]| {
-        Public::parse(bytes).map(|public| public.name()).map_err(|cause| ProverError::Key(what, cause))
+        Public::parse(bytes)
+            .map(|public| public.name())
+            .map_err(|cause| ProverError::Key(what, cause))
     };
     Ok(Names {
         ek: name("endorsement key", keys.ek.as_bytes())?,
@@ -78,7 +94,9 @@ pub fn answer(
     channel: &Channel,
 ) -> Result<Answer, ProverError> {
     if challenge.pcrs != QUOTE_PCRS {
-        return Err(ProverError::Selection(challenge.pcrs.iter().copied().take(24).collect()));
+        return Err(ProverError::Selection(
+            challenge.pcrs.iter().copied().take(24).collect(),
+        ));
     }
     let transcript = Transcript {
         nonce: challenge.nonce,
@@ -88,7 +106,10 @@ pub fn answer(
         exporter: channel.exporter,
     };
     let question = question(purpose, &challenge.session, &names(keys)?, &transcript);
-    Ok(Answer { question, transcript })
+    Ok(Answer {
+        question,
+        transcript,
+    })
 }
 
 /// Raw outputs of the TPM, and the logs.
@@ -138,7 +159,8 @@ impl Answer {
             quote: signed("quote", outputs.quote, outputs.quote_signature)?,
             certify: signed("certification", outputs.certify, outputs.certify_signature)?,
             pcrs: outputs.pcrs,
-            event_log: Blob::new(outputs.event_log).map_err(|cause| ProverError::TooLong("event log", cause))?,
+            event_log: Blob::new(outputs.event_log)
+                .map_err(|cause| ProverError::TooLong("event log", cause))?,
             config_event: outputs.config_event,
         })
     }

@@ -48,7 +48,12 @@ pub struct Names {
 
 /// Q = SHA-256 over label, session, nonce, Name(EK), Name(AK), Name(NK), CSR hash, claims hash, server SPKI hash and TLS
 /// exporter, each with its length as u16 big-endian before it.
-pub fn question(purpose: Purpose, session: &SessionId, names: &Names, transcript: &Transcript) -> Digest {
+pub fn question(
+    purpose: Purpose,
+    session: &SessionId,
+    names: &Names,
+    transcript: &Transcript,
+) -> Digest {
     let fields: [&[u8]; 10] = [
         purpose.label().as_bytes(),
         &session.0,

@@ -141,7 +141,11 @@ impl ReleaseKey {
             .map_err(|_not_a_key| ReleaseError::Key(name.to_owned()))?;
         let key = VerifyingKey::from(&public);
         let id = key_id(&key).ok_or_else(|| ReleaseError::Key(name.to_owned()))?;
-        Ok(Self { name: name.to_owned(), id, key })
+        Ok(Self {
+            name: name.to_owned(),
+            id,
+            key,
+        })
     }
 
     /// Its name in the configuration.
@@ -152,7 +156,9 @@ impl ReleaseKey {
 
 /// SHA-256 of a key's SubjectPublicKeyInfo DER.
 pub fn key_id(key: &VerifyingKey) -> Option<Digest> {
-    key.to_public_key_der().ok().map(|der| Digest::of(der.as_bytes()))
+    key.to_public_key_der()
+        .ok()
+        .map(|der| Digest::of(der.as_bytes()))
 }
 
 /// A release as the master knows it. Holding one proves that the manifest parsed; who signed it is in `verified_by`.
@@ -168,8 +174,15 @@ impl KnownRelease {
     pub fn open(release: &ImageRelease, keys: &[ReleaseKey]) -> Result<Self, ReleaseError> {
         let spec = &release.spec;
         let manifest = Manifest::parse(&spec.manifest)?;
-        let verified_by = keys.iter().filter(|key| signed_by(spec, key)).map(|key| key.name.clone()).collect();
-        Ok(Self { manifest, verified_by })
+        let verified_by = keys
+            .iter()
+            .filter(|key| signed_by(spec, key))
+            .map(|key| key.name.clone())
+            .collect();
+        Ok(Self {
+            manifest,
+            verified_by,
+        })
     }
 
     /// What the build predicts.
@@ -209,7 +222,10 @@ impl Manifest {
     fn check(&self) -> Result<(), ReleaseError> {
         let fault = |text: &str| Err(ReleaseError::Field(text.to_owned()));
         if self.version != MANIFEST_VERSION {
-            return fault(&format!("version {} found, {MANIFEST_VERSION} expected", self.version));
+            return fault(&format!(
+                "version {} found, {MANIFEST_VERSION} expected",
+                self.version
+            ));
         }
         if self.id.is_empty() || self.id.len() > 253 {
             return fault("id must have 1 to 253 characters");
@@ -223,7 +239,9 @@ impl Manifest {
         for boot in &self.boots {
             for pcr in [4, 9, 11] {
                 if boot.pcrs.get(&pcr).is_none_or(Vec::is_empty) {
-                    return fault(&format!("each of boots must give at least one value for PCR {pcr}"));
+                    return fault(&format!(
+                        "each of boots must give at least one value for PCR {pcr}"
+                    ));
                 }
             }
             if boot.secure_boot && boot.pcrs.get(&7).is_none_or(Vec::is_empty) {
@@ -240,13 +258,20 @@ impl Manifest {
         let mut signatures = Vec::new();
         for key in keys {
             let signature: DerSignature = key.sign(manifest.as_bytes());
-            let id = key_id(key.verifying_key()).ok_or_else(|| ReleaseError::Key("signing key".to_owned()))?;
+            let id = key_id(key.verifying_key())
+                .ok_or_else(|| ReleaseError::Key("signing key".to_owned()))?;
             signatures.push(ReleaseSignature {
                 key_id: id.to_text(),
                 algorithm: ALGORITHM.to_owned(),
                 signature: STANDARD.encode(signature.as_bytes()),
             });
         }
-        Ok(ImageRelease::named(&self.id, ImageReleaseSpec { manifest, signatures }))
+        Ok(ImageRelease::named(
+            &self.id,
+            ImageReleaseSpec {
+                manifest,
+                signatures,
+            },
+        ))
     }
 }

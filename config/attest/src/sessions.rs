@@ -42,7 +42,10 @@ pub struct Limits {
 impl Default for Limits {
     /// A session holds about 4 KiB, so 4096 are 16 MiB; a node needs one at a time, and a few after lost connections.
     fn default() -> Self {
-        Self { total: 4096, per_ek: 4 }
+        Self {
+            total: 4096,
+            per_ek: 4,
+        }
     }
 }
 
@@ -65,7 +68,10 @@ pub trait Opening {
     }
 
     /// Makes the challenge.
-    fn challenge(self, rng: &mut impl Entropy) -> Result<(Self::Pending, Self::Challenge), Box<Refusal>>;
+    fn challenge(
+        self,
+        rng: &mut impl Entropy,
+    ) -> Result<(Self::Pending, Self::Challenge), Box<Refusal>>;
 }
 
 /// An exchange whose answer is awaited.
@@ -143,7 +149,11 @@ impl Table {
 
     /// Whether an endorsement key has its share already.
     fn is_full(&self, ek: &Digest, from: &[Network], per_ek: usize, now: u64) -> bool {
-        let open = self.open_by_ek.get(ek).map(Vec::as_slice).unwrap_or_default();
+        let open = self
+            .open_by_ek
+            .get(ek)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         let live = || open.iter().filter(|one| !over(one.opened, now));
         let full = |network: &Network| {
             let most = match network.width() {
@@ -200,12 +210,19 @@ impl<P> Default for Sessions<P> {
 impl<P: HalfOpen> Sessions<P> {
     /// An empty table.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, shares: Places::new(limits.total), ..Self::default() }
+        Self {
+            limits,
+            shares: Places::new(limits.total),
+            ..Self::default()
+        }
     }
 
     /// Joins and renewals that are held, those included whose end is still remembered.
     pub fn held(&self) -> (usize, usize) {
-        (self.strangers.all.len() + self.listed.all.len(), self.renewals.all.len())
+        (
+            self.strangers.all.len() + self.listed.all.len(),
+            self.renewals.all.len(),
+        )
     }
 
     fn table(&mut self, class: Class) -> &mut Table {
@@ -261,19 +278,33 @@ impl<P: HalfOpen> Sessions<P> {
         if let Some(share) = share {
             self.numbers.insert(share, session);
         }
-        self.entries.insert(session, Entry { opened: now, class, share, slot: Slot::Open(Box::new(pending)) });
+        self.entries.insert(
+            session,
+            Entry {
+                opened: now,
+                class,
+                share,
+                slot: Slot::Open(Box::new(pending)),
+            },
+        );
         let table = self.table(class);
         table.all.insert((now, session));
-        table.open_by_ek.entry(ek).or_default().push(Open { opened: now, session, networks });
+        table.open_by_ek.entry(ek).or_default().push(Open {
+            opened: now,
+            session,
+            networks,
+        });
         Ok(challenge)
     }
 
     /// Seconds that an open session has left; none where it cannot be answered.
     pub fn left(&self, session: &SessionId, now: u64) -> u64 {
         match self.entries.get(session) {
-            Some(Entry { opened, slot: Slot::Open(_), .. }) => {
-                SESSION_SECONDS.saturating_sub(now.saturating_sub(*opened))
-            }
+            Some(Entry {
+                opened,
+                slot: Slot::Open(_),
+                ..
+            }) => SESSION_SECONDS.saturating_sub(now.saturating_sub(*opened)),
             Some(_) | None => 0,
         }
     }
@@ -281,7 +312,9 @@ impl<P: HalfOpen> Sessions<P> {
     /// Takes a session for its one answer.
     pub fn take(&mut self, session: &SessionId, now: u64) -> Result<P, Code> {
         self.forget(now);
-        let Some(entry) = self.entries.get_mut(session) else { return Err(Code::SessionUnknown) };
+        let Some(entry) = self.entries.get_mut(session) else {
+            return Err(Code::SessionUnknown);
+        };
         let (opened, class) = (entry.opened, entry.class);
         match std::mem::replace(&mut entry.slot, Slot::Used) {
             Slot::Used => Err(Code::SessionUsed),
@@ -303,7 +336,9 @@ impl<P: HalfOpen> Sessions<P> {
 
     /// Whether a session was opened with an endorsement key of the inventory.
     pub fn is_listed(&self, session: &SessionId) -> bool {
-        self.entries.get(session).is_some_and(|entry| entry.class == Class::Listed)
+        self.entries
+            .get(session)
+            .is_some_and(|entry| entry.class == Class::Listed)
     }
 
     /// Takes a stranger's share of the table for its network; whose place it takes is forgotten.
@@ -313,7 +348,10 @@ impl<P: HalfOpen> Sessions<P> {
             Width::Host => total / HOST_PART,
             Width::Site | Width::Block => total / BLOCK_PART,
         };
-        let groups: Vec<(Network, usize)> = from.iter().map(|network| (*network, most(network))).collect();
+        let groups: Vec<(Network, usize)> = from
+            .iter()
+            .map(|network| (*network, most(network)))
+            .collect();
         self.last_share += 1;
         let share = self.last_share;
         let out = self.shares.enter(share, &groups);
@@ -341,7 +379,15 @@ impl<P: HalfOpen> Sessions<P> {
     }
 
     fn remove(&mut self, session: &SessionId) {
-        let Some(Entry { opened, class, share, slot }) = self.entries.remove(session) else { return };
+        let Some(Entry {
+            opened,
+            class,
+            share,
+            slot,
+        }) = self.entries.remove(session)
+        else {
+            return;
+        };
         self.give_back(share);
         let table = self.table(class);
         table.all.remove(&(opened, *session));

@@ -3,7 +3,9 @@
 //! The types alone do not hold that. What serde derives takes the values of a struct as a list, in the order of its fields, and
 //! a map keeps the last of two entries under one key; two readers of the same signed or recorded bytes could then differ.
 
-use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor,
+};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,14 +14,24 @@ use std::fmt;
 const MAX_DEPTH: u8 = 16;
 /// Fields that are lists in some message. None of them is a struct in any, so that the types refuse a list where it does not
 /// belong. Beside these a manifest has lists under the numbers of registers.
-const LISTS: [&str; 6] = ["addresses", "boots", "executables", "packages", "parts", "pcrs"];
+const LISTS: [&str; 6] = [
+    "addresses",
+    "boots",
+    "executables",
+    "packages",
+    "parts",
+    "pcrs",
+];
 /// The one object that may have more fields than are known.
 const OPEN: &str = "configEvent";
 
 /// Reads a message, a statement, a manifest or a line of the log. Beside what its type asks for: a list stands only where the
 /// type has one, no key comes twice in any object, however it is escaped, nothing is `null`, and nothing nests deeper than 16.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
-    let root = Value { place: Place::Message, left: MAX_DEPTH };
+    let root = Value {
+        place: Place::Message,
+        left: MAX_DEPTH,
+    };
     root.deserialize(&mut serde_json::Deserializer::from_slice(bytes))?;
     serde_json::from_slice(bytes)
 }
@@ -47,7 +59,10 @@ struct Value {
 
 impl Value {
     fn within<E: Error>(self, place: Place) -> Result<Self, E> {
-        let left = self.left.checked_sub(1).ok_or_else(|| E::custom(format_args!("deeper than {MAX_DEPTH} levels")))?;
+        let left = self
+            .left
+            .checked_sub(1)
+            .ok_or_else(|| E::custom(format_args!("deeper than {MAX_DEPTH} levels")))?;
         Ok(Self { place, left })
     }
 }
@@ -59,7 +74,11 @@ impl Place {
             Self::Message | Self::List if key == OPEN => Self::Open,
             Self::Message | Self::List => {
                 let register = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
-                if register || LISTS.contains(&key) { Self::List } else { Self::Message }
+                if register || LISTS.contains(&key) {
+                    Self::List
+                } else {
+                    Self::Message
+                }
             }
         }
     }
@@ -111,11 +130,18 @@ impl<'de> Visitor<'de> for Value {
 
     /// What may be absent is left out; only what is not read may be `null`.
     fn visit_unit<E: Error>(self) -> Result<(), E> {
-        if self.place == Place::Unread { Ok(()) } else { Err(E::custom("a null")) }
+        if self.place == Place::Unread {
+            Ok(())
+        } else {
+            Err(E::custom("a null"))
+        }
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        let place = self.place.of_element().ok_or_else(|| A::Error::custom("a list where none belongs"))?;
+        let place = self
+            .place
+            .of_element()
+            .ok_or_else(|| A::Error::custom("a list where none belongs"))?;
         let element = self.within(place)?;
         while list.next_element_seed(element)?.is_some() {}
         Ok(())

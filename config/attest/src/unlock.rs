@@ -80,13 +80,19 @@ impl Use {
     pub fn policy(self, values: &BTreeMap<u8, Digest>) -> Digest {
         let selection = Selection::of(self.pcrs());
         let digest = selection.digest(values);
-        Digest::of_parts(&[Digest::ZERO.as_bytes(), &POLICY_PCR, &selection.to_tpm(), digest.as_bytes()])
+        Digest::of_parts(&[
+            Digest::ZERO.as_bytes(),
+            &POLICY_PCR,
+            &selection.to_tpm(),
+            digest.as_bytes(),
+        ])
     }
 
     /// The authPolicy of what an approved boot alone opens.
     pub fn auth_policy(self, key: &Approver, floor: u64) -> Digest {
         let name = key.public().name();
-        let named = Digest::of_parts(&[Digest::ZERO.as_bytes(), &POLICY_AUTHORIZE, name.as_bytes()]);
+        let named =
+            Digest::of_parts(&[Digest::ZERO.as_bytes(), &POLICY_AUTHORIZE, name.as_bytes()]);
         Digest::of_parts(&[named.as_bytes(), &self.reference(floor)])
     }
 
@@ -117,7 +123,9 @@ impl Approver {
     /// The public area under which every TPM knows the key; its Name is part of the policy.
     pub fn public(&self) -> Public {
         let point = self.key.to_encoded_point(false);
-        let coordinate = |value: Option<&p256::FieldBytes>| value.map(|bytes| bytes.to_vec()).unwrap_or_default();
+        let coordinate = |value: Option<&p256::FieldBytes>| {
+            value.map(|bytes| bytes.to_vec()).unwrap_or_default()
+        };
         Public {
             name_alg: HashAlg::Sha256,
             attributes: Attributes::USER_WITH_AUTH.with(Attributes::SIGN),
@@ -156,8 +164,11 @@ impl Approval {
     /// Whether the key signed it. The TPM asks the same before it opens anything.
     pub fn is_by(&self, key: &Approver) -> bool {
         let digest = self.of.approval(&self.policy, self.floor);
-        Signature::from_slice(&self.signature)
-            .is_ok_and(|signature| key.key.verify_prehash(digest.as_bytes(), &signature).is_ok())
+        Signature::from_slice(&self.signature).is_ok_and(|signature| {
+            key.key
+                .verify_prehash(digest.as_bytes(), &signature)
+                .is_ok()
+        })
     }
 }
 
@@ -181,15 +192,23 @@ impl Approvals {
     pub fn sign(key: &SigningKey, svn: u64, boots: &[Boot]) -> Self {
         let mut all = Vec::new();
         for of in Use::ALL {
-            let policies: std::collections::BTreeSet<Digest> =
-                boots.iter().flat_map(|boot| variants(boot, of)).map(|values| of.policy(&values)).collect();
+            let policies: std::collections::BTreeSet<Digest> = boots
+                .iter()
+                .flat_map(|boot| variants(boot, of))
+                .map(|values| of.policy(&values))
+                .collect();
             for floor in svn.saturating_sub(FLOORS - 1)..=svn {
                 for &policy in &policies {
                     let digest = of.approval(&policy, floor);
                     let signed: Result<Signature, _> = key.sign_prehash(digest.as_bytes());
                     // It fails for a digest shorter than half of the curve's order alone.
                     let Ok(signature) = signed else { continue };
-                    all.push(Approval { of, floor, policy, signature: signature.to_bytes().into() });
+                    all.push(Approval {
+                        of,
+                        floor,
+                        policy,
+                        signature: signature.to_bytes().into(),
+                    });
                 }
             }
         }
@@ -203,17 +222,27 @@ impl Approvals {
 
     /// The approval of a boot whose registers have this policy, for what has this floor.
     pub fn find(&self, of: Use, policy: &Digest, floor: u64) -> Option<&Approval> {
-        self.0.iter().find(|approval| approval.of == of && approval.floor == floor && approval.policy == *policy)
+        self.0.iter().find(|approval| {
+            approval.of == of && approval.floor == floor && approval.policy == *policy
+        })
     }
 
     /// Magic, a count of 32 bits, and for each its use, floor, policy and signature; numbers are big-endian.
     ///
     /// Errors: [`ApprovalsError::Malformed`] where there are more than fit into [`AREA`].
     pub fn to_bytes(&self) -> Result<Vec<u8>, ApprovalsError> {
-        let count = u32::try_from(self.0.len()).ok().filter(|_| self.0.len() <= MAX_ENTRIES);
+        let count = u32::try_from(self.0.len())
+            .ok()
+            .filter(|_| self.0.len() <= MAX_ENTRIES);
         let mut out = MAGIC.to_vec();
         out.extend(count.ok_or(ApprovalsError::Malformed)?.to_be_bytes());
-        for Approval { of, floor, policy, signature } in &self.0 {
+        for Approval {
+            of,
+            floor,
+            policy,
+            signature,
+        } in &self.0
+        {
             out.push(of.code());
             out.extend(floor.to_be_bytes());
             out.extend(policy.as_bytes());
@@ -229,9 +258,18 @@ impl Approvals {
             return Err(ApprovalsError::Absent);
         };
         let (count, rest) = rest.split_first_chunk::<4>().ok_or(malformed)?;
-        let count = usize::try_from(u32::from_be_bytes(*count)).ok().filter(|count| *count <= MAX_ENTRIES);
-        let entries = rest.get(..count.ok_or(malformed)? * ENTRY).ok_or(malformed)?;
-        entries.chunks_exact(ENTRY).map(entry).collect::<Option<Vec<_>>>().map(Self).ok_or(malformed)
+        let count = usize::try_from(u32::from_be_bytes(*count))
+            .ok()
+            .filter(|count| *count <= MAX_ENTRIES);
+        let entries = rest
+            .get(..count.ok_or(malformed)? * ENTRY)
+            .ok_or(malformed)?;
+        entries
+            .chunks_exact(ENTRY)
+            .map(entry)
+            .collect::<Option<Vec<_>>>()
+            .map(Self)
+            .ok_or(malformed)
     }
 }
 
@@ -257,7 +295,10 @@ fn variants(boot: &Boot, of: Use) -> Vec<BTreeMap<u8, Digest>> {
             chosen.insert(*pcr, *value);
             chosen
         };
-        all = all.iter().flat_map(|chosen| values.iter().map(move |value| with(chosen, value))).collect();
+        all = all
+            .iter()
+            .flat_map(|chosen| values.iter().map(move |value| with(chosen, value)))
+            .collect();
         all.truncate(MAX_VARIANTS);
     }
     all
@@ -286,9 +327,18 @@ impl Index {
         let attributes = INDEX_ATTRIBUTES | if written { WRITTEN } else { 0 };
         let hash = HashAlg::Sha256.id().to_be_bytes();
         let policy = self.policy.as_bytes();
-        let length = u16::try_from(policy.len()).unwrap_or_default().to_be_bytes();
+        let length = u16::try_from(policy.len())
+            .unwrap_or_default()
+            .to_be_bytes();
         let (handle, size) = (self.handle.to_be_bytes(), self.size.to_be_bytes());
-        let digest = Digest::of_parts(&[&handle, &hash, &attributes.to_be_bytes(), &length, policy, &size]);
+        let digest = Digest::of_parts(&[
+            &handle,
+            &hash,
+            &attributes.to_be_bytes(),
+            &length,
+            policy,
+            &size,
+        ]);
         [&hash[..], digest.as_bytes()].concat()
     }
 }
@@ -300,7 +350,11 @@ mod tests {
 
     fn boot(seed: u8) -> Boot {
         let pcrs = [4, 7, 9, 11].map(|pcr| (pcr, vec![Digest([seed ^ pcr; 32])]));
-        Boot { secure_boot: false, pcrs: BTreeMap::from(pcrs), events: BTreeMap::new() }
+        Boot {
+            secure_boot: false,
+            pcrs: BTreeMap::from(pcrs),
+            events: BTreeMap::new(),
+        }
     }
 
     fn key(seed: u8) -> SigningKey {
@@ -312,22 +366,47 @@ mod tests {
         let approvals = Approvals::sign(&key(1), 40, &[boot(1), boot(2)]);
         let approver = Approver::from(*key(1).verifying_key());
         let values = variants(&boot(2), Use::State).remove(0);
-        assert_eq!(values.keys().copied().collect::<Vec<_>>(), [4, 9, 11], "what is not predicted must be zero");
+        assert_eq!(
+            values.keys().copied().collect::<Vec<_>>(),
+            [4, 9, 11],
+            "what is not predicted must be zero"
+        );
         let policy = Use::State.policy(&values);
         for floor in [9, 40] {
-            let approval = approvals.find(Use::State, &policy, floor).expect("approved");
-            assert!(approval.is_by(&approver) && !approval.is_by(&Approver::from(*key(2).verifying_key())));
+            let approval = approvals
+                .find(Use::State, &policy, floor)
+                .expect("approved");
+            assert!(
+                approval.is_by(&approver)
+                    && !approval.is_by(&Approver::from(*key(2).verifying_key()))
+            );
             for wrong in [
-                Approval { floor: floor + 1, ..approval.clone() },
-                Approval { of: Use::Seal, ..approval.clone() },
-                Approval { policy: Digest::ZERO, ..approval.clone() },
+                Approval {
+                    floor: floor + 1,
+                    ..approval.clone()
+                },
+                Approval {
+                    of: Use::Seal,
+                    ..approval.clone()
+                },
+                Approval {
+                    policy: Digest::ZERO,
+                    ..approval.clone()
+                },
             ] {
                 assert!(!wrong.is_by(&approver), "{wrong:?}");
             }
         }
-        assert!(approvals.find(Use::State, &policy, 8).is_none() && approvals.find(Use::State, &policy, 41).is_none());
+        assert!(
+            approvals.find(Use::State, &policy, 8).is_none()
+                && approvals.find(Use::State, &policy, 41).is_none()
+        );
         assert_eq!(approvals.iter().count(), 2 * 2 * 32);
-        assert_eq!(Approvals::sign(&key(1), 1, &[boot(1)]).iter().count(), 2 * 2, "floors 0 and 1");
+        assert_eq!(
+            Approvals::sign(&key(1), 1, &[boot(1)]).iter().count(),
+            2 * 2,
+            "floors 0 and 1"
+        );
     }
 
     #[test]
@@ -335,13 +414,17 @@ mod tests {
         let mut boot = boot(1);
         boot.pcrs.insert(9, vec![Digest([7; 32]), Digest([8; 32])]);
         assert_eq!(variants(&boot, Use::Seal).len(), 2);
-        boot.pcrs.insert(4, (0..100).map(|n| Digest([n; 32])).collect());
+        boot.pcrs
+            .insert(4, (0..100).map(|n| Digest([n; 32])).collect());
         assert_eq!(variants(&boot, Use::Seal).len(), MAX_VARIANTS, "bounded");
     }
 
     #[test]
     fn use_floor_and_key_make_another_policy() {
-        let (one, two) = (Approver::from(*key(1).verifying_key()), Approver::from(*key(2).verifying_key()));
+        let (one, two) = (
+            Approver::from(*key(1).verifying_key()),
+            Approver::from(*key(2).verifying_key()),
+        );
         let policy = Use::State.auth_policy(&one, 1);
         assert_ne!(policy, Use::State.auth_policy(&one, 2));
         assert_ne!(policy, Use::State.auth_policy(&two, 1));
@@ -352,14 +435,27 @@ mod tests {
     /// The Name covers handle, attributes, policy and size.
     #[test]
     fn an_index_of_other_properties_has_another_name() {
-        let index = Index { handle: 0x0180_0001, policy: Digest([1; 32]), size: 48 };
+        let index = Index {
+            handle: 0x0180_0001,
+            policy: Digest([1; 32]),
+            size: 48,
+        };
         let name = index.name(true);
         assert_eq!(name.len(), 34);
         assert_ne!(name, index.name(false));
         for other in [
-            Index { handle: 0x0180_0002, ..index.clone() },
-            Index { policy: Digest([2; 32]), ..index.clone() },
-            Index { size: 49, ..index.clone() },
+            Index {
+                handle: 0x0180_0002,
+                ..index.clone()
+            },
+            Index {
+                policy: Digest([2; 32]),
+                ..index.clone()
+            },
+            Index {
+                size: 49,
+                ..index.clone()
+            },
         ] {
             assert_ne!(name, other.name(true), "{other:?}");
         }

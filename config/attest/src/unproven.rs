@@ -72,7 +72,12 @@ pub fn label(purpose: Purpose) -> &'static str {
 
 /// Q = SHA-256 over label, session, nonce, SHA-256 of the node key's SubjectPublicKeyInfo, CSR hash, claims hash, server SPKI
 /// hash and TLS exporter, each with its length as u16 big-endian before it.
-pub fn question(purpose: Purpose, session: &SessionId, key: &Digest, transcript: &Transcript) -> Digest {
+pub fn question(
+    purpose: Purpose,
+    session: &SessionId,
+    key: &Digest,
+    transcript: &Transcript,
+) -> Digest {
     let fields: [&[u8]; 8] = [
         label(purpose).as_bytes(),
         &session.0,
@@ -98,11 +103,21 @@ pub fn signed(question: &Digest) -> Vec<u8> {
 
 /// The node's step 1.
 pub fn hello(key: Key, client_csr: &[u8], serving_csr: &[u8], claims: Claims) -> Hello {
-    Hello { protocol: PROTOCOL.to_owned(), key, csr_hash: csr_hash(client_csr, serving_csr), claims }
+    Hello {
+        protocol: PROTOCOL.to_owned(),
+        key,
+        csr_hash: csr_hash(client_csr, serving_csr),
+        claims,
+    }
 }
 
 /// The node's step 3: the transcript, and what the node key must sign.
-pub fn answer(purpose: Purpose, hello: &Hello, challenge: &Challenge, channel: &Channel) -> (Transcript, Vec<u8>) {
+pub fn answer(
+    purpose: Purpose,
+    hello: &Hello,
+    challenge: &Challenge,
+    channel: &Channel,
+) -> (Transcript, Vec<u8>) {
     let transcript = Transcript {
         nonce: challenge.nonce,
         csr_hash: hello.csr_hash,

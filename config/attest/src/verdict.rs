@@ -54,7 +54,9 @@ pub(crate) const POSSESSION: &str = "NK policy";
 impl Verdict {
     /// Whether the caller proved by a TPM which machine it is, whatever else failed.
     pub fn shows_possession(&self) -> bool {
-        self.checks.iter().any(|check| check.ok && check.name == POSSESSION)
+        self.checks
+            .iter()
+            .any(|check| check.ok && check.name == POSSESSION)
     }
 
     /// What was not proven, for a person: name, expectation and finding of every failed check.
@@ -62,8 +64,15 @@ impl Verdict {
         let failed = self.checks.iter().filter(|check| !check.ok);
         let all: Vec<String> = failed
             .map(|check| {
-                let expected = if check.expected.is_empty() { "nothing" } else { &check.expected };
-                format!("{} (expected {expected}, found {})", check.name, check.actual)
+                let expected = if check.expected.is_empty() {
+                    "nothing"
+                } else {
+                    &check.expected
+                };
+                format!(
+                    "{} (expected {expected}, found {})",
+                    check.name, check.actual
+                )
             })
             .collect();
         all.join("; ")
@@ -94,7 +103,10 @@ pub enum Refusal {
 impl Refusal {
     /// A refusal without any check, for reasons outside the verifier (rates, limits).
     pub fn anonymous(code: Code) -> Self {
-        Self::Anonymous { code, verdict: Verdict::default() }
+        Self::Anonymous {
+            code,
+            verdict: Verdict::default(),
+        }
     }
 
     /// Why.
@@ -117,7 +129,9 @@ impl Refusal {
             Self::Anonymous { .. } => None,
             Self::Proven { machine, code, .. } => match code.consequence() {
                 Consequence::Nothing => None,
-                consequence @ (Consequence::Suspect | Consequence::Untrusted) => Some((machine, consequence)),
+                consequence @ (Consequence::Suspect | Consequence::Untrusted) => {
+                    Some((machine, consequence))
+                }
             },
         }
     }
@@ -125,7 +139,11 @@ impl Refusal {
     /// One sentence for a person: the code's meaning and the failed check.
     pub fn message(&self) -> String {
         let code = self.code();
-        let failed = self.verdict().checks.iter().find(|check| !check.ok && check.code == code.as_str());
+        let failed = self
+            .verdict()
+            .checks
+            .iter()
+            .find(|check| !check.ok && check.code == code.as_str());
         match failed {
             Some(check) => format!(
                 "{} (check {}: expected {}, found {})",
@@ -162,8 +180,14 @@ impl Checks {
     /// Continues a list of an earlier phase. Where the rule enforces, nothing in it may have failed: the rule may have been
     /// another when the list was made.
     pub(crate) fn resume(list: Vec<Check>, enforces: bool) -> Self {
-        let failed = list.iter().find(|check| enforces && !check.ok).and_then(|check| check.code.parse().ok());
-        Self { list, first: failed }
+        let failed = list
+            .iter()
+            .find(|check| enforces && !check.ok)
+            .and_then(|check| check.code.parse().ok());
+        Self {
+            list,
+            first: failed,
+        }
     }
 
     /// Adds the checks of a judgement: they decide where the rule enforces, and are shown to who decides where it does not.
@@ -195,7 +219,11 @@ impl Checks {
         self.list.push(Check {
             name: name.to_owned(),
             ok,
-            code: if ok { String::new() } else { code.as_str().to_owned() },
+            code: if ok {
+                String::new()
+            } else {
+                code.as_str().to_owned()
+            },
             expected: cut(expected),
             actual: cut(actual),
         });
@@ -203,9 +231,20 @@ impl Checks {
     }
 
     /// Records what was found where nothing could have failed.
-    pub(crate) fn pass(&mut self, name: &str, expected: impl fmt::Display, actual: impl fmt::Display) {
+    pub(crate) fn pass(
+        &mut self,
+        name: &str,
+        expected: impl fmt::Display,
+        actual: impl fmt::Display,
+    ) {
         let (expected, actual) = (cut(expected), cut(actual));
-        self.list.push(Check { name: name.to_owned(), ok: true, code: String::new(), expected, actual });
+        self.list.push(Check {
+            name: name.to_owned(),
+            ok: true,
+            code: String::new(),
+            expected,
+            actual,
+        });
     }
 
     /// Records a check that all that follows stands on.
@@ -217,7 +256,11 @@ impl Checks {
         expected: impl fmt::Display,
         actual: impl fmt::Display,
     ) -> Result<(), Stop> {
-        if self.test(name, code, ok, expected, actual) { Ok(()) } else { Err(Stop(code)) }
+        if self.test(name, code, ok, expected, actual) {
+            Ok(())
+        } else {
+            Err(Stop(code))
+        }
     }
 
     /// Records a failure that all that follows stands on.
@@ -262,5 +305,9 @@ impl Checks {
 
 /// Text without control characters, of bounded length.
 fn cut(text: impl fmt::Display) -> String {
-    text.to_string().chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(MAX_TEXT).collect()
+    text.to_string()
+        .chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .take(MAX_TEXT)
+        .collect()
 }

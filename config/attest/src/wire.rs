@@ -55,7 +55,11 @@ pub fn evidence_path(sessions: &str, session: &SessionId) -> String {
 
 /// The session inside an evidence path under `sessions` ([`SESSIONS_PATH`] or [`RENEWALS_PATH`]).
 pub fn session_of_path(sessions: &str, path: &str) -> Option<SessionId> {
-    path.strip_prefix(sessions)?.strip_prefix('/')?.strip_suffix("/evidence")?.parse().ok()
+    path.strip_prefix(sessions)?
+        .strip_prefix('/')?
+        .strip_suffix("/evidence")?
+        .parse()
+        .ok()
 }
 
 /// Bytes of at most `MAX`, base64 in JSON (standard alphabet, padded).
@@ -78,14 +82,25 @@ pub struct TooLong {
 /// The code for bytes that [`parse`] does not take: `TOO_LARGE` for a field over its limit, else `MALFORMED`.
 pub fn code_of(error: &serde_json::Error) -> Code {
     // What a sender wrote is quoted in other errors, but none begins with it.
-    if error.to_string().starts_with(TOO_LONG) { Code::TooLarge } else { Code::Malformed }
+    if error.to_string().starts_with(TOO_LONG) {
+        Code::TooLarge
+    } else {
+        Code::Malformed
+    }
 }
 
 impl<const MAX: usize> Blob<MAX> {
     /// Takes bytes within the limit.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, TooLong> {
         let bytes = bytes.into();
-        if bytes.len() > MAX { Err(TooLong { len: bytes.len(), max: MAX }) } else { Ok(Self(bytes)) }
+        if bytes.len() > MAX {
+            Err(TooLong {
+                len: bytes.len(),
+                max: MAX,
+            })
+        } else {
+            Ok(Self(bytes))
+        }
     }
 
     /// The bytes.
@@ -117,7 +132,10 @@ impl<'de, const MAX: usize> Deserialize<'de> for Blob<MAX> {
         use serde::de::Error as _;
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
         if text.len() > MAX.div_ceil(3) * 4 {
-            return Err(D::Error::custom(TooLong { len: text.len() / 4 * 3, max: MAX }));
+            return Err(D::Error::custom(TooLong {
+                len: text.len() / 4 * 3,
+                max: MAX,
+            }));
         }
         let bytes = STANDARD.decode(text.as_bytes()).map_err(D::Error::custom)?;
         Self::new(bytes).map_err(D::Error::custom)
@@ -297,7 +315,9 @@ fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error>
     if (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(|byte| byte.is_ascii_graphic()) {
         Ok(label)
     } else {
-        Err(serde::de::Error::custom("expected a label of 1 to 64 printable ASCII bytes"))
+        Err(serde::de::Error::custom(
+            "expected a label of 1 to 64 printable ASCII bytes",
+        ))
     }
 }
 
@@ -427,18 +447,28 @@ impl Claims {
         }
         let mut tail = Vec::new();
         for address in &self.addresses {
-            tail.extend_from_slice(&u32::try_from(address.len()).unwrap_or(u32::MAX).to_be_bytes());
+            tail.extend_from_slice(
+                &u32::try_from(address.len())
+                    .unwrap_or(u32::MAX)
+                    .to_be_bytes(),
+            );
             tail.extend_from_slice(address.as_bytes());
         }
-        let count = u32::try_from(self.addresses.len()).unwrap_or(u32::MAX).to_be_bytes();
+        let count = u32::try_from(self.addresses.len())
+            .unwrap_or(u32::MAX)
+            .to_be_bytes();
         let privileged: &[u8] = if self.privileged_pods { &[1] } else { &[] };
         Digest::of_parts(&[&bytes, &count, &tail, privileged])
     }
 
     /// Whether every claim is within its limit and printable.
     pub fn within_limits(&self) -> bool {
-        let good = |text: &String| text.len() <= MAX_CLAIM && text.bytes().all(|byte| byte.is_ascii_graphic());
-        [&self.name, &self.role, &self.instance, &self.image].into_iter().all(good)
+        let good = |text: &String| {
+            text.len() <= MAX_CLAIM && text.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        [&self.name, &self.role, &self.instance, &self.image]
+            .into_iter()
+            .all(good)
             && self.addresses.len() <= MAX_ADDRESSES
             && self.addresses.iter().all(good)
     }

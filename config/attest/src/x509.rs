@@ -35,10 +35,14 @@ enum Kind {
 /// Whether `signature` with algorithm `oid` over `message` is by the key in `spki` (DER). Unknown algorithms are not, and no
 /// RSA key below 2048 bits is taken.
 pub(crate) fn verifies(oid: &str, spki: &[u8], message: &[u8], signature: &[u8]) -> bool {
-    let Ok(([], key)) = SubjectPublicKeyInfo::from_der(spki) else { return false };
+    let Ok(([], key)) = SubjectPublicKeyInfo::from_der(spki) else {
+        return false;
+    };
     let Some(kind) = kind(&key) else { return false };
     let algorithm: &dyn VerificationAlgorithm = match (oid, kind) {
-        (RSA_SHA256 | RSA_SHA384 | RSA_SHA512, Kind::Rsa) if signature.len() > MAX_RSA_BYTES => return false,
+        (RSA_SHA256 | RSA_SHA384 | RSA_SHA512, Kind::Rsa) if signature.len() > MAX_RSA_BYTES => {
+            return false;
+        }
         (RSA_SHA256, Kind::Rsa) => &signature::RSA_PKCS1_2048_8192_SHA256,
         (RSA_SHA384, Kind::Rsa) => &signature::RSA_PKCS1_2048_8192_SHA384,
         (RSA_SHA512, Kind::Rsa) => &signature::RSA_PKCS1_2048_8192_SHA512,
@@ -49,7 +53,9 @@ pub(crate) fn verifies(oid: &str, spki: &[u8], message: &[u8], signature: &[u8])
         (ECDSA_SHA512, Kind::P256 | Kind::P384) => return ecdsa_sha512(spki, message, signature),
         _ => return false,
     };
-    UnparsedPublicKey::new(algorithm, &key.subject_public_key.data).verify(message, signature).is_ok()
+    UnparsedPublicKey::new(algorithm, &key.subject_public_key.data)
+        .verify(message, signature)
+        .is_ok()
 }
 
 /// Whether `parent` is named as the issuer of a certificate and its key signed it. What `parent` may issue is the caller's to
@@ -83,8 +89,12 @@ const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x0
 const ECDSA_WITH_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 /// Extensions that a node may ask for: basic constraints, key usage, extended key usage, alternative names (RFC 5280, 4.2.1).
 /// The value of each is DER again; of others nobody knows.
-const KNOWN_EXTENSIONS: [&[u8]; 4] =
-    [&[0x55, 0x1d, 0x13], &[0x55, 0x1d, 0x0f], &[0x55, 0x1d, 0x25], &[0x55, 0x1d, 0x11]];
+const KNOWN_EXTENSIONS: [&[u8]; 4] = [
+    &[0x55, 0x1d, 0x13],
+    &[0x55, 0x1d, 0x0f],
+    &[0x55, 0x1d, 0x25],
+    &[0x55, 0x1d, 0x11],
+];
 
 /// Whether a PKCS #10 request (RFC 2986, 4.1) holds what its structures have and nothing behind it. The parser passes over what
 /// follows inside of them, and another reader of the same bytes may not.
@@ -93,37 +103,63 @@ pub(crate) fn request_is_exact(der: &[u8]) -> bool {
 }
 
 fn exact(der: &[u8]) -> Option<()> {
-    let [(tag::SEQUENCE, request)] = parts(der)?[..] else { return None };
-    let [(tag::SEQUENCE, info), (tag::SEQUENCE, algorithm), (tag::BIT_STRING, [0, ..])] = parts(request)?[..] else {
+    let [(tag::SEQUENCE, request)] = parts(der)?[..] else {
+        return None;
+    };
+    let [
+        (tag::SEQUENCE, info),
+        (tag::SEQUENCE, algorithm),
+        (tag::BIT_STRING, [0, ..]),
+    ] = parts(request)?[..]
+    else {
         return None;
     };
     // What stands outside of what is signed has one form too: ECDSA has no parameters (RFC 5758, 3.2).
     let algorithm = parts(algorithm)?;
-    let [(tag::OID, oid), parameters @ ..] = algorithm.as_slice() else { return None };
+    let [(tag::OID, oid), parameters @ ..] = algorithm.as_slice() else {
+        return None;
+    };
     (parameters.is_empty() || *oid != ECDSA_WITH_SHA256).then_some(())?;
     let (subject, key, attributes) = match parts(info)?[..] {
-        [(tag::INTEGER, [0]), (tag::SEQUENCE, subject), (tag::SEQUENCE, key)] => (subject, key, &[][..]),
-        [(tag::INTEGER, [0]), (tag::SEQUENCE, subject), (tag::SEQUENCE, key), (tag::ATTRIBUTES, attributes)] => {
-            (subject, key, attributes)
-        }
+        [
+            (tag::INTEGER, [0]),
+            (tag::SEQUENCE, subject),
+            (tag::SEQUENCE, key),
+        ] => (subject, key, &[][..]),
+        [
+            (tag::INTEGER, [0]),
+            (tag::SEQUENCE, subject),
+            (tag::SEQUENCE, key),
+            (tag::ATTRIBUTES, attributes),
+        ] => (subject, key, attributes),
         _ => return None,
     };
-    let [(tag::SEQUENCE, kind), (tag::BIT_STRING, [0, ..])] = parts(key)?[..] else { return None };
+    let [(tag::SEQUENCE, kind), (tag::BIT_STRING, [0, ..])] = parts(key)?[..] else {
+        return None;
+    };
     matches!(parts(kind)?[..], [(tag::OID, _)] | [(tag::OID, _), _]).then_some(())?;
     for (kind, name) in parts(subject)? {
         let pairs = parts(name).filter(|_| kind == tag::SET)?;
-        let good = |(kind, pair): &(u8, &[u8])| *kind == tag::SEQUENCE && parts(pair).is_some_and(|two| two.len() == 2);
+        let good = |(kind, pair): &(u8, &[u8])| {
+            *kind == tag::SEQUENCE && parts(pair).is_some_and(|two| two.len() == 2)
+        };
         pairs.iter().all(good).then_some(())?;
     }
     for (kind, attribute) in parts(attributes)? {
-        let [(tag::OID, oid), (tag::SET, values)] = parts(attribute).filter(|_| kind == tag::SEQUENCE)?[..] else {
+        let [(tag::OID, oid), (tag::SET, values)] =
+            parts(attribute).filter(|_| kind == tag::SEQUENCE)?[..]
+        else {
             return None;
         };
         if oid == EXTENSION_REQUEST {
-            let [(tag::SEQUENCE, extensions)] = parts(values)?[..] else { return None };
+            let [(tag::SEQUENCE, extensions)] = parts(values)?[..] else {
+                return None;
+            };
             parts(extensions)?
                 .into_iter()
-                .try_for_each(|(kind, value)| extension(value).filter(|()| kind == tag::SEQUENCE))?;
+                .try_for_each(|(kind, value)| {
+                    extension(value).filter(|()| kind == tag::SEQUENCE)
+                })?;
         }
     }
     Some(())
@@ -131,7 +167,11 @@ fn exact(der: &[u8]) -> Option<()> {
 
 fn extension(der: &[u8]) -> Option<()> {
     let ([(tag::OID, oid), (tag::OCTET_STRING, value)]
-    | [(tag::OID, oid), (tag::BOOLEAN, _), (tag::OCTET_STRING, value)]) = parts(der)?[..]
+    | [
+        (tag::OID, oid),
+        (tag::BOOLEAN, _),
+        (tag::OCTET_STRING, value),
+    ]) = parts(der)?[..]
     else {
         return None;
     };
@@ -160,14 +200,20 @@ fn values_are_short(mut der: &[u8], left: u8) -> bool {
     const CONSTRUCTED: u8 = 0x20;
     let mut known = false;
     while let [tag, rest @ ..] = der {
-        let Some((value, rest)) = shortest(rest).and_then(|(length, rest)| rest.split_at_checked(length)) else {
+        let Some((value, rest)) =
+            shortest(rest).and_then(|(length, rest)| rest.split_at_checked(length))
+        else {
             return false;
         };
         if *tag == tag::OID {
             known = KNOWN_EXTENSIONS.contains(&value);
         }
         let nests = tag & CONSTRUCTED != 0 || (*tag == tag::OCTET_STRING && known);
-        if nests && !left.checked_sub(1).is_some_and(|left| values_are_short(value, left)) {
+        if nests
+            && !left
+                .checked_sub(1)
+                .is_some_and(|left| values_are_short(value, left))
+        {
             return false;
         }
         der = rest;
@@ -205,12 +251,18 @@ fn kind(key: &SubjectPublicKeyInfo<'_>) -> Option<Kind> {
 fn ecdsa_sha512(spki: &[u8], message: &[u8], signature: &[u8]) -> bool {
     let hash = Sha512::digest(message);
     if let Ok(key) = p256::PublicKey::from_public_key_der(spki) {
-        return p256::ecdsa::Signature::from_der(signature)
-            .is_ok_and(|signature| p256::ecdsa::VerifyingKey::from(key).verify_prehash(&hash, &signature).is_ok());
+        return p256::ecdsa::Signature::from_der(signature).is_ok_and(|signature| {
+            p256::ecdsa::VerifyingKey::from(key)
+                .verify_prehash(&hash, &signature)
+                .is_ok()
+        });
     }
     p384::PublicKey::from_public_key_der(spki).is_ok_and(|key| {
-        p384::ecdsa::Signature::from_der(signature)
-            .is_ok_and(|signature| p384::ecdsa::VerifyingKey::from(key).verify_prehash(&hash, &signature).is_ok())
+        p384::ecdsa::Signature::from_der(signature).is_ok_and(|signature| {
+            p384::ecdsa::VerifyingKey::from(key)
+                .verify_prehash(&hash, &signature)
+                .is_ok()
+        })
     })
 }
 
@@ -220,7 +272,11 @@ mod tests {
 
     fn tlv(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
         let value = parts.concat();
-        [&[tag, u8::try_from(value.len()).expect("short")][..], &value].concat()
+        [
+            &[tag, u8::try_from(value.len()).expect("short")][..],
+            &value,
+        ]
+        .concat()
     }
 
     /// A request with something behind what belongs into each of its structures, in turn; the first is as it should be.
@@ -229,22 +285,46 @@ mod tests {
         let nothing: &[u8] = &[];
         (0..12)
             .map(|place| {
-                let at = |here: usize| if place == here { more.as_slice() } else { nothing };
+                let at = |here: usize| {
+                    if place == here {
+                        more.as_slice()
+                    } else {
+                        nothing
+                    }
+                };
                 let oid = tlv(tag::OID, &[&[0x55, 0x04, 0x03]]);
                 let pair = tlv(tag::SEQUENCE, &[&oid, &tlv(0x0c, &[b"n"]), at(1)]);
                 let subject = tlv(tag::SEQUENCE, &[&tlv(tag::SET, &[&pair, at(2)]), at(3)]);
                 let constraints = tlv(tag::OCTET_STRING, &[&tlv(tag::SEQUENCE, &[]), at(4)]);
-                let extension = tlv(tag::SEQUENCE, &[&tlv(tag::OID, &[&[0x55, 0x1d, 0x13]]), &constraints, at(5)]);
+                let extension = tlv(
+                    tag::SEQUENCE,
+                    &[&tlv(tag::OID, &[&[0x55, 0x1d, 0x13]]), &constraints, at(5)],
+                );
                 let values = tlv(tag::SET, &[&tlv(tag::SEQUENCE, &[&extension]), at(6)]);
-                let attribute = tlv(tag::SEQUENCE, &[&tlv(tag::OID, &[EXTENSION_REQUEST]), &values]);
+                let attribute = tlv(
+                    tag::SEQUENCE,
+                    &[&tlv(tag::OID, &[EXTENSION_REQUEST]), &values],
+                );
                 let attributes = tlv(tag::ATTRIBUTES, &[&attribute]);
                 let version = tlv(tag::INTEGER, &[&[0]]);
                 // One part more may stand there: the algorithm's parameters.
                 let kind = tlv(tag::SEQUENCE, &[&oid, at(10), at(10)]);
-                let key = tlv(tag::SEQUENCE, &[&kind, &tlv(tag::BIT_STRING, &[&[0]]), at(11)]);
-                let info = tlv(tag::SEQUENCE, &[&version, &subject, &key, &attributes, at(7)]);
-                let algorithm = tlv(tag::SEQUENCE, &[&tlv(tag::OID, &[ECDSA_WITH_SHA256]), at(9)]);
-                tlv(tag::SEQUENCE, &[&info, &algorithm, &tlv(tag::BIT_STRING, &[&[0]]), at(8)])
+                let key = tlv(
+                    tag::SEQUENCE,
+                    &[&kind, &tlv(tag::BIT_STRING, &[&[0]]), at(11)],
+                );
+                let info = tlv(
+                    tag::SEQUENCE,
+                    &[&version, &subject, &key, &attributes, at(7)],
+                );
+                let algorithm = tlv(
+                    tag::SEQUENCE,
+                    &[&tlv(tag::OID, &[ECDSA_WITH_SHA256]), at(9)],
+                );
+                tlv(
+                    tag::SEQUENCE,
+                    &[&info, &algorithm, &tlv(tag::BIT_STRING, &[&[0]]), at(8)],
+                )
             })
             .collect()
     }
@@ -256,12 +336,18 @@ mod tests {
         for request in &requests[1..] {
             assert!(!request_is_exact(request), "{}", hex::encode(request));
         }
-        let version = requests[0].windows(3).position(|bytes| bytes == [tag::INTEGER, 1, 0]).expect("a version");
+        let version = requests[0]
+            .windows(3)
+            .position(|bytes| bytes == [tag::INTEGER, 1, 0])
+            .expect("a version");
         let mut other = requests[0].clone();
         other[version + 2] = 1;
         assert!(!request_is_exact(&other));
         // Another tag for the algorithm's identifier, which the parser takes; and bits that no octet has.
-        let place = requests[0].windows(8).position(|bytes| bytes == ECDSA_WITH_SHA256).expect("an algorithm");
+        let place = requests[0]
+            .windows(8)
+            .position(|bytes| bytes == ECDSA_WITH_SHA256)
+            .expect("an algorithm");
         let mut other = requests[0].clone();
         other[place - 2] = 0x16;
         assert!(!request_is_exact(&other));
@@ -274,7 +360,9 @@ mod tests {
     fn only_shortest_and_definite_lengths_are_taken() {
         let good: [&[u8]; 7] = [
             // In the value of an extension that is none of the known ones.
-            &[0x06, 0x03, 0x55, 0x1d, 0x0e, 0x04, 0x04, 0x02, 0x81, 0x01, 0x00],
+            &[
+                0x06, 0x03, 0x55, 0x1d, 0x0e, 0x04, 0x04, 0x02, 0x81, 0x01, 0x00,
+            ],
             &[],
             &[0x05, 0x00],
             &[0x30, 0x03, 0x02, 0x01, 0x00, 0x05, 0x00],
@@ -296,7 +384,9 @@ mod tests {
             &[0x30, 0x80, 0x00, 0x00],
             &[0x30, 0x04, 0x02, 0x81, 0x01, 0x00],
             // In the value of an extension.
-            &[0x06, 0x03, 0x55, 0x1d, 0x13, 0x04, 0x04, 0x02, 0x81, 0x01, 0x00],
+            &[
+                0x06, 0x03, 0x55, 0x1d, 0x13, 0x04, 0x04, 0x02, 0x81, 0x01, 0x00,
+            ],
             &[0x30, 0xff, 0x00],
         ];
         for der in bad {

@@ -24,7 +24,11 @@ fn boot(secure_boot: bool) -> (EventLog, Boot) {
     };
     let log = EventLog::parse(bytes).expect("the guest's log");
     assert_eq!(log.to_bytes().len(), bytes.len());
-    let boot = manifest().boots.into_iter().find(|boot| boot.secure_boot == secure_boot).expect("a prediction");
+    let boot = manifest()
+        .boots
+        .into_iter()
+        .find(|boot| boot.secure_boot == secure_boot)
+        .expect("a prediction");
     (log, boot)
 }
 
@@ -32,13 +36,20 @@ fn boot(secure_boot: bool) -> (EventLog, Boot) {
 fn machine(secure_boot: bool) -> (World, SoftMachine) {
     let (log, _) = boot(secure_boot);
     let mut world = World::new();
-    world.releases = vec![manifest().sign(&[&world.release_signer]).expect("a release")];
+    world.releases = vec![
+        manifest()
+            .sign(&[&world.release_signer])
+            .expect("a release"),
+    ];
     world.rule.images.min_svn = 0;
     let mut machine = world.machine("worker-1", "192.168.77.11", EkKind::P256);
     let config = machine.config_event.clone().expect("a configuration event");
     machine.bank = log.replay();
     machine.bank.extend(CONFIG_PCR, &config.digest);
-    assert_eq!(machine.bank.get(CONFIG_PCR), extended(&config_attest::Digest::ZERO, &config.digest));
+    assert_eq!(
+        machine.bank.get(CONFIG_PCR),
+        extended(&config_attest::Digest::ZERO, &config.digest)
+    );
     machine.log = log;
     machine.bind_nk();
     (world, machine)
@@ -50,12 +61,25 @@ fn the_builds_prediction_is_what_the_guest_measured() {
         let (log, boot) = boot(secure_boot);
         let bank = log.replay();
         for (pcr, allowed) in &boot.pcrs {
-            assert_eq!(*allowed, [bank.get(*pcr)], "PCR {pcr}, Secure Boot {secure_boot}");
+            assert_eq!(
+                *allowed,
+                [bank.get(*pcr)],
+                "PCR {pcr}, Secure Boot {secure_boot}"
+            );
         }
         for (pcr, expected) in &boot.events {
-            let found: Vec<_> = log.of(*pcr).map(|event| (event.kind, event.digest)).collect();
-            let expected: Vec<_> = expected.iter().map(|event| (event.kind, event.digest)).collect();
-            assert_eq!(found, expected, "events of PCR {pcr}, Secure Boot {secure_boot}");
+            let found: Vec<_> = log
+                .of(*pcr)
+                .map(|event| (event.kind, event.digest))
+                .collect();
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|event| (event.kind, event.digest))
+                .collect();
+            assert_eq!(
+                found, expected,
+                "events of PCR {pcr}, Secure Boot {secure_boot}"
+            );
         }
     }
 }
@@ -63,10 +87,18 @@ fn the_builds_prediction_is_what_the_guest_measured() {
 #[test]
 fn a_real_boot_is_accepted_and_secure_boot_is_told_from_its_log() {
     let (mut world, guest) = machine(true);
-    let verified = world.join(&guest).unwrap_or_else(|refusal| panic!("{refusal}\n{:#?}", refusal.verdict()));
+    let verified = world
+        .join(&guest)
+        .unwrap_or_else(|refusal| panic!("{refusal}\n{:#?}", refusal.verdict()));
     assert_eq!(verified.image().expect("an image").id, manifest().id);
     let (mut world, guest) = machine(false);
-    assert_eq!(world.join(&guest).expect_err("Secure Boot is required").code(), Code::SecureBootOff);
+    assert_eq!(
+        world
+            .join(&guest)
+            .expect_err("Secure Boot is required")
+            .code(),
+        Code::SecureBootOff
+    );
     world.rule.events.secure_boot = false;
     assert!(world.join(&guest).is_ok());
 }
@@ -81,12 +113,18 @@ fn no_event_of_a_quoted_register_can_change_its_type_or_go() {
         }
         let (mut world, mut guest) = machine(true);
         guest.log.events.remove(index);
-        assert!(world.join(&guest).is_err(), "event {index} of PCR {pcr} removed");
+        assert!(
+            world.join(&guest).is_err(),
+            "event {index} of PCR {pcr} removed"
+        );
         if ![0, 2].contains(&pcr) {
             // PCR 0 and 2 are the firmware's own: pinned as values, their events are not read.
             let (mut world, mut guest) = machine(true);
             guest.log.events[index].kind ^= 1;
-            assert!(world.join(&guest).is_err(), "type of event {index} of PCR {pcr} changed");
+            assert!(
+                world.join(&guest).is_err(),
+                "type of event {index} of PCR {pcr} changed"
+            );
         }
     }
 }

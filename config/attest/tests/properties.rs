@@ -12,9 +12,24 @@ use config_attest::{Digest, EkIssuer, Purpose};
 use proptest::prelude::*;
 
 fn event() -> impl Strategy<Value = Event> {
-    let kinds = prop_oneof![Just(kind::NO_ACTION), Just(kind::SEPARATOR), Just(kind::IPL), any::<u32>()];
-    (0_u8..24, kinds, any::<[u8; 32]>(), prop::collection::vec(any::<u8>(), 0..64))
-        .prop_map(|(pcr, kind, digest, data)| Event { pcr, kind, digest: Digest(digest), data })
+    let kinds = prop_oneof![
+        Just(kind::NO_ACTION),
+        Just(kind::SEPARATOR),
+        Just(kind::IPL),
+        any::<u32>()
+    ];
+    (
+        0_u8..24,
+        kinds,
+        any::<[u8; 32]>(),
+        prop::collection::vec(any::<u8>(), 0..64),
+    )
+        .prop_map(|(pcr, kind, digest, data)| Event {
+            pcr,
+            kind,
+            digest: Digest(digest),
+            data,
+        })
 }
 
 fn log() -> impl Strategy<Value = EventLog> {
@@ -98,24 +113,47 @@ impl Exchange {
         let machine = world.machine("worker-1", "192.168.77.11", EkKind::P256);
         let hello = machine.hello();
         let references = world.references();
-        let admitted = check_hello(&hello.0, &references.get(), &world.channel, world.now).expect("admitted");
+        let admitted =
+            check_hello(&hello.0, &references.get(), &world.channel, world.now).expect("admitted");
         let mut sessions = config_attest::sessions::Sessions::default();
-        let challenge = sessions.open(admitted, world.now, &mut SeededRng::new(SEED)).expect("a challenge");
+        let challenge = sessions
+            .open(admitted, world.now, &mut SeededRng::new(SEED))
+            .expect("a challenge");
         let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
-        Self { world, hello: hello.0, challenge, evidence }
+        Self {
+            world,
+            hello: hello.0,
+            challenge,
+            evidence,
+        }
     }
 
     /// The verdict on some evidence in the same session: what would be recorded, or the code.
     fn judge(&self, evidence: &Evidence) -> Result<String, config_attest::Code> {
         let references = self.world.references();
-        let admitted =
-            check_hello(&self.hello, &references.get(), &self.world.channel, self.world.now).expect("admitted");
+        let admitted = check_hello(
+            &self.hello,
+            &references.get(),
+            &self.world.channel,
+            self.world.now,
+        )
+        .expect("admitted");
         let mut sessions = config_attest::sessions::Sessions::default();
-        let challenge = sessions.open(admitted, self.world.now, &mut SeededRng::new(SEED)).expect("a challenge");
+        let challenge = sessions
+            .open(admitted, self.world.now, &mut SeededRng::new(SEED))
+            .expect("a challenge");
         assert_eq!(challenge, self.challenge);
-        let pending = sessions.take(&challenge.session, self.world.now).expect("the session");
-        match check_evidence(pending, evidence, &references.get(), &self.world.channel, self.world.now)
-            .and_then(config_attest::verifier::Claimant::verified)
+        let pending = sessions
+            .take(&challenge.session, self.world.now)
+            .expect("the session");
+        match check_evidence(
+            pending,
+            evidence,
+            &references.get(),
+            &self.world.channel,
+            self.world.now,
+        )
+        .and_then(config_attest::verifier::Claimant::verified)
         {
             Ok(verified) => {
                 let mut status = config_kube::MachineStatus::default();
@@ -125,7 +163,11 @@ impl Exchange {
                     config.source.clear();
                 }
                 status.checks.clear();
-                Ok(format!("{status:?} {:?} {:?}", verified.client_spki(), verified.serving_names()))
+                Ok(format!(
+                    "{status:?} {:?} {:?}",
+                    verified.client_spki(),
+                    verified.serving_names()
+                ))
             }
             Err(refusal) => Err(refusal.code()),
         }
@@ -137,7 +179,9 @@ impl Exchange {
 #[test]
 fn a_flipped_bit_of_evidence_is_refused_or_changes_nothing() {
     let exchange = Exchange::new();
-    let accepted = exchange.judge(&exchange.evidence).expect("the evidence as it is");
+    let accepted = exchange
+        .judge(&exchange.evidence)
+        .expect("the evidence as it is");
     let text = serde_json::to_vec(&exchange.evidence).expect("JSON");
     let (mut refused, mut unparsed, mut unread) = (0, 0, 0);
     // A stride that is prime to the length visits bits all over the text.
@@ -160,23 +204,44 @@ fn a_flipped_bit_of_evidence_is_refused_or_changes_nothing() {
                     ..evidence.clone()
                 };
                 let mut same = log_only.clone();
-                same.proof.config_event.clone_from(&exchange.evidence.proof.config_event);
+                same.proof
+                    .config_event
+                    .clone_from(&exchange.evidence.proof.config_event);
                 assert_eq!(same, exchange.evidence, "bit {bit} is read by nobody");
                 unread += 1;
             }
         }
     }
-    assert!(refused > 100 && unparsed > 100, "{refused} refused, {unparsed} unparsed, {unread} unread");
+    assert!(
+        refused > 100 && unparsed > 100,
+        "{refused} refused, {unparsed} unparsed, {unread} unread"
+    );
 }
 
 /// Every bit of what the TPM signed, of the signatures, the MAC and the register values.
 #[test]
 fn a_flipped_bit_of_the_tpms_word_is_refused() {
-    type Part = (&'static str, fn(&mut Evidence) -> Vec<u8>, fn(&mut Evidence, Vec<u8>));
+    type Part = (
+        &'static str,
+        fn(&mut Evidence) -> Vec<u8>,
+        fn(&mut Evidence, Vec<u8>),
+    );
     let parts: [Part; 5] = [
-        ("quote", |e| e.proof.quote.attest.as_bytes().to_vec(), |e, b| e.proof.quote.attest = blob(b)),
-        ("quote signature", |e| e.proof.quote.signature.as_bytes().to_vec(), |e, b| e.proof.quote.signature = blob(b)),
-        ("certify", |e| e.proof.certify.attest.as_bytes().to_vec(), |e, b| e.proof.certify.attest = blob(b)),
+        (
+            "quote",
+            |e| e.proof.quote.attest.as_bytes().to_vec(),
+            |e, b| e.proof.quote.attest = blob(b),
+        ),
+        (
+            "quote signature",
+            |e| e.proof.quote.signature.as_bytes().to_vec(),
+            |e, b| e.proof.quote.signature = blob(b),
+        ),
+        (
+            "certify",
+            |e| e.proof.certify.attest.as_bytes().to_vec(),
+            |e, b| e.proof.certify.attest = blob(b),
+        ),
         (
             "certify signature",
             |e| e.proof.certify.signature.as_bytes().to_vec(),
@@ -184,7 +249,11 @@ fn a_flipped_bit_of_the_tpms_word_is_refused() {
                 e.proof.certify.signature = blob(b);
             },
         ),
-        ("mac", |e| e.proof.mac.0.to_vec(), |e, b| e.proof.mac = Digest::from_slice(&b).expect("32 bytes")),
+        (
+            "mac",
+            |e| e.proof.mac.0.to_vec(),
+            |e, b| e.proof.mac = Digest::from_slice(&b).expect("32 bytes"),
+        ),
     ];
     let exchange = Exchange::new();
     for (name, get, set) in parts {

@@ -5,8 +5,8 @@ use config_attest::release::{ExpectedEvent, Manifest};
 use config_attest::testing::{EkKind, SoftKeyed, World};
 use config_attest::verdicts::{Entry, FORMAT, Kind, Record, Segment};
 use config_attest::wire::{
-    Blob, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Certificates, Challenge, Claims, Der, Evidence, Hello,
-    Proof, code_of, parse,
+    Blob, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Certificates, Challenge, Claims, Der,
+    Evidence, Hello, Proof, code_of, parse,
 };
 use config_attest::{Code, Digest, Purpose, unproven};
 use config_kube::machine::ProvenConfig;
@@ -32,7 +32,11 @@ fn read<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<Val
 
 fn message<T: Serialize + DeserializeOwned>(message: &T) -> Message {
     let name = std::any::type_name::<T>();
-    Message { name, text: serde_json::to_string(message).expect("JSON"), read: read::<T> }
+    Message {
+        name,
+        text: serde_json::to_string(message).expect("JSON"),
+        read: read::<T>,
+    }
 }
 
 fn manifest() -> Manifest {
@@ -42,16 +46,31 @@ fn manifest() -> Manifest {
     manifest.parts.truncate(1);
     manifest.packages.truncate(1);
     manifest.executables.truncate(1);
-    let event = ExpectedEvent { kind: 13, digest: Digest::of(b"event"), note: "one".to_owned() };
+    let event = ExpectedEvent {
+        kind: 13,
+        digest: Digest::of(b"event"),
+        note: "one".to_owned(),
+    };
     manifest.boots[0].events.insert(4, vec![event]);
     manifest
 }
 
 fn statement() -> AdminStatement {
-    let config = Some(ProvenConfig { source: "nocloud".to_owned(), digest: Digest::ZERO.to_text() });
+    let config = Some(ProvenConfig {
+        source: "nocloud".to_owned(),
+        digest: Digest::ZERO.to_text(),
+    });
     let pinned_pcrs = [("0".to_owned(), Digest::ZERO.to_hex())].into();
-    let proved = ProvedMaster { config, pinned_pcrs, ..ProvedMaster::default() };
-    AdminStatement { addresses: vec!["192.168.77.10".to_owned()], proved: Some(proved), ..AdminStatement::default() }
+    let proved = ProvedMaster {
+        config,
+        pinned_pcrs,
+        ..ProvedMaster::default()
+    };
+    AdminStatement {
+        addresses: vec!["192.168.77.10".to_owned()],
+        proved: Some(proved),
+        ..AdminStatement::default()
+    }
 }
 
 fn with_tpm() -> Vec<Message> {
@@ -67,7 +86,13 @@ fn with_tpm() -> Vec<Message> {
         keys: Some(hello.0.keys.clone()),
         claims: hello.0.claims.clone(),
     };
-    vec![message(&hello.0), message(&challenge), message(&evidence.proof), message(&evidence), message(&first)]
+    vec![
+        message(&hello.0),
+        message(&challenge),
+        message(&evidence.proof),
+        message(&evidence),
+        message(&first),
+    ]
 }
 
 fn without_tpm() -> Vec<Message> {
@@ -96,7 +121,11 @@ fn messages() -> Vec<Message> {
         statement: Blob::new(*b"{}").expect("short"),
         signature: Blob::new(*b"signature").expect("short"),
     };
-    let admitted = BootstrapAdmitted { certificate: text("PEM"), roots: text("PEM"), ca_pin: text("sha256:") };
+    let admitted = BootstrapAdmitted {
+        certificate: text("PEM"),
+        roots: text("PEM"),
+        ca_pin: text("sha256:"),
+    };
     let segment = Segment {
         format: text(FORMAT),
         cluster: text("lab"),
@@ -110,11 +139,19 @@ fn messages() -> Vec<Message> {
         number: 1,
         previous: Digest::ZERO,
         time: text("2026-01-01T00:00:00Z"),
-        verdict: Entry { count: Some(3), ..Entry::of(Kind::Renewed, "worker-1") },
+        verdict: Entry {
+            count: Some(3),
+            ..Entry::of(Kind::Renewed, "worker-1")
+        },
     };
     let mut all = with_tpm();
     all.extend(without_tpm());
-    all.extend([message(&certificates), message(&admit), message(&admitted), message(&statement())]);
+    all.extend([
+        message(&certificates),
+        message(&admit),
+        message(&admitted),
+        message(&statement()),
+    ]);
     all.extend([message(&segment), message(&record), message(&manifest())]);
     all
 }
@@ -135,7 +172,10 @@ struct Field {
 impl Object {
     fn close_field(&mut self, at: usize) {
         let (begin, value) = self.open;
-        self.fields.push(Field { whole: begin..at, value: value..at });
+        self.fields.push(Field {
+            whole: begin..at,
+            value: value..at,
+        });
         self.open = (at + 1, at + 1);
     }
 }
@@ -148,7 +188,11 @@ fn objects(text: &str) -> Vec<Object> {
         quoted ^= byte == b'"';
         match byte {
             _ if quoted => {}
-            b'{' => open.push(Some(Object { whole: at..at, fields: Vec::new(), open: (at + 1, at + 1) })),
+            b'{' => open.push(Some(Object {
+                whole: at..at,
+                fields: Vec::new(),
+                open: (at + 1, at + 1),
+            })),
             b'[' => open.push(None),
             b']' => drop(open.pop()),
             b'}' => {
@@ -157,7 +201,13 @@ fn objects(text: &str) -> Vec<Object> {
                 object.whole.end = at + 1;
                 found.push(object);
             }
-            b':' => open.last_mut().and_then(Option::as_mut).expect("an object").open.1 = at + 1,
+            b':' => {
+                open.last_mut()
+                    .and_then(Option::as_mut)
+                    .expect("an object")
+                    .open
+                    .1 = at + 1
+            }
             b',' => {
                 if let Some(Some(object)) = open.last_mut() {
                     object.close_field(at);
@@ -172,7 +222,12 @@ fn objects(text: &str) -> Vec<Object> {
 fn malformed(message: &Message, changed: &str) {
     match (message.read)(changed.as_bytes()) {
         Ok(_) => unreachable!("{} is taken: {changed}", message.name),
-        Err(error) => assert_eq!(code_of(&error), Code::Malformed, "{}: {error}", message.name),
+        Err(error) => assert_eq!(
+            code_of(&error),
+            Code::Malformed,
+            "{}: {error}",
+            message.name
+        ),
     }
 }
 
@@ -180,14 +235,22 @@ fn malformed(message: &Message, changed: &str) {
 fn every_message_parses_to_what_was_written() {
     for message in messages() {
         let read = (message.read)(message.text.as_bytes()).expect(message.name);
-        assert_eq!(read, serde_json::from_str::<Value>(&message.text).expect("JSON"), "{}", message.name);
+        assert_eq!(
+            read,
+            serde_json::from_str::<Value>(&message.text).expect("JSON"),
+            "{}",
+            message.name
+        );
         assert!(!objects(&message.text).is_empty());
     }
 }
 
 #[test]
 fn captured_exchanges_parse() {
-    for text in [include_str!("../vectors/swtpm-rsa-2048.json"), include_str!("../vectors/swtpm-p-384.json")] {
+    for text in [
+        include_str!("../vectors/swtpm-rsa-2048.json"),
+        include_str!("../vectors/swtpm-p-384.json"),
+    ] {
         let vector: Value = serde_json::from_str(text).expect("a vector");
         parse::<Hello>(vector["hello"].to_string().as_bytes()).expect("the hello");
         parse::<Challenge>(vector["challenge"].to_string().as_bytes()).expect("the challenge");
@@ -200,7 +263,10 @@ fn captured_exchanges_parse() {
 fn a_list_stands_for_no_object_in_any_message() {
     for message in messages() {
         for Object { whole, fields, .. } in objects(&message.text) {
-            let values: Vec<&str> = fields.iter().map(|field| &message.text[field.value.clone()]).collect();
+            let values: Vec<&str> = fields
+                .iter()
+                .map(|field| &message.text[field.value.clone()])
+                .collect();
             for list in [values.join(","), String::new()] {
                 let (before, after) = (&message.text[..whole.start], &message.text[whole.end..]);
                 malformed(&message, &format!("{before}[{list}]{after}"));
@@ -213,9 +279,18 @@ fn a_list_stands_for_no_object_in_any_message() {
 #[test]
 fn a_list_stands_for_no_single_value() {
     for message in messages() {
-        for field in objects(&message.text).into_iter().flat_map(|object| object.fields) {
-            let (before, after) = (&message.text[..field.value.start], &message.text[field.value.end..]);
-            malformed(&message, &format!("{before}[{}]{after}", &message.text[field.value]));
+        for field in objects(&message.text)
+            .into_iter()
+            .flat_map(|object| object.fields)
+        {
+            let (before, after) = (
+                &message.text[..field.value.start],
+                &message.text[field.value.end..],
+            );
+            malformed(
+                &message,
+                &format!("{before}[{}]{after}", &message.text[field.value]),
+            );
         }
     }
 }
@@ -224,24 +299,43 @@ fn a_list_stands_for_no_single_value() {
 #[test]
 fn a_null_stands_nowhere() {
     for message in messages() {
-        for field in objects(&message.text).into_iter().flat_map(|object| object.fields) {
-            let (before, after) = (&message.text[..field.value.start], &message.text[field.value.end..]);
+        for field in objects(&message.text)
+            .into_iter()
+            .flat_map(|object| object.fields)
+        {
+            let (before, after) = (
+                &message.text[..field.value.start],
+                &message.text[field.value.end..],
+            );
             malformed(&message, &format!("{before}null{after}"));
         }
     }
     let hello = with_tpm().remove(0);
-    malformed(&hello, &hello.text.replacen("\"keys\":{", "\"keys\":{\"ekCertificate\":null,", 1));
+    malformed(
+        &hello,
+        &hello
+            .text
+            .replacen("\"keys\":{", "\"keys\":{\"ekCertificate\":null,", 1),
+    );
     let evidence = with_tpm().remove(3);
-    let open = evidence.text.replacen("\"configEvent\":{", "\"configEvent\":{\"note\":null,", 1);
+    let open = evidence
+        .text
+        .replacen("\"configEvent\":{", "\"configEvent\":{\"note\":null,", 1);
     assert!(open != evidence.text && (evidence.read)(open.as_bytes()).is_ok());
 }
 
 #[test]
 fn no_field_and_no_register_comes_twice_in_any_message() {
     for message in messages() {
-        for field in objects(&message.text).into_iter().flat_map(|object| object.fields) {
+        for field in objects(&message.text)
+            .into_iter()
+            .flat_map(|object| object.fields)
+        {
             let (before, after) = message.text.split_at(field.whole.start);
-            malformed(&message, &format!("{before}{},{after}", &message.text[field.whole]));
+            malformed(
+                &message,
+                &format!("{before}{},{after}", &message.text[field.whole]),
+            );
         }
     }
 }
@@ -250,18 +344,34 @@ fn no_field_and_no_register_comes_twice_in_any_message() {
 fn a_key_is_the_same_however_it_is_written() {
     let proof = with_tpm().remove(2);
     let zero = Digest::ZERO;
-    let with = |key: &str| proof.text.replacen("\"pcrs\":{", &format!("\"pcrs\":{{\"{key}\":\"{zero}\","), 1);
+    let with = |key: &str| {
+        proof.text.replacen(
+            "\"pcrs\":{",
+            &format!("\"pcrs\":{{\"{key}\":\"{zero}\","),
+            1,
+        )
+    };
     for key in ["0", "\\u0030", "00", "-0", "+0", " 0", "0.0", "0e0"] {
         malformed(&proof, &with(key));
     }
-    let twice = proof.text.replacen('{', &format!("{{\"m\\u0061c\":\"{zero}\","), 1);
+    let twice = proof
+        .text
+        .replacen('{', &format!("{{\"m\\u0061c\":\"{zero}\","), 1);
     malformed(&proof, &twice);
-    assert!((proof.read)(with("1").as_bytes()).is_ok(), "the verifier names a register that nobody asked for");
+    assert!(
+        (proof.read)(with("1").as_bytes()).is_ok(),
+        "the verifier names a register that nobody asked for"
+    );
 }
 
 #[test]
 fn nothing_nests_without_end() {
-    for (begin, end) in [("[", "]"), ("{\"a\":", "}"), ("{\"pcrs\":[", "]}"), ("{\"configEvent\":[", "]}")] {
+    for (begin, end) in [
+        ("[", "]"),
+        ("{\"a\":", "}"),
+        ("{\"pcrs\":[", "]}"),
+        ("{\"configEvent\":[", "]}"),
+    ] {
         for depth in [17, 200, 20_000] {
             let text = [begin.repeat(depth), "1".to_owned(), end.repeat(depth)].concat();
             for bytes in [text.as_str(), &begin.repeat(depth)] {
@@ -271,7 +381,10 @@ fn nothing_nests_without_end() {
         }
     }
     let nested = |levels: usize| format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
-    assert!(parse::<Value>(nested(16).as_bytes()).is_ok() && parse::<Value>(nested(17).as_bytes()).is_err());
+    assert!(
+        parse::<Value>(nested(16).as_bytes()).is_ok()
+            && parse::<Value>(nested(17).as_bytes()).is_err()
+    );
 }
 
 #[test]
@@ -279,13 +392,23 @@ fn the_configuration_event_alone_may_have_more_fields_each_once() {
     let proof = with_tpm().remove(2);
     let with = |fields: &str| {
         let opening = "\"configEvent\":{";
-        proof.text.replacen(opening, &format!("{opening}{fields},"), 1)
+        proof
+            .text
+            .replacen(opening, &format!("{opening}{fields},"), 1)
     };
-    let good = [r#""measured":true"#, r#""more":[1,[2],{"a":[]}],"configEvent":{"pcr":[]}"#, r#""a":null,"b":1.5"#];
+    let good = [
+        r#""measured":true"#,
+        r#""more":[1,[2],{"a":[]}],"configEvent":{"pcr":[]}"#,
+        r#""a":null,"b":1.5"#,
+    ];
     for fields in good {
         assert!(parse::<Proof>(with(fields).as_bytes()).is_ok(), "{fields}");
     }
-    for fields in [r#""more":1,"more":1"#, r#""more":{"a":1,"a":1}"#, r#""label":"smbios""#] {
+    for fields in [
+        r#""more":1,"more":1"#,
+        r#""more":{"a":1,"a":1}"#,
+        r#""label":"smbios""#,
+    ] {
         malformed(&proof, &with(fields));
     }
     malformed(&proof, &proof.text.replacen('{', "{\"more\":1,", 1));
@@ -295,11 +418,22 @@ fn the_configuration_event_alone_may_have_more_fields_each_once() {
 #[test]
 fn a_label_is_a_matter_of_form() {
     let proof = with_tpm().remove(2);
-    let with = |label: &str| proof.text.replacen("\"nocloud\"", &json!(label).to_string(), 1);
+    let with = |label: &str| {
+        proof
+            .text
+            .replacen("\"nocloud\"", &json!(label).to_string(), 1)
+    };
     for label in ["a", "smbios", &"x".repeat(64)] {
         assert!((proof.read)(with(label).as_bytes()).is_ok(), "{label}");
     }
-    for label in ["", "no cloud", "no\ncloud", "nöcloud", "\u{7f}", &"x".repeat(65)] {
+    for label in [
+        "",
+        "no cloud",
+        "no\ncloud",
+        "nöcloud",
+        "\u{7f}",
+        &"x".repeat(65),
+    ] {
         malformed(&proof, &with(label));
     }
 }
@@ -308,13 +442,26 @@ fn a_label_is_a_matter_of_form() {
 #[test]
 fn only_a_field_over_its_limit_is_too_large() {
     let hello = with_tpm().remove(0);
-    let long = hello.text.replacen("\"ek\":\"", &format!("\"ek\":\"{}", "AAAA".repeat(1024)), 1);
+    let long = hello
+        .text
+        .replacen("\"ek\":\"", &format!("\"ek\":\"{}", "AAAA".repeat(1024)), 1);
     let error = (hello.read)(long.as_bytes()).expect_err("too long");
     assert_eq!(code_of(&error), Code::TooLarge, "{error}");
-    let (words, _) =
-        error.to_string().split_once(':').map(|(words, rest)| (words.to_owned(), rest.to_owned())).expect("words");
-    malformed(&hello, &hello.text.replacen('{', &format!("{{\"{words}\":1,"), 1));
-    malformed(&hello, &hello.text.replacen("\"csrHash\":\"", &format!("\"csrHash\":\"{words}"), 1));
+    let (words, _) = error
+        .to_string()
+        .split_once(':')
+        .map(|(words, rest)| (words.to_owned(), rest.to_owned()))
+        .expect("words");
+    malformed(
+        &hello,
+        &hello.text.replacen('{', &format!("{{\"{words}\":1,"), 1),
+    );
+    malformed(
+        &hello,
+        &hello
+            .text
+            .replacen("\"csrHash\":\"", &format!("\"csrHash\":\"{words}"), 1),
+    );
     malformed(&hello, &format!("\"{words}\""));
     malformed(&hello, &words);
 }

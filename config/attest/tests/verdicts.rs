@@ -1,6 +1,10 @@
 //! The log of verdicts: whatever is removed, exchanged, edited or cut in it is found.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests may stop at the first surprise"
+)]
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +15,9 @@ use config_attest::verdicts::{
 };
 use p256::ecdsa::{Signature, SigningKey, signature::Signer as _};
 use proptest::prelude::*;
-use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, PublicKeyData as _};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, PublicKeyData as _,
+};
 use std::collections::BTreeMap;
 
 /// A cluster's root with a log key.
@@ -36,7 +42,9 @@ impl Writer {
 
     /// The same text gives the same keys, and they sign without chance: a log of the same sizes is the same bytes.
     fn with_keys(subject: &str, seed: &str) -> Self {
-        let key = |what: &str| SigningKey::from_slice(&Digest::of(format!("{seed}: {what}").as_bytes()).0).unwrap();
+        let key = |what: &str| {
+            SigningKey::from_slice(&Digest::of(format!("{seed}: {what}").as_bytes()).0).unwrap()
+        };
         let root_key = Pair::of(&key("root"));
         let mut root = named("root");
         root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -82,7 +90,10 @@ impl Writer {
             },
         };
         let json = serde_json::to_vec(&record).unwrap();
-        *head = Head { number: record.number, hash: Digest::of(&json) };
+        *head = Head {
+            number: record.number,
+            hash: Digest::of(&json),
+        };
         self.line(&json)
     }
 
@@ -100,7 +111,11 @@ impl Writer {
 }
 
 fn files(segments: &[Vec<Vec<u8>>]) -> Vec<(String, Vec<u8>)> {
-    segments.iter().enumerate().map(|(number, lines)| (format!("segment {number}"), lines.concat())).collect()
+    segments
+        .iter()
+        .enumerate()
+        .map(|(number, lines)| (format!("segment {number}"), lines.concat()))
+        .collect()
 }
 
 fn subject() -> String {
@@ -113,12 +128,25 @@ fn a_whole_log_is_accepted_and_its_head_is_told() {
     let (segments, head) = writer.log(&[3, 0, 5]);
     let mut given = files(&segments);
     let summary = verify(&given, &[writer.pin], &[head]).unwrap();
-    assert_eq!((summary.head, summary.first, summary.kinds[&Kind::Joined], summary.met), (head, 1, 8, 1));
+    assert_eq!(
+        (
+            summary.head,
+            summary.first,
+            summary.kinds[&Kind::Joined],
+            summary.met
+        ),
+        (head, 1, 8, 1)
+    );
     // In any order, twice, or from a later segment on.
     given.reverse();
     given.extend(files(&segments[..1]));
     assert_eq!(verify(&given, &[writer.pin], &[]).unwrap().head, head);
-    assert_eq!(verify(&files(&segments[2..]), &[writer.pin], &[]).unwrap().first, 4);
+    assert_eq!(
+        verify(&files(&segments[2..]), &[writer.pin], &[])
+            .unwrap()
+            .first,
+        4
+    );
     // A head that was noted is not reached any more: the end was held back.
     let short = verify(&files(&segments[..1]), &[writer.pin], &[head]).unwrap_err();
     assert!(short.what.contains("the end is missing"), "{short}");
@@ -126,16 +154,31 @@ fn a_whole_log_is_accepted_and_its_head_is_told() {
 
 #[test]
 fn only_the_pinned_roots_own_log_is_believed() {
-    let (writer, other) = (Writer::new(&subject()), Writer::with_keys(&subject(), "another root"));
+    let (writer, other) = (
+        Writer::new(&subject()),
+        Writer::with_keys(&subject(), "another root"),
+    );
     let given = files(&writer.log(&[2]).0);
-    assert!(verify(&given, &[other.pin], &[]).unwrap_err().what.contains("none of the pins"));
+    assert!(
+        verify(&given, &[other.pin], &[])
+            .unwrap_err()
+            .what
+            .contains("none of the pins")
+    );
     // Another certificate of the same root is not the log's.
     let leaf = Writer::new("somebody");
     assert!(
-        verify(&files(&leaf.log(&[2]).0), &[leaf.pin], &[]).unwrap_err().what.contains("not one that the root made")
+        verify(&files(&leaf.log(&[2]).0), &[leaf.pin], &[])
+            .unwrap_err()
+            .what
+            .contains("not one that the root made")
     );
     // A root that is pinned and did not sign.
-    let forged = Writer { certificate: other.certificate, key: other.key, ..writer };
+    let forged = Writer {
+        certificate: other.certificate,
+        key: other.key,
+        ..writer
+    };
     assert!(verify(&files(&forged.log(&[2]).0), &[forged.pin], &[]).is_err());
 }
 
@@ -147,7 +190,11 @@ fn a_torn_tail_is_cut_and_anything_else_is_not_taken_for_one() {
     let last = segments[0][4].len();
     for cut in 1..=last {
         let resumed = resume(&whole[..whole.len() - cut]).unwrap();
-        assert_eq!((resumed.head.number, resumed.whole), (3, whole.len() - last), "{cut}");
+        assert_eq!(
+            (resumed.head.number, resumed.whole),
+            (3, whole.len() - last),
+            "{cut}"
+        );
     }
     assert_eq!(resume(&whole).unwrap().head, head);
     // Blocks that were allocated and never written.
@@ -169,13 +216,21 @@ fn a_damaged_copy_beside_a_whole_one_is_found() {
         for byte in 0..segments[0][0].len() {
             let mut changed = whole.clone();
             changed[byte] ^= 4;
-            assert!(verify(&[("log".to_owned(), changed)], &[writer.pin], &[head]).is_err(), "{sizes:?}: byte {byte}");
+            assert!(
+                verify(&[("log".to_owned(), changed)], &[writer.pin], &[head]).is_err(),
+                "{sizes:?}: byte {byte}"
+            );
         }
     }
     let (segments, head) = writer.log(&[3]);
     let whole = segments.concat().concat();
     let mut copy = segments[0][..3].concat();
-    let given = |copy: &[u8]| [("whole".to_owned(), whole.clone()), ("copy".to_owned(), copy.to_vec())];
+    let given = |copy: &[u8]| {
+        [
+            ("whole".to_owned(), whole.clone()),
+            ("copy".to_owned(), copy.to_vec()),
+        ]
+    };
     assert!(verify(&given(&copy), &[writer.pin], &[head]).is_ok());
     copy[segments[0][0].len() + 20] ^= 1;
     assert!(verify(&given(&copy), &[writer.pin], &[head]).is_err());
@@ -226,14 +281,20 @@ fn beginnings_without_records_may_change_places_and_no_others() {
     ] {
         let (segments, head) = writer.log(&sizes);
         let mut lines = segments.concat();
-        assert!(lines[one].windows(8).any(|text| text == b"\"format\"") && lines[one] != lines[two], "{sizes:?}");
+        assert!(
+            lines[one].windows(8).any(|text| text == b"\"format\"") && lines[one] != lines[two],
+            "{sizes:?}"
+        );
         lines.swap(one, two);
         let changed = lines.concat();
         assert_eq!(tells_all(&changed, &segments), whole, "{sizes:?}");
         let outcome = verify(&[("log".to_owned(), changed)], &[writer.pin], &[head]);
         assert_eq!(outcome.is_ok(), whole, "{sizes:?}: {outcome:?}");
         if let Ok(summary) = outcome {
-            assert_eq!((summary.head, summary.first, summary.kinds[&Kind::Joined]), (head, 1, head.number));
+            assert_eq!(
+                (summary.head, summary.first, summary.kinds[&Kind::Joined]),
+                (head, 1, head.number)
+            );
         }
     }
 }

@@ -15,12 +15,17 @@ fn every_code_stands_in_the_table_with_its_meaning_and_consequence() {
     for code in Code::ALL {
         let consequence = match code.consequence() {
             Consequence::Nothing => String::new(),
-            consequence @ (Consequence::Suspect | Consequence::Untrusted) => format!("{consequence:?}"),
+            consequence @ (Consequence::Suspect | Consequence::Untrusted) => {
+                format!("{consequence:?}")
+            }
         };
         let row = format!("| `{code}` | {consequence} | {} |", code.meaning());
         assert!(DOCUMENT.contains(&row), "missing: {row}");
     }
-    let rows = DOCUMENT.lines().filter(|line| line.starts_with("| `") && line.ends_with(" |")).count();
+    let rows = DOCUMENT
+        .lines()
+        .filter(|line| line.starts_with("| `") && line.ends_with(" |"))
+        .count();
     assert!(rows >= Code::ALL.len());
 }
 
@@ -40,15 +45,42 @@ fn paths_labels_registers_and_limits_are_the_documented_ones() {
     for purpose in [Purpose::Join, Purpose::Renew, Purpose::Bootstrap] {
         assert!(DOCUMENT.contains(&format!("`{}`", purpose.label())));
     }
-    for label in [unproven::label(Purpose::Join), unproven::label(Purpose::Renew)] {
+    for label in [
+        unproven::label(Purpose::Join),
+        unproven::label(Purpose::Renew),
+    ] {
         assert!(DOCUMENT.contains(&format!("`{label}`")));
     }
-    let registers = QUOTE_PCRS.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let registers = QUOTE_PCRS
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(",");
     assert!(DOCUMENT.contains(&format!("`[{registers}]`")));
     let selection = hex::encode(Selection::of(NK_PCRS).to_tpm());
-    assert!(DOCUMENT.replace(' ', "").contains(&format!("`{selection}`")), "{selection}");
-    assert_eq!((wire::MAX_HELLO_BODY, wire::MAX_EVIDENCE_BODY, wire::MAX_EVENT_LOG), (32 << 10, 512 << 10, 256 << 10));
-    assert_eq!((wire::MAX_ADDRESSES, wire::MAX_CLAIM, wire::MAX_LABEL, wire::SESSION_SECONDS), (16, 253, 64, 30));
+    assert!(
+        DOCUMENT
+            .replace(' ', "")
+            .contains(&format!("`{selection}`")),
+        "{selection}"
+    );
+    assert_eq!(
+        (
+            wire::MAX_HELLO_BODY,
+            wire::MAX_EVIDENCE_BODY,
+            wire::MAX_EVENT_LOG
+        ),
+        (32 << 10, 512 << 10, 256 << 10)
+    );
+    assert_eq!(
+        (
+            wire::MAX_ADDRESSES,
+            wire::MAX_CLAIM,
+            wire::MAX_LABEL,
+            wire::SESSION_SECONDS
+        ),
+        (16, 253, 64, 30)
+    );
 }
 
 #[test]
@@ -68,13 +100,31 @@ fn hashes_of_claims_and_requests_are_golden() {
     }
     bytes.extend_from_slice(b"\0\0\0\x02\0\0\0\x0d192.168.77.11\0\0\0\x08fd00::11");
     assert_eq!(claims.hash(), Digest::of(&bytes));
-    assert_ne!(claims.hash(), Claims { role: String::new(), ..claims.clone() }.hash());
+    assert_ne!(
+        claims.hash(),
+        Claims {
+            role: String::new(),
+            ..claims.clone()
+        }
+        .hash()
+    );
     // What lets no pod be privileged is written and hashed as it was before there was such a claim.
-    assert!(!serde_json::to_string(&claims).expect("claims").contains("privileged"));
+    assert!(
+        !serde_json::to_string(&claims)
+            .expect("claims")
+            .contains("privileged")
+    );
     bytes.push(1);
-    let root = Claims { privileged_pods: true, ..claims };
+    let root = Claims {
+        privileged_pods: true,
+        ..claims
+    };
     assert_eq!(root.hash(), Digest::of(&bytes));
-    assert!(serde_json::to_string(&root).expect("claims").contains("\"privilegedPods\":true"));
+    assert!(
+        serde_json::to_string(&root)
+            .expect("claims")
+            .contains("\"privilegedPods\":true")
+    );
     let requests = wire::csr_hash(b"client", b"serving");
     assert_eq!(requests, Digest::of(b"\0\0\0\x06client\0\0\0\x07serving"));
 }
@@ -91,17 +141,33 @@ fn what_a_machine_without_a_tpm_signs_is_golden() {
         exporter: part(b"exporter"),
     };
     let session = wire::SessionId([0xab; 16]);
-    for (purpose, label) in [(Purpose::Join, &b"\0\x0bunproven/v1"[..]), (Purpose::Renew, b"\0\x13unproven/v1 renewal")]
-    {
+    for (purpose, label) in [
+        (Purpose::Join, &b"\0\x0bunproven/v1"[..]),
+        (Purpose::Renew, b"\0\x13unproven/v1 renewal"),
+    ] {
         let mut bytes = [label, &[0, 16], &[0xab; 16]].concat();
-        for text in [&b"nonce"[..], b"key", b"requests", b"claims", b"server", b"exporter"] {
+        for text in [
+            &b"nonce"[..],
+            b"key",
+            b"requests",
+            b"claims",
+            b"server",
+            b"exporter",
+        ] {
             bytes.extend_from_slice(&[0, 32]);
             bytes.extend_from_slice(part(text).as_bytes());
         }
         let question = unproven::question(purpose, &session, &part(b"key"), &transcript);
         assert_eq!(question, Digest::of(&bytes));
-        let signed = [&b"pratique unproven/v1 signature\n"[..], question.as_bytes()].concat();
-        assert_eq!((unproven::signed(&question), signed.len()), (signed, 31 + 32));
+        let signed = [
+            &b"pratique unproven/v1 signature\n"[..],
+            question.as_bytes(),
+        ]
+        .concat();
+        assert_eq!(
+            (unproven::signed(&question), signed.len()),
+            (signed, 31 + 32)
+        );
     }
 }
 
@@ -109,10 +175,19 @@ fn what_a_machine_without_a_tpm_signs_is_golden() {
 fn sessions_in_paths_are_parsed_back() {
     let session = wire::SessionId([0xab; 16]);
     let path = wire::evidence_path(wire::SESSIONS_PATH, &session);
-    assert_eq!(wire::session_of_path(wire::SESSIONS_PATH, &path), Some(session));
+    assert_eq!(
+        wire::session_of_path(wire::SESSIONS_PATH, &path),
+        Some(session)
+    );
     assert_eq!(wire::session_of_path(wire::RENEWALS_PATH, &path), None);
-    assert_eq!(wire::session_of_path(wire::SESSIONS_PATH, "/attest/v1/sessions/ab/evidence"), None);
-    assert_eq!(wire::session_of_path(wire::SESSIONS_PATH, &path.replace("ab", "AB")), None);
+    assert_eq!(
+        wire::session_of_path(wire::SESSIONS_PATH, "/attest/v1/sessions/ab/evidence"),
+        None
+    );
+    assert_eq!(
+        wire::session_of_path(wire::SESSIONS_PATH, &path.replace("ab", "AB")),
+        None
+    );
 }
 
 #[test]
@@ -130,13 +205,24 @@ fn oversized_blobs_are_refused_before_they_are_decoded() {
 
 /// An attestation with an extra data and a selection of these lengths.
 fn attest(extra: usize, selected: usize) -> Attest {
-    let selection = vec![PcrSelection { bank: 0x000b, select: vec![1; selected] }];
+    let selection = vec![PcrSelection {
+        bank: 0x000b,
+        select: vec![1; selected],
+    }];
     Attest {
         qualified_signer: vec![1; 34],
         extra_data: vec![2; extra],
-        clock_info: ClockInfo { clock: 1, reset_count: 2, restart_count: 3, safe: true },
+        clock_info: ClockInfo {
+            clock: 1,
+            reset_count: 2,
+            restart_count: 3,
+            safe: true,
+        },
         firmware_version: 7 << 48 | 85 << 32 | 4555 << 16,
-        attested: Attested::Quote { selection, digest: vec![3; 32] },
+        attested: Attested::Quote {
+            selection,
+            digest: vec![3; 32],
+        },
     }
 }
 
@@ -147,17 +233,29 @@ fn limits_of_attestations_and_signatures_are_the_documented_ones() {
     assert!(parses(&attest(66, 4)) && !parses(&attest(67, 4)) && !parses(&attest(66, 5)));
     for (size, good) in [(64, true), (65, false)] {
         let mut quote = attest(32, 3);
-        quote.attested = Attested::Quote { selection: Vec::new(), digest: vec![0; size] };
+        quote.attested = Attested::Quote {
+            selection: Vec::new(),
+            digest: vec![0; size],
+        };
         assert_eq!(parses(&quote), good, "a digest of {size} bytes");
     }
     let mut many = attest(32, 3);
-    let one = PcrSelection { bank: 0x000b, select: vec![1, 0, 0] };
+    let one = PcrSelection {
+        bank: 0x000b,
+        select: vec![1, 0, 0],
+    };
     for (count, good) in [(8, true), (9, false)] {
-        many.attested = Attested::Quote { selection: vec![one.clone(); count], digest: vec![0; 32] };
+        many.attested = Attested::Quote {
+            selection: vec![one.clone(); count],
+            digest: vec![0; 32],
+        };
         assert_eq!(parses(&many), good, "{count} selections");
     }
     let bytes = attest(32, 3).to_bytes();
-    assert!(Attest::parse(&bytes[..bytes.len() - 1]).is_err() && Attest::parse(&[&bytes[..], &[0]].concat()).is_err());
+    assert!(
+        Attest::parse(&bytes[..bytes.len() - 1]).is_err()
+            && Attest::parse(&[&bytes[..], &[0]].concat()).is_err()
+    );
     // magic, type, qualified signer, extra data, clock, resetCount, restartCount: then `safe`.
     let safe = 4 + 2 + (2 + 34) + (2 + 32) + 8 + 4 + 4;
     assert_eq!(bytes[safe], 1);
@@ -165,11 +263,25 @@ fn limits_of_attestations_and_signatures_are_the_documented_ones() {
     other[safe] = 2;
     assert!(Attest::parse(&other).is_err(), "safe is 0 or 1");
     assert_eq!(bytes[safe + 1..safe + 9], [0, 7, 0, 85, 0x11, 0xcb, 0, 0]);
-    let version = Attest::parse(&bytes).map(|attest| TpmVersion(attest.firmware_version).to_string());
-    assert_eq!(version.ok().as_deref(), Some("7.85.4555.0"), "as it stands in status.tpmFirmware");
-    let signature =
-        |r: usize| [&[0, 0x18, 0, 0x0b, 0, u8::try_from(r).expect("short")][..], &vec![1; r], &[0, 1, 1]].concat();
-    assert!(EcdsaSignature::parse(&signature(66)).is_ok() && EcdsaSignature::parse(&signature(67)).is_err());
+    let version =
+        Attest::parse(&bytes).map(|attest| TpmVersion(attest.firmware_version).to_string());
+    assert_eq!(
+        version.ok().as_deref(),
+        Some("7.85.4555.0"),
+        "as it stands in status.tpmFirmware"
+    );
+    let signature = |r: usize| {
+        [
+            &[0, 0x18, 0, 0x0b, 0, u8::try_from(r).expect("short")][..],
+            &vec![1; r],
+            &[0, 1, 1],
+        ]
+        .concat()
+    };
+    assert!(
+        EcdsaSignature::parse(&signature(66)).is_ok()
+            && EcdsaSignature::parse(&signature(67)).is_err()
+    );
 }
 
 /// A register's value before the first event of a log (PC Client Platform Firmware Profile, 10.4.5.3).
@@ -190,7 +302,11 @@ fn the_locality_of_the_startup_is_where_pcr_0_begins() {
     for none in [no_action(0, 0), no_action(0, 1), no_action(1, 3)] {
         assert_eq!(begins(vec![none]), Digest::ZERO);
     }
-    assert_eq!(begins(vec![no_action(0, 4), no_action(0, 3)]), wanted, "the first counts");
+    assert_eq!(
+        begins(vec![no_action(0, 4), no_action(0, 3)]),
+        wanted,
+        "the first counts"
+    );
     assert!(DOCUMENT.contains("`StartupLocality`") && DOCUMENT.contains("2.23.133.8.1"));
 }
 

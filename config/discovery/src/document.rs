@@ -56,7 +56,8 @@ impl Document {
             endpoints: self.endpoints.iter().map(ToString::to_string).collect(),
             ca_pins: self.ca_pins.iter().map(ToString::to_string).collect(),
         };
-        let bytes = serde_json::to_vec(&raw).map_err(|error| Fault::Malformed(error.to_string()))?;
+        let bytes =
+            serde_json::to_vec(&raw).map_err(|error| Fault::Malformed(error.to_string()))?;
         Self::decode(&bytes)?;
         Ok(bytes)
     }
@@ -73,7 +74,10 @@ impl Document {
             return Err(Fault::Malformed(why));
         }
         Ok(Self {
-            cluster: raw.cluster.parse().map_err(|error: FormatError| Fault::Malformed(error.to_string()))?,
+            cluster: raw
+                .cluster
+                .parse()
+                .map_err(|error: FormatError| Fault::Malformed(error.to_string()))?,
             generation: raw.generation,
             issued: raw.issued,
             expires: raw.expires,

@@ -70,14 +70,20 @@ impl Document {
     pub fn sign(&self, key: &SigningKey) -> Result<Vec<u8>, Fault> {
         let document = self.encode()?;
         let signature: Signature = key.sign(&message(&document));
-        let spki = VerifyingKey::from(key).to_public_key_der().map_err(|e| Fault::Malformed(e.to_string()))?;
+        let spki = VerifyingKey::from(key)
+            .to_public_key_der()
+            .map_err(|e| Fault::Malformed(e.to_string()))?;
         let envelope = Envelope {
             document: STANDARD.encode(&document),
             key: STANDARD.encode(spki.as_bytes()),
             signature: STANDARD.encode(signature.to_bytes()),
         };
         let bytes = serde_json::to_vec(&envelope).map_err(|e| Fault::Malformed(e.to_string()))?;
-        if bytes.len() > MAX_BYTES { Err(Fault::TooLarge { found: bytes.len() }) } else { Ok(bytes) }
+        if bytes.len() > MAX_BYTES {
+            Err(Fault::TooLarge { found: bytes.len() })
+        } else {
+            Ok(bytes)
+        }
     }
 }
 
@@ -100,25 +106,37 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
     }
     let envelope: Envelope = object::parse(bytes)?;
     let field = |name: &str, text: &str| {
-        STANDARD.decode(text).map_err(|e| Fault::Malformed(format!("`{name}` is not base64: {e}")))
+        STANDARD
+            .decode(text)
+            .map_err(|e| Fault::Malformed(format!("`{name}` is not base64: {e}")))
     };
-    let (document, spki) = (field("document", &envelope.document)?, field("key", &envelope.key)?);
+    let (document, spki) = (
+        field("document", &envelope.document)?,
+        field("key", &envelope.key)?,
+    );
     let signature: [u8; 64] = field("signature", &envelope.signature)?
         .try_into()
-        .map_err(|_opaque| Fault::Malformed("`signature` is not the 64 bytes r ‖ s of ECDSA P-256".to_owned()))?;
-    let public = VerifyingKey::from_public_key_der(&spki)
-        .map_err(|_opaque| Fault::Malformed("`key` is not the SubjectPublicKeyInfo of a P-256 key".to_owned()))?;
+        .map_err(|_opaque| {
+            Fault::Malformed("`signature` is not the 64 bytes r ‖ s of ECDSA P-256".to_owned())
+        })?;
+    let public = VerifyingKey::from_public_key_der(&spki).map_err(|_opaque| {
+        Fault::Malformed("`key` is not the SubjectPublicKeyInfo of a P-256 key".to_owned())
+    })?;
     let key = pin_of(&spki);
     let trusted = match expected.trust {
         Trust::Pins(pins) => pins.contains(&key),
         Trust::AnyKey => true,
     };
     if !trusted {
-        return Err(Fault::PinUnknown { found: key.to_string() });
+        return Err(Fault::PinUnknown {
+            found: key.to_string(),
+        });
     }
     // An r or s that no signature has, such as zero, is in the form but nobody's signature.
     let signature = Signature::from_slice(&signature).map_err(|_opaque| Fault::Signature)?;
-    public.verify(&message(&document), &signature).map_err(|_opaque| Fault::Signature)?;
+    public
+        .verify(&message(&document), &signature)
+        .map_err(|_opaque| Fault::Signature)?;
     let document = Document::decode(&document)?;
     in_force(&document, expected)?;
     Ok(Verified { document, key })
@@ -126,10 +144,23 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
 
 /// What only the moment can tell of a document that is signed.
 fn in_force(document: &Document, expected: &Expected<'_>) -> Result<(), Fault> {
-    let Expected { cluster, min_generation: least, now, .. } = *expected;
-    let Document { generation: found, issued, expires, .. } = *document;
+    let Expected {
+        cluster,
+        min_generation: least,
+        now,
+        ..
+    } = *expected;
+    let Document {
+        generation: found,
+        issued,
+        expires,
+        ..
+    } = *document;
     if document.cluster != *cluster {
-        return Err(Fault::OtherCluster { found: document.cluster.to_string(), expected: cluster.to_string() });
+        return Err(Fault::OtherCluster {
+            found: document.cluster.to_string(),
+            expected: cluster.to_string(),
+        });
     }
     if found < least {
         return Err(Fault::GenerationBack { found, least });

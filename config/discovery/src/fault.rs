@@ -22,7 +22,10 @@ pub enum Fault {
     #[error("its signature is not that of its key over its bytes")]
     Signature,
     /// A version that this program does not read.
-    #[error("it is of version {found}; this program reads version {}", crate::VERSION)]
+    #[error(
+        "it is of version {found}; this program reads version {}",
+        crate::VERSION
+    )]
     Version {
         /// The version.
         found: u64,
@@ -100,11 +103,15 @@ impl Fault {
                 "compare `discovery.pins` with what `pratique discovery show` prints; if they agree, the endpoint is hostile"
             }
             Self::Version { .. } => "boot an image that is as new as the master's",
-            Self::OtherCluster { .. } => "compare `discovery.uris` with what `pratique discovery show` prints",
+            Self::OtherCluster { .. } => {
+                "compare `discovery.uris` with what `pratique discovery show` prints"
+            }
             Self::GenerationBack { .. } => {
                 "the endpoint serves an old document: see whether the master can publish (`pratique discovery show`)"
             }
-            Self::NotYetValid { .. } => "set this machine's clock, or give it time servers (`network.ntp`)",
+            Self::NotYetValid { .. } => {
+                "set this machine's clock, or give it time servers (`network.ntp`)"
+            }
             Self::Expired { .. } => {
                 "see whether the master can publish (`pratique discovery show`), and whether this machine's clock is right"
             }

@@ -8,7 +8,9 @@ use serde::de::DeserializeOwned;
 /// What serde derives refuses unknown and repeated keys, but takes a list of the values, in the order of the
 /// fields, for the object; no object here holds another, so that the first byte tells.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
-    let first = bytes.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+    let first = bytes
+        .iter()
+        .find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     if first != Some(&b'{') {
         return Err(Fault::Malformed("not a JSON object".to_owned()));
     }

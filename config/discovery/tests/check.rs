@@ -1,6 +1,8 @@
 //! What is accepted, and that everything else is refused with its own code.
 
-use config_discovery::{Document, Expected, Fault, LABEL, MAX_BYTES, MAX_LIFE, SKEW, Trust, check, pin_of};
+use config_discovery::{
+    Document, Expected, Fault, LABEL, MAX_BYTES, MAX_LIFE, SKEW, Trust, check, pin_of,
+};
 use config_model::discovery::ClusterId;
 use config_model::format::Pin;
 use p256::ecdsa::signature::Signer as _;
@@ -16,7 +18,12 @@ fn key(seed: u8) -> SigningKey {
 }
 
 fn pin(key: &SigningKey) -> Pin {
-    pin_of(VerifyingKey::from(key).to_public_key_der().expect("a key").as_bytes())
+    pin_of(
+        VerifyingKey::from(key)
+            .to_public_key_der()
+            .expect("a key")
+            .as_bytes(),
+    )
 }
 
 fn id(digit: char) -> ClusterId {
@@ -36,7 +43,12 @@ fn document() -> Document {
 
 fn accept(bytes: &[u8], change: impl FnOnce(&mut Expected<'_>)) -> Result<Document, Fault> {
     let (cluster, pins) = (id('a'), [pin(&key(1))]);
-    let mut expected = Expected { cluster: &cluster, trust: Trust::Pins(&pins), min_generation: 7, now: NOW };
+    let mut expected = Expected {
+        cluster: &cluster,
+        trust: Trust::Pins(&pins),
+        min_generation: 7,
+        now: NOW,
+    };
     change(&mut expected);
     check(bytes, &expected).map(|verified| verified.document().clone())
 }
@@ -51,8 +63,7 @@ fn signed(document: &[u8], key: &SigningKey) -> Vec<u8> {
     let signature: Signature = key.sign(&[LABEL, document].concat());
     let text = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
     let spki = VerifyingKey::from(key).to_public_key_der().expect("a key");
-    let envelope =
-        json!({"document": text(document), "key": text(spki.as_bytes()), "signature": text(&signature.to_bytes())});
+    let envelope = json!({"document": text(document), "key": text(spki.as_bytes()), "signature": text(&signature.to_bytes())});
     envelope.to_string().into_bytes()
 }
 
@@ -71,8 +82,16 @@ fn with(change: impl FnOnce(&mut Value)) -> Vec<u8> {
 fn a_good_document_is_accepted_and_says_what_was_signed() {
     let bytes = document().sign(&key(1)).expect("it signs");
     assert_eq!(accept(&bytes, |_| {}), Ok(document()));
-    assert_eq!(accept(&with(|_| {}), |_| {}), Ok(document()), "the order of keys does not matter");
-    assert_eq!(accept(&document().sign(&key(2)).expect("it signs"), |e| e.trust = Trust::AnyKey), Ok(document()));
+    assert_eq!(
+        accept(&with(|_| {}), |_| {}),
+        Ok(document()),
+        "the order of keys does not matter"
+    );
+    assert_eq!(
+        accept(&document().sign(&key(2)).expect("it signs"), |e| e.trust =
+            Trust::AnyKey),
+        Ok(document())
+    );
 }
 
 #[test]
@@ -80,18 +99,33 @@ fn each_reason_has_its_code() {
     let good = document().sign(&key(1)).expect("it signs");
     assert_eq!(code(&vec![b' '; MAX_BYTES + 1]), "TOO_LARGE");
     assert_eq!(code(b"{}"), "MALFORMED");
-    assert_eq!(code(&document().sign(&key(2)).expect("it signs")), "PIN_UNKNOWN");
+    assert_eq!(
+        code(&document().sign(&key(2)).expect("it signs")),
+        "PIN_UNKNOWN"
+    );
     assert_eq!(code(&with(|raw| raw["version"] = 2.into())), "VERSION");
-    let fault = |change: fn(&mut Expected<'_>)| accept(&good, change).expect_err("it is refused").code();
+    let fault =
+        |change: fn(&mut Expected<'_>)| accept(&good, change).expect_err("it is refused").code();
     assert_eq!(fault(|e| e.min_generation = 8), "GENERATION_BACK");
     assert_eq!(fault(|e| e.now = NOW - 61 - SKEW), "NOT_YET_VALID");
     assert_eq!(fault(|e| e.now = NOW + 3600), "EXPIRED");
     assert_eq!(fault(|e| e.trust = Trust::Pins(&[])), "PIN_UNKNOWN");
-    let other = Document { cluster: id('b'), ..document() };
-    assert_eq!(code(&other.sign(&key(1)).expect("it signs")), "OTHER_CLUSTER");
+    let other = Document {
+        cluster: id('b'),
+        ..document()
+    };
+    assert_eq!(
+        code(&other.sign(&key(1)).expect("it signs")),
+        "OTHER_CLUSTER"
+    );
     // The parts of two good documents, put together.
     let mut one: Value = serde_json::from_slice(&good).expect("JSON");
-    let later = Document { generation: 8, ..document() }.sign(&key(1)).expect("it signs");
+    let later = Document {
+        generation: 8,
+        ..document()
+    }
+    .sign(&key(1))
+    .expect("it signs");
     let two: Value = serde_json::from_slice(&later).expect("JSON");
     one["document"] = two["document"].clone();
     assert_eq!(code(one.to_string().as_bytes()), "SIGNATURE");
@@ -107,10 +141,18 @@ fn each_reason_has_its_code() {
     }
     // The form comes first: of what is in none it does not matter whose it is.
     let foreign = document().sign(&key(2)).expect("it signs");
-    for (field, bytes) in [("signature", vec![1; 63]), ("key", vec![1; 91]), ("key", Vec::new())] {
+    for (field, bytes) in [
+        ("signature", vec![1; 63]),
+        ("key", vec![1; 91]),
+        ("key", Vec::new()),
+    ] {
         let mut formless: Value = serde_json::from_slice(&foreign).expect("JSON");
         formless[field] = encode(&bytes).into();
-        assert_eq!(code(formless.to_string().as_bytes()), "MALFORMED", "{field}");
+        assert_eq!(
+            code(formless.to_string().as_bytes()),
+            "MALFORMED",
+            "{field}"
+        );
     }
 }
 
@@ -132,7 +174,13 @@ fn a_signed_document_in_another_form_is_malformed() {
         |raw| raw["endpoints"] = json!(["https://192.168.77.10"]),
         |raw| raw["endpoints"] = json!(["http://192.168.77.10:6443"]),
         |raw| raw["endpoints"] = json!(["https://a:1", "https://a:1"]),
-        |raw| raw["endpoints"] = Value::from((1..=17).map(|n| format!("https://a:{n}")).collect::<Vec<_>>()),
+        |raw| {
+            raw["endpoints"] = Value::from(
+                (1..=17)
+                    .map(|n| format!("https://a:{n}"))
+                    .collect::<Vec<_>>(),
+            )
+        },
         |raw| raw["caPins"] = json!([]),
         |raw| raw["caPins"] = json!(["03".repeat(32)]),
         |raw| raw["more"] = 1.into(),
@@ -142,52 +190,116 @@ fn a_signed_document_in_another_form_is_malformed() {
         assert_eq!(code(&with(change)), "MALFORMED", "change {index}");
     }
     let twice = raw().to_string().replacen('{', "{\"generation\":9,", 1);
-    assert_eq!(code(&signed(twice.as_bytes(), &key(1))), "MALFORMED", "a key twice");
-    assert_eq!(code(&signed(format!("{} 1", raw()).as_bytes(), &key(1))), "MALFORMED", "trailing bytes");
+    assert_eq!(
+        code(&signed(twice.as_bytes(), &key(1))),
+        "MALFORMED",
+        "a key twice"
+    );
+    assert_eq!(
+        code(&signed(format!("{} 1", raw()).as_bytes(), &key(1))),
+        "MALFORMED",
+        "trailing bytes"
+    );
 }
 
 #[test]
 fn a_list_of_the_values_is_no_object() {
     let raw = raw();
-    let values = |keys: &[&str]| Value::from(keys.iter().map(|key| raw[*key].clone()).collect::<Vec<_>>()).to_string();
-    let keys = ["version", "cluster", "generation", "issued", "expires", "endpoints", "caPins"];
+    let values = |keys: &[&str]| {
+        Value::from(keys.iter().map(|key| raw[*key].clone()).collect::<Vec<_>>()).to_string()
+    };
+    let keys = [
+        "version",
+        "cluster",
+        "generation",
+        "issued",
+        "expires",
+        "endpoints",
+        "caPins",
+    ];
     for keys in [&keys[..], &keys[..1]] {
-        assert_eq!(code(&signed(values(keys).as_bytes(), &key(1))), "MALFORMED", "{keys:?}");
+        assert_eq!(
+            code(&signed(values(keys).as_bytes(), &key(1))),
+            "MALFORMED",
+            "{keys:?}"
+        );
     }
-    assert_eq!(code(&signed(b"[2]", &key(1))), "MALFORMED", "not another version");
+    assert_eq!(
+        code(&signed(b"[2]", &key(1))),
+        "MALFORMED",
+        "not another version"
+    );
     let envelope: Value = serde_json::from_slice(&with(|_| {})).expect("JSON");
     let listed = json!([envelope["document"], envelope["key"], envelope["signature"]]).to_string();
     assert_eq!(code(listed.as_bytes()), "MALFORMED");
     assert_eq!(code(format!(" {listed}").as_bytes()), "MALFORMED");
-    assert!(accept(format!("\r\n\t {envelope}").as_bytes(), |_| {}).is_ok(), "spaces may stand before an object");
+    assert!(
+        accept(format!("\r\n\t {envelope}").as_bytes(), |_| {}).is_ok(),
+        "spaces may stand before an object"
+    );
 }
 
 #[test]
 fn no_key_of_an_object_comes_twice() {
     let whole = raw();
     for (name, value) in whole.as_object().expect("an object") {
-        let twice = whole.to_string().replacen('{', &format!("{{\"{name}\":{value},"), 1);
-        assert_eq!(code(&signed(twice.as_bytes(), &key(1))), "MALFORMED", "{name}");
+        let twice = whole
+            .to_string()
+            .replacen('{', &format!("{{\"{name}\":{value},"), 1);
+        assert_eq!(
+            code(&signed(twice.as_bytes(), &key(1))),
+            "MALFORMED",
+            "{name}"
+        );
     }
     let envelope: Value = serde_json::from_slice(&with(|_| {})).expect("JSON");
     for (name, value) in envelope.as_object().expect("an object") {
-        let twice = envelope.to_string().replacen('{', &format!("{{\"{name}\":{value},"), 1);
+        let twice = envelope
+            .to_string()
+            .replacen('{', &format!("{{\"{name}\":{value},"), 1);
         assert_eq!(code(twice.as_bytes()), "MALFORMED", "{name}");
     }
 }
 
 #[test]
 fn what_could_never_be_accepted_is_not_signed() {
-    assert!(Document { endpoints: Vec::new(), ..document() }.sign(&key(1)).is_err());
-    assert!(Document { expires: NOW - 60, ..document() }.sign(&key(1)).is_err());
+    assert!(
+        Document {
+            endpoints: Vec::new(),
+            ..document()
+        }
+        .sign(&key(1))
+        .is_err()
+    );
+    assert!(
+        Document {
+            expires: NOW - 60,
+            ..document()
+        }
+        .sign(&key(1))
+        .is_err()
+    );
 }
 
 #[test]
 fn the_largest_document_fits() {
-    let host = [["a".repeat(63), "b".repeat(63), "c".repeat(63)].join("."), "d".repeat(59)].join(".");
-    let endpoints = (1..=16).map(|n| format!("https://{host}:{}", 65_000 + n).parse().expect("an endpoint"));
+    let host = [
+        ["a".repeat(63), "b".repeat(63), "c".repeat(63)].join("."),
+        "d".repeat(59),
+    ]
+    .join(".");
+    let endpoints = (1..=16).map(|n| {
+        format!("https://{host}:{}", 65_000 + n)
+            .parse()
+            .expect("an endpoint")
+    });
     let ca_pins = (0..16).map(|n| Pin([n; 32])).collect();
-    let largest = Document { generation: u64::MAX, endpoints: endpoints.collect(), ca_pins, ..document() };
+    let largest = Document {
+        generation: u64::MAX,
+        endpoints: endpoints.collect(),
+        ca_pins,
+        ..document()
+    };
     let bytes = largest.sign(&key(1)).expect("it fits");
     assert_eq!(accept(&bytes, |_| {}), Ok(largest));
 }

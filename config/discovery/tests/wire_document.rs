@@ -1,6 +1,8 @@
 //! WIRE.md says what the code does, and the golden vector is what it signs.
 
-use config_discovery::{Document, Expected, Fault, LABEL, MAX_BYTES, MAX_LIFE, MAX_LIST, SKEW, Trust, check, pin_of};
+use config_discovery::{
+    Document, Expected, Fault, LABEL, MAX_BYTES, MAX_LIFE, MAX_LIST, SKEW, Trust, check, pin_of,
+};
 use config_model::format::Pin;
 use p256::ecdsa::{SigningKey, VerifyingKey};
 use p256::pkcs8::{DecodePrivateKey as _, EncodePublicKey as _};
@@ -18,7 +20,13 @@ fn every_code_and_limit_stands_in_the_document() {
         (LABEL, MAX_BYTES, MAX_LIST, MAX_LIFE, SKEW),
         (&b"pratique discovery/v1\0"[..], 16_384, 16, 2_678_400, 300)
     );
-    for text in ["`pratique discovery/v1` and a zero byte", "16,384 bytes", "1 to 16", "2,678,400 s", "300 s"] {
+    for text in [
+        "`pratique discovery/v1` and a zero byte",
+        "16,384 bytes",
+        "1 to 16",
+        "2,678,400 s",
+        "300 s",
+    ] {
         assert!(WIRE.contains(text), "{text}");
     }
 }
@@ -39,10 +47,20 @@ fn the_golden_vector_is_what_is_signed_and_accepted() {
     };
     let bytes = document.sign(&key).expect("it signs");
     assert_eq!(String::from_utf8_lossy(&bytes), SIGNED.trim_end());
-    let pins = [pin_of(VerifyingKey::from(&key).to_public_key_der().expect("a key").as_bytes())];
+    let pins = [pin_of(
+        VerifyingKey::from(&key)
+            .to_public_key_der()
+            .expect("a key")
+            .as_bytes(),
+    )];
     assert!(WIRE.contains(&pins[0].to_string()), "{}", pins[0]);
     let cluster = document.cluster.clone();
-    let expected = Expected { cluster: &cluster, trust: Trust::Pins(&pins), min_generation: 1, now: 1_795_300_001 };
+    let expected = Expected {
+        cluster: &cluster,
+        trust: Trust::Pins(&pins),
+        min_generation: 1,
+        now: 1_795_300_001,
+    };
     let verified = check(SIGNED.trim_end().as_bytes(), &expected).expect("it is good");
     assert_eq!((verified.document(), verified.key()), (&document, pins[0]));
 }

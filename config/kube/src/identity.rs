@@ -96,7 +96,8 @@ pub fn node_user(node: &str) -> String {
 
 /// The node's name inside a user name, if it is a node's.
 pub fn node_of_user(user: &str) -> Option<&str> {
-    user.strip_prefix(NODE_USER_PREFIX).filter(|name| !name.is_empty())
+    user.strip_prefix(NODE_USER_PREFIX)
+        .filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

@@ -45,12 +45,23 @@ mod tests {
 
     #[test]
     fn the_context_names_cluster_and_user() {
-        let text =
-            Kubeconfig { cluster: "lab", server: "https://127.0.0.1:1", ca: "Y2E=", certificate: "Yw==", key: "aw==" }
-                .text();
+        let text = Kubeconfig {
+            cluster: "lab",
+            server: "https://127.0.0.1:1",
+            ca: "Y2E=",
+            certificate: "Yw==",
+            key: "aw==",
+        }
+        .text();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(value["contexts"][0]["context"]["user"], value["users"][0]["name"]);
+        assert_eq!(
+            value["contexts"][0]["context"]["user"],
+            value["users"][0]["name"]
+        );
         assert_eq!(value["current-context"], value["contexts"][0]["name"]);
-        assert_eq!(value["contexts"][0]["context"]["cluster"], value["clusters"][0]["name"]);
+        assert_eq!(
+            value["contexts"][0]["context"]["cluster"],
+            value["clusters"][0]["name"]
+        );
     }
 }

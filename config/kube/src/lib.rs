@@ -16,6 +16,8 @@ pub mod taints;
 pub use k8s_openapi;
 pub use kubeconfig::Kubeconfig;
 pub use machine::{Machine, MachineSpec, MachineState, MachineStatus};
-pub use policy::{CertificatePolicy, CertificatePolicySpec, CertificatePolicyStatus, Decides, PolicyName, Rule};
+pub use policy::{
+    CertificatePolicy, CertificatePolicySpec, CertificatePolicyStatus, Decides, PolicyName, Rule,
+};
 pub use pratique::{ImageRelease, ImageReleaseSpec, NodeAttestation, NodeAttestationStatus};
 pub use quantity::Amount;

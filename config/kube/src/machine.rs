@@ -92,7 +92,10 @@ impl EkSelector {
         fn digits(text: &str) -> &str {
             text.strip_prefix("sha256:").unwrap_or(text)
         }
-        let has = |list: &[String]| list.iter().any(|hash| digits(hash).eq_ignore_ascii_case(digits(ek)));
+        let has = |list: &[String]| {
+            list.iter()
+                .any(|hash| digits(hash).eq_ignore_ascii_case(digits(ek)))
+        };
         if !self.hashes.is_empty() {
             return has(&self.hashes).then_some(EkWord::Hash);
         }
@@ -305,6 +308,10 @@ impl Machine {
 
     /// The name of the Node that this machine becomes.
     pub fn node_name(&self) -> &str {
-        self.spec.node_name.as_deref().or(self.metadata.name.as_deref()).unwrap_or_default()
+        self.spec
+            .node_name
+            .as_deref()
+            .or(self.metadata.name.as_deref())
+            .unwrap_or_default()
     }
 }

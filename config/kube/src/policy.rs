@@ -276,7 +276,11 @@ impl std::str::FromStr for TpmVersion {
         if found.next().is_some() {
             return Err(NotAVersion);
         }
-        Ok(Self(parts.into_iter().fold(0, |whole, part| whole << 16 | u64::from(part))))
+        Ok(Self(
+            parts
+                .into_iter()
+                .fold(0, |whole, part| whole << 16 | u64::from(part)),
+        ))
     }
 }
 

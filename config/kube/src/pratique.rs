@@ -35,7 +35,10 @@ macro_rules! resource {
                 Self {
                     api_version: crate::pratique::api_version(),
                     kind: $name.to_owned(),
-                    metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+                    metadata: ObjectMeta {
+                        name: Some(name.to_owned()),
+                        ..ObjectMeta::default()
+                    },
                     spec,
                     status: None,
                 }

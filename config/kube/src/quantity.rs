@@ -56,9 +56,16 @@ impl Amount {
     }
 
     /// The share of `whole` that this is, for scores; 1 where `whole` is nothing.
-    #[allow(clippy::cast_precision_loss, reason = "a score needs no more than 52 bits")]
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a score needs no more than 52 bits"
+    )]
     pub fn share_of(self, whole: Self) -> f64 {
-        if whole.0 <= 0 { 1.0 } else { self.0 as f64 / whole.0 as f64 }
+        if whole.0 <= 0 {
+            1.0
+        } else {
+            self.0 as f64 / whole.0 as f64
+        }
     }
 
     /// The amount in the API's form.
@@ -88,7 +95,9 @@ impl FromStr for Amount {
             Some(b'+') => (false, &text[1..]),
             Some(_) | None => (false, text),
         };
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
         let (number, suffix) = rest.split_at(end);
         let scale = Scale::parse(suffix).ok_or_else(refuse)?;
         let magnitude = scaled(number, &scale).ok_or_else(refuse)?.min(CAP);
@@ -104,7 +113,9 @@ impl fmt::Display for Amount {
             .find(|(unit, _)| self.0 % unit == 0)
             .map_or((self.0, "n"), |(unit, suffix)| (self.0 / unit, suffix));
         if suffix.is_empty() && value != 0 {
-            let binary = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"].into_iter().zip([60_u32, 50, 40, 30, 20, 10]);
+            let binary = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"]
+                .into_iter()
+                .zip([60_u32, 50, 40, 30, 20, 10]);
             for (name, shift) in binary {
                 let unit = 1_i128 << shift;
                 if value % unit == 0 {
@@ -146,7 +157,12 @@ struct Scale {
 
 impl Scale {
     fn parse(suffix: &str) -> Option<Self> {
-        let binary = |shift: u32| Some(Self { factor: 1 << shift, tens: 0 });
+        let binary = |shift: u32| {
+            Some(Self {
+                factor: 1 << shift,
+                tens: 0,
+            })
+        };
         let decimal = |tens: i32| Some(Self { factor: 1, tens });
         match suffix {
             "" => decimal(0),
@@ -168,7 +184,9 @@ impl Scale {
             other => {
                 let exponent = other.strip_prefix(['e', 'E'])?;
                 let digits = exponent.strip_prefix(['-', '+']).unwrap_or(exponent);
-                let plain = !digits.is_empty() && digits.len() <= 2 && digits.bytes().all(|b| b.is_ascii_digit());
+                let plain = !digits.is_empty()
+                    && digits.len() <= 2
+                    && digits.bytes().all(|b| b.is_ascii_digit());
                 decimal(plain.then(|| exponent.parse().ok()).flatten()?)
             }
         }
@@ -202,7 +220,9 @@ fn scaled(number: &str, scale: &Scale) -> Option<i128> {
     let value = kept.parse::<i128>().ok()?;
     let tens = tens + lost;
     if let Ok(up) = u32::try_from(tens) {
-        let nano = value.checked_mul(10_i128.checked_pow(up)?).and_then(|n| n.checked_mul(scale.factor));
+        let nano = value
+            .checked_mul(10_i128.checked_pow(up)?)
+            .and_then(|n| n.checked_mul(scale.factor));
         return Some(nano.map_or(CAP, |nano| nano + i128::from(rest)));
     }
     // More digits than an i128 holds before a binary suffix: no number that anybody means.
@@ -257,7 +277,9 @@ mod tests {
 
     #[test]
     fn what_is_no_quantity_is_refused() {
-        for text in ["", "m", "1KB", "1 Gi", "1.2.3", "--1", "1e", "1e+", "0x10", "1e999", ".", "１"] {
+        for text in [
+            "", "m", "1KB", "1 Gi", "1.2.3", "--1", "1e", "1e+", "0x10", "1e999", ".", "１",
+        ] {
             assert!(text.parse::<Amount>().is_err(), "{text}");
         }
     }

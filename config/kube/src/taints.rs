@@ -19,7 +19,10 @@ pub const PRESSURES: [(&str, &str); 4] = [
     ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
     ("DiskPressure", "node.kubernetes.io/disk-pressure"),
     ("PIDPressure", "node.kubernetes.io/pid-pressure"),
-    ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+    (
+        "NetworkUnavailable",
+        "node.kubernetes.io/network-unavailable",
+    ),
 ];
 
 /// Effect: new pods don't come.
@@ -50,19 +53,28 @@ mod tests {
 
     fn taken(toleration: Value) -> bool {
         let taint = json!({"key": "gpu", "value": "yes", "effect": "NoSchedule"});
-        tolerates(&serde_json::from_value(toleration).unwrap(), &serde_json::from_value(taint).unwrap())
+        tolerates(
+            &serde_json::from_value(toleration).unwrap(),
+            &serde_json::from_value(taint).unwrap(),
+        )
     }
 
     #[test]
     fn tolerations_match_as_upstream_says() {
         assert!(taken(json!({"key": "gpu", "value": "yes"})));
-        assert!(taken(json!({"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"})));
+        assert!(taken(
+            json!({"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"})
+        ));
         assert!(taken(json!({"key": "gpu", "operator": "Exists"})));
         assert!(taken(json!({"operator": "Exists"})));
         assert!(!taken(json!({"key": "gpu", "value": "no"})));
         assert!(!taken(json!({"key": "cpu", "operator": "Exists"})));
-        assert!(!taken(json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute"})));
+        assert!(!taken(
+            json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute"})
+        ));
         assert!(!taken(json!({"value": "yes"})));
-        assert!(!taken(json!({"key": "gpu", "operator": "Gt", "value": "1"})));
+        assert!(!taken(
+            json!({"key": "gpu", "operator": "Gt", "value": "1"})
+        ));
     }
 }

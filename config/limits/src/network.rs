@@ -31,11 +31,23 @@ impl Network {
 /// The networks that an address is in, the narrowest first. An IPv4 address in its IPv6 form is the IPv4 address.
 pub fn networks(address: IpAddr) -> Vec<Network> {
     let (bits, prefixes): (u128, &[(Width, u32)]) = match address.to_canonical() {
-        IpAddr::V4(v4) => (v4.to_ipv6_mapped().to_bits(), &[(Width::Host, 128), (Width::Block, 120)]),
-        IpAddr::V6(v6) => (v6.to_bits(), &[(Width::Host, 64), (Width::Site, 56), (Width::Block, 48)]),
+        IpAddr::V4(v4) => (
+            v4.to_ipv6_mapped().to_bits(),
+            &[(Width::Host, 128), (Width::Block, 120)],
+        ),
+        IpAddr::V6(v6) => (
+            v6.to_bits(),
+            &[(Width::Host, 64), (Width::Site, 56), (Width::Block, 48)],
+        ),
     };
     let cut = |prefix: u32| bits & (u128::MAX << (128 - prefix));
-    prefixes.iter().map(|(width, prefix)| Network { width: *width, bits: cut(*prefix) }).collect()
+    prefixes
+        .iter()
+        .map(|(width, prefix)| Network {
+            width: *width,
+            bits: cut(*prefix),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -43,14 +55,23 @@ mod tests {
     use super::*;
 
     fn shared(one: &str, other: &str) -> Vec<Width> {
-        let (one, other) = (networks(one.parse().unwrap()), networks(other.parse().unwrap()));
-        one.iter().filter(|network| other.contains(network)).map(Network::width).collect()
+        let (one, other) = (
+            networks(one.parse().unwrap()),
+            networks(other.parse().unwrap()),
+        );
+        one.iter()
+            .filter(|network| other.contains(network))
+            .map(Network::width)
+            .collect()
     }
 
     #[test]
     fn an_owner_of_addresses_counts_as_one() {
         use Width::{Block, Host, Site};
-        assert_eq!(shared("2001:db8:1:2::1", "2001:db8:1:2:ffff::2"), [Host, Site, Block]);
+        assert_eq!(
+            shared("2001:db8:1:2::1", "2001:db8:1:2:ffff::2"),
+            [Host, Site, Block]
+        );
         assert_eq!(shared("2001:db8:1:2::1", "2001:db8:1:3::1"), [Site, Block]);
         assert_eq!(shared("2001:db8:1:2::1", "2001:db8:1:100::1"), [Block]);
         assert_eq!(shared("2001:db8:1::1", "2001:db8:2::1"), []);

@@ -35,7 +35,13 @@ pub struct Places<K> {
 impl<K: Copy + Hash + Ord> Places<K> {
     /// A room of `total` places, at least one.
     pub fn new(total: usize) -> Self {
-        Self { total: total.max(1), steps: 0, held: HashMap::new(), members: HashMap::new(), largest: BTreeSet::new() }
+        Self {
+            total: total.max(1),
+            steps: 0,
+            held: HashMap::new(),
+            members: HashMap::new(),
+            largest: BTreeSet::new(),
+        }
     }
 
     /// Gives a place to a newcomer, and tells who has to leave for it, who has no place any more.
@@ -44,17 +50,27 @@ impl<K: Copy + Hash + Ord> Places<K> {
     /// the room is shared among.
     pub fn enter(&mut self, id: PlaceId, groups: &[(K, usize)]) -> Option<PlaceId> {
         self.leave(id);
-        let crowded = groups.iter().find(|(group, most)| self.count(group) >= (*most).max(1));
+        let crowded = groups
+            .iter()
+            .find(|(group, most)| self.count(group) >= (*most).max(1));
         let out = match crowded {
             Some((group, _)) => self.oldest(group),
-            None if self.held.len() >= self.total => self.largest.last().map(|(_, Reverse((_, id)), _)| *id),
+            None if self.held.len() >= self.total => {
+                self.largest.last().map(|(_, Reverse((_, id)), _)| *id)
+            }
             None => None,
         };
         if let Some(out) = out {
             self.leave(out);
         }
         let since = self.step();
-        self.held.insert(id, Held { since, groups: groups.iter().map(|(group, _)| *group).collect() });
+        self.held.insert(
+            id,
+            Held {
+                since,
+                groups: groups.iter().map(|(group, _)| *group).collect(),
+            },
+        );
         self.join(id);
         out
     }
@@ -121,7 +137,9 @@ impl<K: Copy + Hash + Ord> Places<K> {
 
     /// Changes the groups of one who has a place, and keeps `largest` in step.
     fn change(&mut self, id: PlaceId, change: impl Fn(&mut BTreeSet<Age>, Age)) {
-        let Some(Held { since, groups }) = self.held.get(&id) else { return };
+        let Some(Held { since, groups }) = self.held.get(&id) else {
+            return;
+        };
         let (age, groups) = ((*since, id), groups.clone());
         if let Some(rank) = groups.last().and_then(|widest| self.rank(widest)) {
             self.largest.remove(&rank);
@@ -133,6 +151,7 @@ impl<K: Copy + Hash + Ord> Places<K> {
                 self.members.remove(group);
             }
         }
-        self.largest.extend(groups.last().and_then(|widest| self.rank(widest)));
+        self.largest
+            .extend(groups.last().and_then(|widest| self.rank(widest)));
     }
 }

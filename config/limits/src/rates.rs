@@ -28,7 +28,11 @@ impl<K: Copy + Hash + Ord> Rates<K> {
     /// Where more come at once, the one that is next to have its whole burst again is forgotten first, which gives it at most
     /// what it would have had by then. So a bound for all together belongs beside those for each.
     pub fn new(most: usize) -> Self {
-        Self { most: most.max(1), full_at: HashMap::new(), soonest: BTreeSet::new() }
+        Self {
+            most: most.max(1),
+            full_at: HashMap::new(),
+            soonest: BTreeSet::new(),
+        }
     }
 
     /// Takes one from each of these names, or from none of them.
@@ -51,7 +55,13 @@ impl<K: Copy + Hash + Ord> Rates<K> {
             return Err(longest);
         }
         for (name, rate) in names {
-            let at = self.full_at.get(name).copied().unwrap_or_default().max(now).saturating_add(rate.every);
+            let at = self
+                .full_at
+                .get(name)
+                .copied()
+                .unwrap_or_default()
+                .max(now)
+                .saturating_add(rate.every);
             self.set(*name, at, now);
         }
         Ok(())

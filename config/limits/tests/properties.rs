@@ -160,15 +160,28 @@ proptest! {
 /// However many networks come, the table keeps its size, and who comes seldom is not refused for it.
 #[test]
 fn a_table_of_rates_keeps_its_size_under_ten_thousand_addresses() {
-    let rate = Rate { burst: 2, every: Duration::from_secs(1) };
+    let rate = Rate {
+        burst: 2,
+        every: Duration::from_secs(1),
+    };
     let mut rates = Rates::new(1000);
     for round in 0..3_u64 {
         for name in 0..10_000_u64 {
-            rates.take(&[(name, rate)], Duration::from_millis(round * 10)).ok();
+            rates
+                .take(&[(name, rate)], Duration::from_millis(round * 10))
+                .ok();
             assert!(rates.len() <= 1000);
         }
     }
-    assert!(rates.take(&[(10_001, rate)], Duration::from_millis(30)).is_ok());
-    assert!(rates.take(&[(10_001, rate)], Duration::from_secs(100)).is_ok());
+    assert!(
+        rates
+            .take(&[(10_001, rate)], Duration::from_millis(30))
+            .is_ok()
+    );
+    assert!(
+        rates
+            .take(&[(10_001, rate)], Duration::from_secs(100))
+            .is_ok()
+    );
     assert_eq!(rates.len(), 1, "who rested is not kept");
 }

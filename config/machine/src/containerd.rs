@@ -17,8 +17,11 @@ pub struct Places<'a> {
 }
 
 /// Those of a machine.
-pub const MACHINE: Places<'static> =
-    Places { root: "/var/lib/containerd", state: "/run/containerd", socket: "/run/containerd/containerd.sock" };
+pub const MACHINE: Places<'static> = Places {
+    root: "/var/lib/containerd",
+    state: "/run/containerd",
+    socket: "/run/containerd/containerd.sock",
+};
 
 /// Plugins that a machine has no use for: the CRI (the agent speaks the native API), snapshotters of other file systems,
 /// restarts of its own, tracing; and `opt`, which puts a folder below the root before `PATH` and `LD_LIBRARY_PATH`.
@@ -43,7 +46,11 @@ const DISABLED: [&str; 12] = [
 /// write. Plugins, which it would look for there, it looks for in a folder that is never there. What goes well is not
 /// logged: a serial console is slow.
 pub fn configuration(places: Places<'_>) -> String {
-    let Places { root, state, socket } = places;
+    let Places {
+        root,
+        state,
+        socket,
+    } = places;
     let disabled = DISABLED.map(|plugin| format!("  \"{plugin}\"")).join(",\n");
     format!(
         "version = 2\nroot = \"{root}\"\nstate = \"{state}\"\nplugin_dir = \"{NO_PLUGINS}\"\n\
@@ -59,12 +66,27 @@ mod tests {
     #[test]
     fn nothing_of_the_state_is_executed_or_loaded() {
         let text = configuration(MACHINE);
-        assert!(text.contains("  \"io.containerd.internal.v1.opt\",\n"), "{text}");
-        assert!(text.contains(&format!("\nplugin_dir = \"{NO_PLUGINS}\"\n")), "{text}");
+        assert!(
+            text.contains("  \"io.containerd.internal.v1.opt\",\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!("\nplugin_dir = \"{NO_PLUGINS}\"\n")),
+            "{text}"
+        );
         // Of the state it is told its root and nothing else; the rest is on the read-only root or in memory.
         assert_eq!(text.matches("/var/").count(), 1, "{text}");
         let read_only = |path: &str| path.starts_with("/usr/");
-        assert!([NO_PLUGINS, SHIM, RUNC].into_iter().chain(SEARCH_PATH.split(':')).all(read_only));
-        assert!(SEARCH_PATH.split(':').any(|folder| SHIM.starts_with(folder)));
+        assert!(
+            [NO_PLUGINS, SHIM, RUNC]
+                .into_iter()
+                .chain(SEARCH_PATH.split(':'))
+                .all(read_only)
+        );
+        assert!(
+            SEARCH_PATH
+                .split(':')
+                .any(|folder| SHIM.starts_with(folder))
+        );
     }
 }

@@ -9,4 +9,5 @@ pub const LONGEST_GRACE: Duration = Duration::from_secs(60);
 /// What the agent takes besides: to stop its own tasks, and to see killed containers gone.
 pub const AGENT_MARGIN: Duration = Duration::from_secs(20);
 /// How long init waits for the agent before it asks the other services to end.
-pub const AGENT_END: Duration = Duration::from_secs(LONGEST_GRACE.as_secs() + AGENT_MARGIN.as_secs());
+pub const AGENT_END: Duration =
+    Duration::from_secs(LONGEST_GRACE.as_secs() + AGENT_MARGIN.as_secs());

@@ -53,7 +53,9 @@ pub struct Word {
 impl Word {
     /// The part before `=`.
     pub fn name(&self) -> &'static str {
-        self.word.split_once('=').map_or(self.word, |(name, _)| name)
+        self.word
+            .split_once('=')
+            .map_or(self.word, |(name, _)| name)
     }
 }
 
@@ -118,36 +120,98 @@ const fn word(word: &'static str, source: Source, why: &'static str) -> Word {
     Word { word, why, source }
 }
 
-const fn guard(path: &'static str, value: &'static str, source: Source, why: &'static str) -> Sysctl {
-    Sysctl { path, value, weight: Weight::Guard, why, source }
+const fn guard(
+    path: &'static str,
+    value: &'static str,
+    source: Source,
+    why: &'static str,
+) -> Sysctl {
+    Sysctl {
+        path,
+        value,
+        weight: Weight::Guard,
+        why,
+        source,
+    }
 }
 
-const fn service(path: &'static str, value: &'static str, source: Source, why: &'static str) -> Sysctl {
-    Sysctl { path, value, weight: Weight::Service, why, source }
+const fn service(
+    path: &'static str,
+    value: &'static str,
+    source: Source,
+    why: &'static str,
+) -> Sysctl {
+    Sysctl {
+        path,
+        value,
+        weight: Weight::Service,
+        why,
+        source,
+    }
 }
 
 /// Words of every image's command line, besides `lockdown=`.
 pub const WORDS: [Word; 13] = [
-    word("console=tty0", Source::Ours, "a screen, where there is one; a machine without a serial line is not blind"),
-    word("console=ttyS0", Source::Ours, "the serial line, which is /dev/console where there is one"),
-    word("no_timer_check", Source::KernelDocs, "emulated timers are late, and the check would give up on them"),
-    word("panic=10", Source::Ours, "a panic reboots; a machine that halts is nobody's node"),
-    word("ro", Source::Ours, "no file system is writable before init says so"),
+    word(
+        "console=tty0",
+        Source::Ours,
+        "a screen, where there is one; a machine without a serial line is not blind",
+    ),
+    word(
+        "console=ttyS0",
+        Source::Ours,
+        "the serial line, which is /dev/console where there is one",
+    ),
+    word(
+        "no_timer_check",
+        Source::KernelDocs,
+        "emulated timers are late, and the check would give up on them",
+    ),
+    word(
+        "panic=10",
+        Source::Ours,
+        "a panic reboots; a machine that halts is nobody's node",
+    ),
+    word(
+        "ro",
+        Source::Ours,
+        "no file system is writable before init says so",
+    ),
     word(
         "module.sig_enforce=1",
         Source::Kspp,
         "only modules that Debian's kernel build signed, whatever Secure Boot is",
     ),
-    word("init_on_alloc=1", Source::Kspp, "no memory shows what was in it before"),
-    word("slab_nomerge", Source::Kspp, "an overflow in one kind of object does not reach another kind"),
-    word("page_alloc.shuffle=1", Source::Kspp, "where a page comes from can't be foretold"),
-    word("randomize_kstack_offset=1", Source::Kspp, "the kernel's stack begins elsewhere for every call"),
+    word(
+        "init_on_alloc=1",
+        Source::Kspp,
+        "no memory shows what was in it before",
+    ),
+    word(
+        "slab_nomerge",
+        Source::Kspp,
+        "an overflow in one kind of object does not reach another kind",
+    ),
+    word(
+        "page_alloc.shuffle=1",
+        Source::Kspp,
+        "where a page comes from can't be foretold",
+    ),
+    word(
+        "randomize_kstack_offset=1",
+        Source::Kspp,
+        "the kernel's stack begins elsewhere for every call",
+    ),
     word(
         "vsyscall=none",
         Source::Kspp,
         "no code at an address that is the same everywhere; programs built before 2011 end",
     ),
-    word("debugfs=off", Source::Kspp, "nothing here reads it, and much in it was never meant for hostile eyes"),
+    word(
+        "debugfs=off",
+        Source::Kspp,
+        "nothing here reads it, and much in it was never meant for hostile eyes",
+    ),
     word(
         "proc_mem.force_override=never",
         Source::KernelDocs,
@@ -157,15 +221,33 @@ pub const WORDS: [Word; 13] = [
 
 /// What the kernel shows of words that it could have ignored without a sound.
 pub const PROOFS: [Proof; 2] = [
-    Proof { word: "module.sig_enforce", path: "/sys/module/module/parameters/sig_enforce", shows: "Y" },
-    Proof { word: "page_alloc.shuffle", path: "/sys/module/page_alloc/parameters/shuffle", shows: "Y" },
+    Proof {
+        word: "module.sig_enforce",
+        path: "/sys/module/module/parameters/sig_enforce",
+        shows: "Y",
+    },
+    Proof {
+        word: "page_alloc.shuffle",
+        path: "/sys/module/page_alloc/parameters/shuffle",
+        shows: "Y",
+    },
 ];
 
 /// Kernel settings, in the order in which init writes them: before any module is loaded, so that network cards that
 /// come later inherit what stands under `default`.
 pub const SYSCTLS: [Sysctl; 46] = [
-    service("vm/overcommit_memory", "1", Source::Kubelet, "limits of pods decide, not a guess at what is committed"),
-    service("vm/panic_on_oom", "0", Source::Kubelet, "a pod without memory ends, not the machine"),
+    service(
+        "vm/overcommit_memory",
+        "1",
+        Source::Kubelet,
+        "limits of pods decide, not a guess at what is committed",
+    ),
+    service(
+        "vm/panic_on_oom",
+        "0",
+        Source::Kubelet,
+        "a pod without memory ends, not the machine",
+    ),
     service(
         "kernel/pid_max",
         "4194304",
@@ -173,23 +255,48 @@ pub const SYSCTLS: [Sysctl; 46] = [
         "a limit of processes for each container is of no use where few use up all ids",
     ),
     service("kernel/panic", "10", Source::Kubelet, "a panic reboots"),
-    service("kernel/panic_on_oops", "1", Source::Kubelet, "a kernel that erred once is not trusted to go on"),
+    service(
+        "kernel/panic_on_oops",
+        "1",
+        Source::Kubelet,
+        "a kernel that erred once is not trusted to go on",
+    ),
     service(
         "fs/inotify/max_user_instances",
         "8192",
         Source::Kubelet,
         "containers share one user, and each watches files",
     ),
-    guard("kernel/kptr_restrict", "2", Source::Kspp, "nobody sees where things are in the kernel"),
-    guard("kernel/dmesg_restrict", "1", Source::Kspp, "the kernel's messages, with addresses in them, are root's"),
-    guard("kernel/perf_event_paranoid", "3", Source::Kspp, "performance events, a rich source of faults, are root's"),
+    guard(
+        "kernel/kptr_restrict",
+        "2",
+        Source::Kspp,
+        "nobody sees where things are in the kernel",
+    ),
+    guard(
+        "kernel/dmesg_restrict",
+        "1",
+        Source::Kspp,
+        "the kernel's messages, with addresses in them, are root's",
+    ),
+    guard(
+        "kernel/perf_event_paranoid",
+        "3",
+        Source::Kspp,
+        "performance events, a rich source of faults, are root's",
+    ),
     guard(
         "kernel/kexec_load_disabled",
         "1",
         Source::Kspp,
         "no other kernel is started from this one, past all registers",
     ),
-    guard("kernel/randomize_va_space", "2", Source::Kspp, "programs lie elsewhere at every start"),
+    guard(
+        "kernel/randomize_va_space",
+        "2",
+        Source::Kspp,
+        "programs lie elsewhere at every start",
+    ),
     guard(
         "kernel/yama/ptrace_scope",
         "3",
@@ -202,19 +309,54 @@ pub const SYSCTLS: [Sysctl; 46] = [
         Source::Kspp,
         "programs in the kernel are root's, until the next boot",
     ),
-    guard("net/core/bpf_jit_harden", "2", Source::Kspp, "constants of such programs can't be used as code"),
+    guard(
+        "net/core/bpf_jit_harden",
+        "2",
+        Source::Kspp,
+        "constants of such programs can't be used as code",
+    ),
     guard(
         IO_URING,
         "2",
         Source::Kspp,
         "a younger and often faulty way into the kernel, off unless user-data asks for it",
     ),
-    guard("kernel/sysrq", "0", Source::Kspp, "no magic keys, also not by a break on the serial line"),
-    guard("kernel/core_pattern", "/dev/null", Source::Ours, "no core file: pods' secrets would go to the disk with it"),
-    guard("kernel/core_uses_pid", "0", Source::Ours, "else the number would make a file beside /dev/null"),
-    guard("fs/suid_dumpable", "0", Source::Kspp, "what changed its rights leaves no core file"),
-    guard("fs/protected_symlinks", "1", Source::Kspp, "links that others put into shared folders are not followed"),
-    guard("fs/protected_hardlinks", "1", Source::Kspp, "nobody links what he can't write"),
+    guard(
+        "kernel/sysrq",
+        "0",
+        Source::Kspp,
+        "no magic keys, also not by a break on the serial line",
+    ),
+    guard(
+        "kernel/core_pattern",
+        "/dev/null",
+        Source::Ours,
+        "no core file: pods' secrets would go to the disk with it",
+    ),
+    guard(
+        "kernel/core_uses_pid",
+        "0",
+        Source::Ours,
+        "else the number would make a file beside /dev/null",
+    ),
+    guard(
+        "fs/suid_dumpable",
+        "0",
+        Source::Kspp,
+        "what changed its rights leaves no core file",
+    ),
+    guard(
+        "fs/protected_symlinks",
+        "1",
+        Source::Kspp,
+        "links that others put into shared folders are not followed",
+    ),
+    guard(
+        "fs/protected_hardlinks",
+        "1",
+        Source::Kspp,
+        "nobody links what he can't write",
+    ),
     guard(
         "fs/protected_fifos",
         "2",
@@ -222,48 +364,138 @@ pub const SYSCTLS: [Sysctl; 46] = [
         "FIFOs that others put into shared folders are not opened for writing",
     ),
     guard("fs/protected_regular", "2", Source::Kspp, "nor files"),
-    guard("vm/mmap_min_addr", "65536", Source::Kspp, "a null pointer of the kernel leads to nothing of a program's"),
-    guard("vm/mmap_rnd_bits", "32", Source::Kspp, "as many places for a mapping as there can be"),
-    guard("vm/mmap_rnd_compat_bits", "16", Source::Kspp, "the same for 32-bit programs"),
+    guard(
+        "vm/mmap_min_addr",
+        "65536",
+        Source::Kspp,
+        "a null pointer of the kernel leads to nothing of a program's",
+    ),
+    guard(
+        "vm/mmap_rnd_bits",
+        "32",
+        Source::Kspp,
+        "as many places for a mapping as there can be",
+    ),
+    guard(
+        "vm/mmap_rnd_compat_bits",
+        "16",
+        Source::Kspp,
+        "the same for 32-bit programs",
+    ),
     guard(
         "vm/unprivileged_userfaultfd",
         "0",
         Source::Kspp,
         "nobody but root holds the kernel up in the middle of a copy",
     ),
-    guard("dev/tty/ldisc_autoload", "0", Source::Kspp, "no old line discipline is loaded for who asks"),
-    guard("dev/tty/legacy_tiocsti", "0", Source::Kspp, "nobody types on another's terminal"),
+    guard(
+        "dev/tty/ldisc_autoload",
+        "0",
+        Source::Kspp,
+        "no old line discipline is loaded for who asks",
+    ),
+    guard(
+        "dev/tty/legacy_tiocsti",
+        "0",
+        Source::Kspp,
+        "nobody types on another's terminal",
+    ),
     guard(
         "user/max_user_namespaces",
         "0",
         Source::Kspp,
         "no pod becomes root of a namespace of its own; none may ask for it yet",
     ),
-    guard("net/ipv4/conf/all/accept_redirects", "0", Source::KernelDocs, "a neighbour does not move routes"),
-    guard("net/ipv4/conf/default/accept_redirects", "0", Source::KernelDocs, "the same for cards to come"),
-    guard("net/ipv4/conf/all/secure_redirects", "0", Source::KernelDocs, "nor does one that says it is the gateway"),
-    guard("net/ipv4/conf/default/secure_redirects", "0", Source::KernelDocs, "the same for cards to come"),
-    guard("net/ipv4/conf/all/send_redirects", "0", Source::KernelDocs, "and this machine moves nobody's"),
-    guard("net/ipv4/conf/default/send_redirects", "0", Source::KernelDocs, "the same for cards to come"),
+    guard(
+        "net/ipv4/conf/all/accept_redirects",
+        "0",
+        Source::KernelDocs,
+        "a neighbour does not move routes",
+    ),
+    guard(
+        "net/ipv4/conf/default/accept_redirects",
+        "0",
+        Source::KernelDocs,
+        "the same for cards to come",
+    ),
+    guard(
+        "net/ipv4/conf/all/secure_redirects",
+        "0",
+        Source::KernelDocs,
+        "nor does one that says it is the gateway",
+    ),
+    guard(
+        "net/ipv4/conf/default/secure_redirects",
+        "0",
+        Source::KernelDocs,
+        "the same for cards to come",
+    ),
+    guard(
+        "net/ipv4/conf/all/send_redirects",
+        "0",
+        Source::KernelDocs,
+        "and this machine moves nobody's",
+    ),
+    guard(
+        "net/ipv4/conf/default/send_redirects",
+        "0",
+        Source::KernelDocs,
+        "the same for cards to come",
+    ),
     guard(
         "net/ipv4/conf/all/accept_source_route",
         "0",
         Source::KernelDocs,
         "a packet does not choose its way past filters",
     ),
-    guard("net/ipv4/conf/default/accept_source_route", "0", Source::KernelDocs, "the same for cards to come"),
-    guard("net/ipv6/conf/all/accept_redirects", "0", Source::KernelDocs, "as for IPv4"),
-    guard("net/ipv6/conf/default/accept_redirects", "0", Source::KernelDocs, "as for IPv4"),
-    guard("net/ipv6/conf/all/accept_source_route", "0", Source::KernelDocs, "as for IPv4"),
-    guard("net/ipv6/conf/default/accept_source_route", "0", Source::KernelDocs, "as for IPv4"),
+    guard(
+        "net/ipv4/conf/default/accept_source_route",
+        "0",
+        Source::KernelDocs,
+        "the same for cards to come",
+    ),
+    guard(
+        "net/ipv6/conf/all/accept_redirects",
+        "0",
+        Source::KernelDocs,
+        "as for IPv4",
+    ),
+    guard(
+        "net/ipv6/conf/default/accept_redirects",
+        "0",
+        Source::KernelDocs,
+        "as for IPv4",
+    ),
+    guard(
+        "net/ipv6/conf/all/accept_source_route",
+        "0",
+        Source::KernelDocs,
+        "as for IPv4",
+    ),
+    guard(
+        "net/ipv6/conf/default/accept_source_route",
+        "0",
+        Source::KernelDocs,
+        "as for IPv4",
+    ),
     service(
         "net/ipv4/tcp_syncookies",
         "1",
         Source::KernelDocs,
         "a flood of openings does not fill the table of connections",
     ),
-    service("net/ipv4/icmp_echo_ignore_broadcasts", "1", Source::KernelDocs, "the machine is nobody's amplifier"),
-    service("net/ipv4/icmp_ignore_bogus_error_responses", "1", Source::KernelDocs, "broken routers don't fill the log"),
+    service(
+        "net/ipv4/icmp_echo_ignore_broadcasts",
+        "1",
+        Source::KernelDocs,
+        "the machine is nobody's amplifier",
+    ),
+    service(
+        "net/ipv4/icmp_ignore_bogus_error_responses",
+        "1",
+        Source::KernelDocs,
+        "broken routers don't fill the log",
+    ),
     service(
         "net/ipv4/tcp_rfc1337",
         "1",
@@ -273,13 +505,21 @@ pub const SYSCTLS: [Sysctl; 46] = [
 ];
 
 /// What init writes last, once the image's modules are loaded: nobody loads another until the next boot.
-pub const LAST: Sysctl =
-    guard("kernel/modules_disabled", "1", Source::Kspp, "all modules that the image needs are loaded; no other can be");
+pub const LAST: Sysctl = guard(
+    "kernel/modules_disabled",
+    "1",
+    Source::Kspp,
+    "all modules that the image needs are loaded; no other can be",
+);
 
 /// The whole table of words: those of [`WORDS`] and lockdown's.
 pub fn words(lockdown: Lockdown) -> Vec<String> {
     let lockdown = format!("{LOCKDOWN}={}", lockdown.name());
-    WORDS.iter().map(|word| word.word.to_owned()).chain([lockdown]).collect()
+    WORDS
+        .iter()
+        .map(|word| word.word.to_owned())
+        .chain([lockdown])
+        .collect()
 }
 
 /// Whether the kernel's command line has a word of this name from this table.
@@ -289,7 +529,9 @@ pub fn is_ours(name: &str) -> bool {
 
 /// Which lockdown a command line asks for; `None` where it names none, or more than one.
 pub fn lockdown_of(command_line: &str) -> Option<Lockdown> {
-    let mut found = command_line.split_ascii_whitespace().filter_map(|word| word.strip_prefix("lockdown="));
+    let mut found = command_line
+        .split_ascii_whitespace()
+        .filter_map(|word| word.strip_prefix("lockdown="));
     let one = [Lockdown::Confidentiality, Lockdown::Integrity];
     match (found.next(), found.next()) {
         (Some(name), None) => one.into_iter().find(|lockdown| lockdown.name() == name),
@@ -299,12 +541,15 @@ pub fn lockdown_of(command_line: &str) -> Option<Lockdown> {
 
 /// Whether `/sys/kernel/security/lockdown` says that this much is in force.
 pub fn is_locked_down(state: &str, wanted: Lockdown) -> bool {
-    state.split_ascii_whitespace().any(|word| word == format!("[{}]", wanted.name()))
+    state
+        .split_ascii_whitespace()
+        .any(|word| word == format!("[{}]", wanted.name()))
 }
 
 /// Whether what was read of a setting is what was written: blanks between several numbers don't count.
 pub fn same(read: &str, wanted: &str) -> bool {
-    read.split_ascii_whitespace().eq(wanted.split_ascii_whitespace())
+    read.split_ascii_whitespace()
+        .eq(wanted.split_ascii_whitespace())
 }
 
 #[cfg(test)]
@@ -314,12 +559,25 @@ mod tests {
 
     #[test]
     fn every_setting_stands_once_and_says_why() {
-        let paths: BTreeSet<&str> = SYSCTLS.iter().chain([&LAST]).map(|setting| setting.path).collect();
+        let paths: BTreeSet<&str> = SYSCTLS
+            .iter()
+            .chain([&LAST])
+            .map(|setting| setting.path)
+            .collect();
         assert_eq!(paths.len(), SYSCTLS.len() + 1);
         let words: BTreeSet<&str> = WORDS.iter().map(|word| word.word).collect();
         assert_eq!(words.len(), WORDS.len());
-        assert!(SYSCTLS.iter().chain([&LAST]).all(|setting| setting.why.len() > 3 && !setting.path.starts_with('/')));
-        assert!(WORDS.iter().all(|word| !word.why.is_empty() && !word.word.contains(' ')));
+        assert!(
+            SYSCTLS
+                .iter()
+                .chain([&LAST])
+                .all(|setting| setting.why.len() > 3 && !setting.path.starts_with('/'))
+        );
+        assert!(
+            WORDS
+                .iter()
+                .all(|word| !word.why.is_empty() && !word.word.contains(' '))
+        );
     }
 
     #[test]
@@ -333,9 +591,19 @@ mod tests {
             assert_eq!(lockdown_of(&words(wanted).join(" ")), Some(wanted));
         }
         assert_eq!(lockdown_of("quiet"), None);
-        assert_eq!(lockdown_of("lockdown=integrity lockdown=none"), None, "a second one could undo the first");
-        assert!(is_locked_down("none [integrity] confidentiality\n", Lockdown::Integrity));
-        assert!(!is_locked_down("none [integrity] confidentiality\n", Lockdown::Confidentiality));
+        assert_eq!(
+            lockdown_of("lockdown=integrity lockdown=none"),
+            None,
+            "a second one could undo the first"
+        );
+        assert!(is_locked_down(
+            "none [integrity] confidentiality\n",
+            Lockdown::Integrity
+        ));
+        assert!(!is_locked_down(
+            "none [integrity] confidentiality\n",
+            Lockdown::Confidentiality
+        ));
     }
 
     #[test]

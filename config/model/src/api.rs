@@ -78,11 +78,17 @@ fn file_path(text: &str) -> Result<(), FormatError> {
     if clean && text.starts_with('/') && !text.split('/').any(|part| part == "..") {
         return Ok(());
     }
-    Err(FormatError::new("an absolute path without `..`, such as `/etc/pratique/tokens.csv`"))
+    Err(FormatError::new(
+        "an absolute path without `..`, such as `/etc/pratique/tokens.csv`",
+    ))
 }
 
 fn issuer(text: &str) -> Result<(), FormatError> {
-    let error = || FormatError::new("an `https://` URL without query or fragment, such as `https://api.example`");
+    let error = || {
+        FormatError::new(
+            "an `https://` URL without query or fragment, such as `https://api.example`",
+        )
+    };
     let rest = text.strip_prefix("https://").ok_or_else(error)?;
     let plain = |byte: u8| byte.is_ascii_graphic() && !b"?#\"\\<>@".contains(&byte);
     if rest.is_empty() || rest.starts_with('/') || text.len() > 1024 || !rest.bytes().all(plain) {
@@ -92,8 +98,13 @@ fn issuer(text: &str) -> Result<(), FormatError> {
 }
 
 fn audience(text: &str) -> Result<(), FormatError> {
-    let plain = !text.is_empty() && text.len() <= 1024 && text.bytes().all(|byte| byte.is_ascii_graphic());
-    if plain { Ok(()) } else { Err(FormatError::new("1 to 1024 visible ASCII characters")) }
+    let plain =
+        !text.is_empty() && text.len() <= 1024 && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if plain {
+        Ok(())
+    } else {
+        Err(FormatError::new("1 to 1024 visible ASCII characters"))
+    }
 }
 
 fn plugin(text: &str) -> Result<(), FormatError> {
@@ -101,12 +112,19 @@ fn plugin(text: &str) -> Result<(), FormatError> {
     if word && text.starts_with(|first: char| first.is_ascii_uppercase()) && text.len() <= 64 {
         return Ok(());
     }
-    Err(FormatError::new("an admission plugin's name as upstream writes it, such as `PodSecurity`"))
+    Err(FormatError::new(
+        "an admission plugin's name as upstream writes it, such as `PodSecurity`",
+    ))
 }
 
 impl Default for ApiLimits {
     fn default() -> Self {
-        Self { reads: API_READS, writes: API_WRITES, watches: API_WATCHES, exchanges: API_EXCHANGES }
+        Self {
+            reads: API_READS,
+            writes: API_WRITES,
+            watches: API_WATCHES,
+            exchanges: API_EXCHANGES,
+        }
     }
 }
 
@@ -127,8 +145,12 @@ impl Default for ApiConfig {
 
 /// Checks the section.
 pub(crate) fn check(raw: Option<At<RawApi>>, sink: &mut Sink<'_>) -> ApiConfig {
-    let Some(At { value: raw, .. }) = raw else { return ApiConfig::default() };
-    let client_cas = raw.client_cas.and_then(|text| sink.parsed(&text, pem::certificates(&text.value)));
+    let Some(At { value: raw, .. }) = raw else {
+        return ApiConfig::default();
+    };
+    let client_cas = raw
+        .client_cas
+        .and_then(|text| sink.parsed(&text, pem::certificates(&text.value)));
     let (admission_on, admission_off) = admission(raw.admission, sink);
     ApiConfig {
         authorization: authorization(raw.authorization, sink),
@@ -142,17 +164,29 @@ pub(crate) fn check(raw: Option<At<RawApi>>, sink: &mut Sink<'_>) -> ApiConfig {
     }
 }
 
-const MODES: &[(&str, Authorization)] =
-    &[("Node", Authorization::Node), ("RBAC", Authorization::Rbac), ("AlwaysAllow", Authorization::AlwaysAllow)];
+const MODES: &[(&str, Authorization)] = &[
+    ("Node", Authorization::Node),
+    ("RBAC", Authorization::Rbac),
+    ("AlwaysAllow", Authorization::AlwaysAllow),
+];
 
 fn authorization(raw: Option<At<Vec<At<String>>>>, sink: &mut Sink<'_>) -> Vec<Authorization> {
-    let Some(list) = raw else { return ApiConfig::default().authorization };
+    let Some(list) = raw else {
+        return ApiConfig::default().authorization;
+    };
     sink.not_empty(&list, "at least one of \"Node\", \"RBAC\", \"AlwaysAllow\"");
     let mut modes = Vec::new();
     for text in &list.value {
-        let Some(mode) = sink.parsed(text, one_of(&text.value, MODES)) else { continue };
+        let Some(mode) = sink.parsed(text, one_of(&text.value, MODES)) else {
+            continue;
+        };
         if modes.contains(&mode) {
-            sink.fault(FaultKind::Duplicate, &text.place, format!("{} a second time", text.value), "each once");
+            sink.fault(
+                FaultKind::Duplicate,
+                &text.place,
+                format!("{} a second time", text.value),
+                "each once",
+            );
             continue;
         }
         modes.push(mode);
@@ -168,12 +202,22 @@ fn authorization(raw: Option<At<Vec<At<String>>>>, sink: &mut Sink<'_>) -> Vec<A
     modes
 }
 
-fn admission(raw: Option<At<RawAdmission>>, sink: &mut Sink<'_>) -> (Vec<PluginName>, Vec<PluginName>) {
-    let Some(At { value: raw, .. }) = raw else { return (Vec::new(), Vec::new()) };
+fn admission(
+    raw: Option<At<RawAdmission>>,
+    sink: &mut Sink<'_>,
+) -> (Vec<PluginName>, Vec<PluginName>) {
+    let Some(At { value: raw, .. }) = raw else {
+        return (Vec::new(), Vec::new());
+    };
     let on: Vec<PluginName> = sink.parse_list(raw.enable.as_ref());
     for text in raw.disable.iter().flat_map(|list| &list.value) {
         if on.iter().any(|name| name.as_str() == text.value) {
-            sink.fault(FaultKind::Conflict, &text.place, format!("{} in both lists", text.value), "one of them");
+            sink.fault(
+                FaultKind::Conflict,
+                &text.place,
+                format!("{} in both lists", text.value),
+                "one of them",
+            );
         }
     }
     (on, sink.parse_list(raw.disable.as_ref()))
@@ -181,9 +225,13 @@ fn admission(raw: Option<At<RawAdmission>>, sink: &mut Sink<'_>) -> (Vec<PluginN
 
 fn limits(raw: Option<At<RawApiLimits>>, sink: &mut Sink<'_>) -> ApiLimits {
     let usual = ApiLimits::default();
-    let Some(At { value: raw, .. }) = raw else { return usual };
+    let Some(At { value: raw, .. }) = raw else {
+        return usual;
+    };
     let mut number = |value: Option<At<i64>>, usual| {
-        value.and_then(|value| sink.number(&value, &(1..=API_LIMIT_MAX))).unwrap_or(usual)
+        value
+            .and_then(|value| sink.number(&value, &(1..=API_LIMIT_MAX)))
+            .unwrap_or(usual)
     };
     ApiLimits {
         reads: number(raw.reads, usual.reads),

@@ -15,15 +15,29 @@ impl Sink<'_> {
     }
 
     /// The result of a check of a text, its error as a fault.
-    pub(crate) fn parsed<T>(&mut self, text: &At<String>, result: Result<T, FormatError>) -> Option<T> {
+    pub(crate) fn parsed<T>(
+        &mut self,
+        text: &At<String>,
+        result: Result<T, FormatError>,
+    ) -> Option<T> {
         let error = match result {
             Ok(value) => return Some(value),
             Err(error) => error,
         };
         // The text of a key or certificate says nothing to a reader, and a private key must not be shown at all.
         let pem = text.value.contains("-----BEGIN");
-        let found = if pem { "other PEM text".to_owned() } else { quoted(&text.value) };
-        self.suggest(FaultKind::BadValue, &text.place, found, &error.expected, error.suggestion);
+        let found = if pem {
+            "other PEM text".to_owned()
+        } else {
+            quoted(&text.value)
+        };
+        self.suggest(
+            FaultKind::BadValue,
+            &text.place,
+            found,
+            &error.expected,
+            error.suggestion,
+        );
         None
     }
 
@@ -34,9 +48,16 @@ impl Sink<'_> {
     {
         let mut values: Vec<T> = Vec::new();
         for text in list.iter().flat_map(|list| &list.value) {
-            let Some(value) = self.parse::<T>(text) else { continue };
+            let Some(value) = self.parse::<T>(text) else {
+                continue;
+            };
             if values.contains(&value) {
-                self.fault(FaultKind::Duplicate, &text.place, format!("{value} a second time"), "each once");
+                self.fault(
+                    FaultKind::Duplicate,
+                    &text.place,
+                    format!("{value} a second time"),
+                    "each once",
+                );
                 continue;
             }
             values.push(value);
@@ -52,12 +73,27 @@ impl Sink<'_> {
     }
 
     /// A whole number in a range.
-    pub(crate) fn number<T: TryFrom<i64>>(&mut self, number: &At<i64>, range: &RangeInclusive<i64>) -> Option<T> {
-        let value = Some(number.value).filter(|n| range.contains(n)).and_then(|n| T::try_from(n).ok());
+    pub(crate) fn number<T: TryFrom<i64>>(
+        &mut self,
+        number: &At<i64>,
+        range: &RangeInclusive<i64>,
+    ) -> Option<T> {
+        let value = Some(number.value)
+            .filter(|n| range.contains(n))
+            .and_then(|n| T::try_from(n).ok());
         if value.is_none() {
-            let end = if *range.end() == i64::MAX { " or more".to_owned() } else { format!(" to {}", range.end()) };
+            let end = if *range.end() == i64::MAX {
+                " or more".to_owned()
+            } else {
+                format!(" to {}", range.end())
+            };
             let expected = format!("a number, {}{end}", range.start());
-            self.fault(FaultKind::BadValue, &number.place, number.value.to_string(), &expected);
+            self.fault(
+                FaultKind::BadValue,
+                &number.place,
+                number.value.to_string(),
+                &expected,
+            );
         }
         value
     }

@@ -36,48 +36,88 @@ pub(crate) struct Carried<'t> {
 pub(crate) fn open<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Carried<'t>> {
     // YAML's reader takes time with the square of open brackets; the document itself is one text.
     if envelope.bytes().filter(|byte| b"[{".contains(byte)).count() > MOST_BRACKETS {
-        sink.fault(FaultKind::TooDeep, &Place::default(), "more brackets than any document has", EXPECTED);
+        sink.fault(
+            FaultKind::TooDeep,
+            &Place::default(),
+            "more brackets than any document has",
+            EXPECTED,
+        );
         return None;
     }
     let yaml = match serde_yaml_ng::from_str::<Value>(envelope.trim_start_matches('\u{feff}')) {
         Ok(yaml) => yaml,
         Err(error) => {
             let at = error.location().map_or(0, |location| location.index());
-            let place = Place { span: at..at, key: String::new() };
-            sink.fault(FaultKind::Syntax, &place, format!("no YAML: {error}"), "a cloud-config document in YAML");
+            let place = Place {
+                span: at..at,
+                key: String::new(),
+            };
+            sink.fault(
+                FaultKind::Syntax,
+                &place,
+                format!("no YAML: {error}"),
+                "a cloud-config document in YAML",
+            );
             return None;
         }
     };
     let Value::Mapping(keys) = yaml else {
-        sink.fault(FaultKind::OtherFormat, &Place::default(), "a cloud-config without keys", EXPECTED);
+        sink.fault(
+            FaultKind::OtherFormat,
+            &Place::default(),
+            "a cloud-config without keys",
+            EXPECTED,
+        );
         return None;
     };
     let mut found = Vec::new();
     for (key, value) in &keys {
         let key = key.as_str().unwrap_or_default();
         match key {
-            "pratique" => found.push((place(envelope, key, key), value.as_str().map(str::to_owned))),
+            "pratique" => {
+                found.push((place(envelope, key, key), value.as_str().map(str::to_owned)))
+            }
             "write_files" => found.extend(files(envelope, value, sink)),
             _ => {
                 let shown = format!("the key {}", quoted(key));
-                sink.fault(FaultKind::UnknownKey, &place(envelope, key, key), shown, EXPECTED);
+                sink.fault(
+                    FaultKind::UnknownKey,
+                    &place(envelope, key, key),
+                    shown,
+                    EXPECTED,
+                );
             }
         }
     }
     let mut found = found.into_iter();
     let Some((at, text)) = found.next() else {
         if sink.is_empty() {
-            sink.fault(FaultKind::Missing, &Place::default(), "a cloud-config without our document", EXPECTED);
+            sink.fault(
+                FaultKind::Missing,
+                &Place::default(),
+                "a cloud-config without our document",
+                EXPECTED,
+            );
         }
         return None;
     };
     for (again, _) in found {
-        sink.fault(FaultKind::Duplicate, &again, "a second document", "one document");
+        sink.fault(
+            FaultKind::Duplicate,
+            &again,
+            "a second document",
+            "one document",
+        );
     }
     let carried = text.and_then(|text| Carried::locate(envelope, text));
     if carried.is_none() {
         let found = format!("`{}` that is not a literal block", at.key);
-        sink.fault(FaultKind::WrongType, &at, found, "`|` after the key, and the TOML document below it, indented");
+        sink.fault(
+            FaultKind::WrongType,
+            &at,
+            found,
+            "`|` after the key, and the TOML document below it, indented",
+        );
     }
     carried
 }
@@ -86,13 +126,23 @@ pub(crate) fn open<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Carried
 fn files(envelope: &str, list: &Value, sink: &mut Sink<'_>) -> Vec<(Place, Option<String>)> {
     let whole = place(envelope, "write_files", "write_files");
     let Value::Sequence(entries) = list else {
-        sink.fault(FaultKind::WrongType, &whole, "`write_files` that is not a list", "a list of files");
+        sink.fault(
+            FaultKind::WrongType,
+            &whole,
+            "`write_files` that is not a list",
+            "a list of files",
+        );
         return Vec::new();
     };
     let mut found = Vec::new();
     for entry in entries {
         let Value::Mapping(entry) = entry else {
-            sink.fault(FaultKind::WrongType, &whole, "an entry that is not a table", "`path` and `content`");
+            sink.fault(
+                FaultKind::WrongType,
+                &whole,
+                "an entry that is not a table",
+                "`path` and `content`",
+            );
             continue;
         };
         found.extend(file(envelope, entry, sink));
@@ -101,34 +151,62 @@ fn files(envelope: &str, list: &Value, sink: &mut Sink<'_>) -> Vec<(Place, Optio
 }
 
 fn file(envelope: &str, entry: &Mapping, sink: &mut Sink<'_>) -> Option<(Place, Option<String>)> {
-    let path = entry.get("path").and_then(Value::as_str).unwrap_or_default();
+    let path = entry
+        .get("path")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if path != PATH {
         let at = place(envelope, path, "write_files.path");
         let found = format!("the file {}", quoted(path));
-        sink.fault(FaultKind::BadValue, &at, found, &format!("`{PATH}`: no other file can be written on this image"));
+        sink.fault(
+            FaultKind::BadValue,
+            &at,
+            found,
+            &format!("`{PATH}`: no other file can be written on this image"),
+        );
         return None;
     }
     for key in entry.keys().map(|key| key.as_str().unwrap_or_default()) {
         // Whose the file is and with which mode means nothing where there is no file.
         if !["path", "content", "owner", "permissions"].contains(&key) {
             let at = place(envelope, key, &format!("write_files.{key}"));
-            sink.fault(FaultKind::UnknownKey, &at, format!("the key {}", quoted(key)), "`path` and `content`");
+            sink.fault(
+                FaultKind::UnknownKey,
+                &at,
+                format!("the key {}", quoted(key)),
+                "`path` and `content`",
+            );
         }
     }
     let at = place(envelope, PATH, "write_files.content");
-    Some((at, entry.get("content").and_then(Value::as_str).map(str::to_owned)))
+    Some((
+        at,
+        entry
+            .get("content")
+            .and_then(Value::as_str)
+            .map(str::to_owned),
+    ))
 }
 
 /// Where a word first stands in a line that is no comment; the document's start for what can't be found.
 fn place(envelope: &str, word: &str, key: &str) -> Place {
     let mut at = 0;
     for line in envelope.split_inclusive('\n') {
-        if let Some(column) = line.find(word).filter(|_| !word.is_empty() && !line.trim_start().starts_with('#')) {
-            return Place { span: at + column..at + column + word.len(), key: key.to_owned() };
+        if let Some(column) = line
+            .find(word)
+            .filter(|_| !word.is_empty() && !line.trim_start().starts_with('#'))
+        {
+            return Place {
+                span: at + column..at + column + word.len(),
+                key: key.to_owned(),
+            };
         }
         at += line.len();
     }
-    Place { span: 0..0, key: key.to_owned() }
+    Place {
+        span: 0..0,
+        key: key.to_owned(),
+    }
 }
 
 impl<'t> Carried<'t> {
@@ -140,7 +218,9 @@ impl<'t> Carried<'t> {
         let fits = |lines: &usize| {
             let indent = all[lines + first].strip_suffix(wanted[first])?.len();
             let same = |(line, wanted): (&&str, &&str)| {
-                let rest = line.strip_prefix(&*" ".repeat(indent)).unwrap_or(line.trim_start());
+                let rest = line
+                    .strip_prefix(&*" ".repeat(indent))
+                    .unwrap_or(line.trim_start());
                 rest == *wanted
             };
             let block = all.get(lines.checked_sub(1)?)?.contains('|');
@@ -149,7 +229,12 @@ impl<'t> Carried<'t> {
         };
         let starts = 1..(all.len() + 1).checked_sub(wanted.len())?;
         let (lines, indent) = starts.into_iter().find_map(|lines| fits(&lines))?;
-        Some(Self { envelope, text, lines, indent })
+        Some(Self {
+            envelope,
+            text,
+            lines,
+            indent,
+        })
     }
 
     /// Faults of the document, placed in the envelope.
@@ -167,7 +252,12 @@ impl<'t> Carried<'t> {
         let before = &self.text[..at.min(self.text.len())];
         let line = before.matches('\n').count();
         let column = before.len() - before.rfind('\n').map_or(0, |end| end + 1);
-        let start: usize = self.envelope.split_inclusive('\n').take(self.lines + line).map(str::len).sum();
+        let start: usize = self
+            .envelope
+            .split_inclusive('\n')
+            .take(self.lines + line)
+            .map(str::len)
+            .sum();
         (start + self.indent + column).min(self.envelope.len())
     }
 
@@ -195,13 +285,27 @@ mod tests {
             "#cloud-config\n# pratique\nwrite_files:\n- content: |-\n    a = 1\n  path: {PATH}\n  owner: root:root\n"
         );
         let found = carried(&file).unwrap();
-        assert_eq!((found.text.as_str(), &file[found.range()]), ("a = 1", "a = 1"));
+        assert_eq!(
+            (found.text.as_str(), &file[found.range()]),
+            ("a = 1", "a = 1")
+        );
     }
 
     #[test]
     fn what_is_not_a_literal_block_is_refused() {
-        for value in ["\"a = 1\"", ">\n  a = 1\n  b = 2", "{a: 1}", "[]", "", "|\n"] {
-            assert_eq!(carried(&format!("#cloud-config\npratique: {value}\n")), None, "{value}");
+        for value in [
+            "\"a = 1\"",
+            ">\n  a = 1\n  b = 2",
+            "{a: 1}",
+            "[]",
+            "",
+            "|\n",
+        ] {
+            assert_eq!(
+                carried(&format!("#cloud-config\npratique: {value}\n")),
+                None,
+                "{value}"
+            );
         }
     }
 }

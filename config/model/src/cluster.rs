@@ -41,12 +41,16 @@ pub struct ClusterConfig {
 impl ClusterConfig {
     /// The release key of a name.
     pub fn release_key(&self, name: &str) -> Option<&ReleaseKey> {
-        self.release_keys.iter().find(|key| key.name.as_str() == name)
+        self.release_keys
+            .iter()
+            .find(|key| key.name.as_str() == name)
     }
 
     /// The EK issuer of a name.
     pub fn ek_issuer(&self, name: &str) -> Option<&EkIssuer> {
-        self.ek_issuers.iter().find(|issuer| issuer.name.as_str() == name)
+        self.ek_issuers
+            .iter()
+            .find(|issuer| issuer.name.as_str() == name)
     }
 }
 
@@ -91,15 +95,26 @@ impl Parts {
         let storage = self.storage.as_ref().map(|at| ("`[storage]`", &at.place));
         for (section, place) in [rule, storage].into_iter().flatten() {
             let suggestion = Some("it belongs to the first master's document".to_owned());
-            sink.suggest(FaultKind::Conflict, place, section, "no such section without `[cluster]`", suggestion);
+            sink.suggest(
+                FaultKind::Conflict,
+                place,
+                section,
+                "no such section without `[cluster]`",
+                suggestion,
+            );
         }
     }
 }
 
 /// Checks the sections of a cluster.
 pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> {
-    let raw = parts.cluster.map(|cluster| cluster.value).unwrap_or_default();
-    let name = raw.name.map_or_else(|| CLUSTER_NAME.parse().ok(), |name| sink.parse(&name));
+    let raw = parts
+        .cluster
+        .map(|cluster| cluster.value)
+        .unwrap_or_default();
+    let name = raw
+        .name
+        .map_or_else(|| CLUSTER_NAME.parse().ok(), |name| sink.parse(&name));
     let admin_key = raw.admin_key.and_then(|pin| sink.parse(&pin));
     let api_names = sink.parse_list(raw.api_names.as_ref());
     let service_cidr = service_cidr(raw.service_cidr, sink);
@@ -108,11 +123,20 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
     let storage = storage(parts.storage, sink);
     let mut keys = Names::default();
     let entries = raw.release_key.map(|list| list.value).unwrap_or_default();
-    let release_keys = entries.into_iter().filter_map(|entry| release_key(entry, &mut keys, sink)).collect();
+    let release_keys = entries
+        .into_iter()
+        .filter_map(|entry| release_key(entry, &mut keys, sink))
+        .collect();
     let mut issuers = Names::default();
     let entries = raw.ek_issuer.map(|list| list.value).unwrap_or_default();
-    let ek_issuers = entries.into_iter().filter_map(|entry| ek_issuer(entry, &mut issuers, sink)).collect();
-    let known = Known { release_keys: keys, ek_issuers: issuers };
+    let ek_issuers = entries
+        .into_iter()
+        .filter_map(|entry| ek_issuer(entry, &mut issuers, sink))
+        .collect();
+    let known = Known {
+        release_keys: keys,
+        ek_issuers: issuers,
+    };
     let policy = rule::check(parts.rule, Some(&known), sink);
     Some(ClusterConfig {
         name: name?,
@@ -129,16 +153,30 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
 }
 
 fn service_cidr(text: Option<At<String>>, sink: &mut Sink<'_>) -> Option<Cidr> {
-    let Some(text) = text else { return SERVICE_CIDR.parse().ok() };
+    let Some(text) = text else {
+        return SERVICE_CIDR.parse().ok();
+    };
     let cidr: Cidr = sink.parse(&text)?;
-    let wide = if cidr.address.is_ipv4() { 12..=30 } else { 108..=126 };
+    let wide = if cidr.address.is_ipv4() {
+        12..=30
+    } else {
+        108..=126
+    };
     let error = if cidr.network() != cidr.address {
-        let network = Cidr { address: cidr.network(), ..cidr };
-        FormatError::new("a network, with zeros after the prefix").hint(format!("write \"{network}\""))
+        let network = Cidr {
+            address: cidr.network(),
+            ..cidr
+        };
+        FormatError::new("a network, with zeros after the prefix")
+            .hint(format!("write \"{network}\""))
     } else if wide.contains(&cidr.prefix) {
         return Some(cidr);
     } else {
-        FormatError::new(&format!("a prefix length from {} to {}", wide.start(), wide.end()))
+        FormatError::new(&format!(
+            "a prefix length from {} to {}",
+            wide.start(),
+            wide.end()
+        ))
     };
     sink.parsed(&text, Err(error))
 }
@@ -149,33 +187,61 @@ fn node_ports(text: Option<At<String>>, sink: &mut Sink<'_>) -> Option<RangeIncl
         let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
         (0 < first && first <= last).then_some(first..=last)
     };
-    let Some(text) = text else { return read(NODE_PORTS) };
-    let range =
-        read(&text.value).ok_or_else(|| FormatError::new("two port numbers from small to large, such as 30000-32767"));
+    let Some(text) = text else {
+        return read(NODE_PORTS);
+    };
+    let range = read(&text.value).ok_or_else(|| {
+        FormatError::new("two port numbers from small to large, such as 30000-32767")
+    });
     sink.parsed(&text, range)
 }
 
 fn storage(raw: Option<At<RawStorage>>, sink: &mut Sink<'_>) -> Storage {
     let engine = raw.and_then(|storage| storage.value.engine);
     engine
-        .and_then(|text| sink.parsed(&text, one_of(&text.value, &[("embedded", Storage::Embedded)])))
+        .and_then(|text| {
+            sink.parsed(
+                &text,
+                one_of(&text.value, &[("embedded", Storage::Embedded)]),
+            )
+        })
         .unwrap_or_default()
 }
 
-fn release_key(entry: At<RawReleaseKey>, names: &mut Names, sink: &mut Sink<'_>) -> Option<ReleaseKey> {
+fn release_key(
+    entry: At<RawReleaseKey>,
+    names: &mut Names,
+    sink: &mut Sink<'_>,
+) -> Option<ReleaseKey> {
     let At { value: raw, place } = entry;
     let name = named(raw.name, &place, names, sink);
-    let text = sink.required(raw.public_key, &place, "public_key", "the key as a PEM block")?;
+    let text = sink.required(
+        raw.public_key,
+        &place,
+        "public_key",
+        "the key as a PEM block",
+    )?;
     let public_key = sink.parsed(&text, pem::public_key(&text.value));
-    Some(ReleaseKey { name: name?, public_key: public_key? })
+    Some(ReleaseKey {
+        name: name?,
+        public_key: public_key?,
+    })
 }
 
 fn ek_issuer(entry: At<RawEkIssuer>, names: &mut Names, sink: &mut Sink<'_>) -> Option<EkIssuer> {
     let At { value: raw, place } = entry;
     let name = named(raw.name, &place, names, sink);
-    let text = sink.required(raw.certificates, &place, "certificates", "the issuer's certificates as PEM blocks")?;
+    let text = sink.required(
+        raw.certificates,
+        &place,
+        "certificates",
+        "the issuer's certificates as PEM blocks",
+    )?;
     let certificates = sink.parsed(&text, pem::certificates(&text.value));
-    Some(EkIssuer { name: name?, certificates: certificates? })
+    Some(EkIssuer {
+        name: name?,
+        certificates: certificates?,
+    })
 }
 
 /// The required and unique name of a list's entry.

@@ -44,7 +44,9 @@ fn cluster_id(text: &str) -> Result<(), FormatError> {
     if text.len() == 32 && text.bytes().all(digit) {
         return Ok(());
     }
-    Err(FormatError::new("the id of a cluster, 32 of the digits 0-9 and a-f"))
+    Err(FormatError::new(
+        "the id of a cluster, 32 of the digits 0-9 and a-f",
+    ))
 }
 
 impl ClusterId {
@@ -84,7 +86,13 @@ impl DiscoveryEndpoint {
 
 impl fmt::Display for DiscoveryEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http{}://{}{}", if self.tls { "s" } else { "" }, self.address, self.base)
+        write!(
+            f,
+            "http{}://{}{}",
+            if self.tls { "s" } else { "" },
+            self.address,
+            self.base
+        )
     }
 }
 
@@ -104,7 +112,11 @@ impl FromStr for DiscoveryEndpoint {
         if !base.bytes().all(plain) || base.contains("//") || text.len() > URI_LENGTH {
             return Err(error());
         }
-        Ok(Self { tls, address: address.parse()?, base: base.to_owned() })
+        Ok(Self {
+            tls,
+            address: address.parse()?,
+            base: base.to_owned(),
+        })
     }
 }
 
@@ -134,26 +146,37 @@ impl FromStr for DiscoveryUri {
     type Err = FormatError;
 
     fn from_str(text: &str) -> Result<Self, FormatError> {
-        let error = || FormatError::new("a cluster's address of the form http://HOST:PORT/v1/clusters/ID");
+        let error =
+            || FormatError::new("a cluster's address of the form http://HOST:PORT/v1/clusters/ID");
         let hint = || error().hint("`pratique discovery create` prints it");
         let (rest, id) = text.rsplit_once('/').ok_or_else(hint)?;
         let endpoint = rest.strip_suffix(CLUSTERS).ok_or_else(hint)?;
-        Ok(Self { endpoint: endpoint.parse()?, cluster: id.parse()? })
+        Ok(Self {
+            endpoint: endpoint.parse()?,
+            cluster: id.parse()?,
+        })
     }
 }
 
 /// Checks `[discovery]`.
 pub(crate) fn check(section: &At<RawDiscovery>, sink: &mut Sink<'_>) -> Option<Discovery> {
     let At { value: raw, place } = section;
-    let expected =
-        "at least one address of the form http://HOST:PORT/v1/clusters/ID; `pratique discovery create` prints it";
+    let expected = "at least one address of the form http://HOST:PORT/v1/clusters/ID; `pratique discovery create` prints it";
     let uris = machine::list(raw.uris.as_ref(), place, "uris", expected, sink);
-    let min_generation = raw.min_generation.as_ref().map(|number| sink.number(number, &(0..=i64::MAX)));
+    let min_generation = raw
+        .min_generation
+        .as_ref()
+        .map(|number| sink.number(number, &(0..=i64::MAX)));
     let first_use = raw.insecure_trust_on_first_use.as_ref();
     let insecure = first_use.is_some_and(|flag| flag.value);
     let trust = if let (Some(flag), Some(_), true) = (first_use, &raw.pins, insecure) {
         let found = "`insecure_trust_on_first_use` beside `pins`";
-        sink.fault(FaultKind::Conflict, &flag.place, found, "one of the two; with `pins` nothing else is trusted");
+        sink.fault(
+            FaultKind::Conflict,
+            &flag.place,
+            found,
+            "one of the two; with `pins` nothing else is trusted",
+        );
         None
     } else if insecure {
         Some(DiscoveryTrust::FirstUse)
@@ -162,5 +185,9 @@ pub(crate) fn check(section: &At<RawDiscovery>, sink: &mut Sink<'_>) -> Option<D
                         without it whoever answers would be believed, which only `insecure_trust_on_first_use = true` allows";
         machine::list(raw.pins.as_ref(), place, "pins", expected, sink).map(DiscoveryTrust::Pins)
     };
-    Some(Discovery { uris: uris?, trust: trust?, min_generation: min_generation.unwrap_or(Some(0))? })
+    Some(Discovery {
+        uris: uris?,
+        trust: trust?,
+        min_generation: min_generation.unwrap_or(Some(0))?,
+    })
 }

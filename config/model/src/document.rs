@@ -7,7 +7,9 @@ use crate::fault::{FaultKind, Faults, Place, Sink};
 use crate::format::one_of;
 use crate::image::{self, ImageConfig};
 use crate::machine::{self, MachineConfig};
-use crate::raw::{HEAD, RawClusterDocument, RawImageDocument, RawMachineDocument, RawPolicyDocument};
+use crate::raw::{
+    HEAD, RawClusterDocument, RawImageDocument, RawMachineDocument, RawPolicyDocument,
+};
 use crate::read::{Fields, too_deep};
 use crate::rule::{self, PolicyConfig};
 use crate::syntax;
@@ -80,7 +82,15 @@ pub fn parse(input: impl AsRef<[u8]>, file: &str) -> Result<Document, Faults> {
             // What comes before the place is text; it is all that is needed to count lines.
             let before = String::from_utf8_lossy(&input[..at]);
             let mut sink = Sink::new(&before);
-            sink.fault(kind, &Place { span: at..at, key: String::new() }, found, &expected);
+            sink.fault(
+                kind,
+                &Place {
+                    span: at..at,
+                    key: String::new(),
+                },
+                found,
+                &expected,
+            );
             return Err(sink.into_faults(file));
         }
     };
@@ -89,7 +99,9 @@ pub fn parse(input: impl AsRef<[u8]>, file: &str) -> Result<Document, Faults> {
     }
     let mut sink = Sink::new(text);
     match cloud::open(text, &mut sink) {
-        Some(carried) if sink.is_empty() => checked(&carried.text, file).map_err(|faults| carried.placed(faults)),
+        Some(carried) if sink.is_empty() => {
+            checked(&carried.text, file).map_err(|faults| carried.placed(faults))
+        }
         Some(_) | None => Err(sink.into_faults(file)),
     }
 }
@@ -108,11 +120,19 @@ fn checked(text: &str, file: &str) -> Result<Document, Faults> {
 fn text(input: &[u8]) -> Result<&str, (FaultKind, usize, String, String)> {
     if input.len() > MAX_DOCUMENT_BYTES {
         let found = format!("{} bytes", input.len());
-        return Err((FaultKind::TooLarge, 0, found, format!("at most {MAX_DOCUMENT_BYTES}")));
+        return Err((
+            FaultKind::TooLarge,
+            0,
+            found,
+            format!("at most {MAX_DOCUMENT_BYTES}"),
+        ));
     }
     let text = str::from_utf8(input).map_err(|error| {
         let at = error.valid_up_to();
-        let found = format!("the byte 0x{:02x}", input.get(at).copied().unwrap_or_default());
+        let found = format!(
+            "the byte 0x{:02x}",
+            input.get(at).copied().unwrap_or_default()
+        );
         (FaultKind::NotText, at, found, "text in UTF-8".to_owned())
     })?;
     Ok(text)
@@ -144,21 +164,47 @@ fn document(text: &str, sink: &mut Sink<'_>) -> Option<Document> {
 fn version(table: &DeTable<'_>, fields: &Fields<'_, '_>, sink: &mut Sink<'_>) {
     let expected = format!("`version = {VERSION}` as the first key");
     let key = |(name, _): (&toml::Spanned<_>, &toml::Spanned<_>)| name.span();
-    let Some(span) = table.iter().find(|(name, _)| name.get_ref() == "version").map(key) else {
-        let place = Place { span: 0..0, key: "version".to_owned() };
+    let Some(span) = table
+        .iter()
+        .find(|(name, _)| name.get_ref() == "version")
+        .map(key)
+    else {
+        let place = Place {
+            span: 0..0,
+            key: "version".to_owned(),
+        };
         let suggestion = Some(format!("start the document with `version = {VERSION}`"));
-        sink.suggest(FaultKind::Version, &place, "no `version`", &expected, suggestion);
+        sink.suggest(
+            FaultKind::Version,
+            &place,
+            "no `version`",
+            &expected,
+            suggestion,
+        );
         return;
     };
     if let Some(given) = fields.take::<i64>("version", sink)
         && given.value != VERSION
     {
         let found = format!("version {}", given.value);
-        sink.fault(FaultKind::Version, &given.place, found, &format!("version {VERSION}, which this program reads"));
+        sink.fault(
+            FaultKind::Version,
+            &given.place,
+            found,
+            &format!("version {VERSION}, which this program reads"),
+        );
     }
     if table.iter().map(key).any(|other| other.start < span.start) {
-        let place = Place { span, key: "version".to_owned() };
-        sink.fault(FaultKind::Version, &place, "`version` after other keys", &expected);
+        let place = Place {
+            span,
+            key: "version".to_owned(),
+        };
+        sink.fault(
+            FaultKind::Version,
+            &place,
+            "`version` after other keys",
+            &expected,
+        );
     }
 }
 
@@ -172,8 +218,14 @@ fn sections(fields: &Fields<'_, '_>, sink: &mut Sink<'_>) -> Option<Document> {
         }
     };
     let elsewhere = |key: &str| {
-        let home = Kind::ALL.into_iter().find(|kind| kind.sections().contains(&key))?;
-        Some(format!("`{key}` belongs to documents of kind `{}`; this one's is `{}`", home.word(), kind.word()))
+        let home = Kind::ALL
+            .into_iter()
+            .find(|kind| kind.sections().contains(&key))?;
+        Some(format!(
+            "`{key}` belongs to documents of kind `{}`; this one's is `{}`",
+            home.word(),
+            kind.word()
+        ))
     };
     match kind {
         Kind::Machine => {
@@ -182,7 +234,11 @@ fn sections(fields: &Fields<'_, '_>, sink: &mut Sink<'_>) -> Option<Document> {
         }
         Kind::Cluster => {
             let raw = RawClusterDocument::fields(fields, HEAD, elsewhere, sink);
-            let parts = cluster::Parts { cluster: raw.cluster, rule: raw.rule, storage: raw.storage };
+            let parts = cluster::Parts {
+                cluster: raw.cluster,
+                rule: raw.rule,
+                storage: raw.storage,
+            };
             cluster::check(parts, sink).map(|config| Document::Cluster(Box::new(config)))
         }
         Kind::Image => {

@@ -87,7 +87,11 @@ impl fmt::Display for Faults {
             self.long(fault, f)?;
         }
         if self.omitted > 0 {
-            writeln!(f, "\n{}: {} more faults are not shown", self.file, self.omitted)?;
+            writeln!(
+                f,
+                "\n{}: {} more faults are not shown",
+                self.file, self.omitted
+            )?;
         }
         Ok(())
     }
@@ -98,14 +102,25 @@ impl Faults {
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.list.iter().map(|fault| self.short(fault)).collect();
         if self.omitted > 0 {
-            lines.push(format!("{}: {} more faults are not shown", self.file, self.omitted));
+            lines.push(format!(
+                "{}: {} more faults are not shown",
+                self.file, self.omitted
+            ));
         }
         lines
     }
 
     fn short(&self, fault: &Fault) -> String {
-        let key = if fault.key.is_empty() { String::new() } else { format!("{}: ", fault.key) };
-        let suggestion = fault.suggestion.as_deref().map(|text| format!("; {text}")).unwrap_or_default();
+        let key = if fault.key.is_empty() {
+            String::new()
+        } else {
+            format!("{}: ", fault.key)
+        };
+        let suggestion = fault
+            .suggestion
+            .as_deref()
+            .map(|text| format!("; {text}"))
+            .unwrap_or_default();
         format!(
             "{}:{}:{}: {key}found {}, expected {}{suggestion}",
             self.file, fault.line, fault.column, fault.found, fault.expected
@@ -146,17 +161,26 @@ impl Place {
     /// The place of a key below this one.
     pub(crate) fn below(&self, key: &str, span: Range<usize>) -> Self {
         let dot = if self.key.is_empty() { "" } else { "." };
-        Self { span, key: format!("{}{dot}{}", self.key, shorten(key, 40)) }
+        Self {
+            span,
+            key: format!("{}{dot}{}", self.key, shorten(key, 40)),
+        }
     }
 
     /// The place of an entry of the table at this one, whose keys are the user's own.
     pub(crate) fn entry(&self, key: &str, span: Range<usize>) -> Self {
-        Self { span, key: format!("{}[{}]", self.key, shorten(key, 64)) }
+        Self {
+            span,
+            key: format!("{}[{}]", self.key, shorten(key, 64)),
+        }
     }
 
     /// The place of an element of the array at this one.
     pub(crate) fn element(&self, index: usize, span: Range<usize>) -> Self {
-        Self { span, key: format!("{}[{index}]", self.key) }
+        Self {
+            span,
+            key: format!("{}[{index}]", self.key),
+        }
     }
 }
 
@@ -179,7 +203,13 @@ const SECRET_TABLE: &str = "registry";
 impl<'t> Sink<'t> {
     pub(crate) fn new(text: &'t str) -> Self {
         let secret = SECRETS.iter().any(|key| text.contains(key));
-        Self { text, list: Vec::new(), misspelt: Vec::new(), omitted: 0, secret }
+        Self {
+            text,
+            list: Vec::new(),
+            misspelt: Vec::new(),
+            omitted: 0,
+            secret,
+        }
     }
 
     /// Whether nothing of the document's own text may be shown where it was not understood.
@@ -193,7 +223,8 @@ impl<'t> Sink<'t> {
 
     /// Whether the value of a key already has a fault, or the key was misspelt: it is not missing but wrong.
     pub(crate) fn has_fault_at(&self, key: &str) -> bool {
-        self.misspelt.iter().any(|meant| meant == key) || self.list.iter().any(|fault| fault.key == key)
+        self.misspelt.iter().any(|meant| meant == key)
+            || self.list.iter().any(|fault| fault.key == key)
     }
 
     /// Remembers that an unknown key was probably meant to be this one.
@@ -204,7 +235,13 @@ impl<'t> Sink<'t> {
     }
 
     /// Adds a fault without a suggestion.
-    pub(crate) fn fault(&mut self, kind: FaultKind, place: &Place, found: impl Into<String>, expected: &str) {
+    pub(crate) fn fault(
+        &mut self,
+        kind: FaultKind,
+        place: &Place,
+        found: impl Into<String>,
+        expected: &str,
+    ) {
         self.suggest(kind, place, found, expected, None);
     }
 
@@ -225,7 +262,11 @@ impl<'t> Sink<'t> {
         let (line, column) = position(self.text, span.start);
         let key = place.key.clone();
         let hidden = self.secret || kind == FaultKind::UnknownKey && key.starts_with(SECRET_TABLE);
-        let excerpt = if hidden { Excerpt::default() } else { excerpt(self.text, &span) };
+        let excerpt = if hidden {
+            Excerpt::default()
+        } else {
+            excerpt(self.text, &span)
+        };
         self.list.push(Fault {
             kind,
             span,
@@ -242,25 +283,39 @@ impl<'t> Sink<'t> {
     /// Drops faults that the syntax errors of the same document may have caused: what is missing, what lies on a line
     /// that could not be read and, where a header was lost (`shifted`), all that follows.
     pub(crate) fn drop_consequences(&mut self, shifted: bool) {
-        let broken: Vec<usize> = self.list.iter().filter(|f| f.kind == FaultKind::Syntax).map(|f| f.line).collect();
+        let broken: Vec<usize> = self
+            .list
+            .iter()
+            .filter(|f| f.kind == FaultKind::Syntax)
+            .map(|f| f.line)
+            .collect();
         let first = broken.iter().copied().min().unwrap_or(usize::MAX);
         self.list.retain(|fault| match fault.kind {
             FaultKind::Syntax | FaultKind::TooDeep => true,
-            FaultKind::Missing | FaultKind::Conflict | FaultKind::Dangling | FaultKind::Version => false,
+            FaultKind::Missing | FaultKind::Conflict | FaultKind::Dangling | FaultKind::Version => {
+                false
+            }
             FaultKind::TooLarge
             | FaultKind::NotText
             | FaultKind::OtherFormat
             | FaultKind::UnknownKey
             | FaultKind::WrongType
             | FaultKind::BadValue
-            | FaultKind::Duplicate => !(broken.contains(&fault.line) || shifted && fault.line > first),
+            | FaultKind::Duplicate => {
+                !(broken.contains(&fault.line) || shifted && fault.line > first)
+            }
         });
     }
 
     /// All faults by place.
     pub(crate) fn into_faults(mut self, file: &str) -> Faults {
-        self.list.sort_by_key(|fault| (fault.span.start, fault.span.end));
-        Faults { file: file.to_owned(), list: self.list, omitted: self.omitted }
+        self.list
+            .sort_by_key(|fault| (fault.span.start, fault.span.end));
+        Faults {
+            file: file.to_owned(),
+            list: self.list,
+            omitted: self.omitted,
+        }
     }
 }
 
@@ -274,7 +329,11 @@ pub(crate) fn shorten(text: &str, most: usize) -> String {
 }
 
 fn visible(c: char) -> Vec<char> {
-    if c.is_control() { c.escape_default().collect() } else { vec![c] }
+    if c.is_control() {
+        c.escape_default().collect()
+    } else {
+        vec![c]
+    }
 }
 
 /// The range moved into the text and onto character boundaries.
@@ -294,7 +353,11 @@ fn inside(text: &str, span: &Range<usize>) -> Range<usize> {
 fn position(text: &str, at: usize) -> (usize, usize) {
     let before = &text[..at];
     let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
+    let column = before
+        .rsplit('\n')
+        .next()
+        .map_or(0, |rest| rest.chars().count())
+        + 1;
     (line, column)
 }
 
@@ -302,16 +365,30 @@ fn position(text: &str, at: usize) -> (usize, usize) {
 fn excerpt(text: &str, span: &Range<usize>) -> Excerpt {
     const LEAD: usize = 40;
     let start = text[..span.start].rfind('\n').map_or(0, |at| at + 1);
-    let end = text[span.start..].find('\n').map_or(text.len(), |at| span.start + at);
+    let end = text[span.start..]
+        .find('\n')
+        .map_or(text.len(), |at| span.start + at);
     let line: Vec<char> = text[start..end].trim_end_matches('\r').chars().collect();
     let from = text[start..span.start].chars().count().min(line.len());
-    let to = (from + text[span.start..span.end.min(end).max(span.start)].chars().count()).min(line.len());
+    let to = (from
+        + text[span.start..span.end.min(end).max(span.start)]
+            .chars()
+            .count())
+    .min(line.len());
     // A private key in the wrong place must not end up on a console or in a log.
     if text[start..end].contains("PRIVATE KEY") {
         return Excerpt::default();
     }
-    let cut = if from > MAX_EXCERPT - 20 { from - LEAD } else { 0 };
-    let visible: String = line[cut..].iter().take(MAX_EXCERPT).map(|c| if c.is_control() { ' ' } else { *c }).collect();
+    let cut = if from > MAX_EXCERPT - 20 {
+        from - LEAD
+    } else {
+        0
+    };
+    let visible: String = line[cut..]
+        .iter()
+        .take(MAX_EXCERPT)
+        .map(|c| if c.is_control() { ' ' } else { *c })
+        .collect();
     let last = cut + MAX_EXCERPT;
     let lead = if cut > 0 { "…" } else { "" };
     let tail = if line.len() > last { "…" } else { "" };

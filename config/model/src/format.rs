@@ -19,12 +19,18 @@ pub struct FormatError {
 impl FormatError {
     /// An error without a suggestion.
     pub(crate) fn new(expected: &str) -> Self {
-        Self { expected: expected.to_owned(), suggestion: None }
+        Self {
+            expected: expected.to_owned(),
+            suggestion: None,
+        }
     }
 
     /// The same with a suggestion.
     pub(crate) fn hint(self, suggestion: impl Into<String>) -> Self {
-        Self { suggestion: Some(suggestion.into()), ..self }
+        Self {
+            suggestion: Some(suggestion.into()),
+            ..self
+        }
     }
 }
 
@@ -78,12 +84,15 @@ text_type!(
 fn label(text: &str) -> Result<(), FormatError> {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let bytes = text.as_bytes();
-    let ends = [bytes.first(), bytes.last()].iter().all(|end| end.is_some_and(|b| *b != b'-'));
+    let ends = [bytes.first(), bytes.last()]
+        .iter()
+        .all(|end| end.is_some_and(|b| *b != b'-'));
     if bytes.len() <= 63 && ends && bytes.iter().all(|b| inner(*b)) {
         return Ok(());
     }
-    let error =
-        FormatError::new("a name of 1 to 63 lower-case letters, digits and `-`, with `-` only inside (RFC 1123)");
+    let error = FormatError::new(
+        "a name of 1 to 63 lower-case letters, digits and `-`, with `-` only inside (RFC 1123)",
+    );
     Err(match propose(text, false) {
         Some(proposal) => error.hint(format!("for example `{proposal}`")),
         None => error,
@@ -94,7 +103,8 @@ fn dns_name(text: &str) -> Result<(), FormatError> {
     if text.len() <= 253 && !text.is_empty() && text.split('.').all(|part| label(part).is_ok()) {
         return Ok(());
     }
-    let error = FormatError::new("a DNS name in lower case, such as `worker-1` or `master.example`");
+    let error =
+        FormatError::new("a DNS name in lower case, such as `worker-1` or `master.example`");
     Err(match propose(text, true) {
         Some(proposal) => error.hint(format!("for example `{proposal}`")),
         None => error,
@@ -104,7 +114,9 @@ fn dns_name(text: &str) -> Result<(), FormatError> {
 fn node_name(text: &str) -> Result<(), FormatError> {
     dns_name(text)?;
     if text.len() > 63 {
-        return Err(FormatError::new("at most 63 characters, because it is also the machine's host name"));
+        return Err(FormatError::new(
+            "at most 63 characters, because it is also the machine's host name",
+        ));
     }
     Ok(())
 }
@@ -120,10 +132,19 @@ fn propose(text: &str, dots: bool) -> Option<String> {
         })
         .collect();
     let trimmed = mapped.trim_matches('-').to_owned();
-    let valid = |name: &str| if dots { dns_name(name).is_ok() } else { label(name).is_ok() };
+    let valid = |name: &str| {
+        if dots {
+            dns_name(name).is_ok()
+        } else {
+            label(name).is_ok()
+        }
+    };
     (trimmed != text && trimmed.len() <= 63 && !trimmed.contains("..") && !trimmed.is_empty())
         .then_some(trimmed)
-        .filter(|name| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || (dots && b == b'.')))
+        .filter(|name| {
+            name.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || (dots && b == b'.'))
+        })
         .filter(|name| valid(name))
 }
 
@@ -155,11 +176,16 @@ impl FromStr for Host {
         }
         let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
         if text.contains(':') || text.rsplit('.').next().is_some_and(digits) {
-            return Err(FormatError::new("an IP address, such as 192.168.77.10 or fd00::10, or a DNS name"));
+            return Err(FormatError::new(
+                "an IP address, such as 192.168.77.10 or fd00::10, or a DNS name",
+            ));
         }
         text.parse()
             .map(Self::Name)
-            .map_err(|error: FormatError| FormatError { expected: "an IP address or a DNS name".to_owned(), ..error })
+            .map_err(|error: FormatError| FormatError {
+                expected: "an IP address or a DNS name".to_owned(),
+                ..error
+            })
     }
 }
 
@@ -189,12 +215,16 @@ impl FromStr for HostPort {
     fn from_str(text: &str) -> Result<Self, FormatError> {
         let bracketed = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
         let (host, rest) = if let Some((host, rest)) = bracketed {
-            (host.parse::<Ipv6Addr>().map(|ip| Host::Ip(ip.into())).ok(), rest)
+            (
+                host.parse::<Ipv6Addr>().map(|ip| Host::Ip(ip.into())).ok(),
+                rest,
+            )
         } else {
             let end = text.find(':').unwrap_or(text.len());
             (text[..end].parse::<Host>().ok(), &text[end..])
         };
-        let host = host.ok_or_else(|| FormatError::new("a host, with a port after `:` where it needs one"))?;
+        let host = host
+            .ok_or_else(|| FormatError::new("a host, with a port after `:` where it needs one"))?;
         let port = match rest.strip_prefix(':') {
             Some(port) => Some(
                 number::<u16>(port)
@@ -202,7 +232,11 @@ impl FromStr for HostPort {
                     .ok_or_else(|| FormatError::new("a port from 1 to 65535 after `:`"))?,
             ),
             None if rest.is_empty() => None,
-            None => return Err(FormatError::new("a host, with a port after `:` where it needs one")),
+            None => {
+                return Err(FormatError::new(
+                    "a host, with a port after `:` where it needs one",
+                ));
+            }
         };
         Ok(Self { host, port })
     }
@@ -220,7 +254,11 @@ pub struct Endpoint {
 impl Endpoint {
     /// `host:port`, IPv6 in brackets: as for a connection or a Host header.
     pub fn authority(&self) -> String {
-        HostPort { host: self.host.clone(), port: Some(self.port) }.to_string()
+        HostPort {
+            host: self.host.clone(),
+            port: Some(self.port),
+        }
+        .to_string()
     }
 }
 
@@ -237,7 +275,10 @@ impl FromStr for Endpoint {
         let error = || FormatError::new("an address of the form https://HOST:PORT");
         let Some(rest) = text.strip_prefix("https://") else {
             let bare = text.strip_prefix("http://").unwrap_or(text);
-            let meant = format!("https://{bare}").parse::<Self>().ok().filter(|_| !bare.starts_with("https"));
+            let meant = format!("https://{bare}")
+                .parse::<Self>()
+                .ok()
+                .filter(|_| !bare.starts_with("https"));
             return Err(match meant {
                 Some(meant) => error().hint(format!("write \"{meant}\": a master speaks TLS only")),
                 None => error(),
@@ -251,7 +292,8 @@ impl FromStr for Endpoint {
             expected: format!("{} ({})", error().expected, inner.expected),
             suggestion: inner.suggestion,
         })?;
-        let port = port.ok_or_else(|| error().hint(format!("add the port: \"https://{plain}:6443\"")))?;
+        let port =
+            port.ok_or_else(|| error().hint(format!("add the port: \"https://{plain}:6443\"")))?;
         Ok(Self { host, port })
     }
 }
@@ -267,7 +309,12 @@ pub struct MirrorUrl {
 
 impl fmt::Display for MirrorUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http{}://{}", if self.tls { "s" } else { "" }, self.address)
+        write!(
+            f,
+            "http{}://{}",
+            if self.tls { "s" } else { "" },
+            self.address
+        )
     }
 }
 
@@ -285,7 +332,10 @@ impl FromStr for MirrorUrl {
         if plain.contains(['/', '?', '#', '@']) {
             return Err(error().hint("leave out what follows the port"));
         }
-        Ok(Self { tls, address: plain.parse()? })
+        Ok(Self {
+            tls,
+            address: plain.parse()?,
+        })
     }
 }
 
@@ -314,7 +364,9 @@ impl FromStr for Pin {
         let mut pin = [0; 32];
         if digits.len() != 64 {
             let count = digits.chars().count();
-            return Err(error().hint(format!("there are {count} characters after `sha256:`, not 64")));
+            return Err(error().hint(format!(
+                "there are {count} characters after `sha256:`, not 64"
+            )));
         }
         hex::decode_to_slice(digits, &mut pin)
             .map_err(|_not_hex| error().hint("only the digits 0-9 and a-f may follow `sha256:`"))?;
@@ -342,11 +394,15 @@ impl FromStr for Mac {
     type Err = FormatError;
 
     fn from_str(text: &str) -> Result<Self, FormatError> {
-        let error = || FormatError::new("a hardware address of six bytes, such as 52:54:00:12:34:56");
+        let error =
+            || FormatError::new("a hardware address of six bytes, such as 52:54:00:12:34:56");
         let mut mac = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut mac {
-            let part = parts.next().filter(|part| part.len() == 2).ok_or_else(error)?;
+            let part = parts
+                .next()
+                .filter(|part| part.len() == 2)
+                .ok_or_else(error)?;
             hex::decode_to_slice(part, std::slice::from_mut(byte)).map_err(|_not_hex| error())?;
         }
         if parts.next().is_some() || mac[0] & 1 == 1 {
@@ -370,11 +426,15 @@ impl Cidr {
     pub fn network(&self) -> IpAddr {
         match self.address {
             IpAddr::V4(ip) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+                let mask = u32::MAX
+                    .checked_shl(32 - u32::from(self.prefix))
+                    .unwrap_or(0);
                 Ipv4Addr::from(u32::from(ip) & mask).into()
             }
             IpAddr::V6(ip) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(self.prefix))
+                    .unwrap_or(0);
                 Ipv6Addr::from(u128::from(ip) & mask).into()
             }
         }
@@ -382,7 +442,13 @@ impl Cidr {
 
     /// Whether an address is in the network.
     pub fn contains(&self, address: IpAddr) -> bool {
-        self.address.is_ipv4() == address.is_ipv4() && Self { address, prefix: self.prefix }.network() == self.network()
+        self.address.is_ipv4() == address.is_ipv4()
+            && Self {
+                address,
+                prefix: self.prefix,
+            }
+            .network()
+                == self.network()
     }
 }
 
@@ -396,12 +462,15 @@ impl FromStr for Cidr {
     type Err = FormatError;
 
     fn from_str(text: &str) -> Result<Self, FormatError> {
-        let error = || FormatError::new("an address with a prefix length, such as 192.168.77.11/24");
+        let error =
+            || FormatError::new("an address with a prefix length, such as 192.168.77.11/24");
         let Some((address, prefix)) = text.split_once('/') else {
             let alone = text.parse::<IpAddr>().ok();
             return Err(match alone {
-                Some(ip) => error()
-                    .hint(format!("add the prefix length, for example {ip}/{}", if ip.is_ipv4() { 24 } else { 64 })),
+                Some(ip) => error().hint(format!(
+                    "add the prefix length, for example {ip}/{}",
+                    if ip.is_ipv4() { 24 } else { 64 }
+                )),
                 None => error(),
             });
         };
@@ -409,7 +478,11 @@ impl FromStr for Cidr {
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let prefix = number::<u8>(prefix)
             .filter(|bits| *bits <= longest)
-            .ok_or_else(|| FormatError::new(&format!("a prefix length from 0 to {longest} after the address")))?;
+            .ok_or_else(|| {
+                FormatError::new(&format!(
+                    "a prefix length from 0 to {longest} after the address"
+                ))
+            })?;
         Ok(Self { address, prefix })
     }
 }
@@ -472,7 +545,10 @@ impl FromStr for HumanDuration {
 
 /// Digits only, no sign, and in range.
 fn number<T: FromStr>(text: &str) -> Option<T> {
-    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+    text.bytes()
+        .all(|b| b.is_ascii_digit())
+        .then(|| text.parse().ok())
+        .flatten()
 }
 
 /// One of some words, or what was probably meant.
@@ -482,7 +558,11 @@ pub(crate) fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Form
     }
     let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
     let quoted: Vec<String> = names.iter().map(|word| format!("\"{word}\"")).collect();
-    let listed = if quoted.len() > 2 { format!("one of {}", quoted.join(", ")) } else { quoted.join(" or ") };
+    let listed = if quoted.len() > 2 {
+        format!("one of {}", quoted.join(", "))
+    } else {
+        quoted.join(" or ")
+    };
     let error = FormatError::new(&listed);
     Err(match nearest(text, &names) {
         Some(near) => error.hint(format!("did you mean \"{near}\"?")),

@@ -26,7 +26,9 @@ pub const NEVER: [&str; 13] = [
     "/oci",
 ];
 /// What no pod gets to write besides [`NEVER`]: programs and settings of the machine, and logs that the agent writes.
-pub const NEVER_WRITABLE: [&str; 9] = ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/root", "/var/log"];
+pub const NEVER_WRITABLE: [&str; 9] = [
+    "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/root", "/var/log",
+];
 /// Longest path: `PATH_MAX` of Linux less the closing NUL.
 const LONGEST: usize = 4095;
 
@@ -65,38 +67,69 @@ pub fn allows(paths: &[HostPath], path: &str, writable: bool) -> Result<(), Refu
     if plain_path(path).is_err() {
         return Err(Refused::Unlisted);
     }
-    let mut covering = paths.iter().filter(|listed| holds(listed.path.as_str(), path)).peekable();
+    let mut covering = paths
+        .iter()
+        .filter(|listed| holds(listed.path.as_str(), path))
+        .peekable();
     if covering.peek().is_none() {
         return Err(Refused::Unlisted);
     }
-    if writable && !covering.any(|listed| listed.writable) { Err(Refused::ReadOnly) } else { Ok(()) }
+    if writable && !covering.any(|listed| listed.writable) {
+        Err(Refused::ReadOnly)
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether `path` is `folder` or below it.
 fn holds(folder: &str, path: &str) -> bool {
-    path.strip_prefix(folder.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path.strip_prefix(folder.trim_end_matches('/'))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn plain_path(text: &str) -> Result<(), FormatError> {
-    let parts = |text: &str| text.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
+    let parts = |text: &str| {
+        text.split('/')
+            .all(|part| !part.is_empty() && part != "." && part != "..")
+    };
     let plain = text.len() <= LONGEST
         && !text.contains(char::is_control)
-        && text.strip_prefix('/').is_some_and(|rest| rest.is_empty() || parts(rest));
+        && text
+            .strip_prefix('/')
+            .is_some_and(|rest| rest.is_empty() || parts(rest));
     if plain {
         return Ok(());
     }
     let error = FormatError::new("an absolute path without `.`, `..`, `//` and a `/` at its end");
     let trimmed = text.trim_end_matches('/');
-    Err(if trimmed != text && plain_path(trimmed).is_ok() { error.hint(format!("write \"{trimmed}\"")) } else { error })
+    Err(if trimmed != text && plain_path(trimmed).is_ok() {
+        error.hint(format!("write \"{trimmed}\""))
+    } else {
+        error
+    })
 }
 
 /// Checks the list.
-pub(crate) fn check(raw: Option<At<Vec<At<RawHostPathEntry>>>>, sink: &mut Sink<'_>) -> Vec<HostPath> {
+pub(crate) fn check(
+    raw: Option<At<Vec<At<RawHostPathEntry>>>>,
+    sink: &mut Sink<'_>,
+) -> Vec<HostPath> {
     let mut paths: Vec<HostPath> = Vec::new();
-    for At { value: RawHostPathEntry(raw), place } in raw.map(|list| list.value).unwrap_or_default() {
-        let Some((path, at)) = entry(raw, &place, sink) else { continue };
+    for At {
+        value: RawHostPathEntry(raw),
+        place,
+    } in raw.map(|list| list.value).unwrap_or_default()
+    {
+        let Some((path, at)) = entry(raw, &place, sink) else {
+            continue;
+        };
         if paths.iter().any(|other| other.path == path.path) {
-            sink.fault(FaultKind::Duplicate, &at, format!("{} a second time", path.path), "each path once");
+            sink.fault(
+                FaultKind::Duplicate,
+                &at,
+                format!("{} a second time", path.path),
+                "each path once",
+            );
             continue;
         }
         paths.push(path);
@@ -106,24 +139,44 @@ pub(crate) fn check(raw: Option<At<Vec<At<RawHostPathEntry>>>>, sink: &mut Sink<
 
 /// One path, and where it stands.
 fn entry(raw: RawHostPath, table: &Place, sink: &mut Sink<'_>) -> Option<(HostPath, Place)> {
-    let text = sink.required(raw.path, table, "path", "the path of a folder or file of the machine")?;
+    let text = sink.required(
+        raw.path,
+        table,
+        "path",
+        "the path of a folder or file of the machine",
+    )?;
     let path: PlainPath = sink.parse(&text)?;
     let writable = raw.writable.is_some_and(|flag| flag.value);
     let meets = |list: &[&'static str]| {
-        list.iter().copied().find(|other| holds(other, path.as_str()) || holds(path.as_str(), other))
+        list.iter()
+            .copied()
+            .find(|other| holds(other, path.as_str()) || holds(path.as_str(), other))
     };
     if let Some(other) = meets(&NEVER) {
         let found = format!("{}, {}", path, relation(path.as_str(), other));
         let expected = "a path by which no pod can act as the machine";
-        let suggestion = "give the pods a folder of their own, such as \"/var/lib/NAME\"".to_owned();
-        sink.suggest(FaultKind::BadValue, &text.place, found, expected, Some(suggestion));
+        let suggestion =
+            "give the pods a folder of their own, such as \"/var/lib/NAME\"".to_owned();
+        sink.suggest(
+            FaultKind::BadValue,
+            &text.place,
+            found,
+            expected,
+            Some(suggestion),
+        );
         return None;
     }
     if writable && let Some(other) = meets(&NEVER_WRITABLE) {
         let found = format!("{}, {}, for writing", path, relation(path.as_str(), other));
         let suggestion = "leave `writable` out, or give the pods a folder of their own, such as \"/var/lib/NAME\"";
         let expected = "a path that the machine neither runs, nor believes, nor writes";
-        sink.suggest(FaultKind::Conflict, &text.place, found, expected, Some(suggestion.to_owned()));
+        sink.suggest(
+            FaultKind::Conflict,
+            &text.place,
+            found,
+            expected,
+            Some(suggestion.to_owned()),
+        );
         return None;
     }
     Some((HostPath { path, writable }, text.place))
@@ -144,23 +197,49 @@ mod tests {
     use super::*;
 
     fn listed() -> Vec<HostPath> {
-        let path = |path: &str, writable| HostPath { path: path.parse().unwrap(), writable };
-        vec![path("/srv", false), path("/srv/data", true), path("/var/lib/cache", true)]
+        let path = |path: &str, writable| HostPath {
+            path: path.parse().unwrap(),
+            writable,
+        };
+        vec![
+            path("/srv", false),
+            path("/srv/data", true),
+            path("/var/lib/cache", true),
+        ]
     }
 
     #[test]
     fn what_is_listed_covers_what_is_below_it() {
-        for (path, writable) in [("/srv", false), ("/srv/a/b", false), ("/srv/data", true), ("/srv/data/x", true)] {
+        for (path, writable) in [
+            ("/srv", false),
+            ("/srv/a/b", false),
+            ("/srv/data", true),
+            ("/srv/data/x", true),
+        ] {
             assert_eq!(allows(&listed(), path, writable), Ok(()), "{path}");
         }
     }
 
     #[test]
     fn what_is_not_listed_or_written_otherwise_is_refused() {
-        for path in
-            ["/", "/sr", "/srvs", "/var/lib", "/etc/shadow", "", "srv", "/srv/", "/srv/../etc", "/srv//a", "/srv/."]
-        {
-            assert_eq!(allows(&listed(), path, false), Err(Refused::Unlisted), "{path}");
+        for path in [
+            "/",
+            "/sr",
+            "/srvs",
+            "/var/lib",
+            "/etc/shadow",
+            "",
+            "srv",
+            "/srv/",
+            "/srv/../etc",
+            "/srv//a",
+            "/srv/.",
+        ] {
+            assert_eq!(
+                allows(&listed(), path, false),
+                Err(Refused::Unlisted),
+                "{path}"
+            );
         }
         assert_eq!(allows(&listed(), "/srv/a", true), Err(Refused::ReadOnly));
         assert_eq!(allows(&listed(), "/srv", true), Err(Refused::ReadOnly));

@@ -58,35 +58,62 @@ impl fmt::Debug for IssuedKey {
 pub(crate) fn check(raw: At<RawIdentity>, sink: &mut Sink<'_>) -> Option<IssuedIdentity> {
     let At { value: raw, place } = raw;
     let chain = |text: Option<At<String>>, key: &str, sink: &mut Sink<'_>| {
-        let text = sink.required(text, &place, key, "PEM certificates; `pratique issue` writes them")?;
+        let text = sink.required(
+            text,
+            &place,
+            key,
+            "PEM certificates; `pratique issue` writes them",
+        )?;
         sink.parsed(&text, pem::certificates(&text.value))
     };
     let certificate = chain(raw.certificate, "certificate", sink);
     let serving_certificate = chain(raw.serving_certificate, "serving_certificate", sink);
     let roots = chain(raw.roots, "roots", sink);
-    let insecure = raw.insecure_plaintext_key.as_ref().is_some_and(|flag| flag.value);
+    let insecure = raw
+        .insecure_plaintext_key
+        .as_ref()
+        .is_some_and(|flag| flag.value);
     let wrapped = [&raw.ek, &raw.public, &raw.private, &raw.seed];
     let key = match raw.key {
         Some(key) => {
             if let Some(other) = wrapped.into_iter().flatten().next() {
                 let expected = "either a wrapped key (`ek`, `public`, `private`, `seed`) or `key`";
-                sink.fault(FaultKind::Conflict, &other.place, "a wrapped key beside `key`", expected);
+                sink.fault(
+                    FaultKind::Conflict,
+                    &other.place,
+                    "a wrapped key beside `key`",
+                    expected,
+                );
             }
             plaintext(&key, insecure, sink)
         }
         None if insecure => {
             let flag = raw.insecure_plaintext_key.map_or(place, |flag| flag.place);
-            sink.fault(FaultKind::Conflict, &flag, "`insecure_plaintext_key = true` without `key`", "both or neither");
+            sink.fault(
+                FaultKind::Conflict,
+                &flag,
+                "`insecure_plaintext_key = true` without `key`",
+                "both or neither",
+            );
             None
         }
         None => {
-            let ek =
-                sink.required(raw.ek, &place, "ek", "`sha256:…` of the endorsement key; `pratique issue` writes it");
+            let ek = sink.required(
+                raw.ek,
+                &place,
+                "ek",
+                "`sha256:…` of the endorsement key; `pratique issue` writes it",
+            );
             let ek = ek.and_then(|text| sink.parse(&text));
             let public = part(raw.public, &place, "public", sink);
             let private = part(raw.private, &place, "private", sink);
             let seed = part(raw.seed, &place, "seed", sink);
-            Some(IssuedKey::Wrapped { ek: ek?, public: public?, private: private?, seed: seed? })
+            Some(IssuedKey::Wrapped {
+                ek: ek?,
+                public: public?,
+                private: private?,
+                seed: seed?,
+            })
         }
     };
     Some(IssuedIdentity {
@@ -98,12 +125,22 @@ pub(crate) fn check(raw: At<RawIdentity>, sink: &mut Sink<'_>) -> Option<IssuedI
 }
 
 /// One part of a wrapped key, base64.
-fn part(text: Option<At<String>>, table: &Place, key: &str, sink: &mut Sink<'_>) -> Option<Vec<u8>> {
+fn part(
+    text: Option<At<String>>,
+    table: &Place,
+    key: &str,
+    sink: &mut Sink<'_>,
+) -> Option<Vec<u8>> {
     let text = sink.required(text, table, key, "base64; `pratique issue` writes it")?;
-    let bytes = STANDARD.decode(&text.value).ok().filter(|bytes| (1..=MAX_PART).contains(&bytes.len()));
+    let bytes = STANDARD
+        .decode(&text.value)
+        .ok()
+        .filter(|bytes| (1..=MAX_PART).contains(&bytes.len()));
     sink.parsed(
         &text,
-        bytes.ok_or_else(|| FormatError::new("base64 of 1 to 1024 bytes, as `pratique issue` writes it")),
+        bytes.ok_or_else(|| {
+            FormatError::new("base64 of 1 to 1024 bytes, as `pratique issue` writes it")
+        }),
     )
 }
 
@@ -112,8 +149,17 @@ fn plaintext(text: &At<String>, insecure: bool, sink: &mut Sink<'_>) -> Option<I
     if !insecure {
         let suggestion = "wrap it: `pratique issue --ek FILE`; or add `insecure_plaintext_key = true` if whoever reads this \
                           file may be this node";
-        let (found, expected) = ("a private key in the clear", "a key that only this machine's TPM can open");
-        sink.suggest(FaultKind::Conflict, &text.place, found, expected, Some(suggestion.to_owned()));
+        let (found, expected) = (
+            "a private key in the clear",
+            "a key that only this machine's TPM can open",
+        );
+        sink.suggest(
+            FaultKind::Conflict,
+            &text.place,
+            found,
+            expected,
+            Some(suggestion.to_owned()),
+        );
         return None;
     }
     let key = pem::private_key(&text.value);

@@ -30,7 +30,14 @@ pub struct ImageConfig {
 }
 
 /// The metadata services that a machine can ask, by the names that are measured as their labels.
-pub const METADATA_SERVICES: [&str; 6] = ["ec2", "gce", "azure", "openstack", "hetzner", "digitalocean"];
+pub const METADATA_SERVICES: [&str; 6] = [
+    "ec2",
+    "gce",
+    "azure",
+    "openstack",
+    "hetzner",
+    "digitalocean",
+];
 
 /// Which metadata service an image's machines ask, where they find no user-data on the machine itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,19 +95,28 @@ const OURS: [&str; 5] = ["init", "rdinit", "root", "initrd", "rw"];
 
 fn package_name(text: &str) -> Result<(), FormatError> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.".contains(&b);
-    let starts = text.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let starts = text
+        .bytes()
+        .next()
+        .is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     if starts && matches!(text.len(), 2..=128) && text.bytes().all(plain) {
         return Ok(());
     }
-    Err(FormatError::new("a Debian package name: lower-case letters, digits, `+`, `-` and `.`"))
+    Err(FormatError::new(
+        "a Debian package name: lower-case letters, digits, `+`, `-` and `.`",
+    ))
 }
 
 fn command_line(text: &str) -> Result<(), FormatError> {
     let error = || FormatError::new("kernel arguments, separated by single spaces");
     if text.len() > MAX_CMDLINE {
-        return Err(FormatError::new(&format!("at most {MAX_CMDLINE} bytes of kernel arguments")));
+        return Err(FormatError::new(&format!(
+            "at most {MAX_CMDLINE} bytes of kernel arguments"
+        )));
     }
-    let printable = text.bytes().all(|b| b == b' ' || (b.is_ascii_graphic() && b != b'"'));
+    let printable = text
+        .bytes()
+        .all(|b| b == b' ' || (b.is_ascii_graphic() && b != b'"'));
     if !printable || text.split(' ').any(str::is_empty) && !text.is_empty() {
         return Err(error());
     }
@@ -108,9 +124,9 @@ fn command_line(text: &str) -> Result<(), FormatError> {
         let name = word.split('=').next().unwrap_or(word);
         let ours = OURS.contains(&name) || kernel::is_ours(name);
         if name.starts_with("pratique.") || name.starts_with("dm-mod.") || ours {
-            return Err(
-                error().hint(format!("take out `{word}`: the image build sets `{name}` itself or leaves it out"))
-            );
+            return Err(error().hint(format!(
+                "take out `{word}`: the image build sets `{name}` itself or leaves it out"
+            )));
         }
     }
     Ok(())
@@ -121,18 +137,32 @@ pub(crate) fn check(raw: RawImageDocument, sink: &mut Sink<'_>) -> ImageConfig {
     let image = raw.image.map(|at| at.value).unwrap_or_default();
     let kernel = raw.kernel.map(|at| at.value).unwrap_or_default();
     let packages = raw.packages.map(|at| at.value).unwrap_or_default();
-    let flavours = [("cloud", KernelFlavour::Cloud), ("full", KernelFlavour::Full)];
-    let flavour = kernel.flavour.and_then(|text| sink.parsed(&text, one_of(&text.value, &flavours)));
-    let lockdowns = [Lockdown::Confidentiality, Lockdown::Integrity].map(|lockdown| (lockdown.name(), lockdown));
-    let lockdown = kernel.lockdown.and_then(|text| sink.parsed(&text, one_of(&text.value, &lockdowns)));
+    let flavours = [
+        ("cloud", KernelFlavour::Cloud),
+        ("full", KernelFlavour::Full),
+    ];
+    let flavour = kernel
+        .flavour
+        .and_then(|text| sink.parsed(&text, one_of(&text.value, &flavours)));
+    let lockdowns = [Lockdown::Confidentiality, Lockdown::Integrity]
+        .map(|lockdown| (lockdown.name(), lockdown));
+    let lockdown = kernel
+        .lockdown
+        .and_then(|text| sink.parsed(&text, one_of(&text.value, &lockdowns)));
     ImageConfig {
         role: image.role.and_then(|text| sink.parse(&text)),
         id: image.id.and_then(|text| sink.parse(&text)),
         svn: image.svn.and_then(|svn| sink.number(&svn, &(1..=i64::MAX))),
         flavour: flavour.unwrap_or_default(),
         lockdown: lockdown.unwrap_or_default(),
-        cmdline_extra: kernel.cmdline_extra.and_then(|text| sink.parse(&text)).unwrap_or_default(),
+        cmdline_extra: kernel
+            .cmdline_extra
+            .and_then(|text| sink.parse(&text))
+            .unwrap_or_default(),
         extra_packages: sink.parse_list(packages.extra.as_ref()),
-        metadata: image.metadata.and_then(|text| sink.parsed(&text, metadata(&text.value))).unwrap_or_default(),
+        metadata: image
+            .metadata
+            .and_then(|text| sink.parsed(&text, metadata(&text.value)))
+            .unwrap_or_default(),
     }
 }

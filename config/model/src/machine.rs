@@ -2,8 +2,8 @@
 
 use crate::cluster::{self, ClusterConfig};
 use crate::defaults::{
-    MAX_PODS, MAX_PODS_LIMIT, PIDS_MAX, PIDS_MIN, PIDS_PER_CONTAINER, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE,
-    RESERVED_MEMORY,
+    MAX_PODS, MAX_PODS_LIMIT, PIDS_MAX, PIDS_MIN, PIDS_PER_CONTAINER, RESERVED_CPU,
+    RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY,
 };
 use crate::discovery::{self, Discovery};
 use crate::fault::{FaultKind, Place, Sink};
@@ -17,8 +17,18 @@ use crate::registry::{self, Registries};
 use config_kube::Amount;
 
 /// Where a machine may find its user-data, as its measurement names it; the last six are metadata services.
-pub const USER_DATA_SOURCES: [&str; 10] =
-    ["nocloud", "smbios", "fw_cfg", "image", "ec2", "gce", "azure", "openstack", "hetzner", "digitalocean"];
+pub const USER_DATA_SOURCES: [&str; 10] = [
+    "nocloud",
+    "smbios",
+    "fw_cfg",
+    "image",
+    "ec2",
+    "gce",
+    "azure",
+    "openstack",
+    "hetzner",
+    "digitalocean",
+];
 
 /// A machine: what it claims to be, where its master is, and how it is set up.
 #[derive(Debug, Clone, PartialEq)]
@@ -119,22 +129,45 @@ pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<Mach
     let name = raw_machine.name.and_then(|name| sink.parse(&name));
     let no_tpm = raw_machine.insecure_no_tpm.filter(|flag| flag.value);
     if let Some(flag) = &no_tpm {
-        without_tpm(&flag.place, name.is_some(), raw.cluster.is_some(), raw.identity.is_some(), sink);
+        without_tpm(
+            &flag.place,
+            name.is_some(),
+            raw.cluster.is_some(),
+            raw.identity.is_some(),
+            sink,
+        );
     }
     let network = network::check(raw.network, sink);
     let registries = registry::check(raw.registries, raw.registry, sink);
     let node = node(raw.node, sink);
     let kernel = raw.kernel.map(|kernel| kernel.value).unwrap_or_default();
-    let kernel = KernelSettings { io_uring: kernel.io_uring.is_some_and(|flag| flag.value) };
+    let kernel = KernelSettings {
+        io_uring: kernel.io_uring.is_some_and(|flag| flag.value),
+    };
     let at_identity = raw.identity.as_ref().map(|identity| identity.place.clone());
-    let identity = raw.identity.and_then(|identity| identity::check(identity, sink));
+    let identity = raw
+        .identity
+        .and_then(|identity| identity::check(identity, sink));
     if let Some(place) = at_identity {
         issued_to_whom(&place, name.is_some(), raw.cluster.is_some(), sink);
     }
-    let parts = cluster::Parts { cluster: raw.cluster, rule: raw.rule, storage: raw.storage };
+    let parts = cluster::Parts {
+        cluster: raw.cluster,
+        rule: raw.rule,
+        storage: raw.storage,
+    };
     let membership = membership(raw.master.as_ref(), raw.discovery.as_ref(), parts, sink);
     let insecure_no_tpm = no_tpm.is_some();
-    Some(MachineConfig { name, insecure_no_tpm, identity, membership: membership?, network, registries, node, kernel })
+    Some(MachineConfig {
+        name,
+        insecure_no_tpm,
+        identity,
+        membership: membership?,
+        network,
+        registries,
+        node,
+        kernel,
+    })
 }
 
 /// A machine without a TPM joins a master under a name of its own: it has no key that could give it one.
@@ -144,14 +177,31 @@ fn without_tpm(place: &Place, named: bool, founds: bool, issued: bool, sink: &mu
         let suggestion = "a master on a host without a TPM needs no agent; a machine that is to be one needs a TPM";
         let found = format!("{FLAG} beside `[cluster]`");
         let expected = "a machine that joins: a master keeps the cluster's keys in its TPM";
-        sink.suggest(FaultKind::Conflict, place, found, expected, Some(suggestion.to_owned()));
+        sink.suggest(
+            FaultKind::Conflict,
+            place,
+            found,
+            expected,
+            Some(suggestion.to_owned()),
+        );
     } else if issued {
         let suggestion = "take it out: with `[identity]` nothing is proven anyway";
         let found = format!("{FLAG} beside `[identity]`");
-        sink.suggest(FaultKind::Conflict, place, found, "one of the two", Some(suggestion.to_owned()));
+        sink.suggest(
+            FaultKind::Conflict,
+            place,
+            found,
+            "one of the two",
+            Some(suggestion.to_owned()),
+        );
     } else if !named && !sink.has_fault_at("machine.name") {
         let expected = "`name` under `[machine]`: without an endorsement key nothing else gives the machine a name";
-        sink.fault(FaultKind::Missing, place, format!("{FLAG} of a machine without a name"), expected);
+        sink.fault(
+            FaultKind::Missing,
+            place,
+            format!("{FLAG} of a machine without a name"),
+            expected,
+        );
     }
 }
 
@@ -166,7 +216,12 @@ fn issued_to_whom(place: &Place, named: bool, founds: bool, sink: &mut Sink<'_>)
         );
     } else if !named && !sink.has_fault_at("machine") {
         let expected = "`name` under `[machine]`: the node of the certificates";
-        sink.fault(FaultKind::Missing, place, "`[identity]` of a machine without a name", expected);
+        sink.fault(
+            FaultKind::Missing,
+            place,
+            "`[identity]` of a machine without a name",
+            expected,
+        );
     }
 }
 
@@ -178,15 +233,28 @@ fn membership(
     sink: &mut Sink<'_>,
 ) -> Option<Membership> {
     let founds = parts.cluster.is_some();
-    let beside = |name: &str| format!("`[{name}]` beside `[{}]`", if founds { "cluster" } else { "master" });
+    let beside = |name: &str| {
+        format!(
+            "`[{name}]` beside `[{}]`",
+            if founds { "cluster" } else { "master" }
+        )
+    };
     let extra = match (master, discovery) {
-        (_, Some(discovery)) if founds || master.is_some() => Some((&discovery.place, beside("discovery"))),
+        (_, Some(discovery)) if founds || master.is_some() => {
+            Some((&discovery.place, beside("discovery")))
+        }
         (Some(master), None) if founds => Some((&master.place, beside("master"))),
         (_, _) => None,
     };
     if let Some((place, found)) = extra {
         let suggestion = "the first master has `[cluster]` only, every other machine `[master]` or `[discovery]` only";
-        sink.suggest(FaultKind::Conflict, place, found, "one of the two", Some(suggestion.to_owned()));
+        sink.suggest(
+            FaultKind::Conflict,
+            place,
+            found,
+            "one of the two",
+            Some(suggestion.to_owned()),
+        );
     }
     let cluster = if founds {
         cluster::check(parts, sink)
@@ -194,22 +262,35 @@ fn membership(
         parts.refuse_without_cluster(sink);
         None
     };
-    let joins = master.and_then(|master| location(master, sink)).map(Membership::Joins);
-    let by_document = discovery.and_then(|section| discovery::check(section, sink)).map(Membership::Discovers);
-    let named = ["master", "discovery", "cluster"].into_iter().any(|key| sink.has_fault_at(key));
+    let joins = master
+        .and_then(|master| location(master, sink))
+        .map(Membership::Joins);
+    let by_document = discovery
+        .and_then(|section| discovery::check(section, sink))
+        .map(Membership::Discovers);
+    let named = ["master", "discovery", "cluster"]
+        .into_iter()
+        .any(|key| sink.has_fault_at(key));
     if master.is_none() && discovery.is_none() && !founds && !named {
         let expected = "`[master]` with `endpoints` and `ca_pins`, `[discovery]` with `uris` and `pins`, or `[cluster]` on \
                         the first master";
         let found = "neither `[master]` nor `[discovery]` nor `[cluster]`";
         sink.fault(FaultKind::Missing, &Place::default(), found, expected);
     }
-    joins.or(by_document).or_else(|| cluster.map(|cluster| Membership::Founds(Box::new(cluster))))
+    joins
+        .or(by_document)
+        .or_else(|| cluster.map(|cluster| Membership::Founds(Box::new(cluster))))
 }
 
 fn location(master: &At<RawMaster>, sink: &mut Sink<'_>) -> Option<MasterLocation> {
     let At { value: raw, place } = master;
-    let endpoints =
-        list(raw.endpoints.as_ref(), place, "endpoints", "at least one address of the form https://HOST:PORT", sink);
+    let endpoints = list(
+        raw.endpoints.as_ref(),
+        place,
+        "endpoints",
+        "at least one address of the form https://HOST:PORT",
+        sink,
+    );
     let ca_pins = list(
         raw.ca_pins.as_ref(),
         place,
@@ -217,7 +298,10 @@ fn location(master: &At<RawMaster>, sink: &mut Sink<'_>) -> Option<MasterLocatio
         "at least one `sha256:…` of the cluster's root; `pratique bootstrap` prints it",
         sink,
     );
-    Some(MasterLocation { endpoints: endpoints?, ca_pins: ca_pins? })
+    Some(MasterLocation {
+        endpoints: endpoints?,
+        ca_pins: ca_pins?,
+    })
 }
 
 /// A required list that is not empty.
@@ -238,8 +322,14 @@ where
 
 fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
     let raw = raw.map(|node| node.value).unwrap_or_default();
-    let max_pods = raw.max_pods.as_ref().and_then(|pods| sink.number(pods, &(1..=MAX_PODS_LIMIT.into())));
-    let pids = raw.pids_per_container.as_ref().and_then(|pids| sink.number(pids, &(PIDS_MIN..=PIDS_MAX)));
+    let max_pods = raw
+        .max_pods
+        .as_ref()
+        .and_then(|pods| sink.number(pods, &(1..=MAX_PODS_LIMIT.into())));
+    let pids = raw
+        .pids_per_container
+        .as_ref()
+        .and_then(|pids| sink.number(pids, &(PIDS_MIN..=PIDS_MAX)));
     let reserved: RawReserved = raw.reserved.map(|table| table.value).unwrap_or_default();
     NodeSettings {
         max_pods: max_pods.unwrap_or(MAX_PODS),
@@ -256,8 +346,13 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
 
 fn amount(text: Option<At<String>>, default: &str, sink: &mut Sink<'_>) -> Amount {
     let parse = |text: &str| {
-        let parsed = text.parse::<Amount>().ok().filter(|amount| *amount >= Amount::ZERO);
-        parsed.ok_or_else(|| FormatError::new("a quantity of zero or more, such as `100m`, `1.5` or `256Mi`"))
+        let parsed = text
+            .parse::<Amount>()
+            .ok()
+            .filter(|amount| *amount >= Amount::ZERO);
+        parsed.ok_or_else(|| {
+            FormatError::new("a quantity of zero or more, such as `100m`, `1.5` or `256Mi`")
+        })
     };
     let given = text.and_then(|text| sink.parsed(&text, parse(&text.value)));
     given.or_else(|| parse(default).ok()).unwrap_or_default()

@@ -72,7 +72,9 @@ fn interface_name(text: &str) -> Result<(), FormatError> {
     if matches!(text.len(), 1..=15) && text != "." && text != ".." && text.bytes().all(plain) {
         return Ok(());
     }
-    Err(FormatError::new("an interface name of 1 to 15 characters, such as `eth0`"))
+    Err(FormatError::new(
+        "an interface name of 1 to 15 characters, such as `eth0`",
+    ))
 }
 
 /// An IP address that a machine can be reached at.
@@ -90,10 +92,14 @@ impl FromStr for UnicastIp {
 
     fn from_str(text: &str) -> Result<Self, FormatError> {
         let error = || FormatError::new("an IP address, such as 192.168.77.1 or fd00::1");
-        let ip: IpAddr = text.parse().map_err(|_not_an_address| match text.split_once('/') {
-            Some((address, _)) if address.parse::<IpAddr>().is_ok() => error().hint(format!("write \"{address}\"")),
-            Some(_) | None => error(),
-        })?;
+        let ip: IpAddr = text
+            .parse()
+            .map_err(|_not_an_address| match text.split_once('/') {
+                Some((address, _)) if address.parse::<IpAddr>().is_ok() => {
+                    error().hint(format!("write \"{address}\""))
+                }
+                Some(_) | None => error(),
+            })?;
         if ip.is_unspecified() || ip.is_multicast() {
             return Err(error().hint(format!("{ip} is not the address of one machine")));
         }
@@ -103,13 +109,22 @@ impl FromStr for UnicastIp {
 
 /// Checks `[network]`.
 pub(crate) fn check(raw: Option<At<RawNetwork>>, sink: &mut Sink<'_>) -> Network {
-    let Some(At { value: raw, .. }) = raw else { return Network::default() };
+    let Some(At { value: raw, .. }) = raw else {
+        return Network::default();
+    };
     let mut names = Names::default();
     let entries = raw.interface.map(|list| list.value).unwrap_or_default();
-    let interfaces = entries.into_iter().filter_map(|entry| interface(entry, &mut names, sink)).collect();
+    let interfaces = entries
+        .into_iter()
+        .filter_map(|entry| interface(entry, &mut names, sink))
+        .collect();
     let nameservers: Vec<UnicastIp> = sink.parse_list(raw.nameservers.as_ref());
     let ntp = sink.parse_list(raw.ntp.as_ref());
-    Network { interfaces, nameservers: nameservers.into_iter().map(|ip| ip.0).collect(), ntp }
+    Network {
+        interfaces,
+        nameservers: nameservers.into_iter().map(|ip| ip.0).collect(),
+        ntp,
+    }
 }
 
 fn interface(entry: At<RawInterface>, names: &mut Names, sink: &mut Sink<'_>) -> Option<Interface> {
@@ -117,43 +132,101 @@ fn interface(entry: At<RawInterface>, names: &mut Names, sink: &mut Sink<'_>) ->
     let selector = selector(&raw, &place, names, sink);
     let addresses: Vec<Cidr> = sink.parse_list(raw.addresses.as_ref());
     for text in raw.addresses.iter().flat_map(|list| &list.value) {
-        let Ok(address) = text.value.parse::<Cidr>() else { continue };
+        let Ok(address) = text.value.parse::<Cidr>() else {
+            continue;
+        };
         if address.prefix == 0 || UnicastIp::from_str(&address.address.to_string()).is_err() {
             let found = address.to_string();
-            sink.fault(FaultKind::BadValue, &text.place, found, "an address of this machine with its network's prefix");
+            sink.fault(
+                FaultKind::BadValue,
+                &text.place,
+                found,
+                "an address of this machine with its network's prefix",
+            );
         }
     }
-    let gateway = raw.gateway.as_ref().and_then(|text| Some((text, sink.parse::<UnicastIp>(text)?.0)));
+    let gateway = raw
+        .gateway
+        .as_ref()
+        .and_then(|text| Some((text, sink.parse::<UnicastIp>(text)?.0)));
     if let Some((text, gateway)) = gateway
         && !addresses.is_empty()
-        && !addresses.iter().any(|address| address.contains(gateway) && address.address != gateway)
+        && !addresses
+            .iter()
+            .any(|address| address.contains(gateway) && address.address != gateway)
     {
-        let expected = "an address in the network of one of the interface's own, and not that one itself";
-        sink.fault(FaultKind::Conflict, &text.place, gateway.to_string(), expected);
+        let expected =
+            "an address in the network of one of the interface's own, and not that one itself";
+        sink.fault(
+            FaultKind::Conflict,
+            &text.place,
+            gateway.to_string(),
+            expected,
+        );
     }
-    let dhcp = raw.dhcp.as_ref().map_or(raw.addresses.is_none(), |dhcp| dhcp.value);
-    if !dhcp && raw.addresses.as_ref().is_none_or(|list| list.value.is_empty()) {
+    let dhcp = raw
+        .dhcp
+        .as_ref()
+        .map_or(raw.addresses.is_none(), |dhcp| dhcp.value);
+    if !dhcp
+        && raw
+            .addresses
+            .as_ref()
+            .is_none_or(|list| list.value.is_empty())
+    {
         let suggestion = Some("give it `addresses` or `dhcp = true`".to_owned());
         let found = "an interface without any address";
-        sink.suggest(FaultKind::Conflict, &place, found, "fixed addresses, DHCP or both", suggestion);
+        sink.suggest(
+            FaultKind::Conflict,
+            &place,
+            found,
+            "fixed addresses, DHCP or both",
+            suggestion,
+        );
     }
-    let mtu = raw.mtu.as_ref().and_then(|mtu| sink.number(mtu, &(MTU_MIN.into()..=MTU_MAX.into())));
-    Some(Interface { selector: selector?, addresses, gateway: gateway.map(|(_, ip)| ip), dhcp, mtu })
+    let mtu = raw
+        .mtu
+        .as_ref()
+        .and_then(|mtu| sink.number(mtu, &(MTU_MIN.into()..=MTU_MAX.into())));
+    Some(Interface {
+        selector: selector?,
+        addresses,
+        gateway: gateway.map(|(_, ip)| ip),
+        dhcp,
+        mtu,
+    })
 }
 
-fn selector(raw: &RawInterface, place: &Place, names: &mut Names, sink: &mut Sink<'_>) -> Option<Selector> {
+fn selector(
+    raw: &RawInterface,
+    place: &Place,
+    names: &mut Names,
+    sink: &mut Sink<'_>,
+) -> Option<Selector> {
     let (selector, at) = match (&raw.name, &raw.mac) {
         (Some(name), None) => (Selector::Name(sink.parse(name)?), name),
         (None, Some(mac)) => (Selector::Mac(sink.parse(mac)?), mac),
         (Some(_), Some(mac)) => {
-            sink.fault(FaultKind::Conflict, &mac.place, "`name` and `mac` of one interface", "one of the two");
+            sink.fault(
+                FaultKind::Conflict,
+                &mac.place,
+                "`name` and `mac` of one interface",
+                "one of the two",
+            );
             return None;
         }
         (None, None) => {
-            let wrong = ["name", "mac"].iter().any(|key| sink.has_fault_at(&place.below(key, 0..0).key));
+            let wrong = ["name", "mac"]
+                .iter()
+                .any(|key| sink.has_fault_at(&place.below(key, 0..0).key));
             if !wrong {
                 let place = place.below("name", place.span.clone());
-                sink.fault(FaultKind::Missing, &place, "neither `name` nor `mac`", "one of the two");
+                sink.fault(
+                    FaultKind::Missing,
+                    &place,
+                    "neither `name` nor `mac`",
+                    "one of the two",
+                );
             }
             return None;
         }

@@ -41,7 +41,9 @@ fn word(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     let ends = [text.bytes().next(), text.bytes().last()];
     text.len() <= LONGEST
-        && ends.iter().all(|end| end.is_some_and(|b| b.is_ascii_alphanumeric()))
+        && ends
+            .iter()
+            .all(|end| end.is_some_and(|b| b.is_ascii_alphanumeric()))
         && text.bytes().all(inner)
 }
 
@@ -52,14 +54,24 @@ fn prefix<'a>(text: &'a str, what: &str) -> Result<&'a str, FormatError> {
             "the key of a {what}: at most {LONGEST} letters, digits, `-`, `_` and `.`, or a DNS name, `/` and that"
         ))
     };
-    let (prefix, name) = text.rsplit_once('/').map_or(("", text), |(prefix, name)| (prefix, name));
-    let named = prefix.is_empty() != text.contains('/') && (prefix.is_empty() || prefix.parse::<DnsName>().is_ok());
-    if named && word(name) { Ok(prefix) } else { Err(error()) }
+    let (prefix, name) = text
+        .rsplit_once('/')
+        .map_or(("", text), |(prefix, name)| (prefix, name));
+    let named = prefix.is_empty() != text.contains('/')
+        && (prefix.is_empty() || prefix.parse::<DnsName>().is_ok());
+    if named && word(name) {
+        Ok(prefix)
+    } else {
+        Err(error())
+    }
 }
 
 /// Whether a prefix is of a domain.
 fn of(prefix: &str, domain: &str) -> bool {
-    prefix == domain || prefix.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
+    prefix == domain
+        || prefix
+            .strip_suffix(domain)
+            .is_some_and(|rest| rest.ends_with('.'))
 }
 
 /// Kubernetes keeps these domains for itself.
@@ -71,13 +83,23 @@ fn label_key(text: &str) -> Result<(), FormatError> {
     let prefix = prefix(text, "label")?;
     let error = |expected: &str, hint: &str| Err(FormatError::new(expected).hint(hint));
     if of(prefix, identity::GROUP) || text == "kubernetes.io/hostname" {
-        return error("a label that is not the master's own", "take it out: the master sets it by what was proved");
+        return error(
+            "a label that is not the master's own",
+            "take it out: the master sets it by what was proved",
+        );
     }
     let role = text.strip_prefix(identity::NODE_ROLE_LABEL_PREFIX);
     if let Some(role) = role.filter(|role| ["worker", "control-plane", "master"].contains(role)) {
-        return error("another role than those that machines prove", &format!("the Machine's role says `{role}`"));
+        return error(
+            "another role than those that machines prove",
+            &format!("the Machine's role says `{role}`"),
+        );
     }
-    let given = ["kubelet.kubernetes.io", "node.kubernetes.io", "node-restriction.kubernetes.io"];
+    let given = [
+        "kubelet.kubernetes.io",
+        "node.kubernetes.io",
+        "node-restriction.kubernetes.io",
+    ];
     if !upstreams(prefix)
         || role.is_some()
         || identity::KUBELET_LABELS.contains(&text)
@@ -94,7 +116,8 @@ fn label_key(text: &str) -> Result<(), FormatError> {
 fn taint_key(text: &str) -> Result<(), FormatError> {
     let prefix = prefix(text, "taint")?;
     if of(prefix, identity::GROUP) {
-        return Err(FormatError::new("a taint that is not the master's own").hint("the Machine's state gives it"));
+        return Err(FormatError::new("a taint that is not the master's own")
+            .hint("the Machine's state gives it"));
     }
     if !upstreams(prefix) || text.starts_with(identity::NODE_ROLE_LABEL_PREFIX) {
         return Ok(());
@@ -107,8 +130,9 @@ fn label_value(text: &str) -> Result<(), FormatError> {
     if text.is_empty() || word(text) {
         return Ok(());
     }
-    let expected =
-        format!("at most {LONGEST} letters, digits, `-`, `_` and `.`, the first and last no sign; or nothing");
+    let expected = format!(
+        "at most {LONGEST} letters, digits, `-`, `_` and `.`, the first and last no sign; or nothing"
+    );
     Err(FormatError::new(&expected))
 }
 
@@ -126,14 +150,19 @@ impl FromStr for Taint {
     type Err = FormatError;
 
     fn from_str(text: &str) -> Result<Self, FormatError> {
-        let form = || FormatError::new("a taint of the form \"KEY=VALUE:EFFECT\" or \"KEY:EFFECT\"");
+        let form =
+            || FormatError::new("a taint of the form \"KEY=VALUE:EFFECT\" or \"KEY:EFFECT\"");
         let (left, effect) = text.rsplit_once(':').ok_or_else(form)?;
         let (key, value) = left.split_once('=').unwrap_or((left, ""));
         taint_key(key)?;
         label_value(value)?;
         let effects = [NO_SCHEDULE, PREFER_NO_SCHEDULE, NO_EXECUTE].map(|effect| (effect, effect));
         let effect = one_of(effect, &effects)?.to_owned();
-        Ok(Self(NodeTaint { key: key.to_owned(), value: value.to_owned(), effect }))
+        Ok(Self(NodeTaint {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            effect,
+        }))
     }
 }
 
@@ -144,13 +173,21 @@ pub(crate) fn check(
     policy: PolicyName,
     sink: &mut Sink<'_>,
 ) -> NodeRule {
-    let Some(At { value: raw, place }) = raw else { return NodeRule::default() };
-    let decides = |signer: &str| policy.decides() != Decides::Never && signers.iter().any(|name| name == signer);
+    let Some(At { value: raw, place }) = raw else {
+        return NodeRule::default();
+    };
+    let decides = |signer: &str| {
+        policy.decides() != Decides::Never && signers.iter().any(|name| name == signer)
+    };
     let machines = MACHINES.iter().any(|signer| decides(signer));
-    let marks = [raw.labels.as_ref().map(|at| &at.place), raw.taints.as_ref().map(|at| &at.place)];
+    let marks = [
+        raw.labels.as_ref().map(|at| &at.place),
+        raw.taints.as_ref().map(|at| &at.place),
+    ];
     if !machines {
         for place in marks.into_iter().flatten() {
-            let expected = "none: the master marks the Nodes of machines, which this rule lets none of in";
+            let expected =
+                "none: the master marks the Nodes of machines, which this rule lets none of in";
             sink.fault(FaultKind::Conflict, place, "marks of Nodes", expected);
         }
     }
@@ -159,13 +196,28 @@ pub(crate) fn check(
         && let Some(flag) = &raw.registers_itself
     {
         let expected = "none: nobody becomes a node by this rule";
-        sink.fault(FaultKind::Conflict, &flag.place, format!("`{}`", flag.value), expected);
+        sink.fault(
+            FaultKind::Conflict,
+            &flag.place,
+            format!("`{}`", flag.value),
+            expected,
+        );
     }
     if raw.labels.is_none() && raw.taints.is_none() && raw.registers_itself.is_none() {
-        sink.fault(FaultKind::BadValue, &place, "nothing", "`labels`, `taints` or `registers_itself`");
+        sink.fault(
+            FaultKind::BadValue,
+            &place,
+            "nothing",
+            "`labels`, `taints` or `registers_itself`",
+        );
     }
     NodeRule {
-        labels: raw.labels.iter().flat_map(|at| &at.value.0).filter_map(|entry| label(entry, sink)).collect(),
+        labels: raw
+            .labels
+            .iter()
+            .flat_map(|at| &at.value.0)
+            .filter_map(|entry| label(entry, sink))
+            .collect(),
         taints: taints(raw.taints.as_ref(), sink),
         registers_itself: raw.registers_itself.map(|flag| flag.value),
     }
@@ -181,13 +233,31 @@ fn taints(list: Option<&At<Texts>>, sink: &mut Sink<'_>) -> Vec<NodeTaint> {
     let mut taints: Vec<NodeTaint> = Vec::new();
     if let Some(list) = list.filter(|list| list.value.len() > MAX_NODE_TAINTS) {
         let found = format!("{} taints", list.value.len());
-        sink.fault(FaultKind::BadValue, &list.place, found, &format!("at most {MAX_NODE_TAINTS}"));
+        sink.fault(
+            FaultKind::BadValue,
+            &list.place,
+            found,
+            &format!("at most {MAX_NODE_TAINTS}"),
+        );
     }
     for text in list.iter().flat_map(|list| &list.value) {
-        let Some(Taint(taint)) = sink.parse::<Taint>(text) else { continue };
-        if taints.iter().any(|other| other.key == taint.key && other.effect == taint.effect) {
-            let found = format!("{} with the effect {} a second time", taint.key, taint.effect);
-            sink.fault(FaultKind::Duplicate, &text.place, found, "each key once for an effect");
+        let Some(Taint(taint)) = sink.parse::<Taint>(text) else {
+            continue;
+        };
+        if taints
+            .iter()
+            .any(|other| other.key == taint.key && other.effect == taint.effect)
+        {
+            let found = format!(
+                "{} with the effect {} a second time",
+                taint.key, taint.effect
+            );
+            sink.fault(
+                FaultKind::Duplicate,
+                &text.place,
+                found,
+                "each key once for an effect",
+            );
             continue;
         }
         taints.push(taint);
@@ -236,13 +306,28 @@ mod tests {
 
     #[test]
     fn taints_are_read_as_kubectl_writes_them() {
-        let taint = |text: &str| text.parse::<Taint>().map(|Taint(taint)| (taint.key, taint.value, taint.effect));
-        let words = |key: &str, value: &str, effect: &str| Ok((key.to_owned(), value.to_owned(), effect.to_owned()));
-        assert_eq!(taint("dedicated=batch:NoSchedule"), words("dedicated", "batch", "NoSchedule"));
-        assert_eq!(taint("example.com/gpu:NoExecute"), words("example.com/gpu", "", "NoExecute"));
+        let taint = |text: &str| {
+            text.parse::<Taint>()
+                .map(|Taint(taint)| (taint.key, taint.value, taint.effect))
+        };
+        let words = |key: &str, value: &str, effect: &str| {
+            Ok((key.to_owned(), value.to_owned(), effect.to_owned()))
+        };
+        assert_eq!(
+            taint("dedicated=batch:NoSchedule"),
+            words("dedicated", "batch", "NoSchedule")
+        );
+        assert_eq!(
+            taint("example.com/gpu:NoExecute"),
+            words("example.com/gpu", "", "NoExecute")
+        );
         assert_eq!(
             taint("node-role.kubernetes.io/control-plane:PreferNoSchedule"),
-            words("node-role.kubernetes.io/control-plane", "", "PreferNoSchedule")
+            words(
+                "node-role.kubernetes.io/control-plane",
+                "",
+                "PreferNoSchedule"
+            )
         );
         for bad in [
             "dedicated",

@@ -2,7 +2,9 @@
 //! whichever way a rule comes.
 
 use crate::document::parse;
-use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, NodeRule, QueueRule};
+use config_kube::policy::{
+    CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, NodeRule, QueueRule,
+};
 use config_kube::{CertificatePolicySpec, Decides, Rule, identity};
 use std::fmt::Write as _;
 
@@ -17,26 +19,45 @@ pub struct ObjectFault {
 
 /// Every fault of a policy's rules. Whether the cluster knows the keys and issuers that they name shows in its status.
 pub fn check_policy(spec: &CertificatePolicySpec) -> Vec<ObjectFault> {
-    let Err(faults) = parse(document(spec), "") else { return apart(spec).into_iter().collect() };
+    let Err(faults) = parse(document(spec), "") else {
+        return apart(spec).into_iter().collect();
+    };
     let told = faults.list.into_iter().map(|fault| {
-        let suggestion = fault.suggestion.map(|text| format!("; {text}")).unwrap_or_default();
-        let text = format!("found {}, expected {}{suggestion}", fault.found, fault.expected);
-        ObjectFault { path: path(&fault.key), text }
+        let suggestion = fault
+            .suggestion
+            .map(|text| format!("; {text}"))
+            .unwrap_or_default();
+        let text = format!(
+            "found {}, expected {}{suggestion}",
+            fault.found, fault.expected
+        );
+        ObjectFault {
+            path: path(&fault.key),
+            text,
+        }
     });
     told.collect()
 }
 
 /// The fault of rules that decide a node's two certificates apart: they are issued together.
 fn apart(spec: &CertificatePolicySpec) -> Option<ObjectFault> {
-    let deciding = |signer| spec.rules.iter().position(|rule| rule.signers.iter().any(|name| name == signer));
-    let [client, serving] = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER].map(deciding);
+    let deciding = |signer| {
+        spec.rules
+            .iter()
+            .position(|rule| rule.signers.iter().any(|name| name == signer))
+    };
+    let [client, serving] =
+        [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER].map(deciding);
     let at = client.or(serving).filter(|_| client != serving)?;
     let text = format!(
         "found one of a node's two signers, or two rules that decide one each, expected both in one rule; name `{}` and `{}`",
         identity::NODE_CLIENT_SIGNER,
         identity::NODE_SERVING_SIGNER
     );
-    Some(ObjectFault { path: format!("spec.rules[{at}].signers"), text })
+    Some(ObjectFault {
+        path: format!("spec.rules[{at}].signers"),
+        text,
+    })
 }
 
 /// The document that says what the object says.
@@ -60,7 +81,10 @@ type Field = (&'static str, String);
 fn fields(rule: &Rule) -> Vec<Field> {
     let decides = rule.policy.decides();
     let verified = decides == Decides::Verifier;
-    let mut fields = vec![("signers", list(&rule.signers)), ("policy", quoted(rule.policy.as_str()))];
+    let mut fields = vec![
+        ("signers", list(&rule.signers)),
+        ("policy", quoted(rule.policy.as_str())),
+    ];
     fields.extend(text("name", &rule.name));
     if verified || rule.ek != EkRule::default() {
         fields.push(("ek", ek(&rule.ek)));
@@ -69,15 +93,22 @@ fn fields(rule: &Rule) -> Vec<Field> {
         fields.push(("images", images(&rule.images)));
     }
     if verified || rule.events != EventRule::default() {
-        let EventRule { secure_boot, allow_unknown } = rule.events;
-        let events = [("secure_boot", secure_boot.to_string()), ("allow_unknown", allow_unknown.to_string())];
+        let EventRule {
+            secure_boot,
+            allow_unknown,
+        } = rule.events;
+        let events = [
+            ("secure_boot", secure_boot.to_string()),
+            ("allow_unknown", allow_unknown.to_string()),
+        ];
         fields.push(("events", table(events)));
     }
     if verified || rule.config != ConfigRule::default() {
         fields.push(("config", config(&rule.config)));
     }
     let machines = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
-    let issues = decides != Decides::Never && rule.signers.iter().any(|s| machines.contains(&s.as_str()));
+    let issues =
+        decides != Decides::Never && rule.signers.iter().any(|s| machines.contains(&s.as_str()));
     if issues || rule.certificate != CertificateRule::default() {
         fields.push(("certificate", certificate(&rule.certificate, issues)));
     }
@@ -96,14 +127,23 @@ fn fields(rule: &Rule) -> Vec<Field> {
 fn node(rule: &NodeRule) -> String {
     let mut fields = Vec::new();
     if !rule.labels.is_empty() {
-        let labels = rule.labels.iter().map(|(key, value)| format!("{} = {}", quoted(key), quoted(value)));
-        fields.push(("labels", format!("{{ {} }}", labels.collect::<Vec<_>>().join(", "))));
+        let labels = rule
+            .labels
+            .iter()
+            .map(|(key, value)| format!("{} = {}", quoted(key), quoted(value)));
+        fields.push((
+            "labels",
+            format!("{{ {} }}", labels.collect::<Vec<_>>().join(", ")),
+        ));
     }
     if !rule.taints.is_empty() {
         let taints: Vec<String> = rule.taints.iter().map(ToString::to_string).collect();
         fields.push(("taints", list(&taints)));
     }
-    fields.extend(rule.registers_itself.map(|flag| ("registers_itself", flag.to_string())));
+    fields.extend(
+        rule.registers_itself
+            .map(|flag| ("registers_itself", flag.to_string())),
+    );
     table(fields)
 }
 
@@ -114,16 +154,25 @@ fn ek(rule: &EkRule) -> String {
     }
     fields.extend(text("require", &rule.require));
     if !rule.min_firmware.is_empty() {
-        let floors =
-            rule.min_firmware.iter().map(|(issuer, version)| format!("{} = {}", quoted(issuer), quoted(version)));
-        fields.push(("min_firmware", format!("{{ {} }}", floors.collect::<Vec<_>>().join(", "))));
+        let floors = rule
+            .min_firmware
+            .iter()
+            .map(|(issuer, version)| format!("{} = {}", quoted(issuer), quoted(version)));
+        fields.push((
+            "min_firmware",
+            format!("{{ {} }}", floors.collect::<Vec<_>>().join(", ")),
+        ));
     }
     table(fields)
 }
 
 fn images(rule: &ImageRule) -> String {
     let (svn, most) = (rule.min_svn.to_string(), rule.max_concurrent.to_string());
-    table([("release_keys", list(&rule.release_keys)), ("min_svn", svn), ("max_concurrent", most)])
+    table([
+        ("release_keys", list(&rule.release_keys)),
+        ("min_svn", svn),
+        ("max_concurrent", most),
+    ])
 }
 
 fn config(rule: &ConfigRule) -> String {
@@ -168,7 +217,10 @@ fn word(value: &str, nothing: &str) -> String {
 }
 
 fn table(fields: impl IntoIterator<Item = Field>) -> String {
-    let fields: Vec<String> = fields.into_iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    let fields: Vec<String> = fields
+        .into_iter()
+        .map(|(key, value)| format!("{key} = {value}"))
+        .collect();
     format!("{{ {} }}", fields.join(", "))
 }
 
@@ -195,7 +247,9 @@ fn quoted(text: &str) -> String {
 
 /// The path in the object of a key in the document.
 fn path(key: &str) -> String {
-    let renamed = key.replacen("rule", "rules", 1).replace("certificate.ttl", "certificate.ttlSeconds");
+    let renamed = key
+        .replacen("rule", "rules", 1)
+        .replace("certificate.ttl", "certificate.ttlSeconds");
     let renamed = renamed.replace("queue.expires", "queue.expiresSeconds");
     let mut out = String::from("spec.");
     // What stands in brackets is a number or the admin's own word.
@@ -261,21 +315,37 @@ mod tests {
         ] {
             assert!(paths.contains(&path), "{path} is not in {paths:?}");
         }
-        let near =
-            faults.iter().find(|fault| fault.path == "spec.rules[1].signers[0]").map(|fault| fault.text.as_str());
-        assert!(near.is_some_and(|text| text.contains("did you mean \"kubernetes.io/kubelet-serving\"?")), "{near:?}");
+        let near = faults
+            .iter()
+            .find(|fault| fault.path == "spec.rules[1].signers[0]")
+            .map(|fault| fault.text.as_str());
+        assert!(
+            near.is_some_and(
+                |text| text.contains("did you mean \"kubernetes.io/kubelet-serving\"?")
+            ),
+            "{near:?}"
+        );
     }
 
     /// What stands in brackets is the admin's own word, and is told as he wrote it.
     #[test]
     fn a_label_is_told_by_its_own_name() {
         let mut spec = policy(EXAMPLE);
-        spec.rules[0].node.labels.insert("my_label.kubernetes.io/of_rule".to_owned(), "x".to_owned());
+        spec.rules[0]
+            .node
+            .labels
+            .insert("my_label.kubernetes.io/of_rule".to_owned(), "x".to_owned());
         spec.rules[0].node.taints[0].effect = "Sometimes".to_owned();
-        let paths: Vec<String> = check_policy(&spec).into_iter().map(|fault| fault.path).collect();
+        let paths: Vec<String> = check_policy(&spec)
+            .into_iter()
+            .map(|fault| fault.path)
+            .collect();
         assert_eq!(
             paths,
-            ["spec.rules[0].node.labels[my_label.kubernetes.io/of_rule]", "spec.rules[0].node.taints[0]"]
+            [
+                "spec.rules[0].node.labels[my_label.kubernetes.io/of_rule]",
+                "spec.rules[0].node.taints[0]"
+            ]
         );
     }
 
@@ -301,10 +371,18 @@ mod tests {
     fn conditions_of_a_policy_that_sees_no_evidence_and_evidence_of_who_brings_none() {
         let mut spec = policy(EXAMPLE);
         spec.rules[0].policy = PolicyName::Queue;
-        let paths: Vec<String> = check_policy(&spec).into_iter().map(|fault| fault.path).collect();
-        assert!(paths.contains(&"spec.rules[0].images".to_owned()), "{paths:?}");
+        let paths: Vec<String> = check_policy(&spec)
+            .into_iter()
+            .map(|fault| fault.path)
+            .collect();
+        assert!(
+            paths.contains(&"spec.rules[0].images".to_owned()),
+            "{paths:?}"
+        );
         let mut spec = policy(EXAMPLE);
-        spec.rules[0].signers.push("kubernetes.io/kubelet-serving".to_owned());
+        spec.rules[0]
+            .signers
+            .push("kubernetes.io/kubelet-serving".to_owned());
         assert_eq!(check_policy(&spec).len(), 1, "{:?}", check_policy(&spec));
     }
 }

@@ -24,19 +24,26 @@ pub fn pin_of(bytes: &[u8]) -> Pin {
 
 /// One `PUBLIC KEY` block with a P-256 key on the curve.
 pub fn public_key(text: &str) -> Result<P256PublicKey, FormatError> {
-    let error = || FormatError::new("one PEM block `-----BEGIN PUBLIC KEY-----` with an ECDSA P-256 key");
+    let error =
+        || FormatError::new("one PEM block `-----BEGIN PUBLIC KEY-----` with an ECDSA P-256 key");
     let blocks = blocks(text).ok_or_else(error)?;
     let [(label, spki_der)] = blocks.as_slice() else {
         return Err(error().hint(format!("there are {} blocks", blocks.len())));
     };
     if label.contains("PRIVATE KEY") {
-        return Err(error().hint("this is a private key: take it out of this file; only the public key belongs here"));
+        return Err(error().hint(
+            "this is a private key: take it out of this file; only the public key belongs here",
+        ));
     }
     if label != "PUBLIC KEY" {
         return Err(error().hint(format!("the block is `{label}`")));
     }
-    p256::PublicKey::from_public_key_der(spki_der).map_err(|_not_p256| error().hint("the block holds another key"))?;
-    Ok(P256PublicKey { spki_der: spki_der.clone(), pin: pin_of(spki_der) })
+    p256::PublicKey::from_public_key_der(spki_der)
+        .map_err(|_not_p256| error().hint("the block holds another key"))?;
+    Ok(P256PublicKey {
+        spki_der: spki_der.clone(),
+        pin: pin_of(spki_der),
+    })
 }
 
 /// One or more `CERTIFICATE` blocks, each as DER.
@@ -53,7 +60,10 @@ pub fn certificates(text: &str) -> Result<Vec<Vec<u8>>, FormatError> {
         }
         let whole = X509Certificate::from_der(&der).is_ok_and(|(rest, _)| rest.is_empty());
         if !whole {
-            return Err(error().hint(format!("block {} does not hold an X.509 certificate", index + 1)));
+            return Err(error().hint(format!(
+                "block {} does not hold an X.509 certificate",
+                index + 1
+            )));
         }
         certificates.push(der);
     }
@@ -74,8 +84,12 @@ fn blocks(text: &str) -> Option<Vec<(String, Vec<u8>)>> {
     let mut blocks = Vec::new();
     let mut open: Option<(String, String)> = None;
     for line in text.lines().map(str::trim) {
-        let begin = line.strip_prefix("-----BEGIN ").and_then(|rest| rest.strip_suffix("-----"));
-        let end = line.strip_prefix("-----END ").and_then(|rest| rest.strip_suffix("-----"));
+        let begin = line
+            .strip_prefix("-----BEGIN ")
+            .and_then(|rest| rest.strip_suffix("-----"));
+        let end = line
+            .strip_prefix("-----END ")
+            .and_then(|rest| rest.strip_suffix("-----"));
         open = match (open, begin, end) {
             (None, Some(label), None) => Some((label.to_owned(), String::new())),
             (None, None, None) => None,
@@ -101,14 +115,23 @@ mod tests {
     #[test]
     fn the_pin_of_a_key_is_the_hash_of_its_subject_public_key_info() {
         let key = public_key(&format!("release key of 2026:\n{KEY}")).unwrap();
-        assert_eq!(key.pin.to_string(), "sha256:1039e0a02e79dc9b867692160fa982c3a654228eb1b835b1454aeee9df236e82");
+        assert_eq!(
+            key.pin.to_string(),
+            "sha256:1039e0a02e79dc9b867692160fa982c3a654228eb1b835b1454aeee9df236e82"
+        );
         assert_eq!(key.spki_der.len(), 91);
     }
 
     #[test]
     fn a_point_beside_the_curve_is_no_key() {
         let bent = KEY.replace("0wKDw==", "0wKEA==");
-        assert!(public_key(&bent).unwrap_err().suggestion.unwrap().contains("another key"));
+        assert!(
+            public_key(&bent)
+                .unwrap_err()
+                .suggestion
+                .unwrap()
+                .contains("another key")
+        );
     }
 
     #[test]

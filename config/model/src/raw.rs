@@ -235,15 +235,26 @@ impl Read for RawHostPathEntry {
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
         match value {
             DeValue::String(text) => {
-                let path = At { value: text.to_string(), place: place.clone() };
-                Some(Self(RawHostPath { path: Some(path), writable: None }))
+                let path = At {
+                    value: text.to_string(),
+                    place: place.clone(),
+                };
+                Some(Self(RawHostPath {
+                    path: Some(path),
+                    writable: None,
+                }))
             }
             DeValue::Table(_) => RawHostPath::read(value, place, sink).map(Self),
             DeValue::Integer(_)
             | DeValue::Float(_)
             | DeValue::Boolean(_)
             | DeValue::Datetime(_)
-            | DeValue::Array(_) => wrong_type(value, place, "a path in quotes, or a table with `path`", sink),
+            | DeValue::Array(_) => wrong_type(
+                value,
+                place,
+                "a path in quotes, or a table with `path`",
+                sink,
+            ),
         }
     }
 }

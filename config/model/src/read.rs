@@ -32,7 +32,12 @@ impl Read for Secret {
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::String(text) = value else {
             // What it is instead may be the secret without its quotes.
-            sink.fault(FaultKind::WrongType, place, "a value of another type", "a string in quotes");
+            sink.fault(
+                FaultKind::WrongType,
+                place,
+                "a value of another type",
+                "a string in quotes",
+            );
             return None;
         };
         Some(Self::new(text.to_string()))
@@ -55,7 +60,12 @@ impl Read for i64 {
         };
         let parsed = Self::from_str_radix(integer.as_str(), integer.radix()).ok();
         if parsed.is_none() {
-            sink.fault(FaultKind::BadValue, place, shorten(integer.as_str(), 40), "an integer of 64 bits");
+            sink.fault(
+                FaultKind::BadValue,
+                place,
+                shorten(integer.as_str(), 40),
+                "an integer of 64 bits",
+            );
         }
         parsed
     }
@@ -68,7 +78,12 @@ impl<T: Read> Read for Vec<At<T>> {
         };
         if array.len() > MAX_LIST {
             let found = format!("{} elements", array.len());
-            sink.fault(FaultKind::BadValue, place, found, &format!("at most {MAX_LIST}"));
+            sink.fault(
+                FaultKind::BadValue,
+                place,
+                found,
+                &format!("at most {MAX_LIST}"),
+            );
             return None;
         }
         let read = |(index, item): (usize, &Spanned<DeValue<'_>>)| {
@@ -85,16 +100,29 @@ pub(crate) struct Entries<T>(pub(crate) Vec<(At<String>, At<T>)>);
 
 impl<T: Read> Read for Entries<T> {
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
-        let DeValue::Table(table) = value else { return wrong_type(value, place, "a table", sink) };
+        let DeValue::Table(table) = value else {
+            return wrong_type(value, place, "a table", sink);
+        };
         if table.len() > MAX_LIST {
-            sink.fault(FaultKind::BadValue, place, format!("{} keys", table.len()), &format!("at most {MAX_LIST}"));
+            sink.fault(
+                FaultKind::BadValue,
+                place,
+                format!("{} keys", table.len()),
+                &format!("at most {MAX_LIST}"),
+            );
             return None;
         }
         let read = |(key, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
             let name = key.get_ref().as_ref();
             let place = place.entry(name, key.span());
-            let key = At { value: name.to_owned(), place: place.clone() };
-            let place = Place { span: value.span(), ..place };
+            let key = At {
+                value: name.to_owned(),
+                place: place.clone(),
+            };
+            let place = Place {
+                span: value.span(),
+                ..place
+            };
             T::read(value.get_ref(), &place, sink).map(|value| (key, At { value, place }))
         };
         Some(Self(table.iter().filter_map(read).collect()))
@@ -111,7 +139,10 @@ pub(crate) struct Fields<'a, 'i> {
 impl<'a, 'i> Fields<'a, 'i> {
     /// The document's own table.
     pub(crate) fn root(table: &'a DeTable<'i>) -> Self {
-        Self { table, place: Place::default() }
+        Self {
+            table,
+            place: Place::default(),
+        }
     }
 
     /// The table in a value.
@@ -119,18 +150,29 @@ impl<'a, 'i> Fields<'a, 'i> {
         let DeValue::Table(table) = value else {
             return wrong_type(value, place, "a table", sink);
         };
-        Some(Self { table, place: place.clone() })
+        Some(Self {
+            table,
+            place: place.clone(),
+        })
     }
 
     /// The value of a key, if it is there and has the right type.
     pub(crate) fn take<T: Read>(&self, key: &str, sink: &mut Sink<'_>) -> Option<At<T>> {
-        let (_, value) = self.table.iter().find(|(name, _)| name.get_ref().as_ref() == key)?;
+        let (_, value) = self
+            .table
+            .iter()
+            .find(|(name, _)| name.get_ref().as_ref() == key)?;
         let place = self.place.below(key, value.span());
         T::read(value.get_ref(), &place, sink).map(|value| At { value, place })
     }
 
     /// A fault for every key that is not in `known`; `elsewhere` may say where such a key belongs.
-    pub(crate) fn refuse_rest(&self, known: &[&str], elsewhere: impl Fn(&str) -> Option<String>, sink: &mut Sink<'_>) {
+    pub(crate) fn refuse_rest(
+        &self,
+        known: &[&str],
+        elsewhere: impl Fn(&str) -> Option<String>,
+        sink: &mut Sink<'_>,
+    ) {
         for (name, _) in self.table {
             let key = name.get_ref().as_ref();
             if known.contains(&key) {
@@ -194,20 +236,35 @@ macro_rules! raw {
 pub(crate) use raw;
 
 /// Notes that a value has another type.
-pub(crate) fn wrong_type<T>(value: &DeValue<'_>, place: &Place, expected: &str, sink: &mut Sink<'_>) -> Option<T> {
+pub(crate) fn wrong_type<T>(
+    value: &DeValue<'_>,
+    place: &Place,
+    expected: &str,
+    sink: &mut Sink<'_>,
+) -> Option<T> {
     let suggestion = match value {
-        DeValue::Table(_) if expected.starts_with("an array") => {
-            Some(format!("where it is a table header, write it in double brackets: `[[{}]]`", place.key))
+        DeValue::Table(_) if expected.starts_with("an array") => Some(format!(
+            "where it is a table header, write it in double brackets: `[[{}]]`",
+            place.key
+        )),
+        DeValue::String(text) if expected.starts_with("an array") => {
+            Some(format!("write [\"{}\"]", shorten(text, 40)))
         }
-        DeValue::String(text) if expected.starts_with("an array") => Some(format!("write [\"{}\"]", shorten(text, 40))),
         DeValue::String(text) if text.parse::<i64>().is_ok() && expected == "an integer" => {
             Some("write it without quotes".to_owned())
         }
-        DeValue::String(text) if expected.starts_with('`') && (text == "true" || text == "false") => {
+        DeValue::String(text)
+            if expected.starts_with('`') && (text == "true" || text == "false") =>
+        {
             Some("write it without quotes".to_owned())
         }
-        DeValue::Array(array) if expected == "a table" && array.iter().all(|item| item.get_ref().is_table()) => {
-            Some(format!("write it in single brackets, once: `[{}]`", place.key))
+        DeValue::Array(array)
+            if expected == "a table" && array.iter().all(|item| item.get_ref().is_table()) =>
+        {
+            Some(format!(
+                "write it in single brackets, once: `[{}]`",
+                place.key
+            ))
         }
         DeValue::String(_)
         | DeValue::Integer(_)
@@ -217,7 +274,13 @@ pub(crate) fn wrong_type<T>(value: &DeValue<'_>, place: &Place, expected: &str, 
         | DeValue::Array(_)
         | DeValue::Table(_) => None,
     };
-    sink.suggest(FaultKind::WrongType, place, describe(value), expected, suggestion);
+    sink.suggest(
+        FaultKind::WrongType,
+        place,
+        describe(value),
+        expected,
+        suggestion,
+    );
     None
 }
 
@@ -238,7 +301,10 @@ pub(crate) fn describe(value: &DeValue<'_>) -> String {
 pub(crate) fn too_deep(table: &DeTable<'_>) -> Option<Place> {
     fn below(value: &Spanned<DeValue<'_>>, depth: usize) -> Option<Place> {
         if depth > MAX_DEPTH {
-            return Some(Place { span: value.span(), key: String::new() });
+            return Some(Place {
+                span: value.span(),
+                key: String::new(),
+            });
         }
         match value.get_ref() {
             DeValue::Array(array) => array.iter().find_map(|item| below(item, depth + 1)),

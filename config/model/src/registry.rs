@@ -85,7 +85,9 @@ pub enum Credential {
 impl Registries {
     /// Whether a credential stands in the document.
     pub fn has_credentials(&self) -> bool {
-        self.list.iter().any(|registry| registry.credential.is_some())
+        self.list
+            .iter()
+            .any(|registry| registry.credential.is_some())
     }
 }
 
@@ -96,21 +98,39 @@ pub(crate) fn check(
     sink: &mut Sink<'_>,
 ) -> Registries {
     let common = common.map(|table| table.value).unwrap_or_default();
-    let default = common.default.and_then(|text| sink.parse::<HostPort>(&text));
+    let default = common
+        .default
+        .and_then(|text| sink.parse::<HostPort>(&text));
     let ca = roots(common.ca.as_ref(), sink);
     let mut names = Names::default();
     let entries = list.map(|list| list.value).unwrap_or_default();
-    let list = entries.into_iter().filter_map(|entry| registry(entry, &mut names, sink)).collect();
-    Registries { default: default.map_or_else(|| DEFAULT_REGISTRY.to_owned(), |host| host.to_string()), ca, list }
+    let list = entries
+        .into_iter()
+        .filter_map(|entry| registry(entry, &mut names, sink))
+        .collect();
+    Registries {
+        default: default.map_or_else(|| DEFAULT_REGISTRY.to_owned(), |host| host.to_string()),
+        ca,
+        list,
+    }
 }
 
 fn roots(text: Option<&At<String>>, sink: &mut Sink<'_>) -> Vec<Vec<u8>> {
-    text.and_then(|text| sink.parsed(text, pem::certificates(&text.value))).unwrap_or_default()
+    text.and_then(|text| sink.parsed(text, pem::certificates(&text.value)))
+        .unwrap_or_default()
 }
 
 fn registry(entry: At<RawRegistry>, names: &mut Names, sink: &mut Sink<'_>) -> Option<Registry> {
-    let At { value: mut raw, place } = entry;
-    let host = sink.required(raw.host.take(), &place, "host", "the registry's host as it stands in image names");
+    let At {
+        value: mut raw,
+        place,
+    } = entry;
+    let host = sink.required(
+        raw.host.take(),
+        &place,
+        "host",
+        "the registry's host as it stands in image names",
+    );
     let host = host.and_then(|text| Some((sink.parse::<HostPort>(&text)?, text.place)));
     if let Some((host, place)) = &host {
         names.add(&host.to_string(), place, sink);
@@ -119,8 +139,12 @@ fn registry(entry: At<RawRegistry>, names: &mut Names, sink: &mut Sink<'_>) -> O
     let mirrors: Vec<MirrorUrl> = sink.parse_list(raw.mirrors.as_ref());
     for text in raw.mirrors.iter().flat_map(|list| &list.value) {
         if !insecure && text.value.starts_with("http://") {
-            let suggestion = Some("add `insecure = true` if the network to it is trusted".to_owned());
-            let found = format!("the mirror {} without TLS", crate::check::quoted(&text.value));
+            let suggestion =
+                Some("add `insecure = true` if the network to it is trusted".to_owned());
+            let found = format!(
+                "the mirror {} without TLS",
+                crate::check::quoted(&text.value)
+            );
             sink.suggest(FaultKind::Conflict, &text.place, found, "https", suggestion);
         }
     }
@@ -128,9 +152,19 @@ fn registry(entry: At<RawRegistry>, names: &mut Names, sink: &mut Sink<'_>) -> O
     let token_hosts = sink.parse_list(raw.token_hosts.as_ref());
     let only = raw.mirrors_only.take().filter(|flag| flag.value);
     let mirrors_only = only.is_some();
-    if let (Some(flag), true) = (&only, raw.mirrors.as_ref().is_none_or(|list| list.value.is_empty())) {
+    if let (Some(flag), true) = (
+        &only,
+        raw.mirrors
+            .as_ref()
+            .is_none_or(|list| list.value.is_empty()),
+    ) {
         let found = "`mirrors_only = true` without `mirrors`";
-        sink.fault(FaultKind::Conflict, &flag.place, found, "at least one mirror: nothing else is asked");
+        sink.fault(
+            FaultKind::Conflict,
+            &flag.place,
+            found,
+            "at least one mirror: nothing else is asked",
+        );
     }
     let plain = insecure && mirrors.iter().all(|mirror| mirror.tls);
     let at = credential_place(&raw);
@@ -138,32 +172,62 @@ fn registry(entry: At<RawRegistry>, names: &mut Names, sink: &mut Sink<'_>) -> O
     if let Some(at) = at {
         never_sent(&at, mirrors_only, plain, sink);
     }
-    Some(Registry { host: host?.0, mirrors, mirrors_only, insecure, ca, token_hosts, credential })
+    Some(Registry {
+        host: host?.0,
+        mirrors,
+        mirrors_only,
+        insecure,
+        ca,
+        token_hosts,
+        credential,
+    })
 }
 
 /// Where the first part of a credential stands.
 fn credential_place(raw: &RawRegistry) -> Option<Place> {
-    let secrets = [&raw.password, &raw.identity_token, &raw.registry_token].into_iter().flatten();
-    let mut places = secrets.map(|part| &part.place).chain(raw.username.as_ref().map(|part| &part.place));
+    let secrets = [&raw.password, &raw.identity_token, &raw.registry_token]
+        .into_iter()
+        .flatten();
+    let mut places = secrets
+        .map(|part| &part.place)
+        .chain(raw.username.as_ref().map(|part| &part.place));
     places.next().cloned()
 }
 
 /// A credential that would never be sent is a mistake.
 fn never_sent(at: &Place, mirrors_only: bool, plain: bool, sink: &mut Sink<'_>) {
     if mirrors_only {
-        let suggestion = "credentials of a mirror stand in a `[[registry]]` of the mirror's own host".to_owned();
+        let suggestion =
+            "credentials of a mirror stand in a `[[registry]]` of the mirror's own host".to_owned();
         let found = "a credential of a registry that is never asked";
-        sink.suggest(FaultKind::Conflict, at, found, "no credential beside `mirrors_only = true`", Some(suggestion));
+        sink.suggest(
+            FaultKind::Conflict,
+            at,
+            found,
+            "no credential beside `mirrors_only = true`",
+            Some(suggestion),
+        );
     } else if plain {
         let found = "a credential beside `insecure = true`, which means this registry itself";
-        sink.fault(FaultKind::Conflict, at, found, "a registry with TLS: no credential is sent over plain http");
+        sink.fault(
+            FaultKind::Conflict,
+            at,
+            found,
+            "a registry with TLS: no credential is sent over plain http",
+        );
     }
 }
 
 fn credential(raw: RawRegistry, table: &Place, sink: &mut Sink<'_>) -> Option<Credential> {
     let tokens = [raw.identity_token.is_some(), raw.registry_token.is_some()];
     let pair = raw.username.is_some() || raw.password.is_some();
-    if tokens.into_iter().chain([pair]).filter(|given| *given).count() > 1 {
+    if tokens
+        .into_iter()
+        .chain([pair])
+        .filter(|given| *given)
+        .count()
+        > 1
+    {
         let extra = raw.registry_token.as_ref().or(raw.identity_token.as_ref());
         let place = extra.map_or(table, |extra| &extra.place);
         let expected = "one of `username` and `password`, `identity_token`, `registry_token`";
@@ -179,28 +243,55 @@ fn credential(raw: RawRegistry, table: &Place, sink: &mut Sink<'_>) -> Option<Cr
     if !pair {
         return None;
     }
-    let username = sink.required(raw.username, table, "username", "the name that belongs to `password`");
-    let password = sink.required(raw.password, table, "password", "the password that belongs to `username`");
+    let username = sink.required(
+        raw.username,
+        table,
+        "username",
+        "the name that belongs to `password`",
+    );
+    let password = sink.required(
+        raw.password,
+        table,
+        "password",
+        "the password that belongs to `username`",
+    );
     let username = username.and_then(|text| sink.parsed(&text, user(&text.value)));
     let password = password.and_then(|text| secret(text, false, sink));
-    Some(Credential::Password { username: username?, password: password? })
+    Some(Credential::Password {
+        username: username?,
+        password: password?,
+    })
 }
 
 fn user(text: &str) -> Result<String, FormatError> {
-    let fits = (1..=MAX_USERNAME).contains(&text.len()) && !text.contains(|c: char| c == ':' || c.is_control());
+    let fits = (1..=MAX_USERNAME).contains(&text.len())
+        && !text.contains(|c: char| c == ':' || c.is_control());
     let expected = "1 to 255 characters without `:`, which ends the name on the wire (RFC 7617)";
-    if fits { Ok(text.to_owned()) } else { Err(FormatError::new(expected)) }
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err(FormatError::new(expected))
+    }
 }
 
 /// A password, or a token, which stands in a header as it is. Nothing of it gets into a fault.
 fn secret(text: At<Secret>, token: bool, sink: &mut Sink<'_>) -> Option<Secret> {
     let value = text.value.reveal();
-    let fits = |c: char| if token { c.is_ascii_graphic() } else { !c.is_control() };
+    let fits = |c: char| {
+        if token {
+            c.is_ascii_graphic()
+        } else {
+            !c.is_control()
+        }
+    };
     if (1..=MAX_SECRET).contains(&value.len()) && value.chars().all(fits) {
         return Some(text.value);
     }
-    let expected =
-        if token { "a token of 1 to 16384 visible ASCII characters" } else { "a password of 1 to 16384 bytes" };
+    let expected = if token {
+        "a token of 1 to 16384 visible ASCII characters"
+    } else {
+        "a password of 1 to 16384 bytes"
+    };
     sink.fault(FaultKind::BadValue, &text.place, "something else", expected);
     None
 }

@@ -3,19 +3,21 @@
 use crate::check::{Names, quoted};
 use crate::cluster::named;
 use crate::defaults::{
-    CERTIFICATE_TTL, CERTIFICATE_TTL_MAX, CERTIFICATE_TTL_MIN, MIN_SVN, QUEUE_MAX_WAITING, QUEUE_WAIT_MAX,
-    QUEUE_WAIT_MIN,
+    CERTIFICATE_TTL, CERTIFICATE_TTL_MAX, CERTIFICATE_TTL_MIN, MIN_SVN, QUEUE_MAX_WAITING,
+    QUEUE_WAIT_MAX, QUEUE_WAIT_MIN,
 };
 use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{DnsLabel, FormatError, HumanDuration, one_of, text_type};
 use crate::raw::{
-    RawPolicyDocument, RawRule, RawRuleCertificate, RawRuleConfig, RawRuleEk, RawRuleEvents, RawRuleImages,
-    RawRuleQueue, Texts,
+    RawPolicyDocument, RawRule, RawRuleCertificate, RawRuleConfig, RawRuleEk, RawRuleEvents,
+    RawRuleImages, RawRuleQueue, Texts,
 };
 use crate::read::{At, Entries};
 use crate::suggest::nearest;
 use config_kube::policy::POLICY_NAME;
-use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, QueueRule, TpmVersion};
+use config_kube::policy::{
+    CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, QueueRule, TpmVersion,
+};
 use config_kube::{CertificatePolicySpec, Decides, PolicyName, Rule, identity};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,7 +55,12 @@ const SIGNERS: [&str; 5] = [
 ];
 
 fn signer(text: &str) -> Result<(), FormatError> {
-    let error = || FormatError::new(&format!("a signer's name of the form DOMAIN/NAME, such as `{}`", SIGNERS[0]));
+    let error = || {
+        FormatError::new(&format!(
+            "a signer's name of the form DOMAIN/NAME, such as `{}`",
+            SIGNERS[0]
+        ))
+    };
     if SIGNERS.contains(&text) {
         return Ok(());
     }
@@ -99,7 +106,12 @@ impl FromStr for Role {
 pub(crate) fn check_document(raw: RawPolicyDocument, sink: &mut Sink<'_>) -> Option<PolicyConfig> {
     let name = raw.policy.and_then(|policy| policy.value.name);
     let name = name.map_or_else(|| POLICY_NAME.parse().ok(), |name| sink.parse(&name));
-    let rules = sink.required(raw.rule, &Place::default(), "rule", "at least one `[[rule]]`");
+    let rules = sink.required(
+        raw.rule,
+        &Place::default(),
+        "rule",
+        "at least one `[[rule]]`",
+    );
     let spec = check(rules, None, sink);
     Some(PolicyConfig { name: name?, spec })
 }
@@ -112,14 +124,25 @@ pub(crate) fn check(
 ) -> CertificatePolicySpec {
     let mut names = Names::default();
     let entries = raw.map(|list| list.value).unwrap_or_default();
-    let rules = entries.into_iter().filter_map(|entry| rule(entry, known, &mut names, sink)).collect();
+    let rules = entries
+        .into_iter()
+        .filter_map(|entry| rule(entry, known, &mut names, sink))
+        .collect();
     CertificatePolicySpec { rules }
 }
 
-fn rule(entry: At<RawRule>, known: Option<&Known>, names: &mut Names, sink: &mut Sink<'_>) -> Option<Rule> {
+fn rule(
+    entry: At<RawRule>,
+    known: Option<&Known>,
+    names: &mut Names,
+    sink: &mut Sink<'_>,
+) -> Option<Rule> {
     let At { value: raw, place } = entry;
     let name = named(raw.name, &place, names, sink);
-    let expected = format!("the signers that it decides for, such as [\"{}\"]", SIGNERS[0]);
+    let expected = format!(
+        "the signers that it decides for, such as [\"{}\"]",
+        SIGNERS[0]
+    );
     let signers = sink.required(raw.signers, &place, "signers", &expected);
     if let Some(list) = &signers {
         sink.not_empty(list, "at least one signer");
@@ -127,7 +150,12 @@ fn rule(entry: At<RawRule>, known: Option<&Known>, names: &mut Names, sink: &mut
     let raw_signers = signers;
     let signers: Vec<Signer> = sink.parse_list(raw_signers.as_ref());
     let policy = policy(raw.policy, &place, sink)?;
-    let conditions = Conditions { ek: raw.ek, images: raw.images, events: raw.events, config: raw.config };
+    let conditions = Conditions {
+        ek: raw.ek,
+        images: raw.images,
+        events: raw.events,
+        config: raw.config,
+    };
     let verified = policy.decides() == Decides::Verifier;
     if !verified {
         conditions.refuse(sink);
@@ -141,8 +169,16 @@ fn rule(entry: At<RawRule>, known: Option<&Known>, names: &mut Names, sink: &mut
     let insecure_no_tpm = no_tpm(raw.insecure_no_tpm.as_ref(), policy, &signers, sink);
     let signers: Vec<String> = signers.iter().map(ToString::to_string).collect();
     let node = crate::node_rule::check(raw.node, &signers, policy, sink);
-    let mut rule =
-        Rule { name: name?.to_string(), signers, policy, certificate, queue, insecure_no_tpm, node, ..Rule::default() };
+    let mut rule = Rule {
+        name: name?.to_string(),
+        signers,
+        policy,
+        certificate,
+        queue,
+        insecure_no_tpm,
+        node,
+        ..Rule::default()
+    };
     if verified {
         (rule.ek, rule.images, rule.events, rule.config) = checked;
     }
@@ -151,7 +187,12 @@ fn rule(entry: At<RawRule>, known: Option<&Known>, names: &mut Names, sink: &mut
 
 fn policy(text: Option<At<String>>, place: &Place, sink: &mut Sink<'_>) -> Option<PolicyName> {
     let words = PolicyName::ALL.map(|policy| (policy.as_str(), policy));
-    let text = sink.required(text, place, "policy", "what decides, such as \"cloud-verify\"")?;
+    let text = sink.required(
+        text,
+        place,
+        "policy",
+        "what decides, such as \"cloud-verify\"",
+    )?;
     sink.parsed(&text, one_of(&text.value, &words))
 }
 
@@ -172,7 +213,8 @@ impl Conditions {
         let events = self.events.as_ref().map(|at| &at.place);
         let config = self.config.as_ref().map(|at| &at.place);
         for place in [ek, images, events, config].into_iter().flatten() {
-            let suggestion = Some("set `policy = \"cloud-verify\"` or take the condition out".to_owned());
+            let suggestion =
+                Some("set `policy = \"cloud-verify\"` or take the condition out".to_owned());
             sink.suggest(
                 FaultKind::Conflict,
                 place,
@@ -190,7 +232,8 @@ impl Conditions {
         verified: bool,
         sink: &mut Sink<'_>,
     ) -> (EkRule, ImageRule, EventRule, ConfigRule) {
-        let no_images = self.images.is_none() && !sink.has_fault_at(&rule.below("images", 0..0).key);
+        let no_images =
+            self.images.is_none() && !sink.has_fault_at(&rule.below("images", 0..0).key);
         if verified && no_images {
             let place = rule.below("images", rule.span.clone());
             sink.fault(
@@ -220,31 +263,67 @@ fn inventory(text: Option<&At<String>>, lifted: &str, sink: &mut Sink<'_>) -> St
 
 fn ek(raw: Option<At<RawRuleEk>>, known: Option<&Known>, sink: &mut Sink<'_>) -> EkRule {
     let At { value: raw, place } = raw.unwrap_or_default();
-    let issuers = references(raw.issuers.as_ref(), known.map(|known| &known.ek_issuers), "[[cluster.ek_issuer]]", sink);
+    let issuers = references(
+        raw.issuers.as_ref(),
+        known.map(|known| &known.ek_issuers),
+        "[[cluster.ek_issuer]]",
+        sink,
+    );
     let hashes = inventory(raw.hashes.as_ref(), "any", sink);
-    let require =
-        raw.require.as_ref().and_then(|text| sink.parsed(text, one_of(&text.value, &[("all", "all"), ("any", "any")])));
-    let no_issuers = raw.issuers.as_ref().is_none_or(|list| list.value.is_empty());
+    let require = raw
+        .require
+        .as_ref()
+        .and_then(|text| sink.parsed(text, one_of(&text.value, &[("all", "all"), ("any", "any")])));
+    let no_issuers = raw
+        .issuers
+        .as_ref()
+        .is_none_or(|list| list.value.is_empty());
     if hashes.is_empty() && no_issuers {
         let suggestion = Some("name `issuers`, or keep `hashes = \"inventory\"`".to_owned());
         let found = "a rule that takes every endorsement key, so every TPM in the world";
-        sink.suggest(FaultKind::Conflict, &place, found, "issuers, or hashes from the inventory", suggestion);
+        sink.suggest(
+            FaultKind::Conflict,
+            &place,
+            found,
+            "issuers, or hashes from the inventory",
+            suggestion,
+        );
     }
     let min_firmware = floors(raw.min_firmware, &issuers, sink);
-    EkRule { issuers, hashes, require: require.unwrap_or("all").to_owned(), min_firmware }
+    EkRule {
+        issuers,
+        hashes,
+        require: require.unwrap_or("all").to_owned(),
+        min_firmware,
+    }
 }
 
 /// Floors of the TPM's firmware, each of an issuer that the rule names: its certificate is what tells whose TPM it is.
-fn floors(raw: Option<At<Entries<String>>>, issuers: &[String], sink: &mut Sink<'_>) -> BTreeMap<String, String> {
+fn floors(
+    raw: Option<At<Entries<String>>>,
+    issuers: &[String],
+    sink: &mut Sink<'_>,
+) -> BTreeMap<String, String> {
     let mut floors = BTreeMap::new();
     for (issuer, version) in raw.into_iter().flat_map(|raw| raw.value.0) {
         if !issuers.contains(&issuer.value) {
             let wanted = "one of the rule's `issuers`";
-            sink.fault(FaultKind::BadValue, &issuer.place, quoted(&issuer.value), wanted);
+            sink.fault(
+                FaultKind::BadValue,
+                &issuer.place,
+                quoted(&issuer.value),
+                wanted,
+            );
         }
         if version.value.parse::<TpmVersion>().is_err() {
-            let wanted = "a version of one to four decimal numbers of at most 65535, as in \"7.85.4555.0\"";
-            sink.fault(FaultKind::BadValue, &version.place, quoted(&version.value), wanted);
+            let wanted =
+                "a version of one to four decimal numbers of at most 65535, as in \"7.85.4555.0\"";
+            sink.fault(
+                FaultKind::BadValue,
+                &version.place,
+                quoted(&version.value),
+                wanted,
+            );
         }
         floors.insert(issuer.value, version.value);
     }
@@ -252,23 +331,44 @@ fn floors(raw: Option<At<Entries<String>>>, issuers: &[String], sink: &mut Sink<
 }
 
 fn images(raw: Option<At<RawRuleImages>>, known: Option<&Known>, sink: &mut Sink<'_>) -> ImageRule {
-    let Some(At { value: raw, place }) = raw else { return ImageRule::default() };
+    let Some(At { value: raw, place }) = raw else {
+        return ImageRule::default();
+    };
     let expected = "the names of release keys, any of which must have signed";
     let keys = sink.required(raw.release_keys, &place, "release_keys", expected);
     if let Some(list) = &keys {
         sink.not_empty(list, expected);
     }
-    let release_keys =
-        references(keys.as_ref(), known.map(|known| &known.release_keys), "[[cluster.release_key]]", sink);
-    let min_svn = raw.min_svn.as_ref().and_then(|svn| sink.number(svn, &(0..=i64::MAX)));
-    let max_concurrent = raw.max_concurrent.as_ref().and_then(|count| sink.number(count, &(0..=i64::from(u32::MAX))));
-    ImageRule { release_keys, min_svn: min_svn.unwrap_or(MIN_SVN), max_concurrent: max_concurrent.unwrap_or(0) }
+    let release_keys = references(
+        keys.as_ref(),
+        known.map(|known| &known.release_keys),
+        "[[cluster.release_key]]",
+        sink,
+    );
+    let min_svn = raw
+        .min_svn
+        .as_ref()
+        .and_then(|svn| sink.number(svn, &(0..=i64::MAX)));
+    let max_concurrent = raw
+        .max_concurrent
+        .as_ref()
+        .and_then(|count| sink.number(count, &(0..=i64::from(u32::MAX))));
+    ImageRule {
+        release_keys,
+        min_svn: min_svn.unwrap_or(MIN_SVN),
+        max_concurrent: max_concurrent.unwrap_or(0),
+    }
 }
 
 fn config(raw: Option<At<RawRuleConfig>>, sink: &mut Sink<'_>) -> ConfigRule {
     let At { value: raw, .. } = raw.unwrap_or_default();
     let measured = raw.measured.as_ref().is_none_or(|flag| flag.value);
-    if !measured && let Some(digests) = raw.digests.as_ref().filter(|text| text.value == "inventory") {
+    if !measured
+        && let Some(digests) = raw
+            .digests
+            .as_ref()
+            .filter(|text| text.value == "inventory")
+    {
         let expected = "`measured = true`: only a measured configuration has a digest";
         sink.fault(
             FaultKind::Conflict,
@@ -277,10 +377,21 @@ fn config(raw: Option<At<RawRuleConfig>>, sink: &mut Sink<'_>) -> ConfigRule {
             expected,
         );
     }
-    let digests = if measured { inventory(raw.digests.as_ref(), "any", sink) } else { String::new() };
+    let digests = if measured {
+        inventory(raw.digests.as_ref(), "any", sink)
+    } else {
+        String::new()
+    };
     let words = [("refuse", ""), ("allow", "allow")];
-    let privileged_pods = raw.privileged_pods.as_ref().and_then(|text| sink.parsed(text, one_of(&text.value, &words)));
-    ConfigRule { measured, digests, privileged_pods: privileged_pods.unwrap_or_default().to_owned() }
+    let privileged_pods = raw
+        .privileged_pods
+        .as_ref()
+        .and_then(|text| sink.parsed(text, one_of(&text.value, &words)));
+    ConfigRule {
+        measured,
+        digests,
+        privileged_pods: privileged_pods.unwrap_or_default().to_owned(),
+    }
 }
 
 /// Faults for signers whose requests bring no evidence.
@@ -288,36 +399,77 @@ fn refuse_other_signers(list: Option<&At<Texts>>, sink: &mut Sink<'_>) {
     let machines = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
     let known = SIGNERS.iter().filter(|signer| !machines.contains(signer));
     let known: Vec<&str> = known.copied().collect();
-    for text in list.iter().flat_map(|list| &list.value).filter(|text| known.contains(&text.value.as_str())) {
-        let suggestion = Some("name it in a rule of its own with `queue` or `always-reject`".to_owned());
+    for text in list
+        .iter()
+        .flat_map(|list| &list.value)
+        .filter(|text| known.contains(&text.value.as_str()))
+    {
+        let suggestion =
+            Some("name it in a rule of its own with `queue` or `always-reject`".to_owned());
         let expected = "signers of machines: requests of others bring no evidence that cloud-verify could look at";
-        sink.suggest(FaultKind::Conflict, &text.place, quoted(&text.value), expected, suggestion);
+        sink.suggest(
+            FaultKind::Conflict,
+            &text.place,
+            quoted(&text.value),
+            expected,
+            suggestion,
+        );
     }
 }
 
 /// Whether machines without a TPM are let in, which only a person or nobody can do: there is nothing to verify.
-fn no_tpm(flag: Option<&At<bool>>, policy: PolicyName, signers: &[Signer], sink: &mut Sink<'_>) -> bool {
-    let Some(At { place, .. }) = flag.filter(|flag| flag.value) else { return false };
+fn no_tpm(
+    flag: Option<&At<bool>>,
+    policy: PolicyName,
+    signers: &[Signer],
+    sink: &mut Sink<'_>,
+) -> bool {
+    let Some(At { place, .. }) = flag.filter(|flag| flag.value) else {
+        return false;
+    };
     let machines = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
     let found = "`insecure_no_tpm = true`";
     if !policy.decides().takes_unproven() {
         let suggestion = "set `policy = \"queue\"`, so that a person decides, or take it out";
         let expected = "none: a machine without a TPM proves nothing, so only `queue` and `insecure-always-approve` \
                         can let it in";
-        sink.suggest(FaultKind::Conflict, place, found, expected, Some(suggestion.to_owned()));
-    } else if !signers.iter().any(|signer| machines.contains(&signer.to_string().as_str())) {
+        sink.suggest(
+            FaultKind::Conflict,
+            place,
+            found,
+            expected,
+            Some(suggestion.to_owned()),
+        );
+    } else if !signers
+        .iter()
+        .any(|signer| machines.contains(&signer.to_string().as_str()))
+    {
         let expected = "a rule that names the signers of machines";
-        sink.suggest(FaultKind::Conflict, place, found, expected, Some("take it out".to_owned()));
+        sink.suggest(
+            FaultKind::Conflict,
+            place,
+            found,
+            expected,
+            Some("take it out".to_owned()),
+        );
     }
     true
 }
 
 /// How requests wait.
 fn queue(raw: Option<At<RawRuleQueue>>, policy: PolicyName, sink: &mut Sink<'_>) -> QueueRule {
-    let Some(At { value: raw, place }) = raw else { return QueueRule::default() };
+    let Some(At { value: raw, place }) = raw else {
+        return QueueRule::default();
+    };
     if policy.decides() != Decides::Person {
         let suggestion = Some("set `policy = \"queue\"` or take it out".to_owned());
-        sink.suggest(FaultKind::Conflict, &place, "`queue`", "none: nothing waits under this policy", suggestion);
+        sink.suggest(
+            FaultKind::Conflict,
+            &place,
+            "`queue`",
+            "none: nothing waits under this policy",
+            suggestion,
+        );
         return QueueRule::default();
     }
     let mut expires_seconds = 0;
@@ -328,14 +480,29 @@ fn queue(raw: Option<At<RawRuleQueue>>, policy: PolicyName, sink: &mut Sink<'_>)
         if !(QUEUE_WAIT_MIN..=QUEUE_WAIT_MAX).contains(&given) {
             let [least, most] = [QUEUE_WAIT_MIN, QUEUE_WAIT_MAX].map(HumanDuration);
             let expected = format!("a duration from {least} to {most}");
-            sink.fault(FaultKind::BadValue, &text.place, quoted(&text.value), &expected);
+            sink.fault(
+                FaultKind::BadValue,
+                &text.place,
+                quoted(&text.value),
+                &expected,
+            );
         }
     }
-    let max_waiting = raw.max_waiting.as_ref().and_then(|count| sink.number(count, &(1..=QUEUE_MAX_WAITING)));
-    QueueRule { expires_seconds, max_waiting: max_waiting.unwrap_or(0) }
+    let max_waiting = raw
+        .max_waiting
+        .as_ref()
+        .and_then(|count| sink.number(count, &(1..=QUEUE_MAX_WAITING)));
+    QueueRule {
+        expires_seconds,
+        max_waiting: max_waiting.unwrap_or(0),
+    }
 }
 
-fn certificate(raw: Option<At<RawRuleCertificate>>, policy: PolicyName, sink: &mut Sink<'_>) -> CertificateRule {
+fn certificate(
+    raw: Option<At<RawRuleCertificate>>,
+    policy: PolicyName,
+    sink: &mut Sink<'_>,
+) -> CertificateRule {
     // Where machines come that no inventory knows, what they claim is all that there is.
     let verified = policy.decides() == Decides::Verifier;
     let At { value: raw, .. } = raw.unwrap_or_default();
@@ -358,7 +525,11 @@ fn certificate(raw: Option<At<RawRuleCertificate>>, policy: PolicyName, sink: &m
         sink.not_empty(list, "\"worker\", \"master\" or both");
     }
     let roles: Vec<Role> = sink.parse_list(raw.roles.as_ref());
-    let roles = if raw.roles.is_none() { vec![Role::Worker] } else { roles };
+    let roles = if raw.roles.is_none() {
+        vec![Role::Worker]
+    } else {
+        roles
+    };
     CertificateRule {
         ttl_seconds: ttl.as_secs(),
         sans: if raw.sans.is_none() && !verified {
@@ -371,10 +542,16 @@ fn certificate(raw: Option<At<RawRuleCertificate>>, policy: PolicyName, sink: &m
 }
 
 /// Names that refer to entries of a list of the cluster.
-fn references(list: Option<&At<Texts>>, known: Option<&Names>, section: &str, sink: &mut Sink<'_>) -> Vec<String> {
+fn references(
+    list: Option<&At<Texts>>,
+    known: Option<&Names>,
+    section: &str,
+    sink: &mut Sink<'_>,
+) -> Vec<String> {
     let labels: Vec<DnsLabel> = sink.parse_list(list);
     for text in list.iter().flat_map(|list| &list.value) {
-        let Some(known) = known.filter(|known| !known.has(&text.value) && text.value.parse::<DnsLabel>().is_ok())
+        let Some(known) =
+            known.filter(|known| !known.has(&text.value) && text.value.parse::<DnsLabel>().is_ok())
         else {
             continue;
         };
@@ -383,7 +560,13 @@ fn references(list: Option<&At<Texts>>, known: Option<&Names>, section: &str, si
             None => format!("add a `{section}` with this name"),
         };
         let expected = format!("the name of a `{section}` of this document");
-        sink.suggest(FaultKind::Dangling, &text.place, quoted(&text.value), &expected, Some(suggestion));
+        sink.suggest(
+            FaultKind::Dangling,
+            &text.place,
+            quoted(&text.value),
+            &expected,
+            Some(suggestion),
+        );
     }
     labels.iter().map(ToString::to_string).collect()
 }

@@ -26,7 +26,9 @@ fn distance(left: &str, right: &str) -> usize {
         let mut current = vec![row + 1];
         for (column, to) in right.iter().enumerate() {
             let replaced = previous[column] + usize::from(from != *to);
-            let mut best = replaced.min(previous[column + 1] + 1).min(current[column] + 1);
+            let mut best = replaced
+                .min(previous[column + 1] + 1)
+                .min(current[column] + 1);
             let swapped = column > 0 && last == Some(*to) && right[column - 1] == from;
             if swapped && let Some(cost) = before.get(column - 1) {
                 best = best.min(cost + 1);

@@ -13,7 +13,9 @@ fn folder() -> PathBuf {
 fn names() -> Vec<String> {
     let entries = std::fs::read_dir(folder()).expect("the folder is there");
     let files = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut names: Vec<String> = files.filter_map(|name| Some(name.strip_suffix(".toml")?.to_owned())).collect();
+    let mut names: Vec<String> = files
+        .filter_map(|name| Some(name.strip_suffix(".toml")?.to_owned()))
+        .collect();
     names.sort();
     names
 }
@@ -35,7 +37,9 @@ fn every_fault_is_rendered_as_recorded() {
         }
         let recorded = std::fs::read_to_string(&path).unwrap_or_default();
         if recorded != rendered {
-            differing.push(format!("--- {name}, recorded:\n{recorded}+++ now:\n{rendered}"));
+            differing.push(format!(
+                "--- {name}, recorded:\n{recorded}+++ now:\n{rendered}"
+            ));
         }
     }
     assert!(differing.is_empty(), "{}", differing.join("\n"));
@@ -43,18 +47,35 @@ fn every_fault_is_rendered_as_recorded() {
 
 #[test]
 fn every_kind_of_fault_has_a_document() {
-    let mut seen: HashSet<FaultKind> = names().iter().flat_map(|name| faults(name).list).map(|f| f.kind).collect();
+    let mut seen: HashSet<FaultKind> = names()
+        .iter()
+        .flat_map(|name| faults(name).list)
+        .map(|f| f.kind)
+        .collect();
     seen.extend(
-        parse("#".repeat(defaults::MAX_DOCUMENT_BYTES + 1), "x").expect_err("too large").list.iter().map(|f| f.kind),
+        parse("#".repeat(defaults::MAX_DOCUMENT_BYTES + 1), "x")
+            .expect_err("too large")
+            .list
+            .iter()
+            .map(|f| f.kind),
     );
-    seen.extend(parse(b"version = 1\nx = \"\xff\"", "x").expect_err("no text").list.iter().map(|f| f.kind));
+    seen.extend(
+        parse(b"version = 1\nx = \"\xff\"", "x")
+            .expect_err("no text")
+            .list
+            .iter()
+            .map(|f| f.kind),
+    );
     assert_eq!(seen.len(), 13, "{seen:?}");
 }
 
 #[test]
 fn bytes_that_are_no_text_are_placed() {
     let faults = parse(b"version = 1\nname = \"\xc3\x28\"", "user-data").expect_err("no text");
-    assert_eq!(faults.lines(), ["user-data:2:9: found the byte 0xc3, expected text in UTF-8"]);
+    assert_eq!(
+        faults.lines(),
+        ["user-data:2:9: found the byte 0xc3, expected text in UTF-8"]
+    );
 }
 
 #[test]
@@ -78,7 +99,10 @@ fn the_list_of_faults_is_bounded() {
 fn a_fault_never_sends_control_characters_to_a_console() {
     let faults = faults("control-characters");
     let shown = faults.to_string() + &faults.lines().concat();
-    assert!(shown.chars().all(|c| !c.is_control() || c == '\n'), "{shown:?}");
+    assert!(
+        shown.chars().all(|c| !c.is_control() || c == '\n'),
+        "{shown:?}"
+    );
 }
 
 #[test]
@@ -86,6 +110,9 @@ fn no_fault_shows_a_secret() {
     for name in names().iter().filter(|name| name.starts_with("registry-")) {
         let faults = faults(name);
         let shown = faults.to_string() + &faults.lines().concat() + &format!("{faults:?}");
-        assert!(!shown.contains("hunter") && !shown.contains("22222"), "{name}: {shown}");
+        assert!(
+            !shown.contains("hunter") && !shown.contains("22222"),
+            "{name}: {shown}"
+        );
     }
 }

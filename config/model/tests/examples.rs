@@ -5,14 +5,18 @@ use config_model::{ClusterConfig, Document, MachineConfig, parse};
 use std::path::Path;
 
 fn example(name: &str) -> Document {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("examples")
+        .join(name);
     let text = std::fs::read(path).expect("the example is there");
     parse(text, name).unwrap_or_else(|faults| unreachable!("{faults}"))
 }
 
 fn machine(name: &str) -> MachineConfig {
     let document = example(name);
-    let Document::Machine(config) = document else { unreachable!("{name} is of kind {}", document.kind()) };
+    let Document::Machine(config) = document else {
+        unreachable!("{name} is of kind {}", document.kind())
+    };
     *config
 }
 
@@ -43,10 +47,23 @@ fn every_example_parses() {
 fn a_worker_needs_only_its_master() {
     let worker = machine("worker.toml");
     let master = worker.master().unwrap();
-    assert_eq!(master.endpoints[0].to_string(), "https://192.168.77.10:6443");
+    assert_eq!(
+        master.endpoints[0].to_string(),
+        "https://192.168.77.10:6443"
+    );
     assert_eq!(master.ca_pins.len(), 1);
-    assert!(worker.name.is_none() && worker.network.dhcp_everywhere() && worker.registries.list.is_empty());
-    assert_eq!((worker.registries.default.as_str(), worker.registries.has_credentials()), ("docker.io", false));
+    assert!(
+        worker.name.is_none()
+            && worker.network.dhcp_everywhere()
+            && worker.registries.list.is_empty()
+    );
+    assert_eq!(
+        (
+            worker.registries.default.as_str(),
+            worker.registries.has_credentials()
+        ),
+        ("docker.io", false)
+    );
     assert_eq!(worker.node.max_pods, 110);
     assert_eq!(worker.node.reserved.memory.to_string(), "256Mi");
 }
@@ -59,22 +76,36 @@ fn a_cloud_config_carries_the_same_document() {
 #[test]
 fn a_worker_may_set_up_its_network() {
     let worker = machine("worker-static-network.toml");
-    let [fixed, dhcp] = worker.network.interfaces.as_slice() else { panic!("{:?}", worker.network) };
+    let [fixed, dhcp] = worker.network.interfaces.as_slice() else {
+        panic!("{:?}", worker.network)
+    };
     assert_eq!(fixed.selector.to_string(), "52:54:00:12:34:56");
     assert!(!fixed.dhcp && dhcp.dhcp);
     assert_eq!(fixed.addresses[1].to_string(), "fd00:77::11/64");
     assert_eq!(fixed.gateway.unwrap().to_string(), "192.168.77.1");
-    assert_eq!(worker.registries.list[0].mirrors[1].to_string(), "http://192.168.77.1:5000");
+    assert_eq!(
+        worker.registries.list[0].mirrors[1].to_string(),
+        "http://192.168.77.1:5000"
+    );
     assert!(worker.registries.list[0].insecure);
-    let allows = |path: &str, writable| config_model::host_path::allows(&worker.node.host_paths, path, writable);
-    assert!(allows("/etc/ssl/certs/ca.pem", false).is_ok() && allows("/etc/ssl/certs", true).is_err());
+    let allows = |path: &str, writable| {
+        config_model::host_path::allows(&worker.node.host_paths, path, writable)
+    };
+    assert!(
+        allows("/etc/ssl/certs/ca.pem", false).is_ok() && allows("/etc/ssl/certs", true).is_err()
+    );
     assert!(allows("/var/lib/cache/a", true).is_ok() && allows("/var/lib", false).is_err());
 }
 
 #[test]
 fn pods_are_privileged_only_where_the_user_data_says_so() {
     assert!(machine("worker-privileged.toml").node.privileged);
-    for other in ["worker.toml", "worker-static-network.toml", "worker-discovery.toml", "master.toml"] {
+    for other in [
+        "worker.toml",
+        "worker-static-network.toml",
+        "worker-discovery.toml",
+        "master.toml",
+    ] {
         assert!(!machine(other).node.privileged, "{other}");
     }
 }
@@ -83,37 +114,69 @@ fn pods_are_privileged_only_where_the_user_data_says_so() {
 fn a_worker_may_be_told_where_images_come_from() {
     use config_model::registry::Credential;
     let registries = machine("worker-registries.toml").registries;
-    assert_eq!((registries.default.as_str(), registries.ca.len()), ("registry.example", 1));
-    let [own, hub, mirror] = registries.list.as_slice() else { panic!("{registries:?}") };
-    let Some(Credential::Password { username, password }) = &own.credential else { panic!("{own:?}") };
-    assert_eq!((username.as_str(), password.reveal()), ("puller", "not a real one"));
+    assert_eq!(
+        (registries.default.as_str(), registries.ca.len()),
+        ("registry.example", 1)
+    );
+    let [own, hub, mirror] = registries.list.as_slice() else {
+        panic!("{registries:?}")
+    };
+    let Some(Credential::Password { username, password }) = &own.credential else {
+        panic!("{own:?}")
+    };
+    assert_eq!(
+        (username.as_str(), password.reveal()),
+        ("puller", "not a real one")
+    );
     assert_eq!(own.token_hosts[0].to_string(), "auth.example");
     assert!(hub.mirrors_only && hub.mirrors[0].to_string() == "https://mirror.example");
-    assert!(matches!(&mirror.credential, Some(Credential::IdentityToken(_))) && mirror.ca.len() == 1);
-    assert!(!format!("{registries:?}").contains("real"), "{registries:?}");
+    assert!(
+        matches!(&mirror.credential, Some(Credential::IdentityToken(_))) && mirror.ca.len() == 1
+    );
+    assert!(
+        !format!("{registries:?}").contains("real"),
+        "{registries:?}"
+    );
 }
 
 #[test]
 fn the_first_master_founds_a_cluster() {
     let master = machine("master.toml");
-    let Membership::Founds(cluster) = &master.membership else { panic!("{:?}", master.membership) };
+    let Membership::Founds(cluster) = &master.membership else {
+        panic!("{:?}", master.membership)
+    };
     check_rules(cluster);
     assert_eq!(cluster.name.as_str(), "lab");
     assert!(cluster.admin_key.is_some());
-    let [machines, others] = cluster.policy.rules.as_slice() else { panic!("{:?}", cluster.policy) };
-    assert_eq!((machines.certificate.ttl_seconds, machines.images.min_svn), (1800, 7));
+    let [machines, others] = cluster.policy.rules.as_slice() else {
+        panic!("{:?}", cluster.policy)
+    };
+    assert_eq!(
+        (machines.certificate.ttl_seconds, machines.images.min_svn),
+        (1800, 7)
+    );
     assert_eq!(machines.ek.issuers, ["lab-ca"]);
     // The master's own node renews by the same rule.
     assert_eq!(machines.certificate.roles, ["worker", "master"]);
-    assert!(machines.events.secure_boot && !machines.events.allow_unknown && machines.config.measured);
-    assert_eq!((machines.ek.hashes.as_str(), machines.config.digests.as_str()), ("inventory", "inventory"));
+    assert!(
+        machines.events.secure_boot && !machines.events.allow_unknown && machines.config.measured
+    );
+    assert_eq!(
+        (
+            machines.ek.hashes.as_str(),
+            machines.config.digests.as_str()
+        ),
+        ("inventory", "inventory")
+    );
     assert_eq!(others.policy, config_kube::PolicyName::Queue);
 }
 
 #[test]
 fn a_master_on_a_plain_host_needs_no_machine() {
     let document = example("cluster.toml");
-    let Document::Cluster(cluster) = document else { panic!("{document:?}") };
+    let Document::Cluster(cluster) = document else {
+        panic!("{document:?}")
+    };
     check_rules(&cluster);
     assert_eq!(cluster.admin_key, None);
     assert_eq!(cluster.service_cidr.to_string(), "10.96.0.0/12");
@@ -123,10 +186,20 @@ fn a_master_on_a_plain_host_needs_no_machine() {
 
 #[test]
 fn policies_and_images_are_documents_too() {
-    let Document::Policy(policy) = example("policy.toml") else { panic!("not a policy") };
-    assert_eq!((policy.name.as_str(), policy.spec.rules.len()), ("cluster", 2));
-    let Document::Image(image) = example("image.toml") else { panic!("not an image") };
+    let Document::Policy(policy) = example("policy.toml") else {
+        panic!("not a policy")
+    };
+    assert_eq!(
+        (policy.name.as_str(), policy.spec.rules.len()),
+        ("cluster", 2)
+    );
+    let Document::Image(image) = example("image.toml") else {
+        panic!("not an image")
+    };
     assert_eq!(image.role, Some(config_model::rule::Role::Worker));
     assert_eq!(image.cmdline_extra.as_str(), "quiet loglevel=4");
-    assert_eq!(image.lockdown, config_model::image::Lockdown::Confidentiality);
+    assert_eq!(
+        image.lockdown,
+        config_model::image::Lockdown::Confidentiality
+    );
 }

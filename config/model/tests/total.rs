@@ -71,16 +71,30 @@ fn inside(bytes: &[u8], faults: &Faults) -> Result<(), TestCaseError> {
     prop_assert!(!faults.list.is_empty());
     let lines: Vec<&[u8]> = bytes.split(|b| *b == b'\n').collect();
     for fault in &faults.list {
-        prop_assert!(fault.span.start <= fault.span.end && fault.span.end <= bytes.len(), "{fault:?}");
+        prop_assert!(
+            fault.span.start <= fault.span.end && fault.span.end <= bytes.len(),
+            "{fault:?}"
+        );
         prop_assert!((1..=lines.len()).contains(&fault.line), "{fault:?}");
         let line = String::from_utf8_lossy(lines[fault.line - 1]);
-        prop_assert!((1..=line.chars().count() + 1).contains(&fault.column), "{fault:?}");
+        prop_assert!(
+            (1..=line.chars().count() + 1).contains(&fault.column),
+            "{fault:?}"
+        );
     }
     let rendered = faults.to_string();
-    prop_assert_eq!(rendered.matches("any.toml:").count(), faults.list.len() + usize::from(faults.omitted > 0));
+    prop_assert_eq!(
+        rendered.matches("any.toml:").count(),
+        faults.list.len() + usize::from(faults.omitted > 0)
+    );
     let control = |c: char| c.is_control() && c != '\n';
     prop_assert!(!rendered.contains(control), "{rendered:?}");
-    prop_assert!(faults.lines().iter().all(|line| !line.contains(char::is_control)));
+    prop_assert!(
+        faults
+            .lines()
+            .iter()
+            .all(|line| !line.contains(char::is_control))
+    );
     Ok(())
 }
 

@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 
 /// Arguments of every command.
 #[derive(Debug, Parser)]
-#[command(name = "image-build", about = "Builds Pratique's machine images, without root rights.")]
+#[command(
+    name = "image-build",
+    about = "Builds Pratique's machine images, without root rights."
+)]
 pub(crate) struct Arguments {
     /// Package cache [default: .pratique/cache under the repository]
     #[arg(long, global = true, env = "PRATIQUE_CACHE")]
@@ -121,11 +124,17 @@ impl BuildArguments {
         let described = match &self.description {
             None => None,
             Some(path) => {
-                let text = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+                let text = std::fs::read(path)
+                    .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
                 match parse(text, &path.display().to_string())? {
                     Document::Image(image) => Some(image),
                     other @ (Document::Machine(_) | Document::Cluster(_) | Document::Policy(_)) => {
-                        return Err(format!("{}: kind is {}, expected image", path.display(), other.kind()).into());
+                        return Err(format!(
+                            "{}: kind is {}, expected image",
+                            path.display(),
+                            other.kind()
+                        )
+                        .into());
                     }
                 }
             }
@@ -134,16 +143,29 @@ impl BuildArguments {
             Role::Worker => rule::Role::Worker,
             Role::Master => rule::Role::Master,
         };
-        if let Some(other) = described.as_ref().and_then(|d| d.role).filter(|described| *described != role) {
+        if let Some(other) = described
+            .as_ref()
+            .and_then(|d| d.role)
+            .filter(|described| *described != role)
+        {
             return Err(format!("the description is for {other:?}, --role for {role:?}").into());
         }
         let flavour = match described.as_ref().map(|d| d.flavour).unwrap_or_default() {
             KernelFlavour::Cloud => "cloud-amd64",
             KernelFlavour::Full => "amd64",
         };
-        let extra = described.as_ref().map(|d| d.cmdline_extra.to_string()).filter(|words| !words.is_empty());
-        if described.as_ref().is_some_and(|d| !d.extra_packages.is_empty()) {
-            return Err("packages.extra: an image of extra packages cannot be built yet; take the list out".into());
+        let extra = described
+            .as_ref()
+            .map(|d| d.cmdline_extra.to_string())
+            .filter(|words| !words.is_empty());
+        if described
+            .as_ref()
+            .is_some_and(|d| !d.extra_packages.is_empty())
+        {
+            return Err(
+                "packages.extra: an image of extra packages cannot be built yet; take the list out"
+                    .into(),
+            );
         }
         let lockdown = described.as_ref().map(|d| d.lockdown).unwrap_or_default();
         let metadata = described.as_ref().map(|d| d.metadata).unwrap_or_default();
@@ -158,14 +180,22 @@ impl BuildArguments {
             out: self.out,
             bin_dir: self.bin_dir,
             tools,
-            svn: self.svn.or(described.as_ref().and_then(|d| d.svn)).unwrap_or(1),
-            id: self.id.or(described.and_then(|d| d.id).map(|id| id.to_string())),
+            svn: self
+                .svn
+                .or(described.as_ref().and_then(|d| d.svn))
+                .unwrap_or(1),
+            id: self
+                .id
+                .or(described.and_then(|d| d.id).map(|id| id.to_string())),
             release_key: self.release_key,
             secure_boot,
             compress: self.compress,
             flavour: flavour.to_owned(),
             lockdown,
-            cmdline_extra: self.cmdline_extra.or(extra).unwrap_or_else(|| "quiet".to_owned()),
+            cmdline_extra: self
+                .cmdline_extra
+                .or(extra)
+                .unwrap_or_else(|| "quiet".to_owned()),
             metadata,
             user_data: self.user_data.as_deref().map(user_data).transpose()?,
             build_time: self.build_time,
@@ -178,8 +208,11 @@ fn user_data(path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
     let bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     match parse(&bytes, &path.display().to_string())? {
         Document::Machine(_) => Ok(bytes),
-        other @ (Document::Image(_) | Document::Cluster(_) | Document::Policy(_)) => {
-            Err(format!("{}: kind is {}, expected machine", path.display(), other.kind()).into())
-        }
+        other @ (Document::Image(_) | Document::Cluster(_) | Document::Policy(_)) => Err(format!(
+            "{}: kind is {}, expected machine",
+            path.display(),
+            other.kind()
+        )
+        .into()),
     }
 }

@@ -28,7 +28,10 @@ pub fn bundle(tree: &Path) -> Result<Vec<u8>> {
         files.push(entry.map_err(at("list", &folder))?.path());
     }
     files.sort();
-    let certificates = files.iter().map(|path| one(&read(path)?, path)).collect::<Result<Vec<String>>>()?;
+    let certificates = files
+        .iter()
+        .map(|path| one(&read(path)?, path))
+        .collect::<Result<Vec<String>>>()?;
     if certificates.len() < LEAST {
         return Err(Error::Image(format!(
             "{} holds {} certificates, expected at least {LEAST}",
@@ -42,11 +45,18 @@ pub fn bundle(tree: &Path) -> Result<Vec<u8>> {
 /// The text of a file that holds one certificate and nothing else, ended by one line end.
 fn one(bytes: &[u8], path: &Path) -> Result<String> {
     let text = std::str::from_utf8(bytes).unwrap_or_default().trim();
-    let inner = text.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END));
+    let inner = text
+        .strip_prefix(BEGIN)
+        .and_then(|rest| rest.strip_suffix(END));
     let base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '\n' | '\r');
     match inner {
-        Some(inner) if !inner.trim().is_empty() && inner.chars().all(base64) => Ok(format!("{text}\n")),
-        Some(_) | None => Err(Error::Image(format!("{} is no single PEM certificate", path.display()))),
+        Some(inner) if !inner.trim().is_empty() && inner.chars().all(base64) => {
+            Ok(format!("{text}\n"))
+        }
+        Some(_) | None => Err(Error::Image(format!(
+            "{} is no single PEM certificate",
+            path.display()
+        ))),
     }
 }
 
@@ -66,22 +76,44 @@ mod tests {
 
     fn many() -> Vec<(String, String)> {
         // Made in another order than their names'.
-        (0..LEAST).rev().map(|n| (format!("{n:03}.crt"), format!("{BEGIN}\nAA{n:03}A==\n{END}"))).collect()
+        (0..LEAST)
+            .rev()
+            .map(|n| {
+                (
+                    format!("{n:03}.crt"),
+                    format!("{BEGIN}\nAA{n:03}A==\n{END}"),
+                )
+            })
+            .collect()
     }
 
     #[test]
     fn authorities_are_joined_in_the_order_of_their_names() {
         let text = String::from_utf8(bundle(tree(many()).path()).unwrap()).unwrap();
-        assert!(text.starts_with(&format!("{BEGIN}\nAA000A==\n{END}\n{BEGIN}\nAA001A==\n{END}\n")), "{text}");
+        assert!(
+            text.starts_with(&format!(
+                "{BEGIN}\nAA000A==\n{END}\n{BEGIN}\nAA001A==\n{END}\n"
+            )),
+            "{text}"
+        );
         assert_eq!(text.matches(END).count(), LEAST);
     }
 
     #[test]
     fn a_package_that_holds_something_else_is_refused() {
-        assert!(bundle(tree(many().into_iter().skip(1)).path()).is_err(), "too few");
-        for odd in ["", "no certificate", &format!("{BEGIN}\n{END}"), &format!("{BEGIN}\nA\n{END}\n{BEGIN}\nA\n{END}")]
-        {
-            let files = many().into_iter().chain([("999.crt".to_owned(), odd.to_owned())]);
+        assert!(
+            bundle(tree(many().into_iter().skip(1)).path()).is_err(),
+            "too few"
+        );
+        for odd in [
+            "",
+            "no certificate",
+            &format!("{BEGIN}\n{END}"),
+            &format!("{BEGIN}\nA\n{END}\n{BEGIN}\nA\n{END}"),
+        ] {
+            let files = many()
+                .into_iter()
+                .chain([("999.crt".to_owned(), odd.to_owned())]);
             assert!(bundle(tree(files).path()).is_err(), "{odd:?}");
         }
     }

@@ -43,8 +43,14 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     let tools = tools::build(fetcher, &options.tools)?;
     let tree = tree(fetcher, &options.flavour)?;
     let programs = programs(options)?;
-    let build_time = options.build_time.map_or_else(|| newest(&tree.folder), Ok)?;
-    let picked = modules::pick(&tools, &tree.folder.join("usr/lib/modules").join(&tree.kernel), &options.flavour)?;
+    let build_time = options
+        .build_time
+        .map_or_else(|| newest(&tree.folder), Ok)?;
+    let picked = modules::pick(
+        &tools,
+        &tree.folder.join("usr/lib/modules").join(&tree.kernel),
+        &options.flavour,
+    )?;
     let inputs = Inputs {
         tree: &tree.folder,
         role: options.role,
@@ -55,19 +61,48 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     };
     let mut entries = root::entries(&inputs)?;
     let executables = release::executables(&entries);
-    let init = programs.get("init").ok_or_else(|| Error::Image("no program init was given".to_owned()))?;
+    let init = programs
+        .get("init")
+        .ok_or_else(|| Error::Image("no program init was given".to_owned()))?;
     let initrd = initrd::make(&tools, init, &picked.initrd, options.compress.zstd(), &work)?;
     let (release_key, approver) = approver(options)?;
     let approver = approver.as_deref();
     let contents = [root::digest(&entries, &executables), Digest::of(&initrd)];
     let derived = || derived_id(options, &tree, build_time, &contents, approver);
     let id = options.id.clone().unwrap_or_else(derived);
-    (fetcher.notice)(&format!("{} image {id}, kernel {}", options.role.name(), tree.kernel));
-    let Options { role, svn, metadata, .. } = *options;
+    (fetcher.notice)(&format!(
+        "{} image {id}, kernel {}",
+        options.role.name(),
+        tree.kernel
+    ));
+    let Options {
+        role,
+        svn,
+        metadata,
+        ..
+    } = *options;
     let kernel = tree.kernel.as_str();
-    root::label(&mut entries, &root::Label { role, kernel, id: &id, svn, build_time, metadata, approver });
+    root::label(
+        &mut entries,
+        &root::Label {
+            role,
+            kernel,
+            id: &id,
+            svn,
+            build_time,
+            metadata,
+            approver,
+        },
+    );
     let uuid = |what: &str| Guid::derived(&[b"pratique", id.as_bytes(), what.as_bytes()]);
-    let root = root::file_system(&tools, &entries, options.compress, build_time, uuid("root file system"), &work)?;
+    let root = root::file_system(
+        &tools,
+        &entries,
+        options.compress,
+        build_time,
+        uuid("root file system"),
+        &work,
+    )?;
     let hashed = verity::tree(&root, &salt(&id), uuid("verity tree"));
     let command_line = command_line(&hashed.root, options.lockdown, &options.cmdline_extra)?;
     let osrel = crate::rootfiles::os_release(options.role, &id, options.svn);
@@ -85,11 +120,23 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     let boots = release::boots(&uki.measured, enrolled.as_ref());
     let approvals = approvals(release_key.as_ref(), svn, &boots)?;
     let (verity, root_hash) = (hashed.bytes.as_slice(), &hashed.root);
-    let content = disk::Content { id: &id, uki: &uki.bytes, root: &root, verity, root_hash, approvals: &approvals };
+    let content = disk::Content {
+        id: &id,
+        uki: &uki.bytes,
+        root: &root,
+        verity,
+        root_hash,
+        approvals: &approvals,
+    };
     disk::write(&result(options, "raw"), &content)?;
     write(&result(options, "efi"), &uki.bytes)?;
-    let listed =
-        [("uki", &uki.bytes), ("root", &root), ("verity", &hashed.bytes), ("linux", &linux), ("initrd", &initrd)];
+    let listed = [
+        ("uki", &uki.bytes),
+        ("root", &root),
+        ("verity", &hashed.bytes),
+        ("linux", &linux),
+        ("initrd", &initrd),
+    ];
     let manifest = Manifest {
         version: MANIFEST_VERSION,
         id,
@@ -100,7 +147,10 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
         command_line,
         root_hash: Digest(hashed.root),
         boots,
-        parts: listed.iter().map(|(name, bytes)| release::part(name, bytes)).collect(),
+        parts: listed
+            .iter()
+            .map(|(name, bytes)| release::part(name, bytes))
+            .collect(),
         packages: release::packages(&tree.packages)?,
         executables,
     };
@@ -119,7 +169,9 @@ fn work_folder(options: &Options) -> Result<PathBuf> {
 
 /// The path of a result.
 pub fn result(options: &Options, suffix: &str) -> PathBuf {
-    options.out.join(format!("{}.{suffix}", options.role.name()))
+    options
+        .out
+        .join(format!("{}.{suffix}", options.role.name()))
 }
 
 /// The packages of image and kernel, unpacked side by side in the cache, under a name that says what they are.
@@ -143,7 +195,9 @@ fn tree(fetcher: &Fetcher, flavour: &str) -> Result<Tree> {
         unpack::into_tree(&packages, &fresh)?;
         match std::fs::rename(&fresh, &folder) {
             // Another build was faster.
-            Err(_) if folder.exists() => std::fs::remove_dir_all(&fresh).map_err(at("remove", &fresh))?,
+            Err(_) if folder.exists() => {
+                std::fs::remove_dir_all(&fresh).map_err(at("remove", &fresh))?
+            }
             other => other.map_err(at("rename", &fresh))?,
         }
     }
@@ -153,12 +207,19 @@ fn tree(fetcher: &Fetcher, flavour: &str) -> Result<Tree> {
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .max()
         .ok_or_else(|| Error::Image("the kernel's package has no modules".to_owned()))?;
-    Ok(Tree { folder, packages, kernel })
+    Ok(Tree {
+        folder,
+        packages,
+        kernel,
+    })
 }
 
 fn tree_folder(fetcher: &Fetcher, packages: &[Package]) -> PathBuf {
     let list: String = packages.iter().map(|p| p.locked.sha256.as_str()).collect();
-    fetcher.cache.join("trees").join(&Digest::of(list.as_bytes()).to_hex()[..16])
+    fetcher
+        .cache
+        .join("trees")
+        .join(&Digest::of(list.as_bytes()).to_hex()[..16])
 }
 
 /// Our programs without what is not loaded.
@@ -170,7 +231,10 @@ fn programs(options: &Options) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut out = BTreeMap::new();
     for name in names {
         let path = options.bin_dir.join(name);
-        let elf = |source| Error::Elf { path: path.display().to_string(), source };
+        let elf = |source| Error::Elf {
+            path: path.display().to_string(),
+            source,
+        };
         let bytes = read(&path)?;
         let needs = elf::needs(&bytes).map_err(elf)?;
         if *name == "init" && (needs.interpreter.is_some() || !needs.libraries.is_empty()) {
@@ -185,31 +249,60 @@ fn programs(options: &Options) -> Result<BTreeMap<String, Vec<u8>>> {
 }
 
 /// `ROLE-` and 12 digits of a digest over everything that the image is made of.
-fn derived_id(options: &Options, tree: &Tree, build_time: u64, contents: &[Digest], approver: Option<&str>) -> String {
-    let Options { compress, svn, flavour, lockdown, cmdline_extra, metadata, .. } = options;
+fn derived_id(
+    options: &Options,
+    tree: &Tree,
+    build_time: u64,
+    contents: &[Digest],
+    approver: Option<&str>,
+) -> String {
+    let Options {
+        compress,
+        svn,
+        flavour,
+        lockdown,
+        cmdline_extra,
+        metadata,
+        ..
+    } = options;
     let metadata = metadata.name();
     let words = kernel::words(*lockdown);
-    let mut text =
-        format!("{compress:?} {svn} {flavour} {build_time} {words:?} {cmdline_extra:?} {metadata} {contents:?}\n");
+    let mut text = format!(
+        "{compress:?} {svn} {flavour} {build_time} {words:?} {cmdline_extra:?} {metadata} {contents:?}\n"
+    );
     text.extend(approver);
     for package in &tree.packages {
         text.extend([&package.locked.sha256, "\n"]);
     }
-    format!("{}-{}", options.role.name(), &Digest::of(text.as_bytes()).to_hex()[..12])
+    format!(
+        "{}-{}",
+        options.role.name(),
+        &Digest::of(text.as_bytes()).to_hex()[..12]
+    )
 }
 
 /// The release key, where there is one, and what the image says of it.
 fn approver(options: &Options) -> Result<(Option<SigningKey>, Option<String>)> {
-    let key = options.release_key.as_deref().map(keys::release_key).transpose()?;
-    let hex = key.as_ref().map(|key| Approver::from(*key.verifying_key()).to_hex());
+    let key = options
+        .release_key
+        .as_deref()
+        .map(keys::release_key)
+        .transpose()?;
+    let hex = key
+        .as_ref()
+        .map(|key| Approver::from(*key.verifying_key()).to_hex());
     Ok((key, hex))
 }
 
 /// What the release key says of the image's boots; nothing where there is no key.
 fn approvals(key: Option<&SigningKey>, svn: u64, boots: &[Boot]) -> Result<Vec<u8>> {
-    let Some(key) = key else { return Ok(Vec::new()) };
+    let Some(key) = key else {
+        return Ok(Vec::new());
+    };
     let bytes = Approvals::sign(key, svn, boots).to_bytes();
-    bytes.map_err(|_too_many| Error::Image("the image may start in more ways than it has room to approve".to_owned()))
+    bytes.map_err(|_too_many| {
+        Error::Image("the image may start in more ways than it has room to approve".to_owned())
+    })
 }
 
 /// Salts need not be secret or random, only ours.
@@ -225,7 +318,9 @@ fn command_line(root: &[u8; 32], lockdown: Lockdown, extra: &str) -> Result<Stri
     let line = words.join(" ");
     if line.len() > kernel::COMMAND_LINE_MAX {
         let (found, most) = (line.len(), kernel::COMMAND_LINE_MAX);
-        return Err(Error::Image(format!("the command line has {found} bytes, the kernel takes {most}")));
+        return Err(Error::Image(format!(
+            "the command line has {found} bytes, the kernel takes {most}"
+        )));
     }
     Ok(line)
 }
@@ -248,12 +343,24 @@ fn newest(folder: &Path) -> Result<u64> {
     Ok(u64::try_from(newest).unwrap_or_default())
 }
 
-fn kernel_image(parts: &uki::Parts<'_>, boot: Option<&SecureBoot>) -> Result<(uki::Uki, Option<Enrolled>)> {
-    let Some(boot) = boot else { return Ok((uki::make(parts, None)?, None)) };
+fn kernel_image(
+    parts: &uki::Parts<'_>,
+    boot: Option<&SecureBoot>,
+) -> Result<(uki::Uki, Option<Enrolled>)> {
+    let Some(boot) = boot else {
+        return Ok((uki::make(parts, None)?, None));
+    };
     let key = keys::secure_boot_key(&boot.key)?;
     let db = keys::certificate(&boot.cert)?;
-    let other = |path: &Option<PathBuf>| path.as_ref().map_or_else(|| Ok(db.clone()), |path| keys::certificate(path));
-    let enrolled = Enrolled { pk: other(&boot.pk_cert)?, kek: other(&boot.kek_cert)?, db: db.clone() };
+    let other = |path: &Option<PathBuf>| {
+        path.as_ref()
+            .map_or_else(|| Ok(db.clone()), |path| keys::certificate(path))
+    };
+    let enrolled = Enrolled {
+        pk: other(&boot.pk_cert)?,
+        kek: other(&boot.kek_cert)?,
+        db: db.clone(),
+    };
     Ok((uki::make(parts, Some((&key, &db)))?, Some(enrolled)))
 }
 
@@ -269,8 +376,18 @@ fn sizes(manifest: &Manifest, entries: &Entries) -> Sizes {
         })
         .collect();
     files.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
-    let total = manifest.parts.iter().filter(carried).map(|part| part.size).sum();
-    Sizes { total, parts: manifest.parts.clone(), executables, files }
+    let total = manifest
+        .parts
+        .iter()
+        .filter(carried)
+        .map(|part| part.size)
+        .sum();
+    Sizes {
+        total,
+        parts: manifest.parts.clone(),
+        executables,
+        files,
+    }
 }
 
 /// Writes the release, signed where a key is given, and the sizes.
@@ -278,10 +395,23 @@ fn publish(options: &Options, manifest: &Manifest, sizes: &Sizes) -> Result<()> 
     let release = if let Some(path) = &options.release_key {
         manifest.sign(&[&keys::release_key(path)?])?
     } else {
-        let manifest_text = serde_json::to_string(manifest).map_err(|e| Error::Json("the manifest", e))?;
-        ImageRelease::named(&manifest.id, ImageReleaseSpec { manifest: manifest_text, signatures: Vec::new() })
+        let manifest_text =
+            serde_json::to_string(manifest).map_err(|e| Error::Json("the manifest", e))?;
+        ImageRelease::named(
+            &manifest.id,
+            ImageReleaseSpec {
+                manifest: manifest_text,
+                signatures: Vec::new(),
+            },
+        )
     };
     let json = |what, value: serde_json::Result<Vec<u8>>| value.map_err(|e| Error::Json(what, e));
-    write(&result(options, "release.json"), &json("the release", serde_json::to_vec_pretty(&release))?)?;
-    write(&result(options, "parts.json"), &json("the sizes", serde_json::to_vec_pretty(sizes))?)
+    write(
+        &result(options, "release.json"),
+        &json("the release", serde_json::to_vec_pretty(&release))?,
+    )?;
+    write(
+        &result(options, "parts.json"),
+        &json("the sizes", serde_json::to_vec_pretty(sizes))?,
+    )
 }

@@ -40,7 +40,8 @@ pub struct Content<'a> {
 /// Writes the disk image, sparse: what is empty takes no room.
 pub fn write(path: &Path, content: &Content<'_>) -> Result<()> {
     let (root, verity) = Guid::of_root_hash(content.root_hash);
-    let derived = |what: &str| Guid::derived(&[b"pratique", content.id.as_bytes(), what.as_bytes()]);
+    let derived =
+        |what: &str| Guid::derived(&[b"pratique", content.id.as_bytes(), what.as_bytes()]);
     let partition = |kind, unique, label: &str, size, attributes| Partition {
         kind,
         unique,
@@ -55,7 +56,13 @@ pub fn write(path: &Path, content: &Content<'_>) -> Result<()> {
             partition(kind::ROOT, root, "root-a", ROOT, READ_ONLY),
             partition(kind::ROOT_VERITY, verity, "verity-a", VERITY, READ_ONLY),
             partition(kind::ROOT, derived("root-b"), "root-b", ROOT, READ_ONLY),
-            partition(kind::ROOT_VERITY, derived("verity-b"), "verity-b", VERITY, READ_ONLY),
+            partition(
+                kind::ROOT_VERITY,
+                derived("verity-b"),
+                "verity-b",
+                VERITY,
+                READ_ONLY,
+            ),
         ],
     );
     let tree_room = VERITY - AREA as u64;
@@ -66,13 +73,19 @@ pub fn write(path: &Path, content: &Content<'_>) -> Result<()> {
     ];
     for (what, length, room) in sizes {
         if length as u64 > room {
-            return Err(Error::Image(format!("the {what} has {length} bytes, its partition holds {room}")));
+            return Err(Error::Image(format!(
+                "the {what} has {length} bytes, its partition holds {room}"
+            )));
         }
     }
     let id = derived("esp").to_bytes();
     let size = usize::try_from(ESP).unwrap_or(usize::MAX);
-    let esp =
-        fat::volume(size, "PRATIQUE", u32::from_le_bytes([id[0], id[1], id[2], id[3]]), &[(BOOT_PATH, content.uki)])?;
+    let esp = fat::volume(
+        size,
+        "PRATIQUE",
+        u32::from_le_bytes([id[0], id[1], id[2], id[3]]),
+        &[(BOOT_PATH, content.uki)],
+    )?;
     let mut file = std::fs::File::create(path).map_err(at("write", path))?;
     file.set_len(layout.size).map_err(at("write", path))?;
     let tail = layout.size - layout.tail.len() as u64;
@@ -113,10 +126,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.raw");
         let (uki, root, verity) = (&[1; 5000], &[2; 8192], &[3; 4096]);
-        let content = Content { id: "x", uki, root, verity, root_hash: &[4; 32], approvals: &[5; 100] };
+        let content = Content {
+            id: "x",
+            uki,
+            root,
+            verity,
+            root_hash: &[4; 32],
+            approvals: &[5; 100],
+        };
         write(&path, &content).unwrap();
         let metadata = std::fs::metadata(&path).unwrap();
-        assert!(metadata.blocks() * 512 < 2 * MIB, "{} blocks", metadata.blocks());
+        assert!(
+            metadata.blocks() * 512 < 2 * MIB,
+            "{} blocks",
+            metadata.blocks()
+        );
         let bytes = std::fs::read(&path).unwrap();
         let start = usize::try_from(MIB + ESP).unwrap();
         assert_eq!(bytes[start..start + 8192], [2; 8192]);
@@ -132,7 +156,14 @@ mod tests {
     fn a_root_that_does_not_fit_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let verity = vec![0; usize::try_from(VERITY).unwrap() - AREA + 1];
-        let content = Content { id: "x", uki: &[], root: &[], verity: &verity, root_hash: &[4; 32], approvals: &[] };
+        let content = Content {
+            id: "x",
+            uki: &[],
+            root: &[],
+            verity: &verity,
+            root_hash: &[4; 32],
+            approvals: &[],
+        };
         let error = write(&folder.path().join("disk.raw"), &content).unwrap_err();
         assert!(error.to_string().contains("verity tree"), "{error}");
     }

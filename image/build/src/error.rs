@@ -1,6 +1,8 @@
 //! Why an image could not be built.
 
-use image_packages::{elf::ElfError, fetch::FetchError, run::RunError, tools::ToolsError, unpack::UnpackError};
+use image_packages::{
+    elf::ElfError, fetch::FetchError, run::RunError, tools::ToolsError, unpack::UnpackError,
+};
 use std::path::Path;
 
 /// Result of a build step.
@@ -78,7 +80,11 @@ pub enum Error {
 /// Names the file in an input or output error.
 pub(crate) fn at(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.display().to_string();
-    move |source| Error::File { doing, path, source }
+    move |source| Error::File {
+        doing,
+        path,
+        source,
+    }
 }
 
 /// Reads a whole file.

@@ -9,12 +9,26 @@ use std::path::Path;
 use std::process::Command;
 
 /// The archive, compressed by zstd. `init` is the static program; `work` is a folder for files on the way.
-pub fn make(tools: &Tools, init: &[u8], modules: &[Module], level: &str, work: &Path) -> Result<Vec<u8>> {
+pub fn make(
+    tools: &Tools,
+    init: &[u8],
+    modules: &[Module],
+    level: &str,
+    work: &Path,
+) -> Result<Vec<u8>> {
     let archive = cpio::archive(&entries(init, modules));
     let plain = work.join("initrd.cpio");
     crate::error::write(&plain, &archive)?;
     let mut zstd = Command::new(tools.program("zstd"));
-    zstd.args(["--quiet", "--stdout", "--no-check", "--single-thread", level, "--"]).arg(&plain);
+    zstd.args([
+        "--quiet",
+        "--stdout",
+        "--no-check",
+        "--single-thread",
+        level,
+        "--",
+    ])
+    .arg(&plain);
     Ok(output(&mut zstd)?)
 }
 
@@ -27,9 +41,15 @@ fn entries(init: &[u8], modules: &[Module]) -> Vec<(String, Entry)> {
     for module in modules {
         load.push_str(&module.file);
         load.push('\n');
-        out.push((format!("modules/{}", module.file), Entry::File(0o644, module.bytes.clone())));
+        out.push((
+            format!("modules/{}", module.file),
+            Entry::File(0o644, module.bytes.clone()),
+        ));
     }
-    out.push(("modules/load".to_owned(), Entry::File(0o644, load.into_bytes())));
+    out.push((
+        "modules/load".to_owned(),
+        Entry::File(0o644, load.into_bytes()),
+    ));
     out.push(("init".to_owned(), Entry::File(0o755, init.to_vec())));
     out
 }
@@ -49,9 +69,16 @@ mod tests {
 
     #[test]
     fn modules_are_listed_in_load_order() {
-        let module = |name: &str| Module { file: name.into(), path: String::new(), bytes: Vec::new() };
+        let module = |name: &str| Module {
+            file: name.into(),
+            path: String::new(),
+            bytes: Vec::new(),
+        };
         let entries = entries(b"", &[module("b.ko"), module("a.ko")]);
-        let load = entries.iter().find(|(path, _)| path == "modules/load").unwrap();
+        let load = entries
+            .iter()
+            .find(|(path, _)| path == "modules/load")
+            .unwrap();
         assert_eq!(load.1, Entry::File(0o644, b"b.ko\na.ko\n".to_vec()));
     }
 }

@@ -34,8 +34,14 @@ pub fn ensure(folder: &Path) -> Result<()> {
     ensure_release(folder)?;
     let path = folder.join(names::SECURE_BOOT);
     if !path.exists() {
-        let key = RsaPrivateKey::new(&mut rand_core::OsRng, RSA_BITS).map_err(|e| unusable(&path, &e))?;
-        private(&path, key.to_pkcs8_pem(LineEnding::LF).map_err(|e| unusable(&path, &e))?.as_bytes())?;
+        let key =
+            RsaPrivateKey::new(&mut rand_core::OsRng, RSA_BITS).map_err(|e| unusable(&path, &e))?;
+        private(
+            &path,
+            key.to_pkcs8_pem(LineEnding::LF)
+                .map_err(|e| unusable(&path, &e))?
+                .as_bytes(),
+        )?;
     }
     let cert = folder.join(names::SECURE_BOOT_CERT);
     if !cert.exists() {
@@ -50,24 +56,39 @@ pub fn ensure_release(folder: &Path) -> Result<()> {
     let path = folder.join(names::RELEASE);
     if !path.exists() {
         let key = SigningKey::random(&mut rand_core::OsRng);
-        private(&path, key.to_pkcs8_pem(LineEnding::LF).map_err(|e| unusable(&path, &e))?.as_bytes())?;
+        private(
+            &path,
+            key.to_pkcs8_pem(LineEnding::LF)
+                .map_err(|e| unusable(&path, &e))?
+                .as_bytes(),
+        )?;
     }
     let public = folder.join(names::RELEASE_PUBLIC);
     if !public.exists() {
         let key = release_key(&path)?;
-        let pem = key.verifying_key().to_public_key_pem(LineEnding::LF).map_err(|e| unusable(&path, &e))?;
+        let pem = key
+            .verifying_key()
+            .to_public_key_pem(LineEnding::LF)
+            .map_err(|e| unusable(&path, &e))?;
         write(&public, pem.as_bytes())?;
     }
     Ok(())
 }
 
 fn unusable(path: &Path, error: &dyn std::error::Error) -> Error {
-    Error::Key { path: path.display().to_string(), what: error.to_string() }
+    Error::Key {
+        path: path.display().to_string(),
+        what: error.to_string(),
+    }
 }
 
 fn private(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at("write", path))?;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(at("write", path))?;
     file.write_all(bytes).map_err(at("write", path))
 }
 
@@ -82,7 +103,10 @@ fn self_signed(key: &Path) -> Result<String> {
     let pair = rcgen::KeyPair::from_pem(&text(key)?).map_err(fault)?;
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(rcgen::DnType::CommonName, "Pratique development Secure Boot");
+    params.distinguished_name.push(
+        rcgen::DnType::CommonName,
+        "Pratique development Secure Boot",
+    );
     params.not_before = rcgen::date_time_ymd(2026, 1, 1);
     params.not_after = rcgen::date_time_ymd(2056, 1, 1);
     params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
@@ -111,13 +135,21 @@ pub fn certificate(path: &Path) -> Result<Vec<u8>> {
     use rustls_pki_types::pem::PemObject;
     rustls_pki_types::CertificateDer::from_pem_slice(&read(path)?)
         .map(|der| der.to_vec())
-        .map_err(|e| Error::Key { path: path.display().to_string(), what: format!("expected a PEM certificate: {e}") })
+        .map_err(|e| Error::Key {
+            path: path.display().to_string(),
+            what: format!("expected a PEM certificate: {e}"),
+        })
 }
 
 /// The firmware's empty variable store with certificates (DER) enrolled and Secure Boot on.
 pub fn enrolled(template: &[u8], pk: &[u8], kek: &[u8], db: &[u8]) -> Result<Vec<u8>> {
     let list = |der: &[u8]| efivars::signature_list(OWNER, der);
-    Ok(efivars::enrolled(template, &list(pk), &list(kek), &list(db))?)
+    Ok(efivars::enrolled(
+        template,
+        &list(pk),
+        &list(kek),
+        &list(db),
+    )?)
 }
 
 #[cfg(test)]
@@ -130,10 +162,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(names::RELEASE);
         ensure_release(folder.path()).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         let key = release_key(&path).unwrap();
         ensure_release(folder.path()).unwrap();
         assert_eq!(release_key(&path).unwrap(), key);
-        assert!(secure_boot_key(&path).unwrap_err().to_string().contains("expected an RSA key"));
+        assert!(
+            secure_boot_key(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("expected an RSA key")
+        );
     }
 }

@@ -43,14 +43,21 @@ fn notice(text: &str) {
 /// The repository: the nearest folder upwards that holds the lock file.
 fn repository() -> PathBuf {
     let here = std::env::current_dir().unwrap_or_default();
-    here.ancestors().find(|f| f.join("image/packages.lock").exists()).unwrap_or(Path::new(".")).to_owned()
+    here.ancestors()
+        .find(|f| f.join("image/packages.lock").exists())
+        .unwrap_or(Path::new("."))
+        .to_owned()
 }
 
 fn run(arguments: Arguments) -> Outcome {
     let repository = repository();
-    let default_tools = arguments.tools.unwrap_or_else(|| repository.join(".pratique/tools"));
+    let default_tools = arguments
+        .tools
+        .unwrap_or_else(|| repository.join(".pratique/tools"));
     let fetcher = Fetcher {
-        cache: arguments.cache.unwrap_or_else(|| repository.join(".pratique/cache")),
+        cache: arguments
+            .cache
+            .unwrap_or_else(|| repository.join(".pratique/cache")),
         lock: repository.join("image/packages.lock"),
         locked: arguments.locked,
         notice,
@@ -61,7 +68,12 @@ fn run(arguments: Arguments) -> Outcome {
             tools::build(&fetcher, &out.unwrap_or(default_tools))?;
         }
         Command::Lock => {
-            fetcher.relock(&[Set::tools(), Set::image(), Set::kernel("cloud-amd64"), Set::kernel("amd64")])?;
+            fetcher.relock(&[
+                Set::tools(),
+                Set::image(),
+                Set::kernel("cloud-amd64"),
+                Set::kernel("amd64"),
+            ])?;
         }
         Command::Keys { out } => {
             keys::ensure(&out)?;
@@ -75,7 +87,11 @@ fn run(arguments: Arguments) -> Outcome {
             std::fs::write(&out, volume)?;
         }
         Command::Vars { out, sb_cert } => {
-            variables(&tools::build(&fetcher, &default_tools)?, sb_cert.as_deref(), &out)?;
+            variables(
+                &tools::build(&fetcher, &default_tools)?,
+                sb_cert.as_deref(),
+                &out,
+            )?;
         }
     }
     Ok(())
@@ -84,7 +100,14 @@ fn run(arguments: Arguments) -> Outcome {
 fn one_image(fetcher: &Fetcher, tools: PathBuf, wanted: BuildArguments) -> Outcome {
     let options: Options = wanted.into_options(tools)?;
     let built = build::run(fetcher, &options)?;
-    let part = |name: &str| built.manifest.parts.iter().find(|p| p.name == name).map_or(0, |p| p.size);
+    let part = |name: &str| {
+        built
+            .manifest
+            .parts
+            .iter()
+            .find(|p| p.name == name)
+            .map_or(0, |p| p.size)
+    };
     notice(&format!(
         "{}: {:.1} MiB (kernel image {:.1}, root {:.1}, verity {:.1})",
         build::result(&options, "raw").display(),
@@ -106,7 +129,12 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
     const LIMIT: usize = 64 << 10;
     let bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     if bytes.len() > LIMIT {
-        return Err(format!("{} has {} bytes, a machine takes at most {LIMIT}", path.display(), bytes.len()).into());
+        return Err(format!(
+            "{} has {} bytes, a machine takes at most {LIMIT}",
+            path.display(),
+            bytes.len()
+        )
+        .into());
     }
     Ok(bytes)
 }

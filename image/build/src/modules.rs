@@ -11,7 +11,14 @@ use std::process::Command;
 
 /// What opens the root: the disk, verity, the file system.
 /// Clouds give the disk by virtio, SCSI over virtio or Hyper-V, or NVMe (which their kernel has built in).
-const INITRD: [&str; 6] = ["virtio_blk", "virtio_scsi", "hv_storvsc", "sd_mod", "dm_verity", "erofs"];
+const INITRD: [&str; 6] = [
+    "virtio_blk",
+    "virtio_scsi",
+    "hv_storvsc",
+    "sd_mod",
+    "dm_verity",
+    "erofs",
+];
 /// On hardware: more kinds of disks.
 const INITRD_FULL: [&str; 3] = ["nvme", "ahci", "usb_storage"];
 /// What the running system needs, the network cards of the big clouds among it.
@@ -65,7 +72,10 @@ pub fn pick(tools: &Tools, folder: &Path, flavour: &str) -> Result<Modules> {
     let mut shelf = Shelf::open(tools, folder)?;
     let wanted = |base: &[&str], more: &[&str]| -> Vec<String> {
         let more = if full { more } else { &[] };
-        base.iter().chain(more).map(|name| (*name).to_owned()).collect()
+        base.iter()
+            .chain(more)
+            .map(|name| (*name).to_owned())
+            .collect()
     };
     let mut loaded = BTreeSet::new();
     let initrd = shelf.closure(&wanted(&INITRD, &INITRD_FULL), &mut loaded)?;
@@ -97,8 +107,16 @@ impl<'a> Shelf<'a> {
         }
         let list = folder.join("modules.builtin");
         let text = std::fs::read_to_string(&list).map_err(at("read", &list))?;
-        let builtin = text.lines().filter_map(|line| module_name(Path::new(line))).collect();
-        Ok(Self { tools, files, builtin, folder: folder.to_owned() })
+        let builtin = text
+            .lines()
+            .filter_map(|line| module_name(Path::new(line)))
+            .collect();
+        Ok(Self {
+            tools,
+            files,
+            builtin,
+            folder: folder.to_owned(),
+        })
     }
 
     /// The named modules and what they need, in load order, without those in `loaded`, to which they are added.
@@ -110,13 +128,20 @@ impl<'a> Shelf<'a> {
         Ok(out)
     }
 
-    fn add(&mut self, name: &str, loaded: &mut BTreeSet<String>, out: &mut Vec<Module>) -> Result<()> {
+    fn add(
+        &mut self,
+        name: &str,
+        loaded: &mut BTreeSet<String>,
+        out: &mut Vec<Module>,
+    ) -> Result<()> {
         let name = name.replace('-', "_");
         if self.builtin.contains(&name) || !loaded.insert(name.clone()) {
             return Ok(());
         }
         let file = self.files.get(&name).cloned().ok_or_else(|| {
-            Error::Image(format!("the kernel has no module {name}; take it out of the list or choose another flavour"))
+            Error::Image(format!(
+                "the kernel has no module {name}; take it out of the list or choose another flavour"
+            ))
         })?;
         let module = self.unpacked(&name, &file)?;
         for needed in listed(&module.bytes, b"\0depends=", ',') {
@@ -134,31 +159,52 @@ impl<'a> Shelf<'a> {
     /// The module meant by a soft dependency, which may be the name of an algorithm: its generic implementation.
     fn soft(&self, name: &str) -> Option<String> {
         let name = name.trim_start_matches("crypto-").replace('-', "_");
-        [format!("{name}_generic"), name].into_iter().find(|name| self.files.contains_key(name))
+        [format!("{name}_generic"), name]
+            .into_iter()
+            .find(|name| self.files.contains_key(name))
     }
 
     fn unpacked(&self, name: &str, file: &Path) -> Result<Module> {
         let compressed = file.extension().is_some_and(|e| e == "xz");
-        let bytes =
-            if compressed { output(Command::new(self.tools.program("xz")).arg("-dc").arg(file))? } else { read(file)? };
-        let path = file.strip_prefix(&self.folder).unwrap_or(file).to_string_lossy();
+        let bytes = if compressed {
+            output(Command::new(self.tools.program("xz")).arg("-dc").arg(file))?
+        } else {
+            read(file)?
+        };
+        let path = file
+            .strip_prefix(&self.folder)
+            .unwrap_or(file)
+            .to_string_lossy();
         let path = path.trim_end_matches(".xz").to_owned();
-        Ok(Module { file: format!("{name}.ko"), path, bytes })
+        Ok(Module {
+            file: format!("{name}.ko"),
+            path,
+            bytes,
+        })
     }
 }
 
 fn module_name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
-    let name = name.strip_suffix(".xz").unwrap_or(name).strip_suffix(".ko")?;
+    let name = name
+        .strip_suffix(".xz")
+        .unwrap_or(name)
+        .strip_suffix(".ko")?;
     Some(name.replace('-', "_"))
 }
 
 /// The names in the first entry of a module's information that begins with `key` (a NUL, the entry's name, `=`).
 fn listed(bytes: &[u8], key: &[u8], between: char) -> Vec<String> {
-    let Some(at) = bytes.windows(key.len()).position(|window| window == key) else { return Vec::new() };
+    let Some(at) = bytes.windows(key.len()).position(|window| window == key) else {
+        return Vec::new();
+    };
     let rest = &bytes[at + key.len()..];
     let end = rest.iter().position(|b| *b == 0).unwrap_or(0);
-    String::from_utf8_lossy(&rest[..end]).split(between).filter(|n| !n.is_empty()).map(str::to_owned).collect()
+    String::from_utf8_lossy(&rest[..end])
+        .split(between)
+        .filter(|n| !n.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(test)]
@@ -168,15 +214,24 @@ mod tests {
     #[test]
     fn needs_are_read_from_module_information() {
         let depends = |bytes| listed(bytes, b"\0depends=", ',');
-        assert_eq!(depends(b"x\0license=GPL\0depends=dm-mod,dm-bufio\0intree=Y\0"), ["dm-mod", "dm-bufio"]);
+        assert_eq!(
+            depends(b"x\0license=GPL\0depends=dm-mod,dm-bufio\0intree=Y\0"),
+            ["dm-mod", "dm-bufio"]
+        );
         assert!(depends(b"x\0depends=\0").is_empty());
         assert!(depends(b"no information").is_empty());
-        assert_eq!(listed(b"\0softdep=pre: crc32c b\0", b"\0softdep=pre: ", ' '), ["crc32c", "b"]);
+        assert_eq!(
+            listed(b"\0softdep=pre: crc32c b\0", b"\0softdep=pre: ", ' '),
+            ["crc32c", "b"]
+        );
     }
 
     #[test]
     fn names_are_the_kernels_own() {
-        assert_eq!(module_name(Path::new("kernel/md/dm-verity.ko.xz")).as_deref(), Some("dm_verity"));
+        assert_eq!(
+            module_name(Path::new("kernel/md/dm-verity.ko.xz")).as_deref(),
+            Some("dm_verity")
+        );
         assert_eq!(module_name(Path::new("modules.order")), None);
     }
 }

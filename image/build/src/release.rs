@@ -55,28 +55,53 @@ pub fn boots(measured: &Measured, enrolled: Option<&Enrolled>) -> Vec<Boot> {
 }
 
 fn boot(measured: &Measured, keys: &SecureBootKeys) -> Boot {
-    let programs: &[Digest] = if keys.enabled { &[measured.program] } else { &[measured.program, measured.kernel] };
-    let sections = measured.sections.iter().map(|(name, data)| (name.as_str(), data.as_slice()));
+    let programs: &[Digest] = if keys.enabled {
+        &[measured.program]
+    } else {
+        &[measured.program, measured.kernel]
+    };
+    let sections = measured
+        .sections
+        .iter()
+        .map(|(name, data)| (name.as_str(), data.as_slice()));
     let events: BTreeMap<u8, Vec<PredictedEvent>> = BTreeMap::from([
         (4, pcr::pcr4_events(programs)),
         (7, pcr::pcr7_events(keys)),
-        (9, pcr::pcr9_events(&measured.command_line, &measured.initrd)),
+        (
+            9,
+            pcr::pcr9_events(&measured.command_line, &measured.initrd),
+        ),
         (11, pcr::pcr11_events(sections)),
     ]);
-    let pcrs = events.iter().map(|(index, list)| (*index, vec![pcr::replay_events(list)])).collect();
-    Boot { secure_boot: keys.enabled, pcrs, events }
+    let pcrs = events
+        .iter()
+        .map(|(index, list)| (*index, vec![pcr::replay_events(list)]))
+        .collect();
+    Boot {
+        secure_boot: keys.enabled,
+        pcrs,
+        events,
+    }
 }
 
 /// A part as the manifest lists it.
 pub fn part(name: &str, bytes: &[u8]) -> Part {
-    Part { name: name.to_owned(), size: bytes.len() as u64, digest: Digest::of(bytes) }
+    Part {
+        name: name.to_owned(),
+        size: bytes.len() as u64,
+        digest: Digest::of(bytes),
+    }
 }
 
 /// The executables of a root as the manifest lists them.
 pub fn executables(entries: &Entries) -> Vec<Executable> {
     root::executables(entries)
         .into_iter()
-        .map(|(path, content)| Executable { path, size: content.len() as u64, digest: Digest::of(content) })
+        .map(|(path, content)| Executable {
+            path,
+            size: content.len() as u64,
+            digest: Digest::of(content),
+        })
         .collect()
 }
 
@@ -84,11 +109,17 @@ pub fn executables(entries: &Entries) -> Vec<Executable> {
 pub fn packages(fetched: &[image_packages::Package]) -> Result<Vec<Package>> {
     let mut out = Vec::new();
     for package in fetched {
-        let digest =
-            package.locked.sha256.parse().map_err(|_not_a_digest| {
-                Error::Image(format!("package {} has no usable digest", package.locked.name))
-            })?;
-        out.push(Package { name: package.locked.name.clone(), version: package.locked.version.clone(), digest });
+        let digest = package.locked.sha256.parse().map_err(|_not_a_digest| {
+            Error::Image(format!(
+                "package {} has no usable digest",
+                package.locked.name
+            ))
+        })?;
+        out.push(Package {
+            name: package.locked.name.clone(),
+            version: package.locked.version.clone(),
+            digest,
+        });
     }
     Ok(out)
 }

@@ -22,8 +22,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Programs taken from Debian's packages.
-pub const PROGRAMS: [&str; 4] =
-    ["usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/sbin/mke2fs", "usr/sbin/runc"];
+pub const PROGRAMS: [&str; 4] = [
+    "usr/bin/containerd",
+    "usr/bin/containerd-shim-runc-v2",
+    "usr/sbin/mke2fs",
+    "usr/sbin/runc",
+];
 /// Every executable file of a worker's image: a promise to whoever runs it. [`check`] holds the build to it.
 const PROMISED: [&str; 7] = [
     "/usr/bin/agent",
@@ -44,8 +48,8 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 /// Names that no image may hold, wherever they stand.
 const FORBIDDEN: [&str; 22] = [
-    "ash", "bash", "busybox", "csh", "dash", "ksh", "rbash", "sh", "tcsh", "zsh", "apt", "apt-get", "dpkg", "rpm",
-    "sshd", "ssh", "su", "sudo", "login", "perl", "python3", "systemd",
+    "ash", "bash", "busybox", "csh", "dash", "ksh", "rbash", "sh", "tcsh", "zsh", "apt", "apt-get",
+    "dpkg", "rpm", "sshd", "ssh", "su", "sudo", "login", "perl", "python3", "systemd",
 ];
 
 /// The root's entries by path, without leading slash.
@@ -91,20 +95,31 @@ pub struct Label<'a> {
 pub fn label(entries: &mut Entries, label: &Label<'_>) {
     let image = rootfiles::image_toml(label);
     let release = rootfiles::os_release(label.role, label.id, label.svn);
-    entries.insert("etc/pratique/image.toml".to_owned(), Entry::File(0o644, image.into_bytes()));
-    entries.insert("usr/lib/os-release".to_owned(), Entry::File(0o644, release.into_bytes()));
+    entries.insert(
+        "etc/pratique/image.toml".to_owned(),
+        Entry::File(0o644, image.into_bytes()),
+    );
+    entries.insert(
+        "usr/lib/os-release".to_owned(),
+        Entry::File(0o644, release.into_bytes()),
+    );
 }
 
 /// A digest over paths, modes and content; the digests of the executables are known already.
 pub fn digest(entries: &Entries, executables: &[Executable]) -> Digest {
-    let known: BTreeMap<&str, Digest> =
-        executables.iter().map(|e| (e.path.trim_start_matches('/'), e.digest)).collect();
+    let known: BTreeMap<&str, Digest> = executables
+        .iter()
+        .map(|e| (e.path.trim_start_matches('/'), e.digest))
+        .collect();
     let mut text = String::new();
     for (path, entry) in entries {
         let what = match entry {
             Entry::Folder(mode) => format!("folder {mode:o}"),
             Entry::File(mode, content) => {
-                let digest = known.get(path.as_str()).copied().unwrap_or_else(|| Digest::of(content));
+                let digest = known
+                    .get(path.as_str())
+                    .copied()
+                    .unwrap_or_else(|| Digest::of(content));
                 format!("file {mode:o} {digest}")
             }
             Entry::Link(target) => format!("link {target}"),
@@ -124,18 +139,33 @@ pub fn entries(inputs: &Inputs<'_>) -> Result<Entries> {
         out.insert(path.to_owned(), Entry::Link(target.to_owned()));
     }
     for (path, content) in rootfiles::TEXTS {
-        out.insert(path.to_owned(), Entry::File(0o644, content.as_bytes().to_vec()));
+        out.insert(
+            path.to_owned(),
+            Entry::File(0o644, content.as_bytes().to_vec()),
+        );
     }
     let configuration = containerd::configuration(containerd::MACHINE);
-    out.insert(containerd::PATH.trim_start_matches('/').to_owned(), Entry::File(0o644, configuration.into_bytes()));
+    out.insert(
+        containerd::PATH.trim_start_matches('/').to_owned(),
+        Entry::File(0o644, configuration.into_bytes()),
+    );
     if let Some(bytes) = inputs.user_data {
-        out.insert("etc/pratique/user-data".to_owned(), Entry::File(0o644, bytes.to_vec()));
+        out.insert(
+            "etc/pratique/user-data".to_owned(),
+            Entry::File(0o644, bytes.to_vec()),
+        );
     }
     modules(inputs, &mut out);
     for path in DATA {
-        out.insert(path.to_owned(), Entry::File(0o644, read(&inputs.tree.join(path))?));
+        out.insert(
+            path.to_owned(),
+            Entry::File(0o644, read(&inputs.tree.join(path))?),
+        );
     }
-    out.insert(authorities::BUNDLE.to_owned(), Entry::File(0o644, authorities::bundle(inputs.tree)?));
+    out.insert(
+        authorities::BUNDLE.to_owned(),
+        Entry::File(0o644, authorities::bundle(inputs.tree)?),
+    );
     programs(inputs, &mut out)?;
     check(inputs.role, &out)?;
     Ok(out)
@@ -147,18 +177,25 @@ fn modules(inputs: &Inputs<'_>, out: &mut Entries) {
     for module in inputs.modules {
         let path = format!("{base}/{}", module.path);
         for (at, _) in path.match_indices('/') {
-            out.entry(path[..at].to_owned()).or_insert(Entry::Folder(0o755));
+            out.entry(path[..at].to_owned())
+                .or_insert(Entry::Folder(0o755));
         }
         load.extend(["/", &path, "\n"]);
         out.insert(path, Entry::File(0o644, module.bytes.clone()));
     }
-    out.insert("usr/lib/pratique/modules".to_owned(), Entry::File(0o644, load.into_bytes()));
+    out.insert(
+        "usr/lib/pratique/modules".to_owned(),
+        Entry::File(0o644, load.into_bytes()),
+    );
 }
 
 fn programs(inputs: &Inputs<'_>, out: &mut Entries) -> Result<()> {
     let mut open: Vec<String> = OPENED.iter().map(|name| (*name).to_owned()).collect();
     let mut add = |path: &str, bytes: Vec<u8>, out: &mut Entries| -> Result<()> {
-        let needs = elf::needs(&bytes).map_err(|source| Error::Elf { path: path.to_owned(), source })?;
+        let needs = elf::needs(&bytes).map_err(|source| Error::Elf {
+            path: path.to_owned(),
+            source,
+        })?;
         open.extend(needs.libraries);
         out.insert(path.to_owned(), Entry::File(0o755, bytes));
         Ok(())
@@ -167,11 +204,21 @@ fn programs(inputs: &Inputs<'_>, out: &mut Entries) -> Result<()> {
         add(path, read(&inputs.tree.join(path))?, out)?;
     }
     let ours: &[(&str, &str)] = match inputs.role {
-        Role::Worker => &[("init", "usr/lib/pratique/init"), ("agent", "usr/bin/agent")],
-        Role::Master => &[("init", "usr/lib/pratique/init"), ("agent", "usr/bin/agent"), ("master", "usr/bin/master")],
+        Role::Worker => &[
+            ("init", "usr/lib/pratique/init"),
+            ("agent", "usr/bin/agent"),
+        ],
+        Role::Master => &[
+            ("init", "usr/lib/pratique/init"),
+            ("agent", "usr/bin/agent"),
+            ("master", "usr/bin/master"),
+        ],
     };
     for (name, path) in ours {
-        let bytes = inputs.programs.get(*name).ok_or_else(|| Error::Image(format!("no program {name} was given")))?;
+        let bytes = inputs
+            .programs
+            .get(*name)
+            .ok_or_else(|| Error::Image(format!("no program {name} was given")))?;
         add(path, bytes.clone(), out)?;
     }
     while let Some(library) = open.pop() {
@@ -184,13 +231,22 @@ fn programs(inputs: &Inputs<'_>, out: &mut Entries) -> Result<()> {
             path: path.display().to_string(),
             source,
         })?;
-        let needs = elf::needs(&bytes).map_err(|source| Error::Elf { path: library.clone(), source })?;
+        let needs = elf::needs(&bytes).map_err(|source| Error::Elf {
+            path: library.clone(),
+            source,
+        })?;
         open.extend(needs.libraries);
         out.insert(format!("{LIBRARIES}/{library}"), Entry::File(0o644, bytes));
     }
     let loader = format!("{LIBRARIES}/{LOADER}");
-    out.insert(loader.clone(), Entry::File(0o755, read(&inputs.tree.join(&loader))?));
-    out.insert(format!("usr/lib64/{LOADER}"), Entry::Link(format!("../lib/x86_64-linux-gnu/{LOADER}")));
+    out.insert(
+        loader.clone(),
+        Entry::File(0o755, read(&inputs.tree.join(&loader))?),
+    );
+    out.insert(
+        format!("usr/lib64/{LOADER}"),
+        Entry::Link(format!("../lib/x86_64-linux-gnu/{LOADER}")),
+    );
     Ok(())
 }
 
@@ -205,8 +261,13 @@ pub fn promised(role: Role) -> Vec<&'static str> {
 /// Refuses setuid and setgid files, shells, package managers and their like, and executables that are not promised.
 pub fn check(role: Role, entries: &Entries) -> Result<()> {
     let promised = promised(role);
-    if let Some((path, _)) = executables(entries).iter().find(|(path, _)| !promised.contains(&path.as_str())) {
-        return Err(Error::Image(format!("{path} is executable, and no executable that an image is promised to hold")));
+    if let Some((path, _)) = executables(entries)
+        .iter()
+        .find(|(path, _)| !promised.contains(&path.as_str()))
+    {
+        return Err(Error::Image(format!(
+            "{path} is executable, and no executable that an image is promised to hold"
+        )));
     }
     for (path, entry) in entries {
         let name = path.rsplit('/').next().unwrap_or(path);
@@ -226,7 +287,9 @@ pub fn executables(entries: &Entries) -> Vec<(String, &[u8])> {
     entries
         .iter()
         .filter_map(|(path, entry)| match entry {
-            Entry::File(mode, content) if mode & 0o111 != 0 => Some((format!("/{path}"), content.as_slice())),
+            Entry::File(mode, content) if mode & 0o111 != 0 => {
+                Some((format!("/{path}"), content.as_slice()))
+            }
             Entry::File(..) | Entry::Folder(_) | Entry::Link(_) => None,
         })
         .collect()
@@ -241,17 +304,26 @@ pub fn file_system(
     uuid: Guid,
     work: &Path,
 ) -> Result<Vec<u8>> {
-    let list: Vec<(String, Entry)> = entries.iter().map(|(path, entry)| (path.clone(), entry.clone())).collect();
+    let list: Vec<(String, Entry)> = entries
+        .iter()
+        .map(|(path, entry)| (path.clone(), entry.clone()))
+        .collect();
     let archive: PathBuf = work.join("root.tar");
     let image = work.join("root.erofs");
     write(&archive, &tar::archive(&list, time)?)?;
     match std::fs::remove_file(&image) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(at("remove", &image)(error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(at("remove", &image)(error));
+        }
         Ok(()) | Err(_) => {}
     }
     let mut mkfs = Command::new(tools.program("mkfs.erofs"));
-    mkfs.args(["--quiet", "-x-1", "--workers=1", "--tar=f", "--sort=path"]).args(compress.arguments());
-    mkfs.arg(format!("-T{time}")).arg(format!("-U{uuid}")).arg(&image).arg(&archive);
+    mkfs.args(["--quiet", "-x-1", "--workers=1", "--tar=f", "--sort=path"])
+        .args(compress.arguments());
+    mkfs.arg(format!("-T{time}"))
+        .arg(format!("-U{uuid}"))
+        .arg(&image)
+        .arg(&archive);
     output(&mut mkfs)?;
     let bytes = read(&image)?;
     for path in [&archive, &image] {
@@ -276,12 +348,22 @@ mod tests {
         assert!(check(with("usr/bin/mount", 0o755)).is_err());
         assert!(check(with("opt/dash", 0o644)).is_err());
         assert!(check(with("usr/bin/agent", 0o755)).is_ok());
-        assert!(check(Entries::from([("bin/sh".to_owned(), Entry::Link("agent".into()))])).is_err());
+        assert!(
+            check(Entries::from([(
+                "bin/sh".to_owned(),
+                Entry::Link("agent".into())
+            )]))
+            .is_err()
+        );
     }
 
     #[test]
     fn folders_come_before_what_is_in_them() {
-        let module = Module { file: "a.ko".into(), path: "kernel/fs/a/a.ko".into(), bytes: Vec::new() };
+        let module = Module {
+            file: "a.ko".into(),
+            path: "kernel/fs/a/a.ko".into(),
+            bytes: Vec::new(),
+        };
         let inputs = Inputs {
             tree: Path::new("/"),
             role: Role::Worker,
@@ -293,6 +375,9 @@ mod tests {
         let mut entries = Entries::new();
         modules(&inputs, &mut entries);
         let paths: Vec<_> = entries.keys().cloned().collect();
-        assert!(paths.contains(&"usr/lib/modules/6.12/kernel/fs".to_owned()), "{paths:?}");
+        assert!(
+            paths.contains(&"usr/lib/modules/6.12/kernel/fs".to_owned()),
+            "{paths:?}"
+        );
     }
 }

@@ -43,8 +43,14 @@ pub(crate) const LINKS: [(&str, &str); 7] = [
 pub(crate) const TEXTS: [(&str, &str); 4] = [
     ("etc/group", "root:x:0:\nnogroup:x:65534:\n"),
     ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
-    ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
-    ("etc/passwd", "root:x:0:0:root:/root:/nonexistent\nnobody:x:65534:65534:nobody:/:/nonexistent\n"),
+    (
+        "etc/nsswitch.conf",
+        "passwd: files\ngroup: files\nhosts: files dns\n",
+    ),
+    (
+        "etc/passwd",
+        "root:x:0:0:root:/root:/nonexistent\nnobody:x:65534:65534:nobody:/:/nonexistent\n",
+    ),
 ];
 
 /// What the image says of itself, for a person and for the UKI's `.osrel`.
@@ -57,9 +63,19 @@ pub(crate) fn os_release(role: Role, id: &str, svn: u64) -> String {
 
 /// What programs on the machine read of the image.
 pub(crate) fn image_toml(label: &Label<'_>) -> String {
-    let Label { role, kernel, id, svn, build_time, metadata, approver } = *label;
+    let Label {
+        role,
+        kernel,
+        id,
+        svn,
+        build_time,
+        metadata,
+        approver,
+    } = *label;
     let (role, metadata) = (role.name(), metadata.name());
-    let approver = approver.map(|key| format!("release_key = \"{key}\"\n")).unwrap_or_default();
+    let approver = approver
+        .map(|key| format!("release_key = \"{key}\"\n"))
+        .unwrap_or_default();
     format!(
         "id = \"{id}\"\nrole = \"{role}\"\nsvn = {svn}\nbuild_time = {build_time}\nkernel = \"{kernel}\"\nmetadata = \"{metadata}\"\n{approver}"
     )

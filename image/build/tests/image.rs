@@ -3,7 +3,11 @@
 //! Needs the packages of image/packages.lock (cached, or from the host's mirror); unpacks the tools tree where it is
 //! not there yet.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of a test, which clippy takes for a program")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of a test, which clippy takes for a program"
+)]
 
 use config_attest::release::{KnownRelease, Manifest, ReleaseKey};
 use config_kube::ImageRelease;
@@ -33,8 +37,13 @@ struct World {
 fn world() -> &'static World {
     static WORLD: OnceLock<World> = OnceLock::new();
     WORLD.get_or_init(|| {
-        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
-        let place = |variable, path| std::env::var_os(variable).map_or_else(|| repository.join(path), PathBuf::from);
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .canonicalize()
+            .unwrap();
+        let place = |variable, path| {
+            std::env::var_os(variable).map_or_else(|| repository.join(path), PathBuf::from)
+        };
         let fetcher = Fetcher {
             cache: place("PRATIQUE_CACHE", ".pratique/cache"),
             lock: repository.join("image/packages.lock"),
@@ -50,7 +59,12 @@ fn world() -> &'static World {
         for name in ["init", "agent", "master"] {
             std::fs::copy(tools.file("usr/bin/busybox"), programs.join(name)).unwrap();
         }
-        let world = World { folder, fetcher, tools, place };
+        let world = World {
+            folder,
+            fetcher,
+            tools,
+            place,
+        };
         build::run(&world.fetcher, &world.options(Role::Worker, "first")).unwrap();
         world
     })
@@ -103,8 +117,13 @@ impl World {
     fn partition(&self, role: Role, out: &str, index: usize) -> PathBuf {
         let disk = self.result(role, out, "raw");
         let entry = &disk[1024 + index * 128..][..128];
-        let sector = |at: usize| usize::try_from(u64::from_le_bytes(entry[at..at + 8].try_into().unwrap())).unwrap();
-        let path = self.folder.path().join(format!("{out}.{}.{index}", role.name()));
+        let sector = |at: usize| {
+            usize::try_from(u64::from_le_bytes(entry[at..at + 8].try_into().unwrap())).unwrap()
+        };
+        let path = self
+            .folder
+            .path()
+            .join(format!("{out}.{}.{index}", role.name()));
         std::fs::write(&path, &disk[sector(32) * 512..(sector(40) + 1) * 512]).unwrap();
         path
     }
@@ -112,7 +131,11 @@ impl World {
 
 fn succeeds(command: &mut Command) {
     let done = command.output().unwrap();
-    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
 }
 
 #[test]
@@ -120,7 +143,8 @@ fn two_builds_are_identical_bit_for_bit() {
     let world = world();
     build::run(&world.fetcher, &world.options(Role::Worker, "second")).unwrap();
     for suffix in ["raw", "efi", "release.json", "parts.json"] {
-        let same = world.result(Role::Worker, "first", suffix) == world.result(Role::Worker, "second", suffix);
+        let same = world.result(Role::Worker, "first", suffix)
+            == world.result(Role::Worker, "second", suffix);
         assert!(same, "worker.{suffix} differs between two builds");
     }
 }
@@ -131,7 +155,10 @@ fn another_security_version_is_another_image() {
     let mut options = world.options(Role::Worker, "newer");
     options.svn = 4;
     build::run(&world.fetcher, &options).unwrap();
-    let (old, new) = (world.manifest(Role::Worker, "first"), world.manifest(Role::Worker, "newer"));
+    let (old, new) = (
+        world.manifest(Role::Worker, "first"),
+        world.manifest(Role::Worker, "newer"),
+    );
     assert_ne!(old.id, new.id);
     assert_ne!(old.root_hash, new.root_hash);
     assert_ne!(old.boots[0].pcrs[&11], new.boots[0].pcrs[&11]);
@@ -141,10 +168,19 @@ fn another_security_version_is_another_image() {
 fn a_master_is_a_worker_with_one_program_more() {
     let world = world();
     build::run(&world.fetcher, &world.options(Role::Master, "first")).unwrap();
-    let paths =
-        |role| -> BTreeSet<String> { world.manifest(role, "first").executables.into_iter().map(|e| e.path).collect() };
+    let paths = |role| -> BTreeSet<String> {
+        world
+            .manifest(role, "first")
+            .executables
+            .into_iter()
+            .map(|e| e.path)
+            .collect()
+    };
     let (worker, master) = (paths(Role::Worker), paths(Role::Master));
-    assert_eq!(master.difference(&worker).collect::<Vec<_>>(), ["/usr/bin/master"]);
+    assert_eq!(
+        master.difference(&worker).collect::<Vec<_>>(),
+        ["/usr/bin/master"]
+    );
     assert!(worker.is_subset(&master));
 }
 
@@ -153,7 +189,12 @@ fn the_image_holds_the_promised_executables_and_no_shell_or_setuid_file() {
     let world = world();
     let into = world.folder.path().join("extracted");
     let erofs = world.partition(Role::Worker, "first", 1);
-    succeeds(world.tool("fsck.erofs").arg(format!("--extract={}", into.display())).arg(&erofs));
+    succeeds(
+        world
+            .tool("fsck.erofs")
+            .arg(format!("--extract={}", into.display()))
+            .arg(&erofs),
+    );
     let mut found = BTreeSet::new();
     let mut open = vec![into.clone()];
     while let Some(folder) = open.pop() {
@@ -179,10 +220,17 @@ fn the_image_holds_the_promised_executables_and_no_shell_or_setuid_file() {
             }
         }
     }
-    let promised: BTreeSet<String> = root::promised(Role::Worker).iter().map(|path| (*path).to_owned()).collect();
+    let promised: BTreeSet<String> = root::promised(Role::Worker)
+        .iter()
+        .map(|path| (*path).to_owned())
+        .collect();
     assert_eq!(found, promised);
-    let listed: BTreeSet<String> =
-        world.manifest(Role::Worker, "first").executables.into_iter().map(|e| e.path).collect();
+    let listed: BTreeSet<String> = world
+        .manifest(Role::Worker, "first")
+        .executables
+        .into_iter()
+        .map(|e| e.path)
+        .collect();
     assert_eq!(listed, promised);
 }
 
@@ -191,15 +239,29 @@ fn the_command_line_holds_every_word_of_the_kernels_table_once() {
     let world = world();
     let line = world.manifest(Role::Worker, "first").command_line;
     for wanted in config_machine::kernel::words(Lockdown::Confidentiality) {
-        assert_eq!(line.split(' ').filter(|word| **word == wanted).count(), 1, "{wanted} in {line}");
+        assert_eq!(
+            line.split(' ').filter(|word| **word == wanted).count(),
+            1,
+            "{wanted} in {line}"
+        );
     }
     let mut options = world.options(Role::Worker, "opened");
     options.lockdown = Lockdown::Integrity;
     build::run(&world.fetcher, &options).unwrap();
-    let (closed, opened) = (world.manifest(Role::Worker, "first"), world.manifest(Role::Worker, "opened"));
-    assert!(opened.command_line.contains(" lockdown=integrity "), "{}", opened.command_line);
+    let (closed, opened) = (
+        world.manifest(Role::Worker, "first"),
+        world.manifest(Role::Worker, "opened"),
+    );
+    assert!(
+        opened.command_line.contains(" lockdown=integrity "),
+        "{}",
+        opened.command_line
+    );
     assert_ne!(closed.id, opened.id);
-    assert_ne!(closed.boots[0].pcrs[&9], opened.boots[0].pcrs[&9], "it is measured");
+    assert_ne!(
+        closed.boots[0].pcrs[&9], opened.boots[0].pcrs[&9],
+        "it is measured"
+    );
     let mut options = world.options(Role::Worker, "long");
     options.cmdline_extra = "x".repeat(config_machine::kernel::COMMAND_LINE_MAX);
     let error = build::run(&world.fetcher, &options).unwrap_err();
@@ -211,9 +273,16 @@ fn the_image_holds_debians_certificate_authorities() {
     let world = world();
     let into = world.folder.path().join("authorities");
     let erofs = world.partition(Role::Worker, "first", 1);
-    succeeds(world.tool("fsck.erofs").arg(format!("--extract={}", into.display())).arg(&erofs));
+    succeeds(
+        world
+            .tool("fsck.erofs")
+            .arg(format!("--extract={}", into.display()))
+            .arg(&erofs),
+    );
     let pem = std::fs::read(into.join("etc/ssl/certs/ca-certificates.crt")).unwrap();
-    let authorities: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().unwrap();
+    let authorities: Vec<_> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<_, _>>()
+        .unwrap();
     assert!(authorities.len() > 100, "{} authorities", authorities.len());
     for der in &authorities {
         webpki::anchor_from_trusted_cert(der).unwrap();
@@ -222,9 +291,14 @@ fn the_image_holds_debians_certificate_authorities() {
 
 #[test]
 fn readme_names_every_executable_that_an_image_may_hold() {
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap();
+    let readme =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md"))
+            .unwrap();
     for path in root::promised(Role::Master) {
-        assert!(readme.contains(&format!("`{path}`")), "README.md does not name {path}");
+        assert!(
+            readme.contains(&format!("`{path}`")),
+            "README.md does not name {path}"
+        );
     }
 }
 
@@ -234,13 +308,30 @@ fn veritysetup_accepts_the_root_and_refuses_a_flipped_byte() {
     let root = world.partition(Role::Worker, "first", 1);
     let tree = world.partition(Role::Worker, "first", 2);
     let hash = world.manifest(Role::Worker, "first").root_hash.to_hex();
-    succeeds(world.tool("veritysetup").arg("verify").arg(&root).arg(&tree).arg(&hash));
+    succeeds(
+        world
+            .tool("veritysetup")
+            .arg("verify")
+            .arg(&root)
+            .arg(&tree)
+            .arg(&hash),
+    );
     let flipped = world.folder.path().join("flipped");
     let mut bytes = std::fs::read(&root).unwrap();
     bytes[20 * MIB] ^= 1;
     std::fs::write(&flipped, bytes).unwrap();
-    let done = world.tool("veritysetup").arg("verify").arg(&flipped).arg(&tree).arg(&hash).output().unwrap();
-    assert!(!done.status.success(), "veritysetup accepted a changed root");
+    let done = world
+        .tool("veritysetup")
+        .arg("verify")
+        .arg(&flipped)
+        .arg(&tree)
+        .arg(&hash)
+        .output()
+        .unwrap();
+    assert!(
+        !done.status.success(),
+        "veritysetup accepted a changed root"
+    );
 }
 
 #[test]
@@ -248,23 +339,43 @@ fn the_system_partition_starts_the_signed_kernel_image() {
     let world = world();
     let esp = world.partition(Role::Worker, "first", 0);
     let copy = world.folder.path().join("copy.efi");
-    succeeds(world.tool("mcopy").arg("-i").arg(&esp).arg("::EFI/BOOT/BOOTX64.EFI").arg(&copy));
+    succeeds(
+        world
+            .tool("mcopy")
+            .arg("-i")
+            .arg(&esp)
+            .arg("::EFI/BOOT/BOOTX64.EFI")
+            .arg(&copy),
+    );
     let started = std::fs::read(copy).unwrap();
     assert!(started == world.result(Role::Worker, "first", "efi"));
     let hash = image_format::pe::authenticode_hash(&started).unwrap();
     let boots = world.manifest(Role::Worker, "first").boots;
-    assert_eq!(boots[0].events[&4].last().map(|event| event.digest.0), Some(hash));
+    assert_eq!(
+        boots[0].events[&4].last().map(|event| event.digest.0),
+        Some(hash)
+    );
     assert!(boots[0].secure_boot && !boots[1].secure_boot);
 }
 
 #[test]
 fn the_release_verifies_under_its_key_and_no_other() {
     let world = world();
-    let pem = std::fs::read_to_string(world.folder.path().join("keys").join(keys::names::RELEASE_PUBLIC)).unwrap();
+    let pem = std::fs::read_to_string(
+        world
+            .folder
+            .path()
+            .join("keys")
+            .join(keys::names::RELEASE_PUBLIC),
+    )
+    .unwrap();
     let other = world.folder.path().join("other");
     keys::ensure_release(&other).unwrap();
     let other = std::fs::read_to_string(other.join(keys::names::RELEASE_PUBLIC)).unwrap();
-    let known = [ReleaseKey::from_pem("ours", &pem).unwrap(), ReleaseKey::from_pem("other", &other).unwrap()];
+    let known = [
+        ReleaseKey::from_pem("ours", &pem).unwrap(),
+        ReleaseKey::from_pem("other", &other).unwrap(),
+    ];
     let release = KnownRelease::open(&world.release(Role::Worker, "first"), &known).unwrap();
     assert_eq!(release.verified_by(), ["ours"]);
 }

@@ -39,12 +39,19 @@ pub fn sign(program: &[u8], key: &RsaPrivateKey, certificate: &[u8]) -> Result<V
     Ok(pe::with_signature(program, &pkcs7)?)
 }
 
-fn signature(hash: &[u8; 32], key: &RsaPrivateKey, certificate: &[u8]) -> Result<Vec<u8>, SignError> {
+fn signature(
+    hash: &[u8; 32],
+    key: &RsaPrivateKey,
+    certificate: &[u8],
+) -> Result<Vec<u8>, SignError> {
     let (issuer, serial) = issuer_and_serial(certificate).ok_or(SignError::Certificate)?;
     let sha256 = sequence(&[&oid(SHA256), NULL]);
     // SpcPeImageData: no flags, a file that is the empty string (as every signer writes it).
     let file = value(0xa0, &value(0xa2, &value(0x80, &[])));
-    let image = sequence(&[&oid(SPC_PE_IMAGE_DATA), &sequence(&[&value(0x03, &[0]), &file])]);
+    let image = sequence(&[
+        &oid(SPC_PE_IMAGE_DATA),
+        &sequence(&[&value(0x03, &[0]), &file]),
+    ]);
     let content = [image, sequence(&[&sha256, &octets(hash)])].concat();
     // The digest is over the content of the SEQUENCE, without its tag and length (PKCS #7, 9.3).
     let digest = Sha256::digest(&content);
@@ -66,7 +73,10 @@ fn signature(hash: &[u8; 32], key: &RsaPrivateKey, certificate: &[u8]) -> Result
     let data = sequence(&[
         ONE,
         &set(&sha256),
-        &sequence(&[&oid(SPC_INDIRECT_DATA), &value(0xa0, &value(0x30, &content))]),
+        &sequence(&[
+            &oid(SPC_INDIRECT_DATA),
+            &value(0xa0, &value(0x30, &content)),
+        ]),
         &value(0xa0, certificate),
         &set(&info),
     ]);

@@ -26,7 +26,9 @@ pub fn archive(entries: &[(String, Entry)]) -> Vec<u8> {
     for (number, (path, entry)) in (1_u32..).zip(entries) {
         match entry {
             Entry::Folder => append(&mut out, number, path, FOLDER, &[]),
-            Entry::File(mode, content) => append(&mut out, number, path, FILE | (mode & 0o7777), content),
+            Entry::File(mode, content) => {
+                append(&mut out, number, path, FILE | (mode & 0o7777), content)
+            }
             Entry::Link(target) => append(&mut out, number, path, LINK, target.as_bytes()),
         }
     }
@@ -38,14 +40,34 @@ pub fn archive(entries: &[(String, Entry)]) -> Vec<u8> {
 pub fn stub_archive(folder: &str, file: &str, content: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     append(&mut out, 1, folder, 0o040_555, &[]);
-    append(&mut out, 2, &format!("{folder}/{file}"), FILE | 0o444, content);
+    append(
+        &mut out,
+        2,
+        &format!("{folder}/{file}"),
+        FILE | 0o444,
+        content,
+    );
     out.extend(TRAILER);
     out
 }
 
 fn append(out: &mut Vec<u8>, inode: u32, path: &str, mode: u32, content: &[u8]) {
     let length = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let fields = [inode, mode, 0, 0, 1, 0, length(content.len()), 0, 0, 0, 0, length(path.len() + 1), 0];
+    let fields = [
+        inode,
+        mode,
+        0,
+        0,
+        1,
+        0,
+        length(content.len()),
+        0,
+        0,
+        0,
+        0,
+        length(path.len() + 1),
+        0,
+    ];
     out.extend(b"070701");
     for field in fields {
         out.extend(format!("{field:08x}").as_bytes());

@@ -4,7 +4,10 @@
 pub(crate) fn value(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![tag];
     let length = content.len().to_be_bytes();
-    let bytes = &length[length.iter().position(|b| *b != 0).unwrap_or(length.len() - 1)..];
+    let bytes = &length[length
+        .iter()
+        .position(|b| *b != 0)
+        .unwrap_or(length.len() - 1)..];
     if content.len() >= 0x80 {
         out.push(0x80 | u8::try_from(bytes.len()).unwrap_or(8));
     }
@@ -42,7 +45,10 @@ pub(crate) fn take<'a>(bytes: &mut &'a [u8]) -> Option<(u8, &'a [u8], &'a [u8])>
         0x81..=0x84 => {
             let count = usize::from(first & 0x7f);
             let digits = all.get(2..2 + count)?;
-            (2 + count, digits.iter().fold(0, |n, d| n << 8 | usize::from(*d)))
+            (
+                2 + count,
+                digits.iter().fold(0, |n, d| n << 8 | usize::from(*d)),
+            )
         }
         _ => return None,
     };
@@ -62,7 +68,10 @@ mod tests {
             let encoded = value(0x04, &vec![7; length]);
             let mut rest = &encoded[..];
             let (tag, content, whole) = take(&mut rest).unwrap();
-            assert_eq!((tag, content.len(), whole.len(), rest.len()), (4, length, encoded.len(), 0));
+            assert_eq!(
+                (tag, content.len(), whole.len(), rest.len()),
+                (4, length, encoded.len(), 0)
+            );
         }
     }
 

@@ -70,10 +70,15 @@ pub fn enrolled(template: &[u8], pk: &[u8], kek: &[u8], db: &[u8]) -> Result<Vec
 }
 
 fn store_start(template: &[u8]) -> Result<usize, StoreError> {
-    if template.get(16..32) != Some(&FIRMWARE_VOLUME.to_bytes()) || template.get(40..44) != Some(b"_FVH") {
+    if template.get(16..32) != Some(&FIRMWARE_VOLUME.to_bytes())
+        || template.get(40..44) != Some(b"_FVH")
+    {
         return Err(StoreError("no firmware volume"));
     }
-    let length: [u8; 2] = template.get(48..50).and_then(|b| b.try_into().ok()).ok_or(StoreError("cut short"))?;
+    let length: [u8; 2] = template
+        .get(48..50)
+        .and_then(|b| b.try_into().ok())
+        .ok_or(StoreError("cut short"))?;
     let start = usize::from(u16::from_le_bytes(length));
     if template.get(start..start + 16) != Some(&AUTHENTICATED_STORE.to_bytes()) {
         return Err(StoreError("no store of authenticated variables"));
@@ -82,17 +87,26 @@ fn store_start(template: &[u8]) -> Result<usize, StoreError> {
 }
 
 fn store_size(template: &[u8], start: usize) -> Result<usize, StoreError> {
-    let size: [u8; 4] =
-        template.get(start + 16..start + 20).and_then(|b| b.try_into().ok()).ok_or(StoreError("cut short"))?;
+    let size: [u8; 4] = template
+        .get(start + 16..start + 20)
+        .and_then(|b| b.try_into().ok())
+        .ok_or(StoreError("cut short"))?;
     let size = usize::try_from(u32::from_le_bytes(size)).map_err(|_e| StoreError("size"))?;
-    if start.checked_add(size).is_none_or(|end| end > template.len()) {
+    if start
+        .checked_add(size)
+        .is_none_or(|end| end > template.len())
+    {
         return Err(StoreError("size"));
     }
     Ok(size)
 }
 
 fn variable(owner: Guid, name: &str, attributes: u32, data: &[u8]) -> Vec<u8> {
-    let name: Vec<u8> = name.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
+    let name: Vec<u8> = name
+        .encode_utf16()
+        .chain([0])
+        .flat_map(u16::to_le_bytes)
+        .collect();
     let mut out = vec![0xaa, 0x55, 0x3f, 0];
     out.extend(attributes.to_le_bytes());
     out.extend([0; 8]);

@@ -22,21 +22,31 @@ pub enum FatError {
 }
 
 /// A volume of `size` bytes with a label and files. Folders on a file's path are made; slashes part them.
-pub fn volume(size: usize, label: &str, id: u32, files: &[(&str, &[u8])]) -> Result<Vec<u8>, FatError> {
+pub fn volume(
+    size: usize,
+    label: &str,
+    id: u32,
+    files: &[(&str, &[u8])],
+) -> Result<Vec<u8>, FatError> {
     let mut padded = [b' '; 11];
     if label.is_empty() || !label.is_ascii() {
         return Err(FatError::Label(label.to_owned()));
     }
-    padded.get_mut(..label.len()).ok_or_else(|| FatError::Label(label.to_owned()))?.copy_from_slice(label.as_bytes());
+    padded
+        .get_mut(..label.len())
+        .ok_or_else(|| FatError::Label(label.to_owned()))?
+        .copy_from_slice(label.as_bytes());
     let mut bytes = vec![0; size];
     let fault = |what: &str| {
         let what = what.to_owned();
         move |source| FatError::Write { what, size, source }
     };
-    let options = fatfs::FormatVolumeOptions::new().volume_id(id).volume_label(padded);
+    let options = fatfs::FormatVolumeOptions::new()
+        .volume_id(id)
+        .volume_label(padded);
     fatfs::format_volume(Cursor::new(&mut bytes[..]), options).map_err(fault("the volume"))?;
-    let volume =
-        fatfs::FileSystem::new(Cursor::new(&mut bytes[..]), fatfs::FsOptions::new()).map_err(fault("the volume"))?;
+    let volume = fatfs::FileSystem::new(Cursor::new(&mut bytes[..]), fatfs::FsOptions::new())
+        .map_err(fault("the volume"))?;
     for (path, content) in files {
         let mut folder = volume.root_dir();
         let mut rest = *path;
@@ -54,7 +64,12 @@ pub fn volume(size: usize, label: &str, id: u32, files: &[(&str, &[u8])]) -> Res
 
 /// A NoCloud volume (label CIDATA) with user-data and the meta-data file that cloud-init's datasource asks for.
 pub fn cidata(user_data: &[u8]) -> Result<Vec<u8>, FatError> {
-    volume(2 << 20, "CIDATA", 0x5052_4154, &[("user-data", user_data), ("meta-data", b"")])
+    volume(
+        2 << 20,
+        "CIDATA",
+        0x5052_4154,
+        &[("user-data", user_data), ("meta-data", b"")],
+    )
 }
 
 #[cfg(test)]
@@ -65,10 +80,22 @@ mod tests {
 
     #[test]
     fn files_are_read_again() {
-        let mut bytes = volume(4 << 20, "ESP", 7, &[("EFI/BOOT/BOOTX64.EFI", &vec![5; 70_000])]).unwrap();
-        let volume = fatfs::FileSystem::new(Cursor::new(&mut bytes[..]), fatfs::FsOptions::new()).unwrap();
+        let mut bytes = volume(
+            4 << 20,
+            "ESP",
+            7,
+            &[("EFI/BOOT/BOOTX64.EFI", &vec![5; 70_000])],
+        )
+        .unwrap();
+        let volume =
+            fatfs::FileSystem::new(Cursor::new(&mut bytes[..]), fatfs::FsOptions::new()).unwrap();
         let mut content = Vec::new();
-        volume.root_dir().open_file("EFI/BOOT/BOOTX64.EFI").unwrap().read_to_end(&mut content).unwrap();
+        volume
+            .root_dir()
+            .open_file("EFI/BOOT/BOOTX64.EFI")
+            .unwrap()
+            .read_to_end(&mut content)
+            .unwrap();
         assert_eq!(content, vec![5; 70_000]);
     }
 
@@ -76,15 +103,23 @@ mod tests {
     #[test]
     fn names_are_kept_in_full() {
         let mut bytes = cidata(b"version = 1\n").unwrap();
-        let volume = fatfs::FileSystem::new(Cursor::new(&mut bytes[..]), fatfs::FsOptions::new()).unwrap();
-        let names: Vec<_> = volume.root_dir().iter().map(|entry| entry.unwrap().file_name()).collect();
+        let volume =
+            fatfs::FileSystem::new(Cursor::new(&mut bytes[..]), fatfs::FsOptions::new()).unwrap();
+        let names: Vec<_> = volume
+            .root_dir()
+            .iter()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(names, ["user-data", "meta-data"]);
     }
 
     #[test]
     fn what_does_not_fit_is_refused() {
         assert!(volume(1 << 20, "ESP", 7, &[("A", &vec![0; 2 << 20])]).is_err());
-        assert!(matches!(volume(1 << 20, "LONGER THAN ELEVEN", 7, &[]), Err(FatError::Label(_))));
+        assert!(matches!(
+            volume(1 << 20, "LONGER THAN ELEVEN", 7, &[]),
+            Err(FatError::Label(_))
+        ));
     }
 
     #[test]

@@ -69,7 +69,10 @@ pub fn layout(disk: Guid, partitions: &[Partition]) -> Layout {
     let mut entries = Vec::with_capacity((ENTRIES * ENTRY) as usize);
     let mut extents = Vec::new();
     for partition in partitions.iter().take(ENTRIES as usize) {
-        let extent = Extent { start: at, size: partition.size.next_multiple_of(ALIGNMENT) };
+        let extent = Extent {
+            start: at,
+            size: partition.size.next_multiple_of(ALIGNMENT),
+        };
         at += extent.size;
         entries.extend(entry(partition, extent));
         extents.push(extent);
@@ -83,7 +86,12 @@ pub fn layout(disk: Guid, partitions: &[Partition]) -> Layout {
     head.extend_from_slice(&entries);
     let mut tail = entries;
     tail.extend(header(disk, last, 1, last - TABLE_SECTORS, last, table));
-    Layout { size, extents, head, tail }
+    Layout {
+        size,
+        extents,
+        head,
+        tail,
+    }
 }
 
 fn entry(partition: &Partition, extent: Extent) -> Vec<u8> {
@@ -93,7 +101,13 @@ fn entry(partition: &Partition, extent: Extent) -> Vec<u8> {
     out.extend((extent.start / SECTOR).to_le_bytes());
     out.extend(((extent.start + extent.size) / SECTOR - 1).to_le_bytes());
     out.extend(partition.attributes.to_le_bytes());
-    out.extend(partition.label.encode_utf16().take(36).flat_map(u16::to_le_bytes));
+    out.extend(
+        partition
+            .label
+            .encode_utf16()
+            .take(36)
+            .flat_map(u16::to_le_bytes),
+    );
     out.resize(ENTRY as usize, 0);
     out
 }
@@ -149,7 +163,13 @@ mod tests {
             size,
             attributes: 0,
         };
-        layout(Guid::new(7), &[partition(kind::ESP, 1, "esp", 3 << 20), partition(kind::ROOT, 2, "root-a", 1)])
+        layout(
+            Guid::new(7),
+            &[
+                partition(kind::ESP, 1, "esp", 3 << 20),
+                partition(kind::ROOT, 2, "root-a", 1),
+            ],
+        )
     }
 
     #[test]
@@ -160,7 +180,13 @@ mod tests {
     #[test]
     fn partitions_follow_each_other_aligned_and_the_backup_ends_the_disk() {
         let layout = sample();
-        assert_eq!(layout.extents[1], Extent { start: 4 << 20, size: 1 << 20 });
+        assert_eq!(
+            layout.extents[1],
+            Extent {
+                start: 4 << 20,
+                size: 1 << 20
+            }
+        );
         assert_eq!(layout.size, 6 << 20);
         assert_eq!(layout.head.len(), 34 * 512);
         assert_eq!(layout.tail.len(), 33 * 512);
@@ -171,6 +197,9 @@ mod tests {
     fn the_tables_are_the_golden_ones() {
         let layout = sample();
         let digest = Sha256::digest([layout.head, layout.tail].concat());
-        assert_eq!(hex::encode(digest), "1877924a20cd23a95f89a921f6d972571016c8f0f5491c6ec3e17bba84eb87e7");
+        assert_eq!(
+            hex::encode(digest),
+            "1877924a20cd23a95f89a921f6d972571016c8f0f5491c6ec3e17bba84eb87e7"
+        );
     }
 }

@@ -45,7 +45,10 @@ impl Guid {
     /// As stored on disk and in firmware variables.
     pub const fn to_bytes(self) -> [u8; 16] {
         let g = self.0;
-        [g[3], g[2], g[1], g[0], g[5], g[4], g[7], g[6], g[8], g[9], g[10], g[11], g[12], g[13], g[14], g[15]]
+        [
+            g[3], g[2], g[1], g[0], g[5], g[4], g[7], g[6], g[8], g[9], g[10], g[11], g[12], g[13],
+            g[14], g[15],
+        ]
     }
 
     /// In the order of the text, as RFC 9562 stores it.
@@ -80,7 +83,10 @@ mod tests {
     fn text_and_disk_order_differ_as_uefi_wants() {
         let guid = Guid::new(0x8be4_df61_93ca_11d2_aa0d_00e0_9803_2b8c);
         assert_eq!(guid.to_string(), "8be4df61-93ca-11d2-aa0d-00e098032b8c");
-        assert_eq!(guid.to_bytes()[..8], [0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11]);
+        assert_eq!(
+            guid.to_bytes()[..8],
+            [0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11]
+        );
     }
 
     #[test]

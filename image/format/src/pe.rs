@@ -36,12 +36,18 @@ struct Section {
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Result<u16, PeError> {
-    let field = at.checked_add(2).and_then(|end| bytes.get(at..end)).and_then(|f| f.try_into().ok());
+    let field = at
+        .checked_add(2)
+        .and_then(|end| bytes.get(at..end))
+        .and_then(|f| f.try_into().ok());
     field.map(u16::from_le_bytes).ok_or(PeError("cut short"))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Result<u32, PeError> {
-    let field = at.checked_add(4).and_then(|end| bytes.get(at..end)).and_then(|f| f.try_into().ok());
+    let field = at
+        .checked_add(4)
+        .and_then(|end| bytes.get(at..end))
+        .and_then(|f| f.try_into().ok());
     field.map(u32::from_le_bytes).ok_or(PeError("cut short"))
 }
 
@@ -79,7 +85,13 @@ impl Header {
         if headers_end > bytes.len() || sections + count * SECTION_HEADER > headers_end {
             return Err(PeError("header size"));
         }
-        Ok(Self { coff, optional, sections, count, headers_end })
+        Ok(Self {
+            coff,
+            optional,
+            sections,
+            count,
+            headers_end,
+        })
     }
 
     /// Offset of the certificate table's directory entry.
@@ -114,12 +126,24 @@ pub fn authenticode_hash(bytes: &[u8]) -> Result<[u8; 32], PeError> {
     sections.sort_by_key(|s| s.offset);
     let mut hashed = header.headers_end;
     for section in sections.iter().filter(|s| s.size > 0) {
-        let end = section.offset.checked_add(section.size).ok_or(PeError("section size"))?;
-        hash.update(bytes.get(section.offset..end).ok_or(PeError("section beyond the end"))?);
-        hashed = hashed.checked_add(section.size).ok_or(PeError("section sizes"))?;
+        let end = section
+            .offset
+            .checked_add(section.size)
+            .ok_or(PeError("section size"))?;
+        hash.update(
+            bytes
+                .get(section.offset..end)
+                .ok_or(PeError("section beyond the end"))?,
+        );
+        hashed = hashed
+            .checked_add(section.size)
+            .ok_or(PeError("section sizes"))?;
     }
     let certificates = size_at(bytes, security + 4)?;
-    let end = bytes.len().checked_sub(certificates).ok_or(PeError("certificate table"))?;
+    let end = bytes
+        .len()
+        .checked_sub(certificates)
+        .ok_or(PeError("certificate table"))?;
     if end > hashed {
         hash.update(&bytes[hashed..end]);
     }
@@ -132,10 +156,22 @@ pub fn section<'a>(bytes: &'a [u8], name: &str) -> Result<&'a [u8], PeError> {
     for (i, section) in header.sections(bytes)?.iter().enumerate() {
         let at = header.sections + i * SECTION_HEADER;
         let found = bytes.get(at..at + 8).ok_or(PeError("cut short"))?;
-        if found.iter().position(|b| *b == 0).map_or(found, |end| &found[..end]) == name.as_bytes() {
-            let size = usize::try_from(section.memory).map_err(|_e| PeError("size"))?.min(section.size);
-            let end = section.offset.checked_add(size).ok_or(PeError("section size"))?;
-            return bytes.get(section.offset..end).ok_or(PeError("section beyond the end"));
+        if found
+            .iter()
+            .position(|b| *b == 0)
+            .map_or(found, |end| &found[..end])
+            == name.as_bytes()
+        {
+            let size = usize::try_from(section.memory)
+                .map_err(|_e| PeError("size"))?
+                .min(section.size);
+            let end = section
+                .offset
+                .checked_add(size)
+                .ok_or(PeError("section size"))?;
+            return bytes
+                .get(section.offset..end)
+                .ok_or(PeError("section beyond the end"));
         }
     }
     Err(PeError("no such section"))
@@ -152,9 +188,15 @@ pub fn with_sections(stub: &[u8], added: &[(&str, &[u8])]) -> Result<Vec<u8>, Pe
     if align == 0 || file_align == 0 {
         return Err(PeError("alignment"));
     }
-    let first_data = header.sections(stub)?.iter().filter(|s| s.size > 0).map(|s| s.offset).min();
+    let first_data = header
+        .sections(stub)?
+        .iter()
+        .filter(|s| s.size > 0)
+        .map(|s| s.offset)
+        .min();
     let end_of_headers = header.sections + (header.count + added.len()) * SECTION_HEADER;
-    if end_of_headers > header.headers_end || first_data.is_some_and(|first| end_of_headers > first) {
+    if end_of_headers > header.headers_end || first_data.is_some_and(|first| end_of_headers > first)
+    {
         return Err(PeError("no room for section headers"));
     }
     let mut out = stub.to_vec();
@@ -171,18 +213,31 @@ pub fn with_sections(stub: &[u8], added: &[(&str, &[u8])]) -> Result<Vec<u8>, Pe
         out.extend_from_slice(data);
         out.resize(out.len().next_multiple_of(file_align), 0);
         let stored = narrow(out.len() - offset)?;
-        let field = out.get_mut(at..at + name.len()).filter(|_| name.len() <= 8).ok_or(PeError("section name"))?;
+        let field = out
+            .get_mut(at..at + name.len())
+            .filter(|_| name.len() <= 8)
+            .ok_or(PeError("section name"))?;
         field.copy_from_slice(name.as_bytes());
         put(&mut out, at + 8, narrow(data.len())?);
-        put(&mut out, at + 12, u32::try_from(address).map_err(|_e| PeError("too large"))?);
+        put(
+            &mut out,
+            at + 12,
+            u32::try_from(address).map_err(|_e| PeError("too large"))?,
+        );
         put(&mut out, at + 16, stored);
         put(&mut out, at + 20, narrow(offset)?);
-        put(&mut out, at + 36, if *name == ".linux" { CODE } else { DATA });
+        put(
+            &mut out,
+            at + 36,
+            if *name == ".linux" { CODE } else { DATA },
+        );
         address += data.len() as u64;
     }
-    let count = u16::try_from(header.count + added.len()).map_err(|_e| PeError("too many sections"))?;
+    let count =
+        u16::try_from(header.count + added.len()).map_err(|_e| PeError("too many sections"))?;
     out[header.coff + 2..header.coff + 4].copy_from_slice(&count.to_le_bytes());
-    let memory = u32::try_from(address.next_multiple_of(align as u64)).map_err(|_e| PeError("too large"))?;
+    let memory =
+        u32::try_from(address.next_multiple_of(align as u64)).map_err(|_e| PeError("too large"))?;
     put(&mut out, header.optional + 56, memory);
     Ok(out)
 }
@@ -249,7 +304,10 @@ mod tests {
         let uki = with_sections(&stub(), &[(".linux", &[7; 700])]).unwrap();
         let signed = with_signature(&uki, &[1; 333]).unwrap();
         assert_eq!(authenticode_hash(&uki), authenticode_hash(&signed));
-        assert_eq!(with_signature(&signed, &[1]), Err(PeError("already signed")));
+        assert_eq!(
+            with_signature(&signed, &[1]),
+            Err(PeError("already signed"))
+        );
     }
 
     #[test]

@@ -38,7 +38,14 @@ pub fn archive(entries: &[(String, Entry)], time: u64) -> Result<Vec<u8>, TooLon
     Ok(out)
 }
 
-fn header(path: &str, mode: u32, size: usize, time: u64, kind: u8, target: &str) -> Result<Vec<u8>, TooLong> {
+fn header(
+    path: &str,
+    mode: u32,
+    size: usize,
+    time: u64,
+    kind: u8,
+    target: &str,
+) -> Result<Vec<u8>, TooLong> {
     let (prefix, name) = split(path).ok_or_else(|| TooLong(path.to_owned()))?;
     if target.len() > 100 {
         return Err(TooLong(target.to_owned()));
@@ -80,7 +87,10 @@ mod tests {
     fn an_archive_is_the_golden_one() {
         let entries = [
             ("usr".to_owned(), Entry::Folder(0o755)),
-            ("usr/init".to_owned(), Entry::File(0o755, b"program".to_vec())),
+            (
+                "usr/init".to_owned(),
+                Entry::File(0o755, b"program".to_vec()),
+            ),
             ("bin".to_owned(), Entry::Link("usr/bin".to_owned())),
         ];
         let archive = archive(&entries, 1).unwrap();
@@ -93,7 +103,10 @@ mod tests {
     #[test]
     fn long_paths_are_cut_at_a_slash_or_refused() {
         let long = format!("{}/{}", "a".repeat(90), "b".repeat(90));
-        assert_eq!(split(&long).map(|(p, n)| (p.len(), n.len())), Some((90, 90)));
+        assert_eq!(
+            split(&long).map(|(p, n)| (p.len(), n.len())),
+            Some((90, 90))
+        );
         assert!(archive(&[("c".repeat(300), Entry::Folder(0o755))], 0).is_err());
     }
 }

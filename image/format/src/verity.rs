@@ -46,7 +46,10 @@ pub fn tree(data: &[u8], salt: &[u8; 32], uuid: Guid) -> Tree {
     for level in levels.iter().rev() {
         bytes.extend_from_slice(level);
     }
-    Tree { root: level.first().copied().unwrap_or_default(), bytes }
+    Tree {
+        root: level.first().copied().unwrap_or_default(),
+        bytes,
+    }
 }
 
 fn superblock(blocks: u64, salt: &[u8; 32], uuid: Guid) -> Vec<u8> {
@@ -72,7 +75,9 @@ mod tests {
     use super::*;
 
     fn data(blocks: usize) -> Vec<u8> {
-        (0..blocks * BLOCK).map(|i| u8::try_from(i * 7 / 13 % 256).unwrap()).collect()
+        (0..blocks * BLOCK)
+            .map(|i| u8::try_from(i * 7 / 13 % 256).unwrap())
+            .collect()
     }
 
     #[test]
@@ -85,7 +90,10 @@ mod tests {
     fn more_than_a_block_of_digests_has_two_levels_with_the_root_first() {
         let tree = tree(&data(FANOUT + 1), &[1; 32], Guid::new(5));
         assert_eq!(tree.bytes.len(), (1 + 1 + 2) * BLOCK);
-        let top = Sha256::new().chain_update([1; 32]).chain_update(&tree.bytes[BLOCK..2 * BLOCK]).finalize();
+        let top = Sha256::new()
+            .chain_update([1; 32])
+            .chain_update(&tree.bytes[BLOCK..2 * BLOCK])
+            .finalize();
         assert_eq!(tree.root[..], top[..]);
     }
 
@@ -101,7 +109,10 @@ mod tests {
     fn the_tree_is_what_veritysetup_makes() {
         // Golden values from `veritysetup format --salt=0909… --uuid=…5` (cryptsetup 2.7.5) over the same bytes.
         let tree = tree(&data(200), &[9; 32], Guid::new(5));
-        assert_eq!(hex::encode(tree.root), "d664e5bee51bc30c8bdd76c6d7625e7bcafff65ffec9a72ba0f8d4bef924e2ae");
+        assert_eq!(
+            hex::encode(tree.root),
+            "d664e5bee51bc30c8bdd76c6d7625e7bcafff65ffec9a72ba0f8d4bef924e2ae"
+        );
         assert_eq!(
             hex::encode(Sha256::digest(tree.bytes)),
             "77c429c16f441bdf612b3b45a20036db5170616d6d8232a36782c71bcc23a7f5"

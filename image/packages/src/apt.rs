@@ -12,8 +12,13 @@ use std::process::Command;
 const HOST_APT: &str = "/etc/apt";
 
 /// What of the host's `Acquire::` configuration is taken over: how the network is reached.
-const TAKEN_OVER: [&str; 5] =
-    ["Acquire::http", "Acquire::https", "Acquire::Retries", "Acquire::ForceIPv", "Acquire::Check-Valid-Until"];
+const TAKEN_OVER: [&str; 5] = [
+    "Acquire::http",
+    "Acquire::https",
+    "Acquire::Retries",
+    "Acquire::ForceIPv",
+    "Acquire::Check-Valid-Until",
+];
 
 /// A package as apt resolved it from signed lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,22 +76,37 @@ impl State {
     pub fn open(folder: &Path) -> Result<Self, AptError> {
         let sources = mirror::of_host(Path::new(HOST_APT))?;
         let keyring = mirror::keyring()?;
-        let state = Self { folder: std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()) };
+        let state = Self {
+            folder: std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()),
+        };
         for name in ["lists/partial", "archives/partial", "empty"] {
             let path = state.folder.join(name);
             std::fs::create_dir_all(&path).map_err(|source| state.fault(&path, source))?;
         }
-        let taken = output(Command::new("apt-config").arg("dump"))
-            .map_err(|source| AptError::Run { doing: "show its configuration", source })?;
+        let taken =
+            output(Command::new("apt-config").arg("dump")).map_err(|source| AptError::Run {
+                doing: "show its configuration",
+                source,
+            })?;
         state.put("status", "")?;
         state.put("private.sources", &stanzas(&sources, keyring))?;
-        state.put("apt.conf", &state.configuration(&String::from_utf8_lossy(&taken)))?;
+        state.put(
+            "apt.conf",
+            &state.configuration(&String::from_utf8_lossy(&taken)),
+        )?;
         Ok(state)
     }
 
     fn fault(&self, path: &Path, source: std::io::Error) -> AptError {
-        let path = if path.starts_with(&self.folder) { path } else { &self.folder };
-        AptError::State { path: path.display().to_string(), source }
+        let path = if path.starts_with(&self.folder) {
+            path
+        } else {
+            &self.folder
+        };
+        AptError::State {
+            path: path.display().to_string(),
+            source,
+        }
     }
 
     fn put(&self, name: &str, text: &str) -> Result<(), AptError> {
@@ -136,32 +156,59 @@ impl State {
 
     /// Whether lists have been fetched at some time.
     pub fn has_lists(&self) -> bool {
-        std::fs::read_dir(self.folder.join("lists"))
-            .is_ok_and(|mut dir| dir.any(|e| e.is_ok_and(|e| e.file_name().to_string_lossy().contains("_Packages"))))
+        std::fs::read_dir(self.folder.join("lists")).is_ok_and(|mut dir| {
+            dir.any(|e| e.is_ok_and(|e| e.file_name().to_string_lossy().contains("_Packages")))
+        })
     }
 
     /// Fetches the archive's signed lists.
     pub fn update(&self) -> Result<(), AptError> {
         let mut command = self.command("apt-get");
         command.args(["update", "--error-on=any", "-q"]);
-        output(&mut command).map_err(|source| AptError::Run { doing: "fetch the archive's lists", source })?;
+        output(&mut command).map_err(|source| AptError::Run {
+            doing: "fetch the archive's lists",
+            source,
+        })?;
         Ok(())
     }
 
     /// The closure of `roots` over their dependencies, as if nothing were installed.
     pub fn resolve(&self, roots: &[String]) -> Result<Vec<Resolved>, AptError> {
         let mut command = self.command("apt-get");
-        command.args(["install", "-qq", "--print-uris", "--no-install-recommends", "-y", "--"]).args(roots);
-        let answer = output(&mut command).map_err(|source| AptError::Run { doing: "resolve the packages", source })?;
-        String::from_utf8_lossy(&answer).lines().filter(|l| l.starts_with('\'')).map(parse_uri_line).collect()
+        command
+            .args([
+                "install",
+                "-qq",
+                "--print-uris",
+                "--no-install-recommends",
+                "-y",
+                "--",
+            ])
+            .args(roots);
+        let answer = output(&mut command).map_err(|source| AptError::Run {
+            doing: "resolve the packages",
+            source,
+        })?;
+        String::from_utf8_lossy(&answer)
+            .lines()
+            .filter(|l| l.starts_with('\''))
+            .map(parse_uri_line)
+            .collect()
     }
 
     /// Downloads exact versions into `into`; apt checks them against the signed lists.
     pub fn download(&self, wanted: &[(String, String)], into: &Path) -> Result<(), AptError> {
         let mut command = self.command("apt-get");
         command.current_dir(into).args(["download", "-qq", "--"]);
-        command.args(wanted.iter().map(|(name, version)| format!("{name}={version}")));
-        output(&mut command).map_err(|source| AptError::Run { doing: "download the packages", source })?;
+        command.args(
+            wanted
+                .iter()
+                .map(|(name, version)| format!("{name}={version}")),
+        );
+        output(&mut command).map_err(|source| AptError::Run {
+            doing: "download the packages",
+            source,
+        })?;
         Ok(())
     }
 }
@@ -169,7 +216,13 @@ impl State {
 fn stanzas(sources: &[Source], keyring: &str) -> String {
     let mut text = String::new();
     for Source { uri, suite } in sources {
-        text.extend(["Types: deb\nURIs: ", uri, "\nSuites: ", suite, "\nComponents: main\nArchitectures: amd64\n"]);
+        text.extend([
+            "Types: deb\nURIs: ",
+            uri,
+            "\nSuites: ",
+            suite,
+            "\nComponents: main\nArchitectures: amd64\n",
+        ]);
         text.extend(["Signed-By: ", keyring, "\n\n"]);
     }
     text
@@ -177,13 +230,17 @@ fn stanzas(sources: &[Source], keyring: &str) -> String {
 
 /// A line of `--print-uris`: `'URI' name_version_arch.deb size SHA256:hex`.
 fn parse_uri_line(line: &str) -> Result<Resolved, AptError> {
-    let fault = || AptError::Answer { line: line.to_owned() };
+    let fault = || AptError::Answer {
+        line: line.to_owned(),
+    };
     let mut words = line.split_whitespace().skip(1);
     let (Some(file), Some(size), Some(hash)) = (words.next(), words.next(), words.next()) else {
         return Err(fault());
     };
     let mut parts = file.split('_');
-    let (Some(name), Some(version)) = (parts.next(), parts.next()) else { return Err(fault()) };
+    let (Some(name), Some(version)) = (parts.next(), parts.next()) else {
+        return Err(fault());
+    };
     let sha256 = hash.strip_prefix("SHA256:").ok_or_else(fault)?;
     Ok(Resolved {
         name: name.to_owned(),
@@ -200,14 +257,23 @@ mod tests {
     #[test]
     fn a_resolved_line_gives_name_version_and_digest() {
         let line = "'http://mirror.example/q.deb' qemu_1%3a10.0+ds-1_amd64.deb 42 SHA256:abcd";
-        let expected = Resolved { name: "qemu".into(), version: "1:10.0+ds-1".into(), sha256: "abcd".into(), size: 42 };
+        let expected = Resolved {
+            name: "qemu".into(),
+            version: "1:10.0+ds-1".into(),
+            sha256: "abcd".into(),
+            size: 42,
+        };
         assert_eq!(parse_uri_line(line).unwrap(), expected);
-        assert!(parse_uri_line("'http://mirror.example/q.deb' q_1_amd64.deb 42 MD5Sum:ab").is_err());
+        assert!(
+            parse_uri_line("'http://mirror.example/q.deb' q_1_amd64.deb 42 MD5Sum:ab").is_err()
+        );
     }
 
     #[test]
     fn of_the_hosts_configuration_only_the_network_is_taken_over() {
-        let state = State { folder: PathBuf::from("/state") };
+        let state = State {
+            folder: PathBuf::from("/state"),
+        };
         let text = state
             .configuration("Acquire::http::Proxy \"http://proxy.example\";\nAPT::Update::Post-Invoke:: \"rm x\";\n");
         assert!(text.contains("proxy.example"));

@@ -38,15 +38,21 @@ pub fn is_elf(bytes: &[u8]) -> bool {
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
+    Some(u16::from_le_bytes(
+        bytes.get(at..at.checked_add(2)?)?.try_into().ok()?,
+    ))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+    Some(u32::from_le_bytes(
+        bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
+    ))
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+    Some(u64::from_le_bytes(
+        bytes.get(at..at.checked_add(8)?)?.try_into().ok()?,
+    ))
 }
 
 fn text_at(bytes: &[u8], at: usize) -> Option<String> {
@@ -60,7 +66,9 @@ fn segments(bytes: &[u8]) -> Result<Vec<Segment>, ElfError> {
         return Err(ElfError("no such magic"));
     }
     let short = ElfError("header cut short");
-    let table = u64_at(bytes, 32).and_then(|v| usize::try_from(v).ok()).ok_or(short.clone())?;
+    let table = u64_at(bytes, 32)
+        .and_then(|v| usize::try_from(v).ok())
+        .ok_or(short.clone())?;
     let count = u16_at(bytes, 56).ok_or(short.clone())?;
     (0..usize::from(count))
         .map(|i| {
@@ -81,7 +89,12 @@ fn file_offset(segments: &[Segment], address: u64) -> Option<usize> {
     segments
         .iter()
         .filter(|s| s.kind == PT_LOAD)
-        .find_map(|s| address.checked_sub(s.address).filter(|d| *d < s.stored)?.checked_add(s.offset))
+        .find_map(|s| {
+            address
+                .checked_sub(s.address)
+                .filter(|d| *d < s.stored)?
+                .checked_add(s.offset)
+        })
         .and_then(|at| usize::try_from(at).ok())
 }
 
@@ -95,7 +108,8 @@ pub fn needs(bytes: &[u8]) -> Result<Needs, ElfError> {
             out.interpreter = Some(text_at(bytes, offset).ok_or(ElfError("loader's name"))?);
         }
         if segment.kind == PT_DYNAMIC {
-            out.libraries = libraries(bytes, &segments, offset, segment.stored).ok_or(ElfError("dynamic section"))?;
+            out.libraries = libraries(bytes, &segments, offset, segment.stored)
+                .ok_or(ElfError("dynamic section"))?;
         }
     }
     Ok(out)
@@ -123,7 +137,10 @@ fn libraries(bytes: &[u8], segments: &[Segment], at: usize, size: u64) -> Option
 /// appended and only its place and length in the program header change.
 pub fn with_interpreter(bytes: &[u8], loader: &str) -> Result<Vec<u8>, ElfError> {
     let segments = segments(bytes)?;
-    let header = segments.iter().find(|s| s.kind == PT_INTERP).ok_or(ElfError("a static program has no loader"))?;
+    let header = segments
+        .iter()
+        .find(|s| s.kind == PT_INTERP)
+        .ok_or(ElfError("a static program has no loader"))?;
     let mut out = bytes.to_vec();
     let offset = out.len() as u64;
     let size = loader.len() as u64 + 1;
@@ -138,9 +155,17 @@ pub fn with_interpreter(bytes: &[u8], loader: &str) -> Result<Vec<u8>, ElfError>
 /// segment. Deterministic, unlike a host's `strip`.
 pub fn loaded_part(bytes: &[u8]) -> Result<Vec<u8>, ElfError> {
     let segments = segments(bytes)?;
-    let end = segments.iter().filter_map(|s| s.offset.checked_add(s.stored)).max().unwrap_or(0);
+    let end = segments
+        .iter()
+        .filter_map(|s| s.offset.checked_add(s.stored))
+        .max()
+        .unwrap_or(0);
     let end = usize::try_from(end).map_err(|_e| ElfError("offset too large"))?;
-    let mut out = bytes.get(..end).filter(|part| part.len() >= 64).ok_or(ElfError("segment beyond the end"))?.to_vec();
+    let mut out = bytes
+        .get(..end)
+        .filter(|part| part.len() >= 64)
+        .ok_or(ElfError("segment beyond the end"))?
+        .to_vec();
     out[40..48].fill(0);
     out[60..64].fill(0);
     Ok(out)
@@ -175,8 +200,14 @@ mod tests {
         let part = loaded_part(&bytes).unwrap();
         assert!(part.len() < bytes.len());
         std::fs::write(&path, part).unwrap();
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        assert!(std::process::Command::new(&path).status().unwrap().success());
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        assert!(
+            std::process::Command::new(&path)
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 
     #[test]

@@ -117,13 +117,20 @@ impl Fetcher {
         let debs = self.cache.join("debs");
         std::fs::create_dir_all(&debs).map_err(|source| self.fault(&debs, source))?;
         let local = self.cache.join(LOCAL_LOCK);
-        let mut chosen = Lock::read(&self.lock)?.set.remove(&set.name).unwrap_or_default();
+        let mut chosen = Lock::read(&self.lock)?
+            .set
+            .remove(&set.name)
+            .unwrap_or_default();
         if !self.locked
             && let Some(again) = Lock::read(&local)?.set.remove(&set.name)
             && self.absent(&again)?.is_empty()
             && !self.absent(&chosen)?.is_empty()
         {
-            (self.notice)(&format!("set {}: not the lock's versions, but those of {}", set.name, local.display()));
+            (self.notice)(&format!(
+                "set {}: not the lock's versions, but those of {}",
+                set.name,
+                local.display()
+            ));
             return Ok(self.named(again));
         }
         let absent = self.absent(&chosen)?;
@@ -144,7 +151,10 @@ impl Fetcher {
     }
 
     fn apt(&self, set: &Set, fresh: bool) -> Result<State, FetchError> {
-        let fault = |source| FetchError::Apt { set: set.name.clone(), source };
+        let fault = |source| FetchError::Apt {
+            set: set.name.clone(),
+            source,
+        };
         let state = State::open(&self.cache.join("apt")).map_err(fault)?;
         if fresh || !state.has_lists() {
             (self.notice)("fetching the archive's lists");
@@ -154,29 +164,60 @@ impl Fetcher {
     }
 
     /// Downloads what is absent; where the lock's versions are gone, resolves the set anew.
-    fn bring(&self, set: &Set, wanted: Vec<Locked>, absent: &[Locked]) -> Result<Vec<Locked>, FetchError> {
+    fn bring(
+        &self,
+        set: &Set,
+        wanted: Vec<Locked>,
+        absent: &[Locked],
+    ) -> Result<Vec<Locked>, FetchError> {
         let guard = self.cache.join(".lock");
         let guard = std::fs::File::create(&guard).map_err(|source| self.fault(&guard, source))?;
-        guard.lock().map_err(|source| self.fault(&self.cache, source))?;
+        guard
+            .lock()
+            .map_err(|source| self.fault(&self.cache, source))?;
         if wanted.is_empty() {
-            let apt = if self.locked { None } else { Some(self.apt(set, true)?) };
-            let gone = || FetchError::Gone { set: set.name.clone(), names: set.roots.clone() };
+            let apt = if self.locked {
+                None
+            } else {
+                Some(self.apt(set, true)?)
+            };
+            let gone = || FetchError::Gone {
+                set: set.name.clone(),
+                names: set.roots.clone(),
+            };
             return self.take_current(set, &apt.ok_or_else(gone)?);
         }
-        (self.notice)(&format!("set {}: downloading {} of {} packages", set.name, absent.len(), wanted.len()));
+        (self.notice)(&format!(
+            "set {}: downloading {} of {} packages",
+            set.name,
+            absent.len(),
+            wanted.len()
+        ));
         if self.download(&self.apt(set, false)?, absent).is_ok() {
             return Ok(wanted);
         }
         let fresh = self.apt(set, true)?;
-        let Err(error) = self.download(&fresh, absent) else { return Ok(wanted) };
+        let Err(error) = self.download(&fresh, absent) else {
+            return Ok(wanted);
+        };
         let current = resolve(set, &fresh)?;
-        let gone: Vec<_> = self.absent(&wanted)?.into_iter().filter(|p| !current.contains(p)).collect();
+        let gone: Vec<_> = self
+            .absent(&wanted)?
+            .into_iter()
+            .filter(|p| !current.contains(p))
+            .collect();
         if gone.is_empty() {
             return Err(error);
         }
-        let names: Vec<_> = gone.iter().map(|p| format!("{} {}", p.name, p.version)).collect();
+        let names: Vec<_> = gone
+            .iter()
+            .map(|p| format!("{} {}", p.name, p.version))
+            .collect();
         if self.locked {
-            return Err(FetchError::Gone { set: set.name.clone(), names });
+            return Err(FetchError::Gone {
+                set: set.name.clone(),
+                names,
+            });
         }
         (self.notice)(&format!(
             "NOTICE: set {}: the lock's versions are not on the mirror any more ({}); taking the archive's current ones",
@@ -190,19 +231,35 @@ impl Fetcher {
     fn take_current(&self, set: &Set, apt: &State) -> Result<Vec<Locked>, FetchError> {
         let current = resolve(set, apt)?;
         let absent = self.absent(&current)?;
-        (self.notice)(&format!("set {}: downloading {} of {} packages", set.name, absent.len(), current.len()));
+        (self.notice)(&format!(
+            "set {}: downloading {} of {} packages",
+            set.name,
+            absent.len(),
+            current.len()
+        ));
         self.download(apt, &absent)?;
         let path = self.cache.join(LOCAL_LOCK);
         let mut local = Lock::read(&path)?;
         local.set.insert(set.name.clone(), current.clone());
         local.write(&path)?;
-        (self.notice)(&format!("set {}: what was taken is recorded in {}", set.name, path.display()));
+        (self.notice)(&format!(
+            "set {}: what was taken is recorded in {}",
+            set.name,
+            path.display()
+        ));
         Ok(current)
     }
 
     fn fault(&self, path: &Path, source: std::io::Error) -> FetchError {
-        let path = if path.as_os_str().is_empty() { &self.cache } else { path };
-        FetchError::Cache { path: path.display().to_string(), source }
+        let path = if path.as_os_str().is_empty() {
+            &self.cache
+        } else {
+            path
+        };
+        FetchError::Cache {
+            path: path.display().to_string(),
+            source,
+        }
     }
 
     fn file(&self, sha256: &str) -> PathBuf {
@@ -210,7 +267,13 @@ impl Fetcher {
     }
 
     fn named(&self, chosen: Vec<Locked>) -> Vec<Package> {
-        chosen.into_iter().map(|locked| Package { path: self.file(&locked.sha256), locked }).collect()
+        chosen
+            .into_iter()
+            .map(|locked| Package {
+                path: self.file(&locked.sha256),
+                locked,
+            })
+            .collect()
     }
 
     /// Those that are not in the cache. A cached file whose digest is wrong is removed and counts as absent.
@@ -235,40 +298,77 @@ impl Fetcher {
         result
     }
 
-    fn download_into(&self, apt: &State, wanted: &[Locked], folder: &Path) -> Result<(), FetchError> {
+    fn download_into(
+        &self,
+        apt: &State,
+        wanted: &[Locked],
+        folder: &Path,
+    ) -> Result<(), FetchError> {
         if wanted.is_empty() {
             return Ok(());
         }
         std::fs::create_dir_all(folder).map_err(|source| self.fault(folder, source))?;
-        let list: Vec<_> = wanted.iter().map(|p| (p.name.clone(), p.version.clone())).collect();
-        apt.download(&list, folder).map_err(|source| FetchError::Apt { set: "download".to_owned(), source })?;
+        let list: Vec<_> = wanted
+            .iter()
+            .map(|p| (p.name.clone(), p.version.clone()))
+            .collect();
+        apt.download(&list, folder)
+            .map_err(|source| FetchError::Apt {
+                set: "download".to_owned(),
+                source,
+            })?;
         let fault = |source| self.fault(folder, source);
         for entry in std::fs::read_dir(folder).map_err(fault)? {
             let path = entry.map_err(fault)?.path();
             let found = digest(&path).map_err(fault)?;
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             let package = name.split('_').next().unwrap_or_default();
             if let Some(expected) = wanted.iter().find(|p| p.name == package).map(|p| &p.sha256)
                 && *expected != found
             {
-                return Err(FetchError::Digest { name, found, expected: expected.clone() });
+                return Err(FetchError::Digest {
+                    name,
+                    found,
+                    expected: expected.clone(),
+                });
             }
             std::fs::rename(&path, self.file(&found)).map_err(fault)?;
         }
         match self.absent(wanted)?.first() {
             None => Ok(()),
-            Some(p) => Err(FetchError::Missing { name: p.name.clone(), folder: folder.display().to_string() }),
+            Some(p) => Err(FetchError::Missing {
+                name: p.name.clone(),
+                folder: folder.display().to_string(),
+            }),
         }
     }
 }
 
 /// The closure of a set's roots in the archive, less what the set leaves out, sorted.
 fn resolve(set: &Set, apt: &State) -> Result<Vec<Locked>, FetchError> {
-    let found = apt.resolve(&set.roots).map_err(|source| FetchError::Apt { set: set.name.clone(), source })?;
+    let found = apt.resolve(&set.roots).map_err(|source| FetchError::Apt {
+        set: set.name.clone(),
+        source,
+    })?;
     let mut kept: Vec<_> = found
         .into_iter()
         .filter(|p| set.keeps(&p.name))
-        .map(|Resolved { name, version, sha256, size: _ }| Locked { name, version, sha256 })
+        .map(
+            |Resolved {
+                 name,
+                 version,
+                 sha256,
+                 size: _,
+             }| Locked {
+                name,
+                version,
+                sha256,
+            },
+        )
         .collect();
     kept.sort();
     Ok(kept)
@@ -293,17 +393,32 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn fetcher(folder: &Path, locked: bool) -> Fetcher {
-        Fetcher { cache: folder.join("cache"), lock: folder.join("packages.lock"), locked, notice: |_| {} }
+        Fetcher {
+            cache: folder.join("cache"),
+            lock: folder.join("packages.lock"),
+            locked,
+            notice: |_| {},
+        }
     }
 
     fn set() -> Set {
-        Set { name: "few".into(), roots: vec!["a".into()], leave_out: Vec::new() }
+        Set {
+            name: "few".into(),
+            roots: vec!["a".into()],
+            leave_out: Vec::new(),
+        }
     }
 
     fn lock_one(folder: &Path, content: &[u8]) -> Locked {
         let sha256 = hex::encode(Sha256::digest(content));
-        let locked = Locked { name: "a".into(), version: "1".into(), sha256 };
-        let lock = Lock { set: BTreeMap::from([("few".to_owned(), vec![locked.clone()])]) };
+        let locked = Locked {
+            name: "a".into(),
+            version: "1".into(),
+            sha256,
+        };
+        let lock = Lock {
+            set: BTreeMap::from([("few".to_owned(), vec![locked.clone()])]),
+        };
         lock.write(&folder.join("packages.lock")).unwrap();
         std::fs::create_dir_all(folder.join("cache/debs")).unwrap();
         locked
@@ -326,7 +441,10 @@ mod tests {
         let fetcher = fetcher(folder.path(), true);
         let path = fetcher.file(&locked.sha256);
         std::fs::write(&path, b"tampered").unwrap();
-        assert_eq!(fetcher.absent(std::slice::from_ref(&locked)).unwrap(), [locked]);
+        assert_eq!(
+            fetcher.absent(std::slice::from_ref(&locked)).unwrap(),
+            [locked]
+        );
         assert!(!path.exists());
     }
 
@@ -343,9 +461,15 @@ mod tests {
         lock_one(folder.path(), b"gone from the mirror");
         let fetcher = fetcher(folder.path(), false);
         let sha256 = hex::encode(Sha256::digest(b"current"));
-        let instead = Locked { name: "a".into(), version: "2".into(), sha256 };
+        let instead = Locked {
+            name: "a".into(),
+            version: "2".into(),
+            sha256,
+        };
         std::fs::write(fetcher.file(&instead.sha256), b"current").unwrap();
-        let local = Lock { set: BTreeMap::from([("few".to_owned(), vec![instead.clone()])]) };
+        let local = Lock {
+            set: BTreeMap::from([("few".to_owned(), vec![instead.clone()])]),
+        };
         local.write(&fetcher.cache.join(LOCAL_LOCK)).unwrap();
         assert_eq!(fetcher.fetch(&set()).unwrap()[0].locked, instead);
     }

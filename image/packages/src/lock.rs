@@ -67,14 +67,29 @@ impl Lock {
         let shown = path.display().to_string();
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(source) => return Err(LockError::File { path: shown, source }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
+            Err(source) => {
+                return Err(LockError::File {
+                    path: shown,
+                    source,
+                });
+            }
         };
-        let lock: Self = toml::from_str(&text).map_err(|source| LockError::Parse { path: shown.clone(), source })?;
+        let lock: Self = toml::from_str(&text).map_err(|source| LockError::Parse {
+            path: shown.clone(),
+            source,
+        })?;
         for package in lock.set.values().flatten() {
-            if package.sha256.len() != 64 || !package.sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
+            if package.sha256.len() != 64 || !package.sha256.bytes().all(|b| b.is_ascii_hexdigit())
+            {
                 let (name, sha256) = (package.name.clone(), package.sha256.clone());
-                return Err(LockError::Digest { path: shown, name, sha256 });
+                return Err(LockError::Digest {
+                    path: shown,
+                    name,
+                    sha256,
+                });
             }
         }
         Ok(lock)
@@ -82,14 +97,18 @@ impl Lock {
 
     /// Writes the lock file.
     pub fn write(&self, path: &Path) -> Result<(), LockError> {
-        std::fs::write(path, self.text()?)
-            .map_err(|source| LockError::File { path: path.display().to_string(), source })
+        std::fs::write(path, self.text()?).map_err(|source| LockError::File {
+            path: path.display().to_string(),
+            source,
+        })
     }
 
     /// The lock file's text.
     pub fn text(&self) -> Result<String, LockError> {
         let body = toml::to_string(self).map_err(LockError::Encode)?;
-        Ok(format!("# Debian packages by version and digest; `image-build lock` writes this file.\n\n{body}"))
+        Ok(format!(
+            "# Debian packages by version and digest; `image-build lock` writes this file.\n\n{body}"
+        ))
     }
 }
 
@@ -101,8 +120,14 @@ mod tests {
     fn what_is_written_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("packages.lock");
-        let package = Locked { name: "libc6".into(), version: "2.41-12".into(), sha256: "ab".repeat(32) };
-        let lock = Lock { set: BTreeMap::from([("tools".to_owned(), vec![package])]) };
+        let package = Locked {
+            name: "libc6".into(),
+            version: "2.41-12".into(),
+            sha256: "ab".repeat(32),
+        };
+        let lock = Lock {
+            set: BTreeMap::from([("tools".to_owned(), vec![package])]),
+        };
         lock.write(&path).unwrap();
         assert_eq!(Lock::read(&path).unwrap(), lock);
     }
@@ -111,7 +136,11 @@ mod tests {
     fn a_bad_digest_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("packages.lock");
-        std::fs::write(&path, "[[set.tools]]\nname = \"a\"\nversion = \"1\"\nsha256 = \"xyz\"\n").unwrap();
+        std::fs::write(
+            &path,
+            "[[set.tools]]\nname = \"a\"\nversion = \"1\"\nsha256 = \"xyz\"\n",
+        )
+        .unwrap();
         assert!(Lock::read(&path).unwrap_err().to_string().contains("xyz"));
     }
 }

@@ -9,11 +9,20 @@ use std::path::Path;
 pub const RELEASE: &str = "trixie";
 
 /// Releases under whose names a host's sources may list the archive.
-const KNOWN: [&str; 6] = ["bookworm", "trixie", "forky", "stable", "oldstable", "testing"];
+const KNOWN: [&str; 6] = [
+    "bookworm",
+    "trixie",
+    "forky",
+    "stable",
+    "oldstable",
+    "testing",
+];
 
 /// Keyrings of Debian's archive, the first that exists is used.
-const KEYRINGS: [&str; 2] =
-    ["/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-keyring.pgp"];
+const KEYRINGS: [&str; 2] = [
+    "/usr/share/keyrings/debian-archive-keyring.gpg",
+    "/usr/share/keyrings/debian-archive-keyring.pgp",
+];
 
 /// One archive and the suites wanted from it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +60,10 @@ pub enum MirrorError {
 
 /// The archive keyring of this host.
 pub fn keyring() -> Result<&'static str, MirrorError> {
-    KEYRINGS.into_iter().find(|path| Path::new(path).exists()).ok_or(MirrorError::Keyring)
+    KEYRINGS
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+        .ok_or(MirrorError::Keyring)
 }
 
 /// The sources of the host's apt in `folder` (`/etc/apt`), mapped to [`RELEASE`], sorted, without doubles.
@@ -63,7 +75,10 @@ pub fn of_host(folder: &Path) -> Result<Vec<Source>, MirrorError> {
     }
     let parts = folder.join("sources.list.d");
     if parts.exists() {
-        let error = |source| MirrorError::Read { path: parts.display().to_string(), source };
+        let error = |source| MirrorError::Read {
+            path: parts.display().to_string(),
+            source,
+        };
         let mut names = std::fs::read_dir(&parts)
             .map_err(error)?
             .map(|entry| entry.map(|e| e.path()))
@@ -81,13 +96,18 @@ pub fn of_host(folder: &Path) -> Result<Vec<Source>, MirrorError> {
     found.sort();
     found.dedup();
     if found.is_empty() {
-        return Err(MirrorError::None { folder: folder.display().to_string() });
+        return Err(MirrorError::None {
+            folder: folder.display().to_string(),
+        });
     }
     Ok(found)
 }
 
 fn read(path: &Path) -> Result<String, MirrorError> {
-    std::fs::read_to_string(path).map_err(|source| MirrorError::Read { path: path.display().to_string(), source })
+    std::fs::read_to_string(path).map_err(|source| MirrorError::Read {
+        path: path.display().to_string(),
+        source,
+    })
 }
 
 /// The suite of [`RELEASE`] that stands for a host's suite; none for suites that the image doesn't use.
@@ -113,20 +133,29 @@ fn one_line(text: &str) -> Vec<Source> {
     let mut out = Vec::new();
     for line in text.lines() {
         let line = line.split('#').next().unwrap_or_default().trim();
-        let Some(rest) = line.strip_prefix("deb ") else { continue };
+        let Some(rest) = line.strip_prefix("deb ") else {
+            continue;
+        };
         let rest = rest.trim_start();
         let (options, rest) = match rest.strip_prefix('[').and_then(|r| r.split_once(']')) {
             Some((options, rest)) => (options, rest),
             None => ("", rest),
         };
-        let signed = options.split_whitespace().find_map(|option| option.strip_prefix("signed-by="));
+        let signed = options
+            .split_whitespace()
+            .find_map(|option| option.strip_prefix("signed-by="));
         let mut words = rest.split_whitespace();
-        let (Some(uri), Some(suite)) = (words.next(), words.next()) else { continue };
+        let (Some(uri), Some(suite)) = (words.next(), words.next()) else {
+            continue;
+        };
         if let Some(suite) = mapped(suite)
             && debian_signs(signed)
             && words.any(|component| component == "main")
         {
-            out.push(Source { uri: uri.to_owned(), suite });
+            out.push(Source {
+                uri: uri.to_owned(),
+                suite,
+            });
         }
     }
     out
@@ -156,17 +185,40 @@ fn deb822(text: &str) -> Vec<Source> {
 }
 
 fn of_stanza(stanza: &[(String, String)]) -> Vec<Source> {
-    let get = |key: &str| stanza.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
-    let has = |key: &str, wanted: &str| get(key).unwrap_or_default().split_whitespace().any(|w| w == wanted);
+    let get = |key: &str| {
+        stanza
+            .iter()
+            .find(|(k, _)| k == key)
+            .map(|(_, v)| v.as_str())
+    };
+    let has = |key: &str, wanted: &str| {
+        get(key)
+            .unwrap_or_default()
+            .split_whitespace()
+            .any(|w| w == wanted)
+    };
     let enabled = !get("enabled").is_some_and(|v| v.eq_ignore_ascii_case("no"));
-    if !enabled || !has("types", "deb") || !has("components", "main") || !debian_signs(get("signed-by")) {
+    if !enabled
+        || !has("types", "deb")
+        || !has("components", "main")
+        || !debian_signs(get("signed-by"))
+    {
         return Vec::new();
     }
-    let suites: Vec<_> = get("suites").unwrap_or_default().split_whitespace().filter_map(mapped).collect();
+    let suites: Vec<_> = get("suites")
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(mapped)
+        .collect();
     get("uris")
         .unwrap_or_default()
         .split_whitespace()
-        .flat_map(|uri| suites.iter().map(|suite| Source { uri: uri.to_owned(), suite: suite.clone() }))
+        .flat_map(|uri| {
+            suites.iter().map(|suite| Source {
+                uri: uri.to_owned(),
+                suite: suite.clone(),
+            })
+        })
         .collect()
 }
 
@@ -175,7 +227,10 @@ mod tests {
     use super::*;
 
     fn source(uri: &str, suite: &str) -> Source {
-        Source { uri: uri.to_owned(), suite: suite.to_owned() }
+        Source {
+            uri: uri.to_owned(),
+            suite: suite.to_owned(),
+        }
     }
 
     #[test]

@@ -35,16 +35,27 @@ pub enum RunError {
 /// When it can't be started or exits with a status other than 0; the end of its output is in the error.
 pub fn output(command: &mut Command) -> Result<Vec<u8>, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let done =
-        command.stdin(Stdio::null()).output().map_err(|source| RunError::Start { program: program.clone(), source })?;
+    let done = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| RunError::Start {
+            program: program.clone(),
+            source,
+        })?;
     if done.status.success() {
         return Ok(done.stdout);
     }
     let mut said = String::from_utf8_lossy(&done.stdout).into_owned();
     said.push_str(&String::from_utf8_lossy(&done.stderr));
     let from = said.len().saturating_sub(KEPT);
-    let from = (from..said.len()).find(|i| said.is_char_boundary(*i)).unwrap_or(0);
-    Err(RunError::Failed { program, status: done.status.to_string(), said: said[from..].trim().to_owned() })
+    let from = (from..said.len())
+        .find(|i| said.is_char_boundary(*i))
+        .unwrap_or(0);
+    Err(RunError::Failed {
+        program,
+        status: done.status.to_string(),
+        said: said[from..].trim().to_owned(),
+    })
 }
 
 #[cfg(test)]

@@ -78,7 +78,11 @@ impl Set {
         let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
         let mut out = owned(leave_out);
         out.extend(owned(also));
-        Self { name: name.to_owned(), roots: owned(roots), leave_out: out }
+        Self {
+            name: name.to_owned(),
+            roots: owned(roots),
+            leave_out: out,
+        }
     }
 
     /// What builds, boots and tests run on the host.
@@ -105,7 +109,19 @@ impl Set {
             "xz-utils",
             "zstd",
         ];
-        Self::new("tools", &roots, &SYSTEM, &["golang-*", "python3*", "libpython3*", "udev", "media-types", "tzdata"])
+        Self::new(
+            "tools",
+            &roots,
+            &SYSTEM,
+            &[
+                "golang-*",
+                "python3*",
+                "libpython3*",
+                "udev",
+                "media-types",
+                "tzdata",
+            ],
+        )
     }
 
     /// What the image's root is taken from, and the UEFI stub.
@@ -129,7 +145,11 @@ impl Set {
     /// The kernel of a flavour: `cloud-amd64` (virtual machines) or `amd64` (bare metal too).
     pub fn kernel(flavour: &str) -> Self {
         let roots = vec![format!("linux-image-{flavour}")];
-        Self { name: format!("kernel-{flavour}"), roots, leave_out: Vec::new() }
+        Self {
+            name: format!("kernel-{flavour}"),
+            roots,
+            leave_out: Vec::new(),
+        }
     }
 
     /// Whether a package of apt's answer is kept. Of a kernel's dependencies only kernels are.
@@ -137,10 +157,14 @@ impl Set {
         if self.name.starts_with("kernel-") {
             return name.starts_with("linux-image-");
         }
-        !self.leave_out.iter().any(|out| match out.strip_suffix('*') {
-            Some(start) => name.starts_with(start),
-            None => name == out,
-        }) || self.roots.iter().any(|root| root == name)
+        !self
+            .leave_out
+            .iter()
+            .any(|out| match out.strip_suffix('*') {
+                Some(start) => name.starts_with(start),
+                None => name == out,
+            })
+            || self.roots.iter().any(|root| root == name)
     }
 }
 

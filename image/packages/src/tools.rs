@@ -39,7 +39,11 @@ const PROGRAMS: [(&str, &str, How); 34] = [
     ("busybox", "usr/bin/busybox", How::Static),
     ("certtool", "usr/bin/certtool", How::Loader),
     ("containerd", "usr/bin/containerd", How::Itself),
-    ("containerd-shim-runc-v2", "usr/bin/containerd-shim-runc-v2", How::Itself),
+    (
+        "containerd-shim-runc-v2",
+        "usr/bin/containerd-shim-runc-v2",
+        How::Itself,
+    ),
     ("ctr", "usr/bin/ctr", How::Itself),
     ("debugfs", "usr/sbin/debugfs", How::Loader),
     ("docker-registry", "usr/bin/docker-registry", How::Loader),
@@ -57,7 +61,11 @@ const PROGRAMS: [(&str, &str, How); 34] = [
     ("minfo", "usr/bin/mtools", How::Loader),
     ("qemu-img", "usr/bin/qemu-img", How::Loader),
     ("qemu-nbd", "usr/bin/qemu-nbd", How::Loader),
-    ("qemu-system-x86_64", "usr/bin/qemu-system-x86_64", How::Qemu),
+    (
+        "qemu-system-x86_64",
+        "usr/bin/qemu-system-x86_64",
+        How::Qemu,
+    ),
     ("resize2fs", "usr/sbin/resize2fs", How::Loader),
     ("runc", "usr/sbin/runc", How::Itself),
     ("swtpm", "usr/bin/swtpm", How::Loader),
@@ -118,7 +126,9 @@ pub struct Tools {
 impl Tools {
     /// The tree at a place where [`build`] made it.
     pub fn at(out: &Path) -> Self {
-        Self { out: std::path::absolute(out).unwrap_or_else(|_| out.to_owned()) }
+        Self {
+            out: std::path::absolute(out).unwrap_or_else(|_| out.to_owned()),
+        }
     }
 
     /// The folder of wrappers, to be put first in PATH.
@@ -143,18 +153,28 @@ impl Tools {
 /// wait for each other.
 pub fn build(fetcher: &Fetcher, out: &Path) -> Result<Tools, ToolsError> {
     let tools = Tools::at(out);
-    let fault = |source| ToolsError::Tree { path: tools.out.display().to_string(), source };
+    let fault = |source| ToolsError::Tree {
+        path: tools.out.display().to_string(),
+        source,
+    };
     std::fs::create_dir_all(&tools.out).map_err(fault)?;
     let guard = std::fs::File::create(tools.out.join(".lock")).map_err(fault)?;
     guard.lock().map_err(fault)?;
     let stamp_file = tools.out.join(".stamp");
     let there = std::fs::read_to_string(&stamp_file).unwrap_or_default();
-    if fetcher.planned(&Set::tools())?.is_some_and(|packages| stamp(&packages, &tools.out) == there) {
+    if fetcher
+        .planned(&Set::tools())?
+        .is_some_and(|packages| stamp(&packages, &tools.out) == there)
+    {
         return Ok(tools);
     }
     let packages = fetcher.fetch(&Set::tools())?;
     let stamp = stamp(&packages, &tools.out);
-    (fetcher.notice)(&format!("unpacking {} packages into {}", packages.len(), tools.out.display()));
+    (fetcher.notice)(&format!(
+        "unpacking {} packages into {}",
+        packages.len(),
+        tools.out.display()
+    ));
     let tree = tools.out.join("root");
     for old in [&stamp_file, &tools.out.join("share"), &tree, &tools.bin()] {
         remove(old).map_err(fault)?;
@@ -198,32 +218,50 @@ fn stamp(packages: &[Package], out: &Path) -> String {
 fn wrap(tools: &Tools, name: &str, path: &str, how: How) -> Result<(), ToolsError> {
     let program = tools.file(path);
     let wrapper = tools.program(name);
-    let fault = |source| ToolsError::Tree { path: program.display().to_string(), source };
+    let fault = |source| ToolsError::Tree {
+        path: program.display().to_string(),
+        source,
+    };
     let shown = program.display();
     let loader = tools.file(LOADER);
-    let libraries: Vec<_> = LIBRARIES.iter().map(|l| tools.file(l).display().to_string()).collect();
+    let libraries: Vec<_> = LIBRARIES
+        .iter()
+        .map(|l| tools.file(l).display().to_string())
+        .collect();
     let libraries = libraries.join(":");
     if how == How::Static {
         return symlink(&program, &wrapper).map_err(fault);
     }
     check_libraries(tools, &program)?;
-    let through = format!("'{}' --argv0 \"${{0##*/}}\" --library-path '{libraries}' '{shown}'", loader.display());
+    let through = format!(
+        "'{}' --argv0 \"${{0##*/}}\" --library-path '{libraries}' '{shown}'",
+        loader.display()
+    );
     let text = match how {
         How::Loader => format!("exec {through} \"$@\"\n"),
         How::Qemu => {
             let share = tools.file("usr/share");
             let modules = tools.file("usr/lib/x86_64-linux-gnu/qemu");
             let (share, modules) = (share.display(), modules.display());
-            format!("QEMU_MODULE_DIR='{modules}' exec {through} -L '{share}/qemu' -L '{share}/seabios' \"$@\"\n")
+            format!(
+                "QEMU_MODULE_DIR='{modules}' exec {through} -L '{share}/qemu' -L '{share}/seabios' \"$@\"\n"
+            )
         }
         How::Itself | How::Static => {
             let bytes = std::fs::read(&program).map_err(fault)?;
-            let elf = |source| ToolsError::Elf { path: program.display().to_string(), source };
-            let changed = elf::with_interpreter(&bytes, &loader.display().to_string()).map_err(elf)?;
+            let elf = |source| ToolsError::Elf {
+                path: program.display().to_string(),
+                source,
+            };
+            let changed =
+                elf::with_interpreter(&bytes, &loader.display().to_string()).map_err(elf)?;
             let copy = program.with_extension("tools");
             std::fs::write(&copy, changed).map_err(fault)?;
             std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o755)).map_err(fault)?;
-            format!("LD_LIBRARY_PATH='{libraries}' exec '{}' \"$@\"\n", copy.display())
+            format!(
+                "LD_LIBRARY_PATH='{libraries}' exec '{}' \"$@\"\n",
+                copy.display()
+            )
         }
     };
     std::fs::write(&wrapper, format!("#!/bin/sh\n{text}")).map_err(fault)?;
@@ -246,20 +284,30 @@ fn check_libraries(tools: &Tools, program: &Path) -> Result<(), ToolsError> {
     let mut seen = BTreeSet::new();
     let mut open = vec![program.to_owned()];
     while let Some(path) = open.pop() {
-        let bytes =
-            std::fs::read(&path).map_err(|source| ToolsError::Tree { path: path.display().to_string(), source })?;
-        let needs =
-            elf::needs(&bytes).map_err(|source| ToolsError::Elf { path: path.display().to_string(), source })?;
+        let bytes = std::fs::read(&path).map_err(|source| ToolsError::Tree {
+            path: path.display().to_string(),
+            source,
+        })?;
+        let needs = elf::needs(&bytes).map_err(|source| ToolsError::Elf {
+            path: path.display().to_string(),
+            source,
+        })?;
         for library in needs.libraries {
             if !seen.insert(library.clone()) {
                 continue;
             }
-            let found = LIBRARIES.iter().map(|l| tools.file(l).join(&library)).find(|p| p.exists());
+            let found = LIBRARIES
+                .iter()
+                .map(|l| tools.file(l).join(&library))
+                .find(|p| p.exists());
             let loader = tools.file("usr/lib64").join(&library);
             match found.or_else(|| loader.exists().then_some(loader)) {
                 Some(path) => open.push(path),
                 None => {
-                    return Err(ToolsError::Library { program: program.display().to_string(), library });
+                    return Err(ToolsError::Library {
+                        program: program.display().to_string(),
+                        library,
+                    });
                 }
             }
         }

@@ -33,7 +33,10 @@ pub enum UnpackError {
 
 /// Unpacks packages into `tree`, making it where it isn't there. No maintainer script runs.
 pub fn into_tree(packages: &[Package], tree: &Path) -> Result<(), UnpackError> {
-    let fault = |source| UnpackError::Tree { path: tree.display().to_string(), source };
+    let fault = |source| UnpackError::Tree {
+        path: tree.display().to_string(),
+        source,
+    };
     std::fs::create_dir_all(tree).map_err(fault)?;
     for name in MERGED {
         std::fs::create_dir_all(tree.join("usr").join(name)).map_err(fault)?;
@@ -43,8 +46,16 @@ pub fn into_tree(packages: &[Package], tree: &Path) -> Result<(), UnpackError> {
         }
     }
     for package in packages {
-        output(Command::new("dpkg-deb").arg("-x").arg(&package.path).arg(tree))
-            .map_err(|source| UnpackError::Package { name: package.locked.name.clone(), source })?;
+        output(
+            Command::new("dpkg-deb")
+                .arg("-x")
+                .arg(&package.path)
+                .arg(tree),
+        )
+        .map_err(|source| UnpackError::Package {
+            name: package.locked.name.clone(),
+            source,
+        })?;
     }
     Ok(())
 }

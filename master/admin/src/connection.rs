@@ -34,15 +34,24 @@ impl Endpoint {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let refuse = |why: &str| Error::input(text, why, "write it as https://HOST:PORT");
         let url = text.trim_end_matches('/');
-        let rest = url.strip_prefix("https://").ok_or_else(|| refuse("not an https address"))?;
-        let authority: http::uri::Authority =
-            rest.parse().map_err(|e: http::uri::InvalidUri| refuse(&e.to_string()))?;
-        let port = authority.port_u16().ok_or_else(|| refuse("it names no port"))?;
+        let rest = url
+            .strip_prefix("https://")
+            .ok_or_else(|| refuse("not an https address"))?;
+        let authority: http::uri::Authority = rest
+            .parse()
+            .map_err(|e: http::uri::InvalidUri| refuse(&e.to_string()))?;
+        let port = authority
+            .port_u16()
+            .ok_or_else(|| refuse("it names no port"))?;
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         if host.is_empty() || authority.as_str().contains('@') {
             return Err(refuse("not a host and a port"));
         }
-        Ok(Self { url: url.to_owned(), host, port })
+        Ok(Self {
+            url: url.to_owned(),
+            host,
+            port,
+        })
     }
 }
 
@@ -59,9 +68,17 @@ pub(crate) struct Connection {
 impl Connection {
     /// Connects.
     pub(crate) async fn open(endpoint: &Endpoint, config: Arc<ClientConfig>) -> Result<Self> {
-        let fail = |source| Error::Connect { endpoint: endpoint.url.clone(), source };
-        let name = ServerName::try_from(endpoint.host.clone())
-            .map_err(|e| Error::input(&endpoint.url, e.to_string(), "name the master by DNS name or IP address"))?;
+        let fail = |source| Error::Connect {
+            endpoint: endpoint.url.clone(),
+            source,
+        };
+        let name = ServerName::try_from(endpoint.host.clone()).map_err(|e| {
+            Error::input(
+                &endpoint.url,
+                e.to_string(),
+                "name the master by DNS name or IP address",
+            )
+        })?;
         let connect = async {
             let socket = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
             socket.set_nodelay(true)?;
@@ -74,10 +91,18 @@ impl Connection {
         let (exporter, chain) = binding(stream.get_ref().1)?;
         let (sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(|source| Error::Http { what: "starting HTTP", source })?;
+            .map_err(|source| Error::Http {
+                what: "starting HTTP",
+                source,
+            })?;
         // The driver ends when the sender is dropped or the peer closes; its error reaches us by the request.
         drop(tokio::spawn(driver));
-        Ok(Self { sender, host: format!("{}:{}", endpoint.host, endpoint.port), exporter, chain })
+        Ok(Self {
+            sender,
+            host: format!("{}:{}", endpoint.host, endpoint.port),
+            exporter,
+            chain,
+        })
     }
 
     /// One request with a JSON body (or none) and its answer.
@@ -95,30 +120,54 @@ impl Connection {
             .header(header::CONTENT_TYPE, content_type)
             .header(header::ACCEPT, "application/json")
             .body(Full::new(Bytes::from(body)))
-            .map_err(|e| Error::Answer { what: path.to_owned(), why: e.to_string() })?;
+            .map_err(|e| Error::Answer {
+                what: path.to_owned(),
+                why: e.to_string(),
+            })?;
         let exchange = async {
-            self.sender.ready().await.map_err(|source| Error::Http { what: "waiting to send", source })?;
+            self.sender.ready().await.map_err(|source| Error::Http {
+                what: "waiting to send",
+                source,
+            })?;
             let answer = self
                 .sender
                 .send_request(request)
                 .await
-                .map_err(|source| Error::Http { what: "waiting for an answer", source })?;
+                .map_err(|source| Error::Http {
+                    what: "waiting for an answer",
+                    source,
+                })?;
             let status = answer.status();
             let body = Limited::new(answer.into_body(), ANSWER_LIMIT)
                 .collect()
                 .await
-                .map_err(|e| Error::Answer { what: path.to_owned(), why: e.to_string() })?;
+                .map_err(|e| Error::Answer {
+                    what: path.to_owned(),
+                    why: e.to_string(),
+                })?;
             Ok((status, body.to_bytes()))
         };
-        tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_elapsed| {
-            Err(Error::Answer { what: path.to_owned(), why: format!("none came in {} s", PATIENCE.as_secs()) })
-        })
+        tokio::time::timeout(PATIENCE, exchange)
+            .await
+            .unwrap_or_else(|_elapsed| {
+                Err(Error::Answer {
+                    what: path.to_owned(),
+                    why: format!("none came in {} s", PATIENCE.as_secs()),
+                })
+            })
     }
 }
 
 fn binding(connection: &ClientConnection) -> Result<([u8; 32], Vec<CertificateDer<'static>>)> {
-    let exporter = connection.export_keying_material([0_u8; 32], EXPORTER_LABEL, Some(&[])).map_err(Error::Tls)?;
-    let chain = connection.peer_certificates().unwrap_or_default().iter().cloned().map(CertificateDer::into_owned);
+    let exporter = connection
+        .export_keying_material([0_u8; 32], EXPORTER_LABEL, Some(&[]))
+        .map_err(Error::Tls)?;
+    let chain = connection
+        .peer_certificates()
+        .unwrap_or_default()
+        .iter()
+        .cloned()
+        .map(CertificateDer::into_owned);
     Ok((exporter, chain.collect()))
 }
 
@@ -130,7 +179,13 @@ mod tests {
     fn endpoints_are_https_with_a_port() {
         let endpoint = Endpoint::parse("https://[::1]:6443/").unwrap();
         assert_eq!((endpoint.host.as_str(), endpoint.port), ("::1", 6443));
-        for bad in ["http://a:1", "https://a", "a:1", "https://u@a:1", "https://:1"] {
+        for bad in [
+            "http://a:1",
+            "https://a",
+            "a:1",
+            "https://u@a:1",
+            "https://:1",
+        ] {
             assert!(Endpoint::parse(bad).is_err(), "{bad}");
         }
     }

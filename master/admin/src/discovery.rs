@@ -57,7 +57,10 @@ pub(crate) fn run(command: &DiscoveryCommand) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|source| Error::Connect { endpoint: "the master".to_owned(), source })?;
+        .map_err(|source| Error::Connect {
+            endpoint: "the master".to_owned(),
+            source,
+        })?;
     runtime.block_on(async {
         match command {
             DiscoveryCommand::Create(args) => create(args).await,
@@ -68,7 +71,11 @@ pub(crate) fn run(command: &DiscoveryCommand) -> Result<()> {
 
 async fn create(args: &CreateArgs) -> Result<()> {
     let endpoint: DiscoveryEndpoint = parse("--endpoint", &args.endpoint)?;
-    let masters = args.master.iter().map(|text| parse("--master", text)).collect::<Result<Vec<Endpoint>>>()?;
+    let masters = args
+        .master
+        .iter()
+        .map(|text| parse("--master", text))
+        .collect::<Result<Vec<Endpoint>>>()?;
     let token = args.token_file.as_deref().map(read_text).transpose()?;
     let mut api = Api::open(&args.kubeconfig).await?;
     tell(&format!("asking the master at {}", api.server));
@@ -76,22 +83,41 @@ async fn create(args: &CreateArgs) -> Result<()> {
     let created = Client::new(endpoint.clone())
         .create(&public.spki, token.as_deref().map(str::trim))
         .await
-        .map_err(|source| Error::Discovery { what: "create the cluster", source })?;
+        .map_err(|source| Error::Discovery {
+            what: "create the cluster",
+            source,
+        })?;
     let uri: DiscoveryUri = parse("the endpoint's answer", &created.uri)?;
-    tell(&format!("created the cluster {} at {}", created.cluster, uri.endpoint));
+    tell(&format!(
+        "created the cluster {} at {}",
+        created.cluster, uri.endpoint
+    ));
     store(&mut api, &uri, &created.credential, &masters).await?;
-    tell(&format!("gave the master its credential, in Secret {}/{}", names::SECRET_NAMESPACE, names::NAME));
+    tell(&format!(
+        "gave the master its credential, in Secret {}/{}",
+        names::SECRET_NAMESPACE,
+        names::NAME
+    ));
     let generation = published(&mut api, &uri).await?;
     // At the address that is good here: the machines' way to the endpoint may be another.
-    let here = DiscoveryUri { endpoint, cluster: uri.cluster.clone() };
+    let here = DiscoveryUri {
+        endpoint,
+        cluster: uri.cluster.clone(),
+    };
     let document = served(&here, public.pin, generation).await?;
     // The master says by which root it is known; the admin knows better, since he proved it.
     let mut known = api.roots.iter().filter_map(|root| master_ca::spki_of(root));
     if !known.all(|spki| document.ca_pins.contains(&pin_of(&spki))) {
         let why = "they do not have the roots of the kubeconfig";
-        return Err(Error::input("the published ca_pins", why, "use the kubeconfig of this cluster"));
+        return Err(Error::input(
+            "the published ca_pins",
+            why,
+            "use the kubeconfig of this cluster",
+        ));
     }
-    tell(&format!("the master has published generation {generation}; in workers' user-data, instead of [master]:"));
+    tell(&format!(
+        "the master has published generation {generation}; in workers' user-data, instead of [master]:"
+    ));
     say(&format!(
         "[discovery]\nuris = [\"{uri}\"]\npins = [\"{}\"]\nmin_generation = {}",
         public.pin, document.generation
@@ -108,10 +134,15 @@ struct Public {
 
 impl Public {
     async fn read(api: &mut Api) -> Result<Self> {
-        let path = format!("/api/v1/namespaces/{}/configmaps/{}", names::PUBLIC_NAMESPACE, names::NAME);
+        let path = format!(
+            "/api/v1/namespaces/{}/configmaps/{}",
+            names::PUBLIC_NAMESPACE,
+            names::NAME
+        );
         let map = api.call(Method::GET, &path, None).await?;
         let missing = || {
-            let cure = "wait until the master has written it; a master older than this tool never does";
+            let cure =
+                "wait until the master has written it; a master older than this tool never does";
             Error::input(
                 format!("ConfigMap {}/{}", names::PUBLIC_NAMESPACE, names::NAME),
                 "no discovery key in it",
@@ -120,8 +151,14 @@ impl Public {
         };
         let data = map.ok_or_else(missing)?["data"].clone();
         let key = data[names::PUBLIC_KEY].as_str().unwrap_or_default();
-        let spki = SubjectPublicKeyInfoDer::from_pem_slice(key.as_bytes()).map_err(|_no_key| missing())?.to_vec();
-        Ok(Self { pin: pin_of(&spki), spki, data })
+        let spki = SubjectPublicKeyInfoDer::from_pem_slice(key.as_bytes())
+            .map_err(|_no_key| missing())?
+            .to_vec();
+        Ok(Self {
+            pin: pin_of(&spki),
+            spki,
+            data,
+        })
     }
 
     /// The same, for a master that has only just started.
@@ -129,7 +166,9 @@ impl Public {
         let start = Instant::now();
         loop {
             match Self::read(api).await {
-                Err(Error::Input { .. }) if start.elapsed() < JUST_STARTED => tokio::time::sleep(LOOK).await,
+                Err(Error::Input { .. }) if start.elapsed() < JUST_STARTED => {
+                    tokio::time::sleep(LOOK).await
+                }
                 outcome => return outcome,
             }
         }
@@ -141,7 +180,12 @@ impl Public {
 }
 
 /// Puts a registration into the Secret, beside those that are there.
-async fn store(api: &mut Api, uri: &DiscoveryUri, credential: &str, masters: &[Endpoint]) -> Result<()> {
+async fn store(
+    api: &mut Api,
+    uri: &DiscoveryUri,
+    credential: &str,
+    masters: &[Endpoint],
+) -> Result<()> {
     let secrets = format!("/api/v1/namespaces/{}/secrets", names::SECRET_NAMESPACE);
     let path = format!("{secrets}/{}", names::NAME);
     let found = api.call(Method::GET, &path, None).await?;
@@ -149,13 +193,23 @@ async fn store(api: &mut Api, uri: &DiscoveryUri, credential: &str, masters: &[E
     let fresh = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": names::NAME}, "data": {}});
     let mut secret = found.unwrap_or(fresh);
     let mut put = |key: String, value: &str| secret["data"][key] = STANDARD.encode(value).into();
-    put(format!("{}{}", uri.cluster, names::URI_SUFFIX), &uri.to_string());
-    put(format!("{}{}", uri.cluster, names::CREDENTIAL_SUFFIX), credential);
+    put(
+        format!("{}{}", uri.cluster, names::URI_SUFFIX),
+        &uri.to_string(),
+    );
+    put(
+        format!("{}{}", uri.cluster, names::CREDENTIAL_SUFFIX),
+        credential,
+    );
     if !masters.is_empty() {
         let list: Vec<String> = masters.iter().map(ToString::to_string).collect();
         put(names::ENDPOINTS.to_owned(), &list.join(","));
     }
-    let (method, path) = if exists { (Method::PUT, path) } else { (Method::POST, secrets) };
+    let (method, path) = if exists {
+        (Method::PUT, path)
+    } else {
+        (Method::POST, secrets)
+    };
     api.must(method, &path, Some(&secret)).await.map(drop)
 }
 
@@ -164,13 +218,21 @@ async fn published(api: &mut Api, uri: &DiscoveryUri) -> Result<u64> {
     let start = Instant::now();
     loop {
         let public = Public::read(api).await?;
-        if public.text(names::URIS).lines().any(|line| line == uri.to_string()) {
+        if public
+            .text(names::URIS)
+            .lines()
+            .any(|line| line == uri.to_string())
+        {
             return Ok(public.text(names::GENERATION).parse().unwrap_or_default());
         }
         if start.elapsed() > PATIENCE {
             let cure = "see that the master reaches the endpoint (its log says more); it tries again by itself, and \
                         `pratique discovery show` tells when it has";
-            return Err(Error::input("the master's publication", public.text(names::STATUS), cure));
+            return Err(Error::input(
+                "the master's publication",
+                public.text(names::STATUS),
+                cure,
+            ));
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -178,26 +240,50 @@ async fn published(api: &mut Api, uri: &DiscoveryUri) -> Result<u64> {
 
 /// What an address serves, checked as a machine would.
 async fn served(uri: &DiscoveryUri, pin: Pin, min_generation: u64) -> Result<Document> {
-    let bytes = Client::get(uri).await.map_err(|source| Error::Discovery { what: "get what is served", source })?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let expected = Expected { cluster: &uri.cluster, trust: Trust::Pins(&[pin]), min_generation, now };
+    let bytes = Client::get(uri).await.map_err(|source| Error::Discovery {
+        what: "get what is served",
+        source,
+    })?;
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
+    let expected = Expected {
+        cluster: &uri.cluster,
+        trust: Trust::Pins(&[pin]),
+        min_generation,
+        now,
+    };
     let verified = check(&bytes, &expected).map_err(|fault| {
-        Error::input(format!("what {uri} serves"), format!("{}: {fault}", fault.code()), "ask the endpoint's operator")
+        Error::input(
+            format!("what {uri} serves"),
+            format!("{}: {fault}", fault.code()),
+            "ask the endpoint's operator",
+        )
     })?;
     Ok(verified.document().clone())
 }
 
 async fn show(api: &mut Api) -> Result<()> {
     let public = Public::read(api).await?;
-    say(&format!("pin: {}\nstatus: {}", public.pin, public.text(names::STATUS)));
+    say(&format!(
+        "pin: {}\nstatus: {}",
+        public.pin,
+        public.text(names::STATUS)
+    ));
     let generation = public.text(names::GENERATION).parse().unwrap_or_default();
     for line in public.text(names::URIS).lines() {
         let uri: DiscoveryUri = parse("the master's ConfigMap", line)?;
         match served(&uri, public.pin, generation).await {
             Ok(document) => {
-                let masters: Vec<String> = document.endpoints.iter().map(ToString::to_string).collect();
+                let masters: Vec<String> =
+                    document.endpoints.iter().map(ToString::to_string).collect();
                 let end = public.text(names::EXPIRES);
-                say(&format!("{uri}: good, generation {}, until {end}: {}", document.generation, masters.join(", ")));
+                say(&format!(
+                    "{uri}: good, generation {}, until {end}: {}",
+                    document.generation,
+                    masters.join(", ")
+                ));
             }
             Err(error) => say(&format!("{uri}: {}", crate::error::chain(&error))),
         }
@@ -207,6 +293,10 @@ async fn show(api: &mut Api) -> Result<()> {
 
 fn parse<T: std::str::FromStr<Err = FormatError>>(subject: &str, text: &str) -> Result<T> {
     text.parse().map_err(|error: FormatError| {
-        Error::input(format!("{subject} {text}"), error.to_string(), error.suggestion.unwrap_or(error.expected))
+        Error::input(
+            format!("{subject} {text}"),
+            error.to_string(),
+            error.suggestion.unwrap_or(error.expected),
+        )
     })
 }

@@ -30,9 +30,10 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// Reads `sha256:<hex>`.
 pub(crate) fn hash_of_text(text: &str) -> Result<Digest> {
-    text.parse().map_err(|e: config_attest::digest::NotADigest| {
-        Error::input(text, e.to_string(), "write it as sha256: and 64 hex digits")
-    })
+    text.parse()
+        .map_err(|e: config_attest::digest::NotADigest| {
+            Error::input(text, e.to_string(), "write it as sha256: and 64 hex digits")
+        })
 }
 
 /// The SubjectPublicKeyInfo in any of the forms.
@@ -43,23 +44,30 @@ fn spki_of(bytes: &[u8]) -> Option<Vec<u8>> {
     if let Ok(key) = SubjectPublicKeyInfoDer::from_pem_slice(bytes) {
         return Some(key.to_vec());
     }
-    spki_of_certificate(bytes).or_else(|| spki_of_key(bytes)).or_else(|| spki_of_area(bytes))
+    spki_of_certificate(bytes)
+        .or_else(|| spki_of_key(bytes))
+        .or_else(|| spki_of_area(bytes))
 }
 
 /// NV indices pad certificates, so octets behind it are let be.
 fn spki_of_certificate(der: &[u8]) -> Option<Vec<u8>> {
-    X509Certificate::from_der(der).ok().map(|(_, parsed)| parsed.public_key().raw.to_vec())
+    X509Certificate::from_der(der)
+        .ok()
+        .map(|(_, parsed)| parsed.public_key().raw.to_vec())
 }
 
 fn spki_of_key(der: &[u8]) -> Option<Vec<u8>> {
-    SubjectPublicKeyInfo::from_der(der).ok().filter(|(rest, _)| rest.is_empty()).map(|(_, key)| key.raw.to_vec())
+    SubjectPublicKeyInfo::from_der(der)
+        .ok()
+        .filter(|(rest, _)| rest.is_empty())
+        .map(|(_, key)| key.raw.to_vec())
 }
 
 /// `TPM2B_PUBLIC` (with its size in front) or `TPMT_PUBLIC`.
 fn spki_of_area(bytes: &[u8]) -> Option<Vec<u8>> {
-    let unsized_area = bytes
-        .split_first_chunk::<2>()
-        .and_then(|(size, rest)| (usize::from(u16::from_be_bytes(*size)) == rest.len()).then_some(rest));
+    let unsized_area = bytes.split_first_chunk::<2>().and_then(|(size, rest)| {
+        (usize::from(u16::from_be_bytes(*size)) == rest.len()).then_some(rest)
+    });
     let public = Public::parse(unsized_area.unwrap_or(bytes)).ok()?;
     public.spki().ok()
 }

@@ -15,7 +15,11 @@ pub(crate) enum Error {
     },
     /// A file or an argument does not hold what it should.
     #[error("{subject}: {why}\n  what to do: {cure}")]
-    Input { subject: String, why: String, cure: String },
+    Input {
+        subject: String,
+        why: String,
+        cure: String,
+    },
     /// The master cannot be reached.
     #[error(
         "cannot connect to {endpoint}\n  what to do: check that the master machine is up (its console says `services started`), and the port"
@@ -39,12 +43,18 @@ pub(crate) enum Error {
     Answer { what: String, why: String },
     /// The master refused.
     #[error("the master refused {what} ({status}): {message}")]
-    Refused { what: String, status: u16, message: String },
+    Refused {
+        what: String,
+        status: u16,
+        message: String,
+    },
     /// The master did not prove what it must.
     #[error("the master is NOT trusted: {code}: {message}")]
     Untrusted { code: String, message: String },
     /// The discovery endpoint failed or refused.
-    #[error("cannot {what}\n  what to do: check the endpoint's address, and that `discovery` runs there")]
+    #[error(
+        "cannot {what}\n  what to do: check the endpoint's address, and that `discovery` runs there"
+    )]
     Discovery {
         what: &'static str,
         #[source]
@@ -83,8 +93,16 @@ impl Error {
     }
 
     /// An input that does not hold what it should.
-    pub(crate) fn input(subject: impl Into<String>, why: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self::Input { subject: subject.into(), why: why.into(), cure: cure.into() }
+    pub(crate) fn input(
+        subject: impl Into<String>,
+        why: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Self {
+        Self::Input {
+            subject: subject.into(),
+            why: why.into(),
+            cure: cure.into(),
+        }
     }
 }
 

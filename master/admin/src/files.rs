@@ -12,17 +12,28 @@ const READ_LIMIT: u64 = 4 * 1024 * 1024;
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     let file = std::fs::File::open(path).map_err(Error::file("read", path))?;
     let mut bytes = Vec::new();
-    file.take(READ_LIMIT + 1).read_to_end(&mut bytes).map_err(Error::file("read", path))?;
+    file.take(READ_LIMIT + 1)
+        .read_to_end(&mut bytes)
+        .map_err(Error::file("read", path))?;
     if bytes.len() as u64 > READ_LIMIT {
-        return Err(Error::input(path.display().to_string(), "larger than 4 MiB", "name the right file"));
+        return Err(Error::input(
+            path.display().to_string(),
+            "larger than 4 MiB",
+            "name the right file",
+        ));
     }
     Ok(bytes)
 }
 
 /// Reads a text file.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    String::from_utf8(read(path)?)
-        .map_err(|e| Error::input(path.display().to_string(), format!("not UTF-8 text: {e}"), "name a text file"))
+    String::from_utf8(read(path)?).map_err(|e| {
+        Error::input(
+            path.display().to_string(),
+            format!("not UTF-8 text: {e}"),
+            "name a text file",
+        )
+    })
 }
 
 /// Writes a file that only its owner reads; `replace` says whether one that is there may go.
@@ -35,7 +46,9 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8], replace: bool) -> Result<
         open.create_new(true);
     }
     let mut file = open.open(path).map_err(Error::file("write", path))?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(Error::file("write", path))
+    file.write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(Error::file("write", path))
 }
 
 /// Replaces a file of the admin's by a neighbour and a rename, so that a key in it is never lost half way.

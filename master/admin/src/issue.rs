@@ -43,7 +43,11 @@ pub(crate) struct IssueArgs {
     #[arg(long, default_value = "worker", value_parser = ["worker", "master"])]
     role: String,
     /// File with the endorsement key to which the key is wrapped: its certificate, public key or TPM public area.
-    #[arg(long, value_name = "FILE", required_unless_present = "insecure_plaintext_key")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "insecure_plaintext_key"
+    )]
     ek: Option<PathBuf>,
     /// Write the key into the document in the clear: whoever reads that can be the node.
     #[arg(long, conflicts_with = "ek")]
@@ -71,18 +75,29 @@ pub(crate) struct IssueArgs {
 
 /// Issues and writes the document.
 pub(crate) fn run(args: &IssueArgs) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|e| Error::input("this host", e.to_string(), "free some of its resources"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime
+        .map_err(|e| Error::input("this host", e.to_string(), "free some of its resources"))?;
     runtime.block_on(issue(args))
 }
 
 async fn issue(args: &IssueArgs) -> Result<()> {
     if !master_ca::profile::is_dns_name(&args.name) {
         let cure = "use lower-case letters, digits and `-`";
-        return Err(Error::input(format!("--name {}", args.name), "not a name for a node", cure));
+        return Err(Error::input(
+            format!("--name {}", args.name),
+            "not a name for a node",
+            cure,
+        ));
     }
     if args.out.exists() {
-        return Err(Error::input(args.out.display().to_string(), "it exists", "name a file that is not there yet"));
+        return Err(Error::input(
+            args.out.display().to_string(),
+            "it exists",
+            "name a file that is not there yet",
+        ));
     }
     let ek = args.ek.as_deref().map(ek::read).transpose()?;
     let mut api = Api::open(&args.kubeconfig).await?;
@@ -90,7 +105,12 @@ async fn issue(args: &IssueArgs) -> Result<()> {
     register(args, ek.as_deref(), &mut api).await?;
     let key = Key::new();
     let mut names = vec![args.name.clone()];
-    names.extend(args.address.iter().filter(|name| **name != args.name).cloned());
+    names.extend(
+        args.address
+            .iter()
+            .filter(|name| **name != args.name)
+            .cloned(),
+    );
     let client = certify(args, &mut api, &key, STATIC_CLIENT_SIGNER, Vec::new()).await?;
     let serving = certify(args, &mut api, &key, STATIC_SERVING_SIGNER, names).await?;
     let mut text = Zeroizing::new(base);
@@ -120,17 +140,31 @@ impl Key {
     fn new() -> Self {
         use p256::elliptic_curve::sec1::ToEncodedPoint as _;
         let secret = SecretKey::random(&mut rand_core::OsRng);
-        let point = secret.public_key().to_encoded_point(false).as_bytes().to_vec();
+        let point = secret
+            .public_key()
+            .to_encoded_point(false)
+            .as_bytes()
+            .to_vec();
         Self { secret, point }
     }
 
     fn request(&self, node: &str, names: Vec<String>) -> Result<String> {
-        let fail = |source| Error::Key { what: "make a certificate request", source };
+        let fail = |source| Error::Key {
+            what: "make a certificate request",
+            source,
+        };
         let mut params = CertificateParams::new(names).map_err(fail)?;
         params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, NODES_GROUP);
-        params.distinguished_name.push(DnType::CommonName, node_user(node));
-        params.serialize_request(self).and_then(|request| request.pem()).map_err(fail)
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, NODES_GROUP);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, node_user(node));
+        params
+            .serialize_request(self)
+            .and_then(|request| request.pem())
+            .map_err(fail)
     }
 }
 
@@ -146,7 +180,8 @@ impl PublicKeyData for Key {
 
 impl rcgen::SigningKey for Key {
     fn sign(&self, message: &[u8]) -> std::result::Result<Vec<u8>, rcgen::Error> {
-        let signature: p256::ecdsa::DerSignature = p256::ecdsa::SigningKey::from(&self.secret).sign(message);
+        let signature: p256::ecdsa::DerSignature =
+            p256::ecdsa::SigningKey::from(&self.secret).sign(message);
         Ok(signature.as_bytes().to_vec())
     }
 }
@@ -154,9 +189,17 @@ impl rcgen::SigningKey for Key {
 /// The document but for its `[identity]`.
 fn base(args: &IssueArgs, api: &Api) -> Result<String> {
     let Some(path) = &args.user_data else {
-        let endpoints = if args.endpoint.is_empty() { vec![api.server.clone()] } else { args.endpoint.clone() };
+        let endpoints = if args.endpoint.is_empty() {
+            vec![api.server.clone()]
+        } else {
+            args.endpoint.clone()
+        };
         let pins = api.roots.iter().filter_map(|root| master_ca::spki_of(root));
-        let (name, pins) = (&args.name, pins.map(|spki| master_ca::spki_hash(&spki)).collect::<Vec<_>>());
+        let (name, pins) = (
+            &args.name,
+            pins.map(|spki| master_ca::spki_hash(&spki))
+                .collect::<Vec<_>>(),
+        );
         return Ok(format!(
             "version = 1\n\n[machine]\nname = \"{name}\"\n\n[master]\nendpoints = {endpoints:?}\nca_pins = {pins:?}\n"
         ));
@@ -175,16 +218,29 @@ fn fits(text: &str, at: String, name: &str) -> Result<()> {
                 return fault("it has an `[identity]`", "take that out; it is made here");
             }
             if machine.cluster().is_some() {
-                return fault("it founds a cluster", "say where the master is, by `[master]` or `[discovery]`");
+                return fault(
+                    "it founds a cluster",
+                    "say where the master is, by `[master]` or `[discovery]`",
+                );
             }
-            if machine.name.as_ref().map(config_model::format::NodeName::as_str) != Some(name) {
-                return fault("its `machine.name` is another", "give it the name of --name");
+            if machine
+                .name
+                .as_ref()
+                .map(config_model::format::NodeName::as_str)
+                != Some(name)
+            {
+                return fault(
+                    "its `machine.name` is another",
+                    "give it the name of --name",
+                );
             }
             Ok(())
         }
-        Ok(other) => {
-            Err(Error::input(at, format!("a document of kind `{}`", other.kind()), "name a machine's document"))
-        }
+        Ok(other) => Err(Error::input(
+            at,
+            format!("a document of kind `{}`", other.kind()),
+            "name a machine's document",
+        )),
         Err(faults) => Err(Error::Faults(faults.to_string())),
     }
 }
@@ -192,33 +248,67 @@ fn fits(text: &str, at: String, name: &str) -> Result<()> {
 /// Makes the Machine, or brings a static one up to these arguments.
 async fn register(args: &IssueArgs, ek: Option<&[u8]>, api: &mut Api) -> Result<()> {
     let path = format!("{MACHINES}/{}", args.name);
-    let encode = |machine: &Machine| serde_json::to_value(machine).map_err(|e| answer(&path, &e.to_string()));
-    let hashes = ek.map(|spki| Digest::of(spki).to_text()).into_iter().collect();
-    let ek = EkSelector { hashes, ..EkSelector::default() };
+    let encode = |machine: &Machine| {
+        serde_json::to_value(machine).map_err(|e| answer(&path, &e.to_string()))
+    };
+    let hashes = ek
+        .map(|spki| Digest::of(spki).to_text())
+        .into_iter()
+        .collect();
+    let ek = EkSelector {
+        hashes,
+        ..EkSelector::default()
+    };
     let Some(found) = api.call(Method::GET, &path, None).await? else {
         let (role, addresses) = (args.role.clone(), args.address.clone());
-        let machine =
-            Machine::named(&args.name, MachineSpec { role, addresses, ek, is_static: true, ..MachineSpec::default() });
-        return api.must(Method::POST, MACHINES, Some(&encode(&machine)?)).await.map(drop);
+        let machine = Machine::named(
+            &args.name,
+            MachineSpec {
+                role,
+                addresses,
+                ek,
+                is_static: true,
+                ..MachineSpec::default()
+            },
+        );
+        return api
+            .must(Method::POST, MACHINES, Some(&encode(&machine)?))
+            .await
+            .map(drop);
     };
-    let mut machine: Machine = serde_json::from_value(found).map_err(|e| answer(&path, &e.to_string()))?;
+    let mut machine: Machine =
+        serde_json::from_value(found).map_err(|e| answer(&path, &e.to_string()))?;
     if !machine.spec.is_static {
         return Err(Error::input(
             format!("the Machine {}", args.name),
             "it proves itself, and gets its certificates for that",
-            format!("keep it so; or, if it can't any more, `kubectl delete machine {}` first", args.name),
+            format!(
+                "keep it so; or, if it can't any more, `kubectl delete machine {}` first",
+                args.name
+            ),
         ));
     }
     machine.spec.role.clone_from(&args.role);
     machine.spec.addresses.clone_from(&args.address);
     machine.spec.ek = ek;
-    api.must(Method::PUT, &path, Some(&encode(&machine)?)).await.map(drop)
+    api.must(Method::PUT, &path, Some(&encode(&machine)?))
+        .await
+        .map(drop)
 }
 
 /// Has the master sign: a request, the admin's approval, the certificate.
-async fn certify(args: &IssueArgs, api: &mut Api, key: &Key, signer: &str, names: Vec<String>) -> Result<String> {
-    let (kind, usage) =
-        if signer == STATIC_CLIENT_SIGNER { ("client", "client auth") } else { ("serving", "server auth") };
+async fn certify(
+    args: &IssueArgs,
+    api: &mut Api,
+    key: &Key,
+    signer: &str,
+    names: Vec<String>,
+) -> Result<String> {
+    let (kind, usage) = if signer == STATIC_CLIENT_SIGNER {
+        ("client", "client auth")
+    } else {
+        ("serving", "server auth")
+    };
     let pem = key.request(&args.name, names)?;
     let mut object = api.must(Method::POST, REQUESTS, Some(&json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
@@ -228,7 +318,11 @@ async fn certify(args: &IssueArgs, api: &mut Api, key: &Key, signer: &str, names
             "expirationSeconds": args.ttl.0.as_secs(),
         },
     }))).await?;
-    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let name = object
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
     let approved = json!([{
         "type": "Approved", "status": "True", "reason": "IssuedByAdmin", "message": "issued out of band by `pratique issue`",
     }]);
@@ -236,25 +330,51 @@ async fn certify(args: &IssueArgs, api: &mut Api, key: &Key, signer: &str, names
         object.insert("status".to_owned(), json!({ "conditions": approved }));
     }
     let path = format!("{REQUESTS}/{name}");
-    api.must(Method::PUT, &format!("{path}/approval"), Some(&object)).await?;
+    api.must(Method::PUT, &format!("{path}/approval"), Some(&object))
+        .await?;
     for _ in 0..LOOKS {
         let object = api.must(Method::GET, &path, None).await?;
-        if let Some(certificate) = object.pointer("/status/certificate").and_then(Value::as_str) {
-            let bytes = STANDARD.decode(certificate).map_err(|e| answer(&path, &e.to_string()))?;
+        if let Some(certificate) = object
+            .pointer("/status/certificate")
+            .and_then(Value::as_str)
+        {
+            let bytes = STANDARD
+                .decode(certificate)
+                .map_err(|e| answer(&path, &e.to_string()))?;
             return String::from_utf8(bytes).map_err(|e| answer(&path, &e.to_string()));
         }
-        let conditions = object.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
-        if let Some(failed) = conditions.iter().find(|condition| condition["type"] == "Failed") {
-            let message = failed["message"].as_str().unwrap_or("no reason given").to_owned();
-            return Err(Error::Refused { what: format!("to sign {name}"), status: 403, message });
+        let conditions = object
+            .pointer("/status/conditions")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        if let Some(failed) = conditions
+            .iter()
+            .find(|condition| condition["type"] == "Failed")
+        {
+            let message = failed["message"]
+                .as_str()
+                .unwrap_or("no reason given")
+                .to_owned();
+            return Err(Error::Refused {
+                what: format!("to sign {name}"),
+                status: 403,
+                message,
+            });
         }
         tokio::time::sleep(PAUSE).await;
     }
-    Err(answer(&path, "no certificate came; `kubectl describe csr` says where it stands"))
+    Err(answer(
+        &path,
+        "no certificate came; `kubectl describe csr` says where it stands",
+    ))
 }
 
 fn section(text: &mut String, roots: &[Vec<u8>], client: &str, serving: &str) -> Result<()> {
-    let root: String = roots.iter().map(|root| master_ca::pem("CERTIFICATE", root)).collect();
+    let root: String = roots
+        .iter()
+        .map(|root| master_ca::pem("CERTIFICATE", root))
+        .collect();
     let written = write!(
         text,
         "\n# Made by `pratique issue`. Static: nothing about image or configuration is proven, nobody renews it.\n\
@@ -264,20 +384,39 @@ fn section(text: &mut String, roots: &[Vec<u8>], client: &str, serving: &str) ->
 }
 
 fn wrapped(text: &mut String, spki: &[u8], key: &Key) -> Result<()> {
-    let fault = |why: &str| Error::input("--ek", why, "give an RSA-2048, ECC P-256 or ECC P-384 endorsement key");
-    let ek = template::ek_of_spki(spki).ok_or_else(|| fault("not an endorsement key of a TCG template"))?;
-    let wrapped = duplicate(&ek, &key.secret, &mut rand_core::OsRng).map_err(|e| fault(&e.to_string()))?;
+    let fault = |why: &str| {
+        Error::input(
+            "--ek",
+            why,
+            "give an RSA-2048, ECC P-256 or ECC P-384 endorsement key",
+        )
+    };
+    let ek = template::ek_of_spki(spki)
+        .ok_or_else(|| fault("not an endorsement key of a TCG template"))?;
+    let wrapped =
+        duplicate(&ek, &key.secret, &mut rand_core::OsRng).map_err(|e| fault(&e.to_string()))?;
     let hash = Digest::of(spki).to_text();
-    let [public, private, seed] = [&wrapped.public, &wrapped.private, &wrapped.seed].map(|part| STANDARD.encode(part));
-    let written = write!(text, "ek = \"{hash}\"\npublic = \"{public}\"\nprivate = \"{private}\"\nseed = \"{seed}\"\n");
+    let [public, private, seed] =
+        [&wrapped.public, &wrapped.private, &wrapped.seed].map(|part| STANDARD.encode(part));
+    let written = write!(
+        text,
+        "ek = \"{hash}\"\npublic = \"{public}\"\nprivate = \"{private}\"\nseed = \"{seed}\"\n"
+    );
     written.map_err(|_unwritable| answer("the document", "no memory for it"))
 }
 
 fn plaintext(text: &mut String, key: &Key) -> Result<()> {
-    let pem = key.secret.to_pkcs8_pem(LineEnding::LF).map_err(|e| answer("the key", &e.to_string()))?;
+    let pem = key
+        .secret
+        .to_pkcs8_pem(LineEnding::LF)
+        .map_err(|e| answer("the key", &e.to_string()))?;
     // One growth, so that no copy of the key stays behind.
     text.reserve_exact(pem.len() + 64);
-    let written = write!(text, "insecure_plaintext_key = true\nkey = \"\"\"\n{}\"\"\"\n", pem.as_str());
+    let written = write!(
+        text,
+        "insecure_plaintext_key = true\nkey = \"\"\"\n{}\"\"\"\n",
+        pem.as_str()
+    );
     files::tell("WARNING: the document holds the node's private key in the clear");
     written.map_err(|_unwritable| answer("the document", "no memory for it"))
 }
@@ -289,7 +428,10 @@ fn check(text: &str) -> Result<()> {
 }
 
 fn answer(what: &str, why: &str) -> Error {
-    Error::Answer { what: what.to_owned(), why: why.to_owned() }
+    Error::Answer {
+        what: what.to_owned(),
+        why: why.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -302,9 +444,12 @@ mod tests {
         let machine = "version = 1\n[machine]\nname = \"w\"\n";
         let uri = "http://d:80/v1/clusters/0123456789abcdef0123456789abcdef";
         let discovery = format!("{machine}[discovery]\nuris = [\"{uri}\"]\npins = [\"{pin}\"]\n");
-        let master = format!("{machine}[master]\nendpoints = [\"https://m:6443\"]\nca_pins = [\"{pin}\"]\n");
+        let master =
+            format!("{machine}[master]\nendpoints = [\"https://m:6443\"]\nca_pins = [\"{pin}\"]\n");
         let founds = format!("{machine}[cluster]\nname = \"lab\"\nadmin_key = \"{pin}\"\n");
-        let of = |text: &str, name: &str| fits(text, "w.toml".to_owned(), name).map_err(|error| error.to_string());
+        let of = |text: &str, name: &str| {
+            fits(text, "w.toml".to_owned(), name).map_err(|error| error.to_string())
+        };
         assert_eq!((of(&discovery, "w"), of(&master, "w")), (Ok(()), Ok(())));
         assert!(of(&discovery, "v").unwrap_err().contains("machine.name"));
         assert!(of(&founds, "w").unwrap_err().contains("founds"));

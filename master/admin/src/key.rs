@@ -31,7 +31,10 @@ impl AdminKey {
             }
             return Ok((Self { pair }, false));
         }
-        let pair = KeyPair::generate().map_err(|source| Error::Key { what: "make a key", source })?;
+        let pair = KeyPair::generate().map_err(|source| Error::Key {
+            what: "make a key",
+            source,
+        })?;
         files::write_private(path, pair.serialize_pem().as_bytes(), false)?;
         Ok((Self { pair }, true))
     }
@@ -53,11 +56,18 @@ impl AdminKey {
 
     /// A certificate request that shows possession of the key; its subject is decided by the master.
     pub(crate) fn request(&self) -> Result<Vec<u8>> {
-        let fail = |source| Error::Key { what: "make a certificate request", source };
+        let fail = |source| Error::Key {
+            what: "make a certificate request",
+            source,
+        };
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "admin");
-        Ok(params.serialize_request(&self.pair).map_err(fail)?.der().to_vec())
+        Ok(params
+            .serialize_request(&self.pair)
+            .map_err(fail)?
+            .der()
+            .to_vec())
     }
 }
 
@@ -72,7 +82,10 @@ mod tests {
         let path = folder.path().join("admin.key");
         let (made, fresh) = AdminKey::open(&path).unwrap();
         assert!(fresh);
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         let (read, fresh) = AdminKey::open(&path).unwrap();
         assert!(!fresh);
         assert_eq!(read.hash(), made.hash());
@@ -83,8 +96,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes.txt");
         std::fs::write(&path, "not a key").unwrap();
-        let error = AdminKey::open(&path).err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(error.contains("notes.txt") && error.contains("what to do"), "{error}");
+        let error = AdminKey::open(&path)
+            .err()
+            .map(|e| e.to_string())
+            .unwrap_or_default();
+        assert!(
+            error.contains("notes.txt") && error.contains("what to do"),
+            "{error}"
+        );
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "not a key");
     }
 }

@@ -12,8 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::path::Path;
 
-const CURE: &str =
-    "use the kubeconfig that `pratique bootstrap` wrote, or `kubectl config view --flatten --minify --raw`";
+const CURE: &str = "use the kubeconfig that `pratique bootstrap` wrote, or `kubectl config view --flatten --minify --raw`";
 
 #[derive(Debug, Deserialize)]
 struct File {
@@ -45,39 +44,68 @@ impl Api {
     pub(crate) async fn open(path: &Path) -> Result<Self> {
         let text = files::read_text(path)?;
         let fault = |why: String| Error::input(path.display().to_string(), why, CURE);
-        let file: File = serde_yaml_ng::from_str(&text).map_err(|e| fault(format!("not a kubeconfig: {e}")))?;
-        let context =
-            field(&file.contexts, &file.current, "context").ok_or_else(|| fault("no current context".into()))?;
-        let part = |kind: &str| context.get(kind).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let file: File =
+            serde_yaml_ng::from_str(&text).map_err(|e| fault(format!("not a kubeconfig: {e}")))?;
+        let context = field(&file.contexts, &file.current, "context")
+            .ok_or_else(|| fault("no current context".into()))?;
+        let part = |kind: &str| {
+            context
+                .get(kind)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
         let entry = |list: &[Named], name: String, kind: &str| {
             field(list, &name, kind).ok_or_else(|| fault(format!("no {kind} `{name}`")))
         };
         let cluster = entry(&file.clusters, part("cluster"), "cluster")?;
         let user = entry(&file.users, part("user"), "user")?;
         let data = |table: &Value, key: &str| {
-            let text = table.get(key).and_then(Value::as_str).and_then(|text| STANDARD.decode(text).ok());
+            let text = table
+                .get(key)
+                .and_then(Value::as_str)
+                .and_then(|text| STANDARD.decode(text).ok());
             text.ok_or_else(|| fault(format!("no `{key}` in it")))
         };
         let authority = data(&cluster, "certificate-authority-data")?;
         let certificate = data(&user, "client-certificate-data")?;
         let key = data(&user, "client-key-data")?;
-        let server = cluster.get("server").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let server = cluster
+            .get("server")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         let roots = master_ca::certificates_of_pem(&String::from_utf8_lossy(&authority));
         if roots.is_empty() {
             return Err(fault("no certificate of the cluster's root".into()));
         }
-        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_no_key| fault("no private key of the user".into()))?;
+        let key = PrivateKeyDer::from_pem_slice(&key)
+            .map_err(|_no_key| fault("no private key of the user".into()))?;
         let chain = master_ca::certificates_of_pem(&String::from_utf8_lossy(&certificate));
         let config = tls::proven(&roots, chain, key.secret_der().to_vec())?;
         let endpoint = Endpoint::parse(&server)?;
-        Ok(Self { connection: Connection::open(&endpoint, config).await?, roots, server: endpoint.url })
+        Ok(Self {
+            connection: Connection::open(&endpoint, config).await?,
+            roots,
+            server: endpoint.url,
+        })
     }
 
     /// One request; `None` where the object is not there.
-    pub(crate) async fn call(&mut self, method: Method, path: &str, body: Option<&Value>) -> Result<Option<Value>> {
-        let bytes = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+    pub(crate) async fn call(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Option<Value>> {
+        let bytes = body
+            .map(|body| body.to_string().into_bytes())
+            .unwrap_or_default();
         let what = format!("{method} {path}");
-        let (status, answer) = self.connection.send(method, path, "application/json", bytes).await?;
+        let (status, answer) = self
+            .connection
+            .send(method, path, "application/json", bytes)
+            .await?;
         let value: Value = serde_json::from_slice(&answer).unwrap_or_default();
         if status.is_success() {
             return Ok(Some(value));
@@ -85,15 +113,32 @@ impl Api {
         if status == http::StatusCode::NOT_FOUND {
             return Ok(None);
         }
-        let message = value.get("message").and_then(Value::as_str).unwrap_or("no reason given").to_owned();
-        Err(Error::Refused { what, status: status.as_u16(), message })
+        let message = value
+            .get("message")
+            .and_then(Value::as_str)
+            .unwrap_or("no reason given")
+            .to_owned();
+        Err(Error::Refused {
+            what,
+            status: status.as_u16(),
+            message,
+        })
     }
 
     /// As [`Api::call`], for what must be there.
-    pub(crate) async fn must(&mut self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
+    pub(crate) async fn must(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value> {
         let what = format!("{method} {path}");
         let answer = self.call(method, path, body).await?;
-        answer.ok_or(Error::Refused { what, status: 404, message: "it is not there".to_owned() })
+        answer.ok_or(Error::Refused {
+            what,
+            status: 404,
+            message: "it is not there".to_owned(),
+        })
     }
 }
 
@@ -101,19 +146,43 @@ impl Api {
 /// comments and the order of fields.
 pub(crate) fn renewed(path: &Path, text: &str, roots: &str, certificate: &str) -> Result<String> {
     let fault = |why: &str| Error::input(path.display().to_string(), why, CURE);
-    let mut file: Value = serde_yaml_ng::from_str(text).map_err(|_no_yaml| fault("not a kubeconfig"))?;
+    let mut file: Value =
+        serde_yaml_ng::from_str(text).map_err(|_no_yaml| fault("not a kubeconfig"))?;
     let current = file["current-context"].clone();
     let context = |kind: &str| {
-        let named = file["contexts"].as_array()?.iter().find(|entry| entry["name"] == current)?;
+        let named = file["contexts"]
+            .as_array()?
+            .iter()
+            .find(|entry| entry["name"] == current)?;
         Some(named["context"][kind].clone())
     };
     let (cluster, user) = (context("cluster"), context("user"));
     let mut set = |list: &str, name: Option<Value>, part: &str, field: &str, pem: &str| {
-        let entry = file[list].as_array_mut()?.iter_mut().find(|entry| Some(&entry["name"]) == name.as_ref())?;
-        entry.get_mut(part)?.as_object_mut()?.insert(field.to_owned(), STANDARD.encode(pem).into())
+        let entry = file[list]
+            .as_array_mut()?
+            .iter_mut()
+            .find(|entry| Some(&entry["name"]) == name.as_ref())?;
+        entry
+            .get_mut(part)?
+            .as_object_mut()?
+            .insert(field.to_owned(), STANDARD.encode(pem).into())
     };
-    set("clusters", cluster, "cluster", "certificate-authority-data", roots).ok_or_else(|| fault("no such cluster"))?;
-    set("users", user, "user", "client-certificate-data", certificate).ok_or_else(|| fault("no such user"))?;
+    set(
+        "clusters",
+        cluster,
+        "cluster",
+        "certificate-authority-data",
+        roots,
+    )
+    .ok_or_else(|| fault("no such cluster"))?;
+    set(
+        "users",
+        user,
+        "user",
+        "client-certificate-data",
+        certificate,
+    )
+    .ok_or_else(|| fault("no such user"))?;
     // What bootstrap wrote is JSON, and stays so.
     if text.trim_start().starts_with('{') {
         return Ok(format!("{file:#}\n"));
@@ -122,7 +191,11 @@ pub(crate) fn renewed(path: &Path, text: &str, roots: &str, certificate: &str) -
 }
 
 fn field(list: &[Named], name: &str, kind: &str) -> Option<Value> {
-    list.iter().find(|entry| entry.name == name)?.rest.get(kind).cloned()
+    list.iter()
+        .find(|entry| entry.name == name)?
+        .rest
+        .get(kind)
+        .cloned()
 }
 
 #[cfg(test)]
@@ -138,9 +211,18 @@ mod tests {
     fn only_the_current_contexts_trust_and_certificate_are_renewed() {
         let renewed = renewed(Path::new("k"), FILE, "roots", "chain").unwrap();
         let value: Value = serde_yaml_ng::from_str(&renewed).unwrap();
-        assert_eq!(value["clusters"][0]["cluster"]["certificate-authority-data"], "QQ==");
-        assert_eq!(value["clusters"][1]["cluster"]["certificate-authority-data"], STANDARD.encode("roots"));
-        assert_eq!(value["users"][0]["user"]["client-certificate-data"], STANDARD.encode("chain"));
+        assert_eq!(
+            value["clusters"][0]["cluster"]["certificate-authority-data"],
+            "QQ=="
+        );
+        assert_eq!(
+            value["clusters"][1]["cluster"]["certificate-authority-data"],
+            STANDARD.encode("roots")
+        );
+        assert_eq!(
+            value["users"][0]["user"]["client-certificate-data"],
+            STANDARD.encode("chain")
+        );
         assert_eq!(value["users"][0]["user"]["client-key-data"], "a2V5");
         assert_eq!(value["contexts"][1]["context"]["namespace"], "n");
         assert!(super::renewed(Path::new("k"), "current-context: c", "", "").is_err());

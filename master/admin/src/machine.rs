@@ -59,7 +59,11 @@ fn describe(args: &MachineArgs) -> Result<Machine> {
             "use lower-case letters, digits and `-`",
         ));
     }
-    let mut hashes = args.ek.iter().map(|file| ek::hash_of_file(file)).collect::<Result<Vec<_>>>()?;
+    let mut hashes = args
+        .ek
+        .iter()
+        .map(|file| ek::hash_of_file(file))
+        .collect::<Result<Vec<_>>>()?;
     for text in &args.ek_hash {
         hashes.push(ek::hash_of_text(text)?);
     }
@@ -77,7 +81,11 @@ fn describe(args: &MachineArgs) -> Result<Machine> {
             "give the machine's EK certificate with --ek FILE, or say that it has no TPM with --insecure-no-tpm",
         ));
     }
-    let digests = args.user_data.iter().map(|file| digest(&args.source, file)).collect::<Result<Vec<_>>>()?;
+    let digests = args
+        .user_data
+        .iter()
+        .map(|file| digest(&args.source, file))
+        .collect::<Result<Vec<_>>>()?;
     let spec = MachineSpec {
         role: args.role.clone(),
         addresses: args.address.clone(),
@@ -120,7 +128,9 @@ mod tests {
 
     fn described(words: &[&str]) -> std::result::Result<Machine, String> {
         let matches = Words::command().try_get_matches_from([&["machine"], words].concat());
-        let words = matches.and_then(|matches| Words::from_arg_matches(&matches)).map_err(|fault| fault.to_string())?;
+        let words = matches
+            .and_then(|matches| Words::from_arg_matches(&matches))
+            .map_err(|fault| fault.to_string())?;
         describe(&words.machine).map_err(|fault| fault.to_string())
     }
 
@@ -129,9 +139,18 @@ mod tests {
         let machine = described(&["--name", "edge-1", "--insecure-no-tpm"]).unwrap();
         assert!(machine.spec.insecure_no_tpm && machine.spec.ek == EkSelector::default());
         let hash = format!("sha256:{}", "0a".repeat(32));
-        assert!(described(&["--name", "edge-1"]).unwrap_err().contains("--insecure-no-tpm"));
+        assert!(
+            described(&["--name", "edge-1"])
+                .unwrap_err()
+                .contains("--insecure-no-tpm")
+        );
         assert!(described(&["--name", "edge-1", "--insecure-no-tpm", "--ek-hash", &hash]).is_err());
         assert!(described(&["--name", "edge-1", "--insecure-no-tpm", "--role", "master"]).is_err());
-        assert!(!described(&["--name", "edge-1", "--ek-hash", &hash]).unwrap().spec.insecure_no_tpm);
+        assert!(
+            !described(&["--name", "edge-1", "--ek-hash", &hash])
+                .unwrap()
+                .spec
+                .insecure_no_tpm
+        );
     }
 }

@@ -117,7 +117,11 @@ fn run(command: &Command) -> Result<()> {
             Ok(())
         }
         Command::Verify(args) => verify::run(args),
-        Command::Recover { admin_key, out, file } => recover(admin_key, out, file),
+        Command::Recover {
+            admin_key,
+            out,
+            file,
+        } => recover(admin_key, out, file),
     }
 }
 
@@ -127,13 +131,21 @@ fn policy(name: Option<&str>, file: &std::path::Path) -> Result<()> {
         Ok(Document::Policy(policy)) => policy,
         Ok(other) => {
             let found = format!("a document of kind `{}`", other.kind());
-            return Err(Error::input(shown, found, "write `kind = \"policy\"` and `[[rule]]` entries"));
+            return Err(Error::input(
+                shown,
+                found,
+                "write `kind = \"policy\"` and `[[rule]]` entries",
+            ));
         }
         Err(faults) => return Err(Error::Faults(faults.to_string())),
     };
     let name = name.unwrap_or(policy.name.as_str());
     if !master_ca::profile::is_dns_name(name) {
-        return Err(Error::input(format!("--name {name}"), "not a name for an object", "use a-z, 0-9 and `-`"));
+        return Err(Error::input(
+            format!("--name {name}"),
+            "not a name for an object",
+            "use a-z, 0-9 and `-`",
+        ));
     }
     let manifest = serde_yaml_ng::to_string(&CertificatePolicy::named(name, policy.spec))
         .map_err(|e| Error::input("the manifest", e.to_string(), "report this"))?;
@@ -146,27 +158,46 @@ fn check(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let name = path.display().to_string();
         match config_model::parse(files::read(path)?, &name) {
-            Ok(document) => files::say(&format!("{name}: a sound document of kind `{}`", document.kind())),
+            Ok(document) => files::say(&format!(
+                "{name}: a sound document of kind `{}`",
+                document.kind()
+            )),
             Err(found) => faults.push(found.to_string()),
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(Error::Faults(faults.join("\n"))) }
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Faults(faults.join("\n")))
+    }
 }
 
 fn admin_key(out: &std::path::Path) -> Result<()> {
     let (key, made) = key::AdminKey::open(out)?;
     let verb = if made { "made" } else { "found" };
-    files::tell(&format!("{verb} the admin's key in {}; its user-data line:", out.display()));
+    files::tell(&format!(
+        "{verb} the admin's key in {}; its user-data line:",
+        out.display()
+    ));
     files::say(&format!("admin_key = \"{}\"", key.hash()));
     Ok(())
 }
 
-fn recover(admin_key: &std::path::Path, out: &std::path::Path, file: &std::path::Path) -> Result<()> {
+fn recover(
+    admin_key: &std::path::Path,
+    out: &std::path::Path,
+    file: &std::path::Path,
+) -> Result<()> {
     let pem = files::read_text(admin_key)?;
     let copy = files::read_text(file)?;
-    let plain = master_ca::recovery::decrypt(&pem, &copy)
-        .map_err(|source| Error::Ca { what: "open the recovery copy", source })?;
+    let plain = master_ca::recovery::decrypt(&pem, &copy).map_err(|source| Error::Ca {
+        what: "open the recovery copy",
+        source,
+    })?;
     files::write_private(out, &plain, false)?;
-    files::tell(&format!("wrote the keys to {}: keep it as you would keep the cluster", out.display()));
+    files::tell(&format!(
+        "wrote the keys to {}: keep it as you would keep the cluster",
+        out.display()
+    ));
     Ok(())
 }

@@ -37,8 +37,11 @@ pub(crate) struct Access {
 
 /// Runs the command.
 pub(crate) fn run(command: &RootCommand) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|e| Error::input("this host", e.to_string(), "free some of its resources"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime
+        .map_err(|e| Error::input("this host", e.to_string(), "free some of its resources"))?;
     runtime.block_on(async {
         match command {
             RootCommand::Show(access) => show(access).await,
@@ -66,9 +69,20 @@ async fn rotate(access: &Access) -> Result<()> {
 async fn finish(access: &Access, force: bool) -> Result<()> {
     // A certificate that ends with the old root would lock the admin out.
     trust(access).await?;
-    let rotation = act(access, Method::POST, if force { "/finish?force=true" } else { "/finish" }).await?;
+    let rotation = act(
+        access,
+        Method::POST,
+        if force {
+            "/finish?force=true"
+        } else {
+            "/finish"
+        },
+    )
+    .await?;
     trust(access).await?;
-    tell("the old root is ended: take its pin out of user-data at leisure, and renew other admins' kubeconfigs");
+    tell(
+        "the old root is ended: take its pin out of user-data at leisure, and renew other admins' kubeconfigs",
+    );
     say(&text(&rotation));
     Ok(())
 }
@@ -88,7 +102,10 @@ async fn act(access: &Access, method: Method, below: &str) -> Result<Rotation> {
 
 async fn ask<T: DeserializeOwned>(api: &mut Api, method: Method, path: &str) -> Result<T> {
     let value = api.must(method, path, None).await?;
-    serde_json::from_value(value).map_err(|error| Error::Answer { what: path.to_owned(), why: error.to_string() })
+    serde_json::from_value(value).map_err(|error| Error::Answer {
+        what: path.to_owned(),
+        why: error.to_string(),
+    })
 }
 
 /// Writes the roots in force and a new certificate into the kubeconfig.
@@ -98,7 +115,10 @@ async fn trust(access: &Access) -> Result<()> {
     let path = &access.kubeconfig;
     let text = kubeconfig::renewed(path, &read_text(path)?, &fresh.roots, &fresh.certificate)?;
     replace_private(path, text.as_bytes())?;
-    tell(&format!("brought {} up to the roots in force", path.display()));
+    tell(&format!(
+        "brought {} up to the roots in force",
+        path.display()
+    ));
     Ok(())
 }
 
@@ -106,7 +126,9 @@ async fn trust(access: &Access) -> Result<()> {
 fn text(rotation: &Rotation) -> String {
     let mut lines = Vec::new();
     for root in &rotation.roots {
-        let until = i64::try_from(root.not_after).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+        let until = i64::try_from(root.not_after)
+            .ok()
+            .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
         let until = until.map(|until| until.to_string()).unwrap_or_default();
         let standing = match root.standing {
             Standing::Only => "the only root",
@@ -116,14 +138,26 @@ fn text(rotation: &Rotation) -> String {
         lines.push(format!("{}  {standing}, until {until}", root.pin));
     }
     if let Some(since) = &rotation.since {
-        let pins: Vec<String> = rotation.roots.iter().map(|root| format!("\"{}\"", root.pin)).collect();
-        lines.push(format!("both count since {since}; in user-data until the old one is ended:"));
+        let pins: Vec<String> = rotation
+            .roots
+            .iter()
+            .map(|root| format!("\"{}\"", root.pin))
+            .collect();
+        lines.push(format!(
+            "both count since {since}; in user-data until the old one is ended:"
+        ));
         lines.push(format!("ca_pins = [{}]", pins.join(", ")));
         let told = |waiting: &Waiting| format!("  {}: {}", waiting.name, waiting.why);
         if rotation.waiting.is_empty() {
-            lines.push("every node is ready for the new root: `pratique root finish` ends the old one".to_owned());
+            lines.push(
+                "every node is ready for the new root: `pratique root finish` ends the old one"
+                    .to_owned(),
+            );
         } else {
-            lines.push(format!("{} not ready for the new root:", rotation.waiting.len()));
+            lines.push(format!(
+                "{} not ready for the new root:",
+                rotation.waiting.len()
+            ));
             lines.extend(rotation.waiting.iter().map(told));
         }
         if !rotation.aside.is_empty() {
@@ -141,17 +175,33 @@ mod tests {
 
     #[test]
     fn the_pins_are_told_as_user_data_has_them_and_who_lacks_what() {
-        let root =
-            |pin: &str, standing| Root { pin: pin.to_owned(), standing, not_after: 0, certificate: String::new() };
+        let root = |pin: &str, standing| Root {
+            pin: pin.to_owned(),
+            standing,
+            not_after: 0,
+            certificate: String::new(),
+        };
         let mut rotation = Rotation {
-            roots: vec![root("sha256:aa", Standing::Old), root("sha256:bb", Standing::New)],
+            roots: vec![
+                root("sha256:aa", Standing::Old),
+                root("sha256:bb", Standing::New),
+            ],
             since: Some("2026-11-22T00:00:00Z".to_owned()),
-            waiting: vec![Waiting { name: "worker-1".to_owned(), why: "its pin is missing".to_owned() }],
+            waiting: vec![Waiting {
+                name: "worker-1".to_owned(),
+                why: "its pin is missing".to_owned(),
+            }],
             aside: Vec::new(),
         };
         let told = text(&rotation);
-        assert!(told.contains("ca_pins = [\"sha256:aa\", \"sha256:bb\"]"), "{told}");
-        assert!(told.contains("  worker-1: its pin is missing") && !told.contains("finish"), "{told}");
+        assert!(
+            told.contains("ca_pins = [\"sha256:aa\", \"sha256:bb\"]"),
+            "{told}"
+        );
+        assert!(
+            told.contains("  worker-1: its pin is missing") && !told.contains("finish"),
+            "{told}"
+        );
         rotation.waiting.clear();
         assert!(text(&rotation).contains("root finish"));
     }

@@ -2,7 +2,9 @@
 
 use crate::error::{Error, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use std::sync::Arc;
@@ -67,10 +69,16 @@ pub(crate) fn unproven() -> Result<Arc<ClientConfig>> {
 }
 
 /// For proven roots, with the admin's certificate.
-pub(crate) fn proven(known: &[Vec<u8>], chain: Vec<Vec<u8>>, key: Vec<u8>) -> Result<Arc<ClientConfig>> {
+pub(crate) fn proven(
+    known: &[Vec<u8>],
+    chain: Vec<Vec<u8>>,
+    key: Vec<u8>,
+) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     for root in known {
-        roots.add(CertificateDer::from(root.clone())).map_err(Error::Tls)?;
+        roots
+            .add(CertificateDer::from(root.clone()))
+            .map_err(Error::Tls)?;
     }
     let chain = chain.into_iter().map(CertificateDer::from).collect();
     let config = ClientConfig::builder_with_provider(provider())
@@ -85,9 +93,24 @@ pub(crate) fn proven(known: &[Vec<u8>], chain: Vec<Vec<u8>>, key: Vec<u8>) -> Re
 /// Whether a chain, leaf first, is a server's and ends in `root`.
 pub(crate) fn ends_in(chain: &[CertificateDer<'_>], root: &[u8], now: UnixTime) -> bool {
     let root = CertificateDer::from(root);
-    let Ok(anchor) = webpki::anchor_from_trusted_cert(&root) else { return false };
-    let Some((leaf, between)) = chain.split_first() else { return false };
-    let Ok(leaf) = webpki::EndEntityCert::try_from(leaf) else { return false };
+    let Ok(anchor) = webpki::anchor_from_trusted_cert(&root) else {
+        return false;
+    };
+    let Some((leaf, between)) = chain.split_first() else {
+        return false;
+    };
+    let Ok(leaf) = webpki::EndEntityCert::try_from(leaf) else {
+        return false;
+    };
     let usage = webpki::KeyUsage::server_auth();
-    leaf.verify_for_usage(webpki::ALL_VERIFICATION_ALGS, &[anchor], between, now, usage, None, None).is_ok()
+    leaf.verify_for_usage(
+        webpki::ALL_VERIFICATION_ALGS,
+        &[anchor],
+        between,
+        now,
+        usage,
+        None,
+        None,
+    )
+    .is_ok()
 }

@@ -27,9 +27,20 @@ pub(crate) struct VerifyArgs {
 
 /// Checks and tells.
 pub(crate) fn run(args: &VerifyArgs) -> Result<()> {
-    let pins = args.ca_pin.iter().map(|text| pin(text)).collect::<Result<Vec<_>>>()?;
-    let noted = args.noted.iter().map(|text| head(text)).collect::<Result<Vec<_>>>()?;
-    let read = args.files.iter().map(|path| Ok((path.display().to_string(), read(path)?)));
+    let pins = args
+        .ca_pin
+        .iter()
+        .map(|text| pin(text))
+        .collect::<Result<Vec<_>>>()?;
+    let noted = args
+        .noted
+        .iter()
+        .map(|text| head(text))
+        .collect::<Result<Vec<_>>>()?;
+    let read = args
+        .files
+        .iter()
+        .map(|path| Ok((path.display().to_string(), read(path)?)));
     let files = read.collect::<Result<Vec<_>>>()?;
     let summary = verify(&files, &pins, &noted).map_err(|fault| {
         let cure = "nothing after this line can be believed: fetch the log again, and if it is the same then, keep it for an \
@@ -42,13 +53,17 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<()> {
 
 fn pin(text: &str) -> Result<Digest> {
     let cure = "write it as bootstrap printed it: sha256: and 64 hex digits";
-    text.parse().map_err(|error| Error::input(format!("--ca-pin {text}"), format!("{error}"), cure))
+    text.parse()
+        .map_err(|error| Error::input(format!("--ca-pin {text}"), format!("{error}"), cure))
 }
 
 fn head(text: &str) -> Result<Head> {
-    let parsed = text
-        .split_once(':')
-        .and_then(|(number, hash)| Some(Head { number: number.parse().ok()?, hash: hash.parse().ok()? }));
+    let parsed = text.split_once(':').and_then(|(number, hash)| {
+        Some(Head {
+            number: number.parse().ok()?,
+            hash: hash.parse().ok()?,
+        })
+    });
     let cure = "write it as an earlier run printed it: NUMBER:HASH";
     parsed.ok_or_else(|| Error::input(format!("--noted {text}"), "not a number and a hash", cure))
 }
@@ -56,9 +71,15 @@ fn head(text: &str) -> Result<Head> {
 fn read(path: &Path) -> Result<Vec<u8>> {
     let file = std::fs::File::open(path).map_err(Error::file("read", path))?;
     let mut bytes = Vec::new();
-    file.take(LIMIT + 1).read_to_end(&mut bytes).map_err(Error::file("read", path))?;
+    file.take(LIMIT + 1)
+        .read_to_end(&mut bytes)
+        .map_err(Error::file("read", path))?;
     if bytes.len() as u64 > LIMIT {
-        return Err(Error::input(path.display().to_string(), "larger than 256 MiB", "name the right file"));
+        return Err(Error::input(
+            path.display().to_string(),
+            "larger than 256 MiB",
+            "name the right file",
+        ));
     }
     Ok(bytes)
 }
@@ -78,12 +99,29 @@ fn tell(summary: &Summary) -> String {
         lines.push(format!("from {first} to {last}"));
     }
     let count = |count: &u64, what: String| format!("  {count:>8}  {what}");
-    lines.extend(summary.kinds.iter().map(|(kind, number)| count(number, format!("{kind:?}").to_lowercase())));
-    lines.extend(summary.codes.iter().map(|(code, number)| count(number, format!("refused or changed by {code}"))));
+    lines.extend(
+        summary
+            .kinds
+            .iter()
+            .map(|(kind, number)| count(number, format!("{kind:?}").to_lowercase())),
+    );
+    lines.extend(
+        summary
+            .codes
+            .iter()
+            .map(|(code, number)| count(number, format!("refused or changed by {code}"))),
+    );
     if summary.steps_back > 0 {
-        lines.push(format!("the master's clock was set back {} time(s)", summary.steps_back));
+        lines.push(format!(
+            "the master's clock was set back {} time(s)",
+            summary.steps_back
+        ));
     }
-    lines.push(format!("head, to be noted elsewhere: {}:{}", summary.head.number, summary.head.hash.to_hex()));
+    lines.push(format!(
+        "head, to be noted elsewhere: {}:{}",
+        summary.head.number,
+        summary.head.hash.to_hex()
+    ));
     lines.join("\n")
 }
 
@@ -93,7 +131,13 @@ mod tests {
 
     #[test]
     fn what_a_run_tells_is_what_the_next_takes() {
-        let told = Summary { head: Head { number: 7, hash: Digest::of(b"x") }, ..Summary::default() };
+        let told = Summary {
+            head: Head {
+                number: 7,
+                hash: Digest::of(b"x"),
+            },
+            ..Summary::default()
+        };
         let line = tell(&told);
         let noted = line.lines().last().unwrap().rsplit(' ').next().unwrap();
         assert_eq!(head(noted).unwrap(), told.head);

@@ -39,16 +39,30 @@ impl<'a> Media<'a> {
             .filter_map(|piece| piece.split_once('='))
             .map(|(key, value)| (key.trim(), value.trim().trim_matches('"')))
             .collect();
-        let weight = parameters.iter().find(|(name, _)| *name == "q").map_or(1000, |(_, q)| thousandths(q));
-        Self { kind, parameters, weight }
+        let weight = parameters
+            .iter()
+            .find(|(name, _)| *name == "q")
+            .map_or(1000, |(_, q)| thousandths(q));
+        Self {
+            kind,
+            parameters,
+            weight,
+        }
     }
 
     fn parameter(&self, key: &str) -> &'a str {
-        self.parameters.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| value)
+        self.parameters
+            .iter()
+            .find(|(name, _)| *name == key)
+            .map_or("", |(_, value)| value)
     }
 
     fn transform(&self) -> (&'a str, &'a str, &'a str) {
-        (self.parameter("as"), self.parameter("g"), self.parameter("v"))
+        (
+            self.parameter("as"),
+            self.parameter("g"),
+            self.parameter("v"),
+        )
     }
 }
 
@@ -64,8 +78,15 @@ fn thousandths(q: &str) -> u32 {
 
 /// Media types of the Accept headers: preferred ones first, of equal ones the more specific, then in their order.
 fn media(headers: &HeaderMap) -> Vec<Media<'_>> {
-    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let mut all: Vec<Media<'_>> = values.flat_map(|value| value.split(',')).take(50).map(Media::parse).collect();
+    let values = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let mut all: Vec<Media<'_>> = values
+        .flat_map(|value| value.split(','))
+        .take(50)
+        .map(Media::parse)
+        .collect();
     let wild = |media: &Media<'_>| match media.kind {
         "*/*" => 2,
         kind if kind.ends_with("/*") => 1,
@@ -87,11 +108,17 @@ fn version(text: &str) -> Option<&'static str> {
 
 impl Accept {
     /// Plain JSON objects.
-    pub(crate) const JSON: Self = Self { form: Form::Object, yaml: false };
+    pub(crate) const JSON: Self = Self {
+        form: Form::Object,
+        yaml: false,
+    };
 
     /// Reads the Accept headers; the most preferred form that the server has wins.
     pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, ApiError> {
-        let wanted = headers.get_all(header::ACCEPT).iter().any(|value| !value.is_empty());
+        let wanted = headers
+            .get_all(header::ACCEPT)
+            .iter()
+            .any(|value| !value.is_empty());
         if !wanted {
             return Ok(Self::JSON);
         }
@@ -107,27 +134,40 @@ impl Accept {
             let form = match (media.transform(), version(media.parameter("v"))) {
                 (("", "", ""), _) => Form::Object,
                 (("Table", "meta.k8s.io", _), Some(version)) => Form::Table(version),
-                (("PartialObjectMetadata", "meta.k8s.io", _), Some(version)) => Form::Partial(version),
-                (("PartialObjectMetadataList", "meta.k8s.io", _), Some(version)) => Form::PartialList(version),
+                (("PartialObjectMetadata", "meta.k8s.io", _), Some(version)) => {
+                    Form::Partial(version)
+                }
+                (("PartialObjectMetadataList", "meta.k8s.io", _), Some(version)) => {
+                    Form::PartialList(version)
+                }
                 _ => continue,
             };
             return Ok(Self { form, yaml });
         }
-        let text = "only the following media types are accepted: application/json, application/yaml";
+        let text =
+            "only the following media types are accepted: application/json, application/yaml";
         Err(ApiError::new(Reason::NotAcceptable, text))
     }
 
     /// The same with objects as they are.
     pub(crate) fn plain(self) -> Self {
-        Self { form: Form::Object, ..self }
+        Self {
+            form: Form::Object,
+            ..self
+        }
     }
 
     /// Version of aggregated discovery that is asked for before the plain form, if any.
     pub(crate) fn discovery(headers: &HeaderMap) -> Option<&'static str> {
         for media in media(headers) {
             match (media.kind, media.transform()) {
-                ("application/json", ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2")) => return Some("v2"),
-                ("application/json", ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1")) => {
+                ("application/json", ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2")) => {
+                    return Some("v2");
+                }
+                (
+                    "application/json",
+                    ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1"),
+                ) => {
                     return Some("v2beta1");
                 }
                 ("application/json" | "application/*" | "*/*", ("", ..)) => return None,
@@ -151,13 +191,17 @@ mod tests {
     #[test]
     fn the_first_form_that_the_server_has_wins() {
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        assert_eq!(Accept::parse(&headers(table)).unwrap().form, Form::Table("meta.k8s.io/v1"));
+        assert_eq!(
+            Accept::parse(&headers(table)).unwrap().form,
+            Form::Table("meta.k8s.io/v1")
+        );
         let protobuf = "application/vnd.kubernetes.protobuf,application/json";
         assert_eq!(Accept::parse(&headers(protobuf)).unwrap(), Accept::JSON);
         assert!(Accept::parse(&headers("application/yaml")).unwrap().yaml);
         let error = Accept::parse(&headers("application/vnd.kubernetes.protobuf")).unwrap_err();
         assert_eq!(error.code, 406);
-        let discovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+        let discovery =
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
         assert_eq!(Accept::discovery(&headers(discovery)), Some("v2"));
         assert_eq!(Accept::discovery(&headers("application/json")), None);
     }
@@ -166,12 +210,33 @@ mod tests {
     fn weights_count_before_the_order() {
         let yaml = "application/json;q=0.5, application/yaml;q=0.9, */*;q=0.1";
         assert!(Accept::parse(&headers(yaml)).unwrap().yaml);
-        assert!(!Accept::parse(&headers("*/*, application/json")).unwrap().yaml);
-        assert!(Accept::parse(&headers("*/*, application/yaml")).unwrap().yaml, "the specific one counts first");
-        assert_eq!(Accept::parse(&headers("application/json;q=0")).unwrap_err().code, 406);
-        for refused in ["text/html", "application/json;as=Foo;v=v1;g=meta.k8s.io", "application/json;as=Table;v=v9;g=x"]
-        {
-            assert_eq!(Accept::parse(&headers(refused)).unwrap_err().code, 406, "{refused}");
+        assert!(
+            !Accept::parse(&headers("*/*, application/json"))
+                .unwrap()
+                .yaml
+        );
+        assert!(
+            Accept::parse(&headers("*/*, application/yaml"))
+                .unwrap()
+                .yaml,
+            "the specific one counts first"
+        );
+        assert_eq!(
+            Accept::parse(&headers("application/json;q=0"))
+                .unwrap_err()
+                .code,
+            406
+        );
+        for refused in [
+            "text/html",
+            "application/json;as=Foo;v=v1;g=meta.k8s.io",
+            "application/json;as=Table;v=v9;g=x",
+        ] {
+            assert_eq!(
+                Accept::parse(&headers(refused)).unwrap_err().code,
+                406,
+                "{refused}"
+            );
         }
     }
 }

@@ -82,7 +82,10 @@ impl ConnectionLimits {
             Width::Host => self.per_host,
             Width::Site | Width::Block => self.per_block,
         };
-        networks(from).into_iter().map(|network| (network, most(&network))).collect()
+        networks(from)
+            .into_iter()
+            .map(|network| (network, most(&network)))
+            .collect()
     }
 }
 
@@ -139,7 +142,10 @@ impl Connections {
             identified: 0,
             users: HashMap::new(),
         };
-        Arc::new(Self { limits, rooms: Mutex::new(rooms) })
+        Arc::new(Self {
+            limits,
+            rooms: Mutex::new(rooms),
+        })
     }
 
     fn rooms(&self) -> MutexGuard<'_, Rooms> {
@@ -152,9 +158,21 @@ impl Connections {
         let mut rooms = self.rooms();
         let id = rooms.next;
         rooms.next += 1;
-        rooms.open.insert(id, Open { from, room: Room::Strangers, end: end.clone() });
+        rooms.open.insert(
+            id,
+            Open {
+                from,
+                room: Room::Strangers,
+                end: end.clone(),
+            },
+        );
         self.admit_stranger(&mut rooms, id, from);
-        Slot { connections: Arc::clone(self), id, end, identified: AtomicBool::new(false) }
+        Slot {
+            connections: Arc::clone(self),
+            id,
+            end,
+            identified: AtomicBool::new(false),
+        }
     }
 
     fn admit_stranger(&self, rooms: &mut Rooms, id: PlaceId, from: IpAddr) {
@@ -192,7 +210,10 @@ impl Slot {
         let limits = self.connections.limits;
         let mut rooms = self.connections.rooms();
         let own = rooms.users.get(user).copied().unwrap_or_default();
-        if own >= limits.per_user || rooms.identified >= limits.identified || self.end.is_cancelled() {
+        if own >= limits.per_user
+            || rooms.identified >= limits.identified
+            || self.end.is_cancelled()
+        {
             return;
         }
         rooms.strangers.leave(self.id);
@@ -210,13 +231,17 @@ impl Slot {
         let connections = &self.connections;
         let mut rooms = connections.rooms();
         let rooms = &mut *rooms;
-        let Some(open) = rooms.open.get_mut(&self.id) else { return };
+        let Some(open) = rooms.open.get_mut(&self.id) else {
+            return;
+        };
         if open.room != Room::Strangers || self.end.is_cancelled() {
             return;
         }
         open.room = Room::Listed;
         rooms.strangers.leave(self.id);
-        if let Some(out) = rooms.listed.enter(self.id, &[(key, connections.limits.per_key)])
+        if let Some(out) = rooms
+            .listed
+            .enter(self.id, &[(key, connections.limits.per_key)])
             && let Some(open) = rooms.open.get_mut(&out)
         {
             open.room = Room::Strangers;
@@ -231,7 +256,13 @@ impl Drop for Slot {
         let mut rooms = self.connections.rooms();
         rooms.strangers.leave(self.id);
         rooms.listed.leave(self.id);
-        let Some(Open { room: Room::Identified(user), .. }) = rooms.open.remove(&self.id) else { return };
+        let Some(Open {
+            room: Room::Identified(user),
+            ..
+        }) = rooms.open.remove(&self.id)
+        else {
+            return;
+        };
         rooms.identified -= 1;
         let left = rooms.users.get_mut(&user).map(|count| {
             *count -= 1;
@@ -247,8 +278,15 @@ impl Drop for Slot {
 mod tests {
     use super::*;
 
-    const LIMITS: ConnectionLimits =
-        ConnectionLimits { strangers: 8, per_host: 2, per_block: 3, listed: 2, per_key: 1, identified: 3, per_user: 2 };
+    const LIMITS: ConnectionLimits = ConnectionLimits {
+        strangers: 8,
+        per_host: 2,
+        per_block: 3,
+        listed: 2,
+        per_key: 1,
+        identified: 3,
+        per_user: 2,
+    };
 
     impl Connections {
         /// Connections of strangers, listed and identified callers.
@@ -259,17 +297,29 @@ mod tests {
     }
 
     fn cut(slots: &[Slot]) -> Vec<bool> {
-        slots.iter().map(|slot| slot.ended().is_cancelled()).collect()
+        slots
+            .iter()
+            .map(|slot| slot.ended().is_cancelled())
+            .collect()
     }
 
     #[test]
     fn a_stranger_takes_the_place_of_the_oldest_of_its_network_and_of_nobody_else() {
         let connections = Connections::new(LIMITS);
         let at = |text: &str| connections.enter(text.parse().unwrap());
-        let slots = [at("192.0.2.1"), at("::ffff:192.0.2.1"), at("192.0.2.1"), at("2001:db8::1")];
+        let slots = [
+            at("192.0.2.1"),
+            at("::ffff:192.0.2.1"),
+            at("192.0.2.1"),
+            at("2001:db8::1"),
+        ];
         assert_eq!(cut(&slots), [true, false, false, false]);
         // A /48 has one share, whichever of its addresses are used.
-        let more = [at("2001:db8:0:1::1"), at("2001:db8:0:2::1"), at("2001:db8:0:300::1")];
+        let more = [
+            at("2001:db8:0:1::1"),
+            at("2001:db8:0:2::1"),
+            at("2001:db8:0:300::1"),
+        ];
         assert_eq!(cut(&slots), [true, false, false, true]);
         assert_eq!(cut(&more), [false, false, false]);
         drop((slots, more));
@@ -286,7 +336,13 @@ mod tests {
         machine.list([7; 32]);
         let crowd: Vec<Slot> = (0..100).map(|_| connections.enter(nat)).collect();
         assert!(!node.ended().is_cancelled() && !machine.ended().is_cancelled());
-        assert_eq!(crowd.iter().filter(|slot| !slot.ended().is_cancelled()).count(), LIMITS.per_host);
+        assert_eq!(
+            crowd
+                .iter()
+                .filter(|slot| !slot.ended().is_cancelled())
+                .count(),
+            LIMITS.per_host
+        );
         // The next node comes in as well, for as long as it takes to say who it is.
         let next = connections.enter(nat);
         next.identify("system:node:n2");
@@ -303,7 +359,10 @@ mod tests {
         for slot in &slots {
             slot.identify("pod");
         }
-        assert_eq!(slots.each_ref().map(Slot::is_identified), [true, true, false]);
+        assert_eq!(
+            slots.each_ref().map(Slot::is_identified),
+            [true, true, false]
+        );
         let keyed = [at(4), at(5), at(6), at(7)];
         for (slot, key) in keyed.iter().zip([1, 1, 2, 3]) {
             slot.list([key; 32]);
@@ -322,6 +381,10 @@ mod tests {
         let limits = ConnectionLimits::default();
         assert_eq!(limits.within(1 << 20).total(), limits.total());
         let small = limits.within(1000);
-        assert!(small.total() <= 1000 && small.identified > small.strangers && small.per_host < small.strangers);
+        assert!(
+            small.total() <= 1000
+                && small.identified > small.strangers
+                && small.per_host < small.strangers
+        );
     }
 }

@@ -74,7 +74,11 @@ pub(crate) fn answer<'a>(
 }
 
 /// What groups and versions there are.
-fn named(registry: &Registry, segments: &[&str], aggregated: Option<&str>) -> Result<Value, ApiError> {
+fn named(
+    registry: &Registry,
+    segments: &[&str],
+    aggregated: Option<&str>,
+) -> Result<Value, ApiError> {
     match (segments, aggregated) {
         (["api"], Some(version)) => Ok(aggregate(registry, version, true)),
         (["apis"], Some(version)) => Ok(aggregate(registry, version, false)),
@@ -83,11 +87,15 @@ fn named(registry: &Registry, segments: &[&str], aggregated: Option<&str>) -> Re
             "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}],
         })),
         (["apis"], None) => {
-            let groups: Vec<Value> = named_groups(registry).map(|(name, versions)| group(name, &versions)).collect();
+            let groups: Vec<Value> = named_groups(registry)
+                .map(|(name, versions)| group(name, &versions))
+                .collect();
             Ok(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
         }
         (["apis", name], _) => {
-            let found = named_groups(registry).find(|(group, _)| group == name).ok_or_else(no_resource)?;
+            let found = named_groups(registry)
+                .find(|(group, _)| group == name)
+                .ok_or_else(no_resource)?;
             let mut group = group(found.0, &found.1);
             group["kind"] = "APIGroup".into();
             group["apiVersion"] = "v1".into();
@@ -98,22 +106,43 @@ fn named(registry: &Registry, segments: &[&str], aggregated: Option<&str>) -> Re
 }
 
 fn named_groups(registry: &Registry) -> impl Iterator<Item = (&str, Vec<&str>)> {
-    registry.groups().into_iter().filter(|(group, _)| !group.is_empty())
+    registry
+        .groups()
+        .into_iter()
+        .filter(|(group, _)| !group.is_empty())
 }
 
 fn group(name: &str, versions: &[&str]) -> Value {
-    let version = |version: &&str| json!({"groupVersion": format!("{name}/{version}"), "version": version});
+    let version =
+        |version: &&str| json!({"groupVersion": format!("{name}/{version}"), "version": version});
     let versions: Vec<Value> = versions.iter().map(version).collect();
     json!({"name": name, "versions": versions, "preferredVersion": versions.first()})
 }
 
 /// One version's resources, in the plain form.
-fn resources<'a>(registry: &'a Registry, group: &str, version: &str) -> Result<Document<'a>, ApiError> {
-    let mut kinds = registry.kinds().iter().filter(|kind| kind.group == group && kind.version == version).peekable();
-    let Some(first) = kinds.peek() else { return Err(no_resource()) };
+fn resources<'a>(
+    registry: &'a Registry,
+    group: &str,
+    version: &str,
+) -> Result<Document<'a>, ApiError> {
+    let mut kinds = registry
+        .kinds()
+        .iter()
+        .filter(|kind| kind.group == group && kind.version == version)
+        .peekable();
+    let Some(first) = kinds.peek() else {
+        return Err(no_resource());
+    };
     let group_version = first.api_version();
-    let resources = kinds.flat_map(|kind| std::iter::once(whole(registry, kind)).chain(parts(kind))).collect();
-    Ok(Document::Resources(ResourceList { kind: "APIResourceList", api_version: "v1", group_version, resources }))
+    let resources = kinds
+        .flat_map(|kind| std::iter::once(whole(registry, kind)).chain(parts(kind)))
+        .collect();
+    Ok(Document::Resources(ResourceList {
+        kind: "APIResourceList",
+        api_version: "v1",
+        group_version,
+        resources,
+    }))
 }
 
 fn whole<'a>(registry: &Registry, kind: &'a Kind) -> Resource<'a> {
@@ -127,7 +156,10 @@ fn whole<'a>(registry: &Registry, kind: &'a Kind) -> Resource<'a> {
         verbs: kind.verbs(),
         short_names: kind.short_names,
         categories: kind.categories,
-        storage_version_hash: kind.review.is_none().then(|| storage_version(registry, kind)),
+        storage_version_hash: kind
+            .review
+            .is_none()
+            .then(|| storage_version(registry, kind)),
     }
 }
 
@@ -135,7 +167,9 @@ fn whole<'a>(registry: &Registry, kind: &'a Kind) -> Resource<'a> {
 fn parts(kind: &Kind) -> impl Iterator<Item = Resource<'_>> {
     kind.subresources.iter().map(|sub| {
         let body = sub.body(&kind.kind);
-        let (group, version, _) = body.filter(|(group, ..)| !group.is_empty()).unwrap_or_default();
+        let (group, version, _) = body
+            .filter(|(group, ..)| !group.is_empty())
+            .unwrap_or_default();
         Resource {
             name: format!("{}/{}", kind.plural, sub.name()),
             singular_name: "",
@@ -153,22 +187,35 @@ fn parts(kind: &Kind) -> impl Iterator<Item = Resource<'_>> {
 
 /// Tells clients when objects are stored in another version: the beginning of a hash of the stored version's name.
 fn storage_version(registry: &Registry, kind: &Kind) -> String {
-    let stored = registry.kinds().iter().find(|other| other.table == kind.table && other.stored_as_served());
-    let (group, version, kind) =
-        stored.map_or((&kind.group, &kind.version, &kind.kind), |kind| (&kind.group, &kind.version, &kind.kind));
-    let hash = digest::digest(&digest::SHA256, format!("{group}/{version}/{kind}").as_bytes());
+    let stored = registry
+        .kinds()
+        .iter()
+        .find(|other| other.table == kind.table && other.stored_as_served());
+    let (group, version, kind) = stored.map_or((&kind.group, &kind.version, &kind.kind), |kind| {
+        (&kind.group, &kind.version, &kind.kind)
+    });
+    let hash = digest::digest(
+        &digest::SHA256,
+        format!("{group}/{version}/{kind}").as_bytes(),
+    );
     STANDARD.encode(hash.as_ref().get(..8).unwrap_or_default())
 }
 
 /// All groups at once (KEP 3352).
 fn aggregate(registry: &Registry, form: &str, core: bool) -> Value {
-    let groups = registry.groups().into_iter().filter(|(group, _)| group.is_empty() == core);
+    let groups = registry
+        .groups()
+        .into_iter()
+        .filter(|(group, _)| group.is_empty() == core);
     let items: Vec<Value> = groups
         .map(|(group, versions)| {
             let versions: Vec<Value> = versions
                 .into_iter()
                 .map(|version| {
-                    let kinds = registry.kinds().iter().filter(|k| k.group == group && k.version == version);
+                    let kinds = registry
+                        .kinds()
+                        .iter()
+                        .filter(|k| k.group == group && k.version == version);
                     let resources: Vec<Value> = kinds.map(|kind| aggregated(kind)).collect();
                     json!({"version": version, "freshness": "Current", "resources": resources})
                 })
@@ -194,8 +241,10 @@ fn aggregated(kind: &Kind) -> Value {
         .subresources
         .iter()
         .map(|sub: &Subresource| {
-            let body =
-                sub.body(&kind.kind).map_or_else(|| own.clone(), |(group, version, kind)| gvk(group, version, kind));
+            let body = sub.body(&kind.kind).map_or_else(
+                || own.clone(),
+                |(group, version, kind)| gvk(group, version, kind),
+            );
             json!({"subresource": sub.name(), "responseKind": body, "verbs": sub.verbs()})
         })
         .collect();
@@ -226,7 +275,15 @@ mod tests {
             storage_version(&registry, registry.find(group, version, plural).unwrap())
         };
         assert_eq!(hash("", "v1", "pods"), "xPOwRZ+Yhw8=");
-        assert_eq!(hash("events.k8s.io", "v1", "events"), "r2yiGXH7wu8=", "stored as core/v1");
-        assert_eq!(hash("autoscaling", "v1", "horizontalpodautoscalers"), "qwQve8ut294=", "stored as v2");
+        assert_eq!(
+            hash("events.k8s.io", "v1", "events"),
+            "r2yiGXH7wu8=",
+            "stored as core/v1"
+        );
+        assert_eq!(
+            hash("autoscaling", "v1", "horizontalpodautoscalers"),
+            "qwQve8ut294=",
+            "stored as v2"
+        );
     }
 }

@@ -31,7 +31,12 @@ pub(crate) struct Wishes {
 impl Wishes {
     /// Reads them.
     pub(crate) fn of(headers: &HeaderMap, query: &Query) -> Self {
-        let word = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let word = |name| {
+            headers
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default()
+        };
         let gzip = word(header::ACCEPT_ENCODING).split(',').any(takes_gzip);
         let agent = word(header::USER_AGENT);
         let pretty = match query.get("pretty") {
@@ -51,21 +56,33 @@ fn takes_gzip(coding: &str) -> bool {
 
 /// Gives an answer the form that was wished for, piece by piece as the client takes it. Streams stay as they are.
 pub(crate) fn finish(mut response: Response<Body>, wishes: Wishes) -> Response<Body> {
-    let Some(size) = response.body().size_hint().exact() else { return response };
+    let Some(size) = response.body().size_hint().exact() else {
+        return response;
+    };
     if response.headers().contains_key(header::CONTENT_ENCODING) {
         return response;
     }
-    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let pretty = wishes.pretty && kind == "application/json";
     let objects = kind.starts_with("application/json") || kind == "application/yaml";
     let gzip = wishes.gzip && objects && size > LARGE;
     if pretty {
         let mut spread = Spread::default();
-        change(&mut response, move |piece| Ok(piece.map(|bytes| spread.feed(bytes)).unwrap_or_default()));
+        change(&mut response, move |piece| {
+            Ok(piece.map(|bytes| spread.feed(bytes)).unwrap_or_default())
+        });
     }
     if gzip {
-        response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+        response
+            .headers_mut()
+            .insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        response
+            .headers_mut()
+            .append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
         let mut encoder = GzEncoder::new(Vec::new(), Compression::new(EFFORT));
         change(&mut response, move |piece| {
             match piece {
@@ -79,10 +96,15 @@ pub(crate) fn finish(mut response: Response<Body>, wishes: Wishes) -> Response<B
 }
 
 /// Sends a body through a filter; after the last piece it is called with none.
-fn change(response: &mut Response<Body>, filter: impl FnMut(Option<&[u8]>) -> io::Result<Vec<u8>> + Send + 'static) {
+fn change(
+    response: &mut Response<Body>,
+    filter: impl FnMut(Option<&[u8]>) -> io::Result<Vec<u8>> + Send + 'static,
+) {
     let content = std::mem::replace(response.body_mut(), body(""));
     let pieces = stream::try_unfold(Some((content, Bytes::new(), filter)), |state| async move {
-        let Some((mut content, mut rest, mut filter)) = state else { return Ok(None) };
+        let Some((mut content, mut rest, mut filter)) = state else {
+            return Ok(None);
+        };
         loop {
             if rest.is_empty() {
                 let Some(frame) = content.frame().await else {
@@ -95,7 +117,10 @@ fn change(response: &mut Response<Body>, filter: impl FnMut(Option<&[u8]>) -> io
             let made = filter(Some(&piece)).map_err(BodyError::from)?;
             tokio::task::yield_now().await;
             if !made.is_empty() {
-                return Ok(Some((Frame::data(Bytes::from(made)), Some((content, rest, filter)))));
+                return Ok(Some((
+                    Frame::data(Bytes::from(made)),
+                    Some((content, rest, filter)),
+                )));
             }
         }
     });
@@ -161,13 +186,19 @@ mod tests {
 
     fn answer(text: String) -> Response<Body> {
         let mut response = Response::new(body(text));
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
         response
     }
 
     #[tokio::test]
     async fn only_large_answers_are_compressed_and_come_back_whole() {
-        let wishes = Wishes { gzip: true, pretty: false };
+        let wishes = Wishes {
+            gzip: true,
+            pretty: false,
+        };
         let small = finish(answer("[]".to_owned()), wishes);
         assert!(!small.headers().contains_key(header::CONTENT_ENCODING));
         let text: String = (0..60_000).map(|number| number.to_string()).collect();
@@ -176,18 +207,28 @@ mod tests {
         let bytes = large.into_body().collect().await.unwrap().to_bytes();
         assert!(bytes.len() < text.len());
         let mut back = String::new();
-        flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut back).unwrap();
+        flate2::read::GzDecoder::new(&bytes[..])
+            .read_to_string(&mut back)
+            .unwrap();
         assert_eq!(back, text);
     }
 
     #[test]
     fn spread_json_says_the_same_however_it_is_cut() {
-        let value = json!({"a": [], "b": {}, "c": [1, {"d": "x{,:\"\\"}], "e": [[], [{}]], "f": "y"});
+        let value =
+            json!({"a": [], "b": {}, "c": [1, {"d": "x{,:\"\\"}], "e": [[], [{}]], "f": "y"});
         let text = value.to_string();
         for size in 1..text.len() {
             let mut spread = Spread::default();
-            let out: Vec<u8> = text.as_bytes().chunks(size).flat_map(|piece| spread.feed(piece)).collect();
-            assert_eq!(String::from_utf8(out).unwrap(), serde_json::to_string_pretty(&value).unwrap());
+            let out: Vec<u8> = text
+                .as_bytes()
+                .chunks(size)
+                .flat_map(|piece| spread.feed(piece))
+                .collect();
+            assert_eq!(
+                String::from_utf8(out).unwrap(),
+                serde_json::to_string_pretty(&value).unwrap()
+            );
         }
     }
 

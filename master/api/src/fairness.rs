@@ -5,7 +5,9 @@ use crate::error::{ApiError, Reason};
 use config_kube::k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
 use futures_util::future::join_all;
 use master_client::{Client, ListParams, Object};
-use master_kinds::builtin::fairness_defaults::{AUTO_UPDATE, EXEMPT, is_mandatory, levels, schemas};
+use master_kinds::builtin::fairness_defaults::{
+    AUTO_UPDATE, EXEMPT, is_mandatory, levels, schemas,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -19,19 +21,36 @@ pub(crate) async fn reconcile(client: &Client) -> Result<(), ApiError> {
 
 async fn settle<T: Object>(client: &Client, wanted: Vec<(&str, Value)>) -> Result<(), ApiError> {
     let found = client.list::<T>(None, &ListParams::default()).await?.items;
-    let found: Result<HashMap<String, Value>, ApiError> =
-        found.iter().map(|object| Ok((object.metadata().name.clone().unwrap_or_default(), cast(object)?))).collect();
+    let found: Result<HashMap<String, Value>, ApiError> = found
+        .iter()
+        .map(|object| {
+            Ok((
+                object.metadata().name.clone().unwrap_or_default(),
+                cast(object)?,
+            ))
+        })
+        .collect();
     let mut found = found?;
     // All at once, so that the store writes them together.
-    let each = wanted.into_iter().map(|(name, spec)| one::<T>(client, name, spec, found.remove(name)));
+    let each = wanted
+        .into_iter()
+        .map(|(name, spec)| one::<T>(client, name, spec, found.remove(name)));
     join_all(each).await.into_iter().collect()
 }
 
-async fn one<T: Object>(client: &Client, name: &str, spec: Value, found: Option<Value>) -> Result<(), ApiError> {
+async fn one<T: Object>(
+    client: &Client,
+    name: &str,
+    spec: Value,
+    found: Option<Value>,
+) -> Result<(), ApiError> {
     let written = match found {
         None => {
             let metadata = json!({"name": name, "annotations": {AUTO_UPDATE: "true"}});
-            client.create(&cast::<T>(&json!({"metadata": metadata, "spec": spec}))?).await.map(drop)
+            client
+                .create(&cast::<T>(&json!({"metadata": metadata, "spec": spec}))?)
+                .await
+                .map(drop)
         }
         Some(found) => match updated(name, spec, found) {
             Some(object) => client.update(&cast::<T>(&object)?).await.map(drop),
@@ -47,9 +66,18 @@ async fn one<T: Object>(client: &Client, name: &str, spec: Value, found: Option<
 
 /// What an object becomes; none where it stays.
 fn updated(name: &str, mut spec: Value, mut object: Value) -> Option<Value> {
-    let said = object.pointer("/metadata/annotations").and_then(|notes| notes.get(AUTO_UPDATE)).and_then(Value::as_str);
-    let untouched = object.pointer("/metadata/generation").and_then(Value::as_i64) == Some(1);
-    let (follows, silent) = (said.map_or(untouched, |said| said == "true"), said.is_none());
+    let said = object
+        .pointer("/metadata/annotations")
+        .and_then(|notes| notes.get(AUTO_UPDATE))
+        .and_then(Value::as_str);
+    let untouched = object
+        .pointer("/metadata/generation")
+        .and_then(Value::as_i64)
+        == Some(1);
+    let (follows, silent) = (
+        said.map_or(untouched, |said| said == "true"),
+        said.is_none(),
+    );
     if !follows && !is_mandatory(name) {
         return None;
     }
@@ -71,10 +99,13 @@ fn updated(name: &str, mut spec: Value, mut object: Value) -> Option<Value> {
 }
 
 fn cast<T: DeserializeOwned>(object: &impl Serialize) -> Result<T, ApiError> {
-    serde_json::to_value(object).and_then(serde_json::from_value).map_err(|error| {
-        let text = format!("a flow schema or priority level cannot be read as its own kind: {error}");
-        ApiError::new(Reason::InternalError, text)
-    })
+    serde_json::to_value(object)
+        .and_then(serde_json::from_value)
+        .map_err(|error| {
+            let text =
+                format!("a flow schema or priority level cannot be read as its own kind: {error}");
+            ApiError::new(Reason::InternalError, text)
+        })
 }
 
 #[cfg(test)]
@@ -92,9 +123,17 @@ mod tests {
         let own = json!({AUTO_UPDATE: "false"});
         let update = |object| updated("probes", new.clone(), object);
         assert_eq!(update(object(3, &follows, &old)).unwrap()["spec"], new);
-        assert_eq!(update(object(1, &follows, &new)), None, "it is what it should be");
+        assert_eq!(
+            update(object(1, &follows, &new)),
+            None,
+            "it is what it should be"
+        );
         assert_eq!(update(object(1, &own, &old)), None);
-        assert_eq!(update(object(2, &json!({}), &old)), None, "it changed, and nobody said that it follows");
+        assert_eq!(
+            update(object(2, &json!({}), &old)),
+            None,
+            "it changed, and nobody said that it follows"
+        );
         let fresh = update(object(1, &json!({}), &old)).unwrap();
         assert_eq!(fresh["metadata"]["annotations"][AUTO_UPDATE], "true");
     }
@@ -103,10 +142,20 @@ mod tests {
     fn mandatory_ones_are_put_right_but_for_the_shares_of_the_exempt() {
         let own = json!({AUTO_UPDATE: "false"});
         let spec = json!({"type": "Exempt", "exempt": {"lendablePercent": 0}});
-        let found = object(5, &own, &json!({"type": "Limited", "exempt": {"lendablePercent": 7}}));
+        let found = object(
+            5,
+            &own,
+            &json!({"type": "Limited", "exempt": {"lendablePercent": 7}}),
+        );
         let fixed = updated(EXEMPT, spec.clone(), found).unwrap();
-        assert_eq!(fixed["spec"], json!({"type": "Exempt", "exempt": {"lendablePercent": 7}}));
+        assert_eq!(
+            fixed["spec"],
+            json!({"type": "Exempt", "exempt": {"lendablePercent": 7}})
+        );
         let found = object(5, &own, &json!({"type": "x"}));
-        assert_eq!(updated("catch-all", spec.clone(), found).unwrap()["spec"], spec);
+        assert_eq!(
+            updated("catch-all", spec.clone(), found).unwrap()["spec"],
+            spec
+        );
     }
 }

@@ -25,7 +25,10 @@ impl Caller {
     /// A caller that the deny list may come to know; none where it is a part of this process, or nothing ties it to a node.
     pub(crate) fn of(user: &UserInfo, peer: &Peer) -> Option<Self> {
         let tied = user.node().is_some() || !user.extra.is_empty() || !peer.certificates.is_empty();
-        (peer.remote.is_some() && tied).then(|| Self { user: user.clone(), peer: peer.clone() })
+        (peer.remote.is_some() && tied).then(|| Self {
+            user: user.clone(),
+            peer: peer.clone(),
+        })
     }
 
     /// Why it is shut out by now, if it is.
@@ -35,10 +38,20 @@ impl Caller {
 
     /// The answer, which ends in the moment in which its caller is shut out.
     pub(crate) fn guard(self, api: &ApiServer, response: Response<Body>) -> Response<Body> {
-        let Some(list) = api.deny_list() else { return response };
+        let Some(list) = api.deny_list() else {
+            return response;
+        };
         let changed = list.changed();
         let api = api.clone();
-        response.map(|body| Guarded { body, changed, caller: self, api }.boxed_unsync())
+        response.map(|body| {
+            Guarded {
+                body,
+                changed,
+                caller: self,
+                api,
+            }
+            .boxed_unsync()
+        })
     }
 }
 
@@ -54,7 +67,10 @@ impl http_body::Body for Guarded {
     type Data = Bytes;
     type Error = <Body as http_body::Body>::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         let frame = Pin::new(&mut this.body).poll_frame(context);
         if frame.is_ready() && this.changed.has_changed().unwrap_or(false) {

@@ -17,14 +17,21 @@ struct Check {
 impl ApiServer {
     /// Answers `/livez`, `/readyz`, `/healthz` and what is below them. `livez` fails when the store's writer died,
     /// `readyz` also before preparation and while draining.
-    pub(crate) async fn health(&self, path: &str, query: &Query) -> Result<Response<Body>, ApiError> {
+    pub(crate) async fn health(
+        &self,
+        path: &str,
+        query: &Query,
+    ) -> Result<Response<Body>, ApiError> {
         let mut segments = path.trim_matches('/').split('/');
         let kind = segments.next().unwrap_or_default();
         let checks = self.checks(kind != "livez").await;
         match (segments.next(), segments.next()) {
             (None, _) => Ok(answer(kind, &checks, query)),
             (Some(name), None) => {
-                let check = checks.iter().find(|check| check.name == name).ok_or_else(no_resource)?;
+                let check = checks
+                    .iter()
+                    .find(|check| check.name == name)
+                    .ok_or_else(no_resource)?;
                 Ok(if check.good {
                     text(StatusCode::OK, "ok".to_owned())
                 } else {
@@ -37,15 +44,31 @@ impl ApiServer {
     }
 
     async fn checks(&self, ready: bool) -> Vec<Check> {
-        let op = Op { key: "health/check".into(), expect: Expect::Any, action: Action::Check };
+        let op = Op {
+            key: "health/check".into(),
+            expect: Expect::Any,
+            action: Action::Check,
+        };
         let writes = self.inner.store.commit(vec![op]).await;
         let mut checks = vec![
-            Check { name: "ping", good: true },
-            Check { name: "store", good: !matches!(writes, Err(StoreError::Closed)) },
+            Check {
+                name: "ping",
+                good: true,
+            },
+            Check {
+                name: "store",
+                good: !matches!(writes, Err(StoreError::Closed)),
+            },
         ];
         if ready {
-            checks.push(Check { name: "namespaces", good: self.prepared() });
-            checks.push(Check { name: "shutdown", good: !self.draining().is_cancelled() });
+            checks.push(Check {
+                name: "namespaces",
+                good: self.prepared(),
+            });
+            checks.push(Check {
+                name: "shutdown",
+                good: !self.draining().is_cancelled(),
+            });
         }
         checks
     }
@@ -54,8 +77,14 @@ impl ApiServer {
 /// The answer: short where all is well, every check where it isn't or where they are asked for.
 fn answer(kind: &str, checks: &[Check], query: &Query) -> Response<Body> {
     let excluded: Vec<&str> = query.all("exclude").collect();
-    let healthy = checks.iter().all(|check| check.good || excluded.contains(&check.name));
-    let status = if healthy { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+    let healthy = checks
+        .iter()
+        .all(|check| check.good || excluded.contains(&check.name));
+    let status = if healthy {
+        StatusCode::OK
+    } else {
+        StatusCode::INTERNAL_SERVER_ERROR
+    };
     if healthy && !query.has("verbose") {
         return text(status, "ok".to_owned());
     }
@@ -73,8 +102,14 @@ fn answer(kind: &str, checks: &[Check], query: &Query) -> Response<Body> {
         .map(|name| format!("{name:?}"))
         .collect();
     if !unknown.is_empty() {
-        lines.push(format!("warn: some health checks cannot be excluded: no matches for {}", unknown.join(",")));
+        lines.push(format!(
+            "warn: some health checks cannot be excluded: no matches for {}",
+            unknown.join(",")
+        ));
     }
-    lines.push(format!("{kind} check {}\n", if healthy { "passed" } else { "failed" }));
+    lines.push(format!(
+        "{kind} check {}\n",
+        if healthy { "passed" } else { "failed" }
+    ));
     text(status, lines.join("\n"))
 }

@@ -14,7 +14,11 @@ pub trait Extensions: fmt::Debug + Send + Sync {
     fn claims(&self, path: &str) -> bool;
 
     /// What whoever writes an object of the project's own kinds is to be warned of; the object is taken all the same.
-    fn warnings(&self, _kind: &str, _object: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
+    fn warnings(
+        &self,
+        _kind: &str,
+        _object: &serde_json::Map<String, serde_json::Value>,
+    ) -> Vec<String> {
         Vec::new()
     }
 
@@ -40,7 +44,12 @@ pub trait Extensions: fmt::Debug + Send + Sync {
     }
 
     /// Answers. The body is not yet read; reading is limited by the server ([`crate::Options::body_bytes`]).
-    fn handle(&self, request: Request<Body>, peer: Peer, user: UserInfo) -> BoxFuture<'static, Response<Body>>;
+    fn handle(
+        &self,
+        request: Request<Body>,
+        peer: Peer,
+        user: UserInfo,
+    ) -> BoxFuture<'static, Response<Body>>;
 }
 
 /// Who is shut out although the certificate is still valid. Asked at every request, and for open watches

@@ -28,7 +28,9 @@ impl Drop for UnderWay {
 
 impl Requests {
     pub(crate) fn new() -> Self {
-        Self { open: watch::Sender::new(0) }
+        Self {
+            open: watch::Sender::new(0),
+        }
     }
 
     pub(crate) fn begin(&self) -> UnderWay {
@@ -77,7 +79,13 @@ impl http_body::Body for Counted {
 
 /// Keeps a request under way until its answer was handed over.
 pub(crate) fn counted(answer: Response<Body>, under_way: UnderWay) -> Response<Body> {
-    answer.map(|body| Counted { body, _under_way: under_way }.boxed_unsync())
+    answer.map(|body| {
+        Counted {
+            body,
+            _under_way: under_way,
+        }
+        .boxed_unsync()
+    })
 }
 
 #[cfg(test)]
@@ -91,10 +99,22 @@ mod tests {
         let second = requests.begin();
         let idle = requests.idle(|| limit);
         let mut idle = std::pin::pin!(idle);
-        assert!(tokio::time::timeout(limit * 5, idle.as_mut()).await.is_err(), "two are under way");
+        assert!(
+            tokio::time::timeout(limit * 5, idle.as_mut())
+                .await
+                .is_err(),
+            "two are under way"
+        );
         drop(second);
-        assert!(tokio::time::timeout(limit * 5, idle.as_mut()).await.is_err(), "one is under way");
+        assert!(
+            tokio::time::timeout(limit * 5, idle.as_mut())
+                .await
+                .is_err(),
+            "one is under way"
+        );
         drop(watch);
-        tokio::time::timeout(Duration::from_secs(30), idle).await.expect("none is");
+        tokio::time::timeout(Duration::from_secs(30), idle)
+            .await
+            .expect("none is");
     }
 }

@@ -35,12 +35,21 @@ pub(crate) fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError>
     metadata.remove("resourceVersion");
     let mut bytes = Vec::with_capacity(1024);
     let written = write_parts(&mut bytes, &metadata, &object);
-    written.map_err(|error| ApiError::new(Reason::InternalError, format!("an object cannot be encoded: {error}")))?;
+    written.map_err(|error| {
+        ApiError::new(
+            Reason::InternalError,
+            format!("an object cannot be encoded: {error}"),
+        )
+    })?;
     // Kept for long, in great numbers: as large as needed and not larger.
     Ok(bytes.into_boxed_slice().into())
 }
 
-fn write_parts(bytes: &mut Vec<u8>, metadata: &Fields, rest: &Fields) -> Result<(), serde_json::Error> {
+fn write_parts(
+    bytes: &mut Vec<u8>,
+    metadata: &Fields,
+    rest: &Fields,
+) -> Result<(), serde_json::Error> {
     bytes.extend_from_slice(br#"{"metadata":"#);
     let mut before = b'{';
     for (key, value) in metadata {
@@ -69,7 +78,8 @@ fn write_parts(bytes: &mut Vec<u8>, metadata: &Fields, rest: &Fields) -> Result<
 
 /// Decodes stored bytes into an object of `kind`, complete with the three fields.
 pub(crate) fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
-    let object: Fields = serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    let object: Fields =
+        serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
     Ok(complete(kind, entry, object))
 }
 
@@ -81,7 +91,9 @@ pub(crate) fn decode_bare(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError
 
 /// The stored object as it is kept, without managed fields.
 pub(crate) fn stored(entry: &Entry) -> Result<Fields, ApiError> {
-    stored::read(&entry.value).map(|(object, _)| object).map_err(|error| corrupt(entry, &error))
+    stored::read(&entry.value)
+        .map(|(object, _)| object)
+        .map_err(|error| corrupt(entry, &error))
 }
 
 /// As [`decode`], with the managed fields as a text, as [`encode`] takes them.
@@ -97,7 +109,10 @@ fn complete(kind: &Kind, entry: &Entry, mut object: Fields) -> Fields {
     object.insert("kind".to_owned(), kind.kind.as_str().into());
     object.insert("apiVersion".to_owned(), kind.api_version().into());
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.insert("resourceVersion".to_owned(), entry.modified.to_string().into());
+        metadata.insert(
+            "resourceVersion".to_owned(),
+            entry.modified.to_string().into(),
+        );
     }
     object
 }
@@ -140,7 +155,10 @@ pub(crate) fn reveal(object: &mut Fields) {
 }
 
 fn corrupt(entry: &Entry, error: &serde_json::Error) -> ApiError {
-    ApiError::new(Reason::InternalError, format!("the stored object {} cannot be read: {error}", entry.key))
+    ApiError::new(
+        Reason::InternalError,
+        format!("the stored object {} cannot be read: {error}", entry.key),
+    )
 }
 
 /// How much of an object an answer has: all of it, or its metadata in a version of `meta.k8s.io`.
@@ -187,9 +205,10 @@ pub(crate) fn kept(kind: &Kind, entry: &Entry, extent: Extent) -> Result<Bytes, 
         Some(end) if kept.starts_with(START) && kept.get(START.len()) != Some(&b'}') => {
             Ok(kept.slice(START.len()..end))
         }
-        Some(_) | None => {
-            Err(ApiError::new(Reason::InternalError, format!("the stored object {} has no metadata", entry.key)))
-        }
+        Some(_) | None => Err(ApiError::new(
+            Reason::InternalError,
+            format!("the stored object {} has no metadata", entry.key),
+        )),
     }
 }
 
@@ -212,7 +231,8 @@ fn closed(json: &[u8], from: usize) -> Option<usize> {
 
 /// The bytes with fields under their served names.
 fn rename(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
-    let mut object: Fields = serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    let mut object: Fields =
+        serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
     kind.to_served(&mut object);
     let metadata = match object.remove("metadata") {
         Some(Value::Object(metadata)) => metadata,
@@ -231,7 +251,10 @@ mod tests {
     fn metadata_ends_at_its_own_brace() {
         let whole = br#"{"metadata":{"name":"a}\\\"}","labels":{"x":"{"}},"data":{"metadata":{}}}"#;
         let end = closed(whole, START.len()).unwrap();
-        assert_eq!(&whole[..end], br#"{"metadata":{"name":"a}\\\"}","labels":{"x":"{"}}"#);
+        assert_eq!(
+            &whole[..end],
+            br#"{"metadata":{"name":"a}\\\"}","labels":{"x":"{"}}"#
+        );
         assert_eq!(closed(&whole[..end - 1], START.len()), None);
     }
 }

@@ -57,8 +57,15 @@ const PARAMETERS: usize = 100;
 /// Time that a request gets that asks for a limit, at most (upstream: `--request-timeout`).
 const LONGEST: Duration = Duration::from_secs(60);
 /// Units of durations, in seconds; those that begin like another come first.
-const UNITS: [(&str, f64); 7] =
-    [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+const UNITS: [(&str, f64); 7] = [
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("µs", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("m", 60.0),
+    ("h", 3600.0),
+];
 
 impl Query {
     /// Reads a query string.
@@ -66,7 +73,10 @@ impl Query {
         let mut pairs = Vec::new();
         for part in text.split('&').filter(|part| !part.is_empty()) {
             if pairs.len() == PARAMETERS {
-                return Err(ApiError::new(Reason::BadRequest, format!("more than {PARAMETERS} query parameters")));
+                return Err(ApiError::new(
+                    Reason::BadRequest,
+                    format!("more than {PARAMETERS} query parameters"),
+                ));
             }
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             pairs.push((unescape(key, true)?, unescape(value, true)?));
@@ -76,7 +86,10 @@ impl Query {
 
     /// The first value of a parameter; empty where it is not there.
     pub(crate) fn get(&self, key: &str) -> &str {
-        self.0.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value)
+        self.0
+            .iter()
+            .find(|(name, _)| name == key)
+            .map_or("", |(_, value)| value)
     }
 
     /// Whether a parameter is there, with whatever value.
@@ -86,7 +99,10 @@ impl Query {
 
     /// All values of a parameter.
     pub(crate) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(name, _)| name == key).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .filter(move |(name, _)| name == key)
+            .map(|(_, value)| value.as_str())
     }
 
     /// Whether a switch is on.
@@ -96,7 +112,11 @@ impl Query {
 
     /// A switch, if it is set; as upstream reads it, only `false` and `0` turn one off.
     pub(crate) fn switch(&self, key: &str) -> Option<bool> {
-        let value = self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())?;
+        let value = self
+            .0
+            .iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value.as_str())?;
         Some(!(value == "0" || value.eq_ignore_ascii_case("false")))
     }
 
@@ -120,10 +140,16 @@ impl Query {
             return Ok(None);
         }
         let asked = duration(text).ok_or_else(|| {
-            let text = format!("invalid timeout specified in the request URL - time: invalid duration {text:?}");
+            let text = format!(
+                "invalid timeout specified in the request URL - time: invalid duration {text:?}"
+            );
             ApiError::new(Reason::BadRequest, text)
         })?;
-        Ok(Some(if asked.is_zero() { LONGEST } else { asked.min(LONGEST) }))
+        Ok(Some(if asked.is_zero() {
+            LONGEST
+        } else {
+            asked.min(LONGEST)
+        }))
     }
 
     /// All parameters.
@@ -146,12 +172,19 @@ fn duration(text: &str) -> Option<Duration> {
         seconds += number.parse::<f64>().ok()? * size;
         rest = &after[unit.len()..];
     }
-    (!text.is_empty()).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
+    (!text.is_empty())
+        .then(|| Duration::try_from_secs_f64(seconds).ok())
+        .flatten()
 }
 
 /// Percent-decodes; `+` is a space in queries only.
 fn unescape(text: &str, query: bool) -> Result<String, ApiError> {
-    let bad = || ApiError::new(Reason::BadRequest, format!("{text:?} is not properly percent-encoded UTF-8"));
+    let bad = || {
+        ApiError::new(
+            Reason::BadRequest,
+            format!("{text:?} is not properly percent-encoded UTF-8"),
+        )
+    };
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -159,8 +192,12 @@ fn unescape(text: &str, query: bool) -> Result<String, ApiError> {
         match first {
             b'%' => {
                 let (digits, after) = rest.split_first_chunk::<2>().ok_or_else(bad)?;
-                let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'));
-                let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()).ok_or_else(bad)?;
+                let digits = std::str::from_utf8(digits)
+                    .ok()
+                    .filter(|digits| !digits.starts_with('+'));
+                let byte = digits
+                    .and_then(|digits| u8::from_str_radix(digits, 16).ok())
+                    .ok_or_else(bad)?;
                 bytes.push(byte);
                 rest = after;
             }
@@ -175,11 +212,18 @@ impl Target {
     /// Whether the answer takes as long as the client listens: limits of time are the other end's business.
     pub(crate) fn goes_on(&self) -> bool {
         self.verb == Verb::Watch
-            || matches!(self.subresource.as_str(), "proxy" | "log" | "exec" | "attach" | "portforward")
+            || matches!(
+                self.subresource.as_str(),
+                "proxy" | "log" | "exec" | "attach" | "portforward"
+            )
     }
 
     /// The resource that a path names: none for paths that name no resource (discovery, health, …).
-    pub(crate) fn parse(method: &Method, path: &str, query: &Query) -> Result<Option<Self>, ApiError> {
+    pub(crate) fn parse(
+        method: &Method,
+        path: &str,
+        query: &Query,
+    ) -> Result<Option<Self>, ApiError> {
         let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let (group, version, rest) = match segments.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
@@ -191,19 +235,33 @@ impl Target {
             ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
             rest => (false, rest),
         };
-        let at = if rest.first() == Some(&"namespaces") { 4 } else { 2 };
-        let proxied = rest.get(at).is_some_and(|segment| *segment == "proxy").then_some(at);
+        let at = if rest.first() == Some(&"namespaces") {
+            4
+        } else {
+            2
+        };
+        let proxied = rest
+            .get(at)
+            .is_some_and(|segment| *segment == "proxy")
+            .then_some(at);
         let (rest, behind) = match proxied {
             Some(at) => {
                 let (own, behind) = rest.split_at(at + 1);
-                (own, behind.iter().fold(String::new(), |path, segment| path + "/" + segment))
+                (
+                    own,
+                    behind
+                        .iter()
+                        .fold(String::new(), |path, segment| path + "/" + segment),
+                )
             }
             // A slash at the end means nothing, except behind a proxy.
             None => (rest.strip_suffix(&[""]).unwrap_or(rest), String::new()),
         };
         let (namespace, rest) = match rest {
             // A namespace's own path and its subresources.
-            ["namespaces"] | ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => ("", rest),
+            ["namespaces"] | ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => {
+                ("", rest)
+            }
             ["namespaces", namespace, rest @ ..] => (*namespace, rest),
             rest => ("", rest),
         };
@@ -224,15 +282,30 @@ impl Target {
         }
         let (group, version) = (group.to_owned(), version.to_owned());
         let (plural, subresource) = (plural.to_owned(), subresource.to_owned());
-        Ok(Some(Self { verb, group, version, plural, namespace, name, subresource, rest: behind }))
+        Ok(Some(Self {
+            verb,
+            group,
+            version,
+            plural,
+            namespace,
+            name,
+            subresource,
+            rest: behind,
+        }))
     }
 }
 
 /// The one name that a field selector asks for, if it does; authorization by name counts it.
 fn selected_name(selector: &str) -> &str {
-    let asked = selector.split(',').find_map(|part| part.strip_prefix("metadata.name="));
+    let asked = selector
+        .split(',')
+        .find_map(|part| part.strip_prefix("metadata.name="));
     let name = asked.map_or("", |name| name.trim_start_matches('='));
-    if matches!(name, "." | "..") || name.contains(['/', '%', '\\']) { "" } else { name }
+    if matches!(name, "." | "..") || name.contains(['/', '%', '\\']) {
+        ""
+    } else {
+        name
+    }
 }
 
 fn verb(method: &Method, named: bool, subresource: &str, query: &Query) -> Result<Verb, ApiError> {
@@ -253,7 +326,10 @@ fn verb(method: &Method, named: bool, subresource: &str, query: &Query) -> Resul
 
 /// Upstream's refusal of a method that a resource doesn't have.
 pub(crate) fn not_allowed() -> ApiError {
-    ApiError::new(Reason::MethodNotAllowed, "the server does not allow this method on the requested resource")
+    ApiError::new(
+        Reason::MethodNotAllowed,
+        "the server does not allow this method on the requested resource",
+    )
 }
 
 #[cfg(test)]
@@ -267,14 +343,40 @@ mod tests {
     #[test]
     fn paths_name_resources_as_upstream_reads_them() {
         let pod = parse(&Method::GET, "/api/v1/namespaces/a/pods/b/log", "").unwrap();
-        assert_eq!((&*pod.namespace, &*pod.plural, &*pod.name, &*pod.subresource), ("a", "pods", "b", "log"));
+        assert_eq!(
+            (&*pod.namespace, &*pod.plural, &*pod.name, &*pod.subresource),
+            ("a", "pods", "b", "log")
+        );
         let all = parse(&Method::GET, "/api/v1/pods", "watch=1").unwrap();
         assert_eq!((all.verb, &*all.namespace), (Verb::Watch, ""));
         let namespace = parse(&Method::PUT, "/api/v1/namespaces/a/finalize", "").unwrap();
-        assert_eq!((&*namespace.plural, &*namespace.name, &*namespace.subresource), ("namespaces", "a", "finalize"));
-        let lease = parse(&Method::POST, "/apis/coordination.k8s.io/v1/namespaces/n/leases", "").unwrap();
-        assert_eq!((&*lease.group, lease.verb), ("coordination.k8s.io", Verb::Create));
-        for path in ["/api", "/api/v1", "/api/v1/", "/apis/apps/v1", "/livez", "/", "/api/v1/pods/a/b/c"] {
+        assert_eq!(
+            (
+                &*namespace.plural,
+                &*namespace.name,
+                &*namespace.subresource
+            ),
+            ("namespaces", "a", "finalize")
+        );
+        let lease = parse(
+            &Method::POST,
+            "/apis/coordination.k8s.io/v1/namespaces/n/leases",
+            "",
+        )
+        .unwrap();
+        assert_eq!(
+            (&*lease.group, lease.verb),
+            ("coordination.k8s.io", Verb::Create)
+        );
+        for path in [
+            "/api",
+            "/api/v1",
+            "/api/v1/",
+            "/apis/apps/v1",
+            "/livez",
+            "/",
+            "/api/v1/pods/a/b/c",
+        ] {
             assert_eq!(parse(&Method::GET, path, ""), None, "{path}");
         }
     }
@@ -282,21 +384,45 @@ mod tests {
     #[test]
     fn the_legacy_watch_and_a_selected_name_are_understood() {
         let old = parse(&Method::GET, "/api/v1/watch/namespaces/a/pods/b", "").unwrap();
-        assert_eq!((old.verb, &*old.namespace, &*old.plural, &*old.name), (Verb::Watch, "a", "pods", "b"));
+        assert_eq!(
+            (old.verb, &*old.namespace, &*old.plural, &*old.name),
+            (Verb::Watch, "a", "pods", "b")
+        );
         let all = parse(&Method::GET, "/apis/apps/v1/watch/deployments", "").unwrap();
         assert_eq!((all.verb, &*all.name), (Verb::Watch, ""));
-        let one = parse(&Method::GET, "/api/v1/pods", "fieldSelector=metadata.name%3Dx,spec.nodeName%3Dn").unwrap();
+        let one = parse(
+            &Method::GET,
+            "/api/v1/pods",
+            "fieldSelector=metadata.name%3Dx,spec.nodeName%3Dn",
+        )
+        .unwrap();
         assert_eq!((one.verb, &*one.name), (Verb::List, "x"));
-        let not = parse(&Method::GET, "/api/v1/pods", "fieldSelector=metadata.name!%3Dx").unwrap();
+        let not = parse(
+            &Method::GET,
+            "/api/v1/pods",
+            "fieldSelector=metadata.name!%3Dx",
+        )
+        .unwrap();
         assert_eq!(&*not.name, "");
     }
 
     #[test]
     fn what_is_behind_a_proxy_keeps_its_own_path() {
-        let node = parse(&Method::GET, "/api/v1/nodes/https:n1:10250/proxy/logs/a/", "").unwrap();
-        assert_eq!((&*node.name, &*node.subresource, &*node.rest), ("https:n1:10250", "proxy", "/logs/a/"));
+        let node = parse(
+            &Method::GET,
+            "/api/v1/nodes/https:n1:10250/proxy/logs/a/",
+            "",
+        )
+        .unwrap();
+        assert_eq!(
+            (&*node.name, &*node.subresource, &*node.rest),
+            ("https:n1:10250", "proxy", "/logs/a/")
+        );
         let pod = parse(&Method::POST, "/api/v1/namespaces/a/pods/p:80/proxy", "").unwrap();
-        assert_eq!((pod.verb, &*pod.name, &*pod.rest), (Verb::Create, "p:80", ""));
+        assert_eq!(
+            (pod.verb, &*pod.name, &*pod.rest),
+            (Verb::Create, "p:80", "")
+        );
         let named = parse(&Method::GET, "/api/v1/namespaces/a/configmaps/proxy", "").unwrap();
         assert_eq!((&*named.plural, &*named.name), ("configmaps", "proxy"));
     }
@@ -304,10 +430,19 @@ mod tests {
     #[test]
     fn a_request_may_ask_for_less_time_and_never_for_more() {
         let asked = |text: &str| Query::parse(&format!("timeout={text}")).unwrap().timeout();
-        for (text, seconds) in
-            [("1m30s", 60.0), ("1.5s", 1.5), ("250ms", 0.25), ("0s", 60.0), ("0", 60.0), ("2h", 60.0)]
-        {
-            assert_eq!(asked(text).unwrap(), Some(Duration::from_secs_f64(seconds)), "{text}");
+        for (text, seconds) in [
+            ("1m30s", 60.0),
+            ("1.5s", 1.5),
+            ("250ms", 0.25),
+            ("0s", 60.0),
+            ("0", 60.0),
+            ("2h", 60.0),
+        ] {
+            assert_eq!(
+                asked(text).unwrap(),
+                Some(Duration::from_secs_f64(seconds)),
+                "{text}"
+            );
         }
         assert_eq!(asked("").unwrap(), None);
         for bad in ["invalid", "5", "s", "-1s", "1x", "1.2.3s"] {

@@ -37,7 +37,11 @@ const TOLD: &[&str] = &[
 
 /// Under which name a path is counted: one of a few, whatever is asked.
 pub(crate) fn counted(path: &str) -> &'static str {
-    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    let first = path
+        .trim_start_matches('/')
+        .split('/')
+        .next()
+        .unwrap_or_default();
     match first {
         "healthz" => "/healthz",
         "livez" => "/livez",
@@ -70,12 +74,18 @@ impl ApiServer {
         }
         let path = parts.uri.path();
         let trimmed = path.trim_end_matches('/');
-        let first = trimmed.trim_start_matches('/').split('/').next().unwrap_or_default();
+        let first = trimmed
+            .trim_start_matches('/')
+            .split('/')
+            .next()
+            .unwrap_or_default();
         match first {
             "" => value_answer(StatusCode::OK, &self.index(), Accept::JSON),
             "healthz" | "livez" | "readyz" => self.health(trimmed, query).await,
             "metrics" if trimmed == "/metrics" => self.figures().await,
-            "version" if trimmed == "/version" => value_answer(StatusCode::OK, &discovery::version(), Accept::JSON),
+            "version" if trimmed == "/version" => {
+                value_answer(StatusCode::OK, &discovery::version(), Accept::JSON)
+            }
             "snapshot" if trimmed == "/snapshot" => crate::snapshot::answer(self).await,
             "verdicts" if trimmed == "/verdicts" => self.verdicts().await,
             "openid" | ".well-known" => self.issuer(trimmed),
@@ -87,10 +97,18 @@ impl ApiServer {
 
     /// The log of verdicts as it is, for `pratique verify`.
     async fn verdicts(&self) -> Result<Response<Body>, ApiError> {
-        let log = self.inner.extensions.get().and_then(|extensions| extensions.verdicts()).ok_or_else(no_resource)?;
+        let log = self
+            .inner
+            .extensions
+            .get()
+            .and_then(|extensions| extensions.verdicts())
+            .ok_or_else(no_resource)?;
         let mut response = Response::new(log.await?);
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/plain; charset=utf-8"),
+        );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response)
     }
@@ -106,7 +124,10 @@ impl ApiServer {
         let mut response = json_bytes(StatusCode::OK, value.to_string().into_bytes());
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+        headers.insert(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("public, max-age=3600"),
+        );
         Ok(response)
     }
 
@@ -119,7 +140,11 @@ impl ApiServer {
                 paths.extend(versions.iter().map(|version| format!("/api/{version}")));
             } else {
                 paths.push(format!("/apis/{group}"));
-                paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+                paths.extend(
+                    versions
+                        .iter()
+                        .map(|version| format!("/apis/{group}/{version}")),
+                );
             }
         }
         paths.sort();
@@ -130,18 +155,31 @@ impl ApiServer {
         let mut written = Text::default();
         self.inner.metrics.write(&mut written);
         let name = "apiserver_current_inflight_requests";
-        written.family(name, "gauge", "Requests that are worked on, watches and tunnels aside.");
+        written.family(
+            name,
+            "gauge",
+            "Requests that are worked on, watches and tunnels aside.",
+        );
         for (kind, running) in self.running() {
             written.sample(name, &format!("request_kind=\"{kind}\""), running as u64);
         }
         let info = discovery::version();
         let version = info["gitVersion"].as_str().unwrap_or_default();
         let labels = format!("git_version=\"{version}\",major=\"1\",minor=\"36\"");
-        written.family("kubernetes_build_info", "gauge", "The version that is spoken.");
+        written.family(
+            "kubernetes_build_info",
+            "gauge",
+            "The version that is spoken.",
+        );
         written.sample("kubernetes_build_info", &labels, 1_u64);
         self.objects(&mut written).await;
         let revision = self.inner.store.revision().await.unwrap_or_default();
-        written.single("pratique_store_revision", "gauge", "The store's newest revision.", revision);
+        written.single(
+            "pratique_store_revision",
+            "gauge",
+            "The store's newest revision.",
+            revision,
+        );
         let mut written = written.finish();
         if let Some(extensions) = self.inner.extensions.get() {
             written.push_str(&extensions.figures());
@@ -155,40 +193,78 @@ impl ApiServer {
     /// How many objects of each kind there are; versions of one kind are counted once.
     async fn objects(&self, written: &mut Text) {
         let mut tables = BTreeMap::new();
-        for kind in self.inner.registry.kinds().iter().filter(|kind| kind.review.is_none()) {
-            tables.entry(kind.table.clone()).or_insert_with(|| (kind.group.clone(), kind.plural.clone()));
+        for kind in self
+            .inner
+            .registry
+            .kinds()
+            .iter()
+            .filter(|kind| kind.review.is_none())
+        {
+            tables
+                .entry(kind.table.clone())
+                .or_insert_with(|| (kind.group.clone(), kind.plural.clone()));
         }
         let mut counts = Vec::new();
         for (table, names) in tables {
-            let query = ListQuery { prefix: format!("{table}/"), limit: 1, ..ListQuery::default() };
+            let query = ListQuery {
+                prefix: format!("{table}/"),
+                limit: 1,
+                ..ListQuery::default()
+            };
             if let Ok(listing) = self.inner.store.list(query).await {
                 counts.push((names, (listing.entries.len() + listing.remaining) as u64));
             }
         }
-        written.family("apiserver_resource_objects", "gauge", "Objects stored, by resource.");
+        written.family(
+            "apiserver_resource_objects",
+            "gauge",
+            "Objects stored, by resource.",
+        );
         for ((group, plural), count) in &counts {
             let labels = format!("group=\"{group}\",resource=\"{plural}\"");
             written.sample("apiserver_resource_objects", &labels, *count);
         }
-        written.family("apiserver_storage_objects", "gauge", "Objects stored, by resource and group.");
+        written.family(
+            "apiserver_storage_objects",
+            "gauge",
+            "Objects stored, by resource and group.",
+        );
         for ((group, plural), count) in &counts {
-            let name = if group.is_empty() { plural.clone() } else { format!("{plural}.{group}") };
-            written.sample("apiserver_storage_objects", &format!("resource=\"{name}\""), *count);
+            let name = if group.is_empty() {
+                plural.clone()
+            } else {
+                format!("{plural}.{group}")
+            };
+            written.sample(
+                "apiserver_storage_objects",
+                &format!("resource=\"{name}\""),
+                *count,
+            );
         }
     }
 
     fn discover(&self, parts: &Parts, path: &str) -> Result<Response<Body>, ApiError> {
-        let aggregated = Accept::discovery(&parts.headers).filter(|_| matches!(path, "/api" | "/apis"));
+        let aggregated =
+            Accept::discovery(&parts.headers).filter(|_| matches!(path, "/api" | "/apis"));
         let value = discovery::answer(&self.inner.registry, path, aggregated)?;
         let Some(version) = aggregated else {
             let accept = Accept::parse(&parts.headers)?.plain();
             let mut response = value_answer(StatusCode::OK, &value, accept)?;
-            response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+            response
+                .headers_mut()
+                .insert(header::VARY, HeaderValue::from_static("Accept"));
             return Ok(response);
         };
-        let bytes = serde_json::to_vec(&value)
-            .map_err(|error| ApiError::new(Reason::InternalError, format!("the answer cannot be encoded: {error}")))?;
-        let tag = format!("\"{}\"", hex::encode_upper(ring::digest::digest(&ring::digest::SHA512, &bytes)));
+        let bytes = serde_json::to_vec(&value).map_err(|error| {
+            ApiError::new(
+                Reason::InternalError,
+                format!("the answer cannot be encoded: {error}"),
+            )
+        })?;
+        let tag = format!(
+            "\"{}\"",
+            hex::encode_upper(ring::digest::digest(&ring::digest::SHA512, &bytes))
+        );
         let mut response = if matches_tag(parts, &tag) {
             let mut unchanged = Response::new(master_client::body(""));
             *unchanged.status_mut() = StatusCode::NOT_MODIFIED;
@@ -213,8 +289,13 @@ impl ApiServer {
 
 /// Whether the client has what the tag names.
 pub(crate) fn matches_tag(parts: &Parts, tag: &str) -> bool {
-    let known = parts.headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let known = parts
+        .headers
+        .get(header::IF_NONE_MATCH)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     known.split(',').any(|known| {
-        matches!(known.trim().trim_start_matches("W/"), "*") || known.trim().trim_start_matches("W/") == tag
+        matches!(known.trim().trim_start_matches("W/"), "*")
+            || known.trim().trim_start_matches("W/") == tag
     })
 }

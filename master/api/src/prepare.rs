@@ -12,23 +12,63 @@ const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-no
 const ACCOUNT: &str = "default";
 /// Classes of the system's own pods (upstream's), above all that a user may name.
 const CLASSES: [(&str, i32, &str); 2] = [
-    ("system-node-critical", 2_000_001_000, "For pods that a node needs, and that must stay on it."),
-    ("system-cluster-critical", 2_000_000_000, "For pods that the cluster needs, and that may move to another node."),
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "For pods that a node needs, and that must stay on it.",
+    ),
+    (
+        "system-cluster-critical",
+        2_000_000_000,
+        "For pods that the cluster needs, and that may move to another node.",
+    ),
 ];
 
 /// Makes what is not there.
 pub(crate) async fn prepare(client: &Client) -> Result<(), ApiError> {
     for name in NAMESPACES {
-        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-        make(client, &Namespace { metadata, ..Namespace::default() }).await?;
-        let metadata =
-            ObjectMeta { name: Some(ACCOUNT.to_owned()), namespace: Some(name.to_owned()), ..ObjectMeta::default() };
-        make(client, &ServiceAccount { metadata, ..ServiceAccount::default() }).await?;
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        };
+        make(
+            client,
+            &Namespace {
+                metadata,
+                ..Namespace::default()
+            },
+        )
+        .await?;
+        let metadata = ObjectMeta {
+            name: Some(ACCOUNT.to_owned()),
+            namespace: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        };
+        make(
+            client,
+            &ServiceAccount {
+                metadata,
+                ..ServiceAccount::default()
+            },
+        )
+        .await?;
     }
     for (name, value, description) in CLASSES {
-        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        };
         let (value, description) = (Some(value), Some(description.to_owned()));
-        make(client, &PriorityClass { metadata, value, description, ..PriorityClass::default() }).await?;
+        make(
+            client,
+            &PriorityClass {
+                metadata,
+                value,
+                description,
+                ..PriorityClass::default()
+            },
+        )
+        .await?;
     }
     Ok(())
 }

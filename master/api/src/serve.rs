@@ -86,7 +86,10 @@ pub enum TlsError {
 pub fn clients_of(roots: RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-    builder.allow_unauthenticated().build().map_err(TlsError::Roots)
+    builder
+        .allow_unauthenticated()
+        .build()
+        .map_err(TlsError::Roots)
 }
 
 /// TLS as the server wants it: version 1.3, HTTP/2 and HTTP/1.1. `own` chooses the server's certificate and `clients`
@@ -133,10 +136,23 @@ pub async fn serve(
             Some(_) = tasks.join_next() => continue,
             accepted = accept(&listener) => accepted,
         };
-        let Some((stream, remote)) = accepted else { continue };
+        let Some((stream, remote)) = accepted else {
+            continue;
+        };
         let slot = Arc::new(connections.enter(remote.ip()));
-        let (api, options, acceptor, builder) = (api.clone(), options.clone(), acceptor.clone(), builder.clone());
-        let connection = Connection { api, options, acceptor, builder, slot };
+        let (api, options, acceptor, builder) = (
+            api.clone(),
+            options.clone(),
+            acceptor.clone(),
+            builder.clone(),
+        );
+        let connection = Connection {
+            api,
+            options,
+            acceptor,
+            builder,
+            slot,
+        };
         tasks.spawn(connect(connection, stream, remote));
     }
     drop(listener);
@@ -190,23 +206,33 @@ async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) 
 }
 
 async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) {
-    let Connection { api, options, acceptor, builder, slot } = connection;
+    let Connection {
+        api,
+        options,
+        acceptor,
+        builder,
+        slot,
+    } = connection;
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, %remote, "a connection went away at once");
         return;
     }
-    let stream =
-        match tokio::time::timeout(options.handshake, acceptor.accept(Patient::new(stream, options.write))).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => {
-                tracing::debug!(%error, %remote, "TLS handshake failed");
-                return;
-            }
-            Err(_elapsed) => {
-                tracing::debug!(%remote, "TLS handshake took too long");
-                return;
-            }
-        };
+    let stream = match tokio::time::timeout(
+        options.handshake,
+        acceptor.accept(Patient::new(stream, options.write)),
+    )
+    .await
+    {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, %remote, "TLS handshake failed");
+            return;
+        }
+        Err(_elapsed) => {
+            tracing::debug!(%remote, "TLS handshake took too long");
+            return;
+        }
+    };
     let peer = peer(&stream, remote, slot.clone());
     match peer.user() {
         Some(user) => slot.identify(&user.name),
@@ -216,8 +242,15 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     let (judge, shown, requests) = (api.clone(), peer.clone(), Requests::new());
     let asked = requests.clone();
     let service = service_fn(move |request| answer(api.clone(), peer.clone(), request, &asked));
-    let idle = requests.idle(|| if slot.is_identified() { options.idle } else { options.idle_stranger });
-    let mut served = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+    let idle = requests.idle(|| {
+        if slot.is_identified() {
+            options.idle
+        } else {
+            options.idle_stranger
+        }
+    });
+    let mut served =
+        std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
     // Cancel-safe: the connection is polled on after the signal to drain or when it idles; what is cut is dropped.
     let result = tokio::select! {
         result = served.as_mut() => result,
@@ -242,7 +275,9 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
 
 /// Waits until whoever shows this certificate is shut out, and has had the time to be told so.
 async fn shut_out(api: &ApiServer, peer: &Peer) {
-    let Some(user) = peer.user() else { return std::future::pending().await };
+    let Some(user) = peer.user() else {
+        return std::future::pending().await;
+    };
     loop {
         api.until_denied(|list| list.denied(user, peer)).await;
         tokio::time::sleep(FAREWELL).await;
@@ -259,7 +294,12 @@ fn answer(
     requests: &Requests,
 ) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
     let under_way = requests.begin();
-    Box::pin(async move { Ok(counted(api.handle(request.map(incoming), peer).await, under_way)) })
+    Box::pin(async move {
+        Ok(counted(
+            api.handle(request.map(incoming), peer).await,
+            under_way,
+        ))
+    })
 }
 
 fn incoming(body: Incoming) -> Body {
@@ -269,7 +309,18 @@ fn incoming(body: Incoming) -> Body {
 fn peer(stream: &TlsStream<Patient<TcpStream>>, remote: SocketAddr, slot: Arc<Slot>) -> Peer {
     let (_, session) = stream.get_ref();
     let certificates = session.peer_certificates().unwrap_or_default();
-    let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
-    let exporter = session.export_keying_material([0; 32], EXPORTER_LABEL, Some(&[])).ok();
-    Peer { remote: Some(remote), certificates, exporter, slot: Some(slot), ..Peer::default() }
+    let certificates = certificates
+        .iter()
+        .map(|certificate| certificate.clone().into_owned())
+        .collect();
+    let exporter = session
+        .export_keying_material([0; 32], EXPORTER_LABEL, Some(&[]))
+        .ok();
+    Peer {
+        remote: Some(remote),
+        certificates,
+        exporter,
+        slot: Some(slot),
+        ..Peer::default()
+    }
 }

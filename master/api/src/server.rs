@@ -71,7 +71,13 @@ impl Transport for ApiServer {
     fn resources(&self) -> Vec<Resource> {
         let mut tables: Vec<&str> = Vec::new();
         let mut found = Vec::new();
-        for kind in self.inner.registry.kinds().iter().filter(|kind| kind.review.is_none()) {
+        for kind in self
+            .inner
+            .registry
+            .kinds()
+            .iter()
+            .filter(|kind| kind.review.is_none())
+        {
             if !tables.contains(&kind.table.as_str()) {
                 tables.push(&kind.table);
                 found.push(Resource::of(kind));
@@ -89,7 +95,10 @@ impl ApiServer {
             registry: Registry::new(kinds::all()),
             admission: Chain::new(&options.admission),
             authorizer: Authorizer::new(&options.authorization),
-            issuer: options.issuer.clone().or_else(|| TokenIssuer::passing().map(Arc::new)),
+            issuer: options
+                .issuer
+                .clone()
+                .or_else(|| TokenIssuer::passing().map(Arc::new)),
             documents: Documents::default(),
             metrics: Metrics::default(),
             reads: Semaphore::new(options.in_flight),
@@ -104,7 +113,9 @@ impl ApiServer {
             node_dialer: OnceLock::new(),
             draining: CancellationToken::new(),
         };
-        Self { inner: Arc::new(inner) }
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// Makes what every cluster has from its first moment. `/readyz` fails before it is done.
@@ -157,19 +168,34 @@ impl ApiServer {
     pub(crate) fn running(&self) -> [(&'static str, usize); 2] {
         let (inner, options) = (&self.inner, &self.inner.options);
         [
-            ("readOnly", options.in_flight - inner.reads.available_permits()),
-            ("mutating", options.in_flight_mutating - inner.writes.available_permits()),
+            (
+                "readOnly",
+                options.in_flight - inner.reads.available_permits(),
+            ),
+            (
+                "mutating",
+                options.in_flight_mutating - inner.writes.available_permits(),
+            ),
         ]
     }
 
     /// Room to work on a request. Callers inside the process are not counted, nor are those who could mend an overload
     /// (upstream's filter lets `system:masters` through too).
-    fn permit(&self, verb: Verb, user: &UserInfo, peer: &Peer) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
+    fn permit(
+        &self,
+        verb: Verb,
+        user: &UserInfo,
+        peer: &Peer,
+    ) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
         if peer.remote.is_none() || user.in_group(MASTERS_GROUP) {
             return Ok(None);
         }
         let mutating = !reads(verb);
-        let room = if mutating { &self.inner.writes } else { &self.inner.reads };
+        let room = if mutating {
+            &self.inner.writes
+        } else {
+            &self.inner.reads
+        };
         room.try_acquire().map(Some).map_err(|_full| {
             self.inner.metrics.refuse(mutating);
             too_many()
@@ -204,8 +230,13 @@ impl ApiServer {
     }
 
     /// Waits until something is shut out as `why` tells; for ever where nothing can be.
-    pub(crate) async fn until_denied(&self, why: impl Fn(&dyn DenyList) -> Option<String>) -> String {
-        let Some(list) = self.deny_list() else { return std::future::pending().await };
+    pub(crate) async fn until_denied(
+        &self,
+        why: impl Fn(&dyn DenyList) -> Option<String>,
+    ) -> String {
+        let Some(list) = self.deny_list() else {
+            return std::future::pending().await;
+        };
         let mut changed = list.changed();
         loop {
             if let Some(why) = why(list.as_ref()) {
@@ -218,14 +249,22 @@ impl ApiServer {
     }
 
     /// Room for one more watch; callers inside the process are not counted.
-    pub(crate) fn watch_permit(&self, peer: &Peer) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+    pub(crate) fn watch_permit(
+        &self,
+        peer: &Peer,
+    ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
         if peer.remote.is_none() {
             return Ok(None);
         }
-        self.inner.watches.clone().try_acquire_owned().map(Some).map_err(|_full| {
-            self.inner.metrics.refuse(false);
-            too_many()
-        })
+        self.inner
+            .watches
+            .clone()
+            .try_acquire_owned()
+            .map(Some)
+            .map_err(|_full| {
+                self.inner.metrics.refuse(false);
+                too_many()
+            })
     }
 
     /// A client for callers inside the process.
@@ -252,11 +291,18 @@ impl ApiServer {
     /// Answers a request of a known caller.
     ///
     /// Guarantee: where the caller is shut out while the answer is made, it is not given, however far it is.
-    pub async fn handle_as(&self, request: Request<Body>, user: UserInfo, peer: Peer) -> Response<Body> {
+    pub async fn handle_as(
+        &self,
+        request: Request<Body>,
+        user: UserInfo,
+        peer: Peer,
+    ) -> Response<Body> {
         if let Some(why) = self.denial(&user, &peer) {
             return shut_out(&why);
         }
-        let Some(caller) = Caller::of(&user, &peer) else { return self.answer(request, user, peer).await };
+        let Some(caller) = Caller::of(&user, &peer) else {
+            return self.answer(request, user, peer).await;
+        };
         // Subscribed before the last look, so that no change comes between the two.
         let response = self.answer(request, user, peer).await;
         let guarded = caller.clone().guard(self, response);
@@ -293,11 +339,15 @@ impl ApiServer {
             Err(error) => (About::path("", ""), Wishes::default(), Err(error)),
         };
         let response = answer.unwrap_or_else(|error| respond(&error));
-        self.inner.metrics.count(&about, response.status().as_u16(), began.elapsed());
+        self.inner
+            .metrics
+            .count(&about, response.status().as_u16(), began.elapsed());
         let mut response = encoding::finish(response, wishes);
         if head {
             if let Some(size) = response.body().size_hint().exact() {
-                response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));
+                response
+                    .headers_mut()
+                    .insert(header::CONTENT_LENGTH, HeaderValue::from(size));
             }
             *response.body_mut() = body(Bytes::new());
         }
@@ -317,7 +367,14 @@ impl ApiServer {
         let target = match Target::parse(&parts.method, path, &query) {
             Ok(Some(target)) => target,
             Ok(None) => {
-                let about = About::path(if parts.method == Method::HEAD { "HEAD" } else { "GET" }, counted(path));
+                let about = About::path(
+                    if parts.method == Method::HEAD {
+                        "HEAD"
+                    } else {
+                        "GET"
+                    },
+                    counted(path),
+                );
                 let verb = parts.method.as_str().to_lowercase();
                 let answer = match authorize::path(self, &user, &verb, path).await {
                     Ok(()) => self.other(&parts, &query).await,
@@ -327,16 +384,30 @@ impl ApiServer {
             }
             Err(error) => return (About::path("", ""), Err(error)),
         };
-        let kind = self.inner.registry.find(&target.group, &target.version, &target.plural).cloned();
+        let kind = self
+            .inner
+            .registry
+            .find(&target.group, &target.version, &target.plural)
+            .cloned();
         let about = About::resource(&target, kind.as_ref(), query.has("dryRun"));
         let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
         let limit = query.timeout().ok().flatten().filter(|_| !target.goes_on());
-        let asked = Asked { target, query, kind, about: about.clone(), method, uri, headers };
+        let asked = Asked {
+            target,
+            query,
+            kind,
+            about: about.clone(),
+            method,
+            uri,
+            headers,
+        };
         let answer = match limit {
             None => self.resource(asked, user, peer, content).await,
-            Some(limit) => tokio::time::timeout(limit, Box::pin(self.resource(asked, user, peer, content)))
-                .await
-                .unwrap_or_else(|_elapsed| Err(out_of_time())),
+            Some(limit) => {
+                tokio::time::timeout(limit, Box::pin(self.resource(asked, user, peer, content)))
+                    .await
+                    .unwrap_or_else(|_elapsed| Err(out_of_time()))
+            }
         };
         (about, answer)
     }
@@ -348,7 +419,15 @@ impl ApiServer {
         peer: Peer,
         content: Body,
     ) -> Result<Response<Body>, ApiError> {
-        let Asked { target, query, kind, about, method, uri, headers } = asked;
+        let Asked {
+            target,
+            query,
+            kind,
+            about,
+            method,
+            uri,
+            headers,
+        } = asked;
         let selector = match (&kind, target.verb) {
             (Some(kind), Verb::List | Verb::Watch | Verb::DeleteCollection) => {
                 Selector::parse(kind, query.get("labelSelector"), query.get("fieldSelector"))?
@@ -361,8 +440,20 @@ impl ApiServer {
         let _permit = self.permit(target.verb, &user, &peer)?;
         let deprecated = kind.deprecated;
         let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
-        let written = (own && !reads(target.verb)).then(|| (target.plural.clone(), target.name.clone()));
-        let call = Call { api: self.clone(), user, peer, target, query, headers, kind, about, method, uri };
+        let written =
+            (own && !reads(target.verb)).then(|| (target.plural.clone(), target.name.clone()));
+        let call = Call {
+            api: self.clone(),
+            user,
+            peer,
+            target,
+            query,
+            headers,
+            kind,
+            about,
+            method,
+            uri,
+        };
         let answer = verbs::run(call, content).await;
         let answer = match (answer, written) {
             (Ok(response), Some((plural, name))) if response.status().is_success() => {
@@ -372,7 +463,10 @@ impl ApiServer {
         };
         match deprecated {
             // A refusal tells it as well.
-            Some(words) => Ok(verbs::warned(answer.unwrap_or_else(|error| respond(&error)), &[words.to_owned()])),
+            Some(words) => Ok(verbs::warned(
+                answer.unwrap_or_else(|error| respond(&error)),
+                &[words.to_owned()],
+            )),
             None => answer,
         }
     }
@@ -387,16 +481,30 @@ impl ApiServer {
         plural: &str,
         name: String,
     ) -> Result<Response<Body>, ApiError> {
-        let Some(extensions) = self.inner.extensions.get() else { return Ok(response) };
+        let Some(extensions) = self.inner.extensions.get() else {
+            return Ok(response);
+        };
         let (parts, content) = response.into_parts();
         // An object that was made: its name is in the answer.
-        let unread = |error| ApiError::new(Reason::InternalError, format!("the answer cannot be read: {error}"));
+        let unread = |error| {
+            ApiError::new(
+                Reason::InternalError,
+                format!("the answer cannot be read: {error}"),
+            )
+        };
         let content = content.collect().await.map_err(unread)?.to_bytes();
-        let name = if name.is_empty() { name_in(&content).unwrap_or_default() } else { name };
+        let name = if name.is_empty() {
+            name_in(&content).unwrap_or_default()
+        } else {
+            name
+        };
         if extensions.in_force(plural, &name).await {
             return Ok(Response::from_parts(parts, body(content)));
         }
-        Err(ApiError::new(Reason::Timeout, "the write is stored, and is not in force everywhere yet: look again"))
+        Err(ApiError::new(
+            Reason::Timeout,
+            "the write is stored, and is not in force everywhere yet: look again",
+        ))
     }
 }
 
@@ -415,7 +523,10 @@ fn reads(verb: Verb) -> bool {
 
 /// What somebody is told who was let in before.
 fn shut_out(why: &str) -> Response<Body> {
-    respond(&ApiError::new(Reason::Unauthorized, format!("Unauthorized: {why}")))
+    respond(&ApiError::new(
+        Reason::Unauthorized,
+        format!("Unauthorized: {why}"),
+    ))
 }
 
 /// A request for a resource, before anybody is asked whether it may be.
@@ -430,29 +541,48 @@ struct Asked {
 }
 
 fn out_of_time() -> ApiError {
-    ApiError::new(Reason::Timeout, "Timeout: request did not complete within the allotted timeout")
+    ApiError::new(
+        Reason::Timeout,
+        "Timeout: request did not complete within the allotted timeout",
+    )
 }
 
 fn too_many() -> ApiError {
-    ApiError::new(Reason::TooManyRequests, "too many requests, please try again later").retry_after(1)
+    ApiError::new(
+        Reason::TooManyRequests,
+        "too many requests, please try again later",
+    )
+    .retry_after(1)
 }
 
 pub(crate) fn text(status: StatusCode, text: String) -> Response<Body> {
     let mut response = Response::new(body(text));
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
     response
 }
 
 /// A refusal as an answer.
 pub(crate) fn respond(error: &ApiError) -> Response<Body> {
     let mut response = Response::new(body(error.to_status().to_string()));
-    *response.status_mut() = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    *response.status_mut() =
+        StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     if let Some(seconds) = error.details.retry_after {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
 }

@@ -28,21 +28,39 @@ pub(crate) fn room() -> Arc<Semaphore> {
 
 /// The store as a file.
 pub(crate) async fn answer(api: &ApiServer) -> Result<Response<Body>, ApiError> {
-    let permit = api.inner.snapshots.clone().try_acquire_owned().map_err(|error| {
-        ApiError::new(Reason::TooManyRequests, format!("other snapshots are being taken: {error}")).retry_after(5)
-    })?;
+    let permit = api
+        .inner
+        .snapshots
+        .clone()
+        .try_acquire_owned()
+        .map_err(|error| {
+            ApiError::new(
+                Reason::TooManyRequests,
+                format!("other snapshots are being taken: {error}"),
+            )
+            .retry_after(5)
+        })?;
     let everything = api.inner.store.everything().await.map_err(store_error)?;
-    let pieces = SnapshotBytes::new(everything)
-        .map_err(|error| ApiError::new(Reason::InternalError, format!("a snapshot cannot be begun: {error}")))?;
+    let pieces = SnapshotBytes::new(everything).map_err(|error| {
+        ApiError::new(
+            Reason::InternalError,
+            format!("a snapshot cannot be begun: {error}"),
+        )
+    })?;
     let frames = stream::iter(pieces.map(move |piece: Bytes| {
         // Held as long as pieces are asked for.
         let _held = &permit;
         Ok::<_, Infallible>(Frame::data(piece))
     }));
-    let body = StreamBody::new(frames).map_err(|never: Infallible| match never {}).boxed_unsync();
+    let body = StreamBody::new(frames)
+        .map_err(|never: Infallible| match never {})
+        .boxed_unsync();
     let mut response = Response::new(body);
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }

@@ -87,7 +87,11 @@ pub(crate) fn table(
         if kind.named {
             cells.push(Value::String(object::meta_text(&fields, "name").to_owned()));
         }
-        cells.extend(kind.columns.iter().map(|column| (column.cell)(&fields, now)));
+        cells.extend(
+            kind.columns
+                .iter()
+                .map(|column| (column.cell)(&fields, now)),
+        );
         let object = match style.include {
             Include::Nothing => Value::Null,
             Include::Metadata => partial(&fields, style.version),
@@ -95,7 +99,11 @@ pub(crate) fn table(
         };
         rows.push(json!({ "cells": cells, "object": object }));
     }
-    let columns = if style.headings { columns(kind) } else { Value::Null };
+    let columns = if style.headings {
+        columns(kind)
+    } else {
+        Value::Null
+    };
     Ok(json!({
         "kind": "Table", "apiVersion": style.version, "metadata": metadata, "columnDefinitions": columns,
         "rows": rows,

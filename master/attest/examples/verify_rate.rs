@@ -52,7 +52,9 @@ impl Entropy for Repeating {
 fn cpu() -> std::io::Result<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());
-    nanoseconds.map(Duration::from_nanos).ok_or_else(|| std::io::Error::other("no CPU time in schedstat"))
+    nanoseconds
+        .map(Duration::from_nanos)
+        .ok_or_else(|| std::io::Error::other("no CPU time in schedstat"))
 }
 
 fn main() -> std::io::Result<()> {
@@ -64,22 +66,31 @@ fn main() -> std::io::Result<()> {
         let references = world.references();
         let reference = references.get();
         let hello = machine.hello();
-        let admit = || check_hello(&hello.0, &reference, &world.channel, world.now).map_err(std::io::Error::other);
+        let admit = || {
+            check_hello(&hello.0, &reference, &world.channel, world.now)
+                .map_err(std::io::Error::other)
+        };
         let open = |admitted| {
             let mut sessions = Sessions::default();
-            let challenge = sessions.open(admitted, world.now, &mut Repeating(SeededRng::new("rate")));
-            challenge.map(|challenge| (sessions, challenge)).map_err(std::io::Error::other)
+            let challenge =
+                sessions.open(admitted, world.now, &mut Repeating(SeededRng::new("rate")));
+            challenge
+                .map(|challenge| (sessions, challenge))
+                .map_err(std::io::Error::other)
         };
         let (_, challenge) = open(admit()?)?;
         let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
-        let (start, mut count, mut hello_time, mut total) = (cpu()?, 0_u32, Duration::ZERO, Duration::ZERO);
+        let (start, mut count, mut hello_time, mut total) =
+            (cpu()?, 0_u32, Duration::ZERO, Duration::ZERO);
         while total < SPAN {
             let before = cpu()?;
             let (mut sessions, challenge) = open(admit()?)?;
             hello_time += cpu()?.saturating_sub(before);
-            let pending =
-                sessions.take(&challenge.session, world.now).map_err(|code| std::io::Error::other(code.as_str()))?;
-            check_evidence(pending, &evidence, &reference, &world.channel, world.now).map_err(std::io::Error::other)?;
+            let pending = sessions
+                .take(&challenge.session, world.now)
+                .map_err(|code| std::io::Error::other(code.as_str()))?;
+            check_evidence(pending, &evidence, &reference, &world.channel, world.now)
+                .map_err(std::io::Error::other)?;
             count += 1;
             total = cpu()?.saturating_sub(start);
         }

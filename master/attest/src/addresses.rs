@@ -29,13 +29,20 @@ impl Addresses {
             return None;
         }
         taken.extend(&addresses);
-        Some(Reserved { from: self, addresses })
+        Some(Reserved {
+            from: self,
+            addresses,
+        })
     }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        let mut taken = self.from.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self
+            .from
+            .taken
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         for address in &self.addresses {
             taken.remove(address);
         }
@@ -49,13 +56,20 @@ mod tests {
     #[test]
     fn an_address_is_one_exchanges_until_it_is_over() {
         let all = Addresses::default();
-        let of = |last: &[u8]| last.iter().map(|last| IpAddr::from([10, 0, 0, *last])).collect::<Vec<_>>();
+        let of = |last: &[u8]| {
+            last.iter()
+                .map(|last| IpAddr::from([10, 0, 0, *last]))
+                .collect::<Vec<_>>()
+        };
         let first = all.reserve(of(&[1, 2, 2])).unwrap();
         assert!(all.reserve(of(&[3, 2])).is_none());
         let beside = all.reserve(of(&[3])).unwrap();
         drop(first);
         assert!(all.reserve(of(&[1, 2])).is_some());
-        assert!(all.reserve(of(&[3])).is_none(), "what was refused took nothing, and gave nothing back");
+        assert!(
+            all.reserve(of(&[3])).is_none(),
+            "what was refused took nothing, and gave nothing back"
+        );
         drop(beside);
         assert!(all.taken.lock().unwrap().is_empty());
     }

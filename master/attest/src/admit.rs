@@ -46,18 +46,43 @@ pub(crate) async fn admit(
     let machines = admission.inventory.machines();
     let machine = machines
         .find(verified.machine_id())
-        .ok_or_else(|| Error::Api { what: "the Machine", source: ApiError::new(Reason::NotFound, "it is gone") })?;
-    let issued = admission.authority.issue_node(verified, admission.generation, now).map_err(Error::Issue)?;
+        .ok_or_else(|| Error::Api {
+            what: "the Machine",
+            source: ApiError::new(Reason::NotFound, "it is gone"),
+        })?;
+    let issued = admission
+        .authority
+        .issue_node(verified, admission.generation, now)
+        .map_err(Error::Issue)?;
     let certificate = CertificateRef {
         serial: issued.client.serial.clone(),
         not_after: record::timestamp(issued.client.not_after).to_string(),
     };
-    let after = record::admission(admission.client, admission.inventory, machine, verified, certificate, now).await?;
-    admission.journal.admitted(machine, verified, &after).await?;
+    let after = record::admission(
+        admission.client,
+        admission.inventory,
+        machine,
+        verified,
+        certificate,
+        now,
+    )
+    .await?;
+    admission
+        .journal
+        .admitted(machine, verified, &after)
+        .await?;
     record_requests(admission.client, verified, requests, &issued)
         .await
-        .map_err(|source| Error::Api { what: "the certificate requests", source })?;
-    ensure_node(admission, &after, verified).await.map_err(|source| Error::Api { what: "the Node", source })?;
+        .map_err(|source| Error::Api {
+            what: "the certificate requests",
+            source,
+        })?;
+    ensure_node(admission, &after, verified)
+        .await
+        .map_err(|source| Error::Api {
+            what: "the Node",
+            source,
+        })?;
     if verified.is_unproven() || verified.admission().policy.decides() == Decides::Nobody {
         warn(admission, machine, verified).await;
     }
@@ -70,19 +95,38 @@ async fn warn(admission: &Admission<'_>, machine: &Machine, verified: &Verified)
     let policy = verified.admission().policy;
     let (name, nobody) = (policy.as_str(), policy.decides() == Decides::Nobody);
     let (reason, how) = match (verified.is_unproven(), nobody) {
-        (false, _) => (policy_of(policy).reason(), format!("({name}) let this machine in without anybody looking")),
-        (true, true) => {
-            ("NoTpm", format!("({name}, insecure_no_tpm) let this machine without a TPM in without anybody looking"))
-        }
-        (true, false) => ("NoTpm", "(insecure_no_tpm) let this machine without a TPM in on a person's word".to_owned()),
+        (false, _) => (
+            policy_of(policy).reason(),
+            format!("({name}) let this machine in without anybody looking"),
+        ),
+        (true, true) => (
+            "NoTpm",
+            format!(
+                "({name}, insecure_no_tpm) let this machine without a TPM in without anybody looking"
+            ),
+        ),
+        (true, false) => (
+            "NoTpm",
+            "(insecure_no_tpm) let this machine without a TPM in on a person's word".to_owned(),
+        ),
     };
     let message = format!("rule `{rule}` {how}; not proven: {failed}");
     tracing::warn!(node = verified.node_name(), "{message}");
-    let happening = Happening { severity: Severity::Warning, reason, action: "Admit", message };
+    let happening = Happening {
+        severity: Severity::Warning,
+        reason,
+        action: "Admit",
+        message,
+    };
     admission.events.record(machine, &happening).await;
 }
 
-fn answer(authority: &Authority, verified: &Verified, issued: &NodeCertificates, now: SystemTime) -> Certificates {
+fn answer(
+    authority: &Authority,
+    verified: &Verified,
+    issued: &NodeCertificates,
+    now: SystemTime,
+) -> Certificates {
     let not_after = seconds(issued.client.not_after.min(issued.serving.not_after));
     Certificates {
         node_name: verified.node_name().to_owned(),
@@ -106,9 +150,24 @@ async fn record_requests(
         (NODE_SERVING_SIGNER, requests.serving, &issued.serving),
     ];
     for (signer, request, issued) in both {
-        let (admission, rule, seconds) = (verified.admission(), verified.rule(), verified.ttl_seconds());
-        request::record(client, &request::Signed { machine, signer, request, issued, admission, rule, seconds })
-            .await?;
+        let (admission, rule, seconds) = (
+            verified.admission(),
+            verified.rule(),
+            verified.ttl_seconds(),
+        );
+        request::record(
+            client,
+            &request::Signed {
+                machine,
+                signer,
+                request,
+                issued,
+                admission,
+                rule,
+                seconds,
+            },
+        )
+        .await?;
     }
     request::answer(client, &verified.admission().request, &issued.client).await?;
     request::prune(client, machine).await
@@ -116,17 +175,36 @@ async fn record_requests(
 
 /// Makes the Node, or brings the labels of an existing one up to what was proved. What the rule puts on one that is there,
 /// [`crate::standing`] keeps.
-async fn ensure_node(admission: &Admission<'_>, machine: &Machine, verified: &Verified) -> Result<(), ApiError> {
-    let (client, name, policy) = (admission.client, verified.node_name(), verified.admission().policy);
+async fn ensure_node(
+    admission: &Admission<'_>,
+    machine: &Machine,
+    verified: &Verified,
+) -> Result<(), ApiError> {
+    let (client, name, policy) = (
+        admission.client,
+        verified.node_name(),
+        verified.admission().policy,
+    );
     let Some(existing) = client.get_opt::<Node>(None, name).await? else {
         let marks = marks::first(client, admission.inventory, machine).await?;
-        return match client.create(&node::fresh(machine, verified.image(), policy, &marks)).await {
+        return match client
+            .create(&node::fresh(machine, verified.image(), policy, &marks))
+            .await
+        {
             Err(error) if !error.is_already_exists() => Err(error),
             Ok(_) | Err(_) => Ok(()),
         };
     };
-    let Some(labels) = node::relabel(&existing, &node::labels(machine, verified.image(), policy)) else {
+    let Some(labels) = node::relabel(&existing, &node::labels(machine, verified.image(), policy))
+    else {
         return Ok(());
     };
-    client.patch::<Node>(None, name, &Patch::Merge(json!({ "metadata": { "labels": labels } }))).await.map(drop)
+    client
+        .patch::<Node>(
+            None,
+            name,
+            &Patch::Merge(json!({ "metadata": { "labels": labels } })),
+        )
+        .await
+        .map(drop)
 }

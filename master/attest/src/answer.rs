@@ -14,12 +14,18 @@ use std::time::Duration;
 pub(crate) const BODY_TIME: Duration = Duration::from_secs(10);
 
 /// Reads a body of at most `limit` octets that comes in within `time`.
-pub(crate) async fn read<T: DeserializeOwned>(incoming: Body, limit: usize, time: Duration) -> Result<T, Answer> {
+pub(crate) async fn read<T: DeserializeOwned>(
+    incoming: Body,
+    limit: usize,
+    time: Duration,
+) -> Result<T, Answer> {
     let collect: BoxFuture<'static, _> = Box::pin(Limited::new(incoming, limit).collect());
     let bytes = match tokio::time::timeout(time, collect).await {
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large(limit)),
-        Ok(Err(_)) | Err(_) => return Err(Answer::problem(Code::Malformed, "the body did not come in")),
+        Ok(Err(_)) | Err(_) => {
+            return Err(Answer::problem(Code::Malformed, "the body did not come in"));
+        }
     };
     wire::parse(&bytes).map_err(|error| Answer::problem(wire::code_of(&error), &error.to_string()))
 }
@@ -34,7 +40,10 @@ pub(crate) async fn discard(incoming: Body, limit: usize) {
 }
 
 fn too_large(limit: usize) -> Answer {
-    Answer::problem(Code::TooLarge, &format!("the body has more than {limit} bytes"))
+    Answer::problem(
+        Code::TooLarge,
+        &format!("the body has more than {limit} bytes"),
+    )
 }
 
 /// An answer.
@@ -49,7 +58,11 @@ impl Answer {
     /// Something good.
     pub(crate) fn json(value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
-            Ok(bytes) => Self { status: StatusCode::OK, body: bytes.into(), retry_after: None },
+            Ok(bytes) => Self {
+                status: StatusCode::OK,
+                body: bytes.into(),
+                retry_after: None,
+            },
             Err(_unencodable) => Self::unavailable("the answer cannot be encoded"),
         }
     }
@@ -75,7 +88,10 @@ impl Answer {
         let status = found.map_or(StatusCode::FORBIDDEN, |(_, status)| status);
         let mut answer = Self::of(status, code.as_str(), message);
         let waits = [(Code::RateLimited, 2), (Code::QueueFull, 60)];
-        answer.retry_after = waits.into_iter().find(|(known, _)| *known == code).map(|(_, seconds)| seconds);
+        answer.retry_after = waits
+            .into_iter()
+            .find(|(known, _)| *known == code)
+            .map(|(_, seconds)| seconds);
         answer
     }
 
@@ -90,8 +106,16 @@ impl Answer {
     pub(crate) fn named(node_name: &str) -> Self {
         let code = Code::NameAssigned;
         let (code, message) = (code.as_str().to_owned(), code.meaning().to_owned());
-        let problem = Problem { code, message, node_name: node_name.to_owned() };
-        Self { status: StatusCode::CONFLICT, body: encoded(&problem), retry_after: None }
+        let problem = Problem {
+            code,
+            message,
+            node_name: node_name.to_owned(),
+        };
+        Self {
+            status: StatusCode::CONFLICT,
+            body: encoded(&problem),
+            retry_after: None,
+        }
     }
 
     /// The master can't answer now.
@@ -103,16 +127,29 @@ impl Answer {
 
     /// A problem with a code outside the verifier's.
     pub(crate) fn of(status: StatusCode, code: &str, message: &str) -> Self {
-        let problem = Problem { code: code.to_owned(), message: message.to_owned(), ..Problem::default() };
-        Self { status, body: encoded(&problem), retry_after: None }
+        let problem = Problem {
+            code: code.to_owned(),
+            message: message.to_owned(),
+            ..Problem::default()
+        };
+        Self {
+            status,
+            body: encoded(&problem),
+            retry_after: None,
+        }
     }
 
     pub(crate) fn into_response(self) -> Response<Body> {
         let mut response = Response::new(body(self.body));
         *response.status_mut() = self.status;
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
         if let Some(seconds) = self.retry_after {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

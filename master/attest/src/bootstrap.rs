@@ -8,8 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use config_attest::attestor::{EvidenceAnswer, EvidenceRequest, HelloAnswer, Request};
 use config_attest::bootstrap::AdminStatement;
 use config_attest::wire::{
-    BOOTSTRAP_PROTOCOL, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Challenge, Claims, Der, MAX_ADMIT_BODY,
-    MAX_HELLO_BODY,
+    BOOTSTRAP_PROTOCOL, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Challenge, Claims, Der,
+    MAX_ADMIT_BODY, MAX_HELLO_BODY,
 };
 use config_attest::{Code, Digest};
 use config_kube::policy::POLICY_NAME;
@@ -76,7 +76,11 @@ pub(crate) struct BootstrapDesk {
 }
 
 impl BootstrapDesk {
-    pub(crate) fn open(terms: &Terms, authority: Arc<Authority>, client: Client) -> Result<Self, Error> {
+    pub(crate) fn open(
+        terms: &Terms,
+        authority: Arc<Authority>,
+        client: Client,
+    ) -> Result<Self, Error> {
         let own = &terms.bootstrap;
         let done = own.admin_key.is_none() || read_record(&own.record)?.is_some();
         let desk = Self {
@@ -139,16 +143,24 @@ impl BootstrapDesk {
             Err(answer) => return answer,
         };
         let Some(exporter) = peer.exporter.map(Digest) else {
-            return Answer::problem(Code::Channel, "bootstrap needs a TLS 1.3 connection of its own");
+            return Answer::problem(
+                Code::Channel,
+                "bootstrap needs a TLS 1.3 connection of its own",
+            );
         };
         let Ok(_turn) = self.proofs.try_acquire() else {
-            return Answer::problem(Code::RateLimited, "this machine's TPM is busy with other proofs; try again");
+            return Answer::problem(
+                Code::RateLimited,
+                "this machine's TPM is busy with other proofs; try again",
+            );
         };
         match self.prove(challenge, exporter).await {
             Ok(Some(EvidenceAnswer { proof })) => Answer::json(&proof),
-            Ok(None) => {
-                Answer::of(StatusCode::NOT_IMPLEMENTED, "NO_TPM", "this master has no TPM to prove itself with")
-            }
+            Ok(None) => Answer::of(
+                StatusCode::NOT_IMPLEMENTED,
+                "NO_TPM",
+                "this master has no TPM to prove itself with",
+            ),
             Err(error) => unanswered(&error),
         }
     }
@@ -166,29 +178,39 @@ impl BootstrapDesk {
         if self.is_done() {
             return taken();
         }
-        let Some(admin_key) = self.terms.admin_key else { return taken() };
+        let Some(admin_key) = self.terms.admin_key else {
+            return taken();
+        };
         let refuse = |why: &str| Answer::problem(Code::BootstrapVerdict, why);
         let (statement, signature) = (admit.statement.as_bytes(), admit.signature.as_bytes());
         let said = match AdminStatement::open(statement, signature, &admin_key) {
             Ok(said) => said,
             Err(error) => return refuse(&error.to_string()),
         };
-        if said.cluster != self.cluster || said.root_spki != Digest::of(&self.authority.root_spki()) {
+        if said.cluster != self.cluster || said.root_spki != Digest::of(&self.authority.root_spki())
+        {
             return refuse("the statement is about another cluster or another root");
         }
         let request = match master_ca::Request::from_der(admit.admin_csr.as_bytes()) {
             Ok(request) => request,
             Err(error) => return Answer::problem(Code::CsrMalformed, &chain(&error)),
         };
-        let issued = match self.authority.issue_admin(&request, &admin_key.to_text(), SystemTime::now()) {
-            Ok(issued) => issued,
-            Err(error) => return Answer::problem(Code::CsrKey, &chain(&error)),
-        };
+        let issued =
+            match self
+                .authority
+                .issue_admin(&request, &admin_key.to_text(), SystemTime::now())
+            {
+                Ok(issued) => issued,
+                Err(error) => return Answer::problem(Code::CsrKey, &chain(&error)),
+            };
         if let Err(error) = self.take(&request.spki, statement, signature).await {
             tracing::error!(error = %chain(&error), "the bootstrap could not be recorded");
             return Answer::unavailable("the master could not record the bootstrap; see its log");
         }
-        tracing::info!(admin = admin_key.to_text(), "bootstrapped: the cluster is the admin's");
+        tracing::info!(
+            admin = admin_key.to_text(),
+            "bootstrapped: the cluster is the admin's"
+        );
         Answer::json(&BootstrapAdmitted {
             certificate: issued.chain_pem(),
             roots: self.authority.roots_pem(),
@@ -213,18 +235,31 @@ impl BootstrapDesk {
         match self.client.create(&policy).await {
             Ok(_) => Ok(()),
             Err(error) if error.is_already_exists() => Ok(()),
-            Err(source) => Err(Error::Api { what: "the CertificatePolicy", source }),
+            Err(source) => Err(Error::Api {
+                what: "the CertificatePolicy",
+                source,
+            }),
         }
     }
 
     /// The recovery copy first, then the record that makes it final, then everything that follows.
-    async fn take(&self, admin_spki: &[u8], statement: &[u8], signature: &[u8]) -> Result<(), Error> {
+    async fn take(
+        &self,
+        admin_spki: &[u8],
+        statement: &[u8],
+        signature: &[u8],
+    ) -> Result<(), Error> {
         let (authority, spki) = (self.authority.clone(), admin_spki.to_vec());
-        let copied = tokio::task::spawn_blocking(move || authority.write_recovery(&spki)).await.map_err(Error::Task)?;
+        let copied = tokio::task::spawn_blocking(move || authority.write_recovery(&spki))
+            .await
+            .map_err(Error::Task)?;
         let copy = copied.map_err(Error::Issue)?;
         tracing::info!(file = %copy.display(), "the recovery copy was written for the admin's key");
-        let record =
-            Record { version: 1, statement: STANDARD.encode(statement), signature: STANDARD.encode(signature) };
+        let record = Record {
+            version: 1,
+            statement: STANDARD.encode(statement),
+            signature: STANDARD.encode(signature),
+        };
         write_record(&self.terms.record, &record)?;
         self.write_pin()?;
         // From here on requests pass, so that the seed can be written before the admin's next request.
@@ -237,8 +272,13 @@ impl BootstrapDesk {
 
     /// The roots' pins, one a line, for the agent of this machine.
     pub(crate) fn write_pin(&self) -> Result<(), Error> {
-        let Some(path) = &self.terms.ca_pin else { return Ok(()) };
-        write_whole(path, format!("{}\n", self.authority.pins().join("\n")).as_bytes())
+        let Some(path) = &self.terms.ca_pin else {
+            return Ok(());
+        };
+        write_whole(
+            path,
+            format!("{}\n", self.authority.pins().join("\n")).as_bytes(),
+        )
     }
 
     /// Without a TPM: what the configuration says.
@@ -253,17 +293,27 @@ impl BootstrapDesk {
 
     /// The machine's keys, asked for once: they are the same for as long as it runs.
     async fn show(&self) -> Result<Option<HelloAnswer>, Error> {
-        let Some(attestor) = self.terms.attestor.clone() else { return Ok(None) };
+        let Some(attestor) = self.terms.attestor.clone() else {
+            return Ok(None);
+        };
         let mut shown = self.shown.lock().await;
         if shown.is_none() {
-            let ask = tokio::task::spawn_blocking(move || attestor.call::<HelloAnswer>(&Request::Hello));
+            let ask =
+                tokio::task::spawn_blocking(move || attestor.call::<HelloAnswer>(&Request::Hello));
             *shown = Some(ask.await.map_err(Error::Task)?.map_err(Error::Attestor)?);
         }
         Ok(shown.clone())
     }
 
-    async fn prove(&self, challenge: Challenge, exporter: Digest) -> Result<Option<EvidenceAnswer>, Error> {
-        let (Some(attestor), Some(shown)) = (self.terms.attestor.clone(), self.show().await?) else { return Ok(None) };
+    async fn prove(
+        &self,
+        challenge: Challenge,
+        exporter: Digest,
+    ) -> Result<Option<EvidenceAnswer>, Error> {
+        let (Some(attestor), Some(shown)) = (self.terms.attestor.clone(), self.show().await?)
+        else {
+            return Ok(None);
+        };
         let request = Request::Evidence(Box::new(EvidenceRequest {
             csr_hash: Digest::of(&self.authority.root()),
             claims: shown.claims,
@@ -272,12 +322,19 @@ impl BootstrapDesk {
             exporter,
         }));
         let ask = tokio::task::spawn_blocking(move || attestor.call::<EvidenceAnswer>(&request));
-        ask.await.map_err(Error::Task)?.map_err(Error::Attestor).map(Some)
+        ask.await
+            .map_err(Error::Task)?
+            .map_err(Error::Attestor)
+            .map(Some)
     }
 }
 
 fn taken() -> Answer {
-    Answer::of(StatusCode::CONFLICT, "ALREADY_BOOTSTRAPPED", "this cluster was taken over by its admin before")
+    Answer::of(
+        StatusCode::CONFLICT,
+        "ALREADY_BOOTSTRAPPED",
+        "this cluster was taken over by its admin before",
+    )
 }
 
 fn unanswered(error: &Error) -> Answer {
@@ -287,29 +344,53 @@ fn unanswered(error: &Error) -> Answer {
 
 fn read_record(path: &Path) -> Result<Option<Record>, Error> {
     match std::fs::read(path) {
-        Ok(bytes) => {
-            serde_json::from_slice(&bytes).map(Some).map_err(|source| Error::Record { path: path.to_owned(), source })
-        }
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|source| Error::Record {
+                path: path.to_owned(),
+                source,
+            }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::File { what: "read", path: path.to_owned(), source }),
+        Err(source) => Err(Error::File {
+            what: "read",
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
 fn write_record(path: &Path, record: &Record) -> Result<(), Error> {
-    let bytes = serde_json::to_vec(record).map_err(|source| Error::Record { path: path.to_owned(), source })?;
+    let bytes = serde_json::to_vec(record).map_err(|source| Error::Record {
+        path: path.to_owned(),
+        source,
+    })?;
     write_whole(path, &bytes)
 }
 
 /// Durable, whole or not at all.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let fail = |source| Error::File { what: "write", path: path.to_owned(), source };
+    let fail = |source| Error::File {
+        what: "write",
+        path: path.to_owned(),
+        source,
+    };
     let neighbour = path.with_extension("new");
     let mut open = std::fs::OpenOptions::new();
-    let mut file = open.write(true).create(true).truncate(true).mode(0o600).open(&neighbour).map_err(fail)?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(fail)?;
+    let mut file = open
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&neighbour)
+        .map_err(fail)?;
+    file.write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(fail)?;
     std::fs::rename(&neighbour, path).map_err(fail)?;
     if let Some(folder) = path.parent() {
-        std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(fail)?;
+        std::fs::File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(fail)?;
     }
     Ok(())
 }

@@ -39,24 +39,27 @@ impl Standing {
             MachineState::Untrusted => Self::Untrusted(status.reason.clone()),
             // What an admin issued ends with the word that made it good; of its own it has proved nothing yet.
             MachineState::Pending if !machine.spec.is_static => Self::Admitted(Some(String::new())),
-            MachineState::Pending | MachineState::Trusted | MachineState::Unproven | MachineState::Suspect => {
-                Self::Admitted(status.node_key.clone())
-            }
+            MachineState::Pending
+            | MachineState::Trusted
+            | MachineState::Unproven
+            | MachineState::Suspect => Self::Admitted(status.node_key.clone()),
         }
     }
 
     /// Whether something was proved, or issued, that it may speak by.
     fn vouches(&self) -> bool {
-        matches!(self, Self::Admitted(Some(key)) if !key.is_empty()) || *self == Self::Admitted(None)
+        matches!(self, Self::Admitted(Some(key)) if !key.is_empty())
+            || *self == Self::Admitted(None)
     }
 
     /// Why nothing that comes from it is let pass.
     fn shut_out(&self) -> Option<String> {
         match self {
             Self::Admitted(_) => None,
-            Self::Replaced => {
-                Some("the machine was replaced by another board, or its endorsement key was taken off".to_owned())
-            }
+            Self::Replaced => Some(
+                "the machine was replaced by another board, or its endorsement key was taken off"
+                    .to_owned(),
+            ),
             Self::Untrusted(code) => Some(format!("the machine is Untrusted: {code}")),
             Self::Retired => Some("the machine is retired".to_owned()),
         }
@@ -79,19 +82,28 @@ impl Standings {
     /// Counts anew; a node has one Machine, and for a moment two where an admin makes another one.
     fn recount(&mut self) {
         self.nodes.clear();
-        self.taken = self.machines.values().map(|(node, _)| node.clone()).collect();
+        self.taken = self
+            .machines
+            .values()
+            .map(|(node, _)| node.clone())
+            .collect();
         for (node, standing) in self.machines.values() {
             if let Some(why) = standing.shut_out() {
                 self.nodes.insert(node.clone(), why);
             }
         }
         for node in &self.made {
-            let why =
-                "its machine is another node now, or was taken out of the inventory, and no other has proved itself";
-            self.nodes.entry(node.clone()).or_insert_with(|| why.to_owned());
+            let why = "its machine is another node now, or was taken out of the inventory, and no other has proved itself";
+            self.nodes
+                .entry(node.clone())
+                .or_insert_with(|| why.to_owned());
         }
         for (node, standing) in self.machines.values() {
-            let speaks = if self.made.contains(node) { standing.vouches() } else { standing.shut_out().is_none() };
+            let speaks = if self.made.contains(node) {
+                standing.vouches()
+            } else {
+                standing.shut_out().is_none()
+            };
             if speaks {
                 self.nodes.remove(node);
             }
@@ -132,25 +144,47 @@ const NOTED: usize = 8192;
 
 impl Noted {
     fn of(certificate: &[u8]) -> Self {
-        let parsed = X509Certificate::from_der(certificate).ok().map(|(_, parsed)| parsed);
-        let end = parsed.as_ref().map(|parsed| u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0));
+        let parsed = X509Certificate::from_der(certificate)
+            .ok()
+            .map(|(_, parsed)| parsed);
+        let end = parsed
+            .as_ref()
+            .map(|parsed| u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0));
         let subject = parsed.as_ref().and_then(|parsed| {
-            parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).map(str::to_owned)
+            parsed
+                .subject()
+                .iter_common_name()
+                .next()
+                .and_then(|name| name.as_str().ok())
+                .map(str::to_owned)
         });
         let node = subject.as_deref().and_then(node_of_user).map(str::to_owned);
-        let key = parsed.map(|parsed| master_ca::spki_hash(parsed.public_key().raw)).unwrap_or_default();
-        let machine = NodeExtension::of_certificate(certificate).map(|extension| extension.machine_uid);
-        Self { end, machine, node, key }
+        let key = parsed
+            .map(|parsed| master_ca::spki_hash(parsed.public_key().raw))
+            .unwrap_or_default();
+        let machine =
+            NodeExtension::of_certificate(certificate).map(|extension| extension.machine_uid);
+        Self {
+            end,
+            machine,
+            node,
+            key,
+        }
     }
 
     fn expired(&self, now: SystemTime) -> bool {
-        self.end.is_some_and(|end| crate::exchange::seconds(now) > end)
+        self.end
+            .is_some_and(|end| crate::exchange::seconds(now) > end)
     }
 }
 
 impl Default for MachineDenyList {
     fn default() -> Self {
-        Self { standings: RwLock::default(), noted: RwLock::default(), changed: watch::Sender::new(0) }
+        Self {
+            standings: RwLock::default(),
+            noted: RwLock::default(),
+            changed: watch::Sender::new(0),
+        }
     }
 }
 
@@ -177,28 +211,45 @@ impl MachineDenyList {
 
     /// A node was made for a Machine, or is not any more.
     pub(crate) fn set_node(&self, node: &str, made: bool) {
-        self.change(|known| if made { known.made.insert(node.to_owned()) } else { known.made.remove(node) });
+        self.change(|known| {
+            if made {
+                known.made.insert(node.to_owned())
+            } else {
+                known.made.remove(node)
+            }
+        });
     }
 
     /// Whether a node was made for a Machine, now or once.
     pub(crate) fn made_node(&self, node: &str) -> bool {
-        self.standings.read().unwrap_or_else(PoisonError::into_inner).made.contains(node)
+        self.standings
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .made
+            .contains(node)
     }
 
     /// Takes one Machine's new state.
     pub fn set(&self, machine: &Machine) {
-        let Some((uid, fresh)) = entry(machine) else { return };
+        let Some((uid, fresh)) = entry(machine) else {
+            return;
+        };
         self.change(|known| known.machines.insert(uid, fresh.clone()) != Some(fresh));
     }
 
     /// A Machine is gone.
     pub(crate) fn remove(&self, machine: &Machine) {
-        let Some(uid) = machine.metadata.uid.as_ref() else { return };
+        let Some(uid) = machine.metadata.uid.as_ref() else {
+            return;
+        };
         self.change(|known| known.machines.remove(uid).is_some());
     }
 
     fn change(&self, make: impl FnOnce(&mut Standings) -> bool) {
-        let mut standings = self.standings.write().unwrap_or_else(PoisonError::into_inner);
+        let mut standings = self
+            .standings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         if make(&mut standings) {
             standings.recount();
             drop(standings);
@@ -220,7 +271,12 @@ impl MachineDenyList {
     }
 
     fn noted(&self, certificate: &[u8]) -> Arc<Noted> {
-        if let Some(noted) = self.noted.read().unwrap_or_else(PoisonError::into_inner).get(certificate) {
+        if let Some(noted) = self
+            .noted
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(certificate)
+        {
             return noted.clone();
         }
         let fresh = Arc::new(Noted::of(certificate));
@@ -234,14 +290,23 @@ impl MachineDenyList {
 
     /// Why a certificate is denied that says this of its Machine, its key and its node.
     fn verdict(&self, uid: &str, key: &str, node: Option<&str>) -> Option<String> {
-        match self.standings.read().unwrap_or_else(PoisonError::into_inner).machines.get(uid) {
+        match self
+            .standings
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .machines
+            .get(uid)
+        {
             Some((own, _)) if node != Some(own.as_str()) => {
                 let node = node.unwrap_or("nothing");
-                Some(format!("the certificate is of node {node}, and the machine is node {own}"))
+                Some(format!(
+                    "the certificate is of node {node}, and the machine is node {own}"
+                ))
             }
-            Some((_, Standing::Admitted(Some(known)))) if known != key => {
-                Some("the certificate is of an earlier node key: the machine has proved another since".to_owned())
-            }
+            Some((_, Standing::Admitted(Some(known)))) if known != key => Some(
+                "the certificate is of an earlier node key: the machine has proved another since"
+                    .to_owned(),
+            ),
             Some((_, standing)) => standing.shut_out(),
             None => Some("the machine is not in the inventory".to_owned()),
         }
@@ -249,7 +314,10 @@ impl MachineDenyList {
 }
 
 fn entry(machine: &Machine) -> Option<(String, (String, Standing))> {
-    Some((machine.metadata.uid.clone()?, (machine.node_name().to_owned(), Standing::of(machine))))
+    Some((
+        machine.metadata.uid.clone()?,
+        (machine.node_name().to_owned(), Standing::of(machine)),
+    ))
 }
 
 /// The fact by which a token tells the node that it is bound to (upstream's name).
@@ -258,8 +326,15 @@ const BOUND_NODE: &str = "authentication.kubernetes.io/node-name";
 impl MachineDenyList {
     /// Why this caller is denied at a moment; none where it is not.
     pub fn denied_at(&self, user: &UserInfo, peer: &Peer, now: SystemTime) -> Option<String> {
-        let bound = user.extra.get(BOUND_NODE).and_then(|names| names.first()).map(String::as_str);
-        if let Some(why) = bound.or(user.node()).and_then(|node| self.node_denied(node)) {
+        let bound = user
+            .extra
+            .get(BOUND_NODE)
+            .and_then(|names| names.first())
+            .map(String::as_str);
+        if let Some(why) = bound
+            .or(user.node())
+            .and_then(|node| self.node_denied(node))
+        {
             return Some(why);
         }
         let leaf = peer.certificates.first()?;
@@ -276,19 +351,38 @@ impl MachineDenyList {
 
     /// Why a node's serving certificate is none of its own; none where it is.
     pub fn serving_denied(&self, node: &str, certificate: &[u8]) -> Option<String> {
-        let Some(uid) = NodeExtension::of_certificate(certificate).map(|extension| extension.machine_uid) else {
+        let Some(uid) =
+            NodeExtension::of_certificate(certificate).map(|extension| extension.machine_uid)
+        else {
             return self.of_no_proof(node);
         };
-        match self.standings.read().unwrap_or_else(PoisonError::into_inner).machines.get(&uid) {
+        match self
+            .standings
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .machines
+            .get(&uid)
+        {
             Some((own, standing)) if own == node => standing.shut_out(),
-            Some(_) | None => Some("the certificate is of a machine that the node is not".to_owned()),
+            Some(_) | None => {
+                Some("the certificate is of a machine that the node is not".to_owned())
+            }
         }
     }
 
     /// Why a certificate that no machine's proof led to does not speak for a node.
     fn of_no_proof(&self, node: &str) -> Option<String> {
-        let taken = self.standings.read().unwrap_or_else(PoisonError::into_inner).taken.contains(node);
-        taken.then(|| format!("node {node} is a Machine's, and the certificate is of no proof of that machine"))
+        let taken = self
+            .standings
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .taken
+            .contains(node);
+        taken.then(|| {
+            format!(
+                "node {node} is a Machine's, and the certificate is of no proof of that machine"
+            )
+        })
     }
 }
 
@@ -298,7 +392,12 @@ impl DenyList for MachineDenyList {
     }
 
     fn node_denied(&self, node: &str) -> Option<String> {
-        self.standings.read().unwrap_or_else(PoisonError::into_inner).nodes.get(node).cloned()
+        self.standings
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .nodes
+            .get(node)
+            .cloned()
     }
 
     fn changed(&self) -> watch::Receiver<u64> {
@@ -314,16 +413,30 @@ mod tests {
     fn machine(uid: &str, state: MachineState) -> Machine {
         let mut machine = Machine::named(uid, MachineSpec::default());
         machine.metadata.uid = Some(uid.to_owned());
-        machine.status = Some(MachineStatus { state, reason: "IMAGE_SVN".to_owned(), ..MachineStatus::default() });
+        machine.status = Some(MachineStatus {
+            state,
+            reason: "IMAGE_SVN".to_owned(),
+            ..MachineStatus::default()
+        });
         machine
     }
 
     #[test]
     fn only_machines_of_the_inventory_that_are_not_untrusted_pass() {
         let list = MachineDenyList::default();
-        list.fill([machine("a", MachineState::Trusted), machine("b", MachineState::Untrusted)].iter());
+        list.fill(
+            [
+                machine("a", MachineState::Trusted),
+                machine("b", MachineState::Untrusted),
+            ]
+            .iter(),
+        );
         assert_eq!(list.verdict("a", "", Some("a")), None);
-        assert!(list.verdict("b", "", Some("b")).unwrap().contains("IMAGE_SVN"));
+        assert!(
+            list.verdict("b", "", Some("b"))
+                .unwrap()
+                .contains("IMAGE_SVN")
+        );
         assert!(list.verdict("c", "", Some("c")).is_some());
         let mut retired = machine("a", MachineState::Trusted);
         retired.spec.retired = true;
@@ -352,7 +465,10 @@ mod tests {
         object.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
         list.set(&object);
         assert_eq!(list.verdict("a", "sha256:aa", Some("a")), None);
-        assert!(list.verdict("a", "sha256:99", Some("a")).is_some(), "an earlier one");
+        assert!(
+            list.verdict("a", "sha256:99", Some("a")).is_some(),
+            "an earlier one"
+        );
         object.spec.is_static = false;
         list.set(&object);
         assert!(list.verdict("a", "sha256:aa", Some("a")).is_some());
@@ -365,26 +481,44 @@ mod tests {
         let mut object = machine("a", MachineState::Trusted);
         object.spec.ek.hashes = vec!["sha256:01".to_owned()];
         let status = object.status.get_or_insert_default();
-        (status.bound_ek, status.node_key) = (Some("sha256:01".to_owned()), Some("sha256:aa".to_owned()));
+        (status.bound_ek, status.node_key) =
+            (Some("sha256:01".to_owned()), Some("sha256:aa".to_owned()));
         list.set(&object);
         assert_eq!(list.verdict("a", "sha256:aa", Some("a")), None);
         object.spec.ek.hashes = vec!["sha256:02".to_owned()];
         list.set(&object);
-        assert!(list.verdict("a", "sha256:aa", Some("a")).unwrap().contains("replaced"));
+        assert!(
+            list.verdict("a", "sha256:aa", Some("a"))
+                .unwrap()
+                .contains("replaced")
+        );
         assert!(list.node_denied("a").is_some());
         let status = object.status.get_or_insert_default();
-        (status.bound_ek, status.node_key) = (Some("sha256:02".to_owned()), Some("sha256:bb".to_owned()));
+        (status.bound_ek, status.node_key) =
+            (Some("sha256:02".to_owned()), Some("sha256:bb".to_owned()));
         list.set(&object);
-        assert!(list.verdict("a", "sha256:aa", Some("a")).unwrap().contains("earlier node key"));
-        assert_eq!((list.verdict("a", "sha256:bb", Some("a")), list.node_denied("a")), (None, None));
+        assert!(
+            list.verdict("a", "sha256:aa", Some("a"))
+                .unwrap()
+                .contains("earlier node key")
+        );
+        assert_eq!(
+            (
+                list.verdict("a", "sha256:bb", Some("a")),
+                list.node_denied("a")
+            ),
+            (None, None)
+        );
     }
 
     /// Tokens bound to a node fall with its machine; a second Machine that may speak for the node keeps them.
     #[test]
     fn what_is_bound_to_a_node_is_denied_with_its_machine() {
         let list = MachineDenyList::default();
-        let mut pod = UserInfo::authenticated("system:serviceaccount:default:x", Vec::<String>::new());
-        pod.extra.insert(BOUND_NODE.to_owned(), vec!["a".to_owned()]);
+        let mut pod =
+            UserInfo::authenticated("system:serviceaccount:default:x", Vec::<String>::new());
+        pod.extra
+            .insert(BOUND_NODE.to_owned(), vec!["a".to_owned()]);
         let free = UserInfo::authenticated("system:serviceaccount:default:x", Vec::<String>::new());
         list.set(&machine("a", MachineState::Suspect));
         assert_eq!(list.denied(&pod, &Peer::default()), None);
@@ -404,10 +538,17 @@ mod tests {
         let list = MachineDenyList::default();
         for number in 0..NOTED + 10 {
             let noted = list.noted(&number.to_be_bytes());
-            assert!(noted.end.is_none() && noted.machine.is_none() && !noted.expired(SystemTime::now()));
+            assert!(
+                noted.end.is_none() && noted.machine.is_none() && !noted.expired(SystemTime::now())
+            );
         }
         assert!(list.noted.read().unwrap().len() <= NOTED);
-        let ended = Noted { end: Some(5), machine: None, node: None, key: String::new() };
+        let ended = Noted {
+            end: Some(5),
+            machine: None,
+            node: None,
+            key: String::new(),
+        };
         assert!(ended.expired(SystemTime::now()) && !ended.expired(SystemTime::UNIX_EPOCH));
     }
 
@@ -432,15 +573,35 @@ mod tests {
         object.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
         list.fill_nodes(["a".to_owned()].into_iter());
         list.set(&object);
-        assert_eq!((list.verdict("a", "sha256:aa", Some("a")), list.node_denied("a")), (None, None));
+        assert_eq!(
+            (
+                list.verdict("a", "sha256:aa", Some("a")),
+                list.node_denied("a")
+            ),
+            (None, None)
+        );
         object.spec.node_name = Some("b".to_owned());
         list.set(&object);
-        assert!(list.verdict("a", "sha256:aa", Some("a")).unwrap().contains("node b"));
-        assert!(list.verdict("a", "sha256:aa", None).is_some(), "a certificate that names no node");
-        assert_eq!(list.verdict("a", "sha256:aa", Some("b")), None, "the node that it is");
+        assert!(
+            list.verdict("a", "sha256:aa", Some("a"))
+                .unwrap()
+                .contains("node b")
+        );
+        assert!(
+            list.verdict("a", "sha256:aa", None).is_some(),
+            "a certificate that names no node"
+        );
+        assert_eq!(
+            list.verdict("a", "sha256:aa", Some("b")),
+            None,
+            "the node that it is"
+        );
         assert!(list.node_denied("a").is_some() && list.node_denied("b").is_none());
         list.remove(&object);
-        assert!(list.node_denied("a").is_some(), "a Machine that was deleted");
+        assert!(
+            list.node_denied("a").is_some(),
+            "a Machine that was deleted"
+        );
         // Another Machine of the name speaks for it once it has proved itself.
         let mut other = machine("c", MachineState::Pending);
         other.spec.node_name = Some("a".to_owned());
@@ -452,7 +613,11 @@ mod tests {
         assert_eq!(list.node_denied("a"), None);
         list.remove(&other);
         list.set_node("a", false);
-        assert_eq!(list.node_denied("a"), None, "its Node was deleted: the name is anybody's");
+        assert_eq!(
+            list.node_denied("a"),
+            None,
+            "its Node was deleted: the name is anybody's"
+        );
         assert!(!list.made_node("a"));
     }
 
@@ -461,9 +626,13 @@ mod tests {
     fn a_key_that_was_taken_off_ends_its_certificates() {
         use config_kube::machine::EkSelector;
         let listed = |hashes: &[&str], issuers: &[&str], seen: &[&str]| {
-            let [hashes, issuers, seen] =
-                [hashes, issuers, seen].map(|list| list.iter().map(|&one| one.to_owned()).collect());
-            EkSelector { hashes, issuers, seen }
+            let [hashes, issuers, seen] = [hashes, issuers, seen]
+                .map(|list| list.iter().map(|&one| one.to_owned()).collect());
+            EkSelector {
+                hashes,
+                issuers,
+                seen,
+            }
         };
         let cases = [
             (listed(&["sha256:01"], &[], &[]), true),
@@ -480,9 +649,14 @@ mod tests {
             let mut object = machine("a", MachineState::Trusted);
             object.spec.ek = ek.clone();
             let status = object.status.get_or_insert_default();
-            (status.bound_ek, status.node_key) = (Some("sha256:01".to_owned()), Some("sha256:aa".to_owned()));
+            (status.bound_ek, status.node_key) =
+                (Some("sha256:01".to_owned()), Some("sha256:aa".to_owned()));
             list.set(&object);
-            assert_eq!(list.verdict("a", "sha256:aa", Some("a")).is_none(), good, "{ek:?}");
+            assert_eq!(
+                list.verdict("a", "sha256:aa", Some("a")).is_none(),
+                good,
+                "{ek:?}"
+            );
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The system's randomness, and key agreement by ring: four times as fast as the verifier's own.
 
-use ::ring::agreement::{Algorithm, ECDH_P256, ECDH_P384, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral};
+use ::ring::agreement::{
+    Algorithm, ECDH_P256, ECDH_P384, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral,
+};
 use ::ring::rand::SystemRandom;
 use config_attest::tpm::{Agreement, Curve, Entropy};
 use rand_core::{CryptoRng, OsRng, RngCore};
@@ -74,7 +76,11 @@ mod tests {
                 assert_eq!(made.point.len(), 1 + 2 * curve.size());
                 assert_eq!(made.point[x.clone()], made.shared[..]);
             }
-            assert_ne!(fast.point, SystemEntropy.agree(curve, &base(curve)).unwrap().point, "a key serves once");
+            assert_ne!(
+                fast.point,
+                SystemEntropy.agree(curve, &base(curve)).unwrap().point,
+                "a key serves once"
+            );
         }
     }
 

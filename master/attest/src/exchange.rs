@@ -24,10 +24,12 @@ use config_attest::release::KnownRelease;
 use config_attest::sessions::{HalfOpen, Limits, Sessions};
 use config_attest::tpm::Public;
 use config_attest::verifier::{
-    Approval, Claimant, Judged, Pending, Reference, RenewingPeer, Shown, UnprovenPending, Verified, check_evidence,
-    check_hello, check_renewal,
+    Approval, Claimant, Judged, Pending, Reference, RenewingPeer, Shown, UnprovenPending, Verified,
+    check_evidence, check_hello, check_renewal,
 };
-use config_attest::wire::{Claims, Evidence, Hello, Keys, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
+use config_attest::wire::{
+    Claims, Evidence, Hello, Keys, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId,
+};
 use config_attest::{Channel, Code, Digest, EkIssuer, Refusal};
 use config_kube::identity::node_of_user;
 use config_kube::machine::EkWord;
@@ -95,7 +97,10 @@ impl Desk {
         ring: Ring,
         journal: Arc<Journal>,
     ) -> Self {
-        let limits = Limits { total: terms.exchanges, ..Limits::default() };
+        let limits = Limits {
+            total: terms.exchanges,
+            ..Limits::default()
+        };
         Self {
             cluster: terms.cluster.clone(),
             api_names: terms.api_names.clone(),
@@ -110,7 +115,11 @@ impl Desk {
             ring,
             journal,
             exchanges: Exchanges::default(),
-            release_keys: terms.release_keys.iter().map(|key| key.name().to_owned()).collect(),
+            release_keys: terms
+                .release_keys
+                .iter()
+                .map(|key| key.name().to_owned())
+                .collect(),
             sessions: Mutex::new(Sessions::new(limits)),
             unproven: Mutex::new(Sessions::new(limits)),
             opened: Instant::now(),
@@ -142,13 +151,23 @@ impl Desk {
         &self,
         incoming: Body,
         peer: &Peer,
-        check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<config_attest::verifier::Admitted, Box<Refusal>>,
+        check: impl Fn(
+            &Hello,
+            &Reference<'_>,
+            &Channel,
+            u64,
+        ) -> Result<config_attest::verifier::Admitted, Box<Refusal>>,
     ) -> Answer {
-        let Some(_exchange) = peer.begin_exchange() else { return one_at_a_time() };
+        let Some(_exchange) = peer.begin_exchange() else {
+            return one_at_a_time();
+        };
         let read = answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await;
         let machines = self.inventory.machines();
         // Before anything is verified, which costs more than reading it.
-        let listed = read.as_ref().ok().and_then(|hello: &Hello| listed_key(&hello.keys, &machines));
+        let listed = read
+            .as_ref()
+            .ok()
+            .and_then(|hello: &Hello| listed_key(&hello.keys, &machines));
         if let Err(answer) = self.admit_rate(peer, listed) {
             return answer;
         }
@@ -156,12 +175,19 @@ impl Desk {
             Ok(hello) => hello,
             Err(answer) => return answer,
         };
-        let Some(channel) = self.channel(peer) else { return no_exporter() };
+        let Some(channel) = self.channel(peer) else {
+            return no_exporter();
+        };
         let now = seconds(SystemTime::now());
         let outcome = self.held().and_then(|held| {
             let admitted = check(&hello, &self.reference(&held), &channel, now)?;
             let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.open_from(address(peer), admitted, self.next_tick(), &mut SystemEntropy)
+            sessions.open_from(
+                address(peer),
+                admitted,
+                self.next_tick(),
+                &mut SystemEntropy,
+            )
         });
         match outcome {
             Ok(challenge) => {
@@ -175,11 +201,19 @@ impl Desk {
     }
 
     /// Records why no challenge was given, and tells the caller no more than that.
-    pub(crate) async fn not_opened(&self, peer: &Peer, refusal: Refusal, claims: &Claims) -> Answer {
+    pub(crate) async fn not_opened(
+        &self,
+        peer: &Peer,
+        refusal: Refusal,
+        claims: &Claims,
+    ) -> Answer {
         let code = refusal.code();
         self.refuse(peer, &claimed(refusal, claims)).await;
         if [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) {
-            Answer::problem(Code::RateLimited, "too many half-open sessions; try again later")
+            Answer::problem(
+                Code::RateLimited,
+                "too many half-open sessions; try again later",
+            )
         } else if [Code::ProtocolVersion, Code::Malformed].contains(&code) {
             Answer::problem(code, code.meaning())
         } else {
@@ -188,13 +222,25 @@ impl Desk {
     }
 
     /// `POST …/{session}/evidence`.
-    pub(crate) async fn evidence(&self, session: &SessionId, incoming: Body, peer: &Peer) -> Answer {
-        let Some(_exchange) = peer.begin_exchange() else { return one_at_a_time() };
-        let (pending, evidence) = match self.claim(&self.sessions, session, incoming, MAX_EVIDENCE_BODY, peer).await {
+    pub(crate) async fn evidence(
+        &self,
+        session: &SessionId,
+        incoming: Body,
+        peer: &Peer,
+    ) -> Answer {
+        let Some(_exchange) = peer.begin_exchange() else {
+            return one_at_a_time();
+        };
+        let (pending, evidence) = match self
+            .claim(&self.sessions, session, incoming, MAX_EVIDENCE_BODY, peer)
+            .await
+        {
             Ok(both) => both,
             Err(answer) => return answer,
         };
-        let Some(channel) = self.channel(peer) else { return no_exporter() };
+        let Some(channel) = self.channel(peer) else {
+            return no_exporter();
+        };
         Box::pin(self.conclude(pending, &evidence, &channel, peer, SystemTime::now())).await
     }
 
@@ -215,12 +261,18 @@ impl Desk {
         };
         // Where there is no room now the session stays open, and its answer may come again.
         let Some(_room) = self.limiter.body(listed || renewing_peer(peer).is_some()) else {
-            return Err(Answer::problem(Code::RateLimited, "too much evidence is read at once; try again"));
+            return Err(Answer::problem(
+                Code::RateLimited,
+                "too much evidence is read at once; try again",
+            ));
         };
         let taken = lock().take(session, self.ticks());
         match taken {
             // It was counted when it was opened, and is answered once.
-            Ok(pending) => Ok((pending, answer::read(incoming, most, Duration::from_secs(left)).await?)),
+            Ok(pending) => Ok((
+                pending,
+                answer::read(incoming, most, Duration::from_secs(left)).await?,
+            )),
             Err(code) => {
                 self.admit_rate(peer, None)?;
                 answer::discard(incoming, most).await;
@@ -232,13 +284,18 @@ impl Desk {
 
     /// The certificate by which a renewal's caller is known. One who shows none is refused without a look at what it sends,
     /// and one who shows one is counted by it.
-    pub(crate) async fn renewing(&self, incoming: Body, peer: &Peer) -> Result<(RenewingPeer, Body), Answer> {
+    pub(crate) async fn renewing(
+        &self,
+        incoming: Body,
+        peer: &Peer,
+    ) -> Result<(RenewingPeer, Body), Answer> {
         if let Some(renewing) = renewing_peer(peer) {
             return Ok((renewing, incoming));
         }
         self.admit_rate(peer, None)?;
         answer::discard(incoming, MAX_HELLO_BODY).await;
-        self.refuse(peer, &Refusal::anonymous(Code::RenewalIdentity)).await;
+        self.refuse(peer, &Refusal::anonymous(Code::RenewalIdentity))
+            .await;
         Err(Answer::refused())
     }
 
@@ -250,7 +307,9 @@ impl Desk {
         peer: &Peer,
         now: SystemTime,
     ) -> Answer {
-        let _turn = self.turn(&pending.turn(), &pending.ek_hash().to_text()).await;
+        let _turn = self
+            .turn(&pending.turn(), &pending.ek_hash().to_text())
+            .await;
         let held = match self.held() {
             Ok(held) => held,
             Err(refusal) => {
@@ -261,7 +320,9 @@ impl Desk {
         let reference = self.reference(&held);
         let shown = Shown::of(&pending, evidence);
         let outcome = check_evidence(pending, evidence, &reference, channel, seconds(now));
-        let possessed = outcome.as_ref().map_or_else(|refusal| refusal.verdict().shows_possession(), |_| true);
+        let possessed = outcome
+            .as_ref()
+            .map_or_else(|refusal| refusal.verdict().shows_possession(), |_| true);
         if let Some(shown) = shown.filter(|_| possessed) {
             self.exchanges.keep(shown, Timestamp::now());
         }
@@ -269,7 +330,10 @@ impl Desk {
             Ok(claimant) => claimant,
             Err(refusal) => return self.refused(peer, &refusal).await,
         };
-        let requests = Requests { client: evidence.client_csr.as_bytes(), serving: evidence.serving_csr.as_bytes() };
+        let requests = Requests {
+            client: evidence.client_csr.as_bytes(),
+            serving: evidence.serving_csr.as_bytes(),
+        };
         self.settle(claimant, &held, requests, peer, now).await
     }
 
@@ -284,10 +348,14 @@ impl Desk {
     ) -> Answer {
         // Until the end, so that what is seen here is still so when it is recorded.
         let Some(_reserved) = self.addresses.reserve(claimant.claimed_addresses()) else {
-            return Answer::unavailable("another machine is being admitted with one of these addresses; try again");
+            return Answer::unavailable(
+                "another machine is being admitted with one of these addresses; try again",
+            );
         };
         if claimant.is_overtaken_in(&self.inventory.machines(), seconds(now)) {
-            return self.refused(peer, &claimant.refused(Code::AddressTaken)).await;
+            return self
+                .refused(peer, &claimant.refused(Code::AddressTaken))
+                .await;
         }
         match self.decide(claimant, held, requests, peer, now).await {
             Ok(verified) => self.admit(&verified, held, &requests, peer, now).await,
@@ -307,18 +375,33 @@ impl Desk {
         if let Err(code) = queue::own_name(&self.client, &claimant).await {
             return Err(self.refused(peer, &claimant.refused(code)).await);
         }
-        let outcome = match held.policy.decide(&claimant, &self.waiting, address(peer), Timestamp::now()) {
+        let outcome = match held.policy.decide(
+            &claimant,
+            &self.waiting,
+            address(peer),
+            Timestamp::now(),
+        ) {
             Ruling::Verify => claimant.verified(),
             Ruling::Approve(approval) => self.approve(claimant, &approval).await?,
             Ruling::Refuse(code) => Err(claimant.refused(code)),
             Ruling::Wait(wait) => {
                 let remote = remote(peer);
-                let asked = queue::Asked { claimant: &claimant, requests, remote: &remote, now };
-                let keeper = queue::Keeper { client: &self.client, waiting: &self.waiting, inventory: &self.inventory };
+                let asked = queue::Asked {
+                    claimant: &claimant,
+                    requests,
+                    remote: &remote,
+                    now,
+                };
+                let keeper = queue::Keeper {
+                    client: &self.client,
+                    waiting: &self.waiting,
+                    inventory: &self.inventory,
+                };
                 return Err(match keeper.ask(&asked, &wait).await {
                     Ok(answer) => {
                         if wait.fresh.is_some() {
-                            self.ring.record(ring::queued(&claimant, &wait.name, remote, now));
+                            self.ring
+                                .record(ring::queued(&claimant, &wait.name, remote, now));
                         }
                         answer
                     }
@@ -336,12 +419,18 @@ impl Desk {
     }
 
     /// Lets a machine in on somebody's word; one that the inventory does not have gets its Machine first.
-    async fn approve(&self, claimant: Claimant, approval: &Approval) -> Result<Result<Verified, Box<Refusal>>, Answer> {
+    async fn approve(
+        &self,
+        claimant: Claimant,
+        approval: &Approval,
+    ) -> Result<Result<Verified, Box<Refusal>>, Answer> {
         let made = match queue::make(&self.client, &self.inventory, &claimant, approval).await {
             Ok(made) => made,
             Err(error) => {
                 tracing::warn!(node = claimant.node_name(), error = %chain(&error), "a Machine cannot be made");
-                return Err(Answer::unavailable("the master could not record the machine; try again"));
+                return Err(Answer::unavailable(
+                    "the master could not record the machine; try again",
+                ));
             }
         };
         Ok(claimant.approve(approval, made.as_ref()))
@@ -365,9 +454,17 @@ impl Desk {
         };
         match admit::admit(&admission, verified, requests, now).await {
             Ok(certificates) => {
-                let image = verified.image().map_or("unproven", |image| image.id.as_str());
-                tracing::info!(node = verified.node_name(), image, rule = verified.rule(), "admitted");
-                self.ring.record(ring::accepted(verified, remote(peer), now));
+                let image = verified
+                    .image()
+                    .map_or("unproven", |image| image.id.as_str());
+                tracing::info!(
+                    node = verified.node_name(),
+                    image,
+                    rule = verified.rule(),
+                    "admitted"
+                );
+                self.ring
+                    .record(ring::accepted(verified, remote(peer), now));
                 Answer::json(&certificates)
             }
             Err(error) => {
@@ -382,7 +479,11 @@ impl Desk {
         self.refuse(peer, refusal).await;
         let code = refusal.code();
         if code == Code::NameAssigned {
-            let own = refusal.verdict().checks.iter().find(|check| check.code == code.as_str());
+            let own = refusal
+                .verdict()
+                .checks
+                .iter()
+                .find(|check| check.code == code.as_str());
             return Answer::named(own.map_or("", |check| check.expected.as_str()));
         }
         if [Code::RequestDenied, Code::QueueFull, Code::NodeKeyInUse].contains(&code) {
@@ -398,7 +499,16 @@ impl Desk {
         tracing::info!(code = %refusal.code(), remote, message = refusal.message(), "refused");
         let mut changed = None;
         if let Some((proven, consequence)) = refusal.consequence() {
-            match record::refusal(&self.client, &self.inventory, proven, consequence, refusal, now).await {
+            match record::refusal(
+                &self.client,
+                &self.inventory,
+                proven,
+                consequence,
+                refusal,
+                now,
+            )
+            .await
+            {
                 Ok(written) => changed = written,
                 Err(error) => {
                     let machine = &proven.id().name;
@@ -406,7 +516,12 @@ impl Desk {
                 }
             }
         }
-        self.journal.refused(refusal, changed.as_ref().map(|(before, after)| (before, after))).await;
+        self.journal
+            .refused(
+                refusal,
+                changed.as_ref().map(|(before, after)| (before, after)),
+            )
+            .await;
         self.ring.record(Entry::refused(refusal, remote, now));
     }
 
@@ -419,7 +534,14 @@ impl Desk {
             (None, None) => Caller::Stranger,
         };
         let admitted = self.limiter.admit(caller, address(peer));
-        if admitted { Ok(()) } else { Err(Answer::problem(Code::RateLimited, Code::RateLimited.meaning())) }
+        if admitted {
+            Ok(())
+        } else {
+            Err(Answer::problem(
+                Code::RateLimited,
+                Code::RateLimited.meaning(),
+            ))
+        }
     }
 
     /// Whole seconds since the desk was opened.
@@ -433,7 +555,10 @@ impl Desk {
     }
 
     pub(crate) fn channel(&self, peer: &Peer) -> Option<Channel> {
-        Some(Channel { server_spki: self.server_spki, exporter: Digest(peer.exporter?) })
+        Some(Channel {
+            server_spki: self.server_spki,
+            exporter: Digest(peer.exporter?),
+        })
     }
 
     /// What a draft would say to the last exchange of each machine.
@@ -442,7 +567,9 @@ impl Desk {
         let now = seconds(SystemTime::now());
         let judged = self.exchanges.all().into_iter().map(|(at, shown)| {
             let machines = self.inventory.machines();
-            let known = machines.iter().find(|machine| knows(machine, &shown.ek_hash().to_text()));
+            let known = machines
+                .iter()
+                .find(|machine| knows(machine, &shown.ek_hash().to_text()));
             let name = known.and_then(|machine| machine.metadata.name.clone());
             let judged = match &held {
                 Ok(held) => shown.judge(&self.reference(held), now),
@@ -459,23 +586,42 @@ impl Desk {
     pub(crate) fn unknown_names(&self, spec: &CertificatePolicySpec) -> Vec<String> {
         let mut unknown = Vec::new();
         for rule in &spec.rules {
-            let issuers = rule.ek.issuers.iter().filter(|name| !self.issuers.iter().any(|one| one.name() == **name));
-            unknown.extend(
-                issuers.map(|name| {
-                    format!("rule `{}`: ek.issuers: no [[cluster.ek_issuer]] is named `{name}`", rule.name)
-                }),
-            );
-            let keys = rule.images.release_keys.iter().filter(|name| !self.release_keys.contains(name));
+            let issuers = rule
+                .ek
+                .issuers
+                .iter()
+                .filter(|name| !self.issuers.iter().any(|one| one.name() == **name));
+            unknown.extend(issuers.map(|name| {
+                format!(
+                    "rule `{}`: ek.issuers: no [[cluster.ek_issuer]] is named `{name}`",
+                    rule.name
+                )
+            }));
+            let keys = rule
+                .images
+                .release_keys
+                .iter()
+                .filter(|name| !self.release_keys.contains(name));
             unknown.extend(keys.map(|name| {
-                format!("rule `{}`: images.releaseKeys: no [[cluster.release_key]] is named `{name}`", rule.name)
+                format!(
+                    "rule `{}`: images.releaseKeys: no [[cluster.release_key]] is named `{name}`",
+                    rule.name
+                )
             }));
         }
         unknown
     }
 
     pub(crate) fn held(&self) -> Result<Held, Box<Refusal>> {
-        let policy = self.inventory.policy().ok_or_else(|| Box::new(Refusal::anonymous(Code::PolicyRejects)))?;
-        let generation = policy.metadata.generation.and_then(|g| u64::try_from(g).ok()).unwrap_or(0);
+        let policy = self
+            .inventory
+            .policy()
+            .ok_or_else(|| Box::new(Refusal::anonymous(Code::PolicyRejects)))?;
+        let generation = policy
+            .metadata
+            .generation
+            .and_then(|g| u64::try_from(g).ok())
+            .unwrap_or(0);
         self.held_by(&policy.spec, generation)
     }
 
@@ -514,8 +660,16 @@ impl Desk {
 
     /// Joins and renewals that are held.
     pub(crate) fn held_sessions(&self) -> (usize, usize) {
-        let (joins, renewals) = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).held();
-        let unproven = self.unproven.lock().unwrap_or_else(PoisonError::into_inner).held();
+        let (joins, renewals) = self
+            .sessions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .held();
+        let unproven = self
+            .unproven
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .held();
         (joins + unproven.0, renewals + unproven.1)
     }
 
@@ -524,7 +678,11 @@ impl Desk {
         let (machine, ek) = (self.lane(machine), self.lane(ek));
         // In one order, so that no two wait for each other.
         let first = self.lanes[machine.min(ek)].lock().await;
-        let second = if machine == ek { None } else { Some(self.lanes[machine.max(ek)].lock().await) };
+        let second = if machine == ek {
+            None
+        } else {
+            Some(self.lanes[machine.max(ek)].lock().await)
+        };
         [Some(first), second]
     }
 
@@ -535,20 +693,37 @@ impl Desk {
 
 /// Whether a Machine has this EK, by the inventory or by its own proof.
 fn knows(machine: &Machine, ek: &str) -> bool {
-    let listed = matches!(machine.spec.ek.word_on(ek), Some(EkWord::Hash | EkWord::Seen));
+    let listed = matches!(
+        machine.spec.ek.word_on(ek),
+        Some(EkWord::Hash | EkWord::Seen)
+    );
     listed || machine.binding() == Some(ek)
 }
 
 fn dry_run(machine: String, judged: &Judged, at: Timestamp) -> DryRun {
-    let unproven = |failed: String| if failed.is_empty() { failed } else { format!("not proven: {failed}") };
+    let unproven = |failed: String| {
+        if failed.is_empty() {
+            failed
+        } else {
+            format!("not proven: {failed}")
+        }
+    };
     let (verdict, code, message) = match judged {
         Judged::Accepted(verdict) => ("Accepted", "", unproven(verdict.failed())),
-        Judged::Queued(verdict, changes) if changes.is_empty() => ("Queued", "", unproven(verdict.failed())),
+        Judged::Queued(verdict, changes) if changes.is_empty() => {
+            ("Queued", "", unproven(verdict.failed()))
+        }
         Judged::Queued(_, changes) => ("Queued", "", changes.join("; ")),
         Judged::Refused(refusal) => ("Refused", refusal.code().as_str(), refusal.message()),
     };
     let message = message.chars().take(1024).collect();
-    DryRun { machine, verdict: verdict.to_owned(), code: code.to_owned(), message, exchanged: at.to_string() }
+    DryRun {
+        machine,
+        verdict: verdict.to_owned(),
+        code: code.to_owned(),
+        message,
+        exchanged: at.to_string(),
+    }
 }
 
 /// A refusal outside the verifier knows no claims; the hello's belong to it where they are printable.
@@ -563,11 +738,17 @@ fn claimed(mut refusal: Refusal, claims: &Claims) -> Refusal {
 }
 
 pub(crate) fn no_exporter() -> Answer {
-    Answer::problem(Code::Channel, "attestation needs a TLS 1.3 connection of its own")
+    Answer::problem(
+        Code::Channel,
+        "attestation needs a TLS 1.3 connection of its own",
+    )
 }
 
 pub(crate) fn one_at_a_time() -> Answer {
-    Answer::problem(Code::RateLimited, "another exchange goes on over this connection; take one connection for each")
+    Answer::problem(
+        Code::RateLimited,
+        "another exchange goes on over this connection; take one connection for each",
+    )
 }
 
 /// The endorsement key of a hello, where a Machine lists it. It proves nothing: the key's public half is no secret.
@@ -578,13 +759,18 @@ fn listed_key(keys: &Keys, machines: &config_attest::Inventory) -> Option<Digest
 
 /// The caller's address.
 pub(crate) fn address(peer: &Peer) -> IpAddr {
-    peer.remote.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |remote| remote.ip().to_canonical())
+    peer.remote
+        .map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |remote| {
+            remote.ip().to_canonical()
+        })
 }
 
 fn remote(peer: &Peer) -> String {
     // A listener for both families shows an IPv4 address in its IPv6 form.
     let plain = |remote: SocketAddr| SocketAddr::new(remote.ip().to_canonical(), remote.port());
-    peer.remote.map(|remote| plain(remote).to_string()).unwrap_or_default()
+    peer.remote
+        .map(|remote| plain(remote).to_string())
+        .unwrap_or_default()
 }
 
 /// Who renews, by the certificate that the TLS layer verified.
@@ -602,5 +788,7 @@ pub(crate) fn renewing_peer(peer: &Peer) -> Option<RenewingPeer> {
 
 /// Unix seconds.
 pub(crate) fn seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+        .as_secs()
 }

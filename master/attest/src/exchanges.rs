@@ -29,15 +29,25 @@ impl Exchanges {
         kept.insert(shown.ek_hash(), (now, Arc::new(shown)));
         let mut bytes: usize = kept.values().map(|(_, shown)| shown.size()).sum();
         while kept.len() > MOST || bytes > MOST_BYTES {
-            let oldest = kept.iter().min_by_key(|(_, (at, _))| *at).map(|(ek, _)| *ek);
-            let Some((_, gone)) = oldest.and_then(|ek| kept.remove(&ek)) else { break };
+            let oldest = kept
+                .iter()
+                .min_by_key(|(_, (at, _))| *at)
+                .map(|(ek, _)| *ek);
+            let Some((_, gone)) = oldest.and_then(|ek| kept.remove(&ek)) else {
+                break;
+            };
             bytes -= gone.size();
         }
     }
 
     /// All of them.
     pub(crate) fn all(&self) -> Vec<Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.kept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect()
     }
 }
 
@@ -58,11 +68,17 @@ mod tests {
         };
         let first = show("worker-1");
         for second in 0..3 {
-            exchanges.keep(first.clone(), Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(second));
+            exchanges.keep(
+                first.clone(),
+                Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(second),
+            );
         }
         assert_eq!(exchanges.all().len(), 1);
         exchanges.keep(show("worker-2"), Timestamp::now());
         assert_eq!(exchanges.all().len(), 2);
-        assert!(first.size() * MOST > MOST_BYTES / 2, "the bound in bytes is of the order of the bound in number");
+        assert!(
+            first.size() * MOST > MOST_BYTES / 2,
+            "the bound in bytes is of the order of the bound in number"
+        );
     }
 }

@@ -18,7 +18,12 @@ pub(crate) struct Figures {
 impl Default for Figures {
     fn default() -> Self {
         let refused = Code::ALL.iter().map(|_| AtomicU64::new(0)).collect();
-        Self { joined: AtomicU64::new(0), renewed: AtomicU64::new(0), verdicts: AtomicU64::new(0), refused }
+        Self {
+            joined: AtomicU64::new(0),
+            renewed: AtomicU64::new(0),
+            verdicts: AtomicU64::new(0),
+            refused,
+        }
     }
 }
 
@@ -29,18 +34,38 @@ fn family(text: &mut String, name: &str, kind: &str, help: &str) {
 impl Figures {
     /// Counts a refusal.
     pub(crate) fn refuse(&self, code: Code) {
-        let place = Code::ALL.iter().position(|known| *known == code).and_then(|index| self.refused.get(index));
+        let place = Code::ALL
+            .iter()
+            .position(|known| *known == code)
+            .and_then(|index| self.refused.get(index));
         if let Some(place) = place {
             place.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The text form. `sessions` are half-open joins and renewals.
-    pub(crate) fn write(&self, machines: &Inventory, sessions: (usize, usize), now: SystemTime) -> String {
+    pub(crate) fn write(
+        &self,
+        machines: &Inventory,
+        sessions: (usize, usize),
+        now: SystemTime,
+    ) -> String {
         let mut text = String::new();
         let out = &mut text;
-        family(out, "pratique_machines", "gauge", "Machines of the inventory, by state.");
-        let words = ["Pending", "Trusted", "Suspect", "Untrusted", "Retired", "Unproven"];
+        family(
+            out,
+            "pratique_machines",
+            "gauge",
+            "Machines of the inventory, by state.",
+        );
+        let words = [
+            "Pending",
+            "Trusted",
+            "Suspect",
+            "Untrusted",
+            "Retired",
+            "Unproven",
+        ];
         let mut counts = [0_u64; 6];
         let mut oldest = 0.0_f64;
         for machine in machines.iter() {
@@ -54,35 +79,78 @@ impl Figures {
                 Some(MachineState::Unproven) => 5,
             };
             counts[index] += 1;
-            let last = status.and_then(|status| status.last_attestation.as_deref()?.parse::<jiff::Timestamp>().ok());
+            let last = status.and_then(|status| {
+                status
+                    .last_attestation
+                    .as_deref()?
+                    .parse::<jiff::Timestamp>()
+                    .ok()
+            });
             if let Some(last) = last.filter(|_| index == 1) {
-                oldest = oldest.max(crate::record::timestamp(now).duration_since(last).as_secs_f64());
+                oldest = oldest.max(
+                    crate::record::timestamp(now)
+                        .duration_since(last)
+                        .as_secs_f64(),
+                );
             }
         }
         for (state, count) in words.iter().zip(counts) {
             let _infallible = writeln!(out, "pratique_machines{{state=\"{state}\"}} {count}");
         }
         let name = "pratique_last_attestation_age_seconds_max";
-        family(out, name, "gauge", "Time since the last proof of the Trusted machine that is silent the longest.");
+        family(
+            out,
+            name,
+            "gauge",
+            "Time since the last proof of the Trusted machine that is silent the longest.",
+        );
         let _infallible = writeln!(out, "{name} {oldest}");
-        family(out, "pratique_attestations_total", "counter", "Accepted proofs.");
+        family(
+            out,
+            "pratique_attestations_total",
+            "counter",
+            "Accepted proofs.",
+        );
         for (kind, count) in [("join", &self.joined), ("renewal", &self.renewed)] {
             let count = count.load(Ordering::Relaxed);
-            let _infallible = writeln!(out, "pratique_attestations_total{{purpose=\"{kind}\"}} {count}");
+            let _infallible = writeln!(
+                out,
+                "pratique_attestations_total{{purpose=\"{kind}\"}} {count}"
+            );
         }
-        family(out, "pratique_refusals_total", "counter", "Refused proofs and attempts, by code.");
+        family(
+            out,
+            "pratique_refusals_total",
+            "counter",
+            "Refused proofs and attempts, by code.",
+        );
         for (code, count) in Code::ALL.iter().zip(&self.refused) {
             let count = count.load(Ordering::Relaxed);
             if count > 0 {
-                let _infallible = writeln!(out, "pratique_refusals_total{{code=\"{code}\"}} {count}");
+                let _infallible =
+                    writeln!(out, "pratique_refusals_total{{code=\"{code}\"}} {count}");
             }
         }
-        family(out, "pratique_sessions", "gauge", "Exchanges that are held, half-open ones and ends still remembered.");
+        family(
+            out,
+            "pratique_sessions",
+            "gauge",
+            "Exchanges that are held, half-open ones and ends still remembered.",
+        );
         for (kind, count) in [("join", sessions.0), ("renewal", sessions.1)] {
             let _infallible = writeln!(out, "pratique_sessions{{purpose=\"{kind}\"}} {count}");
         }
-        family(out, "pratique_verdict_log_records_total", "counter", "Records written to the log of verdicts.");
-        let _infallible = writeln!(out, "pratique_verdict_log_records_total {}", self.verdicts.load(Ordering::Relaxed));
+        family(
+            out,
+            "pratique_verdict_log_records_total",
+            "counter",
+            "Records written to the log of verdicts.",
+        );
+        let _infallible = writeln!(
+            out,
+            "pratique_verdict_log_records_total {}",
+            self.verdicts.load(Ordering::Relaxed)
+        );
         text
     }
 }

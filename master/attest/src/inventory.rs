@@ -87,9 +87,19 @@ impl Inventory {
 
     /// Waits until every table was filled once.
     pub(crate) async fn ready(&self) {
-        let all = Filled { machines: true, nodes: true, releases: true, policies: true };
+        let all = Filled {
+            machines: true,
+            nodes: true,
+            releases: true,
+            policies: true,
+        };
         // The sender lives as long as self.
-        drop(self.filled.subscribe().wait_for(|filled| *filled == all).await);
+        drop(
+            self.filled
+                .subscribe()
+                .wait_for(|filled| *filled == all)
+                .await,
+        );
     }
 
     pub(crate) fn machines_changed(&self) -> watch::Receiver<u64> {
@@ -112,18 +122,27 @@ impl Inventory {
                 };
                 let machines: Vec<Machine> = machines.into_iter().map(newest).collect();
                 self.deny.fill(machines.iter());
-                tables.machines = machines.into_iter().map(|m| (name(&m.metadata), m)).collect();
+                tables.machines = machines
+                    .into_iter()
+                    .map(|m| (name(&m.metadata), m))
+                    .collect();
                 self.filled.send_modify(|filled| filled.machines = true);
             }
             Change::Set(machine) => {
                 let known = tables.machines.get(&name(&machine.metadata));
-                let gone = machine.metadata.uid.as_ref().is_some_and(|uid| tables.gone.contains(uid));
+                let gone = machine
+                    .metadata
+                    .uid
+                    .as_ref()
+                    .is_some_and(|uid| tables.gone.contains(uid));
                 if gone || known.is_some_and(|known| is_newer(known, &machine)) {
                     // Our own write was taken at once; the watch is still telling of what was before it. Or the other way
                     // round.
                     return;
                 }
-                if let Some(replaced) = known.filter(|known| known.metadata.uid != machine.metadata.uid) {
+                if let Some(replaced) =
+                    known.filter(|known| known.metadata.uid != machine.metadata.uid)
+                {
                     self.deny.remove(replaced);
                 }
                 self.deny.set(&machine);
@@ -169,9 +188,21 @@ impl Inventory {
     pub(crate) fn holds(&self, kind: Kind, stored: &[Stored], all: bool) -> bool {
         let tables = self.read();
         let known: BTreeMap<&str, &ObjectMeta> = match kind {
-            Kind::Machine => tables.machines.iter().map(|(name, one)| (name.as_str(), &one.metadata)).collect(),
-            Kind::Release => tables.releases.iter().map(|(name, one)| (name.as_str(), &one.object.metadata)).collect(),
-            Kind::Policy => tables.policies.iter().map(|(name, one)| (name.as_str(), &one.metadata)).collect(),
+            Kind::Machine => tables
+                .machines
+                .iter()
+                .map(|(name, one)| (name.as_str(), &one.metadata))
+                .collect(),
+            Kind::Release => tables
+                .releases
+                .iter()
+                .map(|(name, one)| (name.as_str(), &one.object.metadata))
+                .collect(),
+            Kind::Policy => tables
+                .policies
+                .iter()
+                .map(|(name, one)| (name.as_str(), &one.metadata))
+                .collect(),
         };
         let current = |(name, read): &Stored| match (known.get(name.as_str()), read) {
             (None, None) => true,
@@ -182,14 +213,20 @@ impl Inventory {
     }
 
     fn open(&self, object: ImageRelease) -> Release {
-        let known = KnownRelease::open(&object, &self.release_keys).map(Arc::new).map_err(|e| chain(&e));
+        let known = KnownRelease::open(&object, &self.release_keys)
+            .map(Arc::new)
+            .map_err(|e| chain(&e));
         let known = known.and_then(|known| misnamed(&object, &known).map_or(Ok(known), Err));
-        Release { object: Arc::new(object), known }
+        Release {
+            object: Arc::new(object),
+            known,
+        }
     }
 
     /// What is wrong with a release, if anything.
     pub(crate) fn fault_of(&self, object: ImageRelease) -> Option<String> {
-        Some(crate::standing::release_status(&self.open(object)).fault).filter(|fault| !fault.is_empty())
+        Some(crate::standing::release_status(&self.open(object)).fault)
+            .filter(|fault| !fault.is_empty())
     }
 
     pub(crate) fn take_release(&self, change: Change<ImageRelease>) {
@@ -197,11 +234,16 @@ impl Inventory {
         let open = |object| self.open(object);
         match change {
             Change::Listed(releases) => {
-                tables.releases = releases.into_iter().map(|r| (name(&r.metadata), open(r))).collect();
+                tables.releases = releases
+                    .into_iter()
+                    .map(|r| (name(&r.metadata), open(r)))
+                    .collect();
                 self.filled.send_modify(|filled| filled.releases = true);
             }
             Change::Set(release) => {
-                tables.releases.insert(name(&release.metadata), open(release));
+                tables
+                    .releases
+                    .insert(name(&release.metadata), open(release));
             }
             Change::Gone(release) => {
                 tables.releases.remove(&name(&release.metadata));
@@ -215,11 +257,16 @@ impl Inventory {
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         match change {
             Change::Listed(policies) => {
-                tables.policies = policies.into_iter().map(|p| (name(&p.metadata), Arc::new(p))).collect();
+                tables.policies = policies
+                    .into_iter()
+                    .map(|p| (name(&p.metadata), Arc::new(p)))
+                    .collect();
                 self.filled.send_modify(|filled| filled.policies = true);
             }
             Change::Set(policy) => {
-                tables.policies.insert(name(&policy.metadata), Arc::new(policy));
+                tables
+                    .policies
+                    .insert(name(&policy.metadata), Arc::new(policy));
             }
             Change::Gone(policy) => {
                 tables.policies.remove(&name(&policy.metadata));
@@ -251,8 +298,15 @@ impl Inventory {
             return known.clone();
         }
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        let usable = tables.releases.values().filter_map(|release| release.known.as_ref().ok());
-        let fresh = Arc::new(usable.map(|known| KnownRelease::clone(known)).collect::<Vec<_>>());
+        let usable = tables
+            .releases
+            .values()
+            .filter_map(|release| release.known.as_ref().ok());
+        let fresh = Arc::new(
+            usable
+                .map(|known| KnownRelease::clone(known))
+                .collect::<Vec<_>>(),
+        );
         tables.known = Some(fresh.clone());
         fresh
     }
@@ -277,7 +331,8 @@ impl Inventory {
 
 fn misnamed(object: &ImageRelease, known: &KnownRelease) -> Option<String> {
     let (found, expected) = (name(&object.metadata), &known.manifest().id);
-    (found != *expected).then(|| format!("its name is `{found}`, but its manifest is of `{expected}`"))
+    (found != *expected)
+        .then(|| format!("its name is `{found}`, but its manifest is of `{expected}`"))
 }
 
 /// Whether what is known is later than what is told.
@@ -287,7 +342,11 @@ fn is_newer(known: &Machine, told: &Machine) -> bool {
 
 /// Revisions are totally ordered in this API.
 fn revision(metadata: &ObjectMeta) -> u64 {
-    metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+    metadata
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
 }
 
 fn name(metadata: &ObjectMeta) -> String {

@@ -26,9 +26,17 @@ pub(crate) async fn sign(
     };
     // Read anew: the admin has made the Machine a moment ago, and the inventory's watch may be behind.
     let machines = client.list::<Machine>(None, &ListParams::default()).await?;
-    let own: Vec<&Machine> = machines.items.iter().filter(|machine| machine.node_name() == asked.node()).collect();
+    let own: Vec<&Machine> = machines
+        .items
+        .iter()
+        .filter(|machine| machine.node_name() == asked.node())
+        .collect();
     let [machine] = own.as_slice() else {
-        let why = format!("there are {} Machines for node {}, not one", own.len(), asked.node());
+        let why = format!(
+            "there are {} Machines for node {}, not one",
+            own.len(),
+            asked.node()
+        );
         return Ok(Err(Error::Request(why)));
     };
     let now = SystemTime::now();
@@ -43,14 +51,26 @@ pub(crate) async fn sign(
 }
 
 /// Notes the client certificate in the Machine, before it leaves the master.
-async fn record(client: &Client, machine: &Machine, issued: &Issued, now: SystemTime) -> Result<(), ApiError> {
+async fn record(
+    client: &Client,
+    machine: &Machine,
+    issued: &Issued,
+    now: SystemTime,
+) -> Result<(), ApiError> {
     let mut object = machine.clone();
     let status = object.status.get_or_insert_default();
     let until = timestamp(issued.not_after);
-    status.certificate = Some(CertificateRef { serial: issued.serial.clone(), not_after: until.to_string() });
+    status.certificate = Some(CertificateRef {
+        serial: issued.serial.clone(),
+        not_after: until.to_string(),
+    });
     status.bound_ek = object.spec.ek.hashes.first().cloned();
     // What was issued before, or admitted by a proof, ends with it.
-    status.node_key = issued.chain().first().and_then(|leaf| spki_of(leaf)).map(|spki| spki_hash(&spki));
+    status.node_key = issued
+        .chain()
+        .first()
+        .and_then(|leaf| spki_of(leaf))
+        .map(|spki| spki_hash(&spki));
     if status.state != MachineState::Untrusted {
         status.state = MachineState::Pending;
     }
@@ -61,11 +81,18 @@ async fn record(client: &Client, machine: &Machine, issued: &Issued, now: System
 
 /// Makes the Node of a static machine that has a certificate and no Node yet.
 pub(crate) async fn ensure_node(client: &Client, machine: &Machine) -> Result<(), ApiError> {
-    let holds = machine.status.as_ref().is_some_and(|status| status.certificate.is_some());
+    let holds = machine
+        .status
+        .as_ref()
+        .is_some_and(|status| status.certificate.is_some());
     if !machine.spec.is_static || machine.spec.retired || !holds {
         return Ok(());
     }
-    if client.get_opt::<Node>(None, machine.node_name()).await?.is_some() {
+    if client
+        .get_opt::<Node>(None, machine.node_name())
+        .await?
+        .is_some()
+    {
         return Ok(());
     }
     match client.create(&node::fresh_static(machine)).await {

@@ -45,7 +45,13 @@ type Deed = (&'static str, String);
 impl Journal {
     pub(crate) fn new(log: Arc<VerdictLog>, client: Client) -> Self {
         let recorder = Recorder::new(client, "pratique-attestation");
-        Self { log, recorder, figures: Figures::default(), renewals: Mutex::default(), refusals: Mutex::default() }
+        Self {
+            log,
+            recorder,
+            figures: Figures::default(),
+            renewals: Mutex::default(),
+            refusals: Mutex::default(),
+        }
     }
 
     /// The log, as it is on disk.
@@ -68,13 +74,27 @@ impl Journal {
     }
 
     async fn tell<T: Object>(&self, about: &T, severity: Severity, reason: &str, message: String) {
-        self.recorder.record(about, &Happening { severity, reason, action: "Attesting", message }).await;
+        self.recorder
+            .record(
+                about,
+                &Happening {
+                    severity,
+                    reason,
+                    action: "Attesting",
+                    message,
+                },
+            )
+            .await;
     }
 
     /// The master begins to work, known by roots with these pins.
     pub(crate) async fn started(&self, pins: &[String]) {
         let mut entry = Entry::of(Kind::Started, "");
-        entry.message = format!("{}, known by {}", env!("CARGO_PKG_VERSION"), pins.join(" and "));
+        entry.message = format!(
+            "{}, known by {}",
+            env!("CARGO_PKG_VERSION"),
+            pins.join(" and ")
+        );
         self.note(entry).await;
     }
 
@@ -87,9 +107,18 @@ impl Journal {
     }
 
     /// An admission: no certificate leaves the master before its record is on disk.
-    pub(crate) async fn admitted(&self, before: &Machine, verified: &Verified, after: &Machine) -> Result<(), Error> {
-        let (was, is) = (before.status.clone().unwrap_or_default(), after.status.clone().unwrap_or_default());
-        let renewed = was.state == is.state && was.node_key.is_some() && was.node_key == is.node_key;
+    pub(crate) async fn admitted(
+        &self,
+        before: &Machine,
+        verified: &Verified,
+        after: &Machine,
+    ) -> Result<(), Error> {
+        let (was, is) = (
+            before.status.clone().unwrap_or_default(),
+            after.status.clone().unwrap_or_default(),
+        );
+        let renewed =
+            was.state == is.state && was.node_key.is_some() && was.node_key == is.node_key;
         let mut entry = about(if renewed { Kind::Renewed } else { Kind::Joined }, after);
         let admission = verified.admission();
         if admission.by.is_empty() {
@@ -99,11 +128,21 @@ impl Journal {
             entry.message = format!("rule {}, request {}", verified.rule(), admission.request);
         }
         entry.ek = is.bound_ek.clone().unwrap_or_default();
-        entry.image = is.image.as_ref().map(|image| image.id.clone()).unwrap_or_default();
-        entry.serial = is.certificate.as_ref().map(|certificate| certificate.serial.clone()).unwrap_or_default();
+        entry.image = is
+            .image
+            .as_ref()
+            .map(|image| image.id.clone())
+            .unwrap_or_default();
+        entry.serial = is
+            .certificate
+            .as_ref()
+            .map(|certificate| certificate.serial.clone())
+            .unwrap_or_default();
         if renewed {
             self.figures.renewed.fetch_add(1, Ordering::Relaxed);
-            let Some(count) = count(&self.renewals, &entry.uid, CONDENSED) else { return Ok(()) };
+            let Some(count) = count(&self.renewals, &entry.uid, CONDENSED) else {
+                return Ok(());
+            };
             entry.count = Some(count);
             return self.append(entry).await;
         }
@@ -114,7 +153,10 @@ impl Journal {
         let image = entry.image.clone();
         self.append(entry).await?;
         let message = if verified.is_unproven() {
-            format!("the machine was let in by rule {}; it has no TPM, and nothing is proven", verified.rule())
+            format!(
+                "the machine was let in by rule {}; it has no TPM, and nothing is proven",
+                verified.rule()
+            )
         } else {
             joined(verified.admission(), &image)
         };
@@ -126,10 +168,12 @@ impl Journal {
             let message = format!(
                 "the firmware, or the databases of its Secure Boot, are others than before, and were learned anew: decided by {by}"
             );
-            self.tell(after, Severity::Warning, "FirmwareChanged", message).await;
+            self.tell(after, Severity::Warning, "FirmwareChanged", message)
+                .await;
         } else if firmware.0 != firmware.1 {
             let message = "the firmware was learned; another one will be refused".to_owned();
-            self.tell(after, Severity::Normal, "FirmwareLearned", message).await;
+            self.tell(after, Severity::Normal, "FirmwareLearned", message)
+                .await;
         }
         Ok(())
     }
@@ -137,22 +181,39 @@ impl Journal {
     /// A refusal; with the Machine before and after where it changed something.
     pub(crate) async fn refused(&self, refusal: &Refusal, changed: Option<(&Machine, &Machine)>) {
         self.figures.refuse(refusal.code());
-        let Refusal::Proven { machine, verdict, .. } = refusal else { return };
+        let Refusal::Proven {
+            machine, verdict, ..
+        } = refusal
+        else {
+            return;
+        };
         let mut entry = Entry::of(Kind::Refused, &machine.id().name);
         entry.uid.clone_from(&machine.id().uid);
         refusal.code().as_str().clone_into(&mut entry.code);
         entry.message = refusal.message();
-        entry.ek = verdict.ek_hash.map(|hash| hash.to_text()).unwrap_or_default();
+        entry.ek = verdict
+            .ek_hash
+            .map(|hash| hash.to_text())
+            .unwrap_or_default();
         let state = |machine: &Machine| machine.status.as_ref().map(|status| status.state);
         let moved = changed.is_some_and(|(before, after)| state(before) != state(after));
-        let told = count(&self.refusals, &format!("{} {}", entry.uid, entry.code), CONDENSED_REFUSALS);
+        let told = count(
+            &self.refusals,
+            &format!("{} {}", entry.uid, entry.code),
+            CONDENSED_REFUSALS,
+        );
         if told.is_none() && !moved {
             return;
         }
         entry.count = told.filter(|count| *count > 1);
         self.note(entry).await;
         if let Some((before, after)) = changed {
-            self.changed(&before.status.clone().unwrap_or_default(), after, refusal.code().as_str()).await;
+            self.changed(
+                &before.status.clone().unwrap_or_default(),
+                after,
+                refusal.code().as_str(),
+            )
+            .await;
         }
     }
 
@@ -171,7 +232,8 @@ impl Journal {
             MachineState::Trusted | MachineState::Unproven => {
                 if matches!(was.state, MachineState::Suspect | MachineState::Untrusted) {
                     let message = format!("the machine is trusted again; decided by {}", by(after));
-                    self.tell(after, Severity::Normal, "Readmitted", message).await;
+                    self.tell(after, Severity::Normal, "Readmitted", message)
+                        .await;
                 }
             }
             MachineState::Suspect | MachineState::Untrusted => {
@@ -191,7 +253,13 @@ impl Journal {
             entry.message = format!("{reason}: {message}");
             self.note(entry).await;
             if new.is_some() && old.is_some() {
-                self.tell(subject, Severity::Normal, reason, format!("{message}; decided by {}", by(subject))).await;
+                self.tell(
+                    subject,
+                    Severity::Normal,
+                    reason,
+                    format!("{message}; decided by {}", by(subject)),
+                )
+                .await;
             }
         }
     }
@@ -205,26 +273,53 @@ impl Journal {
         let reason = format!("{:?}", decision.said);
         entry.message = format!("{reason}: the request of a machine that waited for a person");
         self.note(entry).await;
-        tracing::info!(request = decision.request, by = decision.by, "{reason} by a person");
-        self.tell(object, Severity::Normal, &reason, format!("decided by {}", decision.by)).await;
+        tracing::info!(
+            request = decision.request,
+            by = decision.by,
+            "{reason} by a person"
+        );
+        self.tell(
+            object,
+            Severity::Normal,
+            &reason,
+            format!("decided by {}", decision.by),
+        )
+        .await;
     }
 
     /// The policy changed.
     pub(crate) async fn policy(&self, policy: &CertificatePolicy) {
-        let mut entry = Entry::of(Kind::Policy, policy.metadata.name.as_deref().unwrap_or_default());
-        let rules: Vec<&str> = policy.spec.rules.iter().map(|rule| rule.name.as_str()).collect();
+        let mut entry = Entry::of(
+            Kind::Policy,
+            policy.metadata.name.as_deref().unwrap_or_default(),
+        );
+        let rules: Vec<&str> = policy
+            .spec
+            .rules
+            .iter()
+            .map(|rule| rule.name.as_str())
+            .collect();
         let spec = serde_json::to_vec(&policy.spec).unwrap_or_default();
         let digest = config_attest::Digest::of(&spec).to_text();
         let generation = policy.metadata.generation.unwrap_or_default();
-        entry.message = format!("generation {generation}, rules {}, {digest}", rules.join(", "));
+        entry.message = format!(
+            "generation {generation}, rules {}, {digest}",
+            rules.join(", ")
+        );
         self.note(entry).await;
     }
 
     /// An image was allowed, changed, or is not any more.
     pub(crate) async fn release(&self, release: &ImageRelease, gone: bool) {
-        let mut entry = Entry::of(Kind::Release, release.metadata.name.as_deref().unwrap_or_default());
+        let mut entry = Entry::of(
+            Kind::Release,
+            release.metadata.name.as_deref().unwrap_or_default(),
+        );
         let digest = config_attest::Digest::of(release.spec.manifest.as_bytes()).to_text();
-        entry.message = format!("{}, manifest {digest}", if gone { "removed" } else { "applied" });
+        entry.message = format!(
+            "{}, manifest {digest}",
+            if gone { "removed" } else { "applied" }
+        );
         self.note(entry).await;
     }
 }
@@ -255,16 +350,29 @@ fn about(kind: Kind, machine: &Machine) -> Entry {
 
 /// What an event says of an admission.
 fn joined(admission: &Admission, image: &str) -> String {
-    let image = if image.is_empty() { "an image that is not proven" } else { image };
+    let image = if image.is_empty() {
+        "an image that is not proven"
+    } else {
+        image
+    };
     if admission.by.is_empty() {
         return format!("the machine proved itself with image {image}");
     }
-    format!("the machine runs {image}; request {} was approved by {}", admission.request, admission.by)
+    format!(
+        "the machine runs {image}; request {} was approved by {}",
+        admission.request, admission.by
+    )
 }
 
 /// Who decided last on a Machine. One that an approval made is the word of who approved.
 fn by(machine: &Machine) -> String {
-    let note = |key: &str| machine.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key));
+    let note = |key: &str| {
+        machine
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|annotations| annotations.get(key))
+    };
     let said = note(DECIDED_BY).map(|said| match note(APPROVED_BY) {
         Some(person) if said.starts_with(ATTESTATION_USER) => person,
         Some(_) | None => said,
@@ -280,7 +388,12 @@ pub(crate) fn differs(old: Option<&Machine>, new: Option<&Machine>) -> bool {
 /// The difference between two versions of a Machine, as far as an admin makes it.
 fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
     let (old, new) = match (old, new) {
-        (_, None) => return vec![("Removed", "the machine is not in the inventory any more".to_owned())],
+        (_, None) => {
+            return vec![(
+                "Removed",
+                "the machine is not in the inventory any more".to_owned(),
+            )];
+        }
         (None, Some(_)) => return vec![("Added", "the machine is in the inventory".to_owned())],
         (Some(old), Some(new)) => (&old.spec, &new.spec),
     };
@@ -303,30 +416,54 @@ fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
         deeds.push(("Role", format!("the machine is a {} from now on", new.role)));
     }
     if old.ek != new.ek {
-        let hashes = if new.ek.hashes.is_empty() { "none".to_owned() } else { new.ek.hashes.join(", ") };
-        deeds.push(("EndorsementKeys", format!("its endorsement keys are now: {hashes}")));
+        let hashes = if new.ek.hashes.is_empty() {
+            "none".to_owned()
+        } else {
+            new.ek.hashes.join(", ")
+        };
+        deeds.push((
+            "EndorsementKeys",
+            format!("its endorsement keys are now: {hashes}"),
+        ));
     }
     if old.config_digests != new.config_digests {
-        deeds.push(("Configuration", format!("it may boot with: {}", new.config_digests.join(", "))));
+        deeds.push((
+            "Configuration",
+            format!("it may boot with: {}", new.config_digests.join(", ")),
+        ));
     }
     match (old.is_static, new.is_static) {
         (false, true) => {
-            deeds.push(("Static", "it joins by certificates that an admin issues, and proves nothing".to_owned()));
+            deeds.push((
+                "Static",
+                "it joins by certificates that an admin issues, and proves nothing".to_owned(),
+            ));
         }
         (true, false) => {
-            deeds.push(("NotStatic", "it joins by its own proof; what was issued to it has ended".to_owned()));
+            deeds.push((
+                "NotStatic",
+                "it joins by its own proof; what was issued to it has ended".to_owned(),
+            ));
         }
         (true, true) | (false, false) => {}
     }
     match (old.insecure_no_tpm, new.insecure_no_tpm) {
-        (false, true) => deeds.push(("NoTpm", "it is one without a TPM, which proves nothing".to_owned())),
+        (false, true) => deeds.push((
+            "NoTpm",
+            "it is one without a TPM, which proves nothing".to_owned(),
+        )),
         (true, false) => deeds.push(("Tpm", "it has a TPM, and joins by its proof".to_owned())),
         (true, true) | (false, false) => {}
     }
     if old.node_name != new.node_name {
         deeds.push((
             "NodeName",
-            format!("its node is {}", new.node_name.as_deref().unwrap_or("called as the machine is")),
+            format!(
+                "its node is {}",
+                new.node_name
+                    .as_deref()
+                    .unwrap_or("called as the machine is")
+            ),
         ));
     }
     deeds
@@ -344,7 +481,11 @@ mod tests {
         assert_eq!(told(CONDENSED), Some(1));
         assert_eq!((told(CONDENSED), told(CONDENSED)), (None, None));
         assert_eq!(count(&counts, "b", CONDENSED), Some(1));
-        assert_eq!(told(Duration::ZERO), Some(3), "those that were held back, and this one");
+        assert_eq!(
+            told(Duration::ZERO),
+            Some(3),
+            "those that were held back, and this one"
+        );
         assert_eq!(told(CONDENSED), None);
         for number in 0..=COUNTED {
             count(&counts, &number.to_string(), CONDENSED);
@@ -355,7 +496,12 @@ mod tests {
     #[test]
     fn every_decision_is_told_and_nothing_else() {
         let old = Machine::named("m", MachineSpec::default());
-        let words = |new: &Machine| deeds(Some(&old), Some(new)).into_iter().map(|(word, _)| word).collect::<Vec<_>>();
+        let words = |new: &Machine| {
+            deeds(Some(&old), Some(new))
+                .into_iter()
+                .map(|(word, _)| word)
+                .collect::<Vec<_>>()
+        };
         assert!(words(&old).is_empty());
         let mut new = old.clone();
         new.status = Some(config_kube::MachineStatus::default());
@@ -366,7 +512,16 @@ mod tests {
         new.spec.ek.hashes.push("sha256:00".to_owned());
         new.spec.config_digests.push("sha256:00".to_owned());
         "master".clone_into(&mut new.spec.role);
-        assert_eq!(words(&new), ["Retired", "Waived", "Role", "EndorsementKeys", "Configuration"]);
+        assert_eq!(
+            words(&new),
+            [
+                "Retired",
+                "Waived",
+                "Role",
+                "EndorsementKeys",
+                "Configuration"
+            ]
+        );
         assert_eq!(deeds(None, Some(&old))[0].0, "Added");
         assert_eq!(deeds(Some(&old), None)[0].0, "Removed");
     }

@@ -16,22 +16,46 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// Names in the table: some hundred bytes each.
 const NAMES: usize = 32_768;
 /// Requests of strangers from one host, where a rack behind one address may reboot at once.
-const HOST: Rate = Rate { burst: 200, every: Duration::from_millis(50) };
+const HOST: Rate = Rate {
+    burst: 200,
+    every: Duration::from_millis(50),
+};
 /// The same from one site or block.
-const BLOCK: Rate = Rate { burst: 400, every: Duration::from_millis(25) };
+const BLOCK: Rate = Rate {
+    burst: 400,
+    every: Duration::from_millis(25),
+};
 /// Requests of all strangers. The table of half-open exchanges holds 4,096, so a stranger that begins one has some ten seconds to
 /// answer before others could have its place.
-const STRANGERS: Rate = Rate { burst: 1000, every: Duration::from_millis(3) };
+const STRANGERS: Rate = Rate {
+    burst: 1000,
+    every: Duration::from_millis(3),
+};
 /// Requests with one endorsement key of the inventory, from one host.
-const KEY_AND_HOST: Rate = Rate { burst: 20, every: Duration::from_millis(500) };
+const KEY_AND_HOST: Rate = Rate {
+    burst: 20,
+    every: Duration::from_millis(500),
+};
 /// The same from one site or block.
-const KEY_AND_BLOCK: Rate = Rate { burst: 40, every: Duration::from_millis(250) };
+const KEY_AND_BLOCK: Rate = Rate {
+    burst: 40,
+    every: Duration::from_millis(250),
+};
 /// The same from everywhere.
-const KEY: Rate = Rate { burst: 640, every: Duration::from_millis(15) };
+const KEY: Rate = Rate {
+    burst: 640,
+    every: Duration::from_millis(15),
+};
 /// Requests of one node that shows its certificate.
-const NODE: Rate = Rate { burst: 200, every: Duration::from_millis(50) };
+const NODE: Rate = Rate {
+    burst: 200,
+    every: Duration::from_millis(50),
+};
 /// Requests of all nodes, and of all keys of the inventory: what two cores verify.
-const KNOWN: Rate = Rate { burst: 2000, every: Duration::from_millis(1) };
+const KNOWN: Rate = Rate {
+    burst: 2000,
+    every: Duration::from_millis(1),
+};
 /// Bodies of evidence that are read at once, for strangers and for the others: 512 KiB each at most.
 const BODIES: [usize; 2] = [64, 192];
 
@@ -68,7 +92,11 @@ pub(crate) struct Limiter {
 
 impl Limiter {
     pub(crate) fn new() -> Self {
-        Self { since: Instant::now(), rates: Mutex::new(Rates::new(NAMES)), bodies: BODIES.map(Semaphore::new) }
+        Self {
+            since: Instant::now(),
+            rates: Mutex::new(Rates::new(NAMES)),
+            bodies: BODIES.map(Semaphore::new),
+        }
     }
 
     /// Takes one request; false: too fast.
@@ -79,19 +107,31 @@ impl Limiter {
     fn admit_at(&self, caller: Caller<'_>, from: IpAddr, now: Duration) -> bool {
         let names: Vec<(Name, Rate)> = match caller {
             Caller::Stranger => {
-                let each =
-                    networks(from).into_iter().map(|network| (Name::From(network), width(&network, HOST, BLOCK)));
+                let each = networks(from)
+                    .into_iter()
+                    .map(|network| (Name::From(network), width(&network, HOST, BLOCK)));
                 each.chain([(Name::Strangers, STRANGERS)]).collect()
             }
             Caller::Listed(key) => {
-                let each = networks(from)
-                    .into_iter()
-                    .map(|network| (Name::KeyFrom(key, network), width(&network, KEY_AND_HOST, KEY_AND_BLOCK)));
-                each.chain([(Name::Key(key), KEY), (Name::Keys, KNOWN)]).collect()
+                let each = networks(from).into_iter().map(|network| {
+                    (
+                        Name::KeyFrom(key, network),
+                        width(&network, KEY_AND_HOST, KEY_AND_BLOCK),
+                    )
+                });
+                each.chain([(Name::Key(key), KEY), (Name::Keys, KNOWN)])
+                    .collect()
             }
-            Caller::Node(uid) => vec![(Name::Node(Digest::of(uid.as_bytes())), NODE), (Name::Nodes, KNOWN)],
+            Caller::Node(uid) => vec![
+                (Name::Node(Digest::of(uid.as_bytes())), NODE),
+                (Name::Nodes, KNOWN),
+            ],
         };
-        self.rates.lock().unwrap_or_else(PoisonError::into_inner).take(&names, now).is_ok()
+        self.rates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(&names, now)
+            .is_ok()
     }
 
     /// Room to read a large body; none while there are too many.
@@ -120,7 +160,9 @@ mod tests {
     #[test]
     fn ten_thousand_addresses_use_up_nothing_of_keys_and_nodes() {
         let limiter = Limiter::new();
-        let admitted = (0..100_000).filter(|n| limiter.admit_at(Caller::Stranger, host(n % 10_000), NOW)).count();
+        let admitted = (0..100_000)
+            .filter(|n| limiter.admit_at(Caller::Stranger, host(n % 10_000), NOW))
+            .count();
         assert_eq!(admitted, usize::try_from(STRANGERS.burst).unwrap());
         // Also not from an address of theirs.
         for number in 0..500_u32 {
@@ -139,7 +181,9 @@ mod tests {
         let from = |n: u32| limiter.admit_at(Caller::Listed(key), host(n << 8), NOW);
         assert_eq!((0..1000).filter(|_| from(1)).count(), 20);
         // An owner of one block gets a block's share, whichever addresses it uses.
-        let block = (0..256).filter(|n| limiter.admit_at(Caller::Listed(key), host((2 << 8) + n), NOW)).count();
+        let block = (0..256)
+            .filter(|n| limiter.admit_at(Caller::Listed(key), host((2 << 8) + n), NOW))
+            .count();
         assert_eq!(block, 40);
         assert!(from(3), "the machine, from its own network");
         assert!(limiter.admit_at(Caller::Listed(Digest::of(b"another")), host(1 << 8), NOW));
@@ -148,7 +192,9 @@ mod tests {
     #[test]
     fn a_node_is_counted_by_its_machine_wherever_it_is() {
         let limiter = Limiter::new();
-        let admitted = (0..1000).filter(|n| limiter.admit_at(Caller::Node("uid-1"), host(*n), NOW)).count();
+        let admitted = (0..1000)
+            .filter(|n| limiter.admit_at(Caller::Node("uid-1"), host(*n), NOW))
+            .count();
         assert_eq!(admitted, 200);
         assert!(limiter.admit_at(Caller::Node("uid-2"), host(1), NOW));
     }

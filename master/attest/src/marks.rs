@@ -21,8 +21,16 @@ const KUBELETS: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// The rule that a machine is under: the one that let it in while it is there, and else the one that decides now.
 fn rule<'a>(machine: &Machine, spec: &'a CertificatePolicySpec) -> Option<&'a Rule> {
     let admission = machine.status.as_ref()?.admission.as_ref()?;
-    let machines = |rule: &&Rule| rule.signers.iter().any(|signer| signer == NODE_CLIENT_SIGNER);
-    let own = spec.rules.iter().filter(machines).find(|rule| rule.name == admission.rule);
+    let machines = |rule: &&Rule| {
+        rule.signers
+            .iter()
+            .any(|signer| signer == NODE_CLIENT_SIGNER)
+    };
+    let own = spec
+        .rules
+        .iter()
+        .filter(machines)
+        .find(|rule| rule.name == admission.rule);
     own.or_else(|| rule_of(spec, NODE_CLIENT_SIGNER))
 }
 
@@ -31,11 +39,17 @@ fn rule<'a>(machine: &Machine, spec: &'a CertificatePolicySpec) -> Option<&'a Ru
 pub(crate) fn wanted(machine: &Machine, spec: &CertificatePolicySpec) -> Option<NodeMarks> {
     let rule = rule(machine, spec).filter(|rule| rule.policy.decides() != Decides::Never)?;
     let own = &machine.spec;
-    let labels = rule.node.labels.iter().filter(|(key, _)| !own.labels.contains_key(*key));
+    let labels = rule
+        .node
+        .labels
+        .iter()
+        .filter(|(key, _)| !own.labels.contains_key(*key));
     let given = |taint: &&NodeTaint| !own.taints.iter().any(|other| same(other, taint));
     Some(NodeMarks {
         rule: rule.name.clone(),
-        labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect(),
+        labels: labels
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect(),
         taints: rule.node.taints.iter().filter(given).cloned().collect(),
     })
 }
@@ -47,9 +61,10 @@ pub(crate) fn may_register(inventory: &Inventory, node: &str) -> Result<(), Stri
     let machines = inventory.machines();
     let Some(machine) = machines.iter().find(|machine| machine.node_name() == node) else {
         return match spec.and_then(|spec| rule_of(spec, KUBELETS)) {
-            Some(rule) if rule.node.registers_itself == Some(false) => {
-                Err(format!("rule `{}` says registers_itself = false: an admin makes this Node", rule.name))
-            }
+            Some(rule) if rule.node.registers_itself == Some(false) => Err(format!(
+                "rule `{}` says registers_itself = false: an admin makes this Node",
+                rule.name
+            )),
             Some(_) | None => Ok(()),
         };
     };
@@ -62,7 +77,12 @@ pub(crate) fn may_register(inventory: &Inventory, node: &str) -> Result<(), Stri
 /// A taint as Nodes have it.
 pub(crate) fn taint(taint: &NodeTaint) -> Taint {
     let value = Some(taint.value.clone()).filter(|value| !value.is_empty());
-    Taint { key: taint.key.clone(), value, effect: taint.effect.clone(), time_added: None }
+    Taint {
+        key: taint.key.clone(),
+        value,
+        effect: taint.effect.clone(),
+        time_added: None,
+    }
 }
 
 fn same(on_node: &Taint, ours: &NodeTaint) -> bool {
@@ -88,10 +108,21 @@ struct Plan {
 
 /// What follows from what a Node has, what of it is noted as a rule's, and what it is to have.
 fn plan(machine: &Machine, have: &Node, wanted: &NodeMarks) -> Plan {
-    let noted = machine.status.as_ref().and_then(|status| status.node.clone()).unwrap_or_default();
+    let noted = machine
+        .status
+        .as_ref()
+        .and_then(|status| status.node.clone())
+        .unwrap_or_default();
     let labels = have.metadata.labels.clone().unwrap_or_default();
-    let taints = have.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-    let mut plan = Plan { before: noted.clone(), ..Plan::default() };
+    let taints = have
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.clone())
+        .unwrap_or_default();
+    let mut plan = Plan {
+        before: noted.clone(),
+        ..Plan::default()
+    };
     plan.before.rule.clone_from(&wanted.rule);
     plan.after.rule.clone_from(&wanted.rule);
     for (key, value) in &wanted.labels {
@@ -104,14 +135,28 @@ fn plan(machine: &Machine, have: &Node, wanted: &NodeMarks) -> Plan {
         plan.before.labels.insert(key.clone(), value.clone());
         plan.after.labels.insert(key.clone(), value.clone());
     }
-    let gone = noted.labels.iter().filter(|(key, _)| !wanted.labels.contains_key(*key));
-    let gone = gone.filter(|(key, value)| labels.get(*key) == Some(*value) && !machine.spec.labels.contains_key(*key));
+    let gone = noted
+        .labels
+        .iter()
+        .filter(|(key, _)| !wanted.labels.contains_key(*key));
+    let gone = gone.filter(|(key, value)| {
+        labels.get(*key) == Some(*value) && !machine.spec.labels.contains_key(*key)
+    });
     plan.labels.extend(gone.map(|(key, _)| (key.clone(), None)));
 
-    let left = |taint: &&NodeTaint| !wanted.taints.iter().any(|other| same(&self::taint(taint), other));
+    let left = |taint: &&NodeTaint| {
+        !wanted
+            .taints
+            .iter()
+            .any(|other| same(&self::taint(taint), other))
+    };
     let leaving: Vec<&NodeTaint> = noted.taints.iter().filter(left).collect();
     let stays = |taint: &&Taint| {
-        machine.spec.taints.iter().any(|own| own.key == taint.key && own.effect == taint.effect)
+        machine
+            .spec
+            .taints
+            .iter()
+            .any(|own| own.key == taint.key && own.effect == taint.effect)
             || !leaving.iter().any(|ours| equal(taint, ours))
     };
     let mut result: Vec<Taint> = taints.iter().filter(stays).cloned().collect();
@@ -123,7 +168,9 @@ fn plan(machine: &Machine, have: &Node, wanted: &NodeMarks) -> Plan {
             Some(there) => *there = taint(ours),
             None => result.push(taint(ours)),
         }
-        plan.before.taints.retain(|other| !same(&taint(other), ours));
+        plan.before
+            .taints
+            .retain(|other| !same(&taint(other), ours));
         plan.before.taints.push(ours.clone());
         plan.after.taints.push(ours.clone());
     }
@@ -143,17 +190,28 @@ pub(crate) async fn keep(
     machine: &Machine,
     wanted: &NodeMarks,
 ) -> Result<bool, ApiError> {
-    let noted = machine.status.as_ref().and_then(|status| status.node.clone()).unwrap_or_default();
+    let noted = machine
+        .status
+        .as_ref()
+        .and_then(|status| status.node.clone())
+        .unwrap_or_default();
     if empty(wanted) && empty(&noted) {
         return Ok(true);
     }
-    let Some(node) = client.get_opt::<Node>(None, machine.node_name()).await? else { return Ok(false) };
+    let Some(node) = client.get_opt::<Node>(None, machine.node_name()).await? else {
+        return Ok(false);
+    };
     // Read after the Node: whoever made it noted its marks before, and the round that we are in may have begun earlier.
     let current = inventory.machine(machine.metadata.name.as_deref().unwrap_or_default());
-    let Some(machine) = &current.filter(|current| current.metadata.uid == machine.metadata.uid) else {
+    let Some(machine) = &current.filter(|current| current.metadata.uid == machine.metadata.uid)
+    else {
         return Ok(true);
     };
-    let noted = machine.status.as_ref().and_then(|status| status.node.clone()).unwrap_or_default();
+    let noted = machine
+        .status
+        .as_ref()
+        .and_then(|status| status.node.clone())
+        .unwrap_or_default();
     let plan = plan(machine, &node, wanted);
     if marks(&noted) != marks(&plan.before) {
         note(client, inventory, machine, &plan.before).await?;
@@ -167,8 +225,14 @@ pub(crate) async fn keep(
     }
     if !plan.labels.is_empty() || plan.taints.is_some() {
         // The version makes it a change of what was read, and of nothing newer.
-        client.patch::<Node>(None, machine.node_name(), &Patch::Merge(patch)).await?;
-        tracing::info!(node = machine.node_name(), rule = wanted.rule, "labels and taints are as the rule says");
+        client
+            .patch::<Node>(None, machine.node_name(), &Patch::Merge(patch))
+            .await?;
+        tracing::info!(
+            node = machine.node_name(),
+            rule = wanted.rule,
+            "labels and taints are as the rule says"
+        );
     }
     if plan.after != plan.before || noted.rule != plan.after.rule {
         note(client, inventory, machine, &plan.after).await?;
@@ -177,9 +241,20 @@ pub(crate) async fn keep(
 }
 
 /// What a Node that is made now has by the rules, noted before it is made.
-pub(crate) async fn first(client: &Client, inventory: &Inventory, machine: &Machine) -> Result<NodeMarks, ApiError> {
-    let wanted = inventory.policy().and_then(|policy| wanted(machine, &policy.spec)).unwrap_or_default();
-    let noted = machine.status.as_ref().and_then(|status| status.node.clone()).unwrap_or_default();
+pub(crate) async fn first(
+    client: &Client,
+    inventory: &Inventory,
+    machine: &Machine,
+) -> Result<NodeMarks, ApiError> {
+    let wanted = inventory
+        .policy()
+        .and_then(|policy| wanted(machine, &policy.spec))
+        .unwrap_or_default();
+    let noted = machine
+        .status
+        .as_ref()
+        .and_then(|status| status.node.clone())
+        .unwrap_or_default();
     if marks(&noted) != marks(&wanted) {
         note(client, inventory, machine, &wanted).await?;
     }
@@ -196,14 +271,21 @@ fn marks(marks: &NodeMarks) -> (&BTreeMap<String, String>, &[NodeTaint]) {
 }
 
 /// Writes what is the rule's into the Machine's status, and nothing else of it.
-async fn note(client: &Client, inventory: &Inventory, machine: &Machine, marks: &NodeMarks) -> Result<(), ApiError> {
+async fn note(
+    client: &Client,
+    inventory: &Inventory,
+    machine: &Machine,
+    marks: &NodeMarks,
+) -> Result<(), ApiError> {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     let patch = json!([
         // Another Machine of this name is another matter.
         { "op": "test", "path": "/metadata/uid", "value": machine.metadata.uid },
         { "op": "add", "path": "/status/node", "value": marks },
     ]);
-    let written = client.patch_status::<Machine>(None, name, &Patch::Json(patch)).await?;
+    let written = client
+        .patch_status::<Machine>(None, name, &Patch::Json(patch))
+        .await?;
     inventory.take_machine(Change::Set(written));
     Ok(())
 }
@@ -216,7 +298,10 @@ mod tests {
     use config_kube::{MachineSpec, MachineStatus, PolicyName};
 
     fn rule(name: &str, labels: &[(&str, &str)], taints: &[(&str, &str)]) -> Rule {
-        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let labels = labels
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
         let taints = taints.iter().map(|(key, value)| NodeTaint {
             key: (*key).to_owned(),
             value: (*value).to_owned(),
@@ -226,15 +311,25 @@ mod tests {
             name: name.to_owned(),
             signers: vec![NODE_CLIENT_SIGNER.to_owned()],
             policy: PolicyName::CloudVerify,
-            node: NodeRule { labels, taints: taints.collect(), registers_itself: None },
+            node: NodeRule {
+                labels,
+                taints: taints.collect(),
+                registers_itself: None,
+            },
             ..Rule::default()
         }
     }
 
     fn machine() -> Machine {
         let mut machine = Machine::named("m", MachineSpec::default());
-        let admission = Admission { rule: "r".to_owned(), ..Admission::default() };
-        machine.status = Some(MachineStatus { admission: Some(admission), ..MachineStatus::default() });
+        let admission = Admission {
+            rule: "r".to_owned(),
+            ..Admission::default()
+        };
+        machine.status = Some(MachineStatus {
+            admission: Some(admission),
+            ..MachineStatus::default()
+        });
         machine
     }
 
@@ -259,33 +354,70 @@ mod tests {
     }
 
     fn labels(node: &Node) -> Vec<String> {
-        node.metadata.labels.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect()
+        node.metadata
+            .labels
+            .iter()
+            .flatten()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect()
     }
 
     fn taints(node: &Node) -> Vec<String> {
-        let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-        taints.map(|taint| format!("{}={}", taint.key, taint.value.as_deref().unwrap_or_default())).collect()
+        let taints = node
+            .spec
+            .iter()
+            .flat_map(|spec| spec.taints.iter().flatten());
+        taints
+            .map(|taint| {
+                format!(
+                    "{}={}",
+                    taint.key,
+                    taint.value.as_deref().unwrap_or_default()
+                )
+            })
+            .collect()
     }
 
     #[test]
     fn what_a_rule_gave_goes_with_it_and_what_an_admin_gave_stays() {
         let (mut machine, mut node) = (machine(), Node::default());
-        node.metadata.labels = Some([("mine", "1"), ("equal", "x")].map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-        let own = Taint { key: "mine".to_owned(), effect: "NoExecute".to_owned(), ..Taint::default() };
+        node.metadata.labels = Some(
+            [("mine", "1"), ("equal", "x")]
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                .into(),
+        );
+        let own = Taint {
+            key: "mine".to_owned(),
+            effect: "NoExecute".to_owned(),
+            ..Taint::default()
+        };
         node.spec.get_or_insert_default().taints = Some(vec![own]);
-        let first =
-            by(&machine, vec![rule("r", &[("pool", "a"), ("zone", "z"), ("equal", "x")], &[("t", "1"), ("u", "")])]);
+        let first = by(
+            &machine,
+            vec![rule(
+                "r",
+                &[("pool", "a"), ("zone", "z"), ("equal", "x")],
+                &[("t", "1"), ("u", "")],
+            )],
+        );
         apply(&mut machine, &mut node, &first);
         assert_eq!(labels(&node), ["equal=x", "mine=1", "pool=a", "zone=z"]);
         assert_eq!(taints(&node), ["mine=", "t=1", "u="]);
-        assert_eq!(plan(&machine, &node, &first).labels, BTreeMap::new(), "nothing is left to do");
+        assert_eq!(
+            plan(&machine, &node, &first).labels,
+            BTreeMap::new(),
+            "nothing is left to do"
+        );
         assert_eq!(plan(&machine, &node, &first).taints, None);
         let second = by(&machine, vec![rule("r", &[("pool", "b")], &[("t", "2")])]);
         apply(&mut machine, &mut node, &second);
         assert_eq!(labels(&node), ["equal=x", "mine=1", "pool=b"]);
         assert_eq!(taints(&node), ["mine=", "t=2"]);
         // What an admin made of it since is his.
-        node.metadata.labels.get_or_insert_default().insert("pool".to_owned(), "by hand".to_owned());
+        node.metadata
+            .labels
+            .get_or_insert_default()
+            .insert("pool".to_owned(), "by hand".to_owned());
         let bare = by(&machine, vec![rule("r", &[], &[])]);
         apply(&mut machine, &mut node, &bare);
         assert_eq!(labels(&node), ["equal=x", "mine=1", "pool=by hand"]);
@@ -301,7 +433,10 @@ mod tests {
         node.metadata.labels = None;
         node.spec = None;
         apply(&mut machine, &mut node, &wanted);
-        assert_eq!((labels(&node), taints(&node)), (labels(&whole), taints(&whole)));
+        assert_eq!(
+            (labels(&node), taints(&node)),
+            (labels(&whole), taints(&whole))
+        );
     }
 
     /// Whatever breaks off in the middle, all that is the rule's on the Node is in the status.
@@ -315,23 +450,53 @@ mod tests {
         apply(&mut machine, &mut node, &first);
         let second = by(&machine, vec![rule("r", &[("b", "1")], &[])]);
         let planned = plan(&machine, &node, &second);
-        assert_eq!(planned.before.labels.len(), 2, "what goes is noted until it is gone");
-        assert_eq!((planned.before.taints.len(), planned.after.taints.len()), (1, 0));
+        assert_eq!(
+            planned.before.labels.len(),
+            2,
+            "what goes is noted until it is gone"
+        );
+        assert_eq!(
+            (planned.before.taints.len(), planned.after.taints.len()),
+            (1, 0)
+        );
     }
 
     #[test]
     fn the_machines_own_go_before_the_rules_and_its_own_rule_before_others() {
         let mut machine = machine();
-        machine.spec.labels.insert("pool".to_owned(), "of the inventory".to_owned());
+        machine
+            .spec
+            .labels
+            .insert("pool".to_owned(), "of the inventory".to_owned());
         let other = rule("other", &[("pool", "x"), ("other", "1")], &[]);
         let own = rule("r", &[("pool", "a"), ("own", "1")], &[]);
         let keys = |marks: NodeMarks| marks.labels.into_keys().collect::<Vec<_>>();
         assert_eq!(keys(by(&machine, vec![other.clone(), own])), ["own"]);
-        assert_eq!(keys(by(&machine, vec![other])), ["other"], "its rule is gone");
+        assert_eq!(
+            keys(by(&machine, vec![other])),
+            ["other"],
+            "its rule is gone"
+        );
         let mut locked = rule("r", &[], &[]);
         locked.policy = PolicyName::AlwaysReject;
-        assert_eq!(wanted(&machine, &CertificatePolicySpec { rules: vec![locked] }), None);
+        assert_eq!(
+            wanted(
+                &machine,
+                &CertificatePolicySpec {
+                    rules: vec![locked]
+                }
+            ),
+            None
+        );
         machine.status = None;
-        assert_eq!(wanted(&machine, &CertificatePolicySpec { rules: vec![rule("r", &[], &[])] }), None);
+        assert_eq!(
+            wanted(
+                &machine,
+                &CertificatePolicySpec {
+                    rules: vec![rule("r", &[], &[])]
+                }
+            ),
+            None
+        );
     }
 }

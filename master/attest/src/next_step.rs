@@ -40,7 +40,11 @@ const STEPS: &[(&[Code], &str)] = &[
         "boot the newest image of its role, or raise images.maxConcurrent: kubectl edit certificatepolicy cluster; the machine tries again by itself",
     ),
     (
-        &[Code::ConfigNotMeasured, Code::ConfigEvent, Code::ConfigChanged],
+        &[
+            Code::ConfigNotMeasured,
+            Code::ConfigEvent,
+            Code::ConfigChanged,
+        ],
         "give the machine the user-data that the inventory knows, or allow what it has: put the digest that was found (see the checks) into spec.configDigests: kubectl edit machine NAME",
     ),
     (
@@ -48,14 +52,21 @@ const STEPS: &[(&[Code], &str)] = &[
         "take `privileged = true` out of the machine's [node] and list the new digest in spec.configDigests, or take such machines: set config.privilegedPods to allow (kubectl edit certificatepolicy cluster)",
     ),
     (
-        &[Code::SecureBootOff, Code::OutsideArguments, Code::EventUnknown],
+        &[
+            Code::SecureBootOff,
+            Code::OutsideArguments,
+            Code::EventUnknown,
+        ],
         "look at the machine's firmware settings and at who can change them, and put them right",
     ),
     (
         &[Code::CountersWentBack],
         "a virtual machine that was restored from a snapshot? If it is another board: put its EK into spec.ek.hashes (kubectl edit machine NAME)",
     ),
-    (&[Code::RenewalAfterReset], "nothing: after a reboot the machine joins anew by itself; look at it if it does not"),
+    (
+        &[Code::RenewalAfterReset],
+        "nothing: after a reboot the machine joins anew by itself; look at it if it does not",
+    ),
     (
         &[
             Code::CsrCommonName,
@@ -75,13 +86,19 @@ const STEPS: &[(&[Code], &str)] = &[
 
 /// The step after a refusal that left the machine Suspect or Untrusted.
 pub(crate) fn next_step(code: Code, machine: &str, untrusted: bool, now: Timestamp) -> String {
-    let known = STEPS.iter().find(|(codes, _)| codes.contains(&code)).map(|(_, step)| *step);
+    let known = STEPS
+        .iter()
+        .find(|(codes, _)| codes.contains(&code))
+        .map(|(_, step)| *step);
     let first =
         known.unwrap_or("the evidence is not what a sound machine of ours gives: look at the machine and its checks");
     if !untrusted {
         return first.replace("NAME", machine);
     }
-    let until = now.checked_add(OFFERED).and_then(|until| until.round(Unit::Second)).unwrap_or(now);
+    let until = now
+        .checked_add(OFFERED)
+        .and_then(|until| until.round(Unit::Second))
+        .unwrap_or(now);
     format!(
         "{}; then let it prove itself anew: kubectl patch machine {machine} --type=merge -p '{{\"spec\":{{\"readmitUntil\":\"{until}\"}}}}'",
         first.replace("NAME", machine)
@@ -101,6 +118,9 @@ mod tests {
             "{step}"
         );
         let step = next_step(Code::ImageConcurrency, "worker-1", false, now);
-        assert!(!step.contains("readmitUntil") && !step.contains("NAME"), "{step}");
+        assert!(
+            !step.contains("readmitUntil") && !step.contains("NAME"),
+            "{step}"
+        );
     }
 }

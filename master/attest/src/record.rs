@@ -25,11 +25,19 @@ pub(crate) async fn admission(
     certificate: CertificateRef,
     now: SystemTime,
 ) -> Result<Machine, Error> {
-    let fail = |source| Error::Api { what: "the Machine's new status", source };
+    let fail = |source| Error::Api {
+        what: "the Machine's new status",
+        source,
+    };
     let mut current = machine.clone();
     for _ in 0..TRIES {
         let mut object = current.clone();
-        admit(object.status.get_or_insert_default(), verified, certificate.clone(), now);
+        admit(
+            object.status.get_or_insert_default(),
+            verified,
+            certificate.clone(),
+            now,
+        );
         let conflict = match client.update_status(&object).await {
             Ok(written) => {
                 inventory.take_machine(Change::Set(written.clone()));
@@ -44,10 +52,18 @@ pub(crate) async fn admission(
             Some(_) | None => return Err(fail(conflict)),
         }
     }
-    Err(fail(ApiError::new(Reason::Conflict, format!("it changed {TRIES} times meanwhile"))))
+    Err(fail(ApiError::new(
+        Reason::Conflict,
+        format!("it changed {TRIES} times meanwhile"),
+    )))
 }
 
-fn admit(status: &mut MachineStatus, verified: &Verified, certificate: CertificateRef, now: SystemTime) {
+fn admit(
+    status: &mut MachineStatus,
+    verified: &Verified,
+    certificate: CertificateRef,
+    now: SystemTime,
+) {
     verified.record(status);
     status.certificate = Some(certificate);
     status.last_attestation = Some(timestamp(now).to_string());
@@ -71,16 +87,40 @@ fn same_but_marks(before: &Machine, now: &Machine) -> bool {
 fn word(verified: &Verified) -> (bool, &'static str, String) {
     let (admission, failed) = (verified.admission(), verified.verdict().failed());
     let decides = admission.policy.decides();
-    let nobody = format!("rule `{}` lets in whatever comes, and nobody looked", admission.rule);
+    let nobody = format!(
+        "rule `{}` lets in whatever comes, and nobody looked",
+        admission.rule
+    );
     if verified.is_unproven() {
         let person = format!("a person approved request {}", admission.request);
-        let word = if decides == Decides::Person { person } else { nobody };
-        return (false, "NoTpm", format!("the machine has no TPM and proves nothing; {word}; not proven: {failed}"));
+        let word = if decides == Decides::Person {
+            person
+        } else {
+            nobody
+        };
+        return (
+            false,
+            "NoTpm",
+            format!("the machine has no TPM and proves nothing; {word}; not proven: {failed}"),
+        );
     }
-    let unproven = if failed.is_empty() { String::new() } else { format!("; not proven: {failed}") };
+    let unproven = if failed.is_empty() {
+        String::new()
+    } else {
+        format!("; not proven: {failed}")
+    };
     let (good, message) = match decides {
-        Decides::Verifier => (true, "the machine proved what the policy asks for".to_owned()),
-        Decides::Person => (true, format!("request {} was approved by {}{unproven}", admission.request, admission.by)),
+        Decides::Verifier => (
+            true,
+            "the machine proved what the policy asks for".to_owned(),
+        ),
+        Decides::Person => (
+            true,
+            format!(
+                "request {} was approved by {}{unproven}",
+                admission.request, admission.by
+            ),
+        ),
         Decides::Nobody | Decides::Never => (false, format!("{nobody}{unproven}")),
     };
     (good, policy_of(admission.policy).reason(), message)
@@ -95,8 +135,17 @@ pub(crate) async fn waits(
     verdict: &Verdict,
     changed: bool,
 ) -> Result<(), Error> {
-    let fail = |source| Error::Api { what: "that the Machine waits", source };
-    let Some(mut object) = client.get_opt::<Machine>(None, &id.name).await.map_err(fail)? else { return Ok(()) };
+    let fail = |source| Error::Api {
+        what: "that the Machine waits",
+        source,
+    };
+    let Some(mut object) = client
+        .get_opt::<Machine>(None, &id.name)
+        .await
+        .map_err(fail)?
+    else {
+        return Ok(());
+    };
     if object.metadata.uid.as_deref() != Some(id.uid.as_str()) {
         return Ok(());
     }
@@ -125,15 +174,30 @@ pub(crate) async fn refusal(
     refusal: &Refusal,
     now: SystemTime,
 ) -> Result<Option<(Machine, Machine)>, Error> {
-    let fail = |source| Error::Api { what: "the Machine's new state", source };
+    let fail = |source| Error::Api {
+        what: "the Machine's new state",
+        source,
+    };
     let id = proven.id();
     for _ in 0..TRIES {
-        let Some(mut object) = client.get_opt::<Machine>(None, &id.name).await.map_err(fail)? else { return Ok(None) };
+        let Some(mut object) = client
+            .get_opt::<Machine>(None, &id.name)
+            .await
+            .map_err(fail)?
+        else {
+            return Ok(None);
+        };
         if object.metadata.uid.as_deref() != Some(id.uid.as_str()) {
             return Ok(None);
         }
         let before = object.clone();
-        refuse(&id.name, object.status.get_or_insert_default(), consequence, refusal, now);
+        refuse(
+            &id.name,
+            object.status.get_or_insert_default(),
+            consequence,
+            refusal,
+            now,
+        );
         match client.update_status(&object).await {
             Ok(written) => {
                 inventory.take_machine(Change::Set(written.clone()));
@@ -143,10 +207,19 @@ pub(crate) async fn refusal(
             Err(error) => return Err(fail(error)),
         }
     }
-    Err(fail(ApiError::new(Reason::Conflict, format!("it changed {TRIES} times meanwhile"))))
+    Err(fail(ApiError::new(
+        Reason::Conflict,
+        format!("it changed {TRIES} times meanwhile"),
+    )))
 }
 
-fn refuse(name: &str, status: &mut MachineStatus, consequence: Consequence, refusal: &Refusal, now: SystemTime) {
+fn refuse(
+    name: &str,
+    status: &mut MachineStatus,
+    consequence: Consequence,
+    refusal: &Refusal,
+    now: SystemTime,
+) {
     // Untrusted is left by an admin's act and a good proof only, never by a milder refusal.
     status.state = match (status.state, consequence) {
         (MachineState::Untrusted, _) | (_, Consequence::Untrusted) => MachineState::Untrusted,
@@ -158,13 +231,28 @@ fn refuse(name: &str, status: &mut MachineStatus, consequence: Consequence, refu
     status.checks.clone_from(&refusal.verdict().checks);
     let untrusted = status.state == MachineState::Untrusted;
     status.next_step = next_step(refusal.code(), name, untrusted, timestamp(now));
-    condition(status, false, refusal.code().as_str(), &refusal.message(), now);
+    condition(
+        status,
+        false,
+        refusal.code().as_str(),
+        &refusal.message(),
+        now,
+    );
 }
 
 /// Sets the condition `Attested`.
-pub(crate) fn condition(status: &mut MachineStatus, good: bool, reason: &str, message: &str, now: SystemTime) {
+pub(crate) fn condition(
+    status: &mut MachineStatus,
+    good: bool,
+    reason: &str,
+    message: &str,
+    now: SystemTime,
+) {
     let value = if good { "True" } else { "False" };
-    let before = status.conditions.iter().find(|c| c.type_ == "Attested" && c.status == value);
+    let before = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == "Attested" && c.status == value);
     let since = before.map_or_else(|| Time(timestamp(now)), |c| c.last_transition_time.clone());
     let fresh = Condition {
         type_: "Attested".to_owned(),
@@ -194,8 +282,10 @@ mod tests {
         let before = Machine::named("worker-1", MachineSpec::default());
         let mut noted = before.clone();
         noted.metadata.resource_version = Some("7".to_owned());
-        noted.status.get_or_insert_default().node =
-            Some(NodeMarks { rule: "workers".to_owned(), ..NodeMarks::default() });
+        noted.status.get_or_insert_default().node = Some(NodeMarks {
+            rule: "workers".to_owned(),
+            ..NodeMarks::default()
+        });
         assert!(same_but_marks(&before, &noted));
         let edits: [fn(&mut Machine); 4] = [
             |machine| machine.spec.retired = true,

@@ -34,21 +34,36 @@ pub(crate) struct Signed<'a> {
 pub(crate) async fn record(client: &Client, signed: &Signed<'_>) -> Result<(), ApiError> {
     let mut object = client.create(&object(signed)).await?;
     let rule = signed.rule;
-    let Admission { policy, request, by, .. } = signed.admission;
+    let Admission {
+        policy,
+        request,
+        by,
+        ..
+    } = signed.admission;
     let message = match policy.decides() {
         Decides::Verifier => format!("rule `{rule}` verified the machine's evidence"),
         Decides::Person => format!("rule `{rule}`: request {request} was approved by {by}"),
-        Decides::Nobody | Decides::Never => format!("rule `{rule}` approves whatever comes; nobody looked"),
+        Decides::Nobody | Decides::Never => {
+            format!("rule `{rule}` approves whatever comes; nobody looked")
+        }
     };
     let condition = condition("Approved", policy_of(*policy).reason(), message);
-    object.status = Some(CertificateSigningRequestStatus { conditions: Some(vec![condition]), certificate: None });
+    object.status = Some(CertificateSigningRequestStatus {
+        conditions: Some(vec![condition]),
+        certificate: None,
+    });
     let mut object = client.update_subresource(&object, "approval").await?;
-    object.status.get_or_insert_default().certificate = Some(ByteString(signed.issued.chain_pem().into_bytes()));
+    object.status.get_or_insert_default().certificate =
+        Some(ByteString(signed.issued.chain_pem().into_bytes()));
     client.update_status(&object).await.map(drop)
 }
 
 /// A condition that is true as of now.
-pub(crate) fn condition(kind: &str, reason: &str, message: String) -> CertificateSigningRequestCondition {
+pub(crate) fn condition(
+    kind: &str,
+    reason: &str,
+    message: String,
+) -> CertificateSigningRequestCondition {
     CertificateSigningRequestCondition {
         type_: kind.to_owned(),
         status: "True".to_owned(),
@@ -60,11 +75,20 @@ pub(crate) fn condition(kind: &str, reason: &str, message: String) -> Certificat
 }
 
 /// Puts the certificate into the request that a person approved, once; `name` is empty where there is none.
-pub(crate) async fn answer(client: &Client, name: &str, issued: &master_ca::Issued) -> Result<(), ApiError> {
+pub(crate) async fn answer(
+    client: &Client,
+    name: &str,
+    issued: &master_ca::Issued,
+) -> Result<(), ApiError> {
     if name.is_empty() {
         return Ok(());
     }
-    let Some(mut object) = client.get_opt::<CertificateSigningRequest>(None, name).await? else { return Ok(()) };
+    let Some(mut object) = client
+        .get_opt::<CertificateSigningRequest>(None, name)
+        .await?
+    else {
+        return Ok(());
+    };
     let status = object.status.get_or_insert_default();
     if status.certificate.is_some() {
         return Ok(());
@@ -74,7 +98,11 @@ pub(crate) async fn answer(client: &Client, name: &str, issued: &master_ca::Issu
 }
 
 fn object(signed: &Signed<'_>) -> CertificateSigningRequest {
-    let tail = signed.issued.serial.get(..8).unwrap_or(&signed.issued.serial);
+    let tail = signed
+        .issued
+        .serial
+        .get(..8)
+        .unwrap_or(&signed.issued.serial);
     let (kind, usage) = match signed.signer {
         NODE_SERVING_SIGNER => ("serving", "server auth"),
         _ => ("client", "client auth"),
@@ -83,7 +111,10 @@ fn object(signed: &Signed<'_>) -> CertificateSigningRequest {
     CertificateSigningRequest {
         metadata: ObjectMeta {
             name: Some(format!("{}-{kind}-{tail}", signed.machine)),
-            labels: Some(BTreeMap::from([(MACHINE_LABEL.to_owned(), signed.machine.to_owned())])),
+            labels: Some(BTreeMap::from([(
+                MACHINE_LABEL.to_owned(),
+                signed.machine.to_owned(),
+            )])),
             ..ObjectMeta::default()
         },
         spec: CertificateSigningRequestSpec {
@@ -99,18 +130,27 @@ fn object(signed: &Signed<'_>) -> CertificateSigningRequest {
 
 /// Drops all but the latest requests of a Machine.
 pub(crate) async fn prune(client: &Client, machine: &str) -> Result<(), ApiError> {
-    let params = ListParams { labels: Some(format!("{MACHINE_LABEL}={machine}")), ..ListParams::default() };
-    let list = client.list::<CertificateSigningRequest>(None, &params).await?;
+    let params = ListParams {
+        labels: Some(format!("{MACHINE_LABEL}={machine}")),
+        ..ListParams::default()
+    };
+    let list = client
+        .list::<CertificateSigningRequest>(None, &params)
+        .await?;
     for signer in [NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER] {
         // Whoever may ask for a certificate may set any label: only what was written here is counted, and dropped.
         let written = |object: &&CertificateSigningRequest| {
-            object.spec.signer_name == signer && object.spec.username.as_deref() == Some(ATTESTATION_USER)
+            object.spec.signer_name == signer
+                && object.spec.username.as_deref() == Some(ATTESTATION_USER)
         };
         let mut own: Vec<_> = list.items.iter().filter(written).collect();
         own.sort_by_key(|object| std::cmp::Reverse(revision(object)));
         for old in own.into_iter().skip(KEPT) {
             let name = old.metadata.name.as_deref().unwrap_or_default();
-            match client.delete::<CertificateSigningRequest>(None, name, &DeleteParams::default()).await {
+            match client
+                .delete::<CertificateSigningRequest>(None, name, &DeleteParams::default())
+                .await
+            {
                 Err(error) if !error.is_not_found() => return Err(error),
                 Ok(()) | Err(_) => {}
             }
@@ -121,7 +161,12 @@ pub(crate) async fn prune(client: &Client, machine: &str) -> Result<(), ApiError
 
 /// Revisions are totally ordered in this API.
 pub(crate) fn revision(object: &CertificateSigningRequest) -> u64 {
-    object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+    object
+        .metadata
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
 }
 
 pub(crate) fn now() -> Time {

@@ -25,7 +25,10 @@ pub(crate) const KEEP: Duration = Duration::from_secs(24 * 3600);
 /// Records that wait to be written, in each queue.
 const QUEUE: usize = 64;
 /// How fast records of strangers are written: each is a durable write.
-const WRITES: Writes = Writes { per_second: 10.0, burst: 64.0 };
+const WRITES: Writes = Writes {
+    per_second: 10.0,
+    burst: 64.0,
+};
 /// How often objects past their time are looked for.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -65,7 +68,10 @@ impl Entry {
         let claims = all.into_iter().filter(|(_, value)| !value.is_empty());
         Self {
             spec: NodeAttestationSpec {
-                ek_hash: verdict.ek_hash.map(|hash| hash.to_text()).unwrap_or_default(),
+                ek_hash: verdict
+                    .ek_hash
+                    .map(|hash| hash.to_text())
+                    .unwrap_or_default(),
                 claims: claims.map(|(key, value)| (key.to_owned(), value)).collect(),
                 remote,
             },
@@ -90,7 +96,10 @@ pub(crate) fn accepted(verified: &Verified, remote: String, now: SystemTime) -> 
     }
     if !admission.by.is_empty() {
         let rest = std::mem::take(&mut entry.status.message);
-        entry.status.message = format!("request {} was approved by {}; {rest}", admission.request, admission.by);
+        entry.status.message = format!(
+            "request {} was approved by {}; {rest}",
+            admission.request, admission.by
+        );
     }
     entry
 }
@@ -132,8 +141,15 @@ struct Present {
 }
 
 impl Present {
-    fn of(&mut self, status: Option<&NodeAttestationStatus>) -> &mut VecDeque<(String, jiff::Timestamp)> {
-        if status.is_some_and(|status| status.machine.is_some()) { &mut self.proven } else { &mut self.strangers }
+    fn of(
+        &mut self,
+        status: Option<&NodeAttestationStatus>,
+    ) -> &mut VecDeque<(String, jiff::Timestamp)> {
+        if status.is_some_and(|status| status.machine.is_some()) {
+            &mut self.proven
+        } else {
+            &mut self.strangers
+        }
     }
 
     /// Takes out what is too much, or past its time.
@@ -161,13 +177,24 @@ pub(crate) fn ring(client: Client) -> (Ring, RingWriter) {
         pace: Pace::full(Instant::now()),
         dropped: dropped.clone(),
     };
-    (Ring { proven, strangers, dropped }, writer)
+    (
+        Ring {
+            proven,
+            strangers,
+            dropped,
+        },
+        writer,
+    )
 }
 
 impl Ring {
     /// Hands a record in; a full queue drops it.
     pub(crate) fn record(&self, entry: Entry) {
-        let queue = if entry.status.machine.is_some() { &self.proven } else { &self.strangers };
+        let queue = if entry.status.machine.is_some() {
+            &self.proven
+        } else {
+            &self.strangers
+        };
         if queue.try_send(entry).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -190,7 +217,10 @@ struct Pace {
 
 impl Pace {
     fn full(now: Instant) -> Self {
-        Self { tokens: WRITES.burst, at: now }
+        Self {
+            tokens: WRITES.burst,
+            at: now,
+        }
     }
 
     /// Brings the bucket up to date; how long until it holds a token, none where it does.
@@ -198,7 +228,8 @@ impl Pace {
         let gained = now.saturating_duration_since(self.at).as_secs_f64() * WRITES.per_second;
         self.tokens = (self.tokens + gained).min(WRITES.burst);
         self.at = now;
-        (self.tokens < 1.0).then(|| Duration::from_secs_f64((1.0 - self.tokens) / WRITES.per_second))
+        (self.tokens < 1.0)
+            .then(|| Duration::from_secs_f64((1.0 - self.tokens) / WRITES.per_second))
     }
 
     fn spend(&mut self) {
@@ -231,13 +262,19 @@ impl RingWriter {
 
     /// What an earlier process left.
     async fn take_stock(&mut self) {
-        match self.client.list::<NodeAttestation>(None, &ListParams::default()).await {
+        match self
+            .client
+            .list::<NodeAttestation>(None, &ListParams::default())
+            .await
+        {
             Ok(list) => {
                 for object in list.items {
                     let status = object.status.as_ref();
                     let expires = status.and_then(|status| status.expires.parse().ok());
-                    let kept =
-                        (object.metadata.name.unwrap_or_default(), expires.unwrap_or(jiff::Timestamp::UNIX_EPOCH));
+                    let kept = (
+                        object.metadata.name.unwrap_or_default(),
+                        expires.unwrap_or(jiff::Timestamp::UNIX_EPOCH),
+                    );
                     self.present.of(status).push_back(kept);
                 }
                 for ring in [&mut self.present.proven, &mut self.present.strangers] {
@@ -256,12 +293,21 @@ impl RingWriter {
     }
 
     async fn write(&mut self, entry: Entry) -> Result<(), ApiError> {
-        let expires = entry.status.expires.parse().unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        let expires = entry
+            .status
+            .expires
+            .parse()
+            .unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         let mut object = NodeAttestation::named("", entry.spec);
-        object.metadata = ObjectMeta { generate_name: Some("attempt-".to_owned()), ..ObjectMeta::default() };
+        object.metadata = ObjectMeta {
+            generate_name: Some("attempt-".to_owned()),
+            ..ObjectMeta::default()
+        };
         let mut created = self.client.create(&object).await?;
         if let Some(name) = created.metadata.name.clone() {
-            self.present.of(Some(&entry.status)).push_back((name, expires));
+            self.present
+                .of(Some(&entry.status))
+                .push_back((name, expires));
         }
         created.status = Some(entry.status);
         self.client.update_status(&created).await.map(drop)
@@ -270,17 +316,26 @@ impl RingWriter {
     async fn sweep(&mut self) {
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            tracing::warn!(dropped, "attestation records were dropped: they came faster than they are written");
+            tracing::warn!(
+                dropped,
+                "attestation records were dropped: they came faster than they are written"
+            );
         }
         self.drop_surplus().await;
     }
 
     async fn drop_surplus(&mut self) {
         for name in self.present.surplus(jiff::Timestamp::now()) {
-            match self.client.delete::<NodeAttestation>(None, &name, &DeleteParams::default()).await {
+            match self
+                .client
+                .delete::<NodeAttestation>(None, &name, &DeleteParams::default())
+                .await
+            {
                 Ok(()) => {}
                 Err(error) if error.is_not_found() => {}
-                Err(error) => tracing::warn!(error = %error, object = name, "cannot drop an old attestation"),
+                Err(error) => {
+                    tracing::warn!(error = %error, object = name, "cannot drop an old attestation")
+                }
             }
         }
     }
@@ -300,13 +355,23 @@ mod tests {
     fn strangers_push_out_strangers_only() {
         let mut present = Present::default();
         let late = jiff::Timestamp::now() + KEEP;
-        let proven = NodeAttestationStatus { machine: Some("worker-1".to_owned()), ..NodeAttestationStatus::default() };
-        present.of(Some(&proven)).push_back(("verdict".to_owned(), late));
+        let proven = NodeAttestationStatus {
+            machine: Some("worker-1".to_owned()),
+            ..NodeAttestationStatus::default()
+        };
+        present
+            .of(Some(&proven))
+            .push_back(("verdict".to_owned(), late));
         for count in 0..2 * RING {
-            present.of(None).push_back((format!("stranger-{count}"), late));
+            present
+                .of(None)
+                .push_back((format!("stranger-{count}"), late));
         }
         let gone = present.surplus(jiff::Timestamp::now());
-        assert_eq!((gone.len(), gone.first().map(String::as_str)), (RING, Some("stranger-0")));
+        assert_eq!(
+            (gone.len(), gone.first().map(String::as_str)),
+            (RING, Some("stranger-0"))
+        );
         assert_eq!((present.proven.len(), present.strangers.len()), (1, RING));
         assert_eq!(present.surplus(late).len(), RING + 1);
     }

@@ -13,8 +13,8 @@ use crate::waiting::Waiting;
 use crate::{marks, ring, signer, standing};
 use config_attest::release::ReleaseKey;
 use config_attest::wire::{
-    BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH, SESSIONS_PATH, SessionId,
-    session_of_path,
+    BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH,
+    SESSIONS_PATH, SessionId, session_of_path,
 };
 use config_attest::{Digest, EkIssuer, unproven};
 use config_kube::identity::ROLE_LABEL;
@@ -24,7 +24,9 @@ use config_kube::{CertificatePolicy, CertificatePolicySpec, ImageRelease, Machin
 use http::{Method, Request, Response, StatusCode};
 use master_api::{ApiServer, Extensions, Peer};
 use master_ca::Authority;
-use master_client::{ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Object, Reason, UserInfo};
+use master_client::{
+    ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Object, Reason, UserInfo,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
@@ -78,7 +80,11 @@ pub struct AttestationService {
 
 impl AttestationService {
     /// Builds the service; nothing runs yet.
-    pub fn new(terms: &Terms, authority: Arc<Authority>, api: &ApiServer) -> Result<Arc<Self>, Error> {
+    pub fn new(
+        terms: &Terms,
+        authority: Arc<Authority>,
+        api: &ApiServer,
+    ) -> Result<Arc<Self>, Error> {
         let client = api.client(ring::user());
         let deny = Arc::new(MachineDenyList::default());
         let inventory = Arc::new(Inventory::new(terms.release_keys.clone(), deny.clone()));
@@ -96,7 +102,17 @@ impl AttestationService {
             journal.clone(),
         );
         let writer = Mutex::new(Some(writer));
-        Ok(Arc::new(Self { client, authority, inventory, waiting, deny, desk, bootstrap, journal, writer }))
+        Ok(Arc::new(Self {
+            client,
+            authority,
+            inventory,
+            waiting,
+            deny,
+            desk,
+            bootstrap,
+            journal,
+            writer,
+        }))
     }
 
     /// The deny list for the API.
@@ -126,7 +142,11 @@ impl AttestationService {
 
     /// Follows the reference values and writes what follows from them. Call it once, after the bootstrap; drop it to stop.
     pub async fn run(&self) {
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let writer = self
+            .writer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let write = async {
             if let Some(writer) = writer {
                 writer.run().await;
@@ -158,24 +178,33 @@ impl AttestationService {
 
     /// What an admin decided is in force before it is told, and never waits for it.
     async fn follow_machines(&self, tell: mpsc::Sender<Decided>) {
-        let mut follower = Follower::<Machine>::new(self.client.clone(), None, ListParams::default());
+        let mut follower =
+            Follower::<Machine>::new(self.client.clone(), None, ListParams::default());
         let mut began = false;
         loop {
             let change = follower.next().await;
             let known = |machine: &Machine| {
                 let name = machine.metadata.name.as_deref().unwrap_or_default();
-                self.inventory.machine(name).filter(|old| old.metadata.uid == machine.metadata.uid)
+                self.inventory
+                    .machine(name)
+                    .filter(|old| old.metadata.uid == machine.metadata.uid)
             };
             let decided: Vec<Decided> = match &change {
                 // What there is at the start was told by the process before.
                 Change::Listed(_) if !began => Vec::new(),
-                Change::Listed(now) => now.iter().map(|new| (known(new), Some(new.clone()))).collect(),
+                Change::Listed(now) => now
+                    .iter()
+                    .map(|new| (known(new), Some(new.clone())))
+                    .collect(),
                 Change::Set(new) => vec![(known(new), Some(new.clone()))],
                 Change::Gone(old) => vec![(Some(old.clone()), None)],
             };
             began = true;
             self.inventory.take_machine(change);
-            for one in decided.into_iter().filter(|(old, new)| crate::journal::differs(old.as_ref(), new.as_ref())) {
+            for one in decided
+                .into_iter()
+                .filter(|(old, new)| crate::journal::differs(old.as_ref(), new.as_ref()))
+            {
                 if tell.try_send(one).is_err() {
                     tracing::error!(
                         "a decision is missing in the log of verdicts: they come faster than the disk takes them"
@@ -187,7 +216,10 @@ impl AttestationService {
 
     /// Which Nodes were made for Machines, by the label that nobody but the master sets.
     async fn follow_nodes(&self) {
-        let params = ListParams { labels: Some(ROLE_LABEL.to_owned()), ..ListParams::default() };
+        let params = ListParams {
+            labels: Some(ROLE_LABEL.to_owned()),
+            ..ListParams::default()
+        };
         let name = |node: Node| node.metadata.name.unwrap_or_default();
         let mut follower = Follower::reading(self.client.clone(), None, params, name);
         loop {
@@ -206,7 +238,9 @@ impl AttestationService {
             loop {
                 changed.mark_unchanged();
                 match self.stored(kind, name).await {
-                    Ok(wanted) if self.inventory.holds(kind, &wanted, name.is_empty()) => return true,
+                    Ok(wanted) if self.inventory.holds(kind, &wanted, name.is_empty()) => {
+                        return true;
+                    }
                     Ok(_) => {}
                     Err(error) => {
                         tracing::warn!(%error, "what was written cannot be read");
@@ -219,7 +253,9 @@ impl AttestationService {
                 }
             }
         };
-        tokio::time::timeout(IN_FORCE, settled).await.unwrap_or(false)
+        tokio::time::timeout(IN_FORCE, settled)
+            .await
+            .unwrap_or(false)
     }
 
     /// Objects of a kind as the API has them, by their names; one that is not there is told as such.
@@ -238,13 +274,18 @@ impl AttestationService {
     }
 
     async fn follow_releases(&self) {
-        let mut follower = Follower::<ImageRelease>::new(self.client.clone(), None, ListParams::default());
+        let mut follower =
+            Follower::<ImageRelease>::new(self.client.clone(), None, ListParams::default());
         loop {
             let change = follower.next().await;
             let told = match &change {
                 Change::Listed(_) => None,
                 Change::Set(new) => {
-                    let known = self.inventory.releases().into_iter().any(|old| old.object.spec == new.spec);
+                    let known = self
+                        .inventory
+                        .releases()
+                        .into_iter()
+                        .any(|old| old.object.spec == new.spec);
                     (!known).then(|| (new.clone(), false))
                 }
                 Change::Gone(old) => Some((old.clone(), true)),
@@ -257,12 +298,17 @@ impl AttestationService {
     }
 
     async fn follow_policies(&self) {
-        let mut follower = Follower::<CertificatePolicy>::new(self.client.clone(), None, ListParams::default());
+        let mut follower =
+            Follower::<CertificatePolicy>::new(self.client.clone(), None, ListParams::default());
         loop {
             let change = follower.next().await;
             let told = match &change {
                 Change::Set(new) => {
-                    let known = self.inventory.policies().into_iter().any(|old| old.spec == new.spec);
+                    let known = self
+                        .inventory
+                        .policies()
+                        .into_iter()
+                        .any(|old| old.spec == new.spec);
                     (!known).then(|| new.clone())
                 }
                 Change::Listed(_) | Change::Gone(_) => None,
@@ -280,7 +326,10 @@ impl AttestationService {
         self.bootstrap.write_pin()?;
         let authority = Arc::clone(&self.authority);
         let signer = tokio::task::spawn_blocking(move || authority.log_signer(SystemTime::now()));
-        self.journal.log().go_on_with(signer.await.map_err(Error::Task)?.map_err(Error::Issue)?).await;
+        self.journal
+            .log()
+            .go_on_with(signer.await.map_err(Error::Task)?.map_err(Error::Issue)?)
+            .await;
         self.journal.authority(by, message).await
     }
 
@@ -312,7 +361,9 @@ impl AttestationService {
             _ if post => {
                 if let Some(session) = session_in([SESSIONS_PATH, RENEWALS_PATH], path) {
                     desk.evidence(&session, incoming, &peer).await
-                } else if let Some(session) = session_in([unproven::SESSIONS_PATH, unproven::RENEWALS_PATH], path) {
+                } else if let Some(session) =
+                    session_in([unproven::SESSIONS_PATH, unproven::RENEWALS_PATH], path)
+                {
                     desk.unproven_evidence(&session, incoming, &peer).await
                 } else {
                     nothing_here()
@@ -327,10 +378,16 @@ impl AttestationService {
 async fn stored<T: Object>(client: &Client, name: &str) -> Result<Vec<Stored>, ApiError> {
     if name.is_empty() {
         let all = client.list::<T>(None, &ListParams::default()).await?.items;
-        return Ok(all.into_iter().map(|object| named(object.metadata().clone())).collect());
+        return Ok(all
+            .into_iter()
+            .map(|object| named(object.metadata().clone()))
+            .collect());
     }
     let found = client.get_opt::<T>(None, name).await?;
-    Ok(vec![(name.to_owned(), found.map(|object| object.metadata().clone()))])
+    Ok(vec![(
+        name.to_owned(),
+        found.map(|object| object.metadata().clone()),
+    )])
 }
 
 fn named(metadata: ObjectMeta) -> Stored {
@@ -339,11 +396,17 @@ fn named(metadata: ObjectMeta) -> Stored {
 
 /// The session of an evidence path under either of two paths.
 fn session_in(paths: [&str; 2], path: &str) -> Option<SessionId> {
-    paths.iter().find_map(|sessions| session_of_path(sessions, path))
+    paths
+        .iter()
+        .find_map(|sessions| session_of_path(sessions, path))
 }
 
 fn nothing_here() -> Answer {
-    Answer::of(StatusCode::NOT_FOUND, "NOT_FOUND", "there is nothing at this path and method")
+    Answer::of(
+        StatusCode::NOT_FOUND,
+        "NOT_FOUND",
+        "there is nothing at this path and method",
+    )
 }
 
 /// The hook for the API: before the bootstrap every path but health is the service's, so that nothing else answers.
@@ -356,18 +419,30 @@ const HEALTH: [&str; 4] = ["/livez", "/readyz", "/healthz", "/version"];
 impl Extensions for Paths {
     fn claims(&self, path: &str) -> bool {
         let own = path.starts_with("/attest/") || path.starts_with("/bootstrap/");
-        let health =
-            HEALTH.iter().any(|h| path.strip_prefix(h).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
+        let health = HEALTH.iter().any(|h| {
+            path.strip_prefix(h)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        });
         own || (!health && !self.0.is_bootstrapped())
     }
 
-    fn warnings(&self, kind: &str, object: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
+    fn warnings(
+        &self,
+        kind: &str,
+        object: &serde_json::Map<String, serde_json::Value>,
+    ) -> Vec<String> {
         if kind != "ImageRelease" {
             return Vec::new();
         }
-        let parsed = serde_json::from_value::<ImageRelease>(serde_json::Value::Object(object.clone()));
-        let fault = parsed.ok().and_then(|release| self.0.inventory.fault_of(release));
-        fault.map(|fault| format!("this release admits no machine: {fault}")).into_iter().collect()
+        let parsed =
+            serde_json::from_value::<ImageRelease>(serde_json::Value::Object(object.clone()));
+        let fault = parsed
+            .ok()
+            .and_then(|release| self.0.inventory.fault_of(release));
+        fault
+            .map(|fault| format!("this release admits no machine: {fault}"))
+            .into_iter()
+            .collect()
     }
 
     fn may_register(&self, node: &str) -> Result<(), String> {
@@ -376,7 +451,11 @@ impl Extensions for Paths {
 
     fn figures(&self) -> String {
         let service = &self.0;
-        service.journal.figures.write(&service.inventory.machines(), service.desk.held_sessions(), SystemTime::now())
+        service.journal.figures.write(
+            &service.inventory.machines(),
+            service.desk.held_sessions(),
+            SystemTime::now(),
+        )
     }
 
     fn in_force(&self, plural: &str, name: &str) -> BoxFuture<'static, bool> {
@@ -393,12 +472,25 @@ impl Extensions for Paths {
     fn verdicts(&self) -> Option<BoxFuture<'static, Result<Body, ApiError>>> {
         let service = self.0.clone();
         Some(Box::pin(async move {
-            service.journal.log().read().map_err(|error| ApiError::new(Reason::InternalError, chain(&error)))
+            service
+                .journal
+                .log()
+                .read()
+                .map_err(|error| ApiError::new(Reason::InternalError, chain(&error)))
         }))
     }
 
-    fn handle(&self, request: Request<Body>, peer: Peer, _user: UserInfo) -> BoxFuture<'static, Response<Body>> {
+    fn handle(
+        &self,
+        request: Request<Body>,
+        peer: Peer,
+        _user: UserInfo,
+    ) -> BoxFuture<'static, Response<Body>> {
         let service = self.0.clone();
-        Box::pin(async move { Box::pin(service.answer(request, peer)).await.into_response() })
+        Box::pin(async move {
+            Box::pin(service.answer(request, peer))
+                .await
+                .into_response()
+        })
     }
 }

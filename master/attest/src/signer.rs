@@ -37,11 +37,19 @@ pub(crate) struct Signer<'a> {
 pub(crate) async fn keep_requests(signer: Signer<'_>) {
     // Beside each other and not arms of one select: a follower that is looked away from in the middle of its list may hold
     // what the other's request waits for.
-    tokio::join!(follow(signer), follow_rules(signer), sweep(signer.client, signer.waiting),);
+    tokio::join!(
+        follow(signer),
+        follow_rules(signer),
+        sweep(signer.client, signer.waiting),
+    );
 }
 
 async fn follow(signer: Signer<'_>) {
-    let mut follower = Follower::<CertificateSigningRequest>::new(signer.client.clone(), None, ListParams::default());
+    let mut follower = Follower::<CertificateSigningRequest>::new(
+        signer.client.clone(),
+        None,
+        ListParams::default(),
+    );
     loop {
         let change = follower.next().await;
         let decision = signer.waiting.take(&change);
@@ -76,9 +84,15 @@ async fn sweep(client: &Client, waiting: &Waiting) {
 
 /// What waited under the rules before.
 async fn again(signer: Signer<'_>) {
-    match signer.client.list::<CertificateSigningRequest>(None, &ListParams::default()).await {
+    match signer
+        .client
+        .list::<CertificateSigningRequest>(None, &ListParams::default())
+        .await
+    {
         Ok(list) => handle(signer, list.items).await,
-        Err(error) => tracing::warn!(error = %error, "cannot list requests after the policy changed"),
+        Err(error) => {
+            tracing::warn!(error = %error, "cannot list requests after the policy changed")
+        }
     }
 }
 
@@ -101,32 +115,64 @@ async fn handle(signer: Signer<'_>, objects: Vec<CertificateSigningRequest>) {
 }
 
 /// Decides an undecided request where a rule says so; whether it did.
-async fn decide(client: &Client, inventory: &Inventory, object: &CertificateSigningRequest) -> Result<bool, ApiError> {
+async fn decide(
+    client: &Client,
+    inventory: &Inventory,
+    object: &CertificateSigningRequest,
+) -> Result<bool, ApiError> {
     let signer = object.spec.signer_name.as_str();
-    let decided = object.status.as_ref().and_then(|status| status.conditions.as_ref());
-    if !UPSTREAM_SIGNERS.contains(&signer) || decided.is_some_and(|conditions| !conditions.is_empty()) {
+    let decided = object
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    if !UPSTREAM_SIGNERS.contains(&signer)
+        || decided.is_some_and(|conditions| !conditions.is_empty())
+    {
         return Ok(false);
     }
-    let Some(policy) = inventory.policy() else { return Ok(false) };
-    let Some(Rule { name: rule, policy, .. }) = upstream(&policy.spec, signer) else { return Ok(false) };
+    let Some(policy) = inventory.policy() else {
+        return Ok(false);
+    };
+    let Some(Rule {
+        name: rule, policy, ..
+    }) = upstream(&policy.spec, signer)
+    else {
+        return Ok(false);
+    };
     let (kind, message) = match policy.decides() {
         Decides::Person | Decides::Verifier => return Ok(false),
-        Decides::Never => ("Denied", format!("rule `{rule}` rejects whatever comes for {signer}")),
+        Decides::Never => (
+            "Denied",
+            format!("rule `{rule}` rejects whatever comes for {signer}"),
+        ),
         Decides::Nobody => {
             let name = policy.as_str();
-            let message = format!("rule `{rule}` ({name}) approves whatever comes for {signer}; nobody looked");
-            tracing::warn!(request = object.metadata.name, by = object.spec.username, "{message}");
+            let message = format!(
+                "rule `{rule}` ({name}) approves whatever comes for {signer}; nobody looked"
+            );
+            tracing::warn!(
+                request = object.metadata.name,
+                by = object.spec.username,
+                "{message}"
+            );
             ("Approved", message)
         }
     };
     let mut object = object.clone();
     let conditions = &mut object.status.get_or_insert_default().conditions;
-    conditions.get_or_insert_default().push(condition(kind, policy_of(*policy).reason(), message));
-    client.update_subresource(&object, "approval").await.map(|_| true)
+    conditions
+        .get_or_insert_default()
+        .push(condition(kind, policy_of(*policy).reason(), message));
+    client
+        .update_subresource(&object, "approval")
+        .await
+        .map(|_| true)
 }
 
 async fn sign(signer: Signer<'_>, object: &CertificateSigningRequest) -> Result<(), ApiError> {
-    let Signer { client, authority, .. } = signer;
+    let Signer {
+        client, authority, ..
+    } = signer;
     let issued = match ApprovedRequest::from_object(object) {
         Ok(None) => match issued::sign(client, authority, object).await? {
             Ok(None) => return Ok(()),
@@ -144,7 +190,11 @@ async fn sign(signer: Signer<'_>, object: &CertificateSigningRequest) -> Result<
     match issued {
         Ok(issued) => status.certificate = Some(ByteString(issued.chain_pem().into_bytes())),
         Err(error) => {
-            let failed = condition("Failed", "SignerValidationFailure", crate::error::chain(&error));
+            let failed = condition(
+                "Failed",
+                "SignerValidationFailure",
+                crate::error::chain(&error),
+            );
             status.conditions.get_or_insert_default().push(failed);
         }
     }
@@ -154,29 +204,52 @@ async fn sign(signer: Signer<'_>, object: &CertificateSigningRequest) -> Result<
 /// Why a request is not signed, whoever approved it: else a bootstrap token, and a person who looks at the request's name
 /// alone, give away what only a machine's own proof gives, or a certificate that clients take for the API server's.
 async fn beyond_approval(
-    Signer { client, inventory, api_names, .. }: Signer<'_>,
+    Signer {
+        client,
+        inventory,
+        api_names,
+        ..
+    }: Signer<'_>,
     approved: &ApprovedRequest,
 ) -> Result<Option<master_ca::Error>, ApiError> {
     let refuse = |why: String| Ok(Some(master_ca::Error::Request(why)));
     let api: BTreeSet<San> = api_names.iter().map(|name| San::from_text(name)).collect();
-    if let Some(name) = approved.names().iter().find(|name| San::from_text(name).is_api_server(&api)) {
+    if let Some(name) = approved
+        .names()
+        .iter()
+        .find(|name| San::from_text(name).is_api_server(&api))
+    {
         return refuse(format!("`{name}` is the API server's"));
     }
-    let Some(node) = approved.node() else { return Ok(None) };
+    let Some(node) = approved.node() else {
+        return Ok(None);
+    };
     // Read anew: the inventory's watch may be behind, or not filled yet.
     let machines = client.list::<Machine>(None, &ListParams::default()).await?;
     // What was a Machine's node stays one until its Node is deleted.
-    if !machines.items.iter().any(|machine| machine.node_name() == node) && !inventory.made_node(node) {
+    if !machines
+        .items
+        .iter()
+        .any(|machine| machine.node_name() == node)
+        && !inventory.made_node(node)
+    {
         return Ok(None);
     }
-    refuse(format!("node {node} is a Machine's, which gets its certificates by its own proof, not by a request"))
+    refuse(format!(
+        "node {node} is a Machine's, which gets its certificates by its own proof, not by a request"
+    ))
 }
 
 async fn drop_expired(client: &Client, waiting: &Waiting) {
     for name in waiting.expired(Timestamp::now()) {
         match queue::drop_request(client, waiting, &name).await {
-            Ok(()) => tracing::info!(request = name, "nobody decided in time; the request is dropped"),
-            Err(error) => tracing::warn!(error = %error, request = name, "cannot drop a request past its time"),
+            Ok(()) => tracing::info!(
+                request = name,
+                "nobody decided in time; the request is dropped"
+            ),
+            Err(error) => {
+                tracing::warn!(error = %error, request = name, "cannot drop a request past its time")
+            }
         }
     }
 }

@@ -40,12 +40,16 @@ pub(crate) async fn keep_nodes(client: &Client, inventory: &Inventory) {
             }
             let state = standing(machine);
             let uid = machine.metadata.uid.clone().unwrap_or_default();
-            let wanted = policy.as_ref().and_then(|policy| marks::wanted(machine, &policy.spec));
+            let wanted = policy
+                .as_ref()
+                .and_then(|policy| marks::wanted(machine, &policy.spec));
             let target = (state, wanted);
             if seen.get(&uid) == Some(&target) {
                 continue;
             }
-            let comes = policy.as_ref().is_some_and(|policy| marks::registers_itself(machine, &policy.spec));
+            let comes = policy
+                .as_ref()
+                .is_some_and(|policy| marks::registers_itself(machine, &policy.spec));
             match see_to(client, inventory, machine, target.1.as_ref()).await {
                 // It has no marks before it was looked at again, and nobody tells when it comes.
                 Ok(false) if comes => pause = PAUSE,
@@ -83,18 +87,27 @@ fn standing(machine: &Machine) -> MachineState {
     if machine.spec.retired {
         return MachineState::Untrusted;
     }
-    machine.status.as_ref().map_or(MachineState::Pending, |status| status.state)
+    machine
+        .status
+        .as_ref()
+        .map_or(MachineState::Pending, |status| status.state)
 }
 
 async fn taint(client: &Client, machine: &Machine) -> Result<(), ApiError> {
     let state = standing(machine);
-    let Some(node) = client.get_opt::<Node>(None, machine.node_name()).await? else { return Ok(()) };
+    let Some(node) = client.get_opt::<Node>(None, machine.node_name()).await? else {
+        return Ok(());
+    };
     let have = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    let Some(taints) = node::retaint(&have, state) else { return Ok(()) };
+    let Some(taints) = node::retaint(&have, state) else {
+        return Ok(());
+    };
     // The version makes it a replacement of what was read, and of nothing newer.
-    let patch =
-        json!({ "metadata": { "resourceVersion": node.metadata.resource_version }, "spec": { "taints": taints } });
-    client.patch::<Node>(None, machine.node_name(), &Patch::Merge(patch)).await.map(drop)
+    let patch = json!({ "metadata": { "resourceVersion": node.metadata.resource_version }, "spec": { "taints": taints } });
+    client
+        .patch::<Node>(None, machine.node_name(), &Patch::Merge(patch))
+        .await
+        .map(drop)
 }
 
 /// Keeps the statuses of releases and policies. Drop it to stop.
@@ -128,9 +141,17 @@ pub(crate) fn release_status(release: &Release) -> ImageReleaseStatus {
             } else {
                 String::new()
             };
-            ImageReleaseStatus { role: manifest.role.clone(), svn: manifest.svn, verified_by, fault }
+            ImageReleaseStatus {
+                role: manifest.role.clone(),
+                svn: manifest.svn,
+                verified_by,
+                fault,
+            }
         }
-        Err(fault) => ImageReleaseStatus { fault: fault.clone(), ..ImageReleaseStatus::default() },
+        Err(fault) => ImageReleaseStatus {
+            fault: fault.clone(),
+            ..ImageReleaseStatus::default()
+        },
     }
 }
 
@@ -144,12 +165,20 @@ async fn show_release(client: &Client, release: &Release) -> Result<(), ApiError
     unless_moved(client.update_status(&object).await)
 }
 
-async fn show_policy(client: &Client, desk: &Desk, policy: &CertificatePolicy) -> Result<(), ApiError> {
+async fn show_policy(
+    client: &Client,
+    desk: &Desk,
+    policy: &CertificatePolicy,
+) -> Result<(), ApiError> {
     let draft = policy.metadata.name.as_deref() != Some(POLICY_NAME);
     let wanted = CertificatePolicyStatus {
         faults: crate::policy::faults(&policy.spec),
         unknown: desk.unknown_names(&policy.spec),
-        dry_run: if draft { desk.try_out(&policy.spec) } else { Vec::new() },
+        dry_run: if draft {
+            desk.try_out(&policy.spec)
+        } else {
+            Vec::new()
+        },
     };
     if policy.status.as_ref() == Some(&wanted) {
         return Ok(());

@@ -7,7 +7,8 @@ use crate::entropy::SystemEntropy;
 use crate::exchange::{Desk, address, no_exporter, one_at_a_time, seconds};
 use config_attest::unproven::{Evidence, Hello};
 use config_attest::verifier::{
-    Reference, UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello, check_unproven_renewal,
+    Reference, UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello,
+    check_unproven_renewal,
 };
 use config_attest::wire::{MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Refusal};
@@ -19,7 +20,8 @@ use std::time::SystemTime;
 impl Desk {
     /// `POST /attest/v1/unproven`.
     pub(crate) async fn unproven_hello(&self, incoming: Body, peer: &Peer) -> Answer {
-        self.open_unproven(incoming, peer, check_unproven_hello).await
+        self.open_unproven(incoming, peer, check_unproven_hello)
+            .await
     }
 
     /// `POST /attest/v1/unproven-renewals`.
@@ -40,7 +42,9 @@ impl Desk {
         peer: &Peer,
         check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<UnprovenAdmitted, Box<Refusal>>,
     ) -> Answer {
-        let Some(_exchange) = peer.begin_exchange() else { return one_at_a_time() };
+        let Some(_exchange) = peer.begin_exchange() else {
+            return one_at_a_time();
+        };
         if let Err(answer) = self.admit_rate(peer, None) {
             return answer;
         }
@@ -48,12 +52,19 @@ impl Desk {
             Ok(hello) => hello,
             Err(answer) => return answer,
         };
-        let Some(channel) = self.channel(peer) else { return no_exporter() };
+        let Some(channel) = self.channel(peer) else {
+            return no_exporter();
+        };
         let now = seconds(SystemTime::now());
         let outcome = self.held().and_then(|held| {
             let admitted = check(&hello, &self.reference(&held), &channel, now)?;
             let mut sessions = self.unproven.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.open_from(address(peer), admitted, self.next_tick(), &mut SystemEntropy)
+            sessions.open_from(
+                address(peer),
+                admitted,
+                self.next_tick(),
+                &mut SystemEntropy,
+            )
         });
         match outcome {
             Ok(challenge) => Answer::json(&challenge),
@@ -62,15 +73,27 @@ impl Desk {
     }
 
     /// `POST …/{session}/evidence`.
-    pub(crate) async fn unproven_evidence(&self, session: &SessionId, incoming: Body, peer: &Peer) -> Answer {
-        let Some(_exchange) = peer.begin_exchange() else { return one_at_a_time() };
-        let (pending, evidence): (_, Evidence) =
-            match self.claim(&self.unproven, session, incoming, MAX_HELLO_BODY, peer).await {
-                Ok(both) => both,
-                Err(answer) => return answer,
-            };
-        let Some(channel) = self.channel(peer) else { return no_exporter() };
-        Box::pin(self.conclude_unproven(pending, &evidence, &channel, peer, SystemTime::now())).await
+    pub(crate) async fn unproven_evidence(
+        &self,
+        session: &SessionId,
+        incoming: Body,
+        peer: &Peer,
+    ) -> Answer {
+        let Some(_exchange) = peer.begin_exchange() else {
+            return one_at_a_time();
+        };
+        let (pending, evidence): (_, Evidence) = match self
+            .claim(&self.unproven, session, incoming, MAX_HELLO_BODY, peer)
+            .await
+        {
+            Ok(both) => both,
+            Err(answer) => return answer,
+        };
+        let Some(channel) = self.channel(peer) else {
+            return no_exporter();
+        };
+        Box::pin(self.conclude_unproven(pending, &evidence, &channel, peer, SystemTime::now()))
+            .await
     }
 
     async fn conclude_unproven(
@@ -90,10 +113,18 @@ impl Desk {
                 return Answer::refused();
             }
         };
-        match check_unproven(pending, evidence, &self.reference(&held), channel, seconds(now)) {
+        match check_unproven(
+            pending,
+            evidence,
+            &self.reference(&held),
+            channel,
+            seconds(now),
+        ) {
             Ok(claimant) => {
-                let requests =
-                    Requests { client: evidence.client_csr.as_bytes(), serving: evidence.serving_csr.as_bytes() };
+                let requests = Requests {
+                    client: evidence.client_csr.as_bytes(),
+                    serving: evidence.serving_csr.as_bytes(),
+                };
                 self.settle(claimant, &held, requests, peer, now).await
             }
             Err(refusal) => self.refused(peer, &refusal).await,

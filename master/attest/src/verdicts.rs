@@ -88,13 +88,16 @@ impl VerdictLog {
             waiting.push((entry, tell));
         }
         let mut writer = self.writer.clone().lock_owned().await;
-        let batch = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let batch =
+            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         if batch.is_empty() {
             drop(writer);
         } else {
             // A caller that goes away takes nothing with it: the closure owns all that it needs.
             let write = move || writer.write(batch);
-            tokio::task::spawn_blocking(write).await.map_err(Error::Task)?;
+            tokio::task::spawn_blocking(write)
+                .await
+                .map_err(Error::Task)?;
         }
         told.await.unwrap_or(Err(Error::VerdictsBusy))
     }
@@ -119,17 +122,23 @@ impl VerdictLog {
             // One that was dropped meanwhile is the oldest: the rest is a whole log without it.
             let file = File::open(path).ok()?;
             file.take(limit).read_to_end(&mut bytes).ok()?;
-            Some(Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(bytes))))
+            Some(Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(
+                bytes,
+            ))))
         });
         let body = StreamBody::new(futures_util::stream::iter(pieces));
-        Ok(body.map_err(|never: std::convert::Infallible| match never {}).boxed_unsync())
+        Ok(body
+            .map_err(|never: std::convert::Infallible| match never {})
+            .boxed_unsync())
     }
 }
 
 impl Writer {
     /// Goes on where an earlier process ended.
     fn resume(&mut self) -> Result<(), Error> {
-        let Some((number, path)) = segments(&self.folder)?.pop() else { return Ok(()) };
+        let Some((number, path)) = segments(&self.folder)?.pop() else {
+            return Ok(());
+        };
         let bytes = std::fs::read(&path).map_err(|source| file("read", &path, source))?;
         let certificate = self.certificate();
         match resume(&bytes) {
@@ -181,7 +190,11 @@ impl Writer {
         }
         for tell in tell {
             // Whoever went away needs no answer.
-            drop(tell.send(if outcome.is_ok() { Ok(()) } else { Err(Error::VerdictsBusy) }));
+            drop(tell.send(if outcome.is_ok() {
+                Ok(())
+            } else {
+                Err(Error::VerdictsBusy)
+            }));
         }
     }
 
@@ -190,16 +203,32 @@ impl Writer {
             self.begin()?;
         }
         let path = self.path(self.segment);
-        let Some(segment) = self.file.as_mut() else { return Err(Error::VerdictsBusy) };
+        let Some(segment) = self.file.as_mut() else {
+            return Err(Error::VerdictsBusy);
+        };
         let mut head = self.head;
         let mut bytes = Vec::new();
         for verdict in entries {
-            let record = Record { number: head.number + 1, previous: head.hash, time: now(), verdict };
-            let json = serde_json::to_vec(&record).map_err(|source| Error::Record { path: path.clone(), source })?;
+            let record = Record {
+                number: head.number + 1,
+                previous: head.hash,
+                time: now(),
+                verdict,
+            };
+            let json = serde_json::to_vec(&record).map_err(|source| Error::Record {
+                path: path.clone(),
+                source,
+            })?;
             bytes.extend(line(&json, &self.signer.sign(&json).map_err(Error::Issue)?));
-            head = Head { number: record.number, hash: Digest::of(&json) };
+            head = Head {
+                number: record.number,
+                hash: Digest::of(&json),
+            };
         }
-        segment.write_all(&bytes).and_then(|()| segment.sync_data()).map_err(|source| file("write", &path, source))?;
+        segment
+            .write_all(&bytes)
+            .and_then(|()| segment.sync_data())
+            .map_err(|source| file("write", &path, source))?;
         self.head = head;
         self.size += bytes.len();
         self.show();
@@ -220,13 +249,26 @@ impl Writer {
             certificate: self.certificate(),
             root: base64::engine::general_purpose::STANDARD.encode(self.signer.root()),
         };
-        let json = serde_json::to_vec(&segment).map_err(|source| Error::Record { path: path.clone(), source })?;
+        let json = serde_json::to_vec(&segment).map_err(|source| Error::Record {
+            path: path.clone(),
+            source,
+        })?;
         let bytes = line(&json, &self.signer.sign(&json).map_err(Error::Issue)?);
         let fail = |source| file("write", &path, source);
         let mut open = std::fs::OpenOptions::new();
-        let mut fresh = open.append(true).create_new(true).mode(0o600).open(&path).map_err(fail)?;
-        fresh.write_all(&bytes).and_then(|()| fresh.sync_all()).map_err(fail)?;
-        File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(fail)?;
+        let mut fresh = open
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(fail)?;
+        fresh
+            .write_all(&bytes)
+            .and_then(|()| fresh.sync_all())
+            .map_err(fail)?;
+        File::open(&self.folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(fail)?;
         (self.file, self.segment, self.size) = (Some(fresh), number, bytes.len());
         self.show();
         let mut all = segments(&self.folder)?;
@@ -253,7 +295,9 @@ fn segments(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(fail)? {
         let path = entry.map_err(fail)?.path();
-        let number = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".log")?.parse().ok());
+        let number = path
+            .file_name()
+            .and_then(|name| name.to_str()?.strip_suffix(".log")?.parse().ok());
         found.extend(number.map(|number| (number, path)));
     }
     found.sort();
@@ -261,7 +305,11 @@ fn segments(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
 }
 
 fn file(what: &'static str, path: &Path, source: std::io::Error) -> Error {
-    Error::File { what, path: path.to_owned(), source }
+    Error::File {
+        what,
+        path: path.to_owned(),
+        source,
+    }
 }
 
 fn now() -> String {
@@ -280,7 +328,9 @@ mod tests {
 
     fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
         let all = segments(folder).unwrap();
-        all.into_iter().map(|(number, path)| (number.to_string(), std::fs::read(path).unwrap())).collect()
+        all.into_iter()
+            .map(|(number, path)| (number.to_string(), std::fs::read(path).unwrap()))
+            .collect()
     }
 
     async fn append(log: &VerdictLog, many: usize) {
@@ -297,7 +347,13 @@ mod tests {
         let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let authority = authority(keys.path());
         let pin: Digest = authority.pin().parse().unwrap();
-        let open = || VerdictLog::open(folder.path(), authority.log_signer(SystemTime::now()).unwrap()).unwrap();
+        let open = || {
+            VerdictLog::open(
+                folder.path(),
+                authority.log_signer(SystemTime::now()).unwrap(),
+            )
+            .unwrap()
+        };
         append(&open(), 50).await;
         append(&open(), 1).await;
         let whole = files(folder.path());
@@ -306,10 +362,22 @@ mod tests {
         for cut in [1, 40, 200] {
             std::fs::write(&path, &whole[0].1[..whole[0].1.len() - cut]).unwrap();
             append(&open(), 1).await;
-            assert_eq!(verify(&files(folder.path()), &[pin], &[]).unwrap().head.number, 51);
+            assert_eq!(
+                verify(&files(folder.path()), &[pin], &[])
+                    .unwrap()
+                    .head
+                    .number,
+                51
+            );
         }
         let body = open().read().unwrap().collect().await.unwrap().to_bytes();
-        assert_eq!(verify(&[("download".to_owned(), body.to_vec())], &[pin], &[]).unwrap().head.number, 51);
+        assert_eq!(
+            verify(&[("download".to_owned(), body.to_vec())], &[pin], &[])
+                .unwrap()
+                .head
+                .number,
+            51
+        );
     }
 
     /// A log that was changed where no crash changes it is not written on.
@@ -321,7 +389,13 @@ mod tests {
         append(&VerdictLog::open(folder.path(), signer()).unwrap(), 3).await;
         let (_, path) = segments(folder.path()).unwrap().pop().unwrap();
         let mut bytes = std::fs::read(&path).unwrap();
-        let second = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(1).unwrap().0;
+        let second = bytes
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte == b'\n')
+            .nth(1)
+            .unwrap()
+            .0;
         bytes[second - 3] ^= 1;
         std::fs::write(&path, bytes).unwrap();
         let error = VerdictLog::open(folder.path(), signer()).unwrap_err();
@@ -332,7 +406,11 @@ mod tests {
     async fn segments_are_closed_and_the_oldest_go_with_the_chain_unbroken() {
         let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let authority = authority(keys.path());
-        let log = VerdictLog::open(folder.path(), authority.log_signer(SystemTime::now()).unwrap()).unwrap();
+        let log = VerdictLog::open(
+            folder.path(),
+            authority.log_signer(SystemTime::now()).unwrap(),
+        )
+        .unwrap();
         for _ in 0..KEPT + 3 {
             append(&log, 2).await;
             log.writer.lock().await.size = SEGMENT;
@@ -340,6 +418,9 @@ mod tests {
         let all = files(folder.path());
         assert_eq!(all.len(), KEPT);
         let summary = verify(&all, &[authority.pin().parse().unwrap()], &[]).unwrap();
-        assert_eq!((summary.first, summary.head.number), (7, 2 * (KEPT as u64 + 3)));
+        assert_eq!(
+            (summary.first, summary.head.number),
+            (7, 2 * (KEPT as u64 + 3))
+        );
     }
 }

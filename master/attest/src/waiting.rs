@@ -73,7 +73,13 @@ impl Proof {
 
     /// What a machine proved.
     pub(crate) fn of(claimant: &Claimant) -> Self {
-        let certified = || claimant.verdict().checks.iter().any(|check| check.ok && check.name == "EK certificate");
+        let certified = || {
+            claimant
+                .verdict()
+                .checks
+                .iter()
+                .any(|check| check.ok && check.name == "EK certificate")
+        };
         if !claimant.has_tpm() {
             Self::NoTpm
         } else if claimant.own_machine().is_some() {
@@ -125,24 +131,59 @@ impl Request {
         let meta = &object.metadata;
         let ours = object.spec.username.as_deref() == Some(identity::ATTESTATION_USER)
             && object.spec.signer_name == identity::NODE_CLIENT_SIGNER
-            && meta.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL));
-        let note = |name: &str| meta.annotations.as_ref().and_then(|notes| notes.get(name)).filter(|_| ours);
-        let conditions = object.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-        let has = |kind: &str| conditions.iter().any(|c| c.type_ == kind && c.status == "True");
+            && meta
+                .labels
+                .as_ref()
+                .is_some_and(|labels| labels.contains_key(LABEL));
+        let note = |name: &str| {
+            meta.annotations
+                .as_ref()
+                .and_then(|notes| notes.get(name))
+                .filter(|_| ours)
+        };
+        let conditions = object
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.as_deref())
+            .unwrap_or_default();
+        let has = |kind: &str| {
+            conditions
+                .iter()
+                .any(|c| c.type_ == kind && c.status == "True")
+        };
         // A request with both words, which the API does not let be, has the safer one.
         let said = match (has("Denied") || has("Failed"), has("Approved")) {
             (true, _) => Said::Denied,
             (false, true) => Said::Approved,
             (false, false) => Said::Nothing,
         };
-        let answered = object.status.as_ref().is_some_and(|status| status.certificate.is_some());
+        let answered = object
+            .status
+            .as_ref()
+            .is_some_and(|status| status.certificate.is_some());
         let by = note(identity::DECIDED_BY).cloned().unwrap_or_default();
-        let (id, ek, expires) = (note(ID)?.parse().ok()?, note(EK)?.clone(), note(EXPIRES)?.parse().ok()?);
+        let (id, ek, expires) = (
+            note(ID)?.parse().ok()?,
+            note(EK)?.clone(),
+            note(EXPIRES)?.parse().ok()?,
+        );
         // A request of a version that did not note it proved the least.
-        let proof = note(PROOF).and_then(|text| Proof::parse(text)).unwrap_or(Proof::NoTpm);
+        let proof = note(PROOF)
+            .and_then(|text| Proof::parse(text))
+            .unwrap_or(Proof::NoTpm);
         let remote = note(REMOTE).and_then(|text| text.parse::<SocketAddr>().ok());
         let block = remote.and_then(|remote| block(remote.ip()));
-        Some(Self { id, ek, said, answered, by, expires, revision: request::revision(object), proof, block })
+        Some(Self {
+            id,
+            ek,
+            said,
+            answered,
+            by,
+            expires,
+            revision: request::revision(object),
+            proof,
+            block,
+        })
     }
 }
 
@@ -155,11 +196,18 @@ pub(crate) struct Waiting {
 impl Waiting {
     /// What the watch, or an own write, tells. Gives the word of a person that it brings.
     pub(crate) fn take(&self, change: &Change<CertificateSigningRequest>) -> Option<Decision> {
-        let mut requests = self.requests.write().unwrap_or_else(PoisonError::into_inner);
-        let name = |object: &CertificateSigningRequest| object.metadata.name.clone().unwrap_or_default();
+        let mut requests = self
+            .requests
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let name =
+            |object: &CertificateSigningRequest| object.metadata.name.clone().unwrap_or_default();
         match change {
             Change::Listed(objects) => {
-                *requests = objects.iter().filter_map(|object| Some((name(object), Request::of(object)?))).collect();
+                *requests = objects
+                    .iter()
+                    .filter_map(|object| Some((name(object), Request::of(object)?)))
+                    .collect();
                 None
             }
             Change::Set(object) => {
@@ -167,13 +215,21 @@ impl Waiting {
                     requests.remove(&name(object));
                     return None;
                 };
-                if requests.get(&name(object)).is_some_and(|known| known.revision > request.revision) {
+                if requests
+                    .get(&name(object))
+                    .is_some_and(|known| known.revision > request.revision)
+                {
                     // An own write that was answered after the watch told of what a person made of it.
                     return None;
                 }
                 let (ek, said, by) = (request.ek.clone(), request.said, request.by.clone());
                 let before = requests.insert(name(object), request)?.said;
-                (before == Said::Nothing && said != before).then(|| Decision { request: name(object), ek, said, by })
+                (before == Said::Nothing && said != before).then(|| Decision {
+                    request: name(object),
+                    ek,
+                    said,
+                    by,
+                })
             }
             Change::Gone(object) => {
                 requests.remove(&name(object));
@@ -183,7 +239,13 @@ impl Waiting {
     }
 
     /// What a person said of this claimant, or how it waits.
-    pub(crate) fn decide(&self, claimant: &Claimant, standing: &Standing, from: IpAddr, now: Timestamp) -> Ruling {
+    pub(crate) fn decide(
+        &self,
+        claimant: &Claimant,
+        standing: &Standing,
+        from: IpAddr,
+        now: Timestamp,
+    ) -> Ruling {
         let requests = self.requests.read().unwrap_or_else(PoisonError::into_inner);
         let (rule, id, ek) = (claimant.rule(), claimant.id(), claimant.party());
         let name = request_name(claimant);
@@ -199,43 +261,82 @@ impl Waiting {
             }
             Some(request) if request.id == id && request.said == Said::Approved => {
                 let (id, by) = (request.id, request.by.clone());
-                return Ruling::Approve(Approval::Person { request: name, id, by });
+                return Ruling::Approve(Approval::Person {
+                    request: name,
+                    id,
+                    by,
+                });
             }
-            Some(request) if request.id == id && live(request) => return Ruling::Wait(Wait { name, fresh: None }),
+            Some(request) if request.id == id && live(request) => {
+                return Ruling::Wait(Wait { name, fresh: None });
+            }
             Some(_) | None => {}
         }
-        let others: Vec<(&String, &Request)> =
-            requests.iter().filter(|(_, request)| request.ek != ek && live(request)).collect();
-        let mut instead_of: Vec<String> =
-            own().filter(|(_, request)| request.said == Said::Nothing).map(|(name, _)| name.clone()).collect();
+        let others: Vec<(&String, &Request)> = requests
+            .iter()
+            .filter(|(_, request)| request.ek != ek && live(request))
+            .collect();
+        let mut instead_of: Vec<String> = own()
+            .filter(|(_, request)| request.said == Said::Nothing)
+            .map(|(name, _)| name.clone())
+            .collect();
         if others.len() >= rule.max_waiting() {
             match gives_way(&others, Proof::of(claimant), block(from)) {
                 Some(name) => instead_of.push(name),
                 None => return Ruling::Refuse(Code::QueueFull),
             }
         }
-        let wait = SignedDuration::from_secs(i64::try_from(rule.expires_seconds()).unwrap_or(i64::MAX));
-        let (changes, is_other) = (standing.changes().to_vec(), matches!(standing, Standing::Changed(_)));
+        let wait =
+            SignedDuration::from_secs(i64::try_from(rule.expires_seconds()).unwrap_or(i64::MAX));
+        let (changes, is_other) = (
+            standing.changes().to_vec(),
+            matches!(standing, Standing::Changed(_)),
+        );
         let expires = now.checked_add(wait).unwrap_or(Timestamp::MAX);
-        Ruling::Wait(Wait { name, fresh: Some(Fresh { expires, changes, is_other, instead_of }) })
+        Ruling::Wait(Wait {
+            name,
+            fresh: Some(Fresh {
+                expires,
+                changes,
+                is_other,
+                instead_of,
+            }),
+        })
     }
 
     /// Undecided requests whose time is over.
     pub(crate) fn expired(&self, now: Timestamp) -> Vec<String> {
         let requests = self.requests.read().unwrap_or_else(PoisonError::into_inner);
         let over = |request: &Request| request.said == Said::Nothing && request.expires <= now;
-        requests.iter().filter(|(_, request)| over(request)).map(|(name, _)| name.clone()).collect()
+        requests
+            .iter()
+            .filter(|(_, request)| over(request))
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 }
 
 /// Who gives way in a full queue: of those that proved the least, and less than the newcomer, the one that came last from the
 /// block of networks that has most of them. Among equals that is so only where that block has more than the newcomer's will
 /// have, so that no two push each other out in turns. None: the queue is full.
-fn gives_way(others: &[(&String, &Request)], proof: Proof, block: Option<Network>) -> Option<String> {
-    let least = others.iter().map(|(_, request)| request.proof).min().filter(|least| *least <= proof)?;
+fn gives_way(
+    others: &[(&String, &Request)],
+    proof: Proof,
+    block: Option<Network>,
+) -> Option<String> {
+    let least = others
+        .iter()
+        .map(|(_, request)| request.proof)
+        .min()
+        .filter(|least| *least <= proof)?;
     let among = || others.iter().filter(|(_, request)| request.proof == least);
-    let count = |block: Option<Network>| among().filter(|(_, request)| request.block == block).count();
-    let (name, chosen) = among().max_by_key(|(name, request)| (count(request.block), request.expires, *name))?;
+    let count = |block: Option<Network>| {
+        among()
+            .filter(|(_, request)| request.block == block)
+            .count()
+    };
+    let (name, chosen) =
+        among().max_by_key(|(name, request)| (count(request.block), request.expires, *name))?;
     let fair = least < proof || count(chosen.block) > count(block) + 1;
     fair.then(|| (*name).clone())
 }
@@ -260,7 +361,10 @@ mod tests {
     fn claimant(node: &str) -> Claimant {
         let mut world = World::new();
         world.rule.policy = config_kube::PolicyName::Queue;
-        world.rule.queue = config_kube::policy::QueueRule { expires_seconds: 60, max_waiting: 1 };
+        world.rule.queue = config_kube::policy::QueueRule {
+            expires_seconds: 60,
+            max_waiting: 1,
+        };
         let mut machine = SoftMachine::new(node, EkKind::P256);
         machine.boot(&world.image, "nocloud", b"version = 1\n");
         world.claim(&machine).unwrap()
@@ -280,7 +384,10 @@ mod tests {
             annotations: Some(notes.map(|(key, value)| (key.to_owned(), value)).into()),
             ..ObjectMeta::default()
         };
-        let mut object = CertificateSigningRequest { metadata, ..CertificateSigningRequest::default() };
+        let mut object = CertificateSigningRequest {
+            metadata,
+            ..CertificateSigningRequest::default()
+        };
         object.spec.username = Some(identity::ATTESTATION_USER.to_owned());
         identity::NODE_CLIENT_SIGNER.clone_into(&mut object.spec.signer_name);
         let condition = said.map(|kind| CertificateSigningRequestCondition {
@@ -316,26 +423,58 @@ mod tests {
     fn in_a_full_queue_what_proved_less_gives_way_and_then_who_has_more_than_others() {
         use Proof::{CertifiedTpm, Inventory, NoTpm, Tpm};
         let way = |all: &[(u8, Proof, u8)], proof: Proof, at: u8| {
-            let all: Vec<_> = all.iter().map(|(number, proof, at)| request(*number, *proof, *at)).collect();
+            let all: Vec<_> = all
+                .iter()
+                .map(|(number, proof, at)| request(*number, *proof, *at))
+                .collect();
             let all: Vec<_> = all.iter().map(|(name, request)| (name, request)).collect();
             gives_way(&all, proof, block([10, 0, at, 9].into()))
         };
-        let mixed = [(1, Tpm, 1), (2, NoTpm, 1), (3, NoTpm, 2), (4, NoTpm, 2), (5, CertifiedTpm, 3)];
+        let mixed = [
+            (1, Tpm, 1),
+            (2, NoTpm, 1),
+            (3, NoTpm, 2),
+            (4, NoTpm, 2),
+            (5, CertifiedTpm, 3),
+        ];
         for proof in [Tpm, CertifiedTpm, Inventory] {
-            assert_eq!(way(&mixed, proof, 2).as_deref(), Some("4"), "{proof:?}: the last of the larger block");
+            assert_eq!(
+                way(&mixed, proof, 2).as_deref(),
+                Some("4"),
+                "{proof:?}: the last of the larger block"
+            );
         }
         // One network fills the queue; another gets its share of it, and the first no more than that back.
         let crowd = [(1, NoTpm, 1), (2, NoTpm, 1), (3, NoTpm, 1)];
         assert_eq!(way(&crowd, NoTpm, 1), None);
         assert_eq!(way(&crowd, NoTpm, 2).as_deref(), Some("3"));
-        assert_eq!(way(&[(1, NoTpm, 1), (2, NoTpm, 1), (4, NoTpm, 2)], NoTpm, 2), None);
-        assert_eq!(way(&[(1, NoTpm, 1), (2, NoTpm, 1), (4, NoTpm, 2)], NoTpm, 1), None);
+        assert_eq!(
+            way(&[(1, NoTpm, 1), (2, NoTpm, 1), (4, NoTpm, 2)], NoTpm, 2),
+            None
+        );
+        assert_eq!(
+            way(&[(1, NoTpm, 1), (2, NoTpm, 1), (4, NoTpm, 2)], NoTpm, 1),
+            None
+        );
         // What proved more is never reached.
-        assert_eq!(way(&[(1, CertifiedTpm, 1), (2, CertifiedTpm, 1), (3, Inventory, 1)], Tpm, 2), None);
+        assert_eq!(
+            way(
+                &[
+                    (1, CertifiedTpm, 1),
+                    (2, CertifiedTpm, 1),
+                    (3, Inventory, 1)
+                ],
+                Tpm,
+                2
+            ),
+            None
+        );
     }
 
     fn named(ruling: Ruling) -> (String, bool) {
-        let Ruling::Wait(wait) = ruling else { unreachable!("it waits: {ruling:?}") };
+        let Ruling::Wait(wait) = ruling else {
+            unreachable!("it waits: {ruling:?}")
+        };
         (wait.name, wait.fresh.is_some())
     }
 
@@ -345,15 +484,28 @@ mod tests {
         let (name, fresh) = named(decide(&waiting, &claimant, NOW));
         assert!(fresh && name.starts_with("worker-1-"), "{name}");
         waiting.take(&Change::Set(object(&claimant, &name, None)));
-        assert_eq!(named(decide(&waiting, &claimant, NOW)), (name.clone(), false));
+        assert_eq!(
+            named(decide(&waiting, &claimant, NOW)),
+            (name.clone(), false)
+        );
         let told = waiting.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
-        assert_eq!(told.map(|told| (told.said, told.by)), Some((Said::Approved, "jane".to_owned())));
+        assert_eq!(
+            told.map(|told| (told.said, told.by)),
+            Some((Said::Approved, "jane".to_owned()))
+        );
         let again = waiting.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
         assert_eq!(again, None, "a word is told once");
-        let approved = Approval::Person { request: name.clone(), id: claimant.id(), by: "jane".to_owned() };
+        let approved = Approval::Person {
+            request: name.clone(),
+            id: claimant.id(),
+            by: "jane".to_owned(),
+        };
         assert_eq!(decide(&waiting, &claimant, NOW), Ruling::Approve(approved));
         waiting.take(&Change::Set(object(&claimant, &name, Some("Denied"))));
-        assert_eq!(decide(&waiting, &claimant, NOW), Ruling::Refuse(Code::RequestDenied));
+        assert_eq!(
+            decide(&waiting, &claimant, NOW),
+            Ruling::Refuse(Code::RequestDenied)
+        );
         waiting.take(&Change::Gone(object(&claimant, &name, None)));
         assert!(named(decide(&waiting, &claimant, NOW)).1);
     }
@@ -370,27 +522,44 @@ mod tests {
         };
         waiting.take(&version(Some("Approved"), "10"));
         waiting.take(&version(None, "9"));
-        assert!(matches!(decide(&waiting, &claimant, NOW), Ruling::Approve(_)));
+        assert!(matches!(
+            decide(&waiting, &claimant, NOW),
+            Ruling::Approve(_)
+        ));
         waiting.take(&version(None, "11"));
         assert!(matches!(decide(&waiting, &claimant, NOW), Ruling::Wait(_)));
     }
 
     #[test]
     fn the_queue_is_bounded_and_the_old_stay() {
-        let (waiting, first, second) = (Waiting::default(), claimant("worker-1"), claimant("worker-2"));
+        let (waiting, first, second) = (
+            Waiting::default(),
+            claimant("worker-1"),
+            claimant("worker-2"),
+        );
         let (name, _) = named(decide(&waiting, &first, NOW));
         waiting.take(&Change::Set(object(&first, &name, None)));
-        assert_eq!(decide(&waiting, &second, NOW), Ruling::Refuse(Code::QueueFull));
+        assert_eq!(
+            decide(&waiting, &second, NOW),
+            Ruling::Refuse(Code::QueueFull)
+        );
         assert_eq!(named(decide(&waiting, &first, NOW)), (name.clone(), false));
         let later = NOW + SignedDuration::from_secs(60);
         assert_eq!(waiting.expired(NOW), Vec::<String>::new());
         assert_eq!(waiting.expired(later), [name]);
-        assert!(named(decide(&waiting, &second, later)).1, "what is past its time makes room");
+        assert!(
+            named(decide(&waiting, &second, later)).1,
+            "what is past its time makes room"
+        );
     }
 
     #[test]
     fn a_request_that_somebody_else_wrote_or_that_is_for_another_state_says_nothing() {
-        let (waiting, claimant, other) = (Waiting::default(), claimant("worker-1"), claimant("worker-2"));
+        let (waiting, claimant, other) = (
+            Waiting::default(),
+            claimant("worker-1"),
+            claimant("worker-2"),
+        );
         let (name, _) = named(decide(&waiting, &claimant, NOW));
         let mut forged = object(&claimant, &name, Some("Approved"));
         forged.spec.username = Some("system:node:worker-9".to_owned());

@@ -40,9 +40,18 @@ pub struct Rates {
 impl Default for Rates {
     fn default() -> Self {
         Self {
-            create: Rate { burst: 20, every: Duration::from_secs(600) },
-            set: Rate { burst: 100, every: Duration::from_secs(5) },
-            get: Rate { burst: 2000, every: Duration::from_millis(20) },
+            create: Rate {
+                burst: 20,
+                every: Duration::from_secs(600),
+            },
+            set: Rate {
+                burst: 100,
+                every: Duration::from_secs(5),
+            },
+            get: Rate {
+                burst: 2000,
+                every: Duration::from_millis(20),
+            },
         }
     }
 }
@@ -94,7 +103,11 @@ impl Endpoint {
     }
 
     /// Answers one request.
-    pub(crate) async fn answer(&self, from: IpAddr, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    pub(crate) async fn answer(
+        &self,
+        from: IpAddr,
+        request: Request<Incoming>,
+    ) -> Response<Full<Bytes>> {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         match self.route(from, request, &path).await {
             Ok(response) => response,
@@ -113,14 +126,23 @@ impl Endpoint {
 
     async fn route(&self, from: IpAddr, request: Request<Incoming>, path: &str) -> Answer {
         let method = request.method().clone();
-        let limit = |buckets: &Buckets| buckets.take(from, Instant::now()).map_err(Refusal::RateLimited);
+        let limit = |buckets: &Buckets| {
+            buckets
+                .take(from, Instant::now())
+                .map_err(Refusal::RateLimited)
+        };
         if method == Method::PUT {
             limit(&self.set)?;
         } else {
             limit(&self.get)?;
         }
-        let path = path.strip_prefix(self.address.base.as_str()).unwrap_or(path);
-        if let Some(id) = path.strip_prefix("/v1/clusters/").and_then(|rest| rest.strip_suffix("/master")) {
+        let path = path
+            .strip_prefix(self.address.base.as_str())
+            .unwrap_or(path);
+        if let Some(id) = path
+            .strip_prefix("/v1/clusters/")
+            .and_then(|rest| rest.strip_suffix("/master"))
+        {
             let id: ClusterId = id.parse().map_err(|_no_id| Refusal::Unknown)?;
             return match method {
                 Method::GET | Method::HEAD => self.get_master(&id).await,
@@ -149,14 +171,27 @@ impl Endpoint {
         let body = body(request, MAX_CREATE).await?;
         let malformed = |why: &str| Refusal::Malformed(why.to_owned());
         let Create { key } = parse_object(&body)?;
-        let spki = STANDARD.decode(key).map_err(|_opaque| malformed("`key` is not base64"))?;
+        let spki = STANDARD
+            .decode(key)
+            .map_err(|_opaque| malformed("`key` is not base64"))?;
         p256::PublicKey::from_public_key_der(&spki)
             .map_err(|_opaque| malformed("`key` is not the SubjectPublicKeyInfo of a P-256 key"))?;
         let (cluster, credential) = self.book.create(&spki, now()).await?;
         tracing::info!(%cluster, "cluster created");
-        let uri = DiscoveryUri { endpoint: self.address.clone(), cluster: cluster.clone() }.to_string();
-        let created = Created { cluster: cluster.to_string(), uri, credential };
-        Ok(json(StatusCode::CREATED, serde_json::to_vec(&created).unwrap_or_default()))
+        let uri = DiscoveryUri {
+            endpoint: self.address.clone(),
+            cluster: cluster.clone(),
+        }
+        .to_string();
+        let created = Created {
+            cluster: cluster.to_string(),
+            uri,
+            credential,
+        };
+        Ok(json(
+            StatusCode::CREATED,
+            serde_json::to_vec(&created).unwrap_or_default(),
+        ))
     }
 
     async fn set_master(&self, id: &ClusterId, request: Request<Incoming>) -> Answer {
@@ -169,16 +204,27 @@ impl Endpoint {
         // One above the stored generation: the same document a second time would be no harm, but also no news.
         let held = record.document.as_ref().map(|kept| kept.generation);
         let least = held.map_or(0, |held| held.saturating_add(1));
-        let expected = Expected { cluster: id, trust: Trust::Pins(&pins), min_generation: least, now: now() };
+        let expected = Expected {
+            cluster: id,
+            trust: Trust::Pins(&pins),
+            min_generation: least,
+            now: now(),
+        };
         let verified = check(&bytes, &expected)?;
         let (generation, expires) = (verified.document().generation, verified.document().expires);
         // Nothing is above the greatest number.
         if held == Some(generation) {
-            return Err(Fault::GenerationBack { found: generation, least }.into());
+            return Err(Fault::GenerationBack {
+                found: generation,
+                least,
+            }
+            .into());
         }
         let kept = Kept::new(generation, expires, &bytes);
         if !self.book.set(id, (record, revision), kept).await? {
-            return Err(Refusal::Store("another document was set at the same time".to_owned()));
+            return Err(Refusal::Store(
+                "another document was set at the same time".to_owned(),
+            ));
         }
         tracing::info!(cluster = %id, generation, "master set");
         let mut response = Response::new(Full::default());
@@ -188,18 +234,28 @@ impl Endpoint {
 
     async fn get_master(&self, id: &ClusterId) -> Answer {
         let found = self.book.get(id).await?;
-        let kept = found.and_then(|(record, _)| record.document).ok_or(Refusal::Unknown)?;
-        let bytes = kept.bytes().ok_or_else(|| BookError::Damaged(id.to_string()))?;
+        let kept = found
+            .and_then(|(record, _)| record.document)
+            .ok_or(Refusal::Unknown)?;
+        let bytes = kept
+            .bytes()
+            .ok_or_else(|| BookError::Damaged(id.to_string()))?;
         let mut response = json(StatusCode::OK, bytes);
         let headers = response.headers_mut();
-        let mut put = |name, value: String| value.parse().map(|value| headers.insert(name, value)).ok();
+        let mut put =
+            |name, value: String| value.parse().map(|value| headers.insert(name, value)).ok();
         put(header::ETAG, format!("\"{}\"", kept.generation));
         put(header::CACHE_CONTROL, format!("max-age={MAX_AGE}"));
         Ok(response)
     }
 
     fn count(&self, refusal: &Refusal) {
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner).entry(refusal.code()).or_default() += 1;
+        *self
+            .refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(refusal.code())
+            .or_default() += 1;
     }
 
     fn metrics(&self) -> String {
@@ -217,14 +273,20 @@ impl From<BookError> for Refusal {
         if matches!(error, BookError::Full) {
             return Self::Full;
         }
-        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+        let cause = std::error::Error::source(&error)
+            .map(|cause| format!(": {cause}"))
+            .unwrap_or_default();
         tracing::error!("the store failed: {error}{cause}");
         Self::Store(error.to_string())
     }
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+    headers
+        .get(header::AUTHORIZATION)?
+        .to_str()
+        .ok()?
+        .strip_prefix("Bearer ")
 }
 
 async fn body(request: Request<Incoming>, most: usize) -> Result<Bytes, Refusal> {
@@ -237,19 +299,28 @@ async fn body(request: Request<Incoming>, most: usize) -> Result<Bytes, Refusal>
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }
 
 fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        http::HeaderValue::from_static("application/json"),
+    );
     response
 }
 
 fn text(body: String) -> Response<Full<Bytes>> {
     let mut response = json(StatusCode::OK, body);
-    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        http::HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
     response
 }
 
@@ -257,7 +328,9 @@ fn refused(refusal: &Refusal) -> Response<Full<Bytes>> {
     let body = serde_json::json!({"code": refusal.code(), "message": refusal.to_string()});
     let mut response = json(refusal.status(), body.to_string());
     if let Refusal::RateLimited(wait) = refusal {
-        response.headers_mut().insert(header::RETRY_AFTER, (wait.as_secs() + 1).into());
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, (wait.as_secs() + 1).into());
     }
     response
 }

@@ -63,7 +63,11 @@ pub(crate) struct Kept {
 
 impl Kept {
     pub(crate) fn new(generation: u64, expires: u64, bytes: &[u8]) -> Self {
-        Self { generation, expires, bytes: STANDARD.encode(bytes) }
+        Self {
+            generation,
+            expires,
+            bytes: STANDARD.encode(bytes),
+        }
     }
 
     /// The exact bytes that were set.
@@ -84,7 +88,12 @@ impl Record {
     }
 
     fn stale(&self, now: u64) -> bool {
-        let end = self.document.as_ref().map_or(self.created + UNUSED, |kept| kept.expires.saturating_add(ENDED));
+        let end = self
+            .document
+            .as_ref()
+            .map_or(self.created + UNUSED, |kept| {
+                kept.expires.saturating_add(ENDED)
+            });
         end < now
     }
 }
@@ -109,17 +118,32 @@ impl Book {
             ..Options::default()
         };
         let store = EmbeddedStore::open_with(folder, &options)?;
-        let query = ListQuery { prefix: TABLE.to_owned(), ..ListQuery::default() };
+        let query = ListQuery {
+            prefix: TABLE.to_owned(),
+            ..ListQuery::default()
+        };
         let count = AtomicUsize::new(store.list(query).await?.entries.len());
         Ok(Self { store, most, count })
     }
 
     /// Makes a cluster: its id and its credential, which is shown this once.
-    pub(crate) async fn create(&self, spki: &[u8], now: u64) -> Result<(ClusterId, String), BookError> {
-        let id = random::<16>().and_then(ClusterId::of).ok_or(BookError::Random)?;
-        let credential = random::<32>().map(|bytes| URL_SAFE_NO_PAD.encode(bytes)).ok_or(BookError::Random)?;
-        let record =
-            Record { key: pin_of(spki).to_string(), credential: hash(&credential), created: now, document: None };
+    pub(crate) async fn create(
+        &self,
+        spki: &[u8],
+        now: u64,
+    ) -> Result<(ClusterId, String), BookError> {
+        let id = random::<16>()
+            .and_then(ClusterId::of)
+            .ok_or(BookError::Random)?;
+        let credential = random::<32>()
+            .map(|bytes| URL_SAFE_NO_PAD.encode(bytes))
+            .ok_or(BookError::Random)?;
+        let record = Record {
+            key: pin_of(spki).to_string(),
+            credential: hash(&credential),
+            created: now,
+            document: None,
+        };
         let op = Op::create(&path(&id), encode(&id, &record)?);
         self.make_room(now).await?;
         if let Err(error) = self.store.commit(vec![op]).await {
@@ -131,7 +155,9 @@ impl Book {
 
     /// A cluster, and the revision by which it is written again.
     pub(crate) async fn get(&self, id: &ClusterId) -> Result<Option<(Record, u64)>, BookError> {
-        let Some(entry) = self.store.get(&path(id)).await?.entry else { return Ok(None) };
+        let Some(entry) = self.store.get(&path(id)).await?.entry else {
+            return Ok(None);
+        };
         decode(&entry).map(|record| Some((record, entry.modified)))
     }
 
@@ -142,7 +168,10 @@ impl Book {
         (record, revision): (Record, u64),
         document: Kept,
     ) -> Result<bool, BookError> {
-        let record = Record { document: Some(document), ..record };
+        let record = Record {
+            document: Some(document),
+            ..record
+        };
         let op = Op::update(&path(id), revision, encode(id, &record)?);
         match self.store.commit(vec![op]).await {
             Ok(_) => Ok(true),
@@ -155,15 +184,24 @@ impl Book {
     async fn make_room(&self, now: u64) -> Result<(), BookError> {
         let take = || {
             let more = |count: usize| (count < self.most).then_some(count + 1);
-            self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+            self.count
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+                .is_ok()
         };
         if take() {
             return Ok(());
         }
-        let query = ListQuery { prefix: TABLE.to_owned(), ..ListQuery::default() };
+        let query = ListQuery {
+            prefix: TABLE.to_owned(),
+            ..ListQuery::default()
+        };
         for entry in self.store.list(query).await?.entries {
             if decode(&entry).is_ok_and(|record| record.stale(now))
-                && self.store.commit(vec![Op::delete(&entry.key, entry.modified)]).await.is_ok()
+                && self
+                    .store
+                    .commit(vec![Op::delete(&entry.key, entry.modified)])
+                    .await
+                    .is_ok()
             {
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 tracing::info!(key = %entry.key, "a cluster that nobody uses was dropped to make room");
@@ -178,11 +216,14 @@ fn path(id: &ClusterId) -> String {
 }
 
 fn encode(id: &ClusterId, record: &Record) -> Result<Bytes, BookError> {
-    serde_json::to_vec(record).map(Bytes::from).map_err(|_opaque| BookError::Damaged(id.to_string()))
+    serde_json::to_vec(record)
+        .map(Bytes::from)
+        .map_err(|_opaque| BookError::Damaged(id.to_string()))
 }
 
 fn decode(entry: &Entry) -> Result<Record, BookError> {
-    serde_json::from_slice(&entry.value).map_err(|_opaque| BookError::Damaged(entry.key.to_string()))
+    serde_json::from_slice(&entry.value)
+        .map_err(|_opaque| BookError::Damaged(entry.key.to_string()))
 }
 
 /// SHA-256 of a credential, hex.
@@ -208,16 +249,46 @@ mod tests {
         assert!(matches!(book.create(b"c", 10).await, Err(BookError::Full)));
         let found = book.get(&used).await.unwrap().unwrap();
         assert!(found.0.admits(&credential) && !found.0.admits("another"));
-        assert!(book.set(&used, found.clone(), Kept::new(1, 100, b"x")).await.unwrap());
-        assert!(!book.set(&used, found, Kept::new(1, 100, b"y")).await.unwrap(), "somebody wrote meanwhile");
+        assert!(
+            book.set(&used, found.clone(), Kept::new(1, 100, b"x"))
+                .await
+                .unwrap()
+        );
+        assert!(
+            !book
+                .set(&used, found, Kept::new(1, 100, b"y"))
+                .await
+                .unwrap(),
+            "somebody wrote meanwhile"
+        );
         book.create(b"c", UNUSED + 1).await.unwrap();
         assert!(book.get(&unused).await.unwrap().is_none());
-        assert!(matches!(book.create(b"d", UNUSED + 1).await, Err(BookError::Full)));
+        assert!(matches!(
+            book.create(b"d", UNUSED + 1).await,
+            Err(BookError::Full)
+        ));
         drop(book);
         let book = Book::open(dir.path(), 2).await.unwrap();
-        assert!(matches!(book.create(b"d", UNUSED + 1).await, Err(BookError::Full)), "counted again after a start");
-        assert_eq!(book.get(&used).await.unwrap().unwrap().0.document.unwrap().bytes().unwrap(), "x");
+        assert!(
+            matches!(book.create(b"d", UNUSED + 1).await, Err(BookError::Full)),
+            "counted again after a start"
+        );
+        assert_eq!(
+            book.get(&used)
+                .await
+                .unwrap()
+                .unwrap()
+                .0
+                .document
+                .unwrap()
+                .bytes()
+                .unwrap(),
+            "x"
+        );
         book.create(b"d", ENDED + 101).await.unwrap();
-        assert!(book.get(&used).await.unwrap().is_none(), "its document ended long ago");
+        assert!(
+            book.get(&used).await.unwrap().is_none(),
+            "its document ended long ago"
+        );
     }
 }

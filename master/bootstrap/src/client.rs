@@ -84,22 +84,33 @@ impl Client {
     /// Creates a cluster for a discovery key.
     pub async fn create(&self, spki: &[u8], token: Option<&str>) -> Result<Created, ClientError> {
         let body = serde_json::json!({"key": STANDARD.encode(spki)}).to_string();
-        let answer = self.send(Method::POST, &self.endpoint.clusters(), token, body.into()).await?;
+        let answer = self
+            .send(Method::POST, &self.endpoint.clusters(), token, body.into())
+            .await?;
         let answer = self.good(answer)?;
-        serde_json::from_slice(&answer).map_err(|error| ClientError::Exchange(self.endpoint.to_string(), error.into()))
+        serde_json::from_slice(&answer)
+            .map_err(|error| ClientError::Exchange(self.endpoint.to_string(), error.into()))
     }
 
     /// Sets a cluster's master.
-    pub async fn set(uri: &DiscoveryUri, credential: &str, signed: Vec<u8>) -> Result<(), ClientError> {
+    pub async fn set(
+        uri: &DiscoveryUri,
+        credential: &str,
+        signed: Vec<u8>,
+    ) -> Result<(), ClientError> {
         let client = Self::new(uri.endpoint.clone());
-        let answer = client.send(Method::PUT, &uri.master(), Some(credential), signed.into()).await?;
+        let answer = client
+            .send(Method::PUT, &uri.master(), Some(credential), signed.into())
+            .await?;
         client.good(answer).map(drop)
     }
 
     /// The signed document of a cluster, as it came.
     pub async fn get(uri: &DiscoveryUri) -> Result<Bytes, ClientError> {
         let client = Self::new(uri.endpoint.clone());
-        let answer = client.send(Method::GET, &uri.master(), None, Bytes::new()).await?;
+        let answer = client
+            .send(Method::GET, &uri.master(), None, Bytes::new())
+            .await?;
         client.good(answer)
     }
 
@@ -109,8 +120,14 @@ impl Client {
         }
         let value: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let text = |key: &str, most: usize| -> String {
-            let text = value.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
-            text.chars().filter(|c| !c.is_control()).take(most).collect()
+            let text = value
+                .get(key)
+                .and_then(serde_json::Value::as_str)
+                .unwrap_or_default();
+            text.chars()
+                .filter(|c| !c.is_control())
+                .take(most)
+                .collect()
         };
         Err(ClientError::Refused {
             at: self.endpoint.to_string(),
@@ -132,16 +149,24 @@ impl Client {
         let exchange = async {
             let host = self.endpoint.host().to_string();
             let connect = |source| ClientError::Connect(at(), source);
-            let tcp = TcpStream::connect((host.as_str(), self.endpoint.port())).await.map_err(connect)?;
+            let tcp = TcpStream::connect((host.as_str(), self.endpoint.port()))
+                .await
+                .map_err(connect)?;
             if !self.endpoint.tls {
                 return self.exchange(tcp, method, path, bearer, body).await;
             }
-            let name = ServerName::try_from(host).map_err(|error| ClientError::Exchange(at(), error.into()))?;
+            let name = ServerName::try_from(host)
+                .map_err(|error| ClientError::Exchange(at(), error.into()))?;
             let tls = any_server().map_err(|error| ClientError::Exchange(at(), error.into()))?;
-            let stream = TlsConnector::from(tls).connect(name, tcp).await.map_err(connect)?;
+            let stream = TlsConnector::from(tls)
+                .connect(name, tcp)
+                .await
+                .map_err(connect)?;
             self.exchange(stream, method, path, bearer, body).await
         };
-        tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_elapsed| Err(ClientError::Silent(at())))
+        tokio::time::timeout(PATIENCE, exchange)
+            .await
+            .unwrap_or_else(|_elapsed| Err(ClientError::Silent(at())))
     }
 
     async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
@@ -152,10 +177,12 @@ impl Client {
         bearer: Option<&str>,
         body: Bytes,
     ) -> Result<Answer, ClientError> {
-        let fail =
-            |error: Box<dyn std::error::Error + Send + Sync>| ClientError::Exchange(self.endpoint.to_string(), error);
-        let (mut sender, driver) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| fail(error.into()))?;
+        let fail = |error: Box<dyn std::error::Error + Send + Sync>| {
+            ClientError::Exchange(self.endpoint.to_string(), error)
+        };
+        let (mut sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| fail(error.into()))?;
         let driver = tokio::spawn(driver);
         let mut request = Request::builder()
             .method(method)
@@ -165,10 +192,19 @@ impl Client {
         if let Some(bearer) = bearer {
             request = request.header(header::AUTHORIZATION, format!("Bearer {bearer}"));
         }
-        let request = request.body(Full::new(body)).map_err(|error| fail(error.into()))?;
-        let answer = sender.send_request(request).await.map_err(|error| fail(error.into()))?;
+        let request = request
+            .body(Full::new(body))
+            .map_err(|error| fail(error.into()))?;
+        let answer = sender
+            .send_request(request)
+            .await
+            .map_err(|error| fail(error.into()))?;
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_BYTES).collect().await.map_err(fail)?.to_bytes();
+        let body = Limited::new(answer.into_body(), MAX_BYTES)
+            .collect()
+            .await
+            .map_err(fail)?
+            .to_bytes();
         driver.abort();
         Ok(Answer { status, body })
     }

@@ -43,8 +43,14 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     let outcome = match runtime {
         Ok(runtime) => runtime.block_on(run(arguments)),
         Err(error) => Err(format!("threads cannot be started: {error}")),
@@ -61,24 +67,46 @@ fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> Result<(), String> {
     let token = arguments.token_file.as_deref().map(token).transpose()?;
     if token.is_none() {
-        tracing::warn!(clusters = arguments.clusters, "no --token-file: anybody may create clusters here");
+        tracing::warn!(
+            clusters = arguments.clusters,
+            "no --token-file: anybody may create clusters here"
+        );
     }
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
         (Some(cert), Some(key)) => Some(tls(cert, key)?),
         (_, _) => None,
     };
     let listener = TcpListener::bind(arguments.listen).await.map_err(|error| {
-        format!("cannot listen on {}: {error}; another process may have the port", arguments.listen)
+        format!(
+            "cannot listen on {}: {error}; another process may have the port",
+            arguments.listen
+        )
     })?;
     let listen = listener.local_addr().unwrap_or(arguments.listen);
     let address = address(arguments.url.as_deref(), listen, tls.is_some())?;
     let book = Book::open(&arguments.data, arguments.clusters)
         .await
-        .map_err(|error| format!("cannot open {}: {error}: {:?}", arguments.data.display(), error))?;
-    let endpoint = Arc::new(Endpoint::new(book, address.clone(), token.as_deref(), Rates::default()));
-    let (mut term, mut int) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        .map_err(|error| {
+            format!(
+                "cannot open {}: {error}: {:?}",
+                arguments.data.display(),
+                error
+            )
+        })?;
+    let endpoint = Arc::new(Endpoint::new(
+        book,
+        address.clone(),
+        token.as_deref(),
+        Rates::default(),
+    ));
+    let (mut term, mut int) = match (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) {
         (Ok(term), Ok(int)) => (term, int),
-        (Err(error), _) | (_, Err(error)) => return Err(format!("signals cannot be received: {error}")),
+        (Err(error), _) | (_, Err(error)) => {
+            return Err(format!("signals cannot be received: {error}"));
+        }
     };
     // Cancel-safe: a signal that is not taken here is not needed.
     let end = async move {
@@ -96,15 +124,22 @@ async fn run(arguments: Arguments) -> Result<(), String> {
 fn address(url: Option<&str>, listen: SocketAddr, tls: bool) -> Result<DiscoveryEndpoint, String> {
     let Some(url) = url else {
         if listen.ip().is_unspecified() {
-            return Err(format!("{listen} is every address: say with --url how others reach this endpoint"));
+            return Err(format!(
+                "{listen} is every address: say with --url how others reach this endpoint"
+            ));
         }
         let url = format!("http{}://{listen}", if tls { "s" } else { "" });
         return url.parse().map_err(|error| format!("{url}: {error}"));
     };
-    url.parse().map_err(|error: config_model::format::FormatError| {
-        let hint = error.suggestion.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
-        format!("--url {url}: {error}{hint}")
-    })
+    url.parse()
+        .map_err(|error: config_model::format::FormatError| {
+            let hint = error
+                .suggestion
+                .as_ref()
+                .map(|hint| format!("; {hint}"))
+                .unwrap_or_default();
+            format!("--url {url}: {error}{hint}")
+        })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
@@ -112,9 +147,15 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 fn token(path: &Path) -> Result<String, String> {
-    let text = String::from_utf8(read(path)?).unwrap_or_default().trim().to_owned();
+    let text = String::from_utf8(read(path)?)
+        .unwrap_or_default()
+        .trim()
+        .to_owned();
     if text.len() < 16 || !text.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(format!("{} holds no token: write at least 16 printable characters", path.display()));
+        return Err(format!(
+            "{} holds no token: write at least 16 printable characters",
+            path.display()
+        ));
     }
     Ok(text)
 }
@@ -123,10 +164,17 @@ fn tls(cert: &Path, key: &Path) -> Result<Arc<rustls::ServerConfig>, String> {
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&read(cert)?)
         .collect::<Result<_, _>>()
         .map_err(|error| format!("{}: {error}", cert.display()))?;
-    let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| format!("{}: {error}", key.display()))?;
-    let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret))
-        .map_err(|error| format!("TLS with {} and {}: {error}", cert.display(), key.display()))?;
+    let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
+        .map_err(|error| format!("{}: {error}", key.display()))?;
+    let config = rustls::ServerConfig::builder_with_provider(Arc::new(
+        rustls::crypto::ring::default_provider(),
+    ))
+    .with_safe_default_protocol_versions()
+    .and_then(|builder| {
+        builder
+            .with_no_client_auth()
+            .with_single_cert(chain, secret)
+    })
+    .map_err(|error| format!("TLS with {} and {}: {error}", cert.display(), key.display()))?;
     Ok(Arc::new(config))
 }

@@ -23,8 +23,16 @@ pub(crate) struct Buckets {
 
 impl Buckets {
     pub(crate) fn new(rate: Rate) -> Self {
-        let block = Rate { burst: rate.burst.saturating_mul(HOSTS), every: rate.every / HOSTS };
-        Self { host: rate, block, start: Instant::now(), used: Mutex::new(Rates::new(NETWORKS)) }
+        let block = Rate {
+            burst: rate.burst.saturating_mul(HOSTS),
+            every: rate.every / HOSTS,
+        };
+        Self {
+            host: rate,
+            block,
+            start: Instant::now(),
+            used: Mutex::new(Rates::new(NETWORKS)),
+        }
     }
 
     /// Takes one.
@@ -38,7 +46,10 @@ impl Buckets {
         };
         let names: Vec<_> = networks(address).into_iter().map(rate).collect();
         let now = now.saturating_duration_since(self.start);
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).take(&names, now)
+        self.used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(&names, now)
     }
 }
 
@@ -48,7 +59,10 @@ mod tests {
 
     #[test]
     fn a_burst_then_the_rate_for_each_address_alone() {
-        let buckets = Buckets::new(Rate { burst: 3, every: Duration::from_secs(10) });
+        let buckets = Buckets::new(Rate {
+            burst: 3,
+            every: Duration::from_secs(10),
+        });
         let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
@@ -56,17 +70,26 @@ mod tests {
             assert!(buckets.take(one, at(0)).is_ok());
         }
         let wait = buckets.take(one, at(0)).unwrap_err();
-        assert!(wait > Duration::from_secs(9) && wait <= Duration::from_secs(10), "{wait:?}");
+        assert!(
+            wait > Duration::from_secs(9) && wait <= Duration::from_secs(10),
+            "{wait:?}"
+        );
         assert!(buckets.take(other, at(0)).is_ok());
         assert!(buckets.take(one, at(10)).is_ok());
         assert!(buckets.take(one, at(10)).is_err());
         assert!((0..3).all(|_| buckets.take(one, at(1000)).is_ok()));
-        assert!(buckets.take(one, at(1000)).is_err(), "what was not used does not pile up");
+        assert!(
+            buckets.take(one, at(1000)).is_err(),
+            "what was not used does not pile up"
+        );
     }
 
     #[test]
     fn an_owner_of_many_addresses_gets_four_hosts_share() {
-        let buckets = Buckets::new(Rate { burst: 3, every: Duration::from_secs(10) });
+        let buckets = Buckets::new(Rate {
+            burst: 3,
+            every: Duration::from_secs(10),
+        });
         let now = Instant::now();
         let admitted = (0..200_u128).filter(|number| {
             let address = 0x2001_0db8_0001_u128 << 80 | number << 64;

@@ -14,7 +14,9 @@ pub enum Refusal {
     #[error("this path does not take this method")]
     Method,
     /// A new cluster needs the operator's token.
-    #[error("this endpoint makes clusters for those who have its operator's token: give it with --token-file")]
+    #[error(
+        "this endpoint makes clusters for those who have its operator's token: give it with --token-file"
+    )]
     Token,
     /// Not the cluster's credential.
     #[error("this is not the credential of this cluster")]
@@ -68,7 +70,9 @@ impl Refusal {
             Self::Token => StatusCode::UNAUTHORIZED,
             Self::Credential => StatusCode::FORBIDDEN,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
-            Self::TooLarge(_) | Self::Document(Fault::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooLarge(_) | Self::Document(Fault::TooLarge { .. }) => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
             Self::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Full | Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Document(Fault::GenerationBack { .. }) => StatusCode::CONFLICT,

@@ -76,11 +76,18 @@ impl Place {
             Width::Host => limits.per_address,
             Width::Site | Width::Block => limits.per_block,
         };
-        let groups: Vec<_> = networks(from.ip()).into_iter().map(|network| (network, most(&network))).collect();
+        let groups: Vec<_> = networks(from.ip())
+            .into_iter()
+            .map(|network| (network, most(&network)))
+            .collect();
         let mut open = all.lock().unwrap_or_else(PoisonError::into_inner);
         let id = open.next;
         open.next += 1;
-        if let Some(out) = open.places.enter(id, &groups).and_then(|out| open.tasks.remove(&out)) {
+        if let Some(out) = open
+            .places
+            .enter(id, &groups)
+            .and_then(|out| open.tasks.remove(&out))
+        {
             out.abort();
         }
         let place = Self(Arc::clone(all), id);
@@ -109,7 +116,11 @@ pub async fn serve(
     limits: Limits,
     end: impl Future<Output = ()>,
 ) {
-    let open = Open { places: Places::new(limits.connections), tasks: HashMap::new(), next: 0 };
+    let open = Open {
+        places: Places::new(limits.connections),
+        tasks: HashMap::new(),
+        next: 0,
+    };
     let open = Arc::new(Mutex::new(open));
     let acceptor = tls.map(TlsAcceptor::from);
     let mut tasks = JoinSet::new();
@@ -132,13 +143,24 @@ pub async fn serve(
         };
         let (acceptor, endpoint) = (acceptor.clone(), Arc::clone(&endpoint));
         Place::take(&open, from, limits, &mut tasks, async move {
-            if tokio::time::timeout(limits.life, connection(stream, from, acceptor, endpoint, limits)).await.is_err() {
+            if tokio::time::timeout(
+                limits.life,
+                connection(stream, from, acceptor, endpoint, limits),
+            )
+            .await
+            .is_err()
+            {
                 tracing::debug!(%from, "a connection lived for as long as it may");
             }
         });
     }
     drop(listener);
-    if tokio::time::timeout(limits.drain, async { while tasks.join_next().await.is_some() {} }).await.is_err() {
+    if tokio::time::timeout(limits.drain, async {
+        while tasks.join_next().await.is_some() {}
+    })
+    .await
+    .is_err()
+    {
         tracing::debug!("some connections did not end in time and are cut");
     }
 }
@@ -155,20 +177,33 @@ async fn connection(
         async move { Ok::<_, Infallible>(endpoint.answer(from.ip(), request).await) }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(limits.header).max_buf_size(limits.header_bytes.max(8192));
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header)
+        .max_buf_size(limits.header_bytes.max(8192));
     let outcome = match acceptor {
-        None => builder.serve_connection(TokioIo::new(stream), service).await,
-        Some(acceptor) => match tokio::time::timeout(limits.handshake, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => builder.serve_connection(TokioIo::new(stream), service).await,
-            Ok(Err(error)) => {
-                tracing::debug!(%error, %from, "TLS handshake failed");
-                return;
+        None => {
+            builder
+                .serve_connection(TokioIo::new(stream), service)
+                .await
+        }
+        Some(acceptor) => {
+            match tokio::time::timeout(limits.handshake, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => {
+                    builder
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, %from, "TLS handshake failed");
+                    return;
+                }
+                Err(_elapsed) => {
+                    tracing::debug!(%from, "TLS handshake took too long");
+                    return;
+                }
             }
-            Err(_elapsed) => {
-                tracing::debug!(%from, "TLS handshake took too long");
-                return;
-            }
-        },
+        }
     };
     if let Err(error) = outcome {
         tracing::debug!(%error, %from, "a connection broke off");

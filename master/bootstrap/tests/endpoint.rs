@@ -1,6 +1,11 @@
 //! The program `discovery` over real HTTP: what it keeps, and what it refuses.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "tests may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "tests may stop at the first surprise"
+)]
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -33,8 +38,15 @@ impl Drop for Program {
 impl Program {
     fn start(data: &Path, more: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_discovery"));
-        command.args(["--listen", "127.0.0.1:0", "--data"]).arg(data).args(more).stderr(Stdio::piped());
-        let mut child = tests_harness::lifetime::bind(&mut command).unwrap().spawn().unwrap();
+        command
+            .args(["--listen", "127.0.0.1:0", "--data"])
+            .arg(data)
+            .args(more)
+            .stderr(Stdio::piped());
+        let mut child = tests_harness::lifetime::bind(&mut command)
+            .unwrap()
+            .spawn()
+            .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut lines = String::new();
         let url = loop {
@@ -62,7 +74,9 @@ impl Program {
 
     /// A cluster's address at this start of the program, whose port is new.
     fn uri(&self, created: &Created) -> DiscoveryUri {
-        format!("{}/v1/clusters/{}", self.url, created.cluster).parse().unwrap()
+        format!("{}/v1/clusters/{}", self.url, created.cluster)
+            .parse()
+            .unwrap()
     }
 
     async fn create(&self, key: &SigningKey) -> Created {
@@ -75,11 +89,17 @@ fn key(seed: u8) -> SigningKey {
 }
 
 fn spki(key: &SigningKey) -> Vec<u8> {
-    VerifyingKey::from(key).to_public_key_der().unwrap().into_vec()
+    VerifyingKey::from(key)
+        .to_public_key_der()
+        .unwrap()
+        .into_vec()
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
 }
 
 fn document(created: &Created, generation: u64) -> Document {
@@ -104,7 +124,12 @@ async fn set(program: &Program, created: &Created, credential: &str, signed: Vec
 async fn generation(program: &Program, created: &Created, signer: &SigningKey) -> u64 {
     let bytes = Client::get(&program.uri(created)).await.unwrap();
     let (cluster, pins) = (created.cluster.parse().unwrap(), [pin_of(&spki(signer))]);
-    let expected = Expected { cluster: &cluster, trust: Trust::Pins(&pins), min_generation: 0, now: now() };
+    let expected = Expected {
+        cluster: &cluster,
+        trust: Trust::Pins(&pins),
+        min_generation: 0,
+        now: now(),
+    };
     check(&bytes, &expected).unwrap().document().generation
 }
 
@@ -113,46 +138,133 @@ async fn what_was_set_is_served_also_after_kill_and_nothing_else_can_be_set() {
     let dir = tempfile::tempdir().unwrap();
     let program = Program::start(dir.path(), &[]);
     let (one, two) = (program.create(&key(1)).await, program.create(&key(2)).await);
-    assert_eq!(one.uri, format!("{}/v1/clusters/{}", program.url, one.cluster));
-    assert_eq!(Client::get(&program.uri(&one)).await.unwrap_err().code(), "UNKNOWN");
+    assert_eq!(
+        one.uri,
+        format!("{}/v1/clusters/{}", program.url, one.cluster)
+    );
+    assert_eq!(
+        Client::get(&program.uri(&one)).await.unwrap_err().code(),
+        "UNKNOWN"
+    );
     let signed = |generation| document(&one, generation).sign(&key(1)).unwrap();
     // The control: the right credential and the right key.
     assert_eq!(set(&program, &one, &one.credential, signed(7)).await, "set");
     assert_eq!(generation(&program, &one, &key(1)).await, 7);
     // Each part that is wrong is refused by itself.
-    assert_eq!(set(&program, &one, &two.credential, signed(8)).await, "CREDENTIAL");
+    assert_eq!(
+        set(&program, &one, &two.credential, signed(8)).await,
+        "CREDENTIAL"
+    );
     assert_eq!(set(&program, &one, "", signed(8)).await, "CREDENTIAL");
-    assert_eq!(set(&program, &one, &one.credential, signed(7)).await, "GENERATION_BACK");
-    assert_eq!(set(&program, &one, &one.credential, signed(6)).await, "GENERATION_BACK");
+    assert_eq!(
+        set(&program, &one, &one.credential, signed(7)).await,
+        "GENERATION_BACK"
+    );
+    assert_eq!(
+        set(&program, &one, &one.credential, signed(6)).await,
+        "GENERATION_BACK"
+    );
     let foreign = document(&one, 8).sign(&key(2)).unwrap();
-    assert_eq!(set(&program, &one, &one.credential, foreign).await, "PIN_UNKNOWN");
+    assert_eq!(
+        set(&program, &one, &one.credential, foreign).await,
+        "PIN_UNKNOWN"
+    );
     let other = document(&two, 8).sign(&key(1)).unwrap();
-    assert_eq!(set(&program, &one, &one.credential, other).await, "OTHER_CLUSTER");
-    let ended = Document { issued: now() - 100, expires: now() - 1, ..document(&one, 8) };
-    assert_eq!(set(&program, &one, &one.credential, ended.sign(&key(1)).unwrap()).await, "EXPIRED");
-    assert_eq!(set(&program, &one, &one.credential, b"{}".to_vec()).await, "MALFORMED");
-    assert_eq!(set(&program, &one, &one.credential, vec![b' '; MAX_BYTES + 1]).await, "TOO_LARGE");
-    assert_eq!(generation(&program, &one, &key(1)).await, 7, "nothing of it was kept");
+    assert_eq!(
+        set(&program, &one, &one.credential, other).await,
+        "OTHER_CLUSTER"
+    );
+    let ended = Document {
+        issued: now() - 100,
+        expires: now() - 1,
+        ..document(&one, 8)
+    };
+    assert_eq!(
+        set(
+            &program,
+            &one,
+            &one.credential,
+            ended.sign(&key(1)).unwrap()
+        )
+        .await,
+        "EXPIRED"
+    );
+    assert_eq!(
+        set(&program, &one, &one.credential, b"{}".to_vec()).await,
+        "MALFORMED"
+    );
+    assert_eq!(
+        set(&program, &one, &one.credential, vec![b' '; MAX_BYTES + 1]).await,
+        "TOO_LARGE"
+    );
+    assert_eq!(
+        generation(&program, &one, &key(1)).await,
+        7,
+        "nothing of it was kept"
+    );
     program.kill();
     let program = Program::start(dir.path(), &[]);
-    assert_eq!(generation(&program, &one, &key(1)).await, 7, "kept over kill -9");
-    assert_eq!(set(&program, &one, &one.credential, signed(7)).await, "GENERATION_BACK");
+    assert_eq!(
+        generation(&program, &one, &key(1)).await,
+        7,
+        "kept over kill -9"
+    );
+    assert_eq!(
+        set(&program, &one, &one.credential, signed(7)).await,
+        "GENERATION_BACK"
+    );
     assert_eq!(set(&program, &one, &one.credential, signed(8)).await, "set");
     // Nothing is above the greatest generation, itself neither.
-    assert_eq!(set(&program, &one, &one.credential, signed(u64::MAX)).await, "set");
-    assert_eq!(set(&program, &one, &one.credential, signed(u64::MAX)).await, "GENERATION_BACK");
-    let metrics = program.client().send(Method::GET, "/metrics", None, "".into()).await.unwrap();
+    assert_eq!(
+        set(&program, &one, &one.credential, signed(u64::MAX)).await,
+        "set"
+    );
+    assert_eq!(
+        set(&program, &one, &one.credential, signed(u64::MAX)).await,
+        "GENERATION_BACK"
+    );
+    let metrics = program
+        .client()
+        .send(Method::GET, "/metrics", None, "".into())
+        .await
+        .unwrap();
     let text = String::from_utf8(metrics.body.to_vec()).unwrap();
-    assert!(text.contains("discovery_refused_total{code=\"GENERATION_BACK\"} 2"), "{text}");
-    let kept = std::fs::read_dir(dir.path()).unwrap().flatten().map(|entry| std::fs::read(entry.path()).unwrap());
-    let holds = |bytes: &[u8]| bytes.windows(43).any(|part| part == one.credential.as_bytes());
-    assert!(!kept.into_iter().any(|file| holds(&file)), "the credential lies on the disk");
+    assert!(
+        text.contains("discovery_refused_total{code=\"GENERATION_BACK\"} 2"),
+        "{text}"
+    );
+    let kept = std::fs::read_dir(dir.path())
+        .unwrap()
+        .flatten()
+        .map(|entry| std::fs::read(entry.path()).unwrap());
+    let holds = |bytes: &[u8]| {
+        bytes
+            .windows(43)
+            .any(|part| part == one.credential.as_bytes())
+    };
+    assert!(
+        !kept.into_iter().any(|file| holds(&file)),
+        "the credential lies on the disk"
+    );
 }
 
-async fn code(program: &Program, method: Method, path: &str, bearer: Option<&str>, body: &str) -> (u16, String) {
-    let Answer { status, body } = program.client().send(method, path, bearer, body.to_owned().into()).await.unwrap();
+async fn code(
+    program: &Program,
+    method: Method,
+    path: &str,
+    bearer: Option<&str>,
+    body: &str,
+) -> (u16, String) {
+    let Answer { status, body } = program
+        .client()
+        .send(method, path, bearer, body.to_owned().into())
+        .await
+        .unwrap();
     let value: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-    (status.as_u16(), value["code"].as_str().unwrap_or_default().to_owned())
+    (
+        status.as_u16(),
+        value["code"].as_str().unwrap_or_default().to_owned(),
+    )
 }
 
 #[tokio::test]
@@ -161,7 +273,10 @@ async fn creation_is_bounded_by_token_form_room_and_rate() {
     let token = dir.path().join("token");
     std::fs::write(&token, "0123456789abcdef\n").unwrap();
     let token = token.display().to_string();
-    let program = Program::start(&dir.path().join("one"), &["--token-file", &token, "--clusters", "1"]);
+    let program = Program::start(
+        &dir.path().join("one"),
+        &["--token-file", &token, "--clusters", "1"],
+    );
     let create = async |bearer| match program.client().create(&spki(&key(1)), bearer).await {
         Ok(_) => "created".to_owned(),
         Err(error) => error.code().to_owned(),
@@ -174,16 +289,35 @@ async fn creation_is_bounded_by_token_form_room_and_rate() {
     let clusters = "/v1/clusters";
     let list = serde_json::json!([STANDARD.encode(spki(&key(1)))]).to_string();
     for formless in ["{}", list.as_str()] {
-        assert_eq!(code(&program, Method::POST, clusters, None, formless).await, (400, "MALFORMED".to_owned()));
+        assert_eq!(
+            code(&program, Method::POST, clusters, None, formless).await,
+            (400, "MALFORMED".to_owned())
+        );
     }
-    assert_eq!(code(&program, Method::POST, clusters, None, &" ".repeat(1025)).await, (413, "TOO_LARGE".to_owned()));
-    assert_eq!(code(&program, Method::GET, clusters, None, "").await, (405, "METHOD".to_owned()));
-    assert_eq!(code(&program, Method::GET, "/v1/else", None, "").await, (404, "UNKNOWN".to_owned()));
+    assert_eq!(
+        code(&program, Method::POST, clusters, None, &" ".repeat(1025)).await,
+        (413, "TOO_LARGE".to_owned())
+    );
+    assert_eq!(
+        code(&program, Method::GET, clusters, None, "").await,
+        (405, "METHOD".to_owned())
+    );
+    assert_eq!(
+        code(&program, Method::GET, "/v1/else", None, "").await,
+        (404, "UNKNOWN".to_owned())
+    );
     for _ in 0..17 {
         program.create(&key(1)).await;
     }
-    assert_eq!(code(&program, Method::POST, clusters, None, "{}").await, (429, "RATE_LIMITED".to_owned()));
-    assert_eq!(code(&program, Method::GET, "/livez", None, "").await.0, 200, "reads have a rate of their own");
+    assert_eq!(
+        code(&program, Method::POST, clusters, None, "{}").await,
+        (429, "RATE_LIMITED".to_owned())
+    );
+    assert_eq!(
+        code(&program, Method::GET, "/livez", None, "").await.0,
+        200,
+        "reads have a rate of their own"
+    );
 }
 
 /// A client that stops in its header, and one whose header never ends, are cut; others are served meanwhile.
@@ -192,17 +326,27 @@ async fn slow_and_endless_clients_are_cut_and_others_served() {
     let dir = tempfile::tempdir().unwrap();
     let program = Program::start(dir.path(), &[]);
     let mut slow = TcpStream::connect(program.address()).unwrap();
-    slow.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n").unwrap();
+    slow.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
+        .unwrap();
     let mut endless = TcpStream::connect(program.address()).unwrap();
-    let junk = [b"GET /livez HTTP/1.1\r\nX: ".as_slice(), &vec![b'a'; 64 << 10]].concat();
+    let junk = [
+        b"GET /livez HTTP/1.1\r\nX: ".as_slice(),
+        &vec![b'a'; 64 << 10],
+    ]
+    .concat();
     endless.write_all(&junk).ok();
     assert_eq!(code(&program, Method::GET, "/livez", None, "").await.0, 200);
     let closed = tokio::task::spawn_blocking(move || {
         for stream in [&mut endless, &mut slow] {
-            stream.set_read_timeout(Some(Duration::from_secs(45))).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(45)))
+                .unwrap();
             let mut bytes = Vec::new();
             let outcome = stream.read_to_end(&mut bytes).map_err(|error| error.kind());
-            assert!(!matches!(outcome, Err(std::io::ErrorKind::WouldBlock)), "it is still open");
+            assert!(
+                !matches!(outcome, Err(std::io::ErrorKind::WouldBlock)),
+                "it is still open"
+            );
             assert!(!bytes.starts_with(b"HTTP/1.1 200"), "{bytes:?}");
         }
     });
@@ -216,7 +360,9 @@ async fn one_address_cannot_take_every_connection() {
     let program = Program::start(dir.path(), &[]);
     let connected = || {
         let mut stream = TcpStream::connect(program.address()).unwrap();
-        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        stream
+            .write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
         let mut start = [0; 12];
         stream.read_exact(&mut start).unwrap();
         assert_eq!(&start, b"HTTP/1.1 200");
@@ -224,11 +370,22 @@ async fn one_address_cannot_take_every_connection() {
     };
     let mut oldest = connected();
     let held: Vec<TcpStream> = (0..128).map(|_| connected()).collect();
-    oldest.set_read_timeout(Some(Duration::from_secs(45))).unwrap();
-    let outcome = oldest.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
-    assert!(!matches!(outcome, Err(std::io::ErrorKind::WouldBlock)), "the oldest is still open");
+    oldest
+        .set_read_timeout(Some(Duration::from_secs(45)))
+        .unwrap();
+    let outcome = oldest
+        .read_to_end(&mut Vec::new())
+        .map_err(|error| error.kind());
+    assert!(
+        !matches!(outcome, Err(std::io::ErrorKind::WouldBlock)),
+        "the oldest is still open"
+    );
     drop(held);
-    program.client().send(Method::GET, "/livez", None, "".into()).await.unwrap();
+    program
+        .client()
+        .send(Method::GET, "/livez", None, "".into())
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -239,10 +396,16 @@ async fn tls_is_spoken_where_files_are_given() {
     std::fs::write(&cert, own.cert.pem()).unwrap();
     std::fs::write(&secret, own.signing_key.serialize_pem()).unwrap();
     let files = [cert.display().to_string(), secret.display().to_string()];
-    let program = Program::start(&dir.path().join("data"), &["--tls-cert", &files[0], "--tls-key", &files[1]]);
+    let program = Program::start(
+        &dir.path().join("data"),
+        &["--tls-cert", &files[0], "--tls-key", &files[1]],
+    );
     assert!(program.url.starts_with("https://"), "{}", program.url);
     let created = program.create(&key(1)).await;
     let signed = document(&created, 1).sign(&key(1)).unwrap();
-    assert_eq!(set(&program, &created, &created.credential, signed).await, "set");
+    assert_eq!(
+        set(&program, &created, &created.credential, signed).await,
+        "set"
+    );
     assert_eq!(generation(&program, &created, &key(1)).await, 1);
 }

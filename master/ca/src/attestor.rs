@@ -58,7 +58,9 @@ pub struct Attestor {
 impl Attestor {
     /// Names the socket; nothing is opened yet.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+        Self {
+            path: path.to_owned(),
+        }
     }
 
     /// Waits until the socket answers, at most `limit`: at boot the agent comes up beside the master.
@@ -68,7 +70,10 @@ impl Attestor {
             match UnixStream::connect(&self.path) {
                 Ok(_stream) => return Ok(()),
                 Err(source) if start.elapsed() >= limit => {
-                    return Err(AttestorError::Socket { path: self.path.clone(), source });
+                    return Err(AttestorError::Socket {
+                        path: self.path.clone(),
+                        source,
+                    });
                 }
                 Err(_) => std::thread::sleep(RETRY),
             }
@@ -80,9 +85,18 @@ impl Attestor {
         let op = request.op();
         let mut line = serde_json::to_vec(request).map_err(|e| answer(op, &e))?;
         line.push(b'\n');
-        let text = self.exchange(&line).map_err(|source| AttestorError::Socket { path: self.path.clone(), source })?;
+        let text = self
+            .exchange(&line)
+            .map_err(|source| AttestorError::Socket {
+                path: self.path.clone(),
+                source,
+            })?;
         if let Ok(Refused { error }) = serde_json::from_str(&text) {
-            return Err(AttestorError::Refused { op, code: error.code, message: error.message });
+            return Err(AttestorError::Refused {
+                op,
+                code: error.code,
+                message: error.message,
+            });
         }
         serde_json::from_str(&text).map_err(|e| answer(op, &e))
     }
@@ -113,5 +127,8 @@ impl Attestor {
 }
 
 fn answer(op: &'static str, why: &impl std::fmt::Display) -> AttestorError {
-    AttestorError::Answer { op, why: why.to_string() }
+    AttestorError::Answer {
+        op,
+        why: why.to_string(),
+    }
 }

@@ -29,7 +29,10 @@ pub struct Issued {
 impl Issued {
     /// Leaf and intermediates, as a TLS peer sends them.
     pub fn chain(&self) -> Vec<CertificateDer<'static>> {
-        std::iter::once(&self.certificate).chain(&self.intermediates).cloned().collect()
+        std::iter::once(&self.certificate)
+            .chain(&self.intermediates)
+            .cloned()
+            .collect()
     }
 
     /// The chain as PEM.
@@ -65,7 +68,10 @@ pub struct Authority {
 
 impl std::fmt::Debug for Authority {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Authority").field("folder", &self.folder).field("roots", &self.pins()).finish_non_exhaustive()
+        f.debug_struct("Authority")
+            .field("folder", &self.folder)
+            .field("roots", &self.pins())
+            .finish_non_exhaustive()
     }
 }
 
@@ -79,13 +85,26 @@ const RETIRED: &str = "service-account.retired.pem";
 
 impl Authority {
     /// Opens the authority in `folder`, or makes it on first use.
-    pub fn open(folder: &Path, cluster: &str, keeper: Arc<dyn Keeper>, now: SystemTime) -> Result<Self> {
+    pub fn open(
+        folder: &Path,
+        cluster: &str,
+        keeper: Arc<dyn Keeper>,
+        now: SystemTime,
+    ) -> Result<Self> {
         std::fs::create_dir_all(folder).map_err(|e| keeper::file("cannot make", folder, e))?;
         let state = State::read(folder)?;
         if hierarchy::is_fresh(folder, &state)? {
-            let accounts = KeyPair::generate().map_err(|source| Error::Build { profile: "root", source })?;
+            let accounts = KeyPair::generate().map_err(|source| Error::Build {
+                profile: "root",
+                source,
+            })?;
             let bytes = Zeroizing::new(accounts.serialize_der());
-            keeper::store(keeper.as_ref(), &folder.join(ACCOUNTS), SERVICE_ACCOUNT_KEY, &bytes)?;
+            keeper::store(
+                keeper.as_ref(),
+                &folder.join(ACCOUNTS),
+                SERVICE_ACCOUNT_KEY,
+                &bytes,
+            )?;
             // The root's certificate is written last, so that a cut start is begun anew.
             hierarchy::make_root(folder, cluster, keeper.as_ref(), &state.root, now)?;
         }
@@ -112,7 +131,11 @@ impl Authority {
 
     /// The roots' certificates as PEM.
     pub fn roots_pem(&self) -> String {
-        self.current().roots.iter().map(|root| pem("CERTIFICATE", root)).collect()
+        self.current()
+            .roots
+            .iter()
+            .map(|root| pem("CERTIFICATE", root))
+            .collect()
     }
 
     /// The root's SubjectPublicKeyInfo DER: what nodes pin.
@@ -127,7 +150,11 @@ impl Authority {
 
     /// The pins of [`Authority::roots`].
     pub fn pins(&self) -> Vec<String> {
-        self.current().roots.iter().map(|root| spki_hash(&spki_of(root).unwrap_or_default())).collect()
+        self.current()
+            .roots
+            .iter()
+            .map(|root| spki_hash(&spki_of(root).unwrap_or_default()))
+            .collect()
     }
 
     /// The intermediate that signs now: a certificate under each of [`Authority::roots`].
@@ -153,7 +180,13 @@ impl Authority {
             return Ok(false);
         }
         let state = current.state.with_next_intermediate();
-        let fresh = hierarchy::make_intermediate(&self.folder, &self.cluster, self.keeper.as_ref(), state, now)?;
+        let fresh = hierarchy::make_intermediate(
+            &self.folder,
+            &self.cluster,
+            self.keeper.as_ref(),
+            state,
+            now,
+        )?;
         self.put(fresh)?;
         Ok(true)
     }
@@ -167,22 +200,31 @@ impl Authority {
     pub(crate) fn put(&self, fresh: Hierarchy) -> Result<()> {
         fresh.state.write(&self.folder)?;
         fresh.state.tidy(&self.folder);
-        *self.hierarchy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+        *self
+            .hierarchy
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
         self.generation.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
     /// The service account key, PKCS#8.
     pub fn service_account_key(&self) -> Result<Zeroizing<Vec<u8>>> {
-        keeper::load(self.keeper.as_ref(), &self.folder.join(ACCOUNTS), SERVICE_ACCOUNT_KEY)
+        keeper::load(
+            self.keeper.as_ref(),
+            &self.folder.join(ACCOUNTS),
+            SERVICE_ACCOUNT_KEY,
+        )
     }
 
     /// Public keys (SubjectPublicKeyInfo) of service account keys that signed before the present one.
     pub fn retired_service_account_keys(&self) -> Result<Vec<Vec<u8>>> {
         let path = self.folder.join(RETIRED);
         match std::fs::read_to_string(&path) {
-            Ok(text) => crate::names::public_keys_of_pem(&text)
-                .ok_or_else(|| Error::Damaged { path, why: "it holds no public keys".to_owned() }),
+            Ok(text) => crate::names::public_keys_of_pem(&text).ok_or_else(|| Error::Damaged {
+                path,
+                why: "it holds no public keys".to_owned(),
+            }),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(e) => Err(keeper::file("cannot read", &path, e)),
         }
@@ -191,7 +233,10 @@ impl Authority {
     /// Makes a new service account key. The old one's public key stays, so that tokens that are out keep their worth
     /// until they end. In force at the next start; the recovery copy is to be written anew.
     pub fn rotate_service_account_key(&self) -> Result<()> {
-        let fail = |source| Error::Build { profile: "service account", source };
+        let fail = |source| Error::Build {
+            profile: "service account",
+            source,
+        };
         let path = self.folder.join(ACCOUNTS);
         let old = load_key(self.keeper.as_ref(), &path, SERVICE_ACCOUNT_KEY)?;
         let mut retired = self.retired_service_account_keys()?;
@@ -200,27 +245,45 @@ impl Authority {
         // The public key goes first: without it a cut here would make every token that is out worthless.
         keeper::write_whole(&self.folder.join(RETIRED), text.as_bytes())?;
         let fresh = KeyPair::generate().map_err(fail)?;
-        keeper::store(self.keeper.as_ref(), &path, SERVICE_ACCOUNT_KEY, &Zeroizing::new(fresh.serialize_der()))
+        keeper::store(
+            self.keeper.as_ref(),
+            &path,
+            SERVICE_ACCOUNT_KEY,
+            &Zeroizing::new(fresh.serialize_der()),
+        )
     }
 
     /// The key that signs the log of verdicts, with a certificate of the root's own; made on first use, and anew under
     /// another root. Blocks on the keeper.
     pub fn log_signer(&self, now: SystemTime) -> Result<crate::LogSigner> {
-        let (key, crt) = (self.folder.join("verdicts.key"), self.folder.join("verdicts.crt"));
+        let (key, crt) = (
+            self.folder.join("verdicts.key"),
+            self.folder.join("verdicts.crt"),
+        );
         let current = self.current();
         let root = current.roots[0].clone();
-        let have = if crt.exists() { Some(read_certificate(&crt)?) } else { None };
+        let have = if crt.exists() {
+            Some(read_certificate(&crt)?)
+        } else {
+            None
+        };
         if let Some(certificate) = have.filter(|certificate| issued_by(certificate, &root)) {
             let der = keeper::load(self.keeper.as_ref(), &key, LOG_KEY)?;
             return crate::LogSigner::new(&self.cluster, &der, certificate, root);
         }
-        let fail = |source| Error::Build { profile: "verdict log", source };
+        let fail = |source| Error::Build {
+            profile: "verdict log",
+            source,
+        };
         let pair = KeyPair::generate().map_err(fail)?;
         let der = Zeroizing::new(pair.serialize_der());
-        let root_key = hierarchy::root_key(&self.folder, self.keeper.as_ref(), &current.state.root)?;
+        let root_key =
+            hierarchy::root_key(&self.folder, self.keeper.as_ref(), &current.state.root)?;
         let issuer = rcgen::Issuer::from_ca_cert_der(&root, &root_key).map_err(fail)?;
         let (_, until) = validity(&root)?;
-        let certificate = profile::log(&self.cluster, now, until)?.signed_by(&pair, &issuer).map_err(fail)?;
+        let certificate = profile::log(&self.cluster, now, until)?
+            .signed_by(&pair, &issuer)
+            .map_err(fail)?;
         keeper::store(self.keeper.as_ref(), &key, LOG_KEY, &der)?;
         keeper::write_whole(&crt, certificate.pem().as_bytes())?;
         crate::LogSigner::new(&self.cluster, &der, certificate.der().clone(), root)
@@ -233,7 +296,10 @@ impl Authority {
             Err(Error::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
             found => return found,
         }
-        let fresh = KeyPair::generate().map_err(|source| Error::Build { profile: "discovery", source })?;
+        let fresh = KeyPair::generate().map_err(|source| Error::Build {
+            profile: "discovery",
+            source,
+        })?;
         let der = Zeroizing::new(fresh.serialize_der());
         keeper::store(self.keeper.as_ref(), &path, DISCOVERY_KEY, &der)?;
         Ok(der)
@@ -257,21 +323,40 @@ impl Authority {
         for key in keys {
             text.push_str(&Zeroizing::new(pem("PRIVATE KEY", &key)));
         }
-        hierarchy.roots.iter().for_each(|root| text.push_str(&pem("CERTIFICATE", root)));
+        hierarchy
+            .roots
+            .iter()
+            .for_each(|root| text.push_str(&pem("CERTIFICATE", root)));
         let path = self.folder.join("recovery.json");
-        keeper::write_whole(&path, crate::recovery::encrypt(admin_spki, text.as_bytes())?.as_bytes())?;
+        keeper::write_whole(
+            &path,
+            crate::recovery::encrypt(admin_spki, text.as_bytes())?.as_bytes(),
+        )?;
         Ok(path)
     }
 
     /// Signs a leaf. The life is cut to what the intermediate can still vouch for.
-    pub(crate) fn sign_leaf(&self, profile: &Profile, spki: &[u8], now: SystemTime, life: Duration) -> Result<Issued> {
+    pub(crate) fn sign_leaf(
+        &self,
+        profile: &Profile,
+        spki: &[u8],
+        now: SystemTime,
+        life: Duration,
+    ) -> Result<Issued> {
         let current = self.current();
         current.check_clock(now)?;
         let until = (now + life).min(current.not_after);
-        let fail = |source| Error::Build { profile: profile.name(), source };
+        let fail = |source| Error::Build {
+            profile: profile.name(),
+            source,
+        };
         let key = SubjectPublicKeyInfo::from_der(spki).map_err(fail)?;
         let params = profile.params(now, until)?;
-        let serial = params.serial_number.as_ref().map(rcgen::SerialNumber::to_bytes).unwrap_or_default();
+        let serial = params
+            .serial_number
+            .as_ref()
+            .map(rcgen::SerialNumber::to_bytes)
+            .unwrap_or_default();
         let certificate = params.signed_by(&key, &current.issuer).map_err(fail)?;
         Ok(Issued {
             certificate: certificate.der().clone(),
@@ -282,14 +367,29 @@ impl Authority {
     }
 
     /// Signs a leaf over a fresh P-256 key, for a part of the master.
-    pub(crate) fn make_identity(&self, profile: &Profile, now: SystemTime, life: Duration) -> Result<Identity> {
-        let key = KeyPair::generate().map_err(|source| Error::Build { profile: profile.name(), source })?;
+    pub(crate) fn make_identity(
+        &self,
+        profile: &Profile,
+        now: SystemTime,
+        life: Duration,
+    ) -> Result<Identity> {
+        let key = KeyPair::generate().map_err(|source| Error::Build {
+            profile: profile.name(),
+            source,
+        })?;
         let spki = key.subject_public_key_info();
         let issued = self.sign_leaf(profile, &spki, now, life)?;
-        Ok(Identity { issued, key: PrivatePkcs8KeyDer::from(key.serialize_der()), spki })
+        Ok(Identity {
+            issued,
+            key: PrivatePkcs8KeyDer::from(key.serialize_der()),
+            spki,
+        })
     }
 
     pub(crate) fn current(&self) -> Arc<Hierarchy> {
-        self.hierarchy.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.hierarchy
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }

@@ -10,16 +10,20 @@ impl Authority {
     /// SubjectPublicKeyInfo DER of the discovery key: what machines pin. Makes the key on first use; blocks on the keeper.
     pub fn discovery_spki(&self) -> Result<Vec<u8>> {
         let spki = VerifyingKey::from(&self.discovery_signer()?).to_public_key_der();
-        spki.map(p256::pkcs8::Document::into_vec).map_err(|_opaque| Error::Key("the discovery key cannot be encoded"))
+        spki.map(p256::pkcs8::Document::into_vec)
+            .map_err(|_opaque| Error::Key("the discovery key cannot be encoded"))
     }
 
     /// Signs a discovery document. The key is in memory for this call only; blocks on the keeper.
     pub fn sign_discovery(&self, document: &Document) -> Result<Vec<u8>> {
-        document.sign(&self.discovery_signer()?).map_err(|fault| Error::Request(fault.to_string()))
+        document
+            .sign(&self.discovery_signer()?)
+            .map_err(|fault| Error::Request(fault.to_string()))
     }
 
     fn discovery_signer(&self) -> Result<SigningKey> {
         let der = self.discovery_key()?;
-        SigningKey::from_pkcs8_der(&der).map_err(|_opaque| Error::Key("the discovery key is not a P-256 key"))
+        SigningKey::from_pkcs8_der(&der)
+            .map_err(|_opaque| Error::Key("the discovery key is not a P-256 key"))
     }
 }

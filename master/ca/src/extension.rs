@@ -28,7 +28,10 @@ impl NodeExtension {
         tlv(&mut body, 0x0c, self.machine_uid.as_bytes());
         tlv(&mut body, 0x0c, self.image_id.as_bytes());
         let bytes = self.policy_generation.to_be_bytes();
-        let first = bytes.iter().position(|b| *b != 0).unwrap_or(bytes.len() - 1);
+        let first = bytes
+            .iter()
+            .position(|b| *b != 0)
+            .unwrap_or(bytes.len() - 1);
         let mut number = Vec::with_capacity(9);
         if bytes[first] & 0x80 != 0 {
             number.push(0);
@@ -52,7 +55,11 @@ impl NodeExtension {
         if !rest.is_empty() || Any::from_der(rest).is_ok() {
             return None;
         }
-        Some(Self { machine_uid: uid.string(), image_id: image.string(), policy_generation: generation.as_u64().ok()? })
+        Some(Self {
+            machine_uid: uid.string(),
+            image_id: image.string(),
+            policy_generation: generation.as_u64().ok()?,
+        })
     }
 
     /// The extension of a certificate; `None` where it has none that can be read.
@@ -85,19 +92,31 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for (generation, image) in [(0, ""), (127, "worker-1"), (128, &*"x".repeat(300)), (u64::MAX >> 1, "ä")] {
+        for (generation, image) in [
+            (0, ""),
+            (127, "worker-1"),
+            (128, &*"x".repeat(300)),
+            (u64::MAX >> 1, "ä"),
+        ] {
             let extension = NodeExtension {
                 machine_uid: "0a-1b".to_owned(),
                 image_id: image.to_owned(),
                 policy_generation: generation,
             };
-            assert_eq!(NodeExtension::from_der(&extension.to_der()), Some(extension));
+            assert_eq!(
+                NodeExtension::from_der(&extension.to_der()),
+                Some(extension)
+            );
         }
     }
 
     #[test]
     fn cut_or_lengthened_values_are_refused() {
-        let extension = NodeExtension { machine_uid: "u".to_owned(), image_id: "i".to_owned(), policy_generation: 7 };
+        let extension = NodeExtension {
+            machine_uid: "u".to_owned(),
+            image_id: "i".to_owned(),
+            policy_generation: 7,
+        };
         let der = extension.to_der();
         for end in 0..der.len() {
             assert_eq!(NodeExtension::from_der(&der[..end]), None, "{end}");

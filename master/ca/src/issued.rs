@@ -9,7 +9,9 @@ use crate::extension::NodeExtension;
 use crate::profile::Profile;
 use crate::request::{Request, open_request};
 use config_kube::Machine;
-use config_kube::identity::{NODES_GROUP, STATIC_CLIENT_SIGNER, STATIC_SERVING_SIGNER, node_of_user};
+use config_kube::identity::{
+    NODES_GROUP, STATIC_CLIENT_SIGNER, STATIC_SERVING_SIGNER, node_of_user,
+};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use std::time::{Duration, SystemTime};
 
@@ -46,17 +48,33 @@ impl StaticRequest {
             STATIC_SERVING_SIGNER => StaticKind::Serving,
             _ => return Ok(None),
         };
-        let Some(request) = open_request(object)? else { return Ok(None) };
-        let node = node_of_user(&request.user).filter(|_| request.groups == [NODES_GROUP] && request.other_names == 0);
+        let Some(request) = open_request(object)? else {
+            return Ok(None);
+        };
+        let node = node_of_user(&request.user)
+            .filter(|_| request.groups == [NODES_GROUP] && request.other_names == 0);
         let Some(node) = node.map(str::to_owned) else {
-            return Err(Error::Request("its subject must be O=system:nodes, CN=system:node:<name>".to_owned()));
+            return Err(Error::Request(
+                "its subject must be O=system:nodes, CN=system:node:<name>".to_owned(),
+            ));
         };
         if kind == StaticKind::Client && !request.names.is_empty() {
-            return Err(Error::Request("a client certificate carries no subject alternative names".to_owned()));
+            return Err(Error::Request(
+                "a client certificate carries no subject alternative names".to_owned(),
+            ));
         }
-        let asked = object.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(DEFAULT_LIFE);
+        let asked = object
+            .spec
+            .expiration_seconds
+            .and_then(|s| u64::try_from(s).ok())
+            .unwrap_or(DEFAULT_LIFE);
         let life = Duration::from_secs(asked.clamp(LIFE_BOUNDS.0, LIFE_BOUNDS.1));
-        Ok(Some(Self { kind, node, request, life }))
+        Ok(Some(Self {
+            kind,
+            node,
+            request,
+            life,
+        }))
     }
 
     /// Which certificate.
@@ -74,31 +92,58 @@ impl StaticRequest {
         let refuse = |why: String| Err(Error::Request(why));
         let uid = machine.metadata.uid.clone().unwrap_or_default();
         if machine.node_name() != self.node || uid.is_empty() {
-            return refuse(format!("it is for node {}, the Machine is of node {}", self.node, machine.node_name()));
+            return refuse(format!(
+                "it is for node {}, the Machine is of node {}",
+                self.node,
+                machine.node_name()
+            ));
         }
         if !machine.spec.is_static {
-            return refuse("the Machine is not static: it proves itself and gets its certificates for that".to_owned());
+            return refuse(
+                "the Machine is not static: it proves itself and gets its certificates for that"
+                    .to_owned(),
+            );
         }
         if machine.spec.retired {
             return refuse("the Machine is retired".to_owned());
         }
         let node = self.node.clone();
-        let extension = NodeExtension { machine_uid: uid, image_id: String::new(), policy_generation: 0 };
+        let extension = NodeExtension {
+            machine_uid: uid,
+            image_id: String::new(),
+            policy_generation: 0,
+        };
         if self.kind == StaticKind::Client {
             return Ok(Profile::NodeClient { node, extension });
         }
         let allowed = |name: &String| *name == node || machine.spec.addresses.contains(name);
         if let Some(other) = self.request.names.iter().find(|name| !allowed(name)) {
-            return refuse(format!("`{other}` is neither the node's name nor an address of the Machine"));
+            return refuse(format!(
+                "`{other}` is neither the node's name nor an address of the Machine"
+            ));
         }
-        Ok(Profile::NodeServing { names: self.request.names.clone(), node, extension })
+        Ok(Profile::NodeServing {
+            names: self.request.names.clone(),
+            node,
+            extension,
+        })
     }
 }
 
 impl Authority {
     /// Signs what an admin approved for a static machine. Names come from the inventory, the key from the request.
-    pub fn issue_static(&self, asked: &StaticRequest, machine: &Machine, now: SystemTime) -> Result<Issued> {
-        self.sign_leaf(&asked.profile(machine)?, &asked.request.spki, now, asked.life)
+    pub fn issue_static(
+        &self,
+        asked: &StaticRequest,
+        machine: &Machine,
+        now: SystemTime,
+    ) -> Result<Issued> {
+        self.sign_leaf(
+            &asked.profile(machine)?,
+            &asked.request.spki,
+            now,
+            asked.life,
+        )
     }
 }
 
@@ -113,12 +158,26 @@ mod tests {
     use rcgen::{CertificateParams, DnType, KeyPair};
     use std::sync::Arc;
 
-    fn object(signer: &str, user: &str, group: &str, names: &[&str], approved: bool) -> CertificateSigningRequest {
-        let mut params = CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()).unwrap();
+    fn object(
+        signer: &str,
+        user: &str,
+        group: &str,
+        names: &[&str],
+        approved: bool,
+    ) -> CertificateSigningRequest {
+        let mut params =
+            CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>())
+                .unwrap();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, user);
-        params.distinguished_name.push(DnType::OrganizationName, group);
-        let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, group);
+        let pem = params
+            .serialize_request(&KeyPair::generate().unwrap())
+            .unwrap()
+            .pem()
+            .unwrap();
         let mut object = CertificateSigningRequest::default();
         object.spec.signer_name = signer.to_owned();
         object.spec.request = ByteString(pem.into_bytes());
@@ -135,52 +194,113 @@ mod tests {
 
     fn machine() -> Machine {
         let addresses = vec!["192.0.2.7".to_owned()];
-        let mut machine = Machine::named("w", MachineSpec { is_static: true, addresses, ..MachineSpec::default() });
+        let mut machine = Machine::named(
+            "w",
+            MachineSpec {
+                is_static: true,
+                addresses,
+                ..MachineSpec::default()
+            },
+        );
         machine.metadata.uid = Some("uid-of-w".to_owned());
         machine
     }
 
     fn client(approved: bool) -> CertificateSigningRequest {
-        object(STATIC_CLIENT_SIGNER, &node_user("w"), NODES_GROUP, &[], approved)
+        object(
+            STATIC_CLIENT_SIGNER,
+            &node_user("w"),
+            NODES_GROUP,
+            &[],
+            approved,
+        )
     }
 
     #[test]
     fn an_approved_request_for_a_static_machine_is_signed_with_its_uid() {
         let folder = tempfile::tempdir().unwrap();
-        let authority = Authority::open(folder.path(), "lab", Arc::new(FileKeeper), SystemTime::now()).unwrap();
+        let authority = Authority::open(
+            folder.path(),
+            "lab",
+            Arc::new(FileKeeper),
+            SystemTime::now(),
+        )
+        .unwrap();
         let asked = StaticRequest::from_object(&client(true)).unwrap().unwrap();
         assert_eq!((asked.kind(), asked.node()), (StaticKind::Client, "w"));
-        let issued = authority.issue_static(&asked, &machine(), SystemTime::now()).unwrap();
+        let issued = authority
+            .issue_static(&asked, &machine(), SystemTime::now())
+            .unwrap();
         let extension = NodeExtension::of_certificate(&issued.certificate).unwrap();
-        assert_eq!((extension.machine_uid.as_str(), extension.image_id.as_str()), ("uid-of-w", ""));
+        assert_eq!(
+            (extension.machine_uid.as_str(), extension.image_id.as_str()),
+            ("uid-of-w", "")
+        );
     }
 
     /// What a request says of its own extension is not taken over.
     #[test]
     fn a_foreign_extension_in_a_request_is_left_out() {
         let folder = tempfile::tempdir().unwrap();
-        let authority = Authority::open(folder.path(), "lab", Arc::new(FileKeeper), SystemTime::now()).unwrap();
-        let foreign =
-            NodeExtension { machine_uid: "another".to_owned(), image_id: "good".to_owned(), policy_generation: 9 };
+        let authority = Authority::open(
+            folder.path(),
+            "lab",
+            Arc::new(FileKeeper),
+            SystemTime::now(),
+        )
+        .unwrap();
+        let foreign = NodeExtension {
+            machine_uid: "another".to_owned(),
+            image_id: "good".to_owned(),
+            policy_generation: 9,
+        };
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, node_user("w"));
-        params.distinguished_name.push(DnType::OrganizationName, NODES_GROUP);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, node_user("w"));
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, NODES_GROUP);
         let oid = crate::extension::NODE_EXTENSION_OID;
-        params.custom_extensions.push(rcgen::CustomExtension::from_oid_content(&oid, foreign.to_der()));
-        let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        params
+            .custom_extensions
+            .push(rcgen::CustomExtension::from_oid_content(
+                &oid,
+                foreign.to_der(),
+            ));
+        let pem = params
+            .serialize_request(&KeyPair::generate().unwrap())
+            .unwrap()
+            .pem()
+            .unwrap();
         let mut object = client(true);
         object.spec.request = ByteString(pem.into_bytes());
         let asked = StaticRequest::from_object(&object).unwrap().unwrap();
-        let issued = authority.issue_static(&asked, &machine(), SystemTime::now()).unwrap();
+        let issued = authority
+            .issue_static(&asked, &machine(), SystemTime::now())
+            .unwrap();
         let extension = NodeExtension::of_certificate(&issued.certificate).unwrap();
-        assert_eq!((extension.machine_uid.as_str(), extension.image_id.as_str()), ("uid-of-w", ""));
+        assert_eq!(
+            (extension.machine_uid.as_str(), extension.image_id.as_str()),
+            ("uid-of-w", "")
+        );
     }
 
     #[test]
     fn what_is_not_approved_or_not_of_these_signers_is_left_alone() {
-        assert!(StaticRequest::from_object(&client(false)).unwrap().is_none());
-        let other = object("pratique.dev/node-client", &node_user("w"), NODES_GROUP, &[], true);
+        assert!(
+            StaticRequest::from_object(&client(false))
+                .unwrap()
+                .is_none()
+        );
+        let other = object(
+            "pratique.dev/node-client",
+            &node_user("w"),
+            NODES_GROUP,
+            &[],
+            true,
+        );
         assert!(StaticRequest::from_object(&other).unwrap().is_none());
     }
 
@@ -192,8 +312,12 @@ mod tests {
             ("system:node:", NODES_GROUP, &[]),
             ("system:node:w", NODES_GROUP, &["a.example"]),
         ] {
-            let refused = StaticRequest::from_object(&object(STATIC_CLIENT_SIGNER, user, group, names, true));
-            assert!(matches!(refused, Err(Error::Request(_))), "{user} {group} {names:?}");
+            let refused =
+                StaticRequest::from_object(&object(STATIC_CLIENT_SIGNER, user, group, names, true));
+            assert!(
+                matches!(refused, Err(Error::Request(_))),
+                "{user} {group} {names:?}"
+            );
         }
         let asked = StaticRequest::from_object(&client(true)).unwrap().unwrap();
         asked.profile(&machine()).expect("the negative control");
@@ -213,8 +337,17 @@ mod tests {
     #[test]
     fn a_serving_certificate_names_what_the_inventory_names() {
         let asked = |names: &[&str]| {
-            let object = object(STATIC_SERVING_SIGNER, &node_user("w"), NODES_GROUP, names, true);
-            StaticRequest::from_object(&object).unwrap().unwrap().profile(&machine())
+            let object = object(
+                STATIC_SERVING_SIGNER,
+                &node_user("w"),
+                NODES_GROUP,
+                names,
+                true,
+            );
+            StaticRequest::from_object(&object)
+                .unwrap()
+                .unwrap()
+                .profile(&machine())
         };
         assert!(asked(&["w", "192.0.2.7"]).is_ok());
         assert!(asked(&["w", "192.0.2.8"]).is_err());

@@ -25,18 +25,33 @@ pub struct NodeCertificates {
 impl Authority {
     /// Signs a node's certificates. Only the verifier makes a [`Verified`], so nothing else is signed for a node;
     /// names, keys and life come from it alone.
-    pub fn issue_node(&self, verified: &Verified, policy_generation: u64, now: SystemTime) -> Result<NodeCertificates> {
+    pub fn issue_node(
+        &self,
+        verified: &Verified,
+        policy_generation: u64,
+        now: SystemTime,
+    ) -> Result<NodeCertificates> {
         let (shortest, longest) = profile::NODE_LIFE_BOUNDS;
         let life = Duration::from_secs(verified.ttl_seconds()).clamp(shortest, longest);
         let extension = NodeExtension {
             machine_uid: verified.machine_id().uid.clone(),
-            image_id: verified.image().map(|image| image.id.clone()).unwrap_or_default(),
+            image_id: verified
+                .image()
+                .map(|image| image.id.clone())
+                .unwrap_or_default(),
             policy_generation,
         };
         let node = verified.node_name().to_owned();
-        let client = Profile::NodeClient { node: node.clone(), extension: extension.clone() };
+        let client = Profile::NodeClient {
+            node: node.clone(),
+            extension: extension.clone(),
+        };
         let names = verified.serving_names().iter().map(text_of).collect();
-        let serving = Profile::NodeServing { node, names, extension };
+        let serving = Profile::NodeServing {
+            node,
+            names,
+            extension,
+        };
         Ok(NodeCertificates {
             client: self.sign_leaf(&client, verified.client_spki(), now, life)?,
             serving: self.sign_leaf(&serving, verified.serving_spki(), now, life)?,
@@ -50,9 +65,16 @@ impl Authority {
 
     /// Signs the first admin's certificate. Assumption: the caller compared the key's hash with the one in the
     /// cluster's configuration (bootstrap). Only the public key is taken from the request.
-    pub fn issue_admin(&self, request: &Request, admin_key: &str, now: SystemTime) -> Result<Issued> {
+    pub fn issue_admin(
+        &self,
+        request: &Request,
+        admin_key: &str,
+        now: SystemTime,
+    ) -> Result<Issued> {
         if crate::names::spki_hash(&request.spki) != admin_key {
-            return Err(Error::Request("its key is not the admin key of the cluster's configuration".to_owned()));
+            return Err(Error::Request(
+                "its key is not the admin key of the cluster's configuration".to_owned(),
+            ));
         }
         self.sign_leaf(&admin_profile(), &request.spki, now, profile::ADMIN_LIFE)
     }
@@ -61,23 +83,42 @@ impl Authority {
     /// chain (leaf first) in a TLS handshake, in which it was verified.
     pub fn renew_admin(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<Issued> {
         let refuse = |why: &str| Error::Request(why.to_owned());
-        let leaf = chain.first().ok_or_else(|| refuse("it was not asked for with a certificate"))?;
+        let leaf = chain
+            .first()
+            .ok_or_else(|| refuse("it was not asked for with a certificate"))?;
         // One of another authority, which the configuration lets in as a client, gets no certificate of this one.
-        if !self.roots().iter().any(|root| hierarchy::leads_to(chain, root)) {
-            return Err(refuse("the present certificate is not one of the cluster's own"));
+        if !self
+            .roots()
+            .iter()
+            .any(|root| hierarchy::leads_to(chain, root))
+        {
+            return Err(refuse(
+                "the present certificate is not one of the cluster's own",
+            ));
         }
-        let (_, leaf) = X509Certificate::from_der(leaf).map_err(|_opaque| refuse("it is not a certificate"))?;
+        let (_, leaf) =
+            X509Certificate::from_der(leaf).map_err(|_opaque| refuse("it is not a certificate"))?;
         let name = |value: Option<&x509_parser::x509::AttributeTypeAndValue<'_>>| {
-            value.and_then(|value| value.as_str().ok()).unwrap_or_default().to_owned()
+            value
+                .and_then(|value| value.as_str().ok())
+                .unwrap_or_default()
+                .to_owned()
         };
         let (user, group) = (
             name(leaf.subject().iter_common_name().next()),
-            name(leaf.subject().iter_organization().find(|group| group.as_str().ok() == Some(MASTERS_GROUP))),
+            name(
+                leaf.subject()
+                    .iter_organization()
+                    .find(|group| group.as_str().ok() == Some(MASTERS_GROUP)),
+            ),
         );
         if user.is_empty() || group.is_empty() {
             return Err(refuse("the present certificate is not an admin's"));
         }
-        let profile = Profile::Client { user, group: Some(group) };
+        let profile = Profile::Client {
+            user,
+            group: Some(group),
+        };
         self.sign_leaf(&profile, leaf.public_key().raw, now, profile::ADMIN_LIFE)
     }
 
@@ -88,17 +129,33 @@ impl Authority {
 
     /// The master's API certificate.
     pub fn make_serving(&self, names: &[String], now: SystemTime) -> Result<Identity> {
-        self.make_identity(&Profile::MasterServing { names: names.to_vec() }, now, profile::MASTER_LIFE)
+        self.make_identity(
+            &Profile::MasterServing {
+                names: names.to_vec(),
+            },
+            now,
+            profile::MASTER_LIFE,
+        )
     }
 
     /// A new API certificate over the key of an earlier one.
     pub fn renew_serving(&self, names: &[String], spki: &[u8], now: SystemTime) -> Result<Issued> {
-        self.sign_leaf(&Profile::MasterServing { names: names.to_vec() }, spki, now, profile::MASTER_LIFE)
+        self.sign_leaf(
+            &Profile::MasterServing {
+                names: names.to_vec(),
+            },
+            spki,
+            now,
+            profile::MASTER_LIFE,
+        )
     }
 
     /// The client certificate by which the master calls kubelets.
     pub fn make_kubelet_client(&self, now: SystemTime) -> Result<Identity> {
-        let profile = Profile::Client { user: APISERVER_KUBELET_USER.to_owned(), group: None };
+        let profile = Profile::Client {
+            user: APISERVER_KUBELET_USER.to_owned(),
+            group: None,
+        };
         self.make_identity(&profile, now, profile::MASTER_LIFE)
     }
 }
@@ -111,5 +168,8 @@ fn text_of(name: &San) -> String {
 }
 
 fn admin_profile() -> Profile {
-    Profile::Client { user: "admin".to_owned(), group: Some(MASTERS_GROUP.to_owned()) }
+    Profile::Client {
+        user: "admin".to_owned(),
+        group: Some(MASTERS_GROUP.to_owned()),
+    }
 }

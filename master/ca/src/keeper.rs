@@ -75,7 +75,10 @@ impl Keeper for AttestorKeeper {
         let mut text = Zeroizing::new(purpose.as_bytes().to_vec());
         text.push(0);
         text.extend_from_slice(secret);
-        self.attestor.seal(&text).map_err(|source| Error::Keeper { what: "seal a key", source })
+        self.attestor.seal(&text).map_err(|source| Error::Keeper {
+            what: "seal a key",
+            source,
+        })
     }
 
     fn open(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
@@ -83,7 +86,10 @@ impl Keeper for AttestorKeeper {
             .attestor
             .unseal(kept)
             .map(Zeroizing::new)
-            .map_err(|source| Error::Keeper { what: "unseal a key", source })?;
+            .map_err(|source| Error::Keeper {
+                what: "unseal a key",
+                source,
+            })?;
         text.strip_prefix(purpose.as_bytes())
             .and_then(|rest| rest.strip_prefix(&[0]))
             .map(|secret| Zeroizing::new(secret.to_vec()))
@@ -103,15 +109,23 @@ struct Kept {
 /// Writes a secret through its keeper; the file appears whole or not at all.
 pub(crate) fn store(keeper: &dyn Keeper, path: &Path, purpose: &str, plain: &[u8]) -> Result<()> {
     let secret = STANDARD.encode(keeper.seal(purpose, plain)?);
-    let record = Kept { version: 1, keeper: keeper.name().to_owned(), secret };
-    let text = serde_json::to_vec(&record).map_err(|_opaque| Error::Key("a kept key cannot be encoded"))?;
+    let record = Kept {
+        version: 1,
+        keeper: keeper.name().to_owned(),
+        secret,
+    };
+    let text = serde_json::to_vec(&record)
+        .map_err(|_opaque| Error::Key("a kept key cannot be encoded"))?;
     write_whole(path, &text)
 }
 
 /// Reads a secret through its keeper.
 pub(crate) fn load(keeper: &dyn Keeper, path: &Path, purpose: &str) -> Result<Zeroizing<Vec<u8>>> {
     let text = std::fs::read(path).map_err(|source| file("cannot read", path, source))?;
-    let damaged = |why: &str| Error::Damaged { path: path.to_owned(), why: why.to_owned() };
+    let damaged = |why: &str| Error::Damaged {
+        path: path.to_owned(),
+        why: why.to_owned(),
+    };
     let record: Kept = serde_json::from_slice(&text).map_err(|e| damaged(&e.to_string()))?;
     if record.version != 1 {
         return Err(damaged("its version is not known to this program"));
@@ -124,7 +138,9 @@ pub(crate) fn load(keeper: &dyn Keeper, path: &Path, purpose: &str) -> Result<Ze
             cure: keeper.cure(),
         });
     }
-    let kept = STANDARD.decode(&record.secret).map_err(|e| damaged(&e.to_string()))?;
+    let kept = STANDARD
+        .decode(&record.secret)
+        .map_err(|e| damaged(&e.to_string()))?;
     keeper.open(purpose, &kept)
 }
 
@@ -133,17 +149,32 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let fail = |source| file("cannot write", path, source);
     let neighbour = path.with_extension("new");
     let mut open = std::fs::OpenOptions::new();
-    let mut target = open.write(true).create(true).truncate(true).mode(0o600).open(&neighbour).map_err(fail)?;
-    target.write_all(bytes).and_then(|()| target.sync_all()).map_err(fail)?;
+    let mut target = open
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&neighbour)
+        .map_err(fail)?;
+    target
+        .write_all(bytes)
+        .and_then(|()| target.sync_all())
+        .map_err(fail)?;
     std::fs::rename(&neighbour, path).map_err(fail)?;
     if let Some(folder) = path.parent() {
-        std::fs::File::open(folder).and_then(|f| f.sync_all()).map_err(fail)?;
+        std::fs::File::open(folder)
+            .and_then(|f| f.sync_all())
+            .map_err(fail)?;
     }
     Ok(())
 }
 
 pub(crate) fn file(what: &'static str, path: &Path, source: std::io::Error) -> Error {
-    Error::File { what, path: path.to_owned(), source }
+    Error::File {
+        what,
+        path: path.to_owned(),
+        source,
+    }
 }
 
 #[cfg(test)]
@@ -156,8 +187,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("k");
         store(&FileKeeper, &path, "test", b"secret").unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(load(&FileKeeper, &path, "test").unwrap().as_slice(), b"secret");
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            load(&FileKeeper, &path, "test").unwrap().as_slice(),
+            b"secret"
+        );
     }
 
     #[test]
@@ -167,6 +204,9 @@ mod tests {
         store(&FileKeeper, &path, "test", b"secret").unwrap();
         let other = AttestorKeeper::new(Attestor::new(Path::new("/nowhere")));
         let error = load(&other, &path, "test").unwrap_err().to_string();
-        assert!(error.contains("`file`") && error.contains("without --attestor"), "{error}");
+        assert!(
+            error.contains("`file`") && error.contains("without --attestor"),
+            "{error}"
+        );
     }
 }

@@ -17,7 +17,9 @@ pub struct LogSigner {
 
 impl std::fmt::Debug for LogSigner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LogSigner").field("cluster", &self.cluster).finish_non_exhaustive()
+        f.debug_struct("LogSigner")
+            .field("cluster", &self.cluster)
+            .finish_non_exhaustive()
     }
 }
 
@@ -31,7 +33,13 @@ impl LogSigner {
         let random = SystemRandom::new();
         let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8, &random)
             .map_err(|_opaque| Error::Key("the verdict log's key cannot be read"))?;
-        Ok(Self { cluster: cluster.to_owned(), key, certificate, root, random })
+        Ok(Self {
+            cluster: cluster.to_owned(),
+            key,
+            certificate,
+            root,
+            random,
+        })
     }
 
     /// The cluster's name.

@@ -13,15 +13,19 @@ pub fn spki_hash(spki: &[u8]) -> String {
 
 /// Lower-case hex.
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _infallible = write!(text, "{byte:02x}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            let _infallible = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 /// The SubjectPublicKeyInfo DER of a certificate; `None` where the bytes aren't one.
 pub fn spki_of(certificate: &[u8]) -> Option<Vec<u8>> {
-    X509Certificate::from_der(certificate).ok().map(|(_, parsed)| parsed.public_key().raw.to_vec())
+    X509Certificate::from_der(certificate)
+        .ok()
+        .map(|(_, parsed)| parsed.public_key().raw.to_vec())
 }
 
 /// Hex of a certificate's serial number, without leading zeroes; `None` where the bytes aren't a certificate.

@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::extension::{NODE_EXTENSION_OID, NodeExtension};
 use rcgen::{
-    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyUsagePurpose, SanType, SerialNumber,
+    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, SanType, SerialNumber,
 };
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::net::IpAddr;
@@ -22,7 +22,8 @@ pub const ADMIN_LIFE: Duration = Duration::from_secs(180 * 86_400);
 /// Life of the master's own serving and client certificates.
 pub const MASTER_LIFE: Duration = Duration::from_secs(30 * 86_400);
 /// Shortest and longest life of a node's certificates, whatever the rule says.
-pub const NODE_LIFE_BOUNDS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(7 * 86_400));
+pub const NODE_LIFE_BOUNDS: (Duration, Duration) =
+    (Duration::from_secs(10), Duration::from_secs(7 * 86_400));
 
 /// What a leaf is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,12 +97,18 @@ impl Profile {
                 ExtendedKeyUsagePurpose::ServerAuth,
                 names.as_slice(),
             ),
-            Self::MasterServing { names } => {
-                ("pratique-master".to_owned(), None, ExtendedKeyUsagePurpose::ServerAuth, names.as_slice())
-            }
-            Self::Client { user, group } => {
-                (user.clone(), group.as_deref(), ExtendedKeyUsagePurpose::ClientAuth, &[][..])
-            }
+            Self::MasterServing { names } => (
+                "pratique-master".to_owned(),
+                None,
+                ExtendedKeyUsagePurpose::ServerAuth,
+                names.as_slice(),
+            ),
+            Self::Client { user, group } => (
+                user.clone(),
+                group.as_deref(),
+                ExtendedKeyUsagePurpose::ClientAuth,
+                &[][..],
+            ),
             Self::ApprovedServing { user, names } => (
                 user.clone(),
                 Some(config_kube::identity::NODES_GROUP),
@@ -111,9 +118,15 @@ impl Profile {
         };
         params.distinguished_name = name(group, &user);
         params.extended_key_usages = vec![usage];
-        params.subject_alt_names = names.iter().map(|n| self.alternative(n)).collect::<Result<_>>()?;
+        params.subject_alt_names = names
+            .iter()
+            .map(|n| self.alternative(n))
+            .collect::<Result<_>>()?;
         if let Self::NodeClient { extension, .. } | Self::NodeServing { extension, .. } = self {
-            params.custom_extensions = vec![CustomExtension::from_oid_content(&NODE_EXTENSION_OID, extension.to_der())];
+            params.custom_extensions = vec![CustomExtension::from_oid_content(
+                &NODE_EXTENSION_OID,
+                extension.to_der(),
+            )];
         }
         Ok(params)
     }
@@ -123,9 +136,16 @@ impl Profile {
             return Ok(SanType::IpAddress(address));
         }
         if !is_dns_name(name) {
-            return Err(Error::Request(format!("`{name}` is neither an IP address nor a DNS name without wildcards")));
+            return Err(Error::Request(format!(
+                "`{name}` is neither an IP address nor a DNS name without wildcards"
+            )));
         }
-        name.try_into().map(SanType::DnsName).map_err(|source| Error::Build { profile: self.name(), source })
+        name.try_into()
+            .map(SanType::DnsName)
+            .map_err(|source| Error::Build {
+                profile: self.name(),
+                source,
+            })
     }
 }
 
@@ -133,7 +153,8 @@ impl Profile {
 pub fn is_dns_name(name: &str) -> bool {
     let label = |l: &str| {
         (1..=63).contains(&l.len())
-            && l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && l.bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
             && !l.starts_with('-')
             && !l.ends_with('-')
     };
@@ -143,7 +164,11 @@ pub fn is_dns_name(name: &str) -> bool {
 /// A root's parameters; one that is not the cluster's first carries its serial in its name, so that two are never confused.
 pub(crate) fn root(cluster: &str, first: bool, now: SystemTime) -> Result<CertificateParams> {
     let mut params = base(now, now + ROOT_LIFE)?;
-    let subject = if first { "pratique root".to_owned() } else { format!("pratique root {}", tail(&params)) };
+    let subject = if first {
+        "pratique root".to_owned()
+    } else {
+        format!("pratique root {}", tail(&params))
+    };
     params.distinguished_name = name(None, &format!("{subject} of {cluster}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -153,7 +178,10 @@ pub(crate) fn root(cluster: &str, first: bool, now: SystemTime) -> Result<Certif
 /// An intermediate's parameters; its name carries the serial so that two of them are never confused.
 pub(crate) fn intermediate(cluster: &str, now: SystemTime) -> Result<CertificateParams> {
     let mut params = base(now, now + INTERMEDIATE_LIFE)?;
-    params.distinguished_name = name(None, &format!("pratique issuer {} of {cluster}", tail(&params)));
+    params.distinguished_name = name(
+        None,
+        &format!("pratique issuer {} of {cluster}", tail(&params)),
+    );
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.use_authority_key_identifier_extension = true;
@@ -163,18 +191,27 @@ pub(crate) fn intermediate(cluster: &str, now: SystemTime) -> Result<Certificate
 /// The certificate of the key that signs the log of verdicts: for signatures, and for nothing that TLS knows.
 pub(crate) fn log(cluster: &str, now: SystemTime, until: SystemTime) -> Result<CertificateParams> {
     let mut params = base(now, until)?;
-    params.distinguished_name = name(None, &format!("{}{cluster}", config_attest::verdicts::SUBJECT));
+    params.distinguished_name = name(
+        None,
+        &format!("{}{cluster}", config_attest::verdicts::SUBJECT),
+    );
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     // id-kp-documentSigning (RFC 9336): no client or server takes it.
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(vec![1, 3, 6, 1, 5, 5, 7, 3, 36])];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(vec![
+        1, 3, 6, 1, 5, 5, 7, 3, 36,
+    ])];
     params.use_authority_key_identifier_extension = true;
     Ok(params)
 }
 
 /// The beginning of the serial number.
 fn tail(params: &CertificateParams) -> String {
-    let serial = params.serial_number.as_ref().map(SerialNumber::to_bytes).unwrap_or_default();
+    let serial = params
+        .serial_number
+        .as_ref()
+        .map(SerialNumber::to_bytes)
+        .unwrap_or_default();
     crate::names::hex(&serial[..serial.len().min(4)])
 }
 
@@ -198,13 +235,18 @@ fn name(group: Option<&str>, user: &str) -> DistinguishedName {
 /// 127 random bits, first bit clear: positive, and never shorter than 16 octets with a zero head removed.
 fn serial() -> Result<SerialNumber> {
     let mut bytes = [0_u8; 16];
-    SystemRandom::new().fill(&mut bytes).map_err(|_opaque| Error::Key("no randomness from the system"))?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_opaque| Error::Key("no randomness from the system"))?;
     bytes[0] = (bytes[0] & 0x7f) | 0x40;
     Ok(SerialNumber::from_slice(&bytes))
 }
 
 pub(crate) fn moment(time: SystemTime) -> Result<OffsetDateTime> {
-    let seconds = time.duration_since(UNIX_EPOCH).map_err(|_opaque| Error::Key("the clock is before 1970"))?.as_secs();
+    let seconds = time
+        .duration_since(UNIX_EPOCH)
+        .map_err(|_opaque| Error::Key("the clock is before 1970"))?
+        .as_secs();
     i64::try_from(seconds)
         .ok()
         .and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok())
@@ -220,7 +262,17 @@ mod tests {
         for good in ["worker-1", "a.example", "1.example"] {
             assert!(is_dns_name(good), "{good}");
         }
-        for bad in ["", "*.example", "A.example", "a..b", "-a", "a-", "a b", "a/b", &"a".repeat(64)] {
+        for bad in [
+            "",
+            "*.example",
+            "A.example",
+            "a..b",
+            "-a",
+            "a-",
+            "a b",
+            "a/b",
+            &"a".repeat(64),
+        ] {
             assert!(!is_dns_name(bad), "{bad}");
         }
     }

@@ -51,10 +51,12 @@ pub fn encrypt(recipient_spki: &[u8], secret: &[u8]) -> Result<String> {
 pub fn decrypt(admin_key_pem: &str, file: &str) -> Result<Zeroizing<Vec<u8>>> {
     let secret = p256::SecretKey::from_pkcs8_pem(admin_key_pem)
         .map_err(|_opaque| Error::Recovery("the admin's key is not a PKCS#8 PEM P-256 key"))?;
-    let envelope: Envelope =
-        serde_json::from_str(file).map_err(|_opaque| Error::Recovery("the file is not a recovery copy"))?;
+    let envelope: Envelope = serde_json::from_str(file)
+        .map_err(|_opaque| Error::Recovery("the file is not a recovery copy"))?;
     if envelope.version != 1 {
-        return Err(Error::Recovery("the file's version is not known to this program"));
+        return Err(Error::Recovery(
+            "the file's version is not known to this program",
+        ));
     }
     let own = secret
         .public_key()
@@ -63,14 +65,22 @@ pub fn decrypt(admin_key_pem: &str, file: &str) -> Result<Zeroizing<Vec<u8>>> {
     if envelope.recipient != spki_hash(own.as_bytes()) {
         return Err(Error::Recovery("it was encrypted to another key"));
     }
-    let point = STANDARD.decode(&envelope.ephemeral).map_err(|_opaque| Error::Recovery("the file is damaged"))?;
-    let ephemeral =
-        p256::PublicKey::from_sec1_bytes(&point).map_err(|_opaque| Error::Recovery("the file is damaged"))?;
+    let point = STANDARD
+        .decode(&envelope.ephemeral)
+        .map_err(|_opaque| Error::Recovery("the file is damaged"))?;
+    let ephemeral = p256::PublicKey::from_sec1_bytes(&point)
+        .map_err(|_opaque| Error::Recovery("the file is damaged"))?;
     let shared = p256::ecdh::diffie_hellman(secret.to_nonzero_scalar(), ephemeral.as_affine());
     let key = derive(shared.raw_secret_bytes(), &point, &secret.public_key())?;
-    let mut text = STANDARD.decode(&envelope.ciphertext).map_err(|_opaque| Error::Recovery("the file is damaged"))?;
+    let mut text = STANDARD
+        .decode(&envelope.ciphertext)
+        .map_err(|_opaque| Error::Recovery("the file is damaged"))?;
     let plain = key
-        .open_in_place(nonce(), aead::Aad::from(envelope.recipient.as_bytes()), &mut text)
+        .open_in_place(
+            nonce(),
+            aead::Aad::from(envelope.recipient.as_bytes()),
+            &mut text,
+        )
         .map_err(|_opaque| Error::Recovery("the file was altered"))?;
     Ok(Zeroizing::new(plain.to_vec()))
 }
@@ -80,7 +90,11 @@ fn nonce() -> aead::Nonce {
     aead::Nonce::assume_unique_for_key([0; 12])
 }
 
-fn derive(shared: &[u8], ephemeral_point: &[u8], recipient: &p256::PublicKey) -> Result<aead::LessSafeKey> {
+fn derive(
+    shared: &[u8],
+    ephemeral_point: &[u8],
+    recipient: &p256::PublicKey,
+) -> Result<aead::LessSafeKey> {
     let mut salt = ephemeral_point.to_vec();
     salt.extend_from_slice(recipient.to_encoded_point(false).as_bytes());
     let mut key = Zeroizing::new([0_u8; 32]);
@@ -102,7 +116,10 @@ mod tests {
     fn admin() -> (String, Vec<u8>) {
         let key = p256::SecretKey::random(&mut rand_core::OsRng);
         let pem = key.to_pkcs8_pem(LineEnding::LF).unwrap().to_string();
-        (pem, key.public_key().to_public_key_der().unwrap().into_vec())
+        (
+            pem,
+            key.public_key().to_public_key_der().unwrap().into_vec(),
+        )
     }
 
     #[test]
@@ -117,17 +134,24 @@ mod tests {
         let (_, spki) = admin();
         let (other, _) = admin();
         let file = encrypt(&spki, b"root key").unwrap();
-        assert!(matches!(decrypt(&other, &file), Err(Error::Recovery("it was encrypted to another key"))));
+        assert!(matches!(
+            decrypt(&other, &file),
+            Err(Error::Recovery("it was encrypted to another key"))
+        ));
     }
 
     #[test]
     fn an_altered_copy_is_refused() {
         let (pem, spki) = admin();
-        let mut envelope: Envelope = serde_json::from_str(&encrypt(&spki, b"root key").unwrap()).unwrap();
+        let mut envelope: Envelope =
+            serde_json::from_str(&encrypt(&spki, b"root key").unwrap()).unwrap();
         let mut text = STANDARD.decode(&envelope.ciphertext).unwrap();
         text[0] ^= 1;
         envelope.ciphertext = STANDARD.encode(text);
         let file = serde_json::to_string(&envelope).unwrap();
-        assert!(matches!(decrypt(&pem, &file), Err(Error::Recovery("the file was altered"))));
+        assert!(matches!(
+            decrypt(&pem, &file),
+            Err(Error::Recovery("the file was altered"))
+        ));
     }
 }

@@ -18,7 +18,8 @@ pub const KUBELET_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kub
 /// Upstream's signer of kubelets' serving certificates.
 pub const KUBELET_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 /// Upstream's signers that this authority signs for.
-pub const UPSTREAM_SIGNERS: [&str; 3] = [CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER];
+pub const UPSTREAM_SIGNERS: [&str; 3] =
+    [CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER];
 
 /// Longest and shortest life that a request may ask of upstream's signers.
 const LIFE_BOUNDS: (u64, u64) = (600, 365 * 86_400);
@@ -44,10 +45,13 @@ impl Request {
     /// Reads a PKCS#10 request (DER) and verifies that its sender holds the key.
     pub fn from_der(der: &[u8]) -> Result<Self> {
         if der.len() > REQUEST_LIMIT {
-            return Err(Error::Request(format!("{} octets, at most {REQUEST_LIMIT} are read", der.len())));
+            return Err(Error::Request(format!(
+                "{} octets, at most {REQUEST_LIMIT} are read",
+                der.len()
+            )));
         }
-        let (rest, parsed) =
-            X509CertificationRequest::from_der(der).map_err(|e| Error::Request(format!("not PKCS#10: {e}")))?;
+        let (rest, parsed) = X509CertificationRequest::from_der(der)
+            .map_err(|e| Error::Request(format!("not PKCS#10: {e}")))?;
         if !rest.is_empty() {
             return Err(Error::Request("octets follow the request".to_owned()));
         }
@@ -56,16 +60,40 @@ impl Request {
             .map_err(|_opaque| Error::Request("its signature is not by its own key".to_owned()))?;
         let info = &parsed.certification_request_info;
         let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| {
-            value.as_str().map(str::to_owned).map_err(|_opaque| Error::Request("its subject is not text".to_owned()))
+            value
+                .as_str()
+                .map(str::to_owned)
+                .map_err(|_opaque| Error::Request("its subject is not text".to_owned()))
         };
-        let users: Vec<String> = info.subject.iter_common_name().map(text).collect::<Result<_>>()?;
-        let groups = info.subject.iter_organization().map(text).collect::<Result<_>>()?;
-        let [user] = <[String; 1]>::try_from(users)
-            .map_err(|found| Error::Request(format!("its subject has {} common names, not one", found.len())))?;
-        let mut request = Self { spki: info.subject_pki.raw.to_vec(), user, groups, names: Vec::new(), other_names: 0 };
+        let users: Vec<String> = info
+            .subject
+            .iter_common_name()
+            .map(text)
+            .collect::<Result<_>>()?;
+        let groups = info
+            .subject
+            .iter_organization()
+            .map(text)
+            .collect::<Result<_>>()?;
+        let [user] = <[String; 1]>::try_from(users).map_err(|found| {
+            Error::Request(format!(
+                "its subject has {} common names, not one",
+                found.len()
+            ))
+        })?;
+        let mut request = Self {
+            spki: info.subject_pki.raw.to_vec(),
+            user,
+            groups,
+            names: Vec::new(),
+            other_names: 0,
+        };
         for extension in parsed.requested_extensions().into_iter().flatten() {
             if let ParsedExtension::SubjectAlternativeName(names) = extension {
-                names.general_names.iter().for_each(|name| request.take_name(name));
+                names
+                    .general_names
+                    .iter()
+                    .for_each(|name| request.take_name(name));
             }
         }
         Ok(request)
@@ -91,7 +119,10 @@ impl Request {
 }
 
 fn address(bytes: &[u8]) -> Option<std::net::IpAddr> {
-    <[u8; 4]>::try_from(bytes).map(Into::into).or_else(|_| <[u8; 16]>::try_from(bytes).map(Into::into)).ok()
+    <[u8; 4]>::try_from(bytes)
+        .map(Into::into)
+        .or_else(|_| <[u8; 16]>::try_from(bytes).map(Into::into))
+        .ok()
 }
 
 /// A request of one of upstream's signers that carries an approval and fits its signer's rules.
@@ -112,11 +143,25 @@ impl ApprovedRequest {
         if !UPSTREAM_SIGNERS.contains(&signer) {
             return Ok(None);
         }
-        let Some(request) = open_request(object)? else { return Ok(None) };
-        let profile = profile_of(signer, &request, &object.spec.usages.clone().unwrap_or_default())?;
-        let asked = object.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(DEFAULT_LIFE);
+        let Some(request) = open_request(object)? else {
+            return Ok(None);
+        };
+        let profile = profile_of(
+            signer,
+            &request,
+            &object.spec.usages.clone().unwrap_or_default(),
+        )?;
+        let asked = object
+            .spec
+            .expiration_seconds
+            .and_then(|s| u64::try_from(s).ok())
+            .unwrap_or(DEFAULT_LIFE);
         let life = Duration::from_secs(asked.clamp(LIFE_BOUNDS.0, LIFE_BOUNDS.1));
-        Ok(Some(Self { profile, spki: request.spki, life }))
+        Ok(Some(Self {
+            profile,
+            spki: request.spki,
+            life,
+        }))
     }
 
     /// Names that the certificate would serve under.
@@ -134,8 +179,12 @@ impl ApprovedRequest {
     pub fn node(&self) -> Option<&str> {
         match &self.profile {
             // Whatever the group is: some part of a cluster may go by the name alone.
-            Profile::Client { user, .. } | Profile::ApprovedServing { user, .. } => node_of_user(user),
-            Profile::NodeClient { .. } | Profile::NodeServing { .. } | Profile::MasterServing { .. } => None,
+            Profile::Client { user, .. } | Profile::ApprovedServing { user, .. } => {
+                node_of_user(user)
+            }
+            Profile::NodeClient { .. }
+            | Profile::NodeServing { .. }
+            | Profile::MasterServing { .. } => None,
         }
     }
 }
@@ -144,7 +193,10 @@ impl ApprovedRequest {
 pub(crate) fn open_request(object: &CertificateSigningRequest) -> Result<Option<Request>> {
     let status = object.status.clone().unwrap_or_default();
     let has = |kind: &str| {
-        status.conditions.as_ref().is_some_and(|all| all.iter().any(|c| c.type_ == kind && c.status == "True"))
+        status
+            .conditions
+            .as_ref()
+            .is_some_and(|all| all.iter().any(|c| c.type_ == kind && c.status == "True"))
     };
     if !has("Approved") || has("Denied") || has("Failed") || status.certificate.is_some() {
         return Ok(None);
@@ -156,7 +208,9 @@ fn pem_request(text: &[u8]) -> Result<Vec<u8>> {
     use rustls_pki_types::pem::PemObject as _;
     rustls_pki_types::CertificateSigningRequestDer::from_pem_slice(text)
         .map(|der| der.to_vec())
-        .map_err(|_opaque| Error::Request("spec.request is not a PEM certificate request".to_owned()))
+        .map_err(|_opaque| {
+            Error::Request("spec.request is not a PEM certificate request".to_owned())
+        })
 }
 
 fn profile_of(signer: &str, request: &Request, usages: &[String]) -> Result<Profile> {
@@ -167,14 +221,20 @@ fn profile_of(signer: &str, request: &Request, usages: &[String]) -> Result<Prof
         _ => ("client auth", None),
     };
     let allowed = ["digital signature", "key encipherment", needed];
-    if !usages.iter().any(|u| u == needed) || usages.iter().any(|u| !allowed.contains(&u.as_str())) {
-        return Err(Error::Request(format!("usages must hold `{needed}` and nothing beyond {allowed:?}")));
+    if !usages.iter().any(|u| u == needed) || usages.iter().any(|u| !allowed.contains(&u.as_str()))
+    {
+        return Err(Error::Request(format!(
+            "usages must hold `{needed}` and nothing beyond {allowed:?}"
+        )));
     }
     if request.other_names > 0 {
         return refuse("it asks for names other than DNS names and IP addresses");
     }
     if group.is_some() {
-        let node = request.user.strip_prefix(NODE_USER_PREFIX).unwrap_or_default();
+        let node = request
+            .user
+            .strip_prefix(NODE_USER_PREFIX)
+            .unwrap_or_default();
         if node.is_empty() || request.groups != [NODES_GROUP] {
             return refuse("its subject must be O=system:nodes, CN=system:node:<name>");
         }
@@ -183,15 +243,26 @@ fn profile_of(signer: &str, request: &Request, usages: &[String]) -> Result<Prof
         if request.names.is_empty() {
             return refuse("a serving certificate needs a DNS name or an IP address");
         }
-        return Ok(Profile::ApprovedServing { user: request.user.clone(), names: request.names.clone() });
+        return Ok(Profile::ApprovedServing {
+            user: request.user.clone(),
+            names: request.names.clone(),
+        });
     }
     if !request.names.is_empty() {
         return refuse("a client certificate carries no subject alternative names");
     }
     match request.groups.as_slice() {
-        [] => Ok(Profile::Client { user: request.user.clone(), group: None }),
-        [group] if group == config_kube::identity::MASTERS_GROUP => refuse("system:masters is not given by request"),
-        [group] => Ok(Profile::Client { user: request.user.clone(), group: Some(group.clone()) }),
+        [] => Ok(Profile::Client {
+            user: request.user.clone(),
+            group: None,
+        }),
+        [group] if group == config_kube::identity::MASTERS_GROUP => {
+            refuse("system:masters is not given by request")
+        }
+        [group] => Ok(Profile::Client {
+            user: request.user.clone(),
+            group: Some(group.clone()),
+        }),
         _ => refuse("more than one organization is not supported"),
     }
 }
@@ -204,13 +275,21 @@ mod tests {
     use rcgen::{CertificateParams, DnType, KeyPair};
 
     fn request(user: &str, group: Option<&str>, names: &[&str]) -> String {
-        let mut params = CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()).unwrap();
+        let mut params =
+            CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>())
+                .unwrap();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, user);
         if let Some(group) = group {
-            params.distinguished_name.push(DnType::OrganizationName, group);
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, group);
         }
-        params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap()
+        params
+            .serialize_request(&KeyPair::generate().unwrap())
+            .unwrap()
+            .pem()
+            .unwrap()
     }
 
     fn object(signer: &str, pem: &str, usage: &str, condition: &str) -> CertificateSigningRequest {
@@ -234,19 +313,44 @@ mod tests {
         assert!(ApprovedRequest::from_object(&approved).unwrap().is_some());
         let denied = object(CLIENT_SIGNER, &pem, "client auth", "Denied");
         assert!(ApprovedRequest::from_object(&denied).unwrap().is_none());
-        let ours = object(config_kube::identity::NODE_CLIENT_SIGNER, &pem, "client auth", "Approved");
+        let ours = object(
+            config_kube::identity::NODE_CLIENT_SIGNER,
+            &pem,
+            "client auth",
+            "Approved",
+        );
         assert!(ApprovedRequest::from_object(&ours).unwrap().is_none());
     }
 
     #[test]
     fn what_a_signer_does_not_give_is_refused() {
         let cases = [
-            (CLIENT_SIGNER, request("x", Some("system:masters"), &[]), "client auth"),
-            (CLIENT_SIGNER, request("x", None, &["a.example"]), "client auth"),
+            (
+                CLIENT_SIGNER,
+                request("x", Some("system:masters"), &[]),
+                "client auth",
+            ),
+            (
+                CLIENT_SIGNER,
+                request("x", None, &["a.example"]),
+                "client auth",
+            ),
             (CLIENT_SIGNER, request("x", None, &[]), "server auth"),
-            (KUBELET_CLIENT_SIGNER, request("x", Some("system:nodes"), &[]), "client auth"),
-            (KUBELET_CLIENT_SIGNER, request("system:node:a", Some("dev"), &[]), "client auth"),
-            (KUBELET_SERVING_SIGNER, request("system:node:a", Some("system:nodes"), &[]), "server auth"),
+            (
+                KUBELET_CLIENT_SIGNER,
+                request("x", Some("system:nodes"), &[]),
+                "client auth",
+            ),
+            (
+                KUBELET_CLIENT_SIGNER,
+                request("system:node:a", Some("dev"), &[]),
+                "client auth",
+            ),
+            (
+                KUBELET_SERVING_SIGNER,
+                request("system:node:a", Some("system:nodes"), &[]),
+                "server auth",
+            ),
         ];
         for (signer, pem, usage) in cases {
             let error = ApprovedRequest::from_object(&object(signer, &pem, usage, "Approved"));
@@ -258,12 +362,16 @@ mod tests {
     fn an_altered_request_is_refused() {
         use rustls_pki_types::pem::PemObject as _;
         let pem = request("jane", None, &[]);
-        let der = rustls_pki_types::CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).unwrap();
+        let der =
+            rustls_pki_types::CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).unwrap();
         assert!(Request::from_der(&der).is_ok());
         let mut altered = der.to_vec();
         let at = altered.windows(4).position(|w| w == b"jane").unwrap();
         altered[at] = b'k';
-        assert!(matches!(Request::from_der(&altered), Err(Error::Request(_))));
+        assert!(matches!(
+            Request::from_der(&altered),
+            Err(Error::Request(_))
+        ));
     }
 
     /// Whatever its organization is, a request that is named like a node is for that node.
@@ -272,11 +380,20 @@ mod tests {
         for (user, group, node) in [
             ("system:node:worker-1", None, Some("worker-1")),
             ("system:node:worker-1", Some("dev"), Some("worker-1")),
-            ("system:node:worker-1", Some("system:nodes"), Some("worker-1")),
+            (
+                "system:node:worker-1",
+                Some("system:nodes"),
+                Some("worker-1"),
+            ),
             ("jane", Some("system:nodes"), None),
             ("jane", None, None),
         ] {
-            let object = object(CLIENT_SIGNER, &request(user, group, &[]), "client auth", "Approved");
+            let object = object(
+                CLIENT_SIGNER,
+                &request(user, group, &[]),
+                "client auth",
+                "Approved",
+            );
             let approved = ApprovedRequest::from_object(&object).unwrap().unwrap();
             assert_eq!(approved.node(), node, "{user} of {group:?}");
         }

@@ -92,7 +92,10 @@ impl Authority {
             Ok(Root {
                 pin: spki_hash(&spki_of(root).unwrap_or_default()),
                 standing,
-                not_after: until.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+                not_after: until
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap_or_default()
+                    .as_secs(),
                 certificate: pem("CERTIFICATE", root),
             })
         });
@@ -102,20 +105,29 @@ impl Authority {
     /// When the root that stays ends, and the cluster with it unless it is rotated before.
     pub fn root_ends(&self) -> Result<SystemTime> {
         let current = self.current();
-        let root = current.roots.last().ok_or(Error::Key("no root is in force"))?;
+        let root = current
+            .roots
+            .last()
+            .ok_or(Error::Key("no root is in force"))?;
         hierarchy::validity(root).map(|(_, until)| until)
     }
 
     /// Whether a chain that a caller showed (leaf first) leads to the root with this pin: whether it counts when others end.
     pub fn vouches_under(&self, chain: &[CertificateDer<'_>], pin: &str) -> bool {
         let roots = self.roots();
-        let root = roots.iter().find(|root| spki_of(root).is_some_and(|spki| spki_hash(&spki) == pin));
+        let root = roots
+            .iter()
+            .find(|root| spki_of(root).is_some_and(|spki| spki_hash(&spki) == pin));
         root.is_some_and(|root| hierarchy::leads_to(chain, root))
     }
 
     /// Since when the root is rotated, if it is.
     pub fn rotating_since(&self) -> Option<SystemTime> {
-        self.current().state.next.as_ref().map(|next| UNIX_EPOCH + Duration::from_secs(next.begun))
+        self.current()
+            .state
+            .next
+            .as_ref()
+            .map(|next| UNIX_EPOCH + Duration::from_secs(next.begun))
     }
 
     /// Makes another root, and has both count from now on. With the public key of an admin (SubjectPublicKeyInfo DER) the
@@ -125,7 +137,9 @@ impl Authority {
         let current = self.current();
         current.check_clock(now)?;
         if current.state.next.is_some() {
-            return Err(Error::Rotation("the root is being rotated already: finish that, or abandon it"));
+            return Err(Error::Rotation(
+                "the root is being rotated already: finish that, or abandon it",
+            ));
         }
         let state = current.state.with_next_root(now);
         let (folder, cluster, keeper) = (&self.folder, &self.cluster, self.keeper.as_ref());
@@ -152,7 +166,9 @@ impl Authority {
     fn end(&self, ended: impl FnOnce(&State) -> Option<State>) -> Result<()> {
         let _changing = self.change();
         let state = ended(&self.current().state);
-        let state = state.ok_or(Error::Rotation("the root is not being rotated: begin that first"))?;
+        let state = state.ok_or(Error::Rotation(
+            "the root is not being rotated: begin that first",
+        ))?;
         self.put(hierarchy::read(&self.folder, self.keeper.as_ref(), state)?)
     }
 }

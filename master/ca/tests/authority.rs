@@ -1,5 +1,8 @@
 //! The authority on disk: chains that verify, restarts, rotation, recovery.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise, its helpers too")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may stop at the first surprise, its helpers too"
+)]
 
 use config_kube::identity::{MASTERS_GROUP, NODES_GROUP};
 use master_ca::{ApprovedRequest, Authority, FileKeeper, Request, profile, spki_hash};
@@ -13,19 +16,37 @@ fn open(folder: &std::path::Path, now: SystemTime) -> Authority {
     Authority::open(folder, "lab", Arc::new(FileKeeper), now).unwrap()
 }
 
-fn verify(authority: &Authority, chain: &[CertificateDer<'_>], usage: webpki::KeyUsage, at: SystemTime) -> bool {
+fn verify(
+    authority: &Authority,
+    chain: &[CertificateDer<'_>],
+    usage: webpki::KeyUsage,
+    at: SystemTime,
+) -> bool {
     let root = authority.root();
     let root = webpki::anchor_from_trusted_cert(&root).unwrap();
     let leaf = webpki::EndEntityCert::try_from(&chain[0]).unwrap();
     let at = UnixTime::since_unix_epoch(at.duration_since(SystemTime::UNIX_EPOCH).unwrap());
-    leaf.verify_for_usage(webpki::ALL_VERIFICATION_ALGS, &[root], &chain[1..], at, usage, None, None).is_ok()
+    leaf.verify_for_usage(
+        webpki::ALL_VERIFICATION_ALGS,
+        &[root],
+        &chain[1..],
+        at,
+        usage,
+        None,
+        None,
+    )
+    .is_ok()
 }
 
 fn admin_request() -> (KeyPair, Vec<u8>) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "somebody else");
-    params.distinguished_name.push(DnType::OrganizationName, NODES_GROUP);
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "somebody else");
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, NODES_GROUP);
     let der = params.serialize_request(&key).unwrap().der().to_vec();
     (key, der)
 }
@@ -35,15 +56,38 @@ fn leaves_chain_to_the_root_for_their_use_only() {
     let folder = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let authority = open(folder.path(), now);
-    let serving = authority.make_serving(&["127.0.0.1".to_owned(), "api.example".to_owned()], now).unwrap();
+    let serving = authority
+        .make_serving(&["127.0.0.1".to_owned(), "api.example".to_owned()], now)
+        .unwrap();
     let chain = serving.issued.chain();
-    assert!(verify(&authority, &chain, webpki::KeyUsage::server_auth(), now));
-    assert!(!verify(&authority, &chain, webpki::KeyUsage::client_auth(), now));
+    assert!(verify(
+        &authority,
+        &chain,
+        webpki::KeyUsage::server_auth(),
+        now
+    ));
+    assert!(!verify(
+        &authority,
+        &chain,
+        webpki::KeyUsage::client_auth(),
+        now
+    ));
     let leaf = webpki::EndEntityCert::try_from(&chain[0]).unwrap();
-    assert!(leaf.verify_is_valid_for_subject_name(&ServerName::try_from("127.0.0.1").unwrap()).is_ok());
-    assert!(leaf.verify_is_valid_for_subject_name(&ServerName::try_from("other.example").unwrap()).is_err());
+    assert!(
+        leaf.verify_is_valid_for_subject_name(&ServerName::try_from("127.0.0.1").unwrap())
+            .is_ok()
+    );
+    assert!(
+        leaf.verify_is_valid_for_subject_name(&ServerName::try_from("other.example").unwrap())
+            .is_err()
+    );
     let client = authority.make_kubelet_client(now).unwrap();
-    assert!(verify(&authority, &client.issued.chain(), webpki::KeyUsage::client_auth(), now));
+    assert!(verify(
+        &authority,
+        &client.issued.chain(),
+        webpki::KeyUsage::client_auth(),
+        now
+    ));
 }
 
 #[test]
@@ -56,7 +100,10 @@ fn an_admin_gets_his_subject_from_the_profile_and_not_from_his_request() {
     let hash = spki_hash(&key.subject_public_key_info());
     let issued = authority.issue_admin(&request, &hash, now).unwrap();
     let (_, parsed) = X509Certificate::from_der(&issued.certificate).unwrap();
-    assert_eq!(parsed.subject().to_string(), format!("O={MASTERS_GROUP}, CN=admin"));
+    assert_eq!(
+        parsed.subject().to_string(),
+        format!("O={MASTERS_GROUP}, CN=admin")
+    );
     assert!(authority.issue_admin(&request, "sha256:00", now).is_err());
 }
 
@@ -83,10 +130,23 @@ fn the_intermediate_rotates_and_old_leaves_stay_good() {
     let later = now + profile::INTERMEDIATE_LIFE / 2 + Duration::from_secs(1);
     assert!(authority.renew_if_due(later).unwrap());
     assert_ne!(authority.intermediates(), old);
-    assert!(verify(&authority, &before.issued.chain(), webpki::KeyUsage::client_auth(), now));
+    assert!(verify(
+        &authority,
+        &before.issued.chain(),
+        webpki::KeyUsage::client_auth(),
+        now
+    ));
     let after = authority.make_kubelet_client(later).unwrap();
-    assert!(verify(&authority, &after.issued.chain(), webpki::KeyUsage::client_auth(), later));
-    assert_eq!(open(folder.path(), later).intermediates(), authority.intermediates());
+    assert!(verify(
+        &authority,
+        &after.issued.chain(),
+        webpki::KeyUsage::client_auth(),
+        later
+    ));
+    assert_eq!(
+        open(folder.path(), later).intermediates(),
+        authority.intermediates()
+    );
 }
 
 #[test]
@@ -97,8 +157,15 @@ fn a_cut_rotation_is_made_good_at_the_next_start() {
     std::fs::remove_file(folder.path().join("intermediate.crt")).unwrap();
     let authority = open(folder.path(), now);
     assert_eq!(authority.pin(), pin);
-    let serving = authority.make_serving(&["a.example".to_owned()], now).unwrap();
-    assert!(verify(&authority, &serving.issued.chain(), webpki::KeyUsage::server_auth(), now));
+    let serving = authority
+        .make_serving(&["a.example".to_owned()], now)
+        .unwrap();
+    assert!(verify(
+        &authority,
+        &serving.issued.chain(),
+        webpki::KeyUsage::server_auth(),
+        now
+    ));
 }
 
 #[test]
@@ -116,7 +183,9 @@ fn the_recovery_copy_gives_the_admin_the_root_key() {
     let folder = tempfile::tempdir().unwrap();
     let authority = open(folder.path(), SystemTime::now());
     let admin = KeyPair::generate().unwrap();
-    let path = authority.write_recovery(&admin.subject_public_key_info()).unwrap();
+    let path = authority
+        .write_recovery(&admin.subject_public_key_info())
+        .unwrap();
     let file = std::fs::read_to_string(path).unwrap();
     let plain = master_ca::recovery::decrypt(&admin.serialize_pem(), &file).unwrap();
     let text = String::from_utf8(plain.to_vec()).unwrap();
@@ -138,17 +207,28 @@ fn an_approved_request_is_signed_for_its_key_and_no_longer_than_the_intermediate
     params.distinguished_name.push(DnType::CommonName, "jane");
     let mut object = CertificateSigningRequest::default();
     object.spec.signer_name = "kubernetes.io/kube-apiserver-client".to_owned();
-    object.spec.request.0 = params.serialize_request(&key).unwrap().pem().unwrap().into_bytes();
+    object.spec.request.0 = params
+        .serialize_request(&key)
+        .unwrap()
+        .pem()
+        .unwrap()
+        .into_bytes();
     object.spec.usages = Some(vec!["client auth".to_owned()]);
-    object.status.get_or_insert_default().conditions = Some(vec![CertificateSigningRequestCondition {
-        type_: "Approved".to_owned(),
-        status: "True".to_owned(),
-        ..Default::default()
-    }]);
+    object.status.get_or_insert_default().conditions =
+        Some(vec![CertificateSigningRequestCondition {
+            type_: "Approved".to_owned(),
+            status: "True".to_owned(),
+            ..Default::default()
+        }]);
     let approved = ApprovedRequest::from_object(&object).unwrap().unwrap();
     let late = now + Duration::from_secs(100 * 86_400);
     let issued = authority.issue_approved(&approved, late).unwrap();
-    assert!(verify(&authority, &issued.chain(), webpki::KeyUsage::client_auth(), late));
+    assert!(verify(
+        &authority,
+        &issued.chain(),
+        webpki::KeyUsage::client_auth(),
+        late
+    ));
     assert!(issued.not_after <= now + profile::INTERMEDIATE_LIFE);
     let (_, parsed) = X509Certificate::from_der(&issued.certificate).unwrap();
     assert_eq!(parsed.public_key().raw, key.subject_public_key_info());
@@ -160,16 +240,31 @@ fn a_new_service_account_key_leaves_the_old_ones_public_half() {
     let now = SystemTime::now();
     let authority = open(folder.path(), now);
     let public = |authority: &Authority| {
-        KeyPair::try_from(authority.service_account_key().unwrap().as_slice()).unwrap().subject_public_key_info()
+        KeyPair::try_from(authority.service_account_key().unwrap().as_slice())
+            .unwrap()
+            .subject_public_key_info()
     };
-    assert_eq!(authority.retired_service_account_keys().unwrap(), Vec::<Vec<u8>>::new());
+    assert_eq!(
+        authority.retired_service_account_keys().unwrap(),
+        Vec::<Vec<u8>>::new()
+    );
     let first = public(&authority);
     authority.rotate_service_account_key().unwrap();
     let second = public(&authority);
     assert_ne!(first, second);
     authority.rotate_service_account_key().unwrap();
     let authority = open(folder.path(), now);
-    assert_eq!(authority.retired_service_account_keys().unwrap(), [first, second]);
-    std::fs::write(folder.path().join("service-account.retired.pem"), "nonsense").unwrap();
-    assert!(authority.retired_service_account_keys().unwrap().is_empty(), "explanation around nothing");
+    assert_eq!(
+        authority.retired_service_account_keys().unwrap(),
+        [first, second]
+    );
+    std::fs::write(
+        folder.path().join("service-account.retired.pem"),
+        "nonsense",
+    )
+    .unwrap();
+    assert!(
+        authority.retired_service_account_keys().unwrap().is_empty(),
+        "explanation around nothing"
+    );
 }

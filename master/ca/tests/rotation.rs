@@ -1,8 +1,12 @@
 //! From one root to the next: who can still be reached by whom, and what a cut leaves behind.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise, its helpers too")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may stop at the first surprise, its helpers too"
+)]
 
 use master_ca::{
-    Authority, Error, FileKeeper, Identity, Keeper, Result, Standing, certificates_of_pem, pem, spki_hash,
+    Authority, Error, FileKeeper, Identity, Keeper, Result, Standing, certificates_of_pem, pem,
+    spki_hash,
 };
 use rcgen::{KeyPair, PublicKeyData as _};
 use rustls_pki_types::{CertificateDer, UnixTime};
@@ -22,7 +26,16 @@ fn leads(chain: &[CertificateDer<'_>], root: &CertificateDer<'_>) -> bool {
     let root = webpki::anchor_from_trusted_cert(root).unwrap();
     let leaf = webpki::EndEntityCert::try_from(&chain[0]).unwrap();
     let (usage, now) = (webpki::KeyUsage::server_auth(), UnixTime::now());
-    leaf.verify_for_usage(webpki::ALL_VERIFICATION_ALGS, &[root], &chain[1..], now, usage, None, None).is_ok()
+    leaf.verify_for_usage(
+        webpki::ALL_VERIFICATION_ALGS,
+        &[root],
+        &chain[1..],
+        now,
+        usage,
+        None,
+        None,
+    )
+    .is_ok()
 }
 
 /// The same by OpenSSL, where its command is there. The roots that the server shows are among what it may use.
@@ -34,13 +47,28 @@ fn leads_by_openssl(
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, all: &[CertificateDer<'_>]| {
         let path = folder.path().join(name);
-        std::fs::write(&path, all.iter().map(|der| pem("CERTIFICATE", der)).collect::<String>()).unwrap();
+        std::fs::write(
+            &path,
+            all.iter()
+                .map(|der| pem("CERTIFICATE", der))
+                .collect::<String>(),
+        )
+        .unwrap();
         path
     };
     let others: Vec<_> = chain[1..].iter().chain(shown).cloned().collect();
-    let (trusted, others, leaf) = (write("trusted", trusted), write("others", &others), write("leaf", &chain[..1]));
+    let (trusted, others, leaf) = (
+        write("trusted", trusted),
+        write("others", &others),
+        write("leaf", &chain[..1]),
+    );
     let mut command = Command::new("openssl");
-    command.args(["verify", "-purpose", "sslserver", "-CAfile"]).arg(trusted).arg("-untrusted").arg(others).arg(leaf);
+    command
+        .args(["verify", "-purpose", "sslserver", "-CAfile"])
+        .arg(trusted)
+        .arg("-untrusted")
+        .arg(others)
+        .arg(leaf);
     match command.output() {
         Ok(output) => output.status.success(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
@@ -49,7 +77,9 @@ fn leads_by_openssl(
 }
 
 fn serving(authority: &Authority) -> Identity {
-    authority.make_serving(&["127.0.0.1".to_owned()], SystemTime::now()).unwrap()
+    authority
+        .make_serving(&["127.0.0.1".to_owned()], SystemTime::now())
+        .unwrap()
 }
 
 #[test]
@@ -66,8 +96,13 @@ fn while_two_roots_count_a_leaf_leads_to_each_and_afterwards_to_the_new_one_alon
     let during = serving(&authority).issued.chain();
     let both = [old.clone(), new.clone()];
     assert!(leads(&during, &old) && leads(&during, &new));
-    assert!(leads_by_openssl(&during, &both[..1], &both) && leads_by_openssl(&during, &both, &both));
-    assert!(leads(&before, &old) && !leads(&before, &new), "what was signed before ends with the old root");
+    assert!(
+        leads_by_openssl(&during, &both[..1], &both) && leads_by_openssl(&during, &both, &both)
+    );
+    assert!(
+        leads(&before, &old) && !leads(&before, &new),
+        "what was signed before ends with the old root"
+    );
     authority.finish_rotation().unwrap();
     assert_eq!(authority.roots(), std::slice::from_ref(&new));
     let after = serving(&authority).issued.chain();
@@ -76,7 +111,12 @@ fn while_two_roots_count_a_leaf_leads_to_each_and_afterwards_to_the_new_one_alon
     let reopened = open(folder.path());
     assert_eq!(reopened.roots(), std::slice::from_ref(&new));
     assert!(leads(&serving(&reopened).issued.chain(), &new));
-    for gone in ["root.key", "root.crt", "intermediate.key", "intermediate.crt"] {
+    for gone in [
+        "root.key",
+        "root.crt",
+        "intermediate.key",
+        "intermediate.crt",
+    ] {
         assert!(!folder.path().join(gone).exists(), "{gone} is left");
     }
 }
@@ -98,23 +138,52 @@ fn a_rotation_is_begun_once_abandoned_and_begun_again() {
     let folder = tempfile::tempdir().unwrap();
     let authority = open(folder.path());
     let old = authority.root();
-    assert!(matches!(authority.finish_rotation(), Err(Error::Rotation(_))), "nothing to finish");
-    assert!(matches!(authority.abandon_rotation(), Err(Error::Rotation(_))), "nothing to abandon");
+    assert!(
+        matches!(authority.finish_rotation(), Err(Error::Rotation(_))),
+        "nothing to finish"
+    );
+    assert!(
+        matches!(authority.abandon_rotation(), Err(Error::Rotation(_))),
+        "nothing to abandon"
+    );
     authority.begin_rotation(None, SystemTime::now()).unwrap();
-    assert!(matches!(authority.begin_rotation(None, SystemTime::now()), Err(Error::Rotation(_))), "begun already");
-    let standings: Vec<Standing> = authority.standings().unwrap().iter().map(|root| root.standing).collect();
+    assert!(
+        matches!(
+            authority.begin_rotation(None, SystemTime::now()),
+            Err(Error::Rotation(_))
+        ),
+        "begun already"
+    );
+    let standings: Vec<Standing> = authority
+        .standings()
+        .unwrap()
+        .iter()
+        .map(|root| root.standing)
+        .collect();
     assert_eq!(standings, [Standing::Old, Standing::New]);
     let abandoned = authority.roots()[1].clone();
     authority.abandon_rotation().unwrap();
-    assert_eq!((authority.roots(), authority.rotating_since()), (vec![old.clone()], None));
+    assert_eq!(
+        (authority.roots(), authority.rotating_since()),
+        (vec![old.clone()], None)
+    );
     let chain = serving(&authority).issued.chain();
     assert!(leads(&chain, &old) && !leads(&chain, &abandoned));
     authority.begin_rotation(None, SystemTime::now()).unwrap();
-    assert!(!authority.roots().contains(&abandoned), "another root, not the one that was given up");
+    assert!(
+        !authority.roots().contains(&abandoned),
+        "another root, not the one that was given up"
+    );
     authority.finish_rotation().unwrap();
     authority.begin_rotation(None, SystemTime::now()).unwrap();
     authority.finish_rotation().unwrap();
-    assert!(leads(&serving(&open(folder.path())).issued.chain(), &authority.root()), "any number of times");
+    assert!(
+        leads(
+            &serving(&open(folder.path())).issued.chain(),
+            &authority.root()
+        ),
+        "any number of times"
+    );
 }
 
 #[test]
@@ -125,10 +194,16 @@ fn the_intermediate_is_renewed_under_both_roots() {
     let before = serving(&authority).issued.chain();
     let due = authority.renewal_due();
     assert!(authority.renew_if_due(due).unwrap() && !authority.renew_if_due(due).unwrap());
-    let later = authority.make_serving(&["127.0.0.1".to_owned()], due).unwrap().issued;
+    let later = authority
+        .make_serving(&["127.0.0.1".to_owned()], due)
+        .unwrap()
+        .issued;
     assert_eq!(later.intermediates.len(), 2);
     assert!(authority.roots().iter().all(|root| leads(&before, root)));
-    assert_eq!(open(folder.path()).intermediates(), authority.intermediates());
+    assert_eq!(
+        open(folder.path()).intermediates(),
+        authority.intermediates()
+    );
 }
 
 #[test]
@@ -136,7 +211,9 @@ fn the_recovery_copy_holds_both_keys_before_either_changes() {
     let folder = tempfile::tempdir().unwrap();
     let authority = open(folder.path());
     let admin = KeyPair::generate().unwrap();
-    authority.begin_rotation(Some(&admin.subject_public_key_info()), SystemTime::now()).unwrap();
+    authority
+        .begin_rotation(Some(&admin.subject_public_key_info()), SystemTime::now())
+        .unwrap();
     let file = std::fs::read_to_string(folder.path().join("recovery.json")).unwrap();
     let plain = master_ca::recovery::decrypt(&admin.serialize_pem(), &file).unwrap();
     let text = String::from_utf8(plain.to_vec()).unwrap();
@@ -146,7 +223,14 @@ fn the_recovery_copy_holds_both_keys_before_either_changes() {
         .map(|key| spki_hash(&key.subject_public_key_info()))
         .collect();
     assert_eq!(keys[..2], authority.pins()[..]);
-    assert_eq!(certificates_of_pem(&text), authority.roots().iter().map(|der| der.to_vec()).collect::<Vec<_>>());
+    assert_eq!(
+        certificates_of_pem(&text),
+        authority
+            .roots()
+            .iter()
+            .map(|der| der.to_vec())
+            .collect::<Vec<_>>()
+    );
 }
 
 /// A keeper that breaks down after so many calls, as a power cut would.
@@ -155,8 +239,13 @@ struct Mortal(AtomicUsize);
 
 impl Mortal {
     fn live(&self) -> Result<()> {
-        let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-        left.map(drop).map_err(|_dead| Error::Key("the keeper is dead"))
+        let left = self
+            .0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            });
+        left.map(drop)
+            .map_err(|_dead| Error::Key("the keeper is dead"))
     }
 }
 
@@ -186,7 +275,9 @@ type Act = fn(&Authority, &[u8]) -> Result<()>;
 fn an_act_that_is_cut_happened_whole_or_not_at_all() {
     let admin = KeyPair::generate().unwrap().subject_public_key_info();
     let acts: [(&str, bool, Act); 3] = [
-        ("begin", false, |authority, admin| authority.begin_rotation(Some(admin), SystemTime::now())),
+        ("begin", false, |authority, admin| {
+            authority.begin_rotation(Some(admin), SystemTime::now())
+        }),
         ("finish", true, |authority, _| authority.finish_rotation()),
         ("abandon", true, |authority, _| authority.abandon_rotation()),
     ];
@@ -201,13 +292,21 @@ fn an_act_that_is_cut_happened_whole_or_not_at_all() {
             let before = ready.roots();
             // One call to open the intermediate's key, and then as many as this cut leaves.
             let keeper = Arc::new(Mortal(AtomicUsize::new(1 + cuts)));
-            let authority = Authority::open(folder.path(), "lab", keeper, SystemTime::now()).unwrap();
+            let authority =
+                Authority::open(folder.path(), "lab", keeper, SystemTime::now()).unwrap();
             let done = act(&authority, &admin).is_ok();
             let found = open(folder.path());
-            assert_eq!(found.roots(), authority.roots(), "{name} cut after {cuts}: what is on disk is in force");
+            assert_eq!(
+                found.roots(),
+                authority.roots(),
+                "{name} cut after {cuts}: what is on disk is in force"
+            );
             assert_eq!(done, found.roots() != before, "{name} cut after {cuts}");
             let chain = serving(&found).issued.chain();
-            assert!(found.roots().iter().all(|root| leads(&chain, root)), "{name} cut after {cuts}");
+            assert!(
+                found.roots().iter().all(|root| leads(&chain, root)),
+                "{name} cut after {cuts}"
+            );
             if done {
                 break;
             }
@@ -224,10 +323,20 @@ fn a_clock_before_the_keys_signs_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let authority = open(folder.path());
     let back = |hours: u64| SystemTime::now() - Duration::from_secs(hours * 3600);
-    assert!(authority.make_serving(&["127.0.0.1".to_owned()], back(2)).is_ok(), "off by a time zone");
+    assert!(
+        authority
+            .make_serving(&["127.0.0.1".to_owned()], back(2))
+            .is_ok(),
+        "off by a time zone"
+    );
     let back = back(48);
-    let error = authority.make_serving(&["127.0.0.1".to_owned()], back).unwrap_err();
-    assert!(matches!(error, Error::Clock) && error.to_string().contains("network.ntp"), "{error}");
+    let error = authority
+        .make_serving(&["127.0.0.1".to_owned()], back)
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::Clock) && error.to_string().contains("network.ntp"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -242,11 +351,20 @@ fn an_admins_certificate_is_renewed_for_his_key_and_for_nobody_elses() {
     let fresh = authority.renew_admin(&admin.issued.chain(), now).unwrap();
     assert!(authority.vouches_under(&fresh.chain(), &new));
     assert_eq!(master_ca::spki_of(&fresh.certificate).unwrap(), admin.spki);
-    let others = [foreign.make_development_admin(now).unwrap(), authority.make_kubelet_client(now).unwrap()];
+    let others = [
+        foreign.make_development_admin(now).unwrap(),
+        authority.make_kubelet_client(now).unwrap(),
+    ];
     for other in others {
-        assert!(matches!(authority.renew_admin(&other.issued.chain(), now), Err(Error::Request(_))));
+        assert!(matches!(
+            authority.renew_admin(&other.issued.chain(), now),
+            Err(Error::Request(_))
+        ));
     }
-    assert!(matches!(authority.renew_admin(&[], now), Err(Error::Request(_))));
+    assert!(matches!(
+        authority.renew_admin(&[], now),
+        Err(Error::Request(_))
+    ));
 }
 
 /// Another authority, which the configuration may let in as a client, shows an intermediate of the cluster beside a leaf of its
@@ -256,18 +374,34 @@ fn a_chain_is_believed_by_its_signatures_and_not_by_what_is_shown_with_it() {
     let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (authority, foreign) = (open(folder.path()), open(elsewhere.path()));
     let now = SystemTime::now();
-    let (own, other) = (authority.make_development_admin(now).unwrap(), foreign.make_development_admin(now).unwrap());
-    let (leaf, stranger) = (own.issued.certificate.clone(), other.issued.certificate.clone());
-    let (ours, theirs) = (own.issued.intermediates[0].clone(), other.issued.intermediates[0].clone());
+    let (own, other) = (
+        authority.make_development_admin(now).unwrap(),
+        foreign.make_development_admin(now).unwrap(),
+    );
+    let (leaf, stranger) = (
+        own.issued.certificate.clone(),
+        other.issued.certificate.clone(),
+    );
+    let (ours, theirs) = (
+        own.issued.intermediates[0].clone(),
+        other.issued.intermediates[0].clone(),
+    );
     let root = authority.root();
     let pin = authority.pin();
     let believed = |chain: &[CertificateDer<'_>]| {
         let renewed = authority.renew_admin(chain, now).is_ok();
-        assert_eq!(renewed, authority.vouches_under(chain, &pin), "one answer to both");
+        assert_eq!(
+            renewed,
+            authority.vouches_under(chain, &pin),
+            "one answer to both"
+        );
         renewed
     };
     assert!(believed(&[leaf.clone(), ours.clone()]), "the control");
-    assert!(believed(&[leaf.clone(), theirs.clone(), ours.clone()]), "whatever is shown beside it");
+    assert!(
+        believed(&[leaf.clone(), theirs.clone(), ours.clone()]),
+        "whatever is shown beside it"
+    );
     for bad in [
         vec![stranger.clone(), theirs.clone(), ours.clone()],
         vec![stranger.clone(), ours.clone()],

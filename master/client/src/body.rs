@@ -12,5 +12,7 @@ pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 
 /// A body of bytes that are there.
 pub fn body(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into()).map_err(|never: Infallible| match never {}).boxed_unsync()
+    Full::new(bytes.into())
+        .map_err(|never: Infallible| match never {})
+        .boxed_unsync()
 }

@@ -18,8 +18,14 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// What a kind must be for the client: every kind of `k8s-openapi` and of `config-kube` is.
-pub trait Object: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Send + 'static {}
-impl<T: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Send + 'static> Object for T {}
+pub trait Object:
+    Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Send + 'static
+{
+}
+impl<T: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Send + 'static> Object
+    for T
+{
+}
 
 /// A client that asks as one user.
 #[derive(Debug, Clone)]
@@ -117,11 +123,21 @@ impl Client {
 
     /// Reads one object. `namespace` is none for cluster-scoped kinds.
     pub async fn get<T: Object>(&self, namespace: Option<&str>, name: &str) -> Result<T, ApiError> {
-        self.send(Method::GET, &path::<T>(namespace, Some(name), None), None, Bytes::new()).await
+        self.send(
+            Method::GET,
+            &path::<T>(namespace, Some(name), None),
+            None,
+            Bytes::new(),
+        )
+        .await
     }
 
     /// Reads one object, or none where it does not exist.
-    pub async fn get_opt<T: Object>(&self, namespace: Option<&str>, name: &str) -> Result<Option<T>, ApiError> {
+    pub async fn get_opt<T: Object>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Option<T>, ApiError> {
         match self.get(namespace, name).await {
             Ok(object) => Ok(Some(object)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -135,14 +151,27 @@ impl Client {
         namespace: Option<&str>,
         params: &ListParams,
     ) -> Result<ObjectList<T>, ApiError> {
-        self.list_at(JSON, &(path::<T>(namespace, None, None) + &query(params, &[]))).await
+        self.list_at(
+            JSON,
+            &(path::<T>(namespace, None, None) + &query(params, &[])),
+        )
+        .await
     }
 
-    pub(crate) async fn list_at<T: Seen>(&self, accept: &str, path: &str) -> Result<ObjectList<T>, ApiError> {
-        let list: RawList<T> = self.send_as(accept, Method::GET, path, None, Bytes::new()).await?;
+    pub(crate) async fn list_at<T: Seen>(
+        &self,
+        accept: &str,
+        path: &str,
+    ) -> Result<ObjectList<T>, ApiError> {
+        let list: RawList<T> = self
+            .send_as(accept, Method::GET, path, None, Bytes::new())
+            .await?;
         let RawList { metadata, items } = list;
         Ok(ObjectList {
-            remaining: metadata.remaining_item_count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default(),
+            remaining: metadata
+                .remaining_item_count
+                .and_then(|count| u64::try_from(count).ok())
+                .unwrap_or_default(),
             items,
             resource_version: metadata.resource_version.unwrap_or_default(),
             continue_token: metadata.continue_.unwrap_or_default(),
@@ -156,7 +185,13 @@ impl Client {
         params: &ListParams,
         resource_version: &str,
     ) -> Result<Watcher<T>, ApiError> {
-        self.watch_at(JSON, &path::<T>(namespace, None, None), params, resource_version).await
+        self.watch_at(
+            JSON,
+            &path::<T>(namespace, None, None),
+            params,
+            resource_version,
+        )
+        .await
     }
 
     pub(crate) async fn watch_at<T: Seen>(
@@ -166,16 +201,27 @@ impl Client {
         params: &ListParams,
         resource_version: &str,
     ) -> Result<Watcher<T>, ApiError> {
-        let more = [("watch", "true"), ("allowWatchBookmarks", "true"), ("resourceVersion", resource_version)];
+        let more = [
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", resource_version),
+        ];
         let path = path.to_owned() + &query(params, &more);
-        let response = self.request(accept, Method::GET, &path, None, Bytes::new()).await?;
-        Ok(Watcher { body: response, buffer: BytesMut::new(), kind: PhantomData })
+        let response = self
+            .request(accept, Method::GET, &path, None, Bytes::new())
+            .await?;
+        Ok(Watcher {
+            body: response,
+            buffer: BytesMut::new(),
+            kind: PhantomData,
+        })
     }
 
     /// Creates an object in its own namespace.
     pub async fn create<T: Object>(&self, object: &T) -> Result<T, ApiError> {
         let path = path::<T>(object.metadata().namespace.as_deref(), None, None);
-        self.send(Method::POST, &path, Some(JSON), encode(object)?).await
+        self.send(Method::POST, &path, Some(JSON), encode(object)?)
+            .await
     }
 
     /// Replaces an object (optimistic concurrency by its resource version).
@@ -189,7 +235,11 @@ impl Client {
     }
 
     /// Replaces a subresource that has the object's own form (`status`, `approval`).
-    pub async fn update_subresource<T: Object>(&self, object: &T, subresource: &str) -> Result<T, ApiError> {
+    pub async fn update_subresource<T: Object>(
+        &self,
+        object: &T,
+        subresource: &str,
+    ) -> Result<T, ApiError> {
         self.put(object, Some(subresource)).await
     }
 
@@ -197,12 +247,19 @@ impl Client {
         let meta = object.metadata();
         let name = meta.name.as_deref().unwrap_or_default();
         let path = path::<T>(meta.namespace.as_deref(), Some(name), subresource);
-        self.send(Method::PUT, &path, Some(JSON), encode(object)?).await
+        self.send(Method::PUT, &path, Some(JSON), encode(object)?)
+            .await
     }
 
     /// Patches an object.
-    pub async fn patch<T: Object>(&self, namespace: Option<&str>, name: &str, patch: &Patch) -> Result<T, ApiError> {
-        self.patch_at(&path::<T>(namespace, Some(name), None), patch).await
+    pub async fn patch<T: Object>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        patch: &Patch,
+    ) -> Result<T, ApiError> {
+        self.patch_at(&path::<T>(namespace, Some(name), None), patch)
+            .await
     }
 
     /// Patches an object's status.
@@ -212,16 +269,22 @@ impl Client {
         name: &str,
         patch: &Patch,
     ) -> Result<T, ApiError> {
-        self.patch_at(&path::<T>(namespace, Some(name), Some("status")), patch).await
+        self.patch_at(&path::<T>(namespace, Some(name), Some("status")), patch)
+            .await
     }
 
-    pub(crate) async fn patch_at<T: DeserializeOwned>(&self, at: &str, patch: &Patch) -> Result<T, ApiError> {
+    pub(crate) async fn patch_at<T: DeserializeOwned>(
+        &self,
+        at: &str,
+        patch: &Patch,
+    ) -> Result<T, ApiError> {
         let (kind, value) = match patch {
             Patch::Merge(value) => ("application/merge-patch+json", value),
             Patch::Strategic(value) => ("application/strategic-merge-patch+json", value),
             Patch::Json(value) => ("application/json-patch+json", value),
         };
-        self.send(Method::PATCH, at, Some(kind), encode(value)?).await
+        self.send(Method::PATCH, at, Some(kind), encode(value)?)
+            .await
     }
 
     /// Deletes an object. It may live on until its finalizers or its kubelet are done.
@@ -231,12 +294,20 @@ impl Client {
         name: &str,
         params: &DeleteParams,
     ) -> Result<(), ApiError> {
-        self.delete_at(&path::<T>(namespace, Some(name), None), params).await
+        self.delete_at(&path::<T>(namespace, Some(name), None), params)
+            .await
     }
 
-    pub(crate) async fn delete_at(&self, path: &str, params: &DeleteParams) -> Result<(), ApiError> {
+    pub(crate) async fn delete_at(
+        &self,
+        path: &str,
+        params: &DeleteParams,
+    ) -> Result<(), ApiError> {
         let mut preconditions = serde_json::Map::new();
-        for (key, value) in [("uid", &params.uid), ("resourceVersion", &params.resource_version)] {
+        for (key, value) in [
+            ("uid", &params.uid),
+            ("resourceVersion", &params.resource_version),
+        ] {
             if let Some(value) = value {
                 preconditions.insert(key.to_owned(), Value::String(value.clone()));
             }
@@ -251,7 +322,9 @@ impl Client {
         if let Some(propagation) = params.propagation {
             options["propagationPolicy"] = propagation.into();
         }
-        self.send::<Value>(Method::DELETE, path, Some(JSON), encode(&options)?).await.map(drop)
+        self.send::<Value>(Method::DELETE, path, Some(JSON), encode(&options)?)
+            .await
+            .map(drop)
     }
 
     /// Posts to a subresource of an object, such as a Binding to a pod's `binding`.
@@ -263,7 +336,8 @@ impl Client {
         object: &impl Serialize,
     ) -> Result<Value, ApiError> {
         let path = path::<T>(namespace, Some(name), Some(subresource));
-        self.send(Method::POST, &path, Some(JSON), encode(object)?).await
+        self.send(Method::POST, &path, Some(JSON), encode(object)?)
+            .await
     }
 
     async fn send<R: DeserializeOwned>(
@@ -273,7 +347,8 @@ impl Client {
         content_type: Option<&str>,
         content: Bytes,
     ) -> Result<R, ApiError> {
-        self.send_as(JSON, method, path, content_type, content).await
+        self.send_as(JSON, method, path, content_type, content)
+            .await
     }
 
     pub(crate) async fn send_as<R: DeserializeOwned>(
@@ -284,7 +359,9 @@ impl Client {
         content_type: Option<&str>,
         content: Bytes,
     ) -> Result<R, ApiError> {
-        let answer = self.request(accept, method, path, content_type, content).await?;
+        let answer = self
+            .request(accept, method, path, content_type, content)
+            .await?;
         let answer = answer.collect().await.map_err(|e| broken(&*e))?.to_bytes();
         serde_json::from_slice(&answer).map_err(|e| undecodable(&e))
     }
@@ -325,21 +402,41 @@ impl Client {
 const JSON: &str = "application/json";
 
 fn broken(error: &dyn std::error::Error) -> ApiError {
-    ApiError::new(Reason::InternalError, format!("the answer broke off: {error}"))
+    ApiError::new(
+        Reason::InternalError,
+        format!("the answer broke off: {error}"),
+    )
 }
 
 fn undecodable(error: &serde_json::Error) -> ApiError {
-    ApiError::new(Reason::InternalError, format!("the answer cannot be read as the kind asked for: {error}"))
+    ApiError::new(
+        Reason::InternalError,
+        format!("the answer cannot be read as the kind asked for: {error}"),
+    )
 }
 
 pub(crate) fn encode(object: &impl Serialize) -> Result<Bytes, ApiError> {
-    let bytes = serde_json::to_vec(object)
-        .map_err(|e| ApiError::new(Reason::BadRequest, format!("the object cannot be written as JSON: {e}")))?;
+    let bytes = serde_json::to_vec(object).map_err(|e| {
+        ApiError::new(
+            Reason::BadRequest,
+            format!("the object cannot be written as JSON: {e}"),
+        )
+    })?;
     Ok(bytes.into())
 }
 
-fn path<T: Resource>(namespace: Option<&str>, name: Option<&str>, subresource: Option<&str>) -> String {
-    path_to(T::API_VERSION, T::URL_PATH_SEGMENT, namespace, name, subresource)
+fn path<T: Resource>(
+    namespace: Option<&str>,
+    name: Option<&str>,
+    subresource: Option<&str>,
+) -> String {
+    path_to(
+        T::API_VERSION,
+        T::URL_PATH_SEGMENT,
+        namespace,
+        name,
+        subresource,
+    )
 }
 
 /// The path of a collection, an object or a subresource.
@@ -350,7 +447,11 @@ pub(crate) fn path_to(
     name: Option<&str>,
     subresource: Option<&str>,
 ) -> String {
-    let mut path = if api_version.contains('/') { "/apis/".to_owned() } else { "/api/".to_owned() };
+    let mut path = if api_version.contains('/') {
+        "/apis/".to_owned()
+    } else {
+        "/api/".to_owned()
+    };
     path.push_str(api_version);
     let namespace = namespace.map(|namespace| ("namespaces", namespace));
     for (key, value) in namespace.into_iter().chain([(plural, "")]) {
@@ -376,7 +477,9 @@ pub(crate) fn query(params: &ListParams, more: &[(&str, &str)]) -> String {
         ("limit", limit.as_deref()),
         ("continue", params.continue_token.as_deref()),
     ];
-    let own = own.into_iter().filter_map(|(key, value)| value.map(|value| (key, value)));
+    let own = own
+        .into_iter()
+        .filter_map(|(key, value)| value.map(|value| (key, value)));
     let mut text = String::new();
     for (key, value) in own.chain(more.iter().copied()) {
         text.push(if text.is_empty() { '?' } else { '&' });
@@ -445,12 +548,18 @@ fn decode<T: Seen>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
         "MODIFIED" => Ok(WatchEvent::Modified(object()?)),
         "DELETED" => Ok(WatchEvent::Deleted(object()?)),
         kind => {
-            let value: Value = serde_json::from_str(raw.object.get()).map_err(|e| undecodable(&e))?;
+            let value: Value =
+                serde_json::from_str(raw.object.get()).map_err(|e| undecodable(&e))?;
             if kind == "BOOKMARK" {
-                let version = value.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+                let version = value
+                    .pointer("/metadata/resourceVersion")
+                    .and_then(Value::as_str);
                 return Ok(WatchEvent::Bookmark(version.unwrap_or_default().to_owned()));
             }
-            let code = value.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
+            let code = value
+                .get("code")
+                .and_then(Value::as_u64)
+                .and_then(|code| u16::try_from(code).ok());
             Err(ApiError::from_status(code.unwrap_or(500), &value))
         }
     }

@@ -65,7 +65,10 @@ impl<T, V> std::fmt::Debug for Follower<T, V> {
             State::Opening(..) => "opening",
             State::Watching(..) => "watching",
         };
-        f.debug_struct("Follower").field("state", &state).field("failures", &self.failures).finish_non_exhaustive()
+        f.debug_struct("Follower")
+            .field("state", &state)
+            .field("failures", &self.failures)
+            .finish_non_exhaustive()
     }
 }
 
@@ -84,7 +87,11 @@ impl<T: Object, V: Send + 'static> Follower<T, V> {
         params: ListParams,
         read: impl Fn(T) -> V + Send + Sync + 'static,
     ) -> Self {
-        Self::of(client, Source::typed::<T>(namespace, params), Arc::new(read))
+        Self::of(
+            client,
+            Source::typed::<T>(namespace, params),
+            Arc::new(read),
+        )
     }
 }
 
@@ -98,7 +105,14 @@ impl Follower<Partial> {
 impl<T: Seen, V: Send + 'static> Follower<T, V> {
     fn of(client: Client, source: Source, read: Read<T, V>) -> Self {
         let (state, not_before) = (State::Unlisted, Instant::now());
-        Self { client, source: Arc::new(source), read, state, failures: 0, not_before }
+        Self {
+            client,
+            source: Arc::new(source),
+            read,
+            state,
+            failures: 0,
+            not_before,
+        }
     }
 
     /// Lists anew at the next change.
@@ -125,7 +139,11 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
                 }
                 State::Opening(asked, version) => match asked.await {
                     Ok(watcher) => {
-                        self.state = State::Watching(Box::new(watcher), std::mem::take(version), Instant::now());
+                        self.state = State::Watching(
+                            Box::new(watcher),
+                            std::mem::take(version),
+                            Instant::now(),
+                        );
                     }
                     Err(error) => {
                         let next = State::Listed(std::mem::take(version));
@@ -157,7 +175,11 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
     }
 
     fn list(&self) -> BoxFuture<'static, Result<Known<V>, ApiError>> {
-        Box::pin(pages(self.client.clone(), Arc::clone(&self.source), Arc::clone(&self.read)))
+        Box::pin(pages(
+            self.client.clone(),
+            Arc::clone(&self.source),
+            Arc::clone(&self.read),
+        ))
     }
 
     fn watch(&self, version: String) -> BoxFuture<'static, Result<Watcher<T>, ApiError>> {
@@ -167,19 +189,29 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
     /// Goes on with `next` after a wait, or lists anew where history is lost.
     fn failed(&mut self, error: &ApiError, next: State<T, V>) {
         tracing::debug!(source = ?self.source, failures = self.failures, %error, "cannot follow; trying again");
-        self.state = if error.is_expired() { State::Unlisted } else { next };
+        self.state = if error.is_expired() {
+            State::Unlisted
+        } else {
+            next
+        };
         self.wait();
     }
 
     fn wait(&mut self) {
-        let wait = BACKOFF_FIRST.saturating_mul(1 << self.failures.min(10)).min(BACKOFF_LAST);
+        let wait = BACKOFF_FIRST
+            .saturating_mul(1 << self.failures.min(10))
+            .min(BACKOFF_LAST);
         self.failures = self.failures.saturating_add(1);
         self.not_before = Instant::now() + wait;
     }
 }
 
 /// Everything there is, page by page.
-async fn pages<T: Seen, V>(client: Client, source: Arc<Source>, read: Read<T, V>) -> Result<Known<V>, ApiError> {
+async fn pages<T: Seen, V>(
+    client: Client,
+    source: Arc<Source>,
+    read: Read<T, V>,
+) -> Result<Known<V>, ApiError> {
     let mut all = Vec::new();
     let mut next = None;
     loop {
@@ -195,7 +227,11 @@ async fn pages<T: Seen, V>(client: Client, source: Arc<Source>, read: Read<T, V>
 }
 
 /// The change in an event; none for a bookmark. The version moves on.
-fn told<T: Seen, V>(event: WatchEvent<T>, version: &mut String, read: &dyn Fn(T) -> V) -> Option<Change<V>> {
+fn told<T: Seen, V>(
+    event: WatchEvent<T>,
+    version: &mut String,
+    read: &dyn Fn(T) -> V,
+) -> Option<Change<V>> {
     let (change, object): (fn(V) -> Change<V>, T) = match event {
         WatchEvent::Added(object) | WatchEvent::Modified(object) => (Change::Set, object),
         WatchEvent::Deleted(object) => (Change::Gone, object),

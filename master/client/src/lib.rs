@@ -17,7 +17,9 @@ mod transport;
 mod user;
 
 pub use body::{Body, BodyError, body};
-pub use client::{Client, DeleteParams, ListParams, Object, ObjectList, Patch, WatchEvent, Watcher};
+pub use client::{
+    Client, DeleteParams, ListParams, Object, ObjectList, Patch, WatchEvent, Watcher,
+};
 pub use follow::{Change, Follower};
 /// What the API answers in place of a result, as upstream words it.
 pub use master_kinds::error::{ApiError, Cause, Details, Reason};

@@ -62,7 +62,11 @@ enum Step {
 impl Recorder {
     /// A recorder in the name of a component, such as `default-scheduler`.
     pub fn new(client: Client, component: &'static str) -> Self {
-        Self { client, component, known: Mutex::default() }
+        Self {
+            client,
+            component,
+            known: Mutex::default(),
+        }
     }
 
     /// Writes an event about an object. Failures are logged and forgotten: an event is no promise.
@@ -73,19 +77,35 @@ impl Recorder {
     /// As [`Recorder::record`], about an object of any kind.
     pub async fn record_of(&self, about: ObjectReference, happening: &Happening<'_>) {
         let now = Timestamp::now();
-        let key = (about.uid.clone().unwrap_or_default(), happening.reason.to_owned(), happening.message.clone());
-        let namespace = about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let key = (
+            about.uid.clone().unwrap_or_default(),
+            happening.reason.to_owned(),
+            happening.message.clone(),
+        );
+        let namespace = about
+            .namespace
+            .clone()
+            .unwrap_or_else(|| "default".to_owned());
         let written = match self.step(key.clone(), about.name.as_deref().unwrap_or_default(), now) {
             Step::Nothing => return,
-            Step::Create(name) => self.client.create(&self.event(&name, &namespace, about, happening, now)).await,
+            Step::Create(name) => {
+                self.client
+                    .create(&self.event(&name, &namespace, about, happening, now))
+                    .await
+            }
             Step::Count(name, count) => {
                 let change = serde_json::json!({"count": count, "lastTimestamp": Time(now)});
-                self.client.patch(Some(&namespace), &name, &Patch::Merge(change)).await
+                self.client
+                    .patch(Some(&namespace), &name, &Patch::Merge(change))
+                    .await
             }
         };
         let written: Result<Event, _> = written;
         if let Err(error) = written {
-            self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            self.known
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&key);
             tracing::debug!(reason = happening.reason, %error, "an event could not be written");
         }
     }
@@ -101,17 +121,39 @@ impl Recorder {
             return Step::Count(before.name.clone(), before.count);
         }
         if known.len() >= REMEMBERED {
-            let oldest = known.iter().min_by_key(|(_, known)| known.written).map(|(key, _)| key.clone());
+            let oldest = known
+                .iter()
+                .min_by_key(|(_, known)| known.written)
+                .map(|(key, _)| key.clone());
             oldest.and_then(|key| known.remove(&key));
         }
         let name = format!("{object}.{:x}", now.as_nanosecond());
-        known.insert(key, Known { name: name.clone(), count: 1, written: now });
+        known.insert(
+            key,
+            Known {
+                name: name.clone(),
+                count: 1,
+                written: now,
+            },
+        );
         Step::Create(name)
     }
 
-    fn event(&self, name: &str, namespace: &str, about: ObjectReference, it: &Happening<'_>, now: Timestamp) -> Event {
+    fn event(
+        &self,
+        name: &str,
+        namespace: &str,
+        about: ObjectReference,
+        it: &Happening<'_>,
+        now: Timestamp,
+    ) -> Event {
         let mut message = it.message.clone();
-        message.truncate((0..=LONGEST).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0));
+        message.truncate(
+            (0..=LONGEST)
+                .rev()
+                .find(|at| message.is_char_boundary(*at))
+                .unwrap_or(0),
+        );
         let severity = match it.severity {
             Severity::Normal => "Normal",
             Severity::Warning => "Warning",
@@ -133,7 +175,10 @@ impl Recorder {
             event_time: Some(MicroTime(now)),
             reporting_component: Some(self.component.to_owned()),
             reporting_instance: Some(self.component.to_owned()),
-            source: Some(EventSource { component: Some(self.component.to_owned()), host: None }),
+            source: Some(EventSource {
+                component: Some(self.component.to_owned()),
+                host: None,
+            }),
             ..Event::default()
         }
     }

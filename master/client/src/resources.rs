@@ -1,6 +1,8 @@
 //! Objects of any kind that is served, for callers inside the process that don't know the kinds when they are built.
 
-use crate::client::{Client, DeleteParams, ListParams, Object, ObjectList, Patch, Watcher, encode, path_to, query};
+use crate::client::{
+    Client, DeleteParams, ListParams, Object, ObjectList, Patch, Watcher, encode, path_to, query,
+};
 use bytes::Bytes;
 use http::Method;
 use master_kinds::error::ApiError;
@@ -40,12 +42,23 @@ impl Resource {
 
     /// `group/version`, or the version alone for core.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 
     fn path(&self, namespace: &str, name: Option<&str>, subresource: Option<&str>) -> String {
-        let namespace = Some(namespace).filter(|namespace| self.namespaced && !namespace.is_empty());
-        path_to(&self.api_version(), &self.plural, namespace, name, subresource)
+        let namespace =
+            Some(namespace).filter(|namespace| self.namespaced && !namespace.is_empty());
+        path_to(
+            &self.api_version(),
+            &self.plural,
+            namespace,
+            name,
+            subresource,
+        )
     }
 }
 
@@ -107,7 +120,10 @@ pub trait Seen: DeserializeOwned + Send + 'static {
 
 impl<T: Object> Seen for T {
     fn resource_version(&self) -> &str {
-        self.metadata().resource_version.as_deref().unwrap_or_default()
+        self.metadata()
+            .resource_version
+            .as_deref()
+            .unwrap_or_default()
     }
 }
 
@@ -124,15 +140,25 @@ impl Seen for Whole {
 }
 
 /// Only metadata.
-const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+const METADATA: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// Only metadata, of one object.
-const METADATA_OF_ONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const METADATA_OF_ONE: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 impl Client {
     /// The metadata of one object; none where it does not exist.
-    pub async fn partial(&self, of: &Resource, namespace: &str, name: &str) -> Result<Option<Meta>, ApiError> {
+    pub async fn partial(
+        &self,
+        of: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Meta>, ApiError> {
         let path = of.path(namespace, Some(name), None);
-        match self.send_as::<Partial>(METADATA_OF_ONE, Method::GET, &path, None, Bytes::new()).await {
+        match self
+            .send_as::<Partial>(METADATA_OF_ONE, Method::GET, &path, None, Bytes::new())
+            .await
+        {
             Ok(found) => Ok(Some(found.metadata)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -146,7 +172,11 @@ impl Client {
         namespace: &str,
         params: &ListParams,
     ) -> Result<ObjectList<Partial>, ApiError> {
-        self.list_at(METADATA, &(of.path(namespace, None, None) + &query(params, &[]))).await
+        self.list_at(
+            METADATA,
+            &(of.path(namespace, None, None) + &query(params, &[])),
+        )
+        .await
     }
 
     /// Lists whole objects; of all namespaces where `namespace` is empty.
@@ -156,12 +186,28 @@ impl Client {
         namespace: &str,
         params: &ListParams,
     ) -> Result<ObjectList<Whole>, ApiError> {
-        self.list_at("application/json", &(of.path(namespace, None, None) + &query(params, &[]))).await
+        self.list_at(
+            "application/json",
+            &(of.path(namespace, None, None) + &query(params, &[])),
+        )
+        .await
     }
 
     /// One whole object.
-    pub async fn whole(&self, of: &Resource, namespace: &str, name: &str) -> Result<Whole, ApiError> {
-        self.send_as("application/json", Method::GET, &of.path(namespace, Some(name), None), None, Bytes::new()).await
+    pub async fn whole(
+        &self,
+        of: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Whole, ApiError> {
+        self.send_as(
+            "application/json",
+            Method::GET,
+            &of.path(namespace, Some(name), None),
+            None,
+            Bytes::new(),
+        )
+        .await
     }
 
     /// Replaces an object of any kind, or a subresource of it (optimistic concurrency by its resource version).
@@ -172,7 +218,14 @@ impl Client {
         object: &Whole,
     ) -> Result<Whole, ApiError> {
         let path = of.path(namespace, Some(name), subresource);
-        self.send_as("application/json", Method::PUT, &path, Some("application/json"), encode(object)?).await
+        self.send_as(
+            "application/json",
+            Method::PUT,
+            &path,
+            Some("application/json"),
+            encode(object)?,
+        )
+        .await
     }
 
     /// Deletes an object of any kind.
@@ -183,7 +236,8 @@ impl Client {
         name: &str,
         params: &DeleteParams,
     ) -> Result<(), ApiError> {
-        self.delete_at(&of.path(namespace, Some(name), None), params).await
+        self.delete_at(&of.path(namespace, Some(name), None), params)
+            .await
     }
 
     /// Patches an object of any kind, or a subresource of it.
@@ -193,7 +247,8 @@ impl Client {
         (namespace, name, subresource): (&str, &str, Option<&str>),
         patch: &Patch,
     ) -> Result<Whole, ApiError> {
-        self.patch_at(&of.path(namespace, Some(name), subresource), patch).await
+        self.patch_at(&of.path(namespace, Some(name), subresource), patch)
+            .await
     }
 }
 
@@ -210,13 +265,21 @@ impl Source {
     /// Objects of a kind that is known.
     pub(crate) fn typed<T: Object>(namespace: Option<&str>, params: ListParams) -> Self {
         let path = path_to(T::API_VERSION, T::URL_PATH_SEGMENT, namespace, None, None);
-        Self { accept: ["application/json"; 2], path, params }
+        Self {
+            accept: ["application/json"; 2],
+            path,
+            params,
+        }
     }
 
     /// The metadata of all objects of a kind.
     pub(crate) fn metadata(of: &Resource) -> Self {
         let accept = [METADATA, METADATA_OF_ONE];
-        Self { accept, path: of.path("", None, None), params: ListParams::default() }
+        Self {
+            accept,
+            path: of.path("", None, None),
+            params: ListParams::default(),
+        }
     }
 
     pub(crate) async fn page<T: Seen>(
@@ -225,11 +288,23 @@ impl Source {
         limit: u32,
         continue_token: Option<String>,
     ) -> Result<ObjectList<T>, ApiError> {
-        let params = ListParams { limit: Some(limit), continue_token, ..self.params.clone() };
-        client.list_at(self.accept[0], &(self.path.clone() + &query(&params, &[]))).await
+        let params = ListParams {
+            limit: Some(limit),
+            continue_token,
+            ..self.params.clone()
+        };
+        client
+            .list_at(self.accept[0], &(self.path.clone() + &query(&params, &[])))
+            .await
     }
 
-    pub(crate) async fn watch<T: Seen>(self: Arc<Self>, client: Client, from: String) -> Result<Watcher<T>, ApiError> {
-        client.watch_at(self.accept[1], &self.path, &self.params, &from).await
+    pub(crate) async fn watch<T: Seen>(
+        self: Arc<Self>,
+        client: Client,
+        from: String,
+    ) -> Result<Watcher<T>, ApiError> {
+        client
+            .watch_at(self.accept[1], &self.path, &self.params, &from)
+            .await
     }
 }

@@ -20,10 +20,18 @@ impl UserInfo {
     /// A caller with a name and groups; `system:authenticated` is added.
     pub fn authenticated<G: Into<String>>(name: &str, groups: impl IntoIterator<Item = G>) -> Self {
         let mut groups: Vec<String> = groups.into_iter().map(Into::into).collect();
-        if !groups.iter().any(|group| group == identity::AUTHENTICATED_GROUP) {
+        if !groups
+            .iter()
+            .any(|group| group == identity::AUTHENTICATED_GROUP)
+        {
             groups.push(identity::AUTHENTICATED_GROUP.to_owned());
         }
-        Self { name: name.to_owned(), uid: String::new(), groups, extra: BTreeMap::new() }
+        Self {
+            name: name.to_owned(),
+            uid: String::new(),
+            groups,
+            extra: BTreeMap::new(),
+        }
     }
 
     /// A caller that showed nothing.
@@ -48,6 +56,10 @@ impl UserInfo {
 
     /// The node that the caller is, if it is one.
     pub fn node(&self) -> Option<&str> {
-        if self.in_group(identity::NODES_GROUP) { identity::node_of_user(&self.name) } else { None }
+        if self.in_group(identity::NODES_GROUP) {
+            identity::node_of_user(&self.name)
+        } else {
+            None
+        }
     }
 }

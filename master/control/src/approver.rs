@@ -25,10 +25,26 @@ pub(crate) const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
 /// What it does, for whoever grants it.
 pub(crate) const RIGHTS: &[Right] = &[
-    Right { group: "certificates.k8s.io", resource: "certificatesigningrequests", verbs: &["get", "list", "watch"] },
-    Right { group: "certificates.k8s.io", resource: "certificatesigningrequests/approval", verbs: &["update"] },
-    Right { group: "certificates.k8s.io", resource: "signers", verbs: &["approve"] },
-    Right { group: "authorization.k8s.io", resource: "subjectaccessreviews", verbs: &["create"] },
+    Right {
+        group: "certificates.k8s.io",
+        resource: "certificatesigningrequests",
+        verbs: &["get", "list", "watch"],
+    },
+    Right {
+        group: "certificates.k8s.io",
+        resource: "certificatesigningrequests/approval",
+        verbs: &["update"],
+    },
+    Right {
+        group: "certificates.k8s.io",
+        resource: "signers",
+        verbs: &["approve"],
+    },
+    Right {
+        group: "authorization.k8s.io",
+        resource: "subjectaccessreviews",
+        verbs: &["create"],
+    },
 ];
 
 /// The controller.
@@ -45,27 +61,47 @@ impl Controller for Approver {
     }
 
     fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        let open = observed.requests.iter().filter(|(_, request)| request.kubelet && !request.decided);
+        let open = observed
+            .requests
+            .iter()
+            .filter(|(_, request)| request.kubelet && !request.decided);
         let write = |(name, request): (&String, &crate::observe::RequestFacts)| Write::Approve {
             name: name.clone(),
             uid: request.uid.clone(),
         };
-        Plan { writes: open.map(write).collect(), again: None }
+        Plan {
+            writes: open.map(write).collect(),
+            again: None,
+        }
     }
 }
 
 /// Approves a request if it is a kubelet's and its sender may.
 pub(crate) async fn approve(client: &Client, name: &str, uid: &str) -> Result<(), ApiError> {
     let mut request: CertificateSigningRequest = client.get(None, name).await?;
-    let conditions = request.status.as_ref().and_then(|status| status.conditions.as_ref());
-    if request.metadata.uid.as_deref() != Some(uid) || conditions.is_some_and(|all| !all.is_empty()) {
+    let conditions = request
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    if request.metadata.uid.as_deref() != Some(uid) || conditions.is_some_and(|all| !all.is_empty())
+    {
         return Ok(());
     }
-    let Some(user) = node_user(&request.spec) else { return Ok(()) };
+    let Some(user) = node_user(&request.spec) else {
+        return Ok(());
+    };
     let own = request.spec.username.as_deref() == Some(&user);
     let ways = [
-        ("selfnodeclient", own, "Auto approving self kubelet client certificate after SubjectAccessReview."),
-        ("nodeclient", true, "Auto approving kubelet client certificate after SubjectAccessReview."),
+        (
+            "selfnodeclient",
+            own,
+            "Auto approving self kubelet client certificate after SubjectAccessReview.",
+        ),
+        (
+            "nodeclient",
+            true,
+            "Auto approving kubelet client certificate after SubjectAccessReview.",
+        ),
     ];
     for (subresource, fits, message) in ways {
         if !fits || !may(client, &request.spec, subresource).await? {
@@ -80,15 +116,29 @@ pub(crate) async fn approve(client: &Client, name: &str, uid: &str) -> Result<()
             last_update_time: now.clone(),
             last_transition_time: now,
         };
-        request.status.get_or_insert_default().conditions.get_or_insert_default().push(condition);
-        return client.update_subresource(&request, "approval").await.map(drop);
+        request
+            .status
+            .get_or_insert_default()
+            .conditions
+            .get_or_insert_default()
+            .push(condition);
+        return client
+            .update_subresource(&request, "approval")
+            .await
+            .map(drop);
     }
     // Asked again later, ever more seldom: the right may be granted.
-    let text = format!("recognized csr {name:?} as a kubelet's but subject access review was not approved");
+    let text = format!(
+        "recognized csr {name:?} as a kubelet's but subject access review was not approved"
+    );
     Err(ApiError::new(Reason::Forbidden, text))
 }
 
-async fn may(client: &Client, spec: &CertificateSigningRequestSpec, subresource: &str) -> Result<bool, ApiError> {
+async fn may(
+    client: &Client,
+    spec: &CertificateSigningRequestSpec,
+    subresource: &str,
+) -> Result<bool, ApiError> {
     let attributes = ResourceAttributes {
         group: Some("certificates.k8s.io".to_owned()),
         resource: Some("certificatesigningrequests".to_owned()),
@@ -105,27 +155,52 @@ async fn may(client: &Client, spec: &CertificateSigningRequestSpec, subresource:
         resource_attributes: Some(attributes),
         ..SubjectAccessReviewSpec::default()
     };
-    let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-    Ok(client.create(&review).await?.status.is_some_and(|status| status.allowed))
+    let review = SubjectAccessReview {
+        spec,
+        ..SubjectAccessReview::default()
+    };
+    Ok(client
+        .create(&review)
+        .await?
+        .status
+        .is_some_and(|status| status.allowed))
 }
 
 /// The node's user that a kubelet's request names; none where it is not a kubelet's.
 fn node_user(spec: &CertificateSigningRequestSpec) -> Option<String> {
     let usages = spec.usages.as_deref().unwrap_or_default();
-    let known = |usage: &String| matches!(usage.as_str(), "client auth" | "digital signature" | "key encipherment");
+    let known = |usage: &String| {
+        matches!(
+            usage.as_str(),
+            "client auth" | "digital signature" | "key encipherment"
+        )
+    };
     let needed = ["client auth", "digital signature"];
-    if !usages.iter().all(known) || !needed.iter().all(|usage| usages.iter().any(|own| own == usage)) {
+    if !usages.iter().all(known)
+        || !needed
+            .iter()
+            .all(|usage| usages.iter().any(|own| own == usage))
+    {
         return None;
     }
     let (_, pem) = x509_parser::pem::parse_x509_pem(&spec.request.0).ok()?;
     let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).ok()?;
     let named = parsed.requested_extensions().into_iter().flatten();
-    if named.into_iter().any(|extension| matches!(extension, ParsedExtension::SubjectAlternativeName(_))) {
+    if named
+        .into_iter()
+        .any(|extension| matches!(extension, ParsedExtension::SubjectAlternativeName(_)))
+    {
         return None;
     }
     let subject = &parsed.certification_request_info.subject;
-    let groups: Vec<&str> = subject.iter_organization().filter_map(|group| group.as_str().ok()).collect();
-    let users: Vec<&str> = subject.iter_common_name().filter_map(|name| name.as_str().ok()).collect();
+    let groups: Vec<&str> = subject
+        .iter_organization()
+        .filter_map(|group| group.as_str().ok())
+        .collect();
+    let users: Vec<&str> = subject
+        .iter_common_name()
+        .filter_map(|name| name.as_str().ok())
+        .collect();
     match (groups.as_slice(), users.as_slice()) {
         ([group], [user]) if *group == NODES_GROUP => {
             let node = user.strip_prefix(NODE_USER_PREFIX)?;

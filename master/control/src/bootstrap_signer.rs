@@ -27,8 +27,16 @@ const SECRET: &str = "bootstrap-token-";
 
 /// What it does, for whoever grants it.
 pub(crate) const RIGHTS: &[Right] = &[
-    Right { group: "", resource: "secrets", verbs: &["list", "watch"] },
-    Right { group: "", resource: "configmaps", verbs: &["list", "watch", "patch"] },
+    Right {
+        group: "",
+        resource: "secrets",
+        verbs: &["list", "watch"],
+    },
+    Right {
+        group: "",
+        resource: "configmaps",
+        verbs: &["list", "watch", "patch"],
+    },
 ];
 
 /// A token that may sign. Its secret part is not shown.
@@ -42,7 +50,9 @@ pub struct SigningToken {
 
 impl fmt::Debug for SigningToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SigningToken").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("SigningToken")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -72,11 +82,17 @@ impl Controller for BootstrapSigner {
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
         let mut plan = Plan::default();
-        let Some(info) = &observed.cluster_info else { return plan };
-        let Some(content) = &info.content else { return plan };
+        let Some(info) = &observed.cluster_info else {
+            return plan;
+        };
+        let Some(content) = &info.content else {
+            return plan;
+        };
         let mut wanted = BTreeMap::new();
         for token in observed.bootstrap_tokens.values() {
-            let Some(signing) = &token.signing else { continue };
+            let Some(signing) = &token.signing else {
+                continue;
+            };
             if let Some(end) = token.expires {
                 match Duration::try_from(end.duration_since(now.wall)) {
                     Ok(left) if !left.is_zero() => plan.again_in(left),
@@ -86,12 +102,19 @@ impl Controller for BootstrapSigner {
             wanted.insert(signing.id.clone(), signature(content, signing));
         }
         if wanted != info.signatures {
-            let gone = info.signatures.keys().filter(|id| !wanted.contains_key(*id));
+            let gone = info
+                .signatures
+                .keys()
+                .filter(|id| !wanted.contains_key(*id));
             let gone = gone.map(|id| (format!("{PREFIX}{id}"), Value::Null));
-            let signed =
-                wanted.iter().map(|(id, signature)| (format!("{PREFIX}{id}"), Value::from(signature.as_str())));
+            let signed = wanted
+                .iter()
+                .map(|(id, signature)| (format!("{PREFIX}{id}"), Value::from(signature.as_str())));
             let data = gone.chain(signed).collect();
-            plan.writes.push(Write::SignClusterInfo { version: info.version.clone(), data: Value::Object(data) });
+            plan.writes.push(Write::SignClusterInfo {
+                version: info.version.clone(),
+                data: Value::Object(data),
+            });
         }
         plan
     }
@@ -102,18 +125,31 @@ fn signature(content: &str, token: &SigningToken) -> String {
     let header = URL_SAFE_NO_PAD.encode(json!({"alg": "HS256", "kid": token.id}).to_string());
     let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
     let key = hmac::Key::new(hmac::HMAC_SHA256, token.secret.as_bytes());
-    format!("{header}..{}", URL_SAFE_NO_PAD.encode(hmac::sign(&key, signed.as_bytes())))
+    format!(
+        "{header}..{}",
+        URL_SAFE_NO_PAD.encode(hmac::sign(&key, signed.as_bytes()))
+    )
 }
 
 /// The token of a secret, where it is one that may sign.
 pub(crate) fn signing(secret: &Secret) -> Option<SigningToken> {
     let data = secret.data.as_ref()?;
-    let text = |key: &str| data.get(key).and_then(|value| std::str::from_utf8(&value.0).ok()).unwrap_or_default();
+    let text = |key: &str| {
+        data.get(key)
+            .and_then(|value| std::str::from_utf8(&value.0).ok())
+            .unwrap_or_default()
+    };
     let (id, own) = (text("token-id"), text("token-secret"));
     let named = secret.metadata.name.as_deref()?.strip_prefix(SECRET) == Some(id);
-    let formed = id.len() == 6 && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let formed = id.len() == 6
+        && id
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let signs = text("usage-bootstrap-signing") == "true";
-    (named && formed && signs && !own.is_empty()).then(|| SigningToken { id: id.to_owned(), secret: own.to_owned() })
+    (named && formed && signs && !own.is_empty()).then(|| SigningToken {
+        id: id.to_owned(),
+        secret: own.to_owned(),
+    })
 }
 
 /// What the controller needs of the config map.
@@ -132,7 +168,10 @@ pub(crate) fn info(map: &ConfigMap) -> ClusterInfo {
 /// Writes signatures into the config map.
 pub(crate) async fn sign(client: &Client, version: &str, data: Value) -> Result<(), ApiError> {
     let patch = json!({"metadata": {"resourceVersion": version}, "data": data});
-    client.patch::<ConfigMap>(Some(NAMESPACE), NAME, &Patch::Merge(patch)).await.map(drop)
+    client
+        .patch::<ConfigMap>(Some(NAMESPACE), NAME, &Patch::Merge(patch))
+        .await
+        .map(drop)
 }
 
 #[cfg(test)]
@@ -143,10 +182,16 @@ mod tests {
 
     #[test]
     fn signatures_are_detached_and_can_be_checked() {
-        let token = SigningToken { id: "joshua".to_owned(), secret: "my key".to_owned() };
+        let token = SigningToken {
+            id: "joshua".to_owned(),
+            secret: "my key".to_owned(),
+        };
         let signed = signature("The payload", &token);
         let (header, rest) = signed.split_once("..").unwrap();
-        assert_eq!(URL_SAFE_NO_PAD.decode(header).unwrap(), br#"{"alg":"HS256","kid":"joshua"}"#);
+        assert_eq!(
+            URL_SAFE_NO_PAD.decode(header).unwrap(),
+            br#"{"alg":"HS256","kid":"joshua"}"#
+        );
         let key = hmac::Key::new(hmac::HMAC_SHA256, b"my key");
         let text = format!("{header}.{}", URL_SAFE_NO_PAD.encode("The payload"));
         let mac = URL_SAFE_NO_PAD.decode(rest).unwrap();
@@ -157,11 +202,25 @@ mod tests {
     #[test]
     fn only_tokens_that_may_sign_do() {
         let secret = |name: &str, id: &str, usage: &str| {
-            let data = [("token-id", id), ("token-secret", "0123456789abcdef"), ("usage-bootstrap-signing", usage)];
+            let data = [
+                ("token-id", id),
+                ("token-secret", "0123456789abcdef"),
+                ("usage-bootstrap-signing", usage),
+            ];
             let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
-            let data = data.into_iter().map(|(key, value)| (key.to_owned(), bytes(value))).collect();
-            let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-            Secret { data: Some(data), metadata, ..Secret::default() }
+            let data = data
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), bytes(value)))
+                .collect();
+            let metadata = ObjectMeta {
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            };
+            Secret {
+                data: Some(data),
+                metadata,
+                ..Secret::default()
+            }
         };
         assert!(signing(&secret("bootstrap-token-abcdef", "abcdef", "true")).is_some());
         assert!(signing(&secret("bootstrap-token-abcdef", "abcdef", "false")).is_none());

@@ -13,7 +13,11 @@ pub(crate) const TYPE: &str = "bootstrap.kubernetes.io/token";
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// What it does, for whoever grants it.
-pub(crate) const RIGHTS: &[Right] = &[Right { group: "", resource: "secrets", verbs: &["list", "watch", "delete"] }];
+pub(crate) const RIGHTS: &[Right] = &[Right {
+    group: "",
+    resource: "secrets",
+    verbs: &["list", "watch", "delete"],
+}];
 
 /// The controller.
 #[derive(Debug, Default)]
@@ -29,7 +33,10 @@ impl Controller for BootstrapTokens {
     }
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        let mut plan = Plan { writes: Vec::new(), again: Some(PERIOD) };
+        let mut plan = Plan {
+            writes: Vec::new(),
+            again: Some(PERIOD),
+        };
         for (key, token) in &observed.bootstrap_tokens {
             let Some(end) = token.expires else { continue };
             match Duration::try_from(end.duration_since(now.wall)) {

@@ -27,12 +27,18 @@ impl Controller for CsrCleaner {
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
         let lifetime = |decided| if decided { DECIDED } else { PENDING };
-        let old = observed.requests.iter().filter(|(_, request)| now.since(request.last) >= lifetime(request.decided));
+        let old = observed
+            .requests
+            .iter()
+            .filter(|(_, request)| now.since(request.last) >= lifetime(request.decided));
         let writes = old.map(|(name, request)| Write::Delete {
             what: Deletable::Request,
             key: Key::new("", name),
             uid: request.uid.clone(),
         });
-        Plan { writes: writes.collect(), again: Some(PERIOD) }
+        Plan {
+            writes: writes.collect(),
+            again: Some(PERIOD),
+        }
     }
 }

@@ -91,8 +91,14 @@ pub fn rights() -> Vec<(&'static str, &'static [Right])> {
         ("namespace-controller", crate::namespace::RIGHTS),
         ("root-ca-cert-publisher", crate::root_ca::RIGHTS),
         ("resourcequota-controller", crate::quota::RIGHTS),
-        ("certificatesigningrequest-approving-controller", crate::approver::RIGHTS),
-        ("clusterrole-aggregation-controller", crate::aggregation::RIGHTS),
+        (
+            "certificatesigningrequest-approving-controller",
+            crate::approver::RIGHTS,
+        ),
+        (
+            "clusterrole-aggregation-controller",
+            crate::aggregation::RIGHTS,
+        ),
         ("token-cleaner", crate::bootstrap_tokens::RIGHTS),
         ("bootstrap-signer", crate::bootstrap_signer::RIGHTS),
         ("service-cidrs-controller", crate::service_ranges::RIGHTS),
@@ -112,14 +118,19 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { node_grace: crate::node_lifecycle::GRACE, root_ca: None }
+        Self {
+            node_grace: crate::node_lifecycle::GRACE,
+            root_ca: None,
+        }
     }
 }
 
 /// All controllers.
 pub fn controllers(options: &Options) -> Vec<Box<dyn Controller>> {
     vec![
-        Box::new(crate::node_lifecycle::NodeLifecycle::new(options.node_grace)),
+        Box::new(crate::node_lifecycle::NodeLifecycle::new(
+            options.node_grace,
+        )),
         Box::new(crate::taint_eviction::TaintEviction),
         Box::new(crate::namespace::Namespaces),
         Box::new(crate::service_account::ServiceAccounts),
@@ -135,7 +146,9 @@ pub fn controllers(options: &Options) -> Vec<Box<dyn Controller>> {
         Box::new(crate::bootstrap_signer::BootstrapSigner),
         Box::new(crate::service_ranges::ServiceRanges),
         Box::new(crate::in_use::InUse),
-        Box::new(crate::account_tokens::AccountTokens::new(options.root_ca.clone())),
+        Box::new(crate::account_tokens::AccountTokens::new(
+            options.root_ca.clone(),
+        )),
     ]
 }
 
@@ -144,7 +157,10 @@ pub fn controllers(options: &Options) -> Vec<Box<dyn Controller>> {
 pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()> + Send) {
     let mut followers = Followers::new(client.clone());
     let mut driver = Driver::new(client.clone(), &options);
-    followers.add(&driver.observed.serve(&client.resources()), &driver.observed.resources);
+    followers.add(
+        &driver.observed.serve(&client.resources()),
+        &driver.observed.resources,
+    );
     let mut writes: FuturesUnordered<BoxFuture<'static, Written>> = FuturesUnordered::new();
     let mut shutdown = std::pin::pin!(shutdown);
     let mut looked = Instant::now();
@@ -167,7 +183,10 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
         }
         if looked.elapsed() >= LOOK {
             looked = Instant::now();
-            followers.add(&driver.observed.serve(&client.resources()), &driver.observed.resources);
+            followers.add(
+                &driver.observed.serve(&client.resources()),
+                &driver.observed.resources,
+            );
         }
         let room = IN_FLIGHT.saturating_sub(writes.len());
         writes.extend(driver.plan(now(), room));
@@ -187,7 +206,10 @@ async fn another(roots: &mut Option<watch::Receiver<String>>) {
 }
 
 fn now() -> Now {
-    Now { instant: Instant::now(), wall: Timestamp::now() }
+    Now {
+        instant: Instant::now(),
+        wall: Timestamp::now(),
+    }
 }
 
 type Subject = (&'static str, Key);
@@ -232,7 +254,11 @@ struct Driver {
 
 impl Driver {
     fn new(client: Client, options: &Options) -> Self {
-        let turn = |controller| Turn { controller, due: None, rested: Instant::now() };
+        let turn = |controller| Turn {
+            controller,
+            due: None,
+            rested: Instant::now(),
+        };
         Self {
             recorder: Arc::new(Recorder::new(client.clone(), COMPONENT)),
             client,
@@ -246,14 +272,20 @@ impl Driver {
 
     fn changed(&mut self, kind: Kind) {
         if self.unseen.remove(&kind) && self.unseen.is_empty() {
-            self.turns.iter_mut().for_each(|turn| turn.due = Some(Instant::now()));
+            self.turns
+                .iter_mut()
+                .for_each(|turn| turn.due = Some(Instant::now()));
         }
         self.due(kind);
     }
 
     /// Whoever follows this kind is to plan.
     fn due(&mut self, kind: Kind) {
-        for turn in self.turns.iter_mut().filter(|turn| turn.controller.follows().contains(&kind)) {
+        for turn in self
+            .turns
+            .iter_mut()
+            .filter(|turn| turn.controller.follows().contains(&kind))
+        {
             turn.due = Some(Instant::now());
         }
     }
@@ -283,11 +315,19 @@ impl Driver {
             let plan = turn.controller.plan(&self.observed, now);
             let took = began.elapsed();
             turn.rested = began + took * REST;
-            tracing::trace!(controller = turn.controller.name(), writes = plan.writes.len(), ?took, "planned");
+            tracing::trace!(
+                controller = turn.controller.name(),
+                writes = plan.writes.len(),
+                ?took,
+                "planned"
+            );
             let mut due = plan.again.map(|again| now.instant + again);
             for write in plan.writes {
                 let subject = write.subject();
-                let wait = self.rests.get(&subject).filter(|rest| rest.busy || rest.until > now.instant);
+                let wait = self
+                    .rests
+                    .get(&subject)
+                    .filter(|rest| rest.busy || rest.until > now.instant);
                 let later = match wait {
                     None if room > 0 => {
                         room -= 1;
@@ -304,24 +344,53 @@ impl Driver {
             self.turns[index].due = due;
         }
         // A failure is remembered until a second one would come late.
-        self.rests.retain(|_, rest| rest.busy || rest.until + BACKOFF_LAST > now.instant);
+        self.rests
+            .retain(|_, rest| rest.busy || rest.until + BACKOFF_LAST > now.instant);
         started
     }
 
-    fn start(&mut self, controller: usize, subject: Subject, write: Write) -> BoxFuture<'static, Written> {
+    fn start(
+        &mut self,
+        controller: usize,
+        subject: Subject,
+        write: Write,
+    ) -> BoxFuture<'static, Written> {
         let failures = self.rests.get(&subject).map_or(0, |rest| rest.failures);
-        self.rests.insert(subject.clone(), Rest { until: Instant::now(), failures, busy: true });
+        self.rests.insert(
+            subject.clone(),
+            Rest {
+                until: Instant::now(),
+                failures,
+                busy: true,
+            },
+        );
         let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
-        let recounted =
-            if let Write::Recount { namespace, seen, .. } = &write { Some((namespace.clone(), *seen)) } else { None };
+        let recounted = if let Write::Recount {
+            namespace, seen, ..
+        } = &write
+        {
+            Some((namespace.clone(), *seen))
+        } else {
+            None
+        };
         Box::pin(async move {
             let result = write.apply(&client, &recorder).await;
-            Written { controller, subject, recounted, result }
+            Written {
+                controller,
+                subject,
+                recounted,
+                result,
+            }
         })
     }
 
     fn written(&mut self, written: Written) {
-        let Written { controller, subject, recounted, result } = written;
+        let Written {
+            controller,
+            subject,
+            recounted,
+            result,
+        } = written;
         if let (Ok(()), Some((namespace, seen))) = (&result, recounted) {
             self.observed.recounted(&namespace, seen);
         }
@@ -330,7 +399,9 @@ impl Driver {
         let (failures, wait) = match &result {
             Ok(()) => (0, SETTLE),
             Err(error) => {
-                let wait = BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_LAST);
+                let wait = BACKOFF_FIRST
+                    .saturating_mul(1 << failures.min(10))
+                    .min(BACKOFF_LAST);
                 tracing::warn!(
                     controller = turn.controller.name(), what = subject.0, namespace = subject.1.namespace,
                     name = subject.1.name, %error, "a write failed; trying again"
@@ -339,7 +410,14 @@ impl Driver {
             }
         };
         let until = Instant::now() + wait;
-        self.rests.insert(subject, Rest { until, failures, busy: false });
+        self.rests.insert(
+            subject,
+            Rest {
+                until,
+                failures,
+                busy: false,
+            },
+        );
         turn.due = Some(turn.due.map_or(until, |due| due.min(until)));
     }
 }

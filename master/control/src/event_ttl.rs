@@ -24,12 +24,19 @@ impl Controller for EventTtl {
     }
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        let old = observed.events.iter().filter(|(_, event)| now.since(event.last) >= LIFETIME);
-        let delete = |(key, event): (&crate::observe::Key, &crate::observe::Expiring)| Write::Delete {
-            what: Deletable::Event,
-            key: key.clone(),
-            uid: event.uid.clone(),
-        };
-        Plan { writes: old.map(delete).collect(), again: Some(PERIOD) }
+        let old = observed
+            .events
+            .iter()
+            .filter(|(_, event)| now.since(event.last) >= LIFETIME);
+        let delete =
+            |(key, event): (&crate::observe::Key, &crate::observe::Expiring)| Write::Delete {
+                what: Deletable::Event,
+                key: key.clone(),
+                uid: event.uid.clone(),
+            };
+        Plan {
+            writes: old.map(delete).collect(),
+            again: Some(PERIOD),
+        }
     }
 }

@@ -18,55 +18,145 @@ pub(crate) struct Followers {
 impl Followers {
     /// The kinds that are known by name.
     pub(crate) fn new(client: Client) -> Self {
-        let mut all = Self { client, changes: SelectAll::new() };
+        let mut all = Self {
+            client,
+            changes: SelectAll::new(),
+        };
         let every = ListParams::default;
-        let with = |fields: String| ListParams { fields: Some(fields), ..ListParams::default() };
-        all.typed(Kind::Node, None, every(), read::node, |observed, change| apply(change, &mut observed.nodes));
-        all.typed(Kind::Lease, Some(LEASES), every(), read::lease, |observed, change| {
-            apply(change, &mut observed.leases);
+        let with = |fields: String| ListParams {
+            fields: Some(fields),
+            ..ListParams::default()
+        };
+        all.typed(Kind::Node, None, every(), read::node, |observed, change| {
+            apply(change, &mut observed.nodes)
         });
+        all.typed(
+            Kind::Lease,
+            Some(LEASES),
+            every(),
+            read::lease,
+            |observed, change| {
+                apply(change, &mut observed.leases);
+            },
+        );
         let common = read::Common::default();
-        all.typed(Kind::Pod, None, every(), move |pod| read::pod(pod, &common), Observed::pod);
-        all.typed(Kind::Namespace, None, every(), read::namespace, |observed, change| {
-            apply(change, &mut observed.namespaces);
-        });
-        all.typed(Kind::ServiceAccount, None, every(), read::service_account, Observed::service_account);
-        all.typed(Kind::Event, None, every(), read::event, |observed, change| apply(change, &mut observed.events));
-        all.typed(Kind::Request, None, every(), read::request, |observed, change| {
-            apply(change, &mut observed.requests);
-        });
+        all.typed(
+            Kind::Pod,
+            None,
+            every(),
+            move |pod| read::pod(pod, &common),
+            Observed::pod,
+        );
+        all.typed(
+            Kind::Namespace,
+            None,
+            every(),
+            read::namespace,
+            |observed, change| {
+                apply(change, &mut observed.namespaces);
+            },
+        );
+        all.typed(
+            Kind::ServiceAccount,
+            None,
+            every(),
+            read::service_account,
+            Observed::service_account,
+        );
+        all.typed(
+            Kind::Event,
+            None,
+            every(),
+            read::event,
+            |observed, change| apply(change, &mut observed.events),
+        );
+        all.typed(
+            Kind::Request,
+            None,
+            every(),
+            read::request,
+            |observed, change| {
+                apply(change, &mut observed.requests);
+            },
+        );
         let name = format!("metadata.name={}", crate::root_ca::NAME);
-        all.typed(Kind::RootCa, None, with(name), read::root_ca, |observed, change| {
-            apply(change, &mut observed.root_cas);
-        });
+        all.typed(
+            Kind::RootCa,
+            None,
+            with(name),
+            read::root_ca,
+            |observed, change| {
+                apply(change, &mut observed.root_cas);
+            },
+        );
         let tokens = format!("type={}", bootstrap_tokens::TYPE);
         let namespace = Some(bootstrap_tokens::NAMESPACE);
-        all.typed(Kind::BootstrapToken, namespace, with(tokens), read::bootstrap_token, |observed, change| {
-            apply(change, &mut observed.bootstrap_tokens);
-        });
+        all.typed(
+            Kind::BootstrapToken,
+            namespace,
+            with(tokens),
+            read::bootstrap_token,
+            |observed, change| {
+                apply(change, &mut observed.bootstrap_tokens);
+            },
+        );
         let tokens = format!("type={}", crate::account_tokens::TYPE);
-        all.typed(Kind::AccountToken, None, with(tokens), read::account_token, |observed, change| {
-            apply(change, &mut observed.account_tokens);
-        });
-        all.typed(Kind::Quota, None, every(), read::quota, |observed, change| apply(change, &mut observed.quotas));
+        all.typed(
+            Kind::AccountToken,
+            None,
+            with(tokens),
+            read::account_token,
+            |observed, change| {
+                apply(change, &mut observed.account_tokens);
+            },
+        );
+        all.typed(
+            Kind::Quota,
+            None,
+            every(),
+            read::quota,
+            |observed, change| apply(change, &mut observed.quotas),
+        );
         let name = format!("metadata.name={}", bootstrap_signer::NAME);
         let namespace = Some(bootstrap_signer::NAMESPACE);
-        all.typed(Kind::ClusterInfo, namespace, with(name), read::cluster_info, Observed::cluster_info);
-        all.typed(Kind::ServiceRange, None, every(), read::service_range, |observed, change| {
-            apply(change, &mut observed.service_ranges);
-        });
-        all.typed(Kind::ClusterRole, None, every(), read::cluster_role, |observed, change| {
-            apply(change, &mut observed.cluster_roles);
-        });
+        all.typed(
+            Kind::ClusterInfo,
+            namespace,
+            with(name),
+            read::cluster_info,
+            Observed::cluster_info,
+        );
+        all.typed(
+            Kind::ServiceRange,
+            None,
+            every(),
+            read::service_range,
+            |observed, change| {
+                apply(change, &mut observed.service_ranges);
+            },
+        );
+        all.typed(
+            Kind::ClusterRole,
+            None,
+            every(),
+            read::cluster_role,
+            |observed, change| {
+                apply(change, &mut observed.cluster_roles);
+            },
+        );
         all
     }
 
     /// Further kinds, of which the metadata is enough.
     pub(crate) fn add(&mut self, numbers: &[ResourceId], resources: &[Resource]) {
         for number in numbers.iter().copied() {
-            let Some(resource) = resources.get(usize::from(number)) else { continue };
+            let Some(resource) = resources.get(usize::from(number)) else {
+                continue;
+            };
             let follower = Follower::metadata(self.client.clone(), resource);
-            let take = move |observed: &mut Observed, change: Change<Partial>| observed.object(number, change);
+            let take = move |observed: &mut Observed, change: Change<Partial>| {
+                observed.object(number, change)
+            };
             self.changes.push(changes(Kind::Object, follower, take));
         }
     }
@@ -84,7 +174,11 @@ impl Followers {
         read: impl Fn(T) -> V + Send + Sync + 'static,
         take: fn(&mut Observed, Change<V>),
     ) {
-        self.changes.push(changes(kind, Follower::reading(self.client.clone(), namespace, params, read), take));
+        self.changes.push(changes(
+            kind,
+            Follower::reading(self.client.clone(), namespace, params, read),
+            take,
+        ));
     }
 }
 

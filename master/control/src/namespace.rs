@@ -22,9 +22,21 @@ const TOLD: usize = 10;
 
 /// What it does, for whoever grants it.
 pub(crate) const RIGHTS: &[Right] = &[
-    Right { group: "*", resource: "*", verbs: &["get", "list", "delete"] },
-    Right { group: "", resource: "namespaces/finalize", verbs: &["update"] },
-    Right { group: "", resource: "namespaces/status", verbs: &["patch"] },
+    Right {
+        group: "*",
+        resource: "*",
+        verbs: &["get", "list", "delete"],
+    },
+    Right {
+        group: "",
+        resource: "namespaces/finalize",
+        verbs: &["update"],
+    },
+    Right {
+        group: "",
+        resource: "namespaces/status",
+        verbs: &["patch"],
+    },
 ];
 
 /// The controller.
@@ -41,10 +53,14 @@ impl Controller for Namespaces {
     }
 
     fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        let terminating =
-            observed.namespaces.iter().filter(|(_, namespace)| namespace.terminating && namespace.unfinished);
-        let writes =
-            terminating.map(|(name, facts)| Write::EmptyNamespace { name: name.clone(), uid: facts.uid.clone() });
+        let terminating = observed
+            .namespaces
+            .iter()
+            .filter(|(_, namespace)| namespace.terminating && namespace.unfinished);
+        let writes = terminating.map(|(name, facts)| Write::EmptyNamespace {
+            name: name.clone(),
+            uid: facts.uid.clone(),
+        });
         let writes: Vec<Write> = writes.collect();
         let again = (!writes.is_empty()).then_some(std::time::Duration::from_secs(1));
         Plan { writes, again }
@@ -87,7 +103,11 @@ impl Remaining {
     fn conditions(&self, now: Timestamp) -> Vec<NamespaceCondition> {
         let condition = |kind: &str, list: Vec<String>, reasons: [&str; 2], words: [&str; 2]| {
             let bad = !list.is_empty();
-            let message = if bad { format!("{}{}", words[0], list.join(", ")) } else { words[1].to_owned() };
+            let message = if bad {
+                format!("{}{}", words[0], list.join(", "))
+            } else {
+                words[1].to_owned()
+            };
             NamespaceCondition {
                 type_: kind.to_owned(),
                 status: if bad { "True" } else { "False" }.to_owned(),
@@ -96,8 +116,14 @@ impl Remaining {
                 last_transition_time: Some(Time(now)),
             }
         };
-        let resources = self.resources.iter().map(|(name, count)| format!("{name} has {count} resource instances"));
-        let finalizers = self.finalizers.iter().map(|(name, count)| format!("{name} in {count} resource instances"));
+        let resources = self
+            .resources
+            .iter()
+            .map(|(name, count)| format!("{name} has {count} resource instances"));
+        let finalizers = self
+            .finalizers
+            .iter()
+            .map(|(name, count)| format!("{name} in {count} resource instances"));
         vec![
             // Kinds are known without asking anybody, so these two never fail.
             condition(
@@ -125,7 +151,10 @@ impl Remaining {
                 "NamespaceContentRemaining",
                 resources.collect(),
                 ["SomeResourcesRemain", "ContentRemoved"],
-                ["Some resources are remaining: ", "All content successfully removed"],
+                [
+                    "Some resources are remaining: ",
+                    "All content successfully removed",
+                ],
             ),
             condition(
                 "NamespaceFinalizersRemaining",
@@ -143,7 +172,9 @@ impl Remaining {
 /// One round: deletes what is there; once nothing is, lets the namespace go.
 pub(crate) async fn empty(client: &Client, name: &str, uid: &str) -> Result<(), ApiError> {
     let namespace: Namespace = client.get(None, name).await?;
-    if namespace.metadata.uid.as_deref() != Some(uid) || namespace.metadata.deletion_timestamp.is_none() {
+    if namespace.metadata.uid.as_deref() != Some(uid)
+        || namespace.metadata.deletion_timestamp.is_none()
+    {
         return Ok(());
     }
     let mut left = Remaining::default();
@@ -160,7 +191,10 @@ pub(crate) async fn empty(client: &Client, name: &str, uid: &str) -> Result<(), 
 
 /// Kinds whose objects are in namespaces. Pods first: others may be mounted in them. Events last: the deletions cause some.
 fn in_order(resources: Vec<Resource>) -> Vec<Resource> {
-    let mut resources: Vec<Resource> = resources.into_iter().filter(|resource| resource.namespaced).collect();
+    let mut resources: Vec<Resource> = resources
+        .into_iter()
+        .filter(|resource| resource.namespaced)
+        .collect();
     resources.sort_by_key(|resource| match resource.plural.as_str() {
         "pods" => 0,
         "events" => 2,
@@ -170,18 +204,39 @@ fn in_order(resources: Vec<Resource>) -> Vec<Resource> {
 }
 
 /// Deletes the objects of a kind, and counts those that stay for now.
-async fn clear(client: &Client, resource: &Resource, namespace: &str, left: &mut Remaining) -> Result<(), ApiError> {
-    let params = ListParams { limit: Some(PAGE), ..ListParams::default() };
+async fn clear(
+    client: &Client,
+    resource: &Resource,
+    namespace: &str,
+    left: &mut Remaining,
+) -> Result<(), ApiError> {
+    let params = ListParams {
+        limit: Some(PAGE),
+        ..ListParams::default()
+    };
     let objects = client.partials(resource, namespace, &params).await?.items;
     if objects.is_empty() {
         return Ok(());
     }
-    let waiting = objects.into_iter().map(|object| object.metadata).filter(|meta| meta.deletion_timestamp.is_none());
+    let waiting = objects
+        .into_iter()
+        .map(|object| object.metadata)
+        .filter(|meta| meta.deletion_timestamp.is_none());
     let delete = |meta: Meta| async move {
-        let params = DeleteParams { uid: Some(meta.uid), propagation: Some("Background"), ..DeleteParams::default() };
-        client.remove(resource, namespace, &meta.name, &params).await
+        let params = DeleteParams {
+            uid: Some(meta.uid),
+            propagation: Some("Background"),
+            ..DeleteParams::default()
+        };
+        client
+            .remove(resource, namespace, &meta.name, &params)
+            .await
     };
-    let answers: Vec<_> = stream::iter(waiting).map(delete).buffer_unordered(AT_ONCE).collect().await;
+    let answers: Vec<_> = stream::iter(waiting)
+        .map(delete)
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
     for answer in answers {
         match answer {
             Ok(()) => {}
@@ -190,23 +245,42 @@ async fn clear(client: &Client, resource: &Resource, namespace: &str, left: &mut
         }
     }
     let there = client.partials(resource, namespace, &params).await?.items;
-    left.count(resource, &there.into_iter().map(|object| object.metadata).collect::<Vec<_>>());
+    left.count(
+        resource,
+        &there
+            .into_iter()
+            .map(|object| object.metadata)
+            .collect::<Vec<_>>(),
+    );
     Ok(())
 }
 
 async fn finalize(client: &Client, mut namespace: Namespace) -> Result<(), ApiError> {
-    if let Some(finalizers) = namespace.spec.as_mut().and_then(|spec| spec.finalizers.as_mut()) {
+    if let Some(finalizers) = namespace
+        .spec
+        .as_mut()
+        .and_then(|spec| spec.finalizers.as_mut())
+    {
         finalizers.retain(|name| name != FINALIZER);
     }
-    client.update_subresource(&namespace, "finalize").await.map(drop)
+    client
+        .update_subresource(&namespace, "finalize")
+        .await
+        .map(drop)
 }
 
 /// Writes what is left into the namespace's conditions, where it isn't there already.
 async fn tell(client: &Client, namespace: &Namespace, left: &Remaining) -> Result<(), ApiError> {
-    let known = namespace.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let known = namespace
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
     let conditions = left.conditions(Timestamp::now());
     let news = |condition: &NamespaceCondition| {
-        let same = |other: &NamespaceCondition| other.type_ == condition.type_ && other.message == condition.message;
+        let same = |other: &NamespaceCondition| {
+            other.type_ == condition.type_ && other.message == condition.message
+        };
         !known.iter().any(same)
     };
     if !conditions.iter().any(news) {
@@ -214,7 +288,10 @@ async fn tell(client: &Client, namespace: &Namespace, left: &Remaining) -> Resul
     }
     let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
     let name = namespace.metadata.name.as_deref().unwrap_or_default();
-    client.patch_status::<Namespace>(None, name, &patch).await.map(drop)
+    client
+        .patch_status::<Namespace>(None, name, &patch)
+        .await
+        .map(drop)
 }
 
 #[cfg(test)]
@@ -231,15 +308,25 @@ mod tests {
             plural: plural.to_owned(),
             namespaced: true,
         };
-        let held = Meta { finalizers: vec!["a/b".to_owned()], ..Meta::default() };
+        let held = Meta {
+            finalizers: vec!["a/b".to_owned()],
+            ..Meta::default()
+        };
         left.count(&resource("", "pods"), &[held, Meta::default()]);
         left.count(&resource("apps", "deployments"), &[Meta::default()]);
-        let told: Vec<String> = left.conditions(Timestamp::UNIX_EPOCH).into_iter().filter_map(|c| c.message).collect();
+        let told: Vec<String> = left
+            .conditions(Timestamp::UNIX_EPOCH)
+            .into_iter()
+            .filter_map(|c| c.message)
+            .collect();
         assert_eq!(
             told[3],
             "Some resources are remaining: deployments.apps has 1 resource instances, pods. has 2 resource instances"
         );
-        assert_eq!(told[4], "Some content in the namespace has finalizers remaining: a/b in 1 resource instances");
+        assert_eq!(
+            told[4],
+            "Some content in the namespace has finalizers remaining: a/b in 1 resource instances"
+        );
         assert_eq!(told[0], "All resources successfully discovered");
     }
 
@@ -252,9 +339,16 @@ mod tests {
             plural: plural.to_owned(),
             namespaced,
         };
-        let all =
-            vec![resource("events", true), resource("nodes", false), resource("secrets", true), resource("pods", true)];
-        let order: Vec<String> = in_order(all).into_iter().map(|resource| resource.plural).collect();
+        let all = vec![
+            resource("events", true),
+            resource("nodes", false),
+            resource("secrets", true),
+            resource("pods", true),
+        ];
+        let order: Vec<String> = in_order(all)
+            .into_iter()
+            .map(|resource| resource.plural)
+            .collect();
         assert_eq!(order, ["pods", "secrets", "events"]);
     }
 }

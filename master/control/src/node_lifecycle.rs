@@ -8,7 +8,9 @@ use crate::observe::{Kind, NodeFacts, Observed};
 use crate::write::Write;
 use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE, UNTRUSTED};
+use config_kube::taints::{
+    NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE, UNTRUSTED,
+};
 use jiff::Timestamp;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -52,22 +54,32 @@ impl Controller for NodeLifecycle {
     }
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        self.signs.retain(|name, _| observed.nodes.contains_key(name));
+        self.signs
+            .retain(|name, _| observed.nodes.contains_key(name));
         let mut plan = Plan::default();
         for (name, node) in &observed.nodes {
             let lease = observed.leases.get(name).copied().flatten();
             let silence = self.silence(name, node, lease, now.instant);
-            let grace = if node.condition("Ready").is_some() { self.grace } else { self.grace.max(STARTUP_GRACE) };
+            let grace = if node.condition("Ready").is_some() {
+                self.grace
+            } else {
+                self.grace.max(STARTUP_GRACE)
+            };
             if silence < grace {
                 plan.again_in(grace.saturating_sub(silence));
             } else {
                 plan.writes.extend(silent(name, node, lease, now.wall));
             }
-            let unheard = node.condition("Ready").is_some_and(|ready| ready.status == "Unknown");
+            let unheard = node
+                .condition("Ready")
+                .is_some_and(|ready| ready.status == "Unknown");
             // An Untrusted machine's kubelet is not heard either: what it last said of its pods is nothing to route by.
             if unheard || has(node, UNTRUSTED, NO_EXECUTE) {
                 let stale = observed.pods_on(name).filter(|(_, pod)| pod.ready);
-                let stale = stale.map(|(key, pod)| Write::PodNotReady { key: key.clone(), uid: pod.uid.clone() });
+                let stale = stale.map(|(key, pod)| Write::PodNotReady {
+                    key: key.clone(),
+                    uid: pod.uid.clone(),
+                });
                 plan.writes.extend(stale);
             }
         }
@@ -79,19 +91,44 @@ impl Controller for NodeLifecycle {
 impl NodeLifecycle {
     /// A controller that gives nodes this much silence.
     pub(crate) fn new(grace: Duration) -> Self {
-        Self { grace, signs: HashMap::new(), last_emptied: None }
+        Self {
+            grace,
+            signs: HashMap::new(),
+            last_emptied: None,
+        }
     }
 
     /// How long nothing was heard of a node.
-    fn silence(&mut self, name: &str, node: &NodeFacts, lease: Option<Timestamp>, now: Instant) -> Duration {
+    fn silence(
+        &mut self,
+        name: &str,
+        node: &NodeFacts,
+        lease: Option<Timestamp>,
+        now: Instant,
+    ) -> Duration {
         let ready = node.condition("Ready");
-        let heartbeat = ready.and_then(|ready| ready.last_heartbeat_time.as_ref()).map(|time| time.0);
+        let heartbeat = ready
+            .and_then(|ready| ready.last_heartbeat_time.as_ref())
+            .map(|time| time.0);
         match self.signs.get_mut(name) {
             Some(sign) if (sign.lease, sign.heartbeat) == (lease, heartbeat) => {
                 return now.saturating_duration_since(sign.seen);
             }
-            Some(sign) => *sign = Sign { lease, heartbeat, seen: now },
-            None => drop(self.signs.insert(name.to_owned(), Sign { lease, heartbeat, seen: now })),
+            Some(sign) => {
+                *sign = Sign {
+                    lease,
+                    heartbeat,
+                    seen: now,
+                }
+            }
+            None => drop(self.signs.insert(
+                name.to_owned(),
+                Sign {
+                    lease,
+                    heartbeat,
+                    seen: now,
+                },
+            )),
         }
         Duration::ZERO
     }
@@ -146,7 +183,11 @@ enum Pace {
 
 fn pace(observed: &Observed) -> Pace {
     let all = observed.nodes.len();
-    let ready = observed.nodes.values().filter(|node| node.status("Ready") == "True").count();
+    let ready = observed
+        .nodes
+        .values()
+        .filter(|node| node.status("Ready") == "True")
+        .count();
     let bad = all - ready;
     let most = bad > 2 && bad * 100 >= all * 55;
     match (ready, most) {
@@ -158,12 +199,16 @@ fn pace(observed: &Observed) -> Pace {
 }
 
 fn has(node: &NodeFacts, key: &str, effect: &str) -> bool {
-    node.taints.iter().any(|taint| taint.key == key && taint.effect == effect)
+    node.taints
+        .iter()
+        .any(|taint| taint.key == key && taint.effect == effect)
 }
 
 /// The taints that a node should have: other people's as they are, ours by its condition.
 fn wanted(node: &NodeFacts, bad: Option<&str>, empty: bool, now: Timestamp) -> Vec<Taint> {
-    let pressures = PRESSURES.iter().filter(|(kind, _)| node.status(kind) == "True" && node.condition(kind).is_some());
+    let pressures = PRESSURES
+        .iter()
+        .filter(|(kind, _)| node.status(kind) == "True" && node.condition(kind).is_some());
     let mut ours: Vec<(&str, &str)> = pressures.map(|(_, key)| (*key, NO_SCHEDULE)).collect();
     if node.cordoned {
         ours.push((UNSCHEDULABLE, NO_SCHEDULE));
@@ -179,7 +224,9 @@ fn wanted(node: &NodeFacts, bad: Option<&str>, empty: bool, now: Timestamp) -> V
             && (PRESSURES.iter().any(|(_, key)| *key == taint.key) || taint.key == UNSCHEDULABLE);
         no_schedule || taint.key == NOT_READY || taint.key == UNREACHABLE
     };
-    let stays = |taint: &&Taint| !managed(taint) || ours.contains(&(taint.key.as_str(), taint.effect.as_str()));
+    let stays = |taint: &&Taint| {
+        !managed(taint) || ours.contains(&(taint.key.as_str(), taint.effect.as_str()))
+    };
     let mut taints: Vec<Taint> = node.taints.iter().filter(stays).cloned().collect();
     let missing = ours.iter().filter(|(key, effect)| !has(node, key, effect));
     taints.extend(missing.map(|(key, effect)| Taint {
@@ -193,12 +240,18 @@ fn wanted(node: &NodeFacts, bad: Option<&str>, empty: bool, now: Timestamp) -> V
 
 /// The write that says that a node is silent, if it doesn't say so yet.
 fn silent(name: &str, node: &NodeFacts, lease: Option<Timestamp>, now: Timestamp) -> Option<Write> {
-    let known = |kind: &str| node.condition(kind).is_none_or(|condition| condition.status != "Unknown");
+    let known = |kind: &str| {
+        node.condition(kind)
+            .is_none_or(|condition| condition.status != "Unknown")
+    };
     let condition = |kind: &str| {
         let before = node.condition(kind);
         let (reason, message) = match before {
             Some(_) => ("NodeStatusUnknown", "Kubelet stopped posting node status."),
-            None => ("NodeStatusNeverUpdated", "Kubelet never posted node status."),
+            None => (
+                "NodeStatusNeverUpdated",
+                "Kubelet never posted node status.",
+            ),
         };
         NodeCondition {
             type_: kind.to_owned(),
@@ -211,8 +264,11 @@ fn silent(name: &str, node: &NodeFacts, lease: Option<Timestamp>, now: Timestamp
             last_transition_time: Some(Time(now)),
         }
     };
-    let conditions: Vec<NodeCondition> =
-        REPORTED.iter().filter(|kind| known(kind)).map(|kind| condition(kind)).collect();
+    let conditions: Vec<NodeCondition> = REPORTED
+        .iter()
+        .filter(|kind| known(kind))
+        .map(|kind| condition(kind))
+        .collect();
     let tell = node.status("Ready") != "Unknown" || node.condition("Ready").is_none();
     (!conditions.is_empty()).then(|| Write::NodeSilent {
         node: name.to_owned(),

@@ -82,11 +82,17 @@ pub struct Key {
 impl Key {
     /// A key.
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
     }
 
     pub(crate) fn of(meta: &ObjectMeta) -> Self {
-        Self::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+        Self::new(
+            meta.namespace.as_deref().unwrap_or_default(),
+            meta.name.as_deref().unwrap_or_default(),
+        )
     }
 }
 
@@ -110,12 +116,15 @@ pub struct NodeFacts {
 impl NodeFacts {
     /// A condition by its type.
     pub fn condition(&self, kind: &str) -> Option<&NodeCondition> {
-        self.conditions.iter().find(|condition| condition.type_ == kind)
+        self.conditions
+            .iter()
+            .find(|condition| condition.type_ == kind)
     }
 
     /// Status of a condition; `Unknown` where there is none.
     pub fn status(&self, kind: &str) -> &str {
-        self.condition(kind).map_or("Unknown", |condition| condition.status.as_str())
+        self.condition(kind)
+            .map_or("Unknown", |condition| condition.status.as_str())
     }
 }
 
@@ -273,7 +282,9 @@ impl Observed {
     /// Sets what is known of a pod, or that it is gone.
     pub fn set_pod(&mut self, key: Key, pod: Option<PodFacts>) {
         let before = self.pods.remove(&key);
-        if before.as_ref().is_some_and(|before| !before.ended()) && pod.as_ref().is_none_or(PodFacts::ended) {
+        if before.as_ref().is_some_and(|before| !before.ended())
+            && pod.as_ref().is_none_or(PodFacts::ended)
+        {
             self.release(&key.namespace);
         }
         if let Some(before) = before
@@ -287,9 +298,15 @@ impl Observed {
         if let Some(mut pod) = pod {
             let key = Arc::new(key);
             if !pod.node.is_empty() {
-                let known = self.by_node.get_key_value(&pod.node).map(|(node, _)| Arc::clone(node));
+                let known = self
+                    .by_node
+                    .get_key_value(&pod.node)
+                    .map(|(node, _)| Arc::clone(node));
                 pod.node = known.unwrap_or(pod.node);
-                self.by_node.entry(Arc::clone(&pod.node)).or_default().insert(Arc::clone(&key));
+                self.by_node
+                    .entry(Arc::clone(&pod.node))
+                    .or_default()
+                    .insert(Arc::clone(&key));
             }
             self.pods.insert(key, pod);
         }
@@ -298,7 +315,12 @@ impl Observed {
     /// Something that a quota counts may have become free. Nothing is remembered where there is no quota.
     fn release(&mut self, namespace: &str) {
         let first = Key::new(namespace, "");
-        if self.quotas.range(first..).next().is_some_and(|(key, _)| key.namespace == namespace) {
+        if self
+            .quotas
+            .range(first..)
+            .next()
+            .is_some_and(|(key, _)| key.namespace == namespace)
+        {
             *self.released.entry(namespace.to_owned()).or_default() += 1;
         }
     }
@@ -313,14 +335,17 @@ impl Observed {
     /// Further kinds are served; the numbers of the new ones.
     pub(crate) fn serve(&mut self, resources: &[Resource]) -> Vec<ResourceId> {
         let known = Arc::clone(&self.resources);
-        let new = resources.iter().filter(|resource| !known.contains(resource));
+        let new = resources
+            .iter()
+            .filter(|resource| !known.contains(resource));
         // Events own nothing, nobody owns them, and there are many.
         let new: Vec<&Resource> = new.filter(|resource| resource.plural != "events").collect();
         if new.is_empty() {
             return Vec::new();
         }
         let all: Vec<Resource> = known.iter().chain(new).cloned().collect();
-        let numbers = (known.len()..all.len()).filter_map(|number| ResourceId::try_from(number).ok());
+        let numbers =
+            (known.len()..all.len()).filter_map(|number| ResourceId::try_from(number).ok());
         let numbers: Vec<ResourceId> = numbers.collect();
         self.unlisted.extend(&numbers);
         self.resources = Arc::new(all);
@@ -334,7 +359,12 @@ impl Observed {
                 let all: Vec<Meta> = all.into_iter().map(|object| object.metadata).collect();
                 self.graph.listed(resource, &all);
                 self.unlisted.remove(&resource);
-                for namespace in self.quotas.keys().map(|key| key.namespace.clone()).collect::<Vec<_>>() {
+                for namespace in self
+                    .quotas
+                    .keys()
+                    .map(|key| key.namespace.clone())
+                    .collect::<Vec<_>>()
+                {
                     self.release(&namespace);
                 }
                 self.forget_going(resource);
@@ -346,7 +376,10 @@ impl Observed {
                 self.graph.set(resource, &object.metadata);
                 self.holds(resource, &object.metadata);
                 // These may come to use less without going.
-                if matches!(self.plural(resource), ("", "services" | "persistentvolumeclaims")) {
+                if matches!(
+                    self.plural(resource),
+                    ("", "services" | "persistentvolumeclaims")
+                ) {
                     self.release(&object.metadata.namespace);
                 }
             }
@@ -354,14 +387,22 @@ impl Observed {
                 let meta = object.metadata;
                 self.graph.gone(&meta);
                 self.release(&meta.namespace);
-                self.holds(resource, &Meta { deletion_timestamp: None, ..meta });
+                self.holds(
+                    resource,
+                    &Meta {
+                        deletion_timestamp: None,
+                        ..meta
+                    },
+                );
             }
         }
     }
 
     fn plural(&self, resource: ResourceId) -> (&str, &str) {
         let found = self.resources.get(usize::from(resource));
-        found.map_or(("", ""), |resource| (resource.group.as_str(), resource.plural.as_str()))
+        found.map_or(("", ""), |resource| {
+            (resource.group.as_str(), resource.plural.as_str())
+        })
     }
 
     fn forget_going(&mut self, resource: ResourceId) {
@@ -374,8 +415,9 @@ impl Observed {
 
     /// Remembers of volumes and claims whether their deletion waits for their users.
     fn holds(&mut self, resource: ResourceId, meta: &Meta) {
-        let waits =
-            |finalizer: &str| meta.deletion_timestamp.is_some() && meta.finalizers.iter().any(|own| own == finalizer);
+        let waits = |finalizer: &str| {
+            meta.deletion_timestamp.is_some() && meta.finalizers.iter().any(|own| own == finalizer)
+        };
         match self.plural(resource) {
             ("", "persistentvolumeclaims") => {
                 let key = Key::new(&meta.namespace, &meta.name);
@@ -386,7 +428,8 @@ impl Observed {
                 }
             }
             ("", "persistentvolumes") if waits(crate::in_use::VOLUME) => {
-                self.volumes_going.insert(meta.name.clone(), meta.uid.clone());
+                self.volumes_going
+                    .insert(meta.name.clone(), meta.uid.clone());
             }
             ("", "persistentvolumes") => {
                 self.volumes_going.remove(&meta.name);

@@ -32,18 +32,27 @@ impl Controller for PodGc {
     }
 
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        if self.last.is_none_or(|last| now.instant.saturating_duration_since(last) >= PERIOD) {
+        if self
+            .last
+            .is_none_or(|last| now.instant.saturating_duration_since(last) >= PERIOD)
+        {
             self.last = Some(now.instant);
             self.plan = self.look(observed, now.instant);
         }
-        let passed = self.last.map_or(Duration::ZERO, |last| now.instant.saturating_duration_since(last));
-        Plan { writes: std::mem::take(&mut self.plan), again: Some(PERIOD.saturating_sub(passed)) }
+        let passed = self.last.map_or(Duration::ZERO, |last| {
+            now.instant.saturating_duration_since(last)
+        });
+        Plan {
+            writes: std::mem::take(&mut self.plan),
+            again: Some(PERIOD.saturating_sub(passed)),
+        }
     }
 }
 
 impl PodGc {
     fn look(&mut self, observed: &Observed, now: Instant) -> Vec<Write> {
-        self.gone.retain(|node, _| !observed.nodes.contains_key(node));
+        self.gone
+            .retain(|node, _| !observed.nodes.contains_key(node));
         let mut writes = Vec::new();
         let mut ended: Vec<(&Key, &PodFacts)> = Vec::new();
         for (key, pod) in observed.pods() {
@@ -60,10 +69,15 @@ impl PodGc {
                 continue;
             }
             let off = node.is_some_and(|node| {
-                node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE) && node.status("Ready") != "True"
+                node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE)
+                    && node.status("Ready") != "True"
             });
             if pod.deleted.is_some() && (pod.node.is_empty() || off) {
-                writes.push(Write::CollectPod { key: key.clone(), uid: pod.uid.clone(), gone: None });
+                writes.push(Write::CollectPod {
+                    key: key.clone(),
+                    uid: pod.uid.clone(),
+                    gone: None,
+                });
             } else if pod.ended() && pod.deleted.is_none() {
                 ended.push((key, pod));
             }

@@ -24,9 +24,21 @@ const TRIES: usize = 8;
 
 /// What it does, for whoever grants it.
 pub(crate) const RIGHTS: &[Right] = &[
-    Right { group: "*", resource: "*", verbs: &["list", "watch"] },
-    Right { group: "", resource: "resourcequotas", verbs: &["get", "list", "watch"] },
-    Right { group: "", resource: "resourcequotas/status", verbs: &["update"] },
+    Right {
+        group: "*",
+        resource: "*",
+        verbs: &["list", "watch"],
+    },
+    Right {
+        group: "",
+        resource: "resourcequotas",
+        verbs: &["get", "list", "watch"],
+    },
+    Right {
+        group: "",
+        resource: "resourcequotas/status",
+        verbs: &["update"],
+    },
 ];
 
 /// The controller.
@@ -48,34 +60,56 @@ impl Controller for Quotas {
         if observed.quotas.is_empty() || !observed.unlisted.is_empty() {
             return Plan::default();
         }
-        let all = self.everything.is_none_or(|last| now.instant.duration_since(last) >= PERIOD);
+        let all = self
+            .everything
+            .is_none_or(|last| now.instant.duration_since(last) >= PERIOD);
         if all {
             self.everything = Some(now.instant);
         }
         let due = |(key, facts): &(&Key, &crate::observe::QuotaFacts)| {
             all || !facts.settled || observed.released.contains_key(&key.namespace)
         };
-        let namespaces: BTreeSet<&str> =
-            observed.quotas.iter().filter(due).map(|(key, _)| key.namespace.as_str()).collect();
+        let namespaces: BTreeSet<&str> = observed
+            .quotas
+            .iter()
+            .filter(due)
+            .map(|(key, _)| key.namespace.as_str())
+            .collect();
         let write = |namespace: &str| Write::Recount {
             namespace: namespace.to_owned(),
-            seen: observed.released.get(namespace).copied().unwrap_or_default(),
+            seen: observed
+                .released
+                .get(namespace)
+                .copied()
+                .unwrap_or_default(),
             resources: Arc::clone(&observed.resources),
         };
-        Plan { writes: namespaces.into_iter().map(write).collect(), again: Some(PERIOD) }
+        Plan {
+            writes: namespaces.into_iter().map(write).collect(),
+            again: Some(PERIOD),
+        }
     }
 }
 
 /// Counts for all quotas of a namespace.
-pub(crate) async fn recount(client: &Client, namespace: &str, resources: &[Resource]) -> Result<(), ApiError> {
+pub(crate) async fn recount(
+    client: &Client,
+    namespace: &str,
+    resources: &[Resource],
+) -> Result<(), ApiError> {
     let quotas = kind(resources, "resourcequotas")?;
-    for found in client.wholes(quotas, namespace, &ListParams::default()).await?.items {
+    for found in client
+        .wholes(quotas, namespace, &ListParams::default())
+        .await?
+        .items
+    {
         let name = text(&found.0, "/metadata/name");
         let mut tries = 0;
         while !count(client, quotas, (namespace, &name), resources).await? {
             tries += 1;
             if tries >= TRIES {
-                let text = format!("quota {namespace}/{name} is used up faster than it can be counted");
+                let text =
+                    format!("quota {namespace}/{name} is used up faster than it can be counted");
                 return Err(ApiError::new(Reason::ServerTimeout, text));
             }
         }
@@ -113,7 +147,10 @@ async fn count(
         return Ok(true);
     }
     found.0.insert("status".to_owned(), status);
-    match client.replace(quotas, (namespace, name, Some("status")), &found).await {
+    match client
+        .replace(quotas, (namespace, name, Some("status")), &found)
+        .await
+    {
         Ok(_) => Ok(true),
         Err(error) if error.is_not_found() => Ok(true),
         Err(error) if error.is_conflict() => Ok(false),
@@ -122,12 +159,21 @@ async fn count(
 }
 
 /// What all objects of a kind use of a quota.
-async fn usage(client: &Client, namespace: &str, resource: &Resource, quota: &Quota) -> Result<Quantities, ApiError> {
+async fn usage(
+    client: &Client,
+    namespace: &str,
+    resource: &Resource,
+    quota: &Quota,
+) -> Result<Quantities, ApiError> {
     let now = Timestamp::now();
     let (group, plural) = (resource.group.as_str(), resource.plural.as_str());
     let mut used = Quantities::default();
-    let mut params = ListParams { limit: Some(PAGE), ..ListParams::default() };
-    let plain = quota.scopes.is_empty() && !matches!(plural, "pods" | "persistentvolumeclaims" | "services");
+    let mut params = ListParams {
+        limit: Some(PAGE),
+        ..ListParams::default()
+    };
+    let plain = quota.scopes.is_empty()
+        && !matches!(plural, "pods" | "persistentvolumeclaims" | "services");
     loop {
         let page = if plain {
             let page = client.partials(resource, namespace, &params).await?;
@@ -137,7 +183,11 @@ async fn usage(client: &Client, namespace: &str, resource: &Resource, quota: &Qu
             page.continue_token
         } else {
             let page = client.wholes(resource, namespace, &params).await?;
-            for Whole(object) in page.items.iter().filter(|Whole(object)| quota.covers(group, plural, object)) {
+            for Whole(object) in page
+                .items
+                .iter()
+                .filter(|Whole(object)| quota.covers(group, plural, object))
+            {
                 used.add(&quota::usage(group, plural, object, now));
             }
             page.continue_token
@@ -150,12 +200,19 @@ async fn usage(client: &Client, namespace: &str, resource: &Resource, quota: &Qu
 }
 
 fn kind<'a>(resources: &'a [Resource], plural: &str) -> Result<&'a Resource, ApiError> {
-    let found = resources.iter().find(|resource| resource.group.is_empty() && resource.plural == plural);
+    let found = resources
+        .iter()
+        .find(|resource| resource.group.is_empty() && resource.plural == plural);
     found.ok_or_else(|| ApiError::new(Reason::InternalError, format!("{plural} are not served")))
 }
 
 fn text(fields: &Map<String, Value>, pointer: &str) -> String {
-    let (first, rest) = pointer.trim_start_matches('/').split_once('/').unwrap_or_default();
-    let found = fields.get(first).and_then(|value| value.pointer(&format!("/{rest}")));
+    let (first, rest) = pointer
+        .trim_start_matches('/')
+        .split_once('/')
+        .unwrap_or_default();
+    let found = fields
+        .get(first)
+        .and_then(|value| value.pointer(&format!("/{rest}")));
     found.and_then(Value::as_str).unwrap_or_default().to_owned()
 }

@@ -15,8 +15,11 @@ pub(crate) const NAME: &str = "kube-root-ca.crt";
 const KEY: &str = "ca.crt";
 
 /// What it does, for whoever grants it.
-pub(crate) const RIGHTS: &[Right] =
-    &[Right { group: "", resource: "configmaps", verbs: &["list", "watch", "create", "patch"] }];
+pub(crate) const RIGHTS: &[Right] = &[Right {
+    group: "",
+    resource: "configmaps",
+    verbs: &["list", "watch", "create", "patch"],
+}];
 
 /// The controller; without a certificate it publishes nothing.
 #[derive(Debug, Default)]
@@ -40,9 +43,14 @@ impl Controller for RootCa {
     }
 
     fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        let Some(pem) = self.pem.as_ref().map(|pem| pem.borrow().clone()) else { return Plan::default() };
+        let Some(pem) = self.pem.as_ref().map(|pem| pem.borrow().clone()) else {
+            return Plan::default();
+        };
         let right = fingerprint(&pem);
-        let active = observed.namespaces.iter().filter(|(_, namespace)| !namespace.terminating);
+        let active = observed
+            .namespaces
+            .iter()
+            .filter(|(_, namespace)| !namespace.terminating);
         let wrong = active.filter_map(|(name, _)| match observed.root_cas.get(name) {
             Some(own) if *own == right => None,
             found => Some((name, found.is_some())),
@@ -52,24 +60,45 @@ impl Controller for RootCa {
             exists,
             pem: pem.clone(),
         };
-        Plan { writes: wrong.map(write).collect(), again: None }
+        Plan {
+            writes: wrong.map(write).collect(),
+            again: None,
+        }
     }
 }
 
 /// What a config map says.
 pub(crate) fn content(map: &ConfigMap) -> &str {
-    map.data.as_ref().and_then(|data| data.get(KEY)).map_or("", String::as_str)
+    map.data
+        .as_ref()
+        .and_then(|data| data.get(KEY))
+        .map_or("", String::as_str)
 }
 
 /// Makes the config map, or sets it right.
-pub(crate) async fn carry_out(client: &Client, namespace: &str, exists: bool, pem: &str) -> Result<(), ApiError> {
+pub(crate) async fn carry_out(
+    client: &Client,
+    namespace: &str,
+    exists: bool,
+    pem: &str,
+) -> Result<(), ApiError> {
     let data = [(KEY.to_owned(), pem.to_owned())];
     if exists {
         let patch = Patch::Json(json!([{"op": "add", "path": "/data", "value": {KEY: pem}}]));
-        return client.patch::<ConfigMap>(Some(namespace), NAME, &patch).await.map(drop);
+        return client
+            .patch::<ConfigMap>(Some(namespace), NAME, &patch)
+            .await
+            .map(drop);
     }
-    let metadata =
-        ObjectMeta { name: Some(NAME.to_owned()), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
-    let map = ConfigMap { metadata, data: Some(data.into()), ..ConfigMap::default() };
+    let metadata = ObjectMeta {
+        name: Some(NAME.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        ..ObjectMeta::default()
+    };
+    let map = ConfigMap {
+        metadata,
+        data: Some(data.into()),
+        ..ConfigMap::default()
+    };
     client.create(&map).await.map(drop)
 }

@@ -18,15 +18,30 @@ use std::net::IpAddr;
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 const READY: &str = "Ready";
 const SERVES: &str = "Kubernetes Service CIDR is ready";
-const WAITS: &str =
-    "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
+const WAITS: &str = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
 
 /// What it does, for whoever grants it.
 pub(crate) const RIGHTS: &[Right] = &[
-    Right { group: "networking.k8s.io", resource: "servicecidrs", verbs: &["get", "list", "watch", "patch"] },
-    Right { group: "networking.k8s.io", resource: "servicecidrs/finalizers", verbs: &["patch", "update"] },
-    Right { group: "networking.k8s.io", resource: "servicecidrs/status", verbs: &["patch", "update"] },
-    Right { group: "networking.k8s.io", resource: "ipaddresses", verbs: &["get", "list", "watch"] },
+    Right {
+        group: "networking.k8s.io",
+        resource: "servicecidrs",
+        verbs: &["get", "list", "watch", "patch"],
+    },
+    Right {
+        group: "networking.k8s.io",
+        resource: "servicecidrs/finalizers",
+        verbs: &["patch", "update"],
+    },
+    Right {
+        group: "networking.k8s.io",
+        resource: "servicecidrs/status",
+        verbs: &["patch", "update"],
+    },
+    Right {
+        group: "networking.k8s.io",
+        resource: "ipaddresses",
+        verbs: &["get", "list", "watch"],
+    },
 ];
 
 /// What is known of a range.
@@ -54,8 +69,14 @@ pub(crate) fn facts(range: &ServiceCIDR) -> RangeFacts {
 }
 
 fn says(range: &ServiceCIDR, status: &str) -> bool {
-    let conditions = range.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| condition.type_ == READY && condition.status == status)
+    let conditions = range
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == READY && condition.status == status)
 }
 
 /// The controller.
@@ -73,13 +94,21 @@ impl Controller for ServiceRanges {
     }
 
     fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        let open = observed
-            .service_ranges
-            .iter()
-            .filter(|(_, facts)| if facts.going { facts.held } else { !facts.held || !facts.ready });
-        let write =
-            |(name, facts): (&String, &RangeFacts)| Write::SettleRange { name: name.clone(), uid: facts.uid.clone() };
-        Plan { writes: open.map(write).collect(), again: None }
+        let open = observed.service_ranges.iter().filter(|(_, facts)| {
+            if facts.going {
+                facts.held
+            } else {
+                !facts.held || !facts.ready
+            }
+        });
+        let write = |(name, facts): (&String, &RangeFacts)| Write::SettleRange {
+            name: name.clone(),
+            uid: facts.uid.clone(),
+        };
+        Plan {
+            writes: open.map(write).collect(),
+            again: None,
+        }
     }
 }
 
@@ -93,42 +122,78 @@ pub(crate) async fn settle(client: &Client, name: &str, uid: &str) -> Result<(),
     let held = finalizers.iter().any(|own| own == FINALIZER);
     if range.metadata.deletion_timestamp.is_none() {
         if !held {
-            let all: Vec<String> = finalizers.into_iter().chain([FINALIZER.to_owned()]).collect();
+            let all: Vec<String> = finalizers
+                .into_iter()
+                .chain([FINALIZER.to_owned()])
+                .collect();
             return finalize(client, &range, &all).await;
         }
-        return if says(&range, "True") { Ok(()) } else { say(client, &range, ("True", "", SERVES)).await };
+        return if says(&range, "True") {
+            Ok(())
+        } else {
+            say(client, &range, ("True", "", SERVES)).await
+        };
     }
     if !held {
         return Ok(());
     }
     if is_needed(client, &range).await? {
-        return if says(&range, "False") { Ok(()) } else { say(client, &range, ("False", "Terminating", WAITS)).await };
+        return if says(&range, "False") {
+            Ok(())
+        } else {
+            say(client, &range, ("False", "Terminating", WAITS)).await
+        };
     }
-    let rest: Vec<String> = finalizers.into_iter().filter(|own| own != FINALIZER).collect();
+    let rest: Vec<String> = finalizers
+        .into_iter()
+        .filter(|own| own != FINALIZER)
+        .collect();
     finalize(client, &range, &rest).await
 }
 
 /// Whether an address is of this range and of no other that stays.
 async fn is_needed(client: &Client, range: &ServiceCIDR) -> Result<bool, ApiError> {
-    let ranges = client.list::<ServiceCIDR>(None, &ListParams::default()).await?.items;
-    let staying = ranges
+    let ranges = client
+        .list::<ServiceCIDR>(None, &ListParams::default())
+        .await?
+        .items;
+    let staying = ranges.iter().filter(|other| {
+        other.metadata.name != range.metadata.name && other.metadata.deletion_timestamp.is_none()
+    });
+    let (own, others) = (
+        cidrs(range),
+        staying.flat_map(cidrs).collect::<Vec<Range>>(),
+    );
+    let addresses = client
+        .list::<IPAddress>(None, &ListParams::default())
+        .await?
+        .items;
+    let mut addresses = addresses
         .iter()
-        .filter(|other| other.metadata.name != range.metadata.name && other.metadata.deletion_timestamp.is_none());
-    let (own, others) = (cidrs(range), staying.flat_map(cidrs).collect::<Vec<Range>>());
-    let addresses = client.list::<IPAddress>(None, &ListParams::default()).await?.items;
-    let mut addresses = addresses.iter().filter_map(|address| address.metadata.name.as_ref()?.parse::<IpAddr>().ok());
-    let within = |ranges: &[Range], address: IpAddr| ranges.iter().any(|range| range.contains(address));
+        .filter_map(|address| address.metadata.name.as_ref()?.parse::<IpAddr>().ok());
+    let within =
+        |ranges: &[Range], address: IpAddr| ranges.iter().any(|range| range.contains(address));
     Ok(addresses.any(|address| within(&own, address) && !within(&others, address)))
 }
 
 fn cidrs(range: &ServiceCIDR) -> Vec<Range> {
     let list = range.spec.as_ref().and_then(|spec| spec.cidrs.as_ref());
-    list.into_iter().flatten().filter_map(|text| Range::parse(text)).collect()
+    list.into_iter()
+        .flatten()
+        .filter_map(|text| Range::parse(text))
+        .collect()
 }
 
-async fn finalize(client: &Client, range: &ServiceCIDR, finalizers: &[String]) -> Result<(), ApiError> {
+async fn finalize(
+    client: &Client,
+    range: &ServiceCIDR,
+    finalizers: &[String],
+) -> Result<(), ApiError> {
     let patch = json!({"metadata": {"resourceVersion": range.metadata.resource_version, "finalizers": finalizers}});
-    client.patch::<ServiceCIDR>(None, name(range), &Patch::Merge(patch)).await.map(drop)
+    client
+        .patch::<ServiceCIDR>(None, name(range), &Patch::Merge(patch))
+        .await
+        .map(drop)
 }
 
 async fn say(
@@ -143,7 +208,10 @@ async fn say(
     let patch = json!({
         "metadata": {"resourceVersion": range.metadata.resource_version}, "status": {"conditions": [condition]},
     });
-    client.patch_status::<ServiceCIDR>(None, name(range), &Patch::Merge(patch)).await.map(drop)
+    client
+        .patch_status::<ServiceCIDR>(None, name(range), &Patch::Merge(patch))
+        .await
+        .map(drop)
 }
 
 fn name(range: &ServiceCIDR) -> &str {

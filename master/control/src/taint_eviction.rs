@@ -28,15 +28,25 @@ impl Controller for TaintEviction {
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
         let mut plan = Plan::default();
         for (name, node) in &observed.nodes {
-            let taints: Vec<&Taint> = node.taints.iter().filter(|taint| taint.effect == NO_EXECUTE).collect();
+            let taints: Vec<&Taint> = node
+                .taints
+                .iter()
+                .filter(|taint| taint.effect == NO_EXECUTE)
+                .collect();
             if taints.is_empty() {
                 continue;
             }
-            for (key, pod) in observed.pods_on(name).filter(|(_, pod)| pod.deleted.is_none() && !pod.ended()) {
+            for (key, pod) in observed
+                .pods_on(name)
+                .filter(|(_, pod)| pod.deleted.is_none() && !pod.ended())
+            {
                 match stays(pod, &taints, now.wall) {
                     None => {}
                     Some(Duration::ZERO) => {
-                        plan.writes.push(Write::EvictPod { key: key.clone(), uid: pod.uid.clone() });
+                        plan.writes.push(Write::EvictPod {
+                            key: key.clone(),
+                            uid: pod.uid.clone(),
+                        });
                     }
                     Some(time) => plan.again_in(time),
                 }
@@ -48,17 +58,31 @@ impl Controller for TaintEviction {
 
 /// How long a pod may stay: none, for ever.
 fn stays(pod: &PodFacts, taints: &[&Taint], now: Timestamp) -> Option<Duration> {
-    taints.iter().filter_map(|taint| stays_with(pod, taint, now)).min()
+    taints
+        .iter()
+        .filter_map(|taint| stays_with(pod, taint, now))
+        .min()
 }
 
 fn stays_with(pod: &PodFacts, taint: &Taint, now: Timestamp) -> Option<Duration> {
-    let tolerations: Vec<_> = pod.tolerations.iter().filter(|toleration| tolerates(toleration, taint)).collect();
+    let tolerations: Vec<_> = pod
+        .tolerations
+        .iter()
+        .filter(|toleration| tolerates(toleration, taint))
+        .collect();
     let ours = taint.key == NOT_READY || taint.key == UNREACHABLE;
     let allowed = if tolerations.is_empty() {
-        if ours && !pod.mirror { UNSAID } else { Duration::ZERO }
+        if ours && !pod.mirror {
+            UNSAID
+        } else {
+            Duration::ZERO
+        }
     } else {
         // Upstream: the shortest of those that name a time; without any that does, for ever.
-        let seconds = tolerations.iter().filter_map(|toleration| toleration.toleration_seconds).min()?;
+        let seconds = tolerations
+            .iter()
+            .filter_map(|toleration| toleration.toleration_seconds)
+            .min()?;
         Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
     };
     let since = taint.time_added.as_ref().map_or(now, |time| time.0);

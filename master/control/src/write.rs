@@ -2,7 +2,9 @@
 
 use crate::garbage::{self, Deed};
 use crate::observe::{Key, LEASES};
-use crate::{account_tokens, approver, bootstrap_signer, in_use, namespace, quota, root_ca, service_ranges};
+use crate::{
+    account_tokens, approver, bootstrap_signer, in_use, namespace, quota, root_ca, service_ranges,
+};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{
@@ -11,7 +13,9 @@ use config_kube::k8s_openapi::api::core::v1::{
 use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use jiff::Timestamp;
-use master_client::{ApiError, Client, DeleteParams, Happening, OwnerRef, Patch, Recorder, Resource, Severity};
+use master_client::{
+    ApiError, Client, DeleteParams, Happening, OwnerRef, Patch, Recorder, Resource, Severity,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -193,17 +197,35 @@ impl Write {
             Self::NodeTaints { node: name, .. } => ("node-taints", node(name)),
             Self::PodNotReady { key, .. } => ("pod-status", key.clone()),
             Self::EvictPod { key, .. } | Self::CollectPod { key, .. } => ("pod", key.clone()),
-            Self::Delete { what: Deletable::Event, key, .. } => ("event", key.clone()),
-            Self::Delete { what: Deletable::Request, key, .. } => ("request", key.clone()),
-            Self::EmptyNamespace { name, .. } | Self::CreateNamespace { name } => ("namespace", node(name)),
+            Self::Delete {
+                what: Deletable::Event,
+                key,
+                ..
+            } => ("event", key.clone()),
+            Self::Delete {
+                what: Deletable::Request,
+                key,
+                ..
+            } => ("request", key.clone()),
+            Self::EmptyNamespace { name, .. } | Self::CreateNamespace { name } => {
+                ("namespace", node(name))
+            }
             Self::CreateServiceAccount { key } => ("service-account", key.clone()),
             // By UID: names of several kinds may be the same.
-            Self::Garbage { deed, .. } => ("garbage", Key::new(&deed.object().namespace, &deed.object().uid)),
+            Self::Garbage { deed, .. } => (
+                "garbage",
+                Key::new(&deed.object().namespace, &deed.object().uid),
+            ),
             Self::PublishRootCa { namespace, .. } => ("root-ca", node(namespace)),
             Self::Recount { namespace, .. } => ("quota", node(namespace)),
             Self::Approve { name, .. } => ("approval", node(name)),
             Self::Aggregate { name, .. } => ("cluster-role", node(name)),
-            Self::Delete { what: Deletable::Secret, key, .. } | Self::FillToken { key, .. } => ("secret", key.clone()),
+            Self::Delete {
+                what: Deletable::Secret,
+                key,
+                ..
+            }
+            | Self::FillToken { key, .. } => ("secret", key.clone()),
             Self::SignClusterInfo { .. } => ("cluster-info", node(bootstrap_signer::NAME)),
             Self::SettleRange { name, .. } => ("service-range", node(name)),
             Self::ReleaseClaim { key, .. } => ("claim", key.clone()),
@@ -214,48 +236,113 @@ impl Write {
     /// Writes. That the object is gone, there already or changed is no error: the next plan sees it.
     pub(crate) async fn apply(self, client: &Client, recorder: &Recorder) -> Result<(), ApiError> {
         match self.carry_out(client, recorder).await {
-            Err(error) if error.is_not_found() || error.is_conflict() || error.is_already_exists() => Ok(()),
+            Err(error)
+                if error.is_not_found() || error.is_conflict() || error.is_already_exists() =>
+            {
+                Ok(())
+            }
             other => other,
         }
     }
 
     async fn carry_out(self, client: &Client, recorder: &Recorder) -> Result<(), ApiError> {
         match self {
-            Self::NodeSilent { node, uid, version, lease, conditions, tell } => {
-                silent(client, recorder, &node, (&uid, &version), (lease, &conditions, tell)).await
+            Self::NodeSilent {
+                node,
+                uid,
+                version,
+                lease,
+                conditions,
+                tell,
+            } => {
+                silent(
+                    client,
+                    recorder,
+                    &node,
+                    (&uid, &version),
+                    (lease, &conditions, tell),
+                )
+                .await
             }
-            Self::NodeTaints { node, version, taints } => {
-                let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}});
-                client.patch::<Node>(None, &node, &Patch::Merge(patch)).await.map(drop)
+            Self::NodeTaints {
+                node,
+                version,
+                taints,
+            } => {
+                let patch =
+                    json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}});
+                client
+                    .patch::<Node>(None, &node, &Patch::Merge(patch))
+                    .await
+                    .map(drop)
             }
             Self::PodNotReady { key, uid } => pod_not_ready(client, &key, &uid).await,
             Self::EvictPod { key, uid } => evict(client, recorder, &key, &uid).await,
-            Self::CollectPod { key, uid, gone } => collect(client, &key, &uid, gone.as_deref()).await,
+            Self::CollectPod { key, uid, gone } => {
+                collect(client, &key, &uid, gone.as_deref()).await
+            }
             Self::Delete { what, key, uid } => delete(client, what, &key, uid).await,
             Self::EmptyNamespace { name, uid } => namespace::empty(client, &name, &uid).await,
             Self::CreateNamespace { name } => {
-                let metadata = ObjectMeta { name: Some(name), ..ObjectMeta::default() };
-                client.create(&Namespace { metadata, ..Namespace::default() }).await.map(drop)
+                let metadata = ObjectMeta {
+                    name: Some(name),
+                    ..ObjectMeta::default()
+                };
+                client
+                    .create(&Namespace {
+                        metadata,
+                        ..Namespace::default()
+                    })
+                    .await
+                    .map(drop)
             }
             Self::CreateServiceAccount { key } => {
-                let metadata =
-                    ObjectMeta { namespace: Some(key.namespace), name: Some(key.name), ..ObjectMeta::default() };
-                client.create(&ServiceAccount { metadata, ..ServiceAccount::default() }).await.map(drop)
+                let metadata = ObjectMeta {
+                    namespace: Some(key.namespace),
+                    name: Some(key.name),
+                    ..ObjectMeta::default()
+                };
+                client
+                    .create(&ServiceAccount {
+                        metadata,
+                        ..ServiceAccount::default()
+                    })
+                    .await
+                    .map(drop)
             }
-            Self::Garbage { deed, foreign, resources } => {
-                garbage::carry_out((client, recorder), *deed, &foreign, &resources).await
-            }
-            Self::PublishRootCa { namespace, exists, pem } => {
-                root_ca::carry_out(client, &namespace, exists, &pem).await
-            }
-            Self::Recount { namespace, resources, .. } => quota::recount(client, &namespace, &resources).await,
+            Self::Garbage {
+                deed,
+                foreign,
+                resources,
+            } => garbage::carry_out((client, recorder), *deed, &foreign, &resources).await,
+            Self::PublishRootCa {
+                namespace,
+                exists,
+                pem,
+            } => root_ca::carry_out(client, &namespace, exists, &pem).await,
+            Self::Recount {
+                namespace,
+                resources,
+                ..
+            } => quota::recount(client, &namespace, &resources).await,
             Self::Approve { name, uid } => approver::approve(client, &name, &uid).await,
-            Self::Aggregate { name, version, rules } => {
+            Self::Aggregate {
+                name,
+                version,
+                rules,
+            } => {
                 let patch = json!({"metadata": {"resourceVersion": version}, "rules": rules});
-                client.patch::<ClusterRole>(None, &name, &Patch::Merge(patch)).await.map(drop)
+                client
+                    .patch::<ClusterRole>(None, &name, &Patch::Merge(patch))
+                    .await
+                    .map(drop)
             }
-            Self::FillToken { key, uid, root } => account_tokens::fill(client, &key, &uid, &root).await,
-            Self::SignClusterInfo { version, data } => bootstrap_signer::sign(client, &version, data).await,
+            Self::FillToken { key, uid, root } => {
+                account_tokens::fill(client, &key, &uid, &root).await
+            }
+            Self::SignClusterInfo { version, data } => {
+                bootstrap_signer::sign(client, &version, data).await
+            }
             Self::SettleRange { name, uid } => service_ranges::settle(client, &name, &uid).await,
             Self::ReleaseClaim { key, uid } => in_use::release_claim(client, &key, &uid).await,
             Self::ReleaseVolume { name, uid } => in_use::release_volume(client, &name, &uid).await,
@@ -264,11 +351,26 @@ impl Write {
 }
 
 async fn delete(client: &Client, what: Deletable, key: &Key, uid: String) -> Result<(), ApiError> {
-    let params = DeleteParams { uid: Some(uid), ..DeleteParams::default() };
+    let params = DeleteParams {
+        uid: Some(uid),
+        ..DeleteParams::default()
+    };
     match what {
-        Deletable::Event => client.delete::<Event>(Some(&key.namespace), &key.name, &params).await,
-        Deletable::Request => client.delete::<CertificateSigningRequest>(None, &key.name, &params).await,
-        Deletable::Secret => client.delete::<Secret>(Some(&key.namespace), &key.name, &params).await,
+        Deletable::Event => {
+            client
+                .delete::<Event>(Some(&key.namespace), &key.name, &params)
+                .await
+        }
+        Deletable::Request => {
+            client
+                .delete::<CertificateSigningRequest>(None, &key.name, &params)
+                .await
+        }
+        Deletable::Secret => {
+            client
+                .delete::<Secret>(Some(&key.namespace), &key.name, &params)
+                .await
+        }
     }
 }
 
@@ -281,19 +383,41 @@ async fn silent(
     (seen, conditions, tell): (Option<Timestamp>, &[NodeCondition], bool),
 ) -> Result<(), ApiError> {
     let lease: Option<Lease> = client.get_opt(Some(LEASES), name).await?;
-    let renewed = lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0);
+    let renewed = lease
+        .and_then(|lease| lease.spec?.renew_time)
+        .map(|time| time.0);
     if renewed != seen {
         return Ok(());
     }
-    let patch = json!({"metadata": {"resourceVersion": version}, "status": {"conditions": conditions}});
-    client.patch_status::<Node>(None, name, &Patch::Strategic(patch)).await?;
+    let patch =
+        json!({"metadata": {"resourceVersion": version}, "status": {"conditions": conditions}});
+    client
+        .patch_status::<Node>(None, name, &Patch::Strategic(patch))
+        .await?;
     tracing::warn!(node = name, "not heard of for too long: not ready");
     if tell {
-        let metadata = ObjectMeta { name: Some(name.to_owned()), uid: Some(uid.to_owned()), ..ObjectMeta::default() };
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectMeta::default()
+        };
         let message = format!("Node {name} status is now: NodeNotReady");
         let (severity, reason, action) = (Severity::Warning, "NodeNotReady", "MarkingNotReady");
-        let happening = Happening { severity, reason, action, message };
-        recorder.record(&Node { metadata, ..Node::default() }, &happening).await;
+        let happening = Happening {
+            severity,
+            reason,
+            action,
+            message,
+        };
+        recorder
+            .record(
+                &Node {
+                    metadata,
+                    ..Node::default()
+                },
+                &happening,
+            )
+            .await;
     }
     Ok(())
 }
@@ -315,23 +439,58 @@ async fn evict(client: &Client, recorder: &Recorder, key: &Key, uid: &str) -> Re
         ..ObjectMeta::default()
     };
     let message = format!("Marking for deletion Pod {}/{}", key.namespace, key.name);
-    let happening =
-        Happening { severity: Severity::Normal, reason: "TaintManagerEviction", action: "Evicting", message };
-    recorder.record(&Pod { metadata, ..Pod::default() }, &happening).await;
-    let params = DeleteParams { uid: Some(uid.to_owned()), ..DeleteParams::default() };
-    client.delete::<Pod>(Some(&key.namespace), &key.name, &params).await
+    let happening = Happening {
+        severity: Severity::Normal,
+        reason: "TaintManagerEviction",
+        action: "Evicting",
+        message,
+    };
+    recorder
+        .record(
+            &Pod {
+                metadata,
+                ..Pod::default()
+            },
+            &happening,
+        )
+        .await;
+    let params = DeleteParams {
+        uid: Some(uid.to_owned()),
+        ..DeleteParams::default()
+    };
+    client
+        .delete::<Pod>(Some(&key.namespace), &key.name, &params)
+        .await
 }
 
-async fn collect(client: &Client, key: &Key, uid: &str, gone: Option<&str>) -> Result<(), ApiError> {
+async fn collect(
+    client: &Client,
+    key: &Key,
+    uid: &str,
+    gone: Option<&str>,
+) -> Result<(), ApiError> {
     if let Some(node) = gone {
         if client.get_opt::<Node>(None, node).await?.is_some() {
             return Ok(());
         }
         let message = "PodGC: node no longer exists";
-        disrupt(client, key, uid, ("DeletionByPodGC", message), Some("Failed")).await?;
+        disrupt(
+            client,
+            key,
+            uid,
+            ("DeletionByPodGC", message),
+            Some("Failed"),
+        )
+        .await?;
     }
-    let params = DeleteParams { uid: Some(uid.to_owned()), grace_period_seconds: Some(0), ..DeleteParams::default() };
-    client.delete::<Pod>(Some(&key.namespace), &key.name, &params).await
+    let params = DeleteParams {
+        uid: Some(uid.to_owned()),
+        grace_period_seconds: Some(0),
+        ..DeleteParams::default()
+    };
+    client
+        .delete::<Pod>(Some(&key.namespace), &key.name, &params)
+        .await
 }
 
 /// Marks a pod as disturbed from outside, with its last phase if it has reached it.
@@ -352,7 +511,15 @@ async fn disrupt(
     patch_pod_status(client, key, uid, status).await
 }
 
-async fn patch_pod_status(client: &Client, key: &Key, uid: &str, status: Value) -> Result<(), ApiError> {
+async fn patch_pod_status(
+    client: &Client,
+    key: &Key,
+    uid: &str,
+    status: Value,
+) -> Result<(), ApiError> {
     let patch = Patch::Strategic(json!({"metadata": {"uid": uid}, "status": status}));
-    client.patch_status::<Pod>(Some(&key.namespace), &key.name, &patch).await.map(drop)
+    client
+        .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
+        .await
+        .map(drop)
 }

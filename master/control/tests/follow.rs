@@ -19,9 +19,15 @@ async fn admin() -> (Client, TempDir) {
 }
 
 fn map(name: &str) -> ConfigMap {
-    let metadata =
-        ObjectMeta { namespace: Some("default".to_owned()), name: Some(name.to_owned()), ..ObjectMeta::default() };
-    ConfigMap { metadata, ..ConfigMap::default() }
+    let metadata = ObjectMeta {
+        namespace: Some("default".to_owned()),
+        name: Some(name.to_owned()),
+        ..ObjectMeta::default()
+    };
+    ConfigMap {
+        metadata,
+        ..ConfigMap::default()
+    }
 }
 
 /// What a follower's owner knows after a change.
@@ -42,41 +48,58 @@ fn learn(known: &mut BTreeSet<String>, change: Change<ConfigMap>) {
 async fn a_caller_that_looks_away_loses_nothing() {
     let (client, _folder) = admin().await;
     client.create(&map("before")).await.expect("it is made");
-    let mut follower = Follower::<ConfigMap>::new(client.clone(), Some("default"), ListParams::default());
+    let mut follower =
+        Follower::<ConfigMap>::new(client.clone(), Some("default"), ListParams::default());
     let writes = async {
         for index in 0..100 {
             let name = format!("m{index}");
             client.create(&map(&name)).await.expect("it is made");
             if index % 3 == 0 {
-                client.delete::<ConfigMap>(Some("default"), &name, &DeleteParams::default()).await.expect("it goes");
+                client
+                    .delete::<ConfigMap>(Some("default"), &name, &DeleteParams::default())
+                    .await
+                    .expect("it goes");
             }
         }
     };
-    let stay = (0..100).filter(|index| index % 3 != 0).map(|index| format!("m{index}"));
+    let stay = (0..100)
+        .filter(|index| index % 3 != 0)
+        .map(|index| format!("m{index}"));
     let wanted: BTreeSet<String> = stay.chain(["before".to_owned()]).collect();
     let reads = async {
         let mut known = BTreeSet::new();
         while known != wanted {
             // Each try is dropped after a moment, wherever it stands.
-            if let Ok(change) = tokio::time::timeout(Duration::from_micros(50), follower.next()).await {
+            if let Ok(change) =
+                tokio::time::timeout(Duration::from_micros(50), follower.next()).await
+            {
                 learn(&mut known, change);
             }
         }
     };
     let both = async { tokio::join!(writes, reads) };
-    tokio::time::timeout(Duration::from_secs(180), both).await.expect("everything is learned");
+    tokio::time::timeout(Duration::from_secs(180), both)
+        .await
+        .expect("everything is learned");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_that_is_told_to_lists_anew() {
     let (client, _folder) = admin().await;
     client.create(&map("a")).await.expect("it is made");
-    let mut follower = Follower::<ConfigMap>::new(client.clone(), Some("default"), ListParams::default());
-    let Change::Listed(first) = follower.next().await else { panic!("the first change is a list") };
+    let mut follower =
+        Follower::<ConfigMap>::new(client.clone(), Some("default"), ListParams::default());
+    let Change::Listed(first) = follower.next().await else {
+        panic!("the first change is a list")
+    };
     assert_eq!(first.len(), 1);
     client.create(&map("b")).await.expect("it is made");
-    assert!(matches!(follower.next().await, Change::Set(map) if map.metadata.name.as_deref() == Some("b")));
+    assert!(
+        matches!(follower.next().await, Change::Set(map) if map.metadata.name.as_deref() == Some("b"))
+    );
     follower.relist();
-    let Change::Listed(again) = follower.next().await else { panic!("it lists anew") };
+    let Change::Listed(again) = follower.next().await else {
+        panic!("it lists anew")
+    };
     assert_eq!(again.len(), 2);
 }

@@ -45,7 +45,11 @@ fn meta(number: usize, thing: &Thing) -> Meta {
         namespace: "a".to_owned(),
         uid: uid(number),
         deletion_timestamp: thing.deleting.then(|| "2026-01-01T00:00:00Z".to_owned()),
-        finalizers: thing.finalizers.iter().map(|name| (*name).to_owned()).collect(),
+        finalizers: thing
+            .finalizers
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect(),
         owner_references: thing.owners.iter().map(owner).collect(),
         ..Meta::default()
     }
@@ -64,7 +68,9 @@ impl World {
     }
 
     fn delete(&mut self, number: usize, policy: &str) {
-        let Some(mut thing) = self.things.get(&number).cloned() else { return };
+        let Some(mut thing) = self.things.get(&number).cloned() else {
+            return;
+        };
         match policy {
             "Foreground" => drop(thing.finalizers.insert("foregroundDeletion")),
             "Orphan" => drop(thing.finalizers.insert("orphan")),
@@ -75,40 +81,62 @@ impl World {
     }
 
     fn release(&mut self, number: usize, owners: &[usize]) {
-        let Some(mut thing) = self.things.get(&number).cloned() else { return };
+        let Some(mut thing) = self.things.get(&number).cloned() else {
+            return;
+        };
         thing.owners.retain(|(owner, _)| !owners.contains(owner));
         self.put(number, thing);
     }
 
     fn finish(&mut self, number: usize, finalizer: &str) {
-        let Some(mut thing) = self.things.get(&number).cloned() else { return };
+        let Some(mut thing) = self.things.get(&number).cloned() else {
+            return;
+        };
         thing.finalizers.retain(|own| *own != finalizer);
         self.put(number, thing);
     }
 
     /// Whether a thing has an owner that is there and isn't waiting for it to go.
     fn is_held(&self, number: usize) -> bool {
-        let waits = |thing: &Thing| thing.deleting && thing.finalizers.contains("foregroundDeletion");
-        let held = |(owner, _): &(usize, bool)| self.things.get(owner).is_some_and(|owner| !waits(owner));
-        self.things.get(&number).is_some_and(|thing| thing.owners.iter().any(held))
+        let waits =
+            |thing: &Thing| thing.deleting && thing.finalizers.contains("foregroundDeletion");
+        let held =
+            |(owner, _): &(usize, bool)| self.things.get(owner).is_some_and(|owner| !waits(owner));
+        self.things
+            .get(&number)
+            .is_some_and(|thing| thing.owners.iter().any(held))
     }
 
     fn carry_out(&mut self, deed: Deed) {
         let own = number(&deed.object().uid);
         match deed {
             Deed::Collect { policy, .. } => {
-                assert!(!self.is_held(own), "{own} has an owner that is there: {self:?}");
+                assert!(
+                    !self.is_held(own),
+                    "{own} has an owner that is there: {self:?}"
+                );
                 self.delete(own, policy);
             }
             Deed::Release { owners, absent, .. } => {
                 for owner in &absent {
-                    assert!(!self.things.contains_key(&number(&owner.uid)), "{own} loses an owner that is there");
+                    assert!(
+                        !self.things.contains_key(&number(&owner.uid)),
+                        "{own} loses an owner that is there"
+                    );
                 }
-                self.release(own, &owners.iter().map(|uid| number(uid)).collect::<Vec<_>>());
+                self.release(
+                    own,
+                    &owners.iter().map(|uid| number(uid)).collect::<Vec<_>>(),
+                );
             }
             Deed::Unblock { .. } => {
-                let Some(mut thing) = self.things.get(&own).cloned() else { return };
-                thing.owners.iter_mut().for_each(|(_, block)| *block = false);
+                let Some(mut thing) = self.things.get(&own).cloned() else {
+                    return;
+                };
+                thing
+                    .owners
+                    .iter_mut()
+                    .for_each(|(_, block)| *block = false);
                 self.put(own, thing);
             }
             Deed::Finish { finalizer, .. } => self.finish(own, finalizer),
@@ -141,8 +169,12 @@ impl World {
 
 /// Things of which each is owned by some that came before it.
 fn things() -> impl Strategy<Value = Vec<Vec<(usize, bool)>>> {
-    let owners =
-        |number: usize| prop::collection::vec((0..number.max(1), any::<bool>()), 0..if number == 0 { 1 } else { 3 });
+    let owners = |number: usize| {
+        prop::collection::vec(
+            (0..number.max(1), any::<bool>()),
+            0..if number == 0 { 1 } else { 3 },
+        )
+    };
     (2_usize..12).prop_flat_map(move |count| (0..count).map(owners).collect::<Vec<_>>())
 }
 
@@ -152,7 +184,13 @@ fn world(things: &[Vec<(usize, bool)>]) -> World {
         let mut owners = owners.clone();
         owners.sort_unstable();
         owners.dedup_by_key(|(owner, _)| *owner);
-        world.put(number, Thing { owners, ..Thing::default() });
+        world.put(
+            number,
+            Thing {
+                owners,
+                ..Thing::default()
+            },
+        );
     }
     world
 }
@@ -220,8 +258,20 @@ proptest! {
 #[test]
 fn a_circle_that_waits_for_itself_is_opened() {
     let mut world = World::default();
-    world.put(0, Thing { owners: vec![(1, true)], ..Thing::default() });
-    world.put(1, Thing { owners: vec![(0, true)], ..Thing::default() });
+    world.put(
+        0,
+        Thing {
+            owners: vec![(1, true)],
+            ..Thing::default()
+        },
+    );
+    world.put(
+        1,
+        Thing {
+            owners: vec![(0, true)],
+            ..Thing::default()
+        },
+    );
     world.delete(0, "Foreground");
     world.settle();
     assert!(world.things.is_empty(), "{world:?}");

@@ -49,19 +49,32 @@ async fn cluster() -> Cluster {
     let engine = EmbeddedStore::open(store.path()).expect("an empty store opens");
     let api = ApiServer::new(Arc::new(engine), Options::default());
     api.prepare().await.expect("the system namespaces are made");
-    let own = api.client(UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new()));
+    let own = api.client(UserInfo::authenticated(
+        CONTROLLER_MANAGER_USER,
+        Vec::<String>::new(),
+    ));
     let run = master_control::run(
         own,
-        master_control::Options { node_grace: GRACE, root_ca: Some(watch::channel(ROOT.to_owned()).1) },
+        master_control::Options {
+            node_grace: GRACE,
+            root_ca: Some(watch::channel(ROOT.to_owned()).1),
+        },
         std::future::pending(),
     );
     let heard = Mutex::new((Instant::now(), Duration::ZERO));
-    Cluster { admin: api.client(UserInfo::admin("admin")), api, heard, controllers: tokio::spawn(run), _store: store }
+    Cluster {
+        admin: api.client(UserInfo::admin("admin")),
+        api,
+        heard,
+        controllers: tokio::spawn(run),
+        _store: store,
+    }
 }
 
 impl Cluster {
     async fn node(&self, name: &str) {
-        let node: Node = serde_json::from_value(json!({"metadata": {"name": name}})).expect("a node");
+        let node: Node =
+            serde_json::from_value(json!({"metadata": {"name": name}})).expect("a node");
         self.admin.create(&node).await.expect("the node is made");
         self.ready(name).await;
         let metadata = json!({"namespace": NODE_LEASE_NAMESPACE, "name": name});
@@ -75,14 +88,22 @@ impl Cluster {
         let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready",
             "lastHeartbeatTime": now(), "lastTransitionTime": now()});
         let patch = Patch::Strategic(json!({"status": {"conditions": [ready]}}));
-        self.admin.patch_status::<Node>(None, name, &patch).await.expect("the node says that it is ready");
+        self.admin
+            .patch_status::<Node>(None, name, &patch)
+            .await
+            .expect("the node says that it is ready");
     }
 
     /// The sign of life of a kubelet.
     async fn renew(&self, name: &str) {
-        let time = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
+        let time = Timestamp::now()
+            .strftime("%Y-%m-%dT%H:%M:%S.%6fZ")
+            .to_string();
         let patch = Patch::Merge(json!({"spec": {"renewTime": time}}));
-        self.admin.patch::<Lease>(Some(NODE_LEASE_NAMESPACE), name, &patch).await.expect("the lease is renewed");
+        self.admin
+            .patch::<Lease>(Some(NODE_LEASE_NAMESPACE), name, &patch)
+            .await
+            .expect("the lease is renewed");
         if name == "good" {
             let mut heard = self.heard.lock().expect("nobody panics");
             *heard = (Instant::now(), heard.1.max(heard.0.elapsed()));
@@ -101,19 +122,35 @@ impl Cluster {
 
     /// Status and reason of a node's condition `Ready`.
     async fn state(&self, name: &str) -> (String, String) {
-        let conditions = self.read(name).await.status.and_then(|status| status.conditions).unwrap_or_default();
-        let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
-        ready.map(|ready| (ready.status, ready.reason.unwrap_or_default())).unwrap_or_default()
+        let conditions = self
+            .read(name)
+            .await
+            .status
+            .and_then(|status| status.conditions)
+            .unwrap_or_default();
+        let ready = conditions
+            .into_iter()
+            .find(|condition| condition.type_ == "Ready");
+        ready
+            .map(|ready| (ready.status, ready.reason.unwrap_or_default()))
+            .unwrap_or_default()
     }
 
     async fn taints(&self, name: &str) -> Vec<(String, String)> {
-        let taints = self.read(name).await.spec.and_then(|spec| spec.taints).unwrap_or_default();
-        taints.into_iter().map(|taint| (taint.key, taint.effect)).collect()
+        let taints = self
+            .read(name)
+            .await
+            .spec
+            .and_then(|spec| spec.taints)
+            .unwrap_or_default();
+        taints
+            .into_iter()
+            .map(|taint| (taint.key, taint.effect))
+            .collect()
     }
 
     async fn running_pod(&self, name: &str, node: &str, tolerated: i64) {
-        let toleration =
-            json!({"key": UNREACHABLE, "operator": "Exists", "effect": NO_EXECUTE, "tolerationSeconds": tolerated});
+        let toleration = json!({"key": UNREACHABLE, "operator": "Exists", "effect": NO_EXECUTE, "tolerationSeconds": tolerated});
         let pod = json!({"metadata": {"namespace": "default", "name": name}, "spec": {
             "hostNetwork": true, "tolerations": [toleration],
             "containers": [{"name": "c", "image": "registry.example/c:1"}],
@@ -122,24 +159,51 @@ impl Cluster {
         self.admin.create(&pod).await.expect("the pod is made");
         let binding = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": node}});
         let binding: Binding = serde_json::from_value(binding).expect("a binding");
-        self.admin.create_subresource::<Pod>(Some("default"), name, "binding", &binding).await.expect("it is bound");
+        self.admin
+            .create_subresource::<Pod>(Some("default"), name, "binding", &binding)
+            .await
+            .expect("it is bound");
         let status = json!({"status": {"phase": "Running", "conditions": [
             {"type": "Ready", "status": "True", "lastTransitionTime": now()}]}});
         let patch = Patch::Strategic(status);
-        self.admin.patch_status::<Pod>(Some("default"), name, &patch).await.expect("it runs");
+        self.admin
+            .patch_status::<Pod>(Some("default"), name, &patch)
+            .await
+            .expect("it runs");
     }
 
     async fn pod_ready(&self, name: &str) -> (String, String) {
-        let pod: Pod = self.admin.get(Some("default"), name).await.expect("the pod is there");
-        let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
-        let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
-        ready.map(|ready| (ready.status, ready.reason.unwrap_or_default())).unwrap_or_default()
+        let pod: Pod = self
+            .admin
+            .get(Some("default"), name)
+            .await
+            .expect("the pod is there");
+        let conditions = pod
+            .status
+            .and_then(|status| status.conditions)
+            .unwrap_or_default();
+        let ready = conditions
+            .into_iter()
+            .find(|condition| condition.type_ == "Ready");
+        ready
+            .map(|ready| (ready.status, ready.reason.unwrap_or_default()))
+            .unwrap_or_default()
     }
 
     async fn get(&self, path: &str) -> Value {
-        let request = http::Request::get(path).body(master_client::body("")).expect("a path");
-        let answer = self.api.handle_as(request, UserInfo::admin("admin"), Peer::default()).await;
-        let body = answer.into_body().collect().await.expect("an answer").to_bytes();
+        let request = http::Request::get(path)
+            .body(master_client::body(""))
+            .expect("a path");
+        let answer = self
+            .api
+            .handle_as(request, UserInfo::admin("admin"), Peer::default())
+            .await;
+        let body = answer
+            .into_body()
+            .collect()
+            .await
+            .expect("an answer")
+            .to_bytes();
         serde_json::from_slice(&body).expect("JSON")
     }
 }
@@ -217,7 +281,10 @@ async fn a_silence_has_its_consequences(cluster: &Cluster) {
         eventually("it is tainted", || {
             Box::pin(async {
                 cluster.renew("good").await;
-                cluster.taints("silent").await.contains(&(UNREACHABLE.to_owned(), effect.to_owned()))
+                cluster
+                    .taints("silent")
+                    .await
+                    .contains(&(UNREACHABLE.to_owned(), effect.to_owned()))
             })
         })
         .await;
@@ -225,7 +292,11 @@ async fn a_silence_has_its_consequences(cluster: &Cluster) {
     eventually("the pod without patience is being deleted", || {
         Box::pin(async {
             cluster.renew("good").await;
-            let pod = cluster.admin.get_opt::<Pod>(Some("default"), "impatient").await.expect("pods are served");
+            let pod = cluster
+                .admin
+                .get_opt::<Pod>(Some("default"), "impatient")
+                .await
+                .expect("pods are served");
             pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())
         })
     })
@@ -240,8 +311,15 @@ async fn a_silence_has_its_consequences(cluster: &Cluster) {
     eventually("people are told", || {
         Box::pin(async {
             cluster.renew("good").await;
-            let events = cluster.admin.list::<Event>(None, &ListParams::default()).await.expect("events are served");
-            events.items.iter().any(|event| event.reason.as_deref() == Some("NodeNotReady"))
+            let events = cluster
+                .admin
+                .list::<Event>(None, &ListParams::default())
+                .await
+                .expect("events are served");
+            events
+                .items
+                .iter()
+                .any(|event| event.reason.as_deref() == Some("NodeNotReady"))
         })
     })
     .await;
@@ -254,7 +332,11 @@ async fn a_silence_has_its_consequences(cluster: &Cluster) {
         })
     })
     .await;
-    let patient: Pod = cluster.admin.get(Some("default"), "patient").await.expect("it outlived the silence");
+    let patient: Pod = cluster
+        .admin
+        .get(Some("default"), "patient")
+        .await
+        .expect("it outlived the silence");
     assert!(patient.metadata.deletion_timestamp.is_none());
 }
 
@@ -262,40 +344,88 @@ async fn a_silence_has_its_consequences(cluster: &Cluster) {
 async fn a_deleted_namespace_goes_with_all_that_is_in_it() {
     let cluster = cluster().await;
     let admin = &cluster.admin;
-    let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": "team"}})).expect("a namespace");
-    admin.create(&namespace).await.expect("the namespace is made");
+    let namespace: Namespace =
+        serde_json::from_value(json!({"metadata": {"name": "team"}})).expect("a namespace");
+    admin
+        .create(&namespace)
+        .await
+        .expect("the namespace is made");
     eventually("it gets its account", || {
-        Box::pin(async { admin.get_opt::<ServiceAccount>(Some("team"), "default").await.expect("served").is_some() })
-    })
-    .await;
-    let held = json!({"metadata": {"namespace": "team", "name": "held", "finalizers": ["example.com/hold"]}});
-    admin.create(&serde_json::from_value::<ConfigMap>(held).expect("a map")).await.expect("the map is made");
-    let secret = json!({"metadata": {"namespace": "team", "name": "s"}, "stringData": {"a": "b"}});
-    admin.create(&serde_json::from_value::<Secret>(secret).expect("a secret")).await.expect("the secret is made");
-    let pod = json!({"metadata": {"namespace": "team", "name": "p"},
-        "spec": {"containers": [{"name": "c", "image": "registry.example/c:1"}]}});
-    admin.create(&serde_json::from_value::<Pod>(pod).expect("a pod")).await.expect("the pod is made");
-    admin.delete::<Namespace>(None, "team", &DeleteParams::default()).await.expect("it is to be deleted");
-    eventually("it says what holds it", || {
         Box::pin(async {
-            let namespace: Namespace = admin.get(None, "team").await.expect("it is held");
-            let conditions = namespace.status.and_then(|status| status.conditions).unwrap_or_default();
-            let says = |kind: &str, text: &str| {
-                conditions.iter().any(|condition| {
-                    condition.type_ == kind
-                        && condition.message.as_deref().is_some_and(|message| message.contains(text))
-                })
-            };
-            says("NamespaceFinalizersRemaining", "example.com/hold in 1 resource instances")
-                && says("NamespaceContentRemaining", "configmaps. has 1 resource instances")
+            admin
+                .get_opt::<ServiceAccount>(Some("team"), "default")
+                .await
+                .expect("served")
+                .is_some()
         })
     })
     .await;
-    assert!(admin.get_opt::<Secret>(Some("team"), "s").await.expect("served").is_none());
+    let held = json!({"metadata": {"namespace": "team", "name": "held", "finalizers": ["example.com/hold"]}});
+    admin
+        .create(&serde_json::from_value::<ConfigMap>(held).expect("a map"))
+        .await
+        .expect("the map is made");
+    let secret = json!({"metadata": {"namespace": "team", "name": "s"}, "stringData": {"a": "b"}});
+    admin
+        .create(&serde_json::from_value::<Secret>(secret).expect("a secret"))
+        .await
+        .expect("the secret is made");
+    let pod = json!({"metadata": {"namespace": "team", "name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "registry.example/c:1"}]}});
+    admin
+        .create(&serde_json::from_value::<Pod>(pod).expect("a pod"))
+        .await
+        .expect("the pod is made");
+    admin
+        .delete::<Namespace>(None, "team", &DeleteParams::default())
+        .await
+        .expect("it is to be deleted");
+    eventually("it says what holds it", || {
+        Box::pin(async {
+            let namespace: Namespace = admin.get(None, "team").await.expect("it is held");
+            let conditions = namespace
+                .status
+                .and_then(|status| status.conditions)
+                .unwrap_or_default();
+            let says = |kind: &str, text: &str| {
+                conditions.iter().any(|condition| {
+                    condition.type_ == kind
+                        && condition
+                            .message
+                            .as_deref()
+                            .is_some_and(|message| message.contains(text))
+                })
+            };
+            says(
+                "NamespaceFinalizersRemaining",
+                "example.com/hold in 1 resource instances",
+            ) && says(
+                "NamespaceContentRemaining",
+                "configmaps. has 1 resource instances",
+            )
+        })
+    })
+    .await;
+    assert!(
+        admin
+            .get_opt::<Secret>(Some("team"), "s")
+            .await
+            .expect("served")
+            .is_none()
+    );
     let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    admin.patch::<ConfigMap>(Some("team"), "held", &free).await.expect("it is let go");
+    admin
+        .patch::<ConfigMap>(Some("team"), "held", &free)
+        .await
+        .expect("it is let go");
     eventually("it is gone", || {
-        Box::pin(async { admin.get_opt::<Namespace>(None, "team").await.expect("served").is_none() })
+        Box::pin(async {
+            admin
+                .get_opt::<Namespace>(None, "team")
+                .await
+                .expect("served")
+                .is_none()
+        })
     })
     .await;
 }
@@ -303,10 +433,20 @@ async fn a_deleted_namespace_goes_with_all_that_is_in_it() {
 /// Objects of a kind that only path and JSON know.
 async fn make(cluster: &Cluster, path: &str, object: Value) -> Value {
     let request = http::Request::post(path).header("content-type", "application/json");
-    let request = request.body(master_client::body(object.to_string())).expect("a request");
-    let answer = cluster.api.handle_as(request, UserInfo::admin("admin"), Peer::default()).await;
+    let request = request
+        .body(master_client::body(object.to_string()))
+        .expect("a request");
+    let answer = cluster
+        .api
+        .handle_as(request, UserInfo::admin("admin"), Peer::default())
+        .await;
     let status = answer.status();
-    let body = answer.into_body().collect().await.expect("an answer").to_bytes();
+    let body = answer
+        .into_body()
+        .collect()
+        .await
+        .expect("an answer")
+        .to_bytes();
     let made: Value = serde_json::from_slice(&body).expect("JSON");
     assert_eq!(status.as_u16(), 201, "{path}: {made}");
     made
@@ -324,8 +464,15 @@ fn owned(name: &str, owner: &Value, block: bool) -> Value {
 }
 
 async fn delete(cluster: &Cluster, name: &str, policy: &'static str) {
-    let params = DeleteParams { propagation: Some(policy), ..DeleteParams::default() };
-    cluster.admin.delete::<ConfigMap>(Some("default"), name, &params).await.expect("it is deleted");
+    let params = DeleteParams {
+        propagation: Some(policy),
+        ..DeleteParams::default()
+    };
+    cluster
+        .admin
+        .delete::<ConfigMap>(Some("default"), name, &params)
+        .await
+        .expect("it is deleted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -340,14 +487,16 @@ async fn what_nobody_owns_any_more_goes_and_what_is_orphaned_stays() {
     eventually("the orphan has no owner", || {
         Box::pin(async {
             let orphan = cluster.get(&format!("{MAPS}/orphan")).await;
-            orphan["metadata"].get("ownerReferences").is_none() && !exists(&cluster, &format!("{MAPS}/patron")).await
+            orphan["metadata"].get("ownerReferences").is_none()
+                && !exists(&cluster, &format!("{MAPS}/patron")).await
         })
     })
     .await;
     delete(&cluster, "owner", "Background").await;
     eventually("all that it owned is gone", || {
         Box::pin(async {
-            !exists(&cluster, &format!("{MAPS}/child")).await && !exists(&cluster, &format!("{MAPS}/grandchild")).await
+            !exists(&cluster, &format!("{MAPS}/child")).await
+                && !exists(&cluster, &format!("{MAPS}/grandchild")).await
         })
     })
     .await;
@@ -369,12 +518,20 @@ async fn in_the_foreground_owners_go_after_those_that_block_them() {
         })
     })
     .await;
-    assert!(exists(&cluster, &format!("{MAPS}/owner")).await, "it waits for the child");
+    assert!(
+        exists(&cluster, &format!("{MAPS}/owner")).await,
+        "it waits for the child"
+    );
     let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    cluster.admin.patch::<ConfigMap>(Some("default"), "child", &free).await.expect("it is let go");
+    cluster
+        .admin
+        .patch::<ConfigMap>(Some("default"), "child", &free)
+        .await
+        .expect("it is let go");
     eventually("both are gone", || {
         Box::pin(async {
-            !exists(&cluster, &format!("{MAPS}/child")).await && !exists(&cluster, &format!("{MAPS}/owner")).await
+            !exists(&cluster, &format!("{MAPS}/child")).await
+                && !exists(&cluster, &format!("{MAPS}/owner")).await
         })
     })
     .await;
@@ -388,7 +545,11 @@ async fn an_owner_in_another_namespace_is_none_and_people_are_told() {
     make(&cluster, MAPS, owned("child", &owner, false)).await;
     eventually("it goes, and an event says why", || {
         Box::pin(async {
-            let events = cluster.admin.list::<Event>(Some("default"), &ListParams::default()).await.expect("served");
+            let events = cluster
+                .admin
+                .list::<Event>(Some("default"), &ListParams::default())
+                .await
+                .expect("served");
             let told = |event: &Event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace");
             !exists(&cluster, &format!("{MAPS}/child")).await && events.items.iter().any(told)
         })
@@ -405,7 +566,11 @@ async fn every_namespace_has_the_roots_certificate_and_it_is_kept_right() {
     eventually("it is published", || Box::pin(async { right().await })).await;
     let wrong = Patch::Merge(json!({"data": {"ca.crt": "other", "more": "x"}}));
     let name = "kube-root-ca.crt";
-    cluster.admin.patch::<ConfigMap>(Some("default"), name, &wrong).await.expect("it is spoiled");
+    cluster
+        .admin
+        .patch::<ConfigMap>(Some("default"), name, &wrong)
+        .await
+        .expect("it is spoiled");
     eventually("it is set right", || Box::pin(async { right().await })).await;
 }
 
@@ -434,7 +599,11 @@ async fn a_quota_is_counted_and_counted_anew_when_something_goes() {
     eventually("it is counted", used("2")).await;
     make(&cluster, MAPS, json!({"metadata": {"name": "b"}})).await;
     eventually("what is made is counted at once", used("3")).await;
-    cluster.admin.delete::<ConfigMap>(Some("default"), "a", &DeleteParams::default()).await.expect("it goes");
+    cluster
+        .admin
+        .delete::<ConfigMap>(Some("default"), "a", &DeleteParams::default())
+        .await
+        .expect("it goes");
     eventually("what goes is free again", used("2")).await;
 }
 
@@ -442,7 +611,12 @@ async fn a_quota_is_counted_and_counted_anew_when_something_goes() {
 async fn a_range_of_addresses_goes_once_no_address_is_of_it() {
     let cluster = cluster().await;
     let ranges = "/apis/networking.k8s.io/v1/servicecidrs";
-    make(&cluster, ranges, json!({"metadata": {"name": "more"}, "spec": {"cidrs": ["10.222.0.0/24"]}})).await;
+    make(
+        &cluster,
+        ranges,
+        json!({"metadata": {"name": "more"}, "spec": {"cidrs": ["10.222.0.0/24"]}}),
+    )
+    .await;
     let services = "/api/v1/namespaces/default/services";
     make(
         &cluster,
@@ -451,7 +625,11 @@ async fn a_range_of_addresses_goes_once_no_address_is_of_it() {
     )
     .await;
     let params = DeleteParams::default();
-    cluster.admin.delete::<ServiceCIDR>(None, "more", &params).await.expect("it begins to go");
+    cluster
+        .admin
+        .delete::<ServiceCIDR>(None, "more", &params)
+        .await
+        .expect("it begins to go");
     let path = format!("{ranges}/more");
     eventually("it says that it waits", || {
         Box::pin(async {
@@ -461,8 +639,15 @@ async fn a_range_of_addresses_goes_once_no_address_is_of_it() {
         })
     })
     .await;
-    cluster.admin.delete::<Service>(Some("default"), "s", &params).await.expect("it goes");
-    eventually("the range is gone", || Box::pin(async { cluster.get(&path).await["code"] == 404 })).await;
+    cluster
+        .admin
+        .delete::<Service>(Some("default"), "s", &params)
+        .await
+        .expect("it goes");
+    eventually("the range is gone", || {
+        Box::pin(async { cluster.get(&path).await["code"] == 404 })
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -496,11 +681,18 @@ async fn roles_that_gather_get_what_is_labelled_for_them() {
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
     let labels = json!({"rbac.authorization.k8s.io/aggregate-to-view": "true"});
     let rule = json!({"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]});
-    make(&cluster, roles, json!({"metadata": {"name": "things", "labels": labels}, "rules": [rule]})).await;
+    make(
+        &cluster,
+        roles,
+        json!({"metadata": {"name": "things", "labels": labels}, "rules": [rule]}),
+    )
+    .await;
     eventually("`view` has the rule", || {
         Box::pin(async {
             let view = cluster.get(&format!("{roles}/view")).await;
-            view["rules"].as_array().is_some_and(|rules| rules.contains(&rule))
+            view["rules"]
+                .as_array()
+                .is_some_and(|rules| rules.contains(&rule))
         })
     })
     .await;
@@ -512,10 +704,17 @@ async fn a_kubelets_request_is_approved_if_its_sender_may() {
     let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
-    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:new");
+    params
+        .distinguished_name
+        .push(rcgen::DnType::OrganizationName, "system:nodes");
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "system:node:new");
     let key = rcgen::KeyPair::generate().expect("a key");
-    let pem = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let pem = params
+        .serialize_request(&key)
+        .and_then(|request| request.pem())
+        .expect("a request");
     let object = |name: &str| {
         json!({"metadata": {"name": name}, "spec": {
             "signerName": "kubernetes.io/kube-apiserver-client-kubelet",

@@ -16,7 +16,9 @@ const TOKEN_FILE: u64 = 16 << 20;
 /// What the API server is told. Blocks: reads files, and asks the keeper for a key.
 pub(crate) fn options(settings: &Settings, authority: &Authority) -> Result<Options, Error> {
     let config = &settings.cluster.api;
-    let names = |list: &[config_model::api::PluginName]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let names = |list: &[config_model::api::PluginName]| {
+        list.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
     let admission = Admission::new(&names(&config.admission_on), &names(&config.admission_off));
     let usize_of = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     Ok(Options {
@@ -47,11 +49,21 @@ fn modes(config: &ApiConfig) -> Vec<Mode> {
 }
 
 fn tokens(config: &ApiConfig) -> Result<TokenList, Error> {
-    let Some(path) = config.token_file.as_ref().map(|path| PathBuf::from(path.as_str())) else {
+    let Some(path) = config
+        .token_file
+        .as_ref()
+        .map(|path| PathBuf::from(path.as_str()))
+    else {
         return Ok(TokenList::default());
     };
-    let fail = |what, path: &PathBuf, source| Error::File { what, path: path.clone(), source };
-    let size = std::fs::metadata(&path).map_err(|source| fail("read", &path, source))?.len();
+    let fail = |what, path: &PathBuf, source| Error::File {
+        what,
+        path: path.clone(),
+        source,
+    };
+    let size = std::fs::metadata(&path)
+        .map_err(|source| fail("read", &path, source))?
+        .len();
     if size > TOKEN_FILE {
         let source = std::io::Error::other(format!("it has {size} bytes, more than {TOKEN_FILE}"));
         return Err(fail("read", &path, source));
@@ -62,14 +74,24 @@ fn tokens(config: &ApiConfig) -> Result<TokenList, Error> {
 
 fn issuer(config: &ApiConfig, authority: &Authority) -> Result<TokenIssuer, Error> {
     let key = authority.service_account_key().map_err(Error::Authority)?;
-    let retired = authority.retired_service_account_keys().map_err(Error::Authority)?;
+    let retired = authority
+        .retired_service_account_keys()
+        .map_err(Error::Authority)?;
     let audiences: Vec<String> = config.audiences.iter().map(ToString::to_string).collect();
-    let url = config.issuer.as_ref().map(config_model::api::Issuer::as_str);
+    let url = config
+        .issuer
+        .as_ref()
+        .map(config_model::api::Issuer::as_str);
     TokenIssuer::new(url, &audiences, &key, &retired).map_err(Error::TokenKey)
 }
 
 /// The authorities whose client certificates count: the cluster's own, and those of the configuration.
 pub(crate) fn clients(settings: &Settings, authority: Arc<Authority>) -> Result<Clients, Error> {
-    let others = settings.cluster.api.client_cas.iter().map(|der| CertificateDer::from(der.clone()));
+    let others = settings
+        .cluster
+        .api
+        .client_cas
+        .iter()
+        .map(|der| CertificateDer::from(der.clone()));
     Clients::new(authority, others.collect())
 }

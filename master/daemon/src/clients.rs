@@ -27,9 +27,16 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// A verifier that also believes `others`.
-    pub(crate) fn new(authority: Arc<Authority>, others: Vec<CertificateDer<'static>>) -> Result<Self, crate::Error> {
+    pub(crate) fn new(
+        authority: Arc<Authority>,
+        others: Vec<CertificateDer<'static>>,
+    ) -> Result<Self, crate::Error> {
         let built = RwLock::new((authority.generation(), verifier(&authority, &others)?));
-        Ok(Self { authority, others, built })
+        Ok(Self {
+            authority,
+            others,
+            built,
+        })
     }
 
     fn current(&self) -> Result<Arc<dyn ClientCertVerifier>, rustls::Error> {
@@ -42,7 +49,8 @@ impl Clients {
         }
         let fresh = verifier(&self.authority, &self.others);
         let fresh = fresh.map_err(|error| rustls::Error::General(crate::chain(&error)))?;
-        *self.built.write().unwrap_or_else(PoisonError::into_inner) = (generation, Arc::clone(&fresh));
+        *self.built.write().unwrap_or_else(PoisonError::into_inner) =
+            (generation, Arc::clone(&fresh));
         Ok(fresh)
     }
 }
@@ -74,7 +82,8 @@ impl ClientCertVerifier for Clients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        self.current()?.verify_client_cert(certificate, intermediates, now)
+        self.current()?
+            .verify_client_cert(certificate, intermediates, now)
     }
 
     fn verify_tls12_signature(
@@ -83,7 +92,8 @@ impl ClientCertVerifier for Clients {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.current()?.verify_tls12_signature(message, certificate, signed)
+        self.current()?
+            .verify_tls12_signature(message, certificate, signed)
     }
 
     fn verify_tls13_signature(
@@ -92,11 +102,14 @@ impl ClientCertVerifier for Clients {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.current()?.verify_tls13_signature(message, certificate, signed)
+        self.current()?
+            .verify_tls13_signature(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.current().map(|current| current.supported_verify_schemes()).unwrap_or_default()
+        self.current()
+            .map(|current| current.supported_verify_schemes())
+            .unwrap_or_default()
     }
 }
 
@@ -111,7 +124,9 @@ pub(crate) struct Doorman {
 impl DenyList for Doorman {
     fn denied(&self, user: &UserInfo, peer: &Peer) -> Option<String> {
         let denied = self.machines.denied(user, peer);
-        let Some((leaf, above)) = peer.certificates.split_first() else { return denied };
+        let Some((leaf, above)) = peer.certificates.split_first() else {
+            return denied;
+        };
         denied.or_else(|| {
             let still = peer.once_for(self.clients.authority.generation(), || {
                 self.clients.verify_client_cert(leaf, above, UnixTime::now()).is_ok()
@@ -143,7 +158,10 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     pub(crate) fn new(authority: Arc<Authority>) -> Self {
-        let kept = RwLock::new((authority.generation(), ServerSessionMemoryCache::new(SESSIONS)));
+        let kept = RwLock::new((
+            authority.generation(),
+            ServerSessionMemoryCache::new(SESSIONS),
+        ));
         Self { authority, kept }
     }
 
@@ -156,7 +174,8 @@ impl Sessions {
             }
         }
         let fresh = ServerSessionMemoryCache::new(SESSIONS);
-        *self.kept.write().unwrap_or_else(PoisonError::into_inner) = (generation, Arc::clone(&fresh));
+        *self.kept.write().unwrap_or_else(PoisonError::into_inner) =
+            (generation, Arc::clone(&fresh));
         fresh
     }
 }

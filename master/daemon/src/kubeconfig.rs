@@ -12,8 +12,15 @@ use std::path::Path;
 use std::time::SystemTime;
 
 /// Writes a kubeconfig with a fresh admin certificate, mode 0600.
-pub(crate) fn write(path: &Path, authority: &Authority, cluster: &str, listen: SocketAddr) -> Result<(), Error> {
-    let admin = authority.make_development_admin(SystemTime::now()).map_err(Error::Issue)?;
+pub(crate) fn write(
+    path: &Path,
+    authority: &Authority,
+    cluster: &str,
+    listen: SocketAddr,
+) -> Result<(), Error> {
+    let admin = authority
+        .make_development_admin(SystemTime::now())
+        .map_err(Error::Issue)?;
     let key = pem("PRIVATE KEY", admin.key.secret_pkcs8_der());
     let text = Kubeconfig {
         cluster,
@@ -23,7 +30,11 @@ pub(crate) fn write(path: &Path, authority: &Authority, cluster: &str, listen: S
         key: &STANDARD.encode(key),
     }
     .text();
-    put(path, text.as_bytes()).map_err(|source| Error::File { what: "write", path: path.to_owned(), source })
+    put(path, text.as_bytes()).map_err(|source| Error::File {
+        what: "write",
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Puts a file of mode 0600 in the place of what is there, by a neighbour and a rename: whoever waits for it never reads a
@@ -36,7 +47,11 @@ fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&neighbour)?;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&neighbour)?;
     file.write_all(bytes).and_then(|()| file.sync_all())?;
     std::fs::rename(&neighbour, path)
 }
@@ -57,9 +72,15 @@ mod tests {
 
     #[test]
     fn a_listener_on_all_addresses_is_reached_by_loopback() {
-        assert_eq!(server("0.0.0.0:6443".parse().unwrap()), "https://127.0.0.1:6443");
+        assert_eq!(
+            server("0.0.0.0:6443".parse().unwrap()),
+            "https://127.0.0.1:6443"
+        );
         assert_eq!(server("[::]:6443".parse().unwrap()), "https://[::1]:6443");
-        assert_eq!(server("192.0.2.1:1".parse().unwrap()), "https://192.0.2.1:1");
+        assert_eq!(
+            server("192.0.2.1:1".parse().unwrap()),
+            "https://192.0.2.1:1"
+        );
     }
 
     #[test]
@@ -68,12 +89,27 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("admin.kubeconfig");
         for left in ["admin.kubeconfig", "admin.kubeconfig.new"] {
-            std::fs::write(dir.path().join(left), "what an earlier run left, and longer").unwrap();
-            std::fs::set_permissions(dir.path().join(left), std::fs::Permissions::from_mode(0o644)).unwrap();
+            std::fs::write(
+                dir.path().join(left),
+                "what an earlier run left, and longer",
+            )
+            .unwrap();
+            std::fs::set_permissions(
+                dir.path().join(left),
+                std::fs::Permissions::from_mode(0o644),
+            )
+            .unwrap();
         }
         put(&path, b"fresh").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"fresh");
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no neighbour is left");
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "no neighbour is left"
+        );
     }
 }

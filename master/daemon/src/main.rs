@@ -89,14 +89,22 @@ const THREADS_END: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_env("PRATIQUE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let filter =
+        EnvFilter::try_from_env("PRATIQUE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     // The cluster's keys are in its memory: no other process reads it, and no core of it is written (prctl(2), PR_SET_DUMPABLE).
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
         tracing::error!("cannot keep its memory to itself: {error}");
         return ExitCode::FAILURE;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(16).build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(16)
+        .build();
     let outcome = match (&runtime, cli.command) {
         (Ok(runtime), Command::Run(args)) => runtime.block_on(run::run(args)),
         (Ok(runtime), Command::Snapshot(args)) => runtime.block_on(snapshot::snapshot(args)),

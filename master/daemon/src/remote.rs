@@ -31,18 +31,32 @@ struct Context<'a> {
 
 impl Context<'_> {
     fn bad(&self, why: impl std::fmt::Display) -> Error {
-        Error::Kubeconfig { path: self.path.to_owned(), why: why.to_string() }
+        Error::Kubeconfig {
+            path: self.path.to_owned(),
+            why: why.to_string(),
+        }
     }
 
     /// PEM from a field's base64, or from the file that a field names.
     fn pem(&self, of: &Value, field: &str) -> Result<Option<Vec<u8>>, Error> {
         if let Some(text) = of[format!("{field}-data")].as_str() {
-            return STANDARD.decode(text).map(Some).map_err(|error| self.bad(format!("{field}-data: {error}")));
+            return STANDARD
+                .decode(text)
+                .map(Some)
+                .map_err(|error| self.bad(format!("{field}-data: {error}")));
         }
-        let Some(name) = of[field].as_str() else { return Ok(None) };
+        let Some(name) = of[field].as_str() else {
+            return Ok(None);
+        };
         // Relative to the kubeconfig, as kubectl has it.
         let path: PathBuf = self.path.parent().unwrap_or(Path::new(".")).join(name);
-        std::fs::read(&path).map(Some).map_err(|source| Error::File { what: "read", path, source })
+        std::fs::read(&path)
+            .map(Some)
+            .map_err(|source| Error::File {
+                what: "read",
+                path,
+                source,
+            })
     }
 
     fn tls(&self) -> Result<ClientConfig, Error> {
@@ -50,34 +64,61 @@ impl Context<'_> {
         let pem = self.pem(&self.cluster, "certificate-authority")?;
         let pem = pem.ok_or_else(|| self.bad("its cluster names no certificate-authority"))?;
         for root in CertificateDer::pem_slice_iter(&pem) {
-            roots.add(root.map_err(|error| self.bad(error))?).map_err(Error::Tls)?;
+            roots
+                .add(root.map_err(|error| self.bad(error))?)
+                .map_err(Error::Tls)?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(Error::Tls)?
             .with_root_certificates(roots);
-        let (chain, key) = (self.pem(&self.user, "client-certificate")?, self.pem(&self.user, "client-key")?);
-        let (Some(chain), Some(key)) = (chain, key) else { return Ok(config.with_no_client_auth()) };
+        let (chain, key) = (
+            self.pem(&self.user, "client-certificate")?,
+            self.pem(&self.user, "client-key")?,
+        );
+        let (Some(chain), Some(key)) = (chain, key) else {
+            return Ok(config.with_no_client_auth());
+        };
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
         let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| self.bad(error))?;
-        config.with_client_auth_cert(chain.map_err(|error| self.bad(error))?, key).map_err(Error::Tls)
+        config
+            .with_client_auth_cert(chain.map_err(|error| self.bad(error))?, key)
+            .map_err(Error::Tls)
     }
 }
 
 /// Reads a kubeconfig's current context.
 fn context(path: &Path) -> Result<Context<'_>, Error> {
-    let bad = |why: String| Error::Kubeconfig { path: path.to_owned(), why };
-    let bytes = std::fs::read(path).map_err(|source| Error::File { what: "read", path: path.to_owned(), source })?;
-    let config: Value = serde_yaml_ng::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
+    let bad = |why: String| Error::Kubeconfig {
+        path: path.to_owned(),
+        why,
+    };
+    let bytes = std::fs::read(path).map_err(|source| Error::File {
+        what: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    let config: Value =
+        serde_yaml_ng::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
     let named = |list: &str, name: &Value, field: &str| {
-        let found = config[list].as_array().into_iter().flatten().find(|item| item["name"] == *name);
-        found.map(|item| item[field].clone()).ok_or_else(|| bad(format!("{list} has no {name}")))
+        let found = config[list]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|item| item["name"] == *name);
+        found
+            .map(|item| item[field].clone())
+            .ok_or_else(|| bad(format!("{list} has no {name}")))
     };
     let context = named("contexts", &config["current-context"], "context")?;
     let cluster = named("clusters", &context["cluster"], "cluster")?;
     let user = named("users", &context["user"], "user")?;
-    Ok(Context { path, cluster, user })
+    Ok(Context {
+        path,
+        cluster,
+        user,
+    })
 }
 
 /// Reads what a path of the master answers, piece by piece.
@@ -88,32 +129,61 @@ pub(crate) async fn download(
     put: &mut dyn FnMut(Bytes) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let context = context(kubeconfig)?;
-    let server = server.or_else(|| context.cluster["server"].as_str()).unwrap_or_default().trim_end_matches('/');
-    let fail = |source: Box<dyn std::error::Error + Send + Sync>| Error::Remote { server: server.to_owned(), source };
-    let address = server.strip_prefix("https://").ok_or_else(|| context.bad("its server is not https://HOST:PORT"))?;
+    let server = server
+        .or_else(|| context.cluster["server"].as_str())
+        .unwrap_or_default()
+        .trim_end_matches('/');
+    let fail = |source: Box<dyn std::error::Error + Send + Sync>| Error::Remote {
+        server: server.to_owned(),
+        source,
+    };
+    let address = server
+        .strip_prefix("https://")
+        .ok_or_else(|| context.bad("its server is not https://HOST:PORT"))?;
     let authority: http::uri::Authority = address.parse().map_err(|error| context.bad(error))?;
-    let (host, port) = (authority.host().trim_matches(['[', ']']).to_owned(), authority.port_u16().unwrap_or(443));
+    let (host, port) = (
+        authority.host().trim_matches(['[', ']']).to_owned(),
+        authority.port_u16().unwrap_or(443),
+    );
     let name = ServerName::try_from(host.clone()).map_err(|error| context.bad(error))?;
     let connector = TlsConnector::from(Arc::new(context.tls()?));
     let connect = async {
         let socket = TcpStream::connect((host.as_str(), port)).await?;
         connector.connect(name, socket).await
     };
-    let stream = patiently(connect).await.map_err(fail)?.map_err(|error| fail(error.into()))?;
-    let shaken = patiently(hyper::client::conn::http1::handshake(TokioIo::new(stream))).await.map_err(fail)?;
+    let stream = patiently(connect)
+        .await
+        .map_err(fail)?
+        .map_err(|error| fail(error.into()))?;
+    let shaken = patiently(hyper::client::conn::http1::handshake(TokioIo::new(stream)))
+        .await
+        .map_err(fail)?;
     let (mut sender, driver) = shaken.map_err(|error| fail(error.into()))?;
     let driver = tokio::spawn(driver);
     let mut request = Request::get(path).header(header::HOST, authority.as_str());
     if let Some(token) = context.user["token"].as_str() {
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
     }
-    let request = request.body(Empty::<Bytes>::new()).map_err(|error| fail(error.into()))?;
-    let answer = patiently(sender.send_request(request)).await.map_err(fail)?.map_err(|error| fail(error.into()))?;
+    let request = request
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| fail(error.into()))?;
+    let answer = patiently(sender.send_request(request))
+        .await
+        .map_err(fail)?
+        .map_err(|error| fail(error.into()))?;
     if answer.status() != StatusCode::OK {
         let status = answer.status();
-        let text = patiently(Limited::new(answer.into_body(), REFUSAL).collect()).await.map_err(fail)?;
+        let text = patiently(Limited::new(answer.into_body(), REFUSAL).collect())
+            .await
+            .map_err(fail)?;
         let text = text.map_err(fail)?.to_bytes();
-        return Err(fail(format!("{path} was answered {status}: {}", String::from_utf8_lossy(&text)).into()));
+        return Err(fail(
+            format!(
+                "{path} was answered {status}: {}",
+                String::from_utf8_lossy(&text)
+            )
+            .into(),
+        ));
     }
     let mut body = answer.into_body();
     while let Some(frame) = patiently(body.frame()).await.map_err(fail)? {
@@ -125,6 +195,10 @@ pub(crate) async fn download(
     Ok(())
 }
 
-async fn patiently<T>(work: impl Future<Output = T>) -> Result<T, Box<dyn std::error::Error + Send + Sync>> {
-    tokio::time::timeout(PATIENCE, work).await.map_err(Into::into)
+async fn patiently<T>(
+    work: impl Future<Output = T>,
+) -> Result<T, Box<dyn std::error::Error + Send + Sync>> {
+    tokio::time::timeout(PATIENCE, work)
+        .await
+        .map_err(Into::into)
 }

@@ -13,7 +13,9 @@ use config_kube::{Machine, MachineState};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use master_api::{Extensions, Peer};
 use master_attest::AttestationService;
-use master_ca::{AdminAccess, Authority, CERTIFICATE_PATH, ROOT_PATH, Rotation, Standing, Waiting, spki_of};
+use master_ca::{
+    AdminAccess, Authority, CERTIFICATE_PATH, ROOT_PATH, Rotation, Standing, Waiting, spki_of,
+};
 use master_client::{ApiError, Body, BoxFuture, Client, ListParams, UserInfo, body};
 use serde::Serialize;
 use std::sync::Arc;
@@ -44,7 +46,11 @@ struct Refusal {
 
 impl Refusal {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+        Self {
+            status,
+            code,
+            message: message.into(),
+        }
     }
 }
 
@@ -83,7 +89,15 @@ impl Rotator {
         admin_key: Option<Digest>,
     ) -> Self {
         let published = watch::Sender::new(authority.roots_pem());
-        Self { authority, serving, service, client, admin_key, published, turn: Mutex::new(()) }
+        Self {
+            authority,
+            serving,
+            service,
+            client,
+            admin_key,
+            published,
+            turn: Mutex::new(()),
+        }
     }
 
     /// The roots as they are to be published (PEM).
@@ -91,16 +105,36 @@ impl Rotator {
         self.published.subscribe()
     }
 
-    async fn answer(&self, method: &Method, path: &str, query: &str, peer: &Peer, user: &UserInfo) -> Response<Body> {
+    async fn answer(
+        &self,
+        method: &Method,
+        path: &str,
+        query: &str,
+        peer: &Peer,
+        user: &UserInfo,
+    ) -> Response<Body> {
         let outcome = if user.in_group(MASTERS_GROUP) {
             self.perform(method, path, query, peer, user).await
         } else {
-            Err(Refusal::new(StatusCode::FORBIDDEN, "FORBIDDEN", "the cluster's root is its admins' business alone"))
+            Err(Refusal::new(
+                StatusCode::FORBIDDEN,
+                "FORBIDDEN",
+                "the cluster's root is its admins' business alone",
+            ))
         };
-        outcome.unwrap_or_else(|Refusal { status, code, message }| {
-            tracing::info!(path, by = user.name, code, message, "refused");
-            json(status, &serde_json::json!({ "code": code, "message": message }))
-        })
+        outcome.unwrap_or_else(
+            |Refusal {
+                 status,
+                 code,
+                 message,
+             }| {
+                tracing::info!(path, by = user.name, code, message, "refused");
+                json(
+                    status,
+                    &serde_json::json!({ "code": code, "message": message }),
+                )
+            },
+        )
     }
 
     async fn perform(
@@ -115,12 +149,20 @@ impl Rotator {
         let act = match (method, path.strip_prefix(ROOT_PATH)) {
             (&Method::GET, Some("")) => None,
             (&Method::POST, Some("/rotate")) => Some(Act::Rotate),
-            (&Method::POST, Some("/finish")) => Some(Act::Finish { force: query == "force=true" }),
+            (&Method::POST, Some("/finish")) => Some(Act::Finish {
+                force: query == "force=true",
+            }),
             (&Method::POST, Some("/abandon")) => Some(Act::Abandon),
             (&Method::POST, None) if path == CERTIFICATE_PATH => {
                 return Ok(json(StatusCode::OK, &self.renewed(peer)?));
             }
-            _ => return Err(Refusal::new(StatusCode::NOT_FOUND, "NOT_FOUND", "there is nothing at this path")),
+            _ => {
+                return Err(Refusal::new(
+                    StatusCode::NOT_FOUND,
+                    "NOT_FOUND",
+                    "there is nothing at this path",
+                ));
+            }
         };
         if let Some(act) = act {
             self.act(act, peer, user).await?;
@@ -130,8 +172,13 @@ impl Rotator {
 
     /// A new certificate for the admin's present key, under whatever is in force.
     fn renewed(&self, peer: &Peer) -> Result<AdminAccess, Refusal> {
-        let issued = self.authority.renew_admin(&peer.certificates, SystemTime::now())?;
-        Ok(AdminAccess { certificate: issued.chain_pem(), roots: self.authority.roots_pem() })
+        let issued = self
+            .authority
+            .renew_admin(&peer.certificates, SystemTime::now())?;
+        Ok(AdminAccess {
+            certificate: issued.chain_pem(),
+            roots: self.authority.roots_pem(),
+        })
     }
 
     async fn act(&self, act: Act, peer: &Peer, user: &UserInfo) -> Result<(), Refusal> {
@@ -141,19 +188,31 @@ impl Rotator {
             Act::Abandon => "the rotation of the root is abandoned",
             Act::Finish { force } => {
                 self.may_finish(force, peer).await?;
-                if force { "the old root is ended, whoever knows no other" } else { "the old root is ended" }
+                if force {
+                    "the old root is ended, whoever knows no other"
+                } else {
+                    "the old root is ended"
+                }
             }
         };
-        let spki = if act == Act::Rotate { self.recipient(peer)? } else { None };
+        let spki = if act == Act::Rotate {
+            self.recipient(peer)?
+        } else {
+            None
+        };
         let authority = Arc::clone(&self.authority);
         let changed = tokio::task::spawn_blocking(move || match act {
             Act::Rotate => authority.begin_rotation(spki.as_deref(), SystemTime::now()),
             Act::Finish { .. } => authority.finish_rotation(),
             Act::Abandon => authority.abandon_rotation(),
         });
-        changed
-            .await
-            .map_err(|ended| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "AUTHORITY", ended.to_string()))??;
+        changed.await.map_err(|ended| {
+            Refusal::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "AUTHORITY",
+                ended.to_string(),
+            )
+        })??;
         let after = self.authority.pins().join(" and ");
         tracing::warn!(by = user.name, before, after, "{said}");
         // All of it is tried, whatever fails of it: the act itself is done.
@@ -164,7 +223,8 @@ impl Rotator {
         let message = format!("{said}: known by {after}, before by {before}");
         let told = self.service.authority_changed(&user.name, &message).await;
         let fault = |text: String| {
-            let message = format!("{said}, but not all that follows from it: {text}; restart the master");
+            let message =
+                format!("{said}, but not all that follows from it: {text}; restart the master");
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "NOT_FOLLOWED", message)
         };
         told.map_err(|error| fault(chain(&error)))?;
@@ -173,8 +233,14 @@ impl Rotator {
 
     /// To whom the recovery copy goes: to the admin key of the configuration, which must be the caller's.
     fn recipient(&self, peer: &Peer) -> Result<Option<Vec<u8>>, Refusal> {
-        let Some(admin_key) = self.admin_key else { return Ok(None) };
-        let spki = peer.certificates.first().and_then(|leaf| spki_of(leaf)).unwrap_or_default();
+        let Some(admin_key) = self.admin_key else {
+            return Ok(None);
+        };
+        let spki = peer
+            .certificates
+            .first()
+            .and_then(|leaf| spki_of(leaf))
+            .unwrap_or_default();
         if Digest::of(&spki) == admin_key {
             return Ok(Some(spki));
         }
@@ -183,13 +249,26 @@ impl Rotator {
              with the kubeconfig that has that key",
             admin_key.to_text()
         );
-        Err(Refusal::new(StatusCode::FORBIDDEN, "NOT_THE_ADMIN_KEY", why))
+        Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "NOT_THE_ADMIN_KEY",
+            why,
+        ))
     }
 
     async fn may_finish(&self, force: bool, peer: &Peer) -> Result<(), Refusal> {
-        let premature = |why: String| Err(Refusal::new(StatusCode::CONFLICT, "ROTATION_PREMATURE", why));
-        let Some(new) = self.new_root()? else { return Ok(()) };
-        if !peer.certificates.is_empty() && !self.authority.vouches_under(&peer.certificates, &new) {
+        let premature = |why: String| {
+            Err(Refusal::new(
+                StatusCode::CONFLICT,
+                "ROTATION_PREMATURE",
+                why,
+            ))
+        };
+        let Some(new) = self.new_root()? else {
+            return Ok(());
+        };
+        if !peer.certificates.is_empty() && !self.authority.vouches_under(&peer.certificates, &new)
+        {
             let why = "your own certificate ends with the old root, and you would be locked out: renew it with `pratique root \
                        trust` and ask again";
             return premature(why.to_owned());
@@ -198,47 +277,83 @@ impl Rotator {
         if force || waiting.is_empty() {
             return Ok(());
         }
-        let names: Vec<&str> = waiting.iter().map(|waiting| waiting.name.as_str()).take(20).collect();
+        let names: Vec<&str> = waiting
+            .iter()
+            .map(|waiting| waiting.name.as_str())
+            .take(20)
+            .collect();
         premature(format!(
             "{} of the nodes would be locked out: {}{}; `pratique root show` says what each one lacks, --force leaves them \
              behind",
             waiting.len(),
             names.join(", "),
-            if waiting.len() > names.len() { ", …" } else { "" }
+            if waiting.len() > names.len() {
+                ", …"
+            } else {
+                ""
+            }
         ))
     }
 
     /// Pin of the root that stays.
     fn new_root(&self) -> Result<Option<String>, Refusal> {
         let roots = self.authority.standings()?;
-        Ok(roots.into_iter().find(|root| root.standing == Standing::New).map(|root| root.pin))
+        Ok(roots
+            .into_iter()
+            .find(|root| root.standing == Standing::New)
+            .map(|root| root.pin))
     }
 
     async fn state(&self) -> Result<Rotation, Refusal> {
-        let since = self.authority.rotating_since().and_then(|time| jiff::Timestamp::try_from(time).ok());
+        let since = self
+            .authority
+            .rotating_since()
+            .and_then(|time| jiff::Timestamp::try_from(time).ok());
         let (mut waiting, mut aside) = (Vec::new(), Vec::new());
         if let Some(pin) = self.new_root()? {
-            let machines = self.client.list::<Machine>(None, &ListParams::default()).await?.items;
-            let nodes = self.client.list::<Node>(None, &ListParams::default()).await?.items;
+            let machines = self
+                .client
+                .list::<Machine>(None, &ListParams::default())
+                .await?
+                .items;
+            let nodes = self
+                .client
+                .list::<Node>(None, &ListParams::default())
+                .await?
+                .items;
             (waiting, aside) = standing(&machines, &nodes, &pin);
         }
         let roots = self.authority.standings()?;
-        Ok(Rotation { roots, since: since.map(|since| since.to_string()), waiting, aside })
+        Ok(Rotation {
+            roots,
+            since: since.map(|since| since.to_string()),
+            waiting,
+            aside,
+        })
     }
 }
 
 /// Who is not ready for the root with this pin, and of whom nothing can be known.
 fn standing(machines: &[Machine], nodes: &[Node], pin: &str) -> (Vec<Waiting>, Vec<Waiting>) {
     let (mut waiting, mut aside) = (Vec::new(), Vec::new());
-    let missing = |name: &str, why: String| Waiting { name: name.to_owned(), why };
+    let missing = |name: &str, why: String| Waiting {
+        name: name.to_owned(),
+        why,
+    };
     for node in nodes {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let machine = machines.iter().find(|machine| machine.node_name() == name);
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let conditions = node
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.as_deref())
+            .unwrap_or_default();
         if is_ready_for(conditions, pin) {
             continue;
         }
-        let told = conditions.iter().find(|condition| condition.type_ == config_kube::roots::ROOT_UNKNOWN);
+        let told = conditions
+            .iter()
+            .find(|condition| condition.type_ == config_kube::roots::ROOT_UNKNOWN);
         match machine {
             None => {
                 let why = "an ordinary kubelet, which can't say what it knows: put both roots into its kubeconfig, and let it \
@@ -258,23 +373,39 @@ fn standing(machines: &[Machine], nodes: &[Node], pin: &str) -> (Vec<Waiting>, V
             )),
         }
     }
-    let node = |machine: &&Machine| nodes.iter().any(|node| node.metadata.name.as_deref() == Some(machine.node_name()));
-    for machine in machines.iter().filter(|machine| !machine.spec.retired && !node(machine)) {
+    let node = |machine: &&Machine| {
+        nodes
+            .iter()
+            .any(|node| node.metadata.name.as_deref() == Some(machine.node_name()))
+    };
+    for machine in machines
+        .iter()
+        .filter(|machine| !machine.spec.retired && !node(machine))
+    {
         let name = machine.metadata.name.as_deref().unwrap_or_default();
-        aside.push(missing(name, format!("it has no Node yet; its user-data needs {pin} among the pins")));
+        aside.push(missing(
+            name,
+            format!("it has no Node yet; its user-data needs {pin} among the pins"),
+        ));
     }
     (waiting, aside)
 }
 
 fn state(machine: &Machine) -> MachineState {
-    machine.status.as_ref().map_or(MachineState::Pending, |status| status.state)
+    machine
+        .status
+        .as_ref()
+        .map_or(MachineState::Pending, |status| status.state)
 }
 
 fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     let mut response = Response::new(body(serde_json::to_vec(value).unwrap_or_default()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
@@ -291,7 +422,11 @@ impl Extensions for Paths {
         path.starts_with("/authority/") || self.attestation.claims(path)
     }
 
-    fn warnings(&self, kind: &str, object: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
+    fn warnings(
+        &self,
+        kind: &str,
+        object: &serde_json::Map<String, serde_json::Value>,
+    ) -> Vec<String> {
         self.attestation.warnings(kind, object)
     }
 
@@ -307,15 +442,30 @@ impl Extensions for Paths {
         self.attestation.verdicts()
     }
 
-    fn handle(&self, request: Request<Body>, peer: Peer, user: UserInfo) -> BoxFuture<'static, Response<Body>> {
+    fn handle(
+        &self,
+        request: Request<Body>,
+        peer: Peer,
+        user: UserInfo,
+    ) -> BoxFuture<'static, Response<Body>> {
         // Before the bootstrap nothing but it is answered.
-        if !request.uri().path().starts_with("/authority/") || !self.rotator.service.is_bootstrapped() {
+        if !request.uri().path().starts_with("/authority/")
+            || !self.rotator.service.is_bootstrapped()
+        {
             return self.attestation.handle(request, peer, user);
         }
         let rotator = Arc::clone(&self.rotator);
         Box::pin(async move {
             let (method, uri) = (request.method().clone(), request.uri().clone());
-            rotator.answer(&method, uri.path(), uri.query().unwrap_or_default(), &peer, &user).await
+            rotator
+                .answer(
+                    &method,
+                    uri.path(),
+                    uri.query().unwrap_or_default(),
+                    &peer,
+                    &user,
+                )
+                .await
         })
     }
 }
@@ -343,8 +493,17 @@ mod tests {
     }
 
     fn machine(name: &str, state: MachineState, retired: bool) -> Machine {
-        let mut machine = Machine::named(name, MachineSpec { retired, ..MachineSpec::default() });
-        machine.status = Some(MachineStatus { state, ..MachineStatus::default() });
+        let mut machine = Machine::named(
+            name,
+            MachineSpec {
+                retired,
+                ..MachineSpec::default()
+            },
+        );
+        machine.status = Some(MachineStatus {
+            state,
+            ..MachineStatus::default()
+        });
         machine
     }
 

@@ -43,39 +43,79 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let attestor = args.attestor.as_deref().map(Attestor::new);
     let authority = open_authority(&args, &settings, attestor.clone()).await?;
     let (wanted, signer) = (settings.clone(), authority.clone());
-    let options = tokio::task::spawn_blocking(move || api::options(&wanted, &signer)).await.map_err(Error::Task)??;
+    let options = tokio::task::spawn_blocking(move || api::options(&wanted, &signer))
+        .await
+        .map_err(Error::Task)??;
     // Bound before it is told to anybody: the port may be the kernel's choice. Who calls early waits.
-    let listener =
-        TcpListener::bind(args.listen).await.map_err(|source| Error::Listen { address: args.listen, source })?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|source| Error::Listen {
+            address: args.listen,
+            source,
+        })?;
     let listen = listener.local_addr().unwrap_or(args.listen);
     let (api, store_failed) = open_api(&args, &settings, listen, options)?;
     // Before the bootstrap's paths are hung in: they let nothing else pass.
     api.prepare().await.map_err(Error::Prepare)?;
     let now = SystemTime::now();
-    let serving = Serving::new(&authority, settings.api_names.clone(), now).map_err(Error::Serving)?;
+    let serving =
+        Serving::new(&authority, settings.api_names.clone(), now).map_err(Error::Serving)?;
     let serving = Arc::new(serving);
     let log = open_log(&args, authority.clone()).await?;
     let terms = terms(&args, &settings, &serving, (attestor, log))?;
-    let service = AttestationService::new(&terms, authority.clone(), &api).map_err(Error::Attest)?;
+    let service =
+        AttestationService::new(&terms, authority.clone(), &api).map_err(Error::Attest)?;
     let admin = api.client(UserInfo::admin("system:apiserver"));
     let admin_key = settings.cluster.admin_key.map(|pin| Digest(pin.0));
-    let rotator = Rotator::new(authority.clone(), serving.clone(), service.clone(), admin, admin_key);
+    let rotator = Rotator::new(
+        authority.clone(),
+        serving.clone(),
+        service.clone(),
+        admin,
+        admin_key,
+    );
     let rotator = Arc::new(rotator);
-    api.set_extensions(Arc::new(Paths { attestation: service.paths(), rotator: rotator.clone() }));
+    api.set_extensions(Arc::new(Paths {
+        attestation: service.paths(),
+        rotator: rotator.clone(),
+    }));
     let clients = Arc::new(api::clients(&settings, authority.clone())?);
-    api.set_deny_list(Arc::new(Doorman { clients: clients.clone(), machines: service.deny_list() }));
-    api.set_node_dialer(Arc::new(Dialer::new(authority.clone(), service.deny_list())?));
+    api.set_deny_list(Arc::new(Doorman {
+        clients: clients.clone(),
+        machines: service.deny_list(),
+    }));
+    api.set_node_dialer(Arc::new(Dialer::new(
+        authority.clone(),
+        service.deny_list(),
+    )?));
     if settings.cluster.admin_key.is_none() {
-        let path = args.admin_kubeconfig.clone().unwrap_or_else(|| args.data.join("admin.kubeconfig"));
+        let path = args
+            .admin_kubeconfig
+            .clone()
+            .unwrap_or_else(|| args.data.join("admin.kubeconfig"));
         kubeconfig::write(&path, &authority, settings.cluster.name.as_str(), listen)?;
         tracing::warn!(
             kubeconfig = %path.display(),
             "DEVELOPMENT: the configuration names no admin_key, so whoever reads this file is the admin"
         );
     }
-    let own = discovery::endpoints(&settings.cluster.api_names, &ranges(&settings, listen).advertise, listen.port());
+    let own = discovery::endpoints(
+        &settings.cluster.api_names,
+        &ranges(&settings, listen).advertise,
+        listen.port(),
+    );
     let limits = serve_options(descriptors);
-    let parts = Parts { limits, api, authority, serving, service, rotator, listener, clients, own };
+    let parts = Parts {
+        limits,
+        api,
+        authority,
+        serving,
+        service,
+        rotator,
+        listener,
+        clients,
+        own,
+    };
     // Cancel-safe: either outcome ends the process, and what is dropped is not needed again.
     tokio::select! {
         outcome = operate(parts) => outcome,
@@ -99,9 +139,13 @@ fn more_descriptors() -> u64 {
 
 /// How many connections the listener may hold, so that no crowd takes a descriptor that the store needs.
 fn serve_options(descriptors: u64) -> ServeOptions {
-    let connections = usize::try_from(descriptors.saturating_sub(OWN_DESCRIPTORS) / 2).unwrap_or(usize::MAX);
+    let connections =
+        usize::try_from(descriptors.saturating_sub(OWN_DESCRIPTORS) / 2).unwrap_or(usize::MAX);
     let options = ServeOptions::default();
-    ServeOptions { connections: options.connections.within(connections), ..options }
+    ServeOptions {
+        connections: options.connections.within(connections),
+        ..options
+    }
 }
 
 struct Parts {
@@ -119,22 +163,45 @@ struct Parts {
 
 /// Starts the parts in order and ends them in order.
 async fn operate(parts: Parts) -> Result<(), Error> {
-    let Parts { limits, api, authority, serving, service, rotator, listener, clients, own } = parts;
+    let Parts {
+        limits,
+        api,
+        authority,
+        serving,
+        service,
+        rotator,
+        listener,
+        clients,
+        own,
+    } = parts;
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(keep_current(authority.clone(), serving.clone()));
-    tasks.spawn(control_plane(api.clone(), service.clone(), authority.clone(), (own, rotator.published())));
+    tasks.spawn(control_plane(
+        api.clone(),
+        service.clone(),
+        authority.clone(),
+        (own, rotator.published()),
+    ));
     if service.is_bootstrapped() {
         // The deny list must be whole before the first request.
         service.ready().await;
     } else {
-        tracing::info!("not bootstrapped: only health and bootstrap are served; run `pratique bootstrap`");
+        tracing::info!(
+            "not bootstrapped: only health and bootstrap are served; run `pratique bootstrap`"
+        );
     }
     let mut tls = master_api::tls_config(serving, clients).map_err(Error::ApiTls)?;
     tls.session_storage = Arc::new(Sessions::new(authority.clone()));
     let tls = Arc::new(tls);
     tracing::info!(address = %listener.local_addr().map(|a| a.to_string()).unwrap_or_default(), pins = authority.pins().join(" "), "serving");
-    let mut server = tokio::spawn(master_api::serve(listener, tls, api, limits, shutdown.clone()));
+    let mut server = tokio::spawn(master_api::serve(
+        listener,
+        tls,
+        api,
+        limits,
+        shutdown.clone(),
+    ));
     // Cancel-safe: each arm waits for one event and ends the wait for good.
     let outcome = tokio::select! {
         () = asked_to_end() => Ok(()),
@@ -156,22 +223,42 @@ async fn control_plane(
     (own, roots): (Vec<config_model::format::Endpoint>, watch::Receiver<String>),
 ) {
     service.bootstrapped().await;
-    let scheduler = api.client(UserInfo::authenticated(SCHEDULER_USER, Vec::<String>::new()));
-    let controllers = api.client(UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new()));
+    let scheduler = api.client(UserInfo::authenticated(
+        SCHEDULER_USER,
+        Vec::<String>::new(),
+    ));
+    let controllers = api.client(UserInfo::authenticated(
+        CONTROLLER_MANAGER_USER,
+        Vec::<String>::new(),
+    ));
     let publisher = Publisher::new(controllers.clone(), authority.clone(), own);
-    let options = master_control::Options { root_ca: Some(roots), ..master_control::Options::default() };
+    let options = master_control::Options {
+        root_ca: Some(roots),
+        ..master_control::Options::default()
+    };
     tokio::join!(
         Box::pin(service.run()),
         Box::pin(api.keep_allocations()),
         Box::pin(publisher.run()),
-        Box::pin(master_schedule::run(scheduler, master_schedule::Options::default(), std::future::pending())),
-        Box::pin(master_control::run(controllers, options, std::future::pending())),
+        Box::pin(master_schedule::run(
+            scheduler,
+            master_schedule::Options::default(),
+            std::future::pending()
+        )),
+        Box::pin(master_control::run(
+            controllers,
+            options,
+            std::future::pending()
+        )),
     );
 }
 
 async fn asked_to_end() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut term), Ok(mut int)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
         tracing::error!("signals cannot be received; only SIGKILL ends this process");
         return std::future::pending().await;
     };
@@ -202,17 +289,25 @@ async fn open_authority(
         };
         Authority::open(&folder, &cluster, keeper, SystemTime::now()).map_err(Error::Authority)
     };
-    tokio::task::spawn_blocking(open).await.map_err(Error::Task)?.map(Arc::new)
+    tokio::task::spawn_blocking(open)
+        .await
+        .map_err(Error::Task)?
+        .map(Arc::new)
 }
 
 /// The log of verdicts; its key may be in the TPM.
 async fn open_log(args: &RunArgs, authority: Arc<Authority>) -> Result<Arc<VerdictLog>, Error> {
     let folder = args.data.join("verdicts");
     let open = move || {
-        let signer = authority.log_signer(SystemTime::now()).map_err(Error::Authority)?;
+        let signer = authority
+            .log_signer(SystemTime::now())
+            .map_err(Error::Authority)?;
         VerdictLog::open(&folder, signer).map_err(Error::Attest)
     };
-    tokio::task::spawn_blocking(open).await.map_err(Error::Task)?.map(Arc::new)
+    tokio::task::spawn_blocking(open)
+        .await
+        .map_err(Error::Task)?
+        .map(Arc::new)
 }
 
 /// The API server over its store, and what is ready once the store can't write any more.
@@ -225,34 +320,56 @@ fn open_api(
     let path = args.data.join("store");
     make_folder(&path)?;
     let store = EmbeddedStore::open(&path).map_err(|source| Error::Store { path, source })?;
-    let options = Options { ranges: ranges(settings, listen), ..options };
+    let options = Options {
+        ranges: ranges(settings, listen),
+        ..options
+    };
     let failed = store.failed();
     Ok((ApiServer::new(Arc::new(store), options), failed))
 }
 
 /// What services get, and where pods find this server: at the machine's own addresses, or where it listens.
 fn ranges(settings: &Settings, listen: SocketAddr) -> Ranges {
-    let mut addresses: Vec<IpAddr> = settings.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+    let mut addresses: Vec<IpAddr> = settings
+        .addresses
+        .iter()
+        .filter_map(|address| address.parse().ok())
+        .collect();
     if addresses.is_empty() {
         // Nobody but this machine could use one of these two: as upstream, its own address is told then.
         let own = listen.ip().is_unspecified() || listen.ip().is_loopback();
-        addresses.extend(if own { outward(listen.ip()) } else { Some(listen.ip()) });
+        addresses.extend(if own {
+            outward(listen.ip())
+        } else {
+            Some(listen.ip())
+        });
     }
     let cidr = settings.cluster.service_cidr;
     Ranges {
         services: Range::new(cidr.address, cidr.prefix).into_iter().collect(),
         node_ports: settings.cluster.node_ports.clone(),
-        advertise: addresses.into_iter().map(|address| SocketAddr::new(address, listen.port())).collect(),
+        advertise: addresses
+            .into_iter()
+            .map(|address| SocketAddr::new(address, listen.port()))
+            .collect(),
     }
 }
 
 /// The address that this machine has towards others, if it has a route there. Nothing is sent for it.
 fn outward(like: IpAddr) -> Option<IpAddr> {
     // Addresses for documentation, which are never anybody's (RFC 5737, RFC 3849).
-    let (any, there) = if like.is_ipv4() { ("0.0.0.0:0", "192.0.2.1:9") } else { ("[::]:0", "[2001:db8::1]:9") };
+    let (any, there) = if like.is_ipv4() {
+        ("0.0.0.0:0", "192.0.2.1:9")
+    } else {
+        ("[::]:0", "[2001:db8::1]:9")
+    };
     let socket = std::net::UdpSocket::bind(any).ok()?;
     socket.connect(there).ok()?;
-    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
+    socket
+        .local_addr()
+        .ok()
+        .map(|address| address.ip())
+        .filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
 }
 
 fn terms(
@@ -270,7 +387,10 @@ fn terms(
         EkIssuer::from_der(issuer.name.as_str(), issuer.certificates.clone())
             .map_err(|e| Error::Verifier(e.to_string()))
     });
-    let ca_pin = args.ca_pin.clone().or_else(|| args.attestor.as_ref().map(|_| PathBuf::from(CA_PIN)));
+    let ca_pin = args
+        .ca_pin
+        .clone()
+        .or_else(|| args.attestor.as_ref().map(|_| PathBuf::from(CA_PIN)));
     Ok(master_attest::Terms {
         cluster: cluster.name.to_string(),
         api_names: settings.api_names.clone(),
@@ -293,9 +413,13 @@ fn terms(
 
 pub(crate) fn make_folder(path: &Path) -> Result<(), Error> {
     use std::os::unix::fs::DirBuilderExt as _;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| Error::File {
-        what: "make",
-        path: path.to_owned(),
-        source,
-    })
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|source| Error::File {
+            what: "make",
+            path: path.to_owned(),
+            source,
+        })
 }

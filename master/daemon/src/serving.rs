@@ -38,15 +38,31 @@ pub(crate) enum ServingError {
 
 impl Serving {
     /// Makes a key, and the first certificate over it.
-    pub(crate) fn new(authority: &Authority, names: Vec<String>, now: SystemTime) -> Result<Self, ServingError> {
+    pub(crate) fn new(
+        authority: &Authority,
+        names: Vec<String>,
+        now: SystemTime,
+    ) -> Result<Self, ServingError> {
         let generation = authority.generation();
-        let identity = authority.make_serving(&names, now).map_err(ServingError::Issue)?;
-        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key.secret_pkcs8_der().to_vec()));
+        let identity = authority
+            .make_serving(&names, now)
+            .map_err(ServingError::Issue)?;
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(
+            identity.key.secret_pkcs8_der().to_vec(),
+        ));
         let key = any_ecdsa_type(&key).map_err(ServingError::Key)?;
         let spki = identity.spki;
         let not_after = identity.issued.not_after;
-        let certified = Arc::new(CertifiedKey::new(shown(authority, &identity.issued), key.clone()));
-        Ok(Self { names, key, spki, current: RwLock::new((certified, not_after, generation)) })
+        let certified = Arc::new(CertifiedKey::new(
+            shown(authority, &identity.issued),
+            key.clone(),
+        ));
+        Ok(Self {
+            names,
+            key,
+            spki,
+            current: RwLock::new((certified, not_after, generation)),
+        })
     }
 
     /// SHA-256 of the key's SubjectPublicKeyInfo.
@@ -62,15 +78,25 @@ impl Serving {
 
     /// Whether roots or intermediate are others since it was issued.
     fn is_stale(&self, authority: &Authority) -> bool {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).2 != authority.generation()
+        self.current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .2
+            != authority.generation()
     }
 
     /// Issues a new certificate over the same key and shows it from now on.
     pub(crate) fn renew(&self, authority: &Authority, now: SystemTime) -> Result<(), ServingError> {
         let generation = authority.generation();
-        let issued = authority.renew_serving(&self.names, &self.spki, now).map_err(ServingError::Issue)?;
-        let certified = Arc::new(CertifiedKey::new(shown(authority, &issued), self.key.clone()));
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = (certified, issued.not_after, generation);
+        let issued = authority
+            .renew_serving(&self.names, &self.spki, now)
+            .map_err(ServingError::Issue)?;
+        let certified = Arc::new(CertifiedKey::new(
+            shown(authority, &issued),
+            self.key.clone(),
+        ));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) =
+            (certified, issued.not_after, generation);
         Ok(())
     }
 }
@@ -84,7 +110,13 @@ fn shown(authority: &Authority, issued: &Issued) -> Vec<CertificateDer<'static>>
 
 impl ResolvesServerCert for Serving {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current.read().unwrap_or_else(PoisonError::into_inner).0.clone())
+        Some(
+            self.current
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .0
+                .clone(),
+        )
     }
 }
 
@@ -114,9 +146,13 @@ pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving
             told = Some(tokio::time::Instant::now());
         }
         let (authority, serving) = (authority.clone(), serving.clone());
-        let round = tokio::task::spawn_blocking(move || renew_due(&authority, &serving, SystemTime::now()));
+        let round =
+            tokio::task::spawn_blocking(move || renew_due(&authority, &serving, SystemTime::now()));
         let pause = match round.await {
-            Ok(Ok(due)) => due.duration_since(SystemTime::now()).unwrap_or_default().clamp(SOON, LOOK),
+            Ok(Ok(due)) => due
+                .duration_since(SystemTime::now())
+                .unwrap_or_default()
+                .clamp(SOON, LOOK),
             Ok(Err(error)) => {
                 tracing::error!(error = %crate::chain(&error), "certificates could not be renewed; trying again");
                 RETRY
@@ -132,12 +168,20 @@ pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving
 
 /// Days of the root that are left, in its last year.
 fn days_left(authority: &Authority, now: SystemTime) -> Option<u64> {
-    let left = authority.root_ends().ok()?.duration_since(now).unwrap_or_default();
+    let left = authority
+        .root_ends()
+        .ok()?
+        .duration_since(now)
+        .unwrap_or_default();
     (left <= ROOT_NOTICE).then(|| left.as_secs() / DAILY.as_secs())
 }
 
 /// Renews what is due; when it is to be looked at again.
-fn renew_due(authority: &Authority, serving: &Serving, now: SystemTime) -> Result<SystemTime, ServingError> {
+fn renew_due(
+    authority: &Authority,
+    serving: &Serving,
+    now: SystemTime,
+) -> Result<SystemTime, ServingError> {
     let rotated = authority.renew_if_due(now).map_err(ServingError::Issue)?;
     if rotated {
         tracing::info!("the issuing intermediate was renewed");
@@ -173,6 +217,9 @@ mod tests {
         assert_eq!(serving.spki_hash(), key);
         assert!(serving.renewal_due() > later);
         assert_eq!(days_left(&authority, now), None);
-        assert_eq!(days_left(&authority, now + profile::ROOT_LIFE - DAILY * 7 / 2), Some(3));
+        assert_eq!(
+            days_left(&authority, now + profile::ROOT_LIFE - DAILY * 7 / 2),
+            Some(3)
+        );
     }
 }

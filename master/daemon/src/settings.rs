@@ -33,12 +33,20 @@ pub(crate) struct Settings {
 
 /// Reads and checks the configuration.
 pub(crate) fn load(path: &Path) -> Result<Settings, Error> {
-    let bytes = std::fs::read(path).map_err(|source| Error::File { what: "read", path: path.to_owned(), source })?;
-    let document = config_model::parse(&bytes, &path.display().to_string()).map_err(Error::Faults)?;
+    let bytes = std::fs::read(path).map_err(|source| Error::File {
+        what: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    let document =
+        config_model::parse(&bytes, &path.display().to_string()).map_err(Error::Faults)?;
     match document {
         Document::Cluster(cluster) => Ok(settings(*cluster, None)),
         Document::Machine(machine) => {
-            let cluster = machine.cluster().cloned().ok_or_else(|| Error::NotAMaster(path.to_owned()))?;
+            let cluster = machine
+                .cluster()
+                .cloned()
+                .ok_or_else(|| Error::NotAMaster(path.to_owned()))?;
             Ok(settings(cluster, Some(&machine)))
         }
         Document::Image(_) | Document::Policy(_) => Err(Error::NotAMaster(path.to_owned())),
@@ -46,8 +54,12 @@ pub(crate) fn load(path: &Path) -> Result<Settings, Error> {
 }
 
 fn settings(cluster: ClusterConfig, machine: Option<&MachineConfig>) -> Settings {
-    let name = machine.and_then(|m| m.name.as_ref()).map(|name| name.as_str().to_owned());
-    let own = machine.map(|m| m.network.interfaces.as_slice()).unwrap_or_default();
+    let name = machine
+        .and_then(|m| m.name.as_ref())
+        .map(|name| name.as_str().to_owned());
+    let own = machine
+        .map(|m| m.network.interfaces.as_slice())
+        .unwrap_or_default();
     let addresses: Vec<String> = own
         .iter()
         .flat_map(|interface: &Interface| &interface.addresses)
@@ -55,10 +67,20 @@ fn settings(cluster: ClusterConfig, machine: Option<&MachineConfig>) -> Settings
         .collect();
     let mut names: BTreeSet<String> = FIXED_NAMES.iter().map(|name| (*name).to_owned()).collect();
     names.insert(first_address(cluster.service_cidr.network()).to_string());
-    names.extend(cluster.api_names.iter().map(|host| host.to_string().to_ascii_lowercase()));
+    names.extend(
+        cluster
+            .api_names
+            .iter()
+            .map(|host| host.to_string().to_ascii_lowercase()),
+    );
     names.extend(name.clone());
     names.extend(addresses.iter().cloned());
-    Settings { cluster, api_names: names.into_iter().collect(), name, addresses }
+    Settings {
+        cluster,
+        api_names: names.into_iter().collect(),
+        name,
+        addresses,
+    }
 }
 
 /// The service address of the API itself: the first of the range (upstream's choice).
@@ -89,8 +111,19 @@ mod tests {
              api_names = [\"api.example\"]\n",
         )
         .unwrap();
-        for name in ["127.0.0.1", "m-1", "192.0.2.10", "api.example", "10.96.0.1", "kubernetes.default.svc"] {
-            assert!(settings.api_names.iter().any(|n| n == name), "{name} in {:?}", settings.api_names);
+        for name in [
+            "127.0.0.1",
+            "m-1",
+            "192.0.2.10",
+            "api.example",
+            "10.96.0.1",
+            "kubernetes.default.svc",
+        ] {
+            assert!(
+                settings.api_names.iter().any(|n| n == name),
+                "{name} in {:?}",
+                settings.api_names
+            );
         }
     }
 

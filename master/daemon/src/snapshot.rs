@@ -3,7 +3,8 @@
 use crate::{Error, remote};
 use bytes::Bytes;
 use master_store::{
-    EmbeddedStore, SnapshotBytes, SnapshotSummary, Store as _, StoreError, restore_snapshot, verify_snapshot,
+    EmbeddedStore, SnapshotBytes, SnapshotSummary, Store as _, StoreError, restore_snapshot,
+    verify_snapshot,
 };
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -14,7 +15,11 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 pub(crate) struct SnapshotArgs {
     /// The data folder of the master.
-    #[arg(long, required_unless_present = "kubeconfig", conflicts_with = "kubeconfig")]
+    #[arg(
+        long,
+        required_unless_present = "kubeconfig",
+        conflicts_with = "kubeconfig"
+    )]
     data: Option<PathBuf>,
     /// An admin's kubeconfig: its current context names the master and says who asks.
     #[arg(long)]
@@ -53,11 +58,18 @@ pub(crate) async fn snapshot(args: SnapshotArgs) -> Result<(), Error> {
     let mut name = args.out.clone().into_os_string();
     name.push(".unfinished");
     let part = PathBuf::from(name);
-    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part);
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&part);
     let mut file = file.map_err(failed("write", &part))?;
     let outcome = fill(&args, &mut file, &part).await.and_then(|()| {
         let summary = verify_snapshot(&part).map_err(Error::Snapshot)?;
-        file.sync_all().and_then(|()| std::fs::rename(&part, &args.out)).map_err(failed("write", &args.out))?;
+        file.sync_all()
+            .and_then(|()| std::fs::rename(&part, &args.out))
+            .map_err(failed("write", &args.out))?;
         Ok(summary)
     });
     match outcome {
@@ -74,7 +86,12 @@ pub(crate) async fn snapshot(args: SnapshotArgs) -> Result<(), Error> {
 }
 
 fn tell(what: &str, path: &Path, summary: SnapshotSummary) {
-    let SnapshotSummary { revision, entries, bytes, .. } = summary;
+    let SnapshotSummary {
+        revision,
+        entries,
+        bytes,
+        ..
+    } = summary;
     tracing::info!(file = %path.display(), revision, objects = entries, bytes, "{what}");
 }
 
@@ -86,13 +103,19 @@ async fn fill(args: &SnapshotArgs, file: &mut File, path: &Path) -> Result<(), E
     let data = args.data.clone().unwrap_or_default();
     let folder = data.join("store");
     if !folder.is_dir() {
-        return Err(failed("find the store in", &folder)(io::Error::from(io::ErrorKind::NotFound)));
+        return Err(failed("find the store in", &folder)(io::Error::from(
+            io::ErrorKind::NotFound,
+        )));
     }
     match EmbeddedStore::open(&folder) {
         Ok(store) => {
-            let everything =
-                store.everything().await.map_err(|source| Error::Store { path: folder.clone(), source })?;
-            SnapshotBytes::new(everything).map_err(failed("begin", path))?.try_for_each(put)
+            let everything = store.everything().await.map_err(|source| Error::Store {
+                path: folder.clone(),
+                source,
+            })?;
+            SnapshotBytes::new(everything)
+                .map_err(failed("begin", path))?
+                .try_for_each(put)
         }
         Err(StoreError::Locked(_)) => {
             let kubeconfig = data.join("admin.kubeconfig");
@@ -101,7 +124,10 @@ async fn fill(args: &SnapshotArgs, file: &mut File, path: &Path) -> Result<(), E
             }
             remote::download(&kubeconfig, None, "/snapshot", &mut put).await
         }
-        Err(source) => Err(Error::Store { path: folder, source }),
+        Err(source) => Err(Error::Store {
+            path: folder,
+            source,
+        }),
     }
 }
 
@@ -121,27 +147,60 @@ mod tests {
     use master_store::Op;
 
     fn args(data: &Path, out: &Path) -> SnapshotArgs {
-        SnapshotArgs { data: Some(data.to_owned()), kubeconfig: None, server: None, out: out.to_owned() }
+        SnapshotArgs {
+            data: Some(data.to_owned()),
+            kubeconfig: None,
+            server: None,
+            out: out.to_owned(),
+        }
     }
 
     #[tokio::test]
     async fn a_store_that_no_master_runs_goes_into_a_file_and_back() {
         let dir = tempfile::tempdir().unwrap();
-        let (one, two, file) = (dir.path().join("one"), dir.path().join("two"), dir.path().join("file"));
+        let (one, two, file) = (
+            dir.path().join("one"),
+            dir.path().join("two"),
+            dir.path().join("file"),
+        );
         let store = EmbeddedStore::open(&one.join("store")).unwrap();
-        store.commit(vec![Op::create("a/b", Bytes::from("c"))]).await.unwrap();
-        assert!(matches!(snapshot(args(&one, &file)).await, Err(Error::Running(_))), "it is in use");
+        store
+            .commit(vec![Op::create("a/b", Bytes::from("c"))])
+            .await
+            .unwrap();
+        assert!(
+            matches!(snapshot(args(&one, &file)).await, Err(Error::Running(_))),
+            "it is in use"
+        );
         drop(store);
         snapshot(args(&one, &file)).await.unwrap();
-        assert!(matches!(snapshot(args(&one, &file)).await, Err(Error::File { .. })), "it is not written over");
-        let restored = RestoreArgs { from: file, data: two.clone() };
+        assert!(
+            matches!(snapshot(args(&one, &file)).await, Err(Error::File { .. })),
+            "it is not written over"
+        );
+        let restored = RestoreArgs {
+            from: file,
+            data: two.clone(),
+        };
         restore(&restored).unwrap();
-        assert!(matches!(restore(&restored), Err(Error::Snapshot(_))), "there is a store now");
+        assert!(
+            matches!(restore(&restored), Err(Error::Snapshot(_))),
+            "there is a store now"
+        );
         let store = EmbeddedStore::open(&two.join("store")).unwrap();
         assert_eq!(store.get("a/b").await.unwrap().entry.unwrap().value, "c");
         let none = dir.path().join("none");
-        assert!(snapshot(args(&none, &dir.path().join("other"))).await.is_err() && !none.exists());
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3, "nothing unfinished stays behind");
+        assert!(
+            snapshot(args(&none, &dir.path().join("other")))
+                .await
+                .is_err()
+                && !none.exists()
+        );
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            3,
+            "nothing unfinished stays behind"
+        );
     }
 
     #[tokio::test]
@@ -149,7 +208,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (data, two) = (dir.path().join("data"), dir.path().join("two"));
         let run = crate::RunArgs {
-            config: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/model/examples/cluster.toml"),
+            config: Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../../config/model/examples/cluster.toml"),
             data: data.clone(),
             listen: "127.0.0.1:0".parse().unwrap(),
             attestor: None,
@@ -158,9 +218,16 @@ mod tests {
         };
         let mut master = tokio::spawn(crate::run::run(run));
         let kubeconfig = data.join("admin.kubeconfig");
-        while !std::fs::read_to_string(&kubeconfig).is_ok_and(|text| text.contains("client-key-data")) {
-            if let Ok(ended) = tokio::time::timeout(std::time::Duration::from_millis(5), &mut master).await {
-                panic!("the master ended: {:?}", ended.unwrap().map_err(|error| crate::chain(&error)));
+        while !std::fs::read_to_string(&kubeconfig)
+            .is_ok_and(|text| text.contains("client-key-data"))
+        {
+            if let Ok(ended) =
+                tokio::time::timeout(std::time::Duration::from_millis(5), &mut master).await
+            {
+                panic!(
+                    "the master ended: {:?}",
+                    ended.unwrap().map_err(|error| crate::chain(&error))
+                );
             }
         }
         let asked = |kubeconfig: &Path, out: &str| SnapshotArgs {
@@ -170,17 +237,36 @@ mod tests {
             out: dir.path().join(out),
         };
         snapshot(asked(&kubeconfig, "by-kubeconfig")).await.unwrap();
-        snapshot(args(&data, &dir.path().join("by-data"))).await.unwrap();
+        snapshot(args(&data, &dir.path().join("by-data")))
+            .await
+            .unwrap();
         // Whoever trusts the master but is nobody there gets nothing.
         let stranger = dir.path().join("stranger");
-        let text = std::fs::read_to_string(&kubeconfig).unwrap().replace("client-certificate-data", "forgotten");
+        let text = std::fs::read_to_string(&kubeconfig)
+            .unwrap()
+            .replace("client-certificate-data", "forgotten");
         std::fs::write(&stranger, text).unwrap();
         let refused = snapshot(asked(&stranger, "none")).await.unwrap_err();
-        assert!(crate::chain(&refused).contains("403"), "{}", crate::chain(&refused));
+        assert!(
+            crate::chain(&refused).contains("403"),
+            "{}",
+            crate::chain(&refused)
+        );
         assert!(!dir.path().join("none").exists() && !dir.path().join("none.unfinished").exists());
         master.abort();
-        restore(&RestoreArgs { from: dir.path().join("by-kubeconfig"), data: two.clone() }).unwrap();
+        restore(&RestoreArgs {
+            from: dir.path().join("by-kubeconfig"),
+            data: two.clone(),
+        })
+        .unwrap();
         let store = EmbeddedStore::open(&two.join("store")).unwrap();
-        assert!(store.get("namespaces/default").await.unwrap().entry.is_some());
+        assert!(
+            store
+                .get("namespaces/default")
+                .await
+                .unwrap()
+                .entry
+                .is_some()
+        );
     }
 }

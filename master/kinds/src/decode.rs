@@ -27,10 +27,19 @@ pub struct Decoded {
 pub fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
     let duplicates = RefCell::new(Vec::new());
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let seed = Seed { path: None, depth: 0, duplicates: &duplicates };
-    let value = seed.deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value));
+    let seed = Seed {
+        path: None,
+        depth: 0,
+        duplicates: &duplicates,
+    };
+    let value = seed
+        .deserialize(&mut deserializer)
+        .and_then(|value| deserializer.end().map(|()| value));
     let value = value.map_err(|error| unreadable("json", &error))?;
-    Ok(Decoded { value, duplicates: duplicates.into_inner() })
+    Ok(Decoded {
+        value,
+        duplicates: duplicates.into_inner(),
+    })
 }
 
 /// Reads one YAML document; what JSON can't say is refused.
@@ -38,12 +47,23 @@ pub fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
     let duplicates = RefCell::new(Vec::new());
     let text = std::str::from_utf8(bytes).map_err(|error| unreadable("yaml", &error))?;
     if open_brackets(bytes).saturating_mul(bytes.len()) > BRACKET_STEPS {
-        return Err(unreadable("yaml", &format!("nested deeper than {DEPTH} levels")));
+        return Err(unreadable(
+            "yaml",
+            &format!("nested deeper than {DEPTH} levels"),
+        ));
     }
-    let seed = Seed { path: None, depth: 0, duplicates: &duplicates };
-    let value =
-        seed.deserialize(serde_yaml_ng::Deserializer::from_str(text)).map_err(|error| unreadable("yaml", &error))?;
-    Ok(Decoded { value, duplicates: duplicates.into_inner() })
+    let seed = Seed {
+        path: None,
+        depth: 0,
+        duplicates: &duplicates,
+    };
+    let value = seed
+        .deserialize(serde_yaml_ng::Deserializer::from_str(text))
+        .map_err(|error| unreadable("yaml", &error))?;
+    Ok(Decoded {
+        value,
+        duplicates: duplicates.into_inner(),
+    })
 }
 
 /// The most flow brackets that can be open at once. Those in texts are counted too: what they add up to in any text that
@@ -104,7 +124,9 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         if self.depth > DEPTH {
-            return Err(D::Error::custom(format!("nested deeper than {DEPTH} levels")));
+            return Err(D::Error::custom(format!(
+                "nested deeper than {DEPTH} levels"
+            )));
         }
         deserializer.deserialize_any(self)
     }
@@ -130,7 +152,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        serde_json::Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("not a finite number"))
+        serde_json::Number::from_f64(value)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom("not a finite number"))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
@@ -156,8 +180,15 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut array = Vec::new();
         loop {
-            let path = Path { parent: self.path, step: Step::Item(array.len()) };
-            let seed = Seed { path: Some(&path), depth: self.depth + 1, duplicates: self.duplicates };
+            let path = Path {
+                parent: self.path,
+                step: Step::Item(array.len()),
+            };
+            let seed = Seed {
+                path: Some(&path),
+                depth: self.depth + 1,
+                duplicates: self.duplicates,
+            };
             match items.next_element_seed(seed)? {
                 Some(value) => array.push(value),
                 None => return Ok(Value::Array(array)),
@@ -168,8 +199,15 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(key) = fields.next_key::<String>()? {
-            let path = Path { parent: self.path, step: Step::Field(&key) };
-            let seed = Seed { path: Some(&path), depth: self.depth + 1, duplicates: self.duplicates };
+            let path = Path {
+                parent: self.path,
+                step: Step::Field(&key),
+            };
+            let seed = Seed {
+                path: Some(&path),
+                depth: self.depth + 1,
+                duplicates: self.duplicates,
+            };
             let value = fields.next_value_seed(seed)?;
             if object.contains_key(&key) {
                 let mut duplicates = self.duplicates.borrow_mut();
@@ -211,14 +249,27 @@ mod tests {
 
     #[test]
     fn brackets_in_a_long_text_are_no_nesting() {
-        let text = format!("data:\n  a: |\n{}", "    [x] {y} (z: [\"]\")\n".repeat(50_000));
-        assert_eq!(yaml(text.as_bytes()).unwrap().value["data"]["a"].as_str().unwrap().lines().count(), 50_000);
+        let text = format!(
+            "data:\n  a: |\n{}",
+            "    [x] {y} (z: [\"]\")\n".repeat(50_000)
+        );
+        assert_eq!(
+            yaml(text.as_bytes()).unwrap().value["data"]["a"]
+                .as_str()
+                .unwrap()
+                .lines()
+                .count(),
+            50_000
+        );
     }
 
     #[test]
     fn yaml_and_json_read_the_same() {
         let yaml = yaml(b"metadata:\n  name: a\ndata: {x: '1', y: \"2\"}\n").unwrap();
-        assert_eq!(yaml.value, json!({"metadata": {"name": "a"}, "data": {"x": "1", "y": "2"}}));
+        assert_eq!(
+            yaml.value,
+            json!({"metadata": {"name": "a"}, "data": {"x": "1", "y": "2"}})
+        );
     }
 
     #[test]
@@ -226,7 +277,10 @@ mod tests {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..30 {
             let below = format!("*a{}", level - 1);
-            text = format!("{text}a{level}: &a{level} [{}]\n", vec![below; 10].join(", "));
+            text = format!(
+                "{text}a{level}: &a{level} [{}]\n",
+                vec![below; 10].join(", ")
+            );
         }
         assert!(yaml(text.as_bytes()).is_err());
     }

@@ -72,16 +72,25 @@ impl Reason {
 
     /// Upstream's word for it.
     pub fn as_str(self) -> &'static str {
-        Self::ALL.iter().find(|(reason, _, _)| *reason == self).map_or("", |(_, name, _)| name)
+        Self::ALL
+            .iter()
+            .find(|(reason, _, _)| *reason == self)
+            .map_or("", |(_, name, _)| name)
     }
 
     /// The HTTP status that goes with it.
     pub fn code(self) -> u16 {
-        Self::ALL.iter().find(|(reason, _, _)| *reason == self).map_or(500, |(_, _, code)| *code)
+        Self::ALL
+            .iter()
+            .find(|(reason, _, _)| *reason == self)
+            .map_or(500, |(_, _, code)| *code)
     }
 
     fn parse(name: &str) -> Self {
-        Self::ALL.iter().find(|(_, known, _)| *known == name).map_or(Self::Unknown, |(reason, _, _)| *reason)
+        Self::ALL
+            .iter()
+            .find(|(_, known, _)| *known == name)
+            .map_or(Self::Unknown, |(reason, _, _)| *reason)
     }
 }
 
@@ -134,7 +143,12 @@ pub struct ApiError {
 impl ApiError {
     /// A refusal without details.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, code: reason.code(), message: message.into(), details: Box::default() }
+        Self {
+            reason,
+            code: reason.code(),
+            message: message.into(),
+            details: Box::default(),
+        }
     }
 
     /// Names the object concerned; `kind` is the plural resource name, or the kind for invalid objects.
@@ -184,8 +198,12 @@ impl ApiError {
             status["metadata"] = json!({"continue": about.continue_token});
         }
         let mut details = serde_json::Map::new();
-        for (key, value) in [("name", &about.name), ("group", &about.group), ("kind", &about.kind), ("uid", &about.uid)]
-        {
+        for (key, value) in [
+            ("name", &about.name),
+            ("group", &about.group),
+            ("kind", &about.kind),
+            ("uid", &about.uid),
+        ] {
             if !value.is_empty() {
                 details.insert(key.to_owned(), Value::String(value.clone()));
             }
@@ -206,8 +224,17 @@ impl ApiError {
 
     /// Reads a `Status` object back.
     pub fn from_status(code: u16, status: &Value) -> Self {
-        let text = |pointer: &str| status.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let causes = status.pointer("/details/causes").cloned().unwrap_or_default();
+        let text = |pointer: &str| {
+            status
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let causes = status
+            .pointer("/details/causes")
+            .cloned()
+            .unwrap_or_default();
         let details = Details {
             name: text("/details/name"),
             group: text("/details/group"),
@@ -220,6 +247,11 @@ impl ApiError {
                 .and_then(|seconds| u32::try_from(seconds).ok()),
             continue_token: text("/metadata/continue"),
         };
-        Self { reason: Reason::parse(&text("/reason")), code, message: text("/message"), details: Box::new(details) }
+        Self {
+            reason: Reason::parse(&text("/reason")),
+            code,
+            message: text("/message"),
+            details: Box::new(details),
+        }
     }
 }

@@ -6,12 +6,17 @@ use serde_json::{Map, Value};
 /// An object's metadata.
 pub fn metadata(object: &Fields) -> &Fields {
     static EMPTY: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(Map::new);
-    object.get("metadata").and_then(Value::as_object).unwrap_or(&EMPTY)
+    object
+        .get("metadata")
+        .and_then(Value::as_object)
+        .unwrap_or(&EMPTY)
 }
 
 /// An object's metadata, made where it is not there.
 pub fn metadata_mut(object: &mut Fields) -> &mut Fields {
-    let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+    let metadata = object
+        .entry("metadata")
+        .or_insert_with(|| Value::Object(Map::new()));
     if !metadata.is_object() {
         *metadata = Value::Object(Map::new());
     }
@@ -30,5 +35,7 @@ pub fn meta_text<'a>(object: &'a Fields, key: &str) -> &'a str {
 
 /// The present time as upstream writes it (seconds).
 pub fn now() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    jiff::Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string()
 }

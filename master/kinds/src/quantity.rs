@@ -51,11 +51,17 @@ impl Ord for Quantity {
 
 impl Quantity {
     /// Nothing.
-    pub const ZERO: Self = Self { amount: Amount::ZERO, form: Form::Decimal };
+    pub const ZERO: Self = Self {
+        amount: Amount::ZERO,
+        form: Form::Decimal,
+    };
 
     /// A number of things.
     pub const fn count(number: i64) -> Self {
-        Self { amount: Amount::units(number), form: Form::Decimal }
+        Self {
+            amount: Amount::units(number),
+            form: Form::Decimal,
+        }
     }
 
     /// Reads a value of the API: text, or a number.
@@ -70,7 +76,9 @@ impl Quantity {
     /// Reads a text.
     pub fn parse(text: &str) -> Option<Self> {
         let amount = text.parse().ok()?;
-        let form = match text.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-')) {
+        let form = match text
+            .trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-'))
+        {
             suffix if suffix.ends_with('i') => Form::Binary,
             suffix if suffix.len() > 1 => Form::Exponent,
             _ => Form::Decimal,
@@ -101,15 +109,29 @@ impl Quantity {
     /// The sum, in this one's form; in the other's where this is nothing.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        let form = if self.is_zero() { other.form } else { self.form };
-        Self { amount: self.amount + other.amount, form }
+        let form = if self.is_zero() {
+            other.form
+        } else {
+            self.form
+        };
+        Self {
+            amount: self.amount + other.amount,
+            form,
+        }
     }
 
     /// The difference, in this one's form; in the other's where this is nothing.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
-        let form = if self.is_zero() { other.form } else { self.form };
-        Self { amount: self.amount - other.amount, form }
+        let form = if self.is_zero() {
+            other.form
+        } else {
+            self.form
+        };
+        Self {
+            amount: self.amount - other.amount,
+            form,
+        }
     }
 }
 
@@ -119,7 +141,9 @@ impl fmt::Display for Quantity {
         let nanos = self.amount.nanos();
         if self.form == Form::Binary && nanos % UNIT == 0 && nanos.abs() >= 1024 * UNIT {
             let units = nanos / UNIT;
-            let binary = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"].into_iter().zip([60_u32, 50, 40, 30, 20, 10]);
+            let binary = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"]
+                .into_iter()
+                .zip([60_u32, 50, 40, 30, 20, 10]);
             for (name, shift) in binary {
                 if units % (1_i128 << shift) == 0 {
                     return write!(f, "{}{name}", units >> shift);
@@ -127,14 +151,26 @@ impl fmt::Display for Quantity {
             }
             return write!(f, "{units}");
         }
-        let names: [(&str, i32); 10] =
-            [("E", 18), ("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3), ("", 0), ("m", -3), ("u", -6), ("n", -9)];
+        let names: [(&str, i32); 10] = [
+            ("E", 18),
+            ("P", 15),
+            ("T", 12),
+            ("G", 9),
+            ("M", 6),
+            ("k", 3),
+            ("", 0),
+            ("m", -3),
+            ("u", -6),
+            ("n", -9),
+        ];
         for (name, tens) in names {
             let unit = 10_i128.pow(u32::try_from(tens + 9).unwrap_or_default());
             if nanos != 0 && nanos % unit == 0 {
                 return match self.form {
                     Form::Exponent if tens != 0 => write!(f, "{}e{tens}", nanos / unit),
-                    Form::Exponent | Form::Decimal | Form::Binary => write!(f, "{}{name}", nanos / unit),
+                    Form::Exponent | Form::Decimal | Form::Binary => {
+                        write!(f, "{}{name}", nanos / unit)
+                    }
                 };
             }
         }
@@ -155,7 +191,10 @@ impl Quantities {
 
     /// As the API writes it.
     pub fn to_fields(&self) -> Fields {
-        self.0.iter().map(|(name, amount)| (name.clone(), Value::String(amount.to_string()))).collect::<Map<_, _>>()
+        self.0
+            .iter()
+            .map(|(name, amount)| (name.clone(), Value::String(amount.to_string())))
+            .collect::<Map<_, _>>()
     }
 
     /// One amount, if it is there.
@@ -248,7 +287,10 @@ mod tests {
             ("1.0001Ki", "1024102400u"),
             ("-1024Ki", "-1Mi"),
             ("9223372036854775807", "9223372036854775807"),
-            ("99999999999999999999999999999999999999999999", "9223372036854775807"),
+            (
+                "99999999999999999999999999999999999999999999",
+                "9223372036854775807",
+            ),
         ];
         for (text, shown) in cases {
             assert_eq!(read(text).to_string(), shown, "{text}");

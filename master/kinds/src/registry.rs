@@ -67,9 +67,11 @@ impl Subresource {
     /// The verbs, as discovery tells them.
     pub fn verbs(self) -> &'static [&'static str] {
         match self {
-            Self::Status | Self::Approval | Self::Scale | Self::EphemeralContainers | Self::Resize => {
-                &["get", "patch", "update"]
-            }
+            Self::Status
+            | Self::Approval
+            | Self::Scale
+            | Self::EphemeralContainers
+            | Self::Resize => &["get", "patch", "update"],
             Self::Binding | Self::Eviction | Self::Token => &["create"],
             Self::Log => &["get"],
             Self::Finalize => &["update"],
@@ -91,9 +93,12 @@ impl Subresource {
             Self::Exec => Some(("", "v1", "PodExecOptions")),
             Self::Attach => Some(("", "v1", "PodAttachOptions")),
             Self::PortForward => Some(("", "v1", "PodPortForwardOptions")),
-            Self::Status | Self::Approval | Self::Log | Self::Finalize | Self::EphemeralContainers | Self::Resize => {
-                None
-            }
+            Self::Status
+            | Self::Approval
+            | Self::Log
+            | Self::Finalize
+            | Self::EphemeralContainers
+            | Self::Resize => None,
         }
     }
 }
@@ -155,12 +160,22 @@ pub struct Column {
 
 /// A column shown always, of text.
 pub const fn column(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
-    Column { name, kind: "string", priority: 0, cell }
+    Column {
+        name,
+        kind: "string",
+        priority: 0,
+        cell,
+    }
 }
 
 /// A column shown with `-o wide`.
 pub const fn wide(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
-    Column { name, kind: "string", priority: 1, cell }
+    Column {
+        name,
+        kind: "string",
+        priority: 1,
+        cell,
+    }
 }
 
 /// Dotted paths of fields that a write resets and its manager therefore never owns (upstream: `GetResetFields`).
@@ -174,7 +189,10 @@ pub struct Reset {
 
 impl Default for Reset {
     fn default() -> Self {
-        Self { main: &["status"], status: &["spec"] }
+        Self {
+            main: &["status"],
+            status: &["spec"],
+        }
     }
 }
 
@@ -191,7 +209,10 @@ pub enum Dependents {
 
 /// What a kind does to its objects on the way in.
 #[derive(Clone, Copy)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own about a kind")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own about a kind"
+)]
 pub struct Strategy {
     /// Form of names.
     pub names: NameRule,
@@ -277,7 +298,10 @@ pub struct Conversion {
 
 /// One kind in one version: everything that the generic path needs to know.
 #[derive(Debug)]
-#[allow(clippy::struct_field_names, reason = "upstream's words: a kind has a kind")]
+#[allow(
+    clippy::struct_field_names,
+    reason = "upstream's words: a kind has a kind"
+)]
 pub struct Kind {
     /// API group; empty for core.
     pub group: String,
@@ -333,7 +357,11 @@ impl Kind {
         T: config_kube::k8s_openapi::Resource + schemars::JsonSchema,
     {
         let plural = T::URL_PATH_SEGMENT.to_owned();
-        let table = if T::GROUP.is_empty() { plural.clone() } else { format!("{plural}.{}", T::GROUP) };
+        let table = if T::GROUP.is_empty() {
+            plural.clone()
+        } else {
+            format!("{plural}.{}", T::GROUP)
+        };
         Self {
             group: T::GROUP.to_owned(),
             version: T::VERSION.to_owned(),
@@ -362,17 +390,29 @@ impl Kind {
 
     /// `group/version`, or the version alone for core.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 
     /// `plural.group`, as messages name it.
     pub fn qualified(&self) -> String {
-        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+        if self.group.is_empty() {
+            self.plural.clone()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
     }
 
     /// Key of an object in the store.
     pub fn key(&self, namespace: &str, name: &str) -> String {
-        if self.namespaced { format!("{}/{namespace}/{name}", self.table) } else { format!("{}/{name}", self.table) }
+        if self.namespaced {
+            format!("{}/{namespace}/{name}", self.table)
+        } else {
+            format!("{}/{name}", self.table)
+        }
     }
 
     /// Prefix of the keys of a namespace's objects, or of all.
@@ -415,7 +455,10 @@ impl Kind {
 
     /// The subresource of a name.
     pub fn subresource(&self, name: &str) -> Option<Subresource> {
-        self.subresources.iter().copied().find(|sub| sub.name() == name)
+        self.subresources
+            .iter()
+            .copied()
+            .find(|sub| sub.name() == name)
     }
 
     /// The verbs, as discovery tells them.
@@ -423,7 +466,16 @@ impl Kind {
         match self.review {
             Some(Review::Components) => &["get", "list"],
             Some(_) => &["create"],
-            None => &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+            None => &[
+                "create",
+                "delete",
+                "deletecollection",
+                "get",
+                "list",
+                "patch",
+                "update",
+                "watch",
+            ],
         }
     }
 
@@ -447,11 +499,19 @@ impl Registry {
         let sources: Vec<Source> = kinds.iter().map(|kind| kind.source).collect();
         let (definitions, names) = schema::definitions(&sources);
         let schemas = Schemas::compile(&definitions);
-        let mut registry = Self { kinds: Vec::new(), by_path: HashMap::new(), schemas };
+        let mut registry = Self {
+            kinds: Vec::new(),
+            by_path: HashMap::new(),
+            schemas,
+        };
         for (mut kind, schema) in kinds.into_iter().zip(names) {
             kind.schema = schema;
             let kind = Arc::new(kind);
-            let path = (kind.group.clone(), kind.version.clone(), kind.plural.clone());
+            let path = (
+                kind.group.clone(),
+                kind.version.clone(),
+                kind.plural.clone(),
+            );
             registry.by_path.insert(path, kind.clone());
             registry.kinds.push(kind);
         }
@@ -460,7 +520,8 @@ impl Registry {
 
     /// The kind at a path.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
-        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+        self.by_path
+            .get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
     /// All kinds, in the order of discovery.

@@ -40,11 +40,14 @@ impl Selector {
     pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, ApiError> {
         let bad = |fault: String| ApiError::new(Reason::BadRequest, fault);
         let parsed = Self {
-            labels: parse_labels(labels).map_err(|fault| bad(format!("unable to parse requirement: {fault}")))?,
+            labels: parse_labels(labels)
+                .map_err(|fault| bad(format!("unable to parse requirement: {fault}")))?,
             fields: parse_fields(kind, fields).map_err(bad)?,
         };
         if parsed.labels.len() + parsed.fields.len() > REQUIREMENTS {
-            return Err(bad(format!("selectors with more than {REQUIREMENTS} requirements are not taken")));
+            return Err(bad(format!(
+                "selectors with more than {REQUIREMENTS} requirements are not taken"
+            )));
         }
         Ok(parsed)
     }
@@ -68,7 +71,10 @@ impl Selector {
 
     /// The value that a field must have, if the selector asks for exactly one.
     pub fn exact(&self, label: &str) -> Option<&str> {
-        self.fields.iter().find(|field| field.equal && field.label == label).map(|field| field.value.as_str())
+        self.fields
+            .iter()
+            .find(|field| field.equal && field.label == label)
+            .map(|field| field.value.as_str())
     }
 
     /// Whether an object may be selected, by its bytes: false only where a value that it must have is not in them. To
@@ -76,29 +82,55 @@ impl Selector {
     pub fn may_match(&self, stored: &[u8]) -> bool {
         let labels = self.labels.iter().filter_map(|label| match label {
             Label::In(_, values) => values.first().filter(|_| values.len() == 1),
-            Label::NotIn(..) | Label::Exists(_) | Label::Absent(_) | Label::Greater(..) | Label::Less(..) => None,
+            Label::NotIn(..)
+            | Label::Exists(_)
+            | Label::Absent(_)
+            | Label::Greater(..)
+            | Label::Less(..) => None,
         });
         // What isn't there compares as `false`, and numbers and switches have no quotes.
-        let fields = self.fields.iter().filter(|field| field.equal && field.value != "false").map(|field| &field.value);
-        let plain = |value: &&String| !value.contains(['"', '\\']) && !value.contains(char::is_control);
-        labels.chain(fields).filter(plain).all(|value| memchr::memmem::find(stored, value.as_bytes()).is_some())
+        let fields = self
+            .fields
+            .iter()
+            .filter(|field| field.equal && field.value != "false")
+            .map(|field| &field.value);
+        let plain =
+            |value: &&String| !value.contains(['"', '\\']) && !value.contains(char::is_control);
+        labels
+            .chain(fields)
+            .filter(plain)
+            .all(|value| memchr::memmem::find(stored, value.as_bytes()).is_some())
     }
 
     /// Whether an object (in stored form) is selected.
     pub fn matches(&self, stored: &Value) -> bool {
-        let labels = stored.pointer("/metadata").and_then(Value::as_object).and_then(|meta| object(meta, "labels"));
+        let labels = stored
+            .pointer("/metadata")
+            .and_then(Value::as_object)
+            .and_then(|meta| object(meta, "labels"));
         self.labels.iter().all(|label| label.matches(labels))
-            && self.fields.iter().all(|field| (field_text(stored, &field.pointer) == field.value) == field.equal)
+            && self
+                .fields
+                .iter()
+                .all(|field| (field_text(stored, &field.pointer) == field.value) == field.equal)
     }
 }
 
 impl Label {
     fn matches(&self, labels: Option<&Fields>) -> bool {
-        let value = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
+        let value = |key: &str| {
+            labels
+                .and_then(|labels| labels.get(key))
+                .and_then(Value::as_str)
+        };
         let number = |key: &str| value(key).and_then(|value| value.parse::<i64>().ok());
         match self {
-            Self::In(key, values) => value(key).is_some_and(|found| values.iter().any(|value| value == found)),
-            Self::NotIn(key, values) => !value(key).is_some_and(|found| values.iter().any(|value| value == found)),
+            Self::In(key, values) => {
+                value(key).is_some_and(|found| values.iter().any(|value| value == found))
+            }
+            Self::NotIn(key, values) => {
+                !value(key).is_some_and(|found| values.iter().any(|value| value == found))
+            }
             Self::Exists(key) => value(key).is_some(),
             Self::Absent(key) => value(key).is_none(),
             Self::Greater(key, bound) => number(key).is_some_and(|found| found > *bound),
@@ -110,7 +142,11 @@ impl Label {
 /// A field as selectors compare it, at the first of its places that has it; what is not there is empty text, or `false`
 /// for switches.
 fn field_text(stored: &Value, pointers: &str) -> String {
-    pointers.split('|').map(|pointer| text_at(stored, pointer)).find(|text| !text.is_empty()).unwrap_or_default()
+    pointers
+        .split('|')
+        .map(|pointer| text_at(stored, pointer))
+        .find(|text| !text.is_empty())
+        .unwrap_or_default()
 }
 
 fn text_at(stored: &Value, pointer: &str) -> String {
@@ -118,7 +154,9 @@ fn text_at(stored: &Value, pointer: &str) -> String {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Bool(value)) => value.to_string(),
         Some(Value::Number(number)) => number.to_string(),
-        None if pointer.ends_with("/unschedulable") || pointer.ends_with("/hostNetwork") => "false".to_owned(),
+        None if pointer.ends_with("/unschedulable") || pointer.ends_with("/hostNetwork") => {
+            "false".to_owned()
+        }
         Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => String::new(),
     }
 }
@@ -132,15 +170,29 @@ pub fn label_text(selector: &Value) -> Option<String> {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => return None,
     };
     let structured = fields.values().any(|value| !value.is_string()) || fields.is_empty();
-    let labels = if structured { object(fields, "matchLabels") } else { Some(fields) };
+    let labels = if structured {
+        object(fields, "matchLabels")
+    } else {
+        Some(fields)
+    };
     let mut parts: Vec<(String, String)> = Vec::new();
     for (key, value) in labels.into_iter().flatten() {
-        parts.push((key.clone(), format!("{key}={}", value.as_str().unwrap_or_default())));
+        parts.push((
+            key.clone(),
+            format!("{key}={}", value.as_str().unwrap_or_default()),
+        ));
     }
-    let expressions = if structured { items(fields, "matchExpressions") } else { &[] };
+    let expressions = if structured {
+        items(fields, "matchExpressions")
+    } else {
+        &[]
+    };
     for expression in expressions.iter().filter_map(Value::as_object) {
         let key = text(expression, "key");
-        let mut values: Vec<&str> = items(expression, "values").iter().filter_map(Value::as_str).collect();
+        let mut values: Vec<&str> = items(expression, "values")
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         values.sort_unstable();
         let list = values.join(",");
         let part = match text(expression, "operator") {
@@ -154,7 +206,13 @@ pub fn label_text(selector: &Value) -> Option<String> {
         parts.push((key.to_owned(), part));
     }
     parts.sort();
-    Some(parts.into_iter().map(|(_, part)| part).collect::<Vec<_>>().join(","))
+    Some(
+        parts
+            .into_iter()
+            .map(|(_, part)| part)
+            .collect::<Vec<_>>()
+            .join(","),
+    )
 }
 
 /// Splits at commas outside parentheses.
@@ -179,7 +237,10 @@ fn parse_labels(text: &str) -> Result<Vec<Label>, String> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
-    split(text).into_iter().map(|part| parse_label(part.trim())).collect()
+    split(text)
+        .into_iter()
+        .map(|part| parse_label(part.trim()))
+        .collect()
 }
 
 fn key(text: &str) -> Result<String, String> {
@@ -206,13 +267,23 @@ fn parse_label(part: &str) -> Result<Label, String> {
     }
     for (sign, greater) in [('>', true), ('<', false)] {
         if let Some((left, right)) = part.split_once(sign) {
-            let bound = right.trim().parse().map_err(|error| format!("{right:?} is not an integer: {error}"))?;
+            let bound = right
+                .trim()
+                .parse()
+                .map_err(|error| format!("{right:?} is not an integer: {error}"))?;
             let key = key(left)?;
-            return Ok(if greater { Label::Greater(key, bound) } else { Label::Less(key, bound) });
+            return Ok(if greater {
+                Label::Greater(key, bound)
+            } else {
+                Label::Less(key, bound)
+            });
         }
     }
     if let Some((left, list)) = part.split_once('(') {
-        let list = list.trim_end().strip_suffix(')').ok_or_else(|| format!("{part:?}: found no ')'"))?;
+        let list = list
+            .trim_end()
+            .strip_suffix(')')
+            .ok_or_else(|| format!("{part:?}: found no ')'"))?;
         let values = list.split(',').map(value).collect::<Result<Vec<_>, _>>()?;
         return match left.trim().rsplit_once(char::is_whitespace) {
             Some((left, "in")) => Ok(Label::In(key(left)?, values)),
@@ -225,17 +296,27 @@ fn parse_label(part: &str) -> Result<Label, String> {
 
 fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<Field>, String> {
     let mut fields = Vec::new();
-    for part in split_fields(text).into_iter().filter(|part| !part.is_empty()) {
+    for part in split_fields(text)
+        .into_iter()
+        .filter(|part| !part.is_empty())
+    {
         // The first sign counts, whatever the value holds.
         let Some((left, right)) = part.split_once('=') else {
-            return Err(format!("invalid selector: '{text}'; can't understand '{part}'"));
+            return Err(format!(
+                "invalid selector: '{text}'; can't understand '{part}'"
+            ));
         };
         let (label, value, equal) = match left.strip_suffix('!') {
             Some(label) => (label, right, false),
             None => (left, right.strip_prefix('=').unwrap_or(right), true),
         };
         let pointer = pointer(kind, label).ok_or_else(|| unknown(kind, label))?;
-        fields.push(Field { label: label.to_owned(), pointer, value: unescape(value)?, equal });
+        fields.push(Field {
+            label: label.to_owned(),
+            pointer,
+            value: unescape(value)?,
+            equal,
+        });
     }
     Ok(fields)
 }
@@ -243,7 +324,9 @@ fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<Field>, String> {
 /// Upstream's refusal of a label that a kind does not have.
 fn unknown(kind: &Kind, label: &str) -> String {
     if kind.selectable.is_empty() {
-        return format!("{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"");
+        return format!(
+            "{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        );
     }
     format!("field label not supported: {label}")
 }
@@ -257,11 +340,22 @@ fn unescape(value: &str) -> Result<String, String> {
             '\\' => match chars.next() {
                 Some(escaped @ ('\\' | ',' | '=')) => plain.push(escaped),
                 Some(other) => {
-                    return Err(format!("invalid field selector: invalid escape sequence in value: \\{other}"));
+                    return Err(format!(
+                        "invalid field selector: invalid escape sequence in value: \\{other}"
+                    ));
                 }
-                None => return Err("invalid field selector: the value ends inside an escape sequence".to_owned()),
+                None => {
+                    return Err(
+                        "invalid field selector: the value ends inside an escape sequence"
+                            .to_owned(),
+                    );
+                }
             },
-            ',' | '=' => return Err(format!("invalid field selector: unescaped character in value: {c}")),
+            ',' | '=' => {
+                return Err(format!(
+                    "invalid field selector: unescaped character in value: {c}"
+                ));
+            }
             c => plain.push(c),
         }
     }
@@ -291,7 +385,11 @@ fn pointer(kind: &Kind, label: &str) -> Option<String> {
     match label {
         "metadata.name" => Some("/metadata/name".to_owned()),
         "metadata.namespace" if kind.namespaced => Some("/metadata/namespace".to_owned()),
-        _ => kind.selectable.iter().find(|(known, _)| *known == label).map(|(_, pointer)| (*pointer).to_owned()),
+        _ => kind
+            .selectable
+            .iter()
+            .find(|(known, _)| *known == label)
+            .map(|(_, pointer)| (*pointer).to_owned()),
     }
 }
 
@@ -307,25 +405,59 @@ mod tests {
         let object = json!({"metadata": {"name": "p", "labels": {"a": "1", "b/c": "x"}}, "spec": {"nodeName": "n"}});
         let selector = Selector::parse(&kind, labels, fields).unwrap();
         let matches = selector.matches(&object);
-        assert!(!matches || selector.may_match(object.to_string().as_bytes()), "{labels} {fields}");
+        assert!(
+            !matches || selector.may_match(object.to_string().as_bytes()),
+            "{labels} {fields}"
+        );
         matches
     }
 
     #[test]
     fn what_has_not_the_value_is_seen_by_its_bytes() {
         let kind = Kind::of::<Pod>(true);
-        let bytes = br#"{"metadata":{"name":"p","labels":{"app":"web"}},"spec":{"unschedulable":true}}"#;
-        let may = |labels, fields| Selector::parse(&kind, labels, fields).unwrap().may_match(bytes);
-        assert!(may("", "") && may("app=web", "") && may("app!=x,!z", "metadata.name!=q") && may("app in (x,y)", ""));
+        let bytes =
+            br#"{"metadata":{"name":"p","labels":{"app":"web"}},"spec":{"unschedulable":true}}"#;
+        let may = |labels, fields| {
+            Selector::parse(&kind, labels, fields)
+                .unwrap()
+                .may_match(bytes)
+        };
+        assert!(
+            may("", "")
+                && may("app=web", "")
+                && may("app!=x,!z", "metadata.name!=q")
+                && may("app in (x,y)", "")
+        );
         assert!(!may("app=db", "") && !may("", "metadata.name=q"));
     }
 
     #[test]
     fn selectors_select_as_upstream_does() {
-        for yes in ["", "a", "a=1", "a==1", "a!=2", "b/c in (x, y)", "a notin (2,3)", "!z", "z!=1", "a>0", "a<2,a"] {
+        for yes in [
+            "",
+            "a",
+            "a=1",
+            "a==1",
+            "a!=2",
+            "b/c in (x, y)",
+            "a notin (2,3)",
+            "!z",
+            "z!=1",
+            "a>0",
+            "a<2,a",
+        ] {
             assert!(selects(yes, ""), "{yes}");
         }
-        for no in ["z", "a=2", "a!=1", "b/c in (y)", "a notin (1)", "!a", "a>1", "a=1,z"] {
+        for no in [
+            "z",
+            "a=2",
+            "a!=1",
+            "b/c in (y)",
+            "a notin (1)",
+            "!a",
+            "a>1",
+            "a=1,z",
+        ] {
             assert!(!selects(no, ""), "{no}");
         }
         assert!(selects("", "spec.nodeName=n,metadata.name!=q"));
@@ -339,12 +471,23 @@ mod tests {
             assert!(Selector::parse(&kind, bad, "").is_err(), "{bad}");
         }
         let error = Selector::parse(&kind, "", "spec.foo=1").unwrap_err();
-        assert!(error.message.contains("\"spec.foo\" is not a known field selector"), "{}", error.message);
+        assert!(
+            error
+                .message
+                .contains("\"spec.foo\" is not a known field selector"),
+            "{}",
+            error.message
+        );
         let mut with = Kind::of::<Pod>(true);
         with.selectable = &[("spec.nodeName", "/spec/nodeName")];
         let error = Selector::parse(&with, "", "spec.foo=1").unwrap_err();
         assert_eq!(error.message, "field label not supported: spec.foo");
-        for bad in ["metadata.name", "metadata.name=a\\x", "metadata.name=a\\", "metadata.name=a=b"] {
+        for bad in [
+            "metadata.name",
+            "metadata.name=a\\x",
+            "metadata.name=a\\",
+            "metadata.name=a=b",
+        ] {
             assert!(Selector::parse(&kind, "", bad).is_err(), "{bad}");
         }
     }
@@ -362,13 +505,21 @@ mod tests {
         let kind = Kind::of::<Pod>(true);
         let selector = Selector::parse(&kind, &label_text(&structured).unwrap(), "").unwrap();
         assert!(selector.matches(&json!({"metadata": {"labels": {"a": "1", "b": "2", "c": "x"}}})));
-        assert!(!selector.matches(&json!({"metadata": {"labels": {"a": "1", "b": "2", "c": "x", "d": ""}}})));
+        assert!(
+            !selector
+                .matches(&json!({"metadata": {"labels": {"a": "1", "b": "2", "c": "x", "d": ""}}}))
+        );
     }
 
     #[test]
     fn a_backslash_makes_signs_of_a_field_selector_plain() {
         let kind = Kind::of::<Pod>(true);
-        let selector = Selector::parse(&kind, "", "metadata.name=a\\,b\\=c\\\\,metadata.namespace!=x").unwrap();
+        let selector = Selector::parse(
+            &kind,
+            "",
+            "metadata.name=a\\,b\\=c\\\\,metadata.namespace!=x",
+        )
+        .unwrap();
         assert_eq!(selector.exact("metadata.name"), Some("a,b=c\\"));
         assert!(selector.matches(&json!({"metadata": {"name": "a,b=c\\", "namespace": "y"}})));
     }

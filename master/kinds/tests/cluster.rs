@@ -5,7 +5,9 @@ mod common;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use common::{change_faults, changed, faults, fields, kind, made, starts, through_faults, warnings};
+use common::{
+    change_faults, changed, faults, fields, kind, made, starts, through_faults, warnings,
+};
 use master_kinds::registry::Subresource;
 use serde_json::{Value, json};
 
@@ -37,14 +39,33 @@ fn certificate_requests_are_read_and_their_signers_named_in_full() {
             "kubernetes.io/legacy-unknown",
             "spec.signerName: Invalid value: \"kubernetes.io/legacy-unknown\": the legacy",
         ),
-        ("example.com", "spec.signerName: Invalid value: \"example.com\": must be a fully qualified domain and path"),
-        ("short/name", "spec.signerName: Invalid value: \"short\": should be a domain with at least two segments"),
+        (
+            "example.com",
+            "spec.signerName: Invalid value: \"example.com\": must be a fully qualified domain and path",
+        ),
+        (
+            "short/name",
+            "spec.signerName: Invalid value: \"short\": should be a domain with at least two segments",
+        ),
     ] {
-        let told = faults(&requests, &named(&json!({"usages": ["any"], "signerName": signer})));
-        starts(&told, &["spec.request: Invalid value: \"\": PEM block type must be CERTIFICATE REQUEST", fault]);
+        let told = faults(
+            &requests,
+            &named(&json!({"usages": ["any"], "signerName": signer})),
+        );
+        starts(
+            &told,
+            &[
+                "spec.request: Invalid value: \"\": PEM block type must be CERTIFICATE REQUEST",
+                fault,
+            ],
+        );
     }
     let old = named(&json!({"signerName": "a.b/c"}));
-    let kept = changed(&requests, &named(&json!({"signerName": "x.y/z"})), &fields(&old));
+    let kept = changed(
+        &requests,
+        &named(&json!({"signerName": "x.y/z"})),
+        &fields(&old),
+    );
     assert_eq!(kept["spec"]["signerName"], "a.b/c", "what was asked stays");
 }
 
@@ -54,15 +75,17 @@ fn certificate_requests_are_decided_once_and_by_the_right_subresource() {
     let with = |status: Value| json!({"metadata": {"name": "a"}, "spec": {}, "status": status});
     let condition = |kind: &str| json!({"type": kind, "status": "True"});
     let decided = with(json!({"conditions": [condition("Approved")]}));
-    let approve = |new: &Value, old: &Value| through_faults(&requests, Subresource::Approval, new, old);
+    let approve =
+        |new: &Value, old: &Value| through_faults(&requests, Subresource::Approval, new, old);
     let sign = |new: &Value, old: &Value| through_faults(&requests, Subresource::Status, new, old);
     starts(&approve(&decided, &with(json!({}))), &[]);
     starts(
         &approve(&with(json!({})), &decided),
         &["status.conditions: Forbidden: updates may not remove a condition of type \"Approved\""],
     );
-    let both =
-        with(json!({"conditions": [condition("Approved"), condition("Denied"), {"type": "Failed", "status": "No"}]}));
+    let both = with(
+        json!({"conditions": [condition("Approved"), condition("Denied"), {"type": "Failed", "status": "No"}]}),
+    );
     starts(
         &approve(&both, &decided),
         &[
@@ -74,10 +97,13 @@ fn certificate_requests_are_decided_once_and_by_the_right_subresource() {
         &sign(&decided, &with(json!({}))),
         &["status.conditions: Forbidden: updates may not add a condition of type \"Approved\""],
     );
-    let nonsense = with(json!({"conditions": [condition("Approved")], "certificate": STANDARD.encode("x")}));
+    let nonsense =
+        with(json!({"conditions": [condition("Approved")], "certificate": STANDARD.encode("x")}));
     starts(
         &sign(&nonsense, &decided),
-        &["status.certificate: Invalid value: \"<certificate data>\": must contain at least one CERTIFICATE PEM block"],
+        &[
+            "status.certificate: Invalid value: \"<certificate data>\": must contain at least one CERTIFICATE PEM block",
+        ],
     );
     // A signer that sends back an approval in its own words changes nothing of it.
     let other = json!({"type": "Approved", "status": "True", "message": "mine"});
@@ -90,14 +116,23 @@ fn events_are_checked_by_their_version() {
     let new = kind("events.k8s.io", "events");
     let at = |namespace: &str, rest: Value| {
         let mut event = json!({"metadata": {"name": "e", "namespace": namespace}});
-        event.as_object_mut().unwrap().extend(rest.as_object().cloned().unwrap());
+        event
+            .as_object_mut()
+            .unwrap()
+            .extend(rest.as_object().cloned().unwrap());
         event
     };
     starts(
-        &faults(&old, &at("a", json!({"involvedObject": {"namespace": "b"}}))),
+        &faults(
+            &old,
+            &at("a", json!({"involvedObject": {"namespace": "b"}})),
+        ),
         &["involvedObject.namespace: Invalid value: \"b\": does not match event.namespace"],
     );
-    starts(&faults(&old, &at("default", json!({"involvedObject": {}}))), &[]);
+    starts(
+        &faults(&old, &at("default", json!({"involvedObject": {}}))),
+        &[],
+    );
     let long = "x".repeat(129);
     let bad = json!({
         "regarding": {"namespace": "a"}, "eventTime": "2026-01-01T00:00:00.000000Z", "action": long, "type": "Odd",
@@ -127,14 +162,23 @@ fn events_are_checked_by_their_version() {
         )
     };
     starts(&faults(&new, &good("x")), &[]);
-    starts(&change_faults(&new, &good("y"), &good("x")), &["message: Invalid value: \"y\": field is immutable"]);
+    starts(
+        &change_faults(&new, &good("y"), &good("x")),
+        &["message: Invalid value: \"y\": field is immutable"],
+    );
 }
 
 #[test]
 fn nodes_keep_what_they_were_given() {
     let nodes = kind("", "nodes");
-    let made = Value::Object(made(&nodes, &named(&json!({"podCIDR": "10.1.0.0/24", "configSource": {}}))));
-    assert_eq!(made["spec"], json!({"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}));
+    let made = Value::Object(made(
+        &nodes,
+        &named(&json!({"podCIDR": "10.1.0.0/24", "configSource": {}})),
+    ));
+    assert_eq!(
+        made["spec"],
+        json!({"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]})
+    );
     let taint = json!({"key": "a", "effect": "NoSchedule"});
     let bad = json!({
         "metadata": {"name": "a"},
@@ -162,7 +206,10 @@ fn nodes_keep_what_they_were_given() {
             "spec.providerID: Forbidden: node updates may not change providerID except from \"\" to valid",
         ],
     );
-    starts(&change_faults(&nodes, &node("10.2.0.0/24", "y"), &node("", "")), &[]);
+    starts(
+        &change_faults(&nodes, &node("10.2.0.0/24", "y"), &node("", "")),
+        &[],
+    );
 }
 
 #[test]
@@ -175,22 +222,48 @@ fn secrets_hold_what_their_type_needs() {
             json!({}),
             &["metadata.annotations[kubernetes.io/service-account.name]: Required value"][..],
         ),
-        ("kubernetes.io/basic-auth", json!({}), &["data[username]: Required value", "data[password]: Required value"]),
+        (
+            "kubernetes.io/basic-auth",
+            json!({}),
+            &[
+                "data[username]: Required value",
+                "data[password]: Required value",
+            ],
+        ),
         ("kubernetes.io/basic-auth", json!({"password": ""}), &[]),
-        ("kubernetes.io/ssh-auth", json!({"ssh-privatekey": ""}), &["data[ssh-privatekey]: Required value"]),
-        ("kubernetes.io/tls", json!({"tls.crt": ""}), &["data[tls.key]: Required value"]),
-        ("kubernetes.io/dockercfg", json!({}), &["data[.dockercfg]: Required value"]),
+        (
+            "kubernetes.io/ssh-auth",
+            json!({"ssh-privatekey": ""}),
+            &["data[ssh-privatekey]: Required value"],
+        ),
+        (
+            "kubernetes.io/tls",
+            json!({"tls.crt": ""}),
+            &["data[tls.key]: Required value"],
+        ),
+        (
+            "kubernetes.io/dockercfg",
+            json!({}),
+            &["data[.dockercfg]: Required value"],
+        ),
         (
             "kubernetes.io/dockerconfigjson",
             json!({".dockerconfigjson": "[]"}),
             &["data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\""],
         ),
-        ("kubernetes.io/dockerconfigjson", json!({".dockerconfigjson": "{}"}), &[]),
+        (
+            "kubernetes.io/dockerconfigjson",
+            json!({".dockerconfigjson": "{}"}),
+            &[],
+        ),
     ] {
         starts(&faults(&secrets, &secret(kind, data)), expected);
     }
     assert_eq!(
-        warnings(&secrets, &secret("kubernetes.io/tls", json!({"tls.crt": "x", "tls.key": "y"}))),
+        warnings(
+            &secrets,
+            &secret("kubernetes.io/tls", json!({"tls.crt": "x", "tls.key": "y"}))
+        ),
         ["tls: failed to find any PEM data in certificate input"]
     );
 }
@@ -201,7 +274,10 @@ fn data_is_measured_in_the_bytes_that_it_stands_for() {
     let maps = kind("", "configmaps");
     let map = |plain: usize, binary: usize| json!({"metadata": {"name": "a"}, "data": {"p": "x".repeat(plain)}, "binaryData": {"b": STANDARD.encode(vec![0; binary])}});
     starts(&faults(&maps, &map(MOST - 5, 5)), &[]);
-    starts(&faults(&maps, &map(MOST - 5, 6)), &[": Too long: may not be more than 1048576 bytes"]);
+    starts(
+        &faults(&maps, &map(MOST - 5, 6)),
+        &[": Too long: may not be more than 1048576 bytes"],
+    );
     let both = json!({"metadata": {"name": "a"}, "data": {"k": ""}, "binaryData": {"k": ""}});
     starts(
         &faults(&maps, &both),
@@ -213,24 +289,45 @@ fn data_is_measured_in_the_bytes_that_it_stands_for() {
     let secrets = kind("", "secrets");
     let secret = |size: usize| json!({"metadata": {"name": "a"}, "data": {"s": STANDARD.encode(vec![0; size])}});
     starts(&faults(&secrets, &secret(MOST)), &[]);
-    starts(&faults(&secrets, &secret(MOST + 1)), &["data: Too long: may not be more than 1048576 bytes"]);
+    starts(
+        &faults(&secrets, &secret(MOST + 1)),
+        &["data: Too long: may not be more than 1048576 bytes"],
+    );
 }
 
 #[test]
 fn namespaces_are_held_until_they_are_emptied() {
     let namespaces = kind("", "namespaces");
     let object = |name: &str, spec: Value| json!({"metadata": {"name": name}, "spec": spec});
-    let made = Value::Object(made(&namespaces, &object("a", json!({"finalizers": ["x.y/z"]}))));
+    let made = Value::Object(made(
+        &namespaces,
+        &object("a", json!({"finalizers": ["x.y/z"]})),
+    ));
     assert_eq!(made["spec"]["finalizers"], json!(["x.y/z", "kubernetes"]));
-    assert_eq!(made["metadata"]["labels"]["kubernetes.io/metadata.name"], "a");
+    assert_eq!(
+        made["metadata"]["labels"]["kubernetes.io/metadata.name"],
+        "a"
+    );
     starts(
-        &through_faults(&namespaces, Subresource::Finalize, &object("a", json!({"finalizers": ["x"]})), &made),
+        &through_faults(
+            &namespaces,
+            Subresource::Finalize,
+            &object("a", json!({"finalizers": ["x"]})),
+            &made,
+        ),
         &["spec.finalizers[0]: Invalid value: \"x\": name is neither a standard finalizer name"],
     );
     let phase = |phase: &str| json!({"metadata": {"name": "a"}, "status": {"phase": phase}});
     starts(
-        &through_faults(&namespaces, Subresource::Status, &phase("Terminating"), &made),
-        &["status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty"],
+        &through_faults(
+            &namespaces,
+            Subresource::Status,
+            &phase("Terminating"),
+            &made,
+        ),
+        &[
+            "status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty",
+        ],
     );
 }
 
@@ -239,7 +336,10 @@ fn accounts_and_leases() {
     let accounts = kind("", "serviceaccounts");
     let account = json!({"metadata": {"name": "a", "annotations": {"kubernetes.io/enforce-mountable-secrets": "true"}},
         "secrets": [{"name": "s", "namespace": "x", "uid": "u"}]});
-    assert_eq!(Value::Object(made(&accounts, &account))["secrets"], json!([{"name": "s"}]));
+    assert_eq!(
+        Value::Object(made(&accounts, &account))["secrets"],
+        json!([{"name": "s"}])
+    );
     assert_eq!(
         warnings(&accounts, &account),
         [
@@ -276,7 +376,8 @@ fn what_old_ways_there_are_is_told() {
         ]
     );
     let jobs = kind("batch", "cronjobs");
-    let template = json!({"spec": {"containers": [], "nodeSelector": {"beta.kubernetes.io/arch": "x"}}});
+    let template =
+        json!({"spec": {"containers": [], "nodeSelector": {"beta.kubernetes.io/arch": "x"}}});
     let job = json!({"metadata": {"name": "a.b"}, "spec": {"schedule": "TZ=UTC * * * * *", "jobTemplate": {"spec": {"template": template}}}});
     starts(
         &warnings(&jobs, &job),
@@ -287,13 +388,19 @@ fn what_old_ways_there_are_is_told() {
         ],
     );
     let deployments = kind("apps", "deployments");
-    let object =
-        |replicas: i64| json!({"metadata": {"name": "a"}, "spec": {"replicas": replicas, "template": template}});
+    let object = |replicas: i64| json!({"metadata": {"name": "a"}, "spec": {"replicas": replicas, "template": template}});
     let told = |new: &Value, old: &Value| {
         let mut told = Vec::new();
-        (deployments.strategy.warn)(&made(&deployments, new), Some(&made(&deployments, old)), &mut told);
+        (deployments.strategy.warn)(
+            &made(&deployments, new),
+            Some(&made(&deployments, old)),
+            &mut told,
+        );
         told
     };
-    assert!(told(&object(1), &object(1)).is_empty(), "nothing of the spec changed");
+    assert!(
+        told(&object(1), &object(1)).is_empty(),
+        "nothing of the spec changed"
+    );
     assert_eq!(told(&object(2), &object(1)).len(), 1);
 }

@@ -16,12 +16,19 @@ fn named(name: &str, spec: &Value) -> Value {
 fn what_every_cluster_has_is_valid_and_stays_as_it_is_made() {
     let (flows, level) = (
         kind("flowcontrol.apiserver.k8s.io", "flowschemas"),
-        kind("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
+        kind(
+            "flowcontrol.apiserver.k8s.io",
+            "prioritylevelconfigurations",
+        ),
     );
     for (kind, all) in [(&flows, schemas()), (&level, levels())] {
         for (name, spec) in all {
             assert_eq!(faults(kind, &named(name, &spec)), [""; 0], "{name}");
-            assert_eq!(made(kind, &named(name, &spec))["spec"], spec, "{name} is filled in");
+            assert_eq!(
+                made(kind, &named(name, &spec))["spec"],
+                spec,
+                "{name} is filled in"
+            );
         }
     }
     assert_eq!((schemas().len(), levels().len()), (11, 8));
@@ -30,7 +37,10 @@ fn what_every_cluster_has_is_valid_and_stays_as_it_is_made() {
 #[test]
 fn flow_schemas() {
     let flows = kind("flowcontrol.apiserver.k8s.io", "flowschemas");
-    assert_eq!(made(&flows, &named("a", &json!({})))["spec"]["matchingPrecedence"], 1000);
+    assert_eq!(
+        made(&flows, &named("a", &json!({})))["spec"]["matchingPrecedence"],
+        1000
+    );
     let rule = json!({"verbs": ["*", "get"], "apiGroups": ["*", "a"], "resources": [], "namespaces": ["A"]});
     let bad = json!({
         "matchingPrecedence": 1, "distinguisherMethod": {"type": "ByMood"}, "priorityLevelConfiguration": {"name": ""},
@@ -70,10 +80,18 @@ fn flow_schemas() {
     let (_, mut exempt) = schemas().swap_remove(0);
     exempt["rules"] = json!([]);
     let told = faults(&flows, &named("exempt", &exempt));
-    assert!(told.len() == 1 && told[0].ends_with("spec of 'exempt' must equal the fixed value"), "{told:?}");
+    assert!(
+        told.len() == 1 && told[0].ends_with("spec of 'exempt' must equal the fixed value"),
+        "{told:?}"
+    );
     let status = json!({"metadata": {"name": "a"}, "status": {"conditions": [{"type": "x"}, {"type": "x"}, {}]}});
     starts(
-        &through_faults(&flows, Subresource::Status, &status, &named("a", &json!({}))),
+        &through_faults(
+            &flows,
+            Subresource::Status,
+            &status,
+            &named("a", &json!({})),
+        ),
         &[
             "status.conditions[1].type: Duplicate value: \"x\"",
             "status.conditions[2].type: Required value: must not be empty",
@@ -83,10 +101,16 @@ fn flow_schemas() {
 
 #[test]
 fn priority_levels() {
-    let kinds = kind("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations");
+    let kinds = kind(
+        "flowcontrol.apiserver.k8s.io",
+        "prioritylevelconfigurations",
+    );
     let made = made(
         &kinds,
-        &named("a", &json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {}}}})),
+        &named(
+            "a",
+            &json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {}}}}),
+        ),
     );
     assert_eq!(
         made["spec"]["limited"],
@@ -95,13 +119,19 @@ fn priority_levels() {
     );
     let queued = |queues: i64, hand: i64| {
         let queuing = json!({"queues": queues, "handSize": hand, "queueLengthLimit": -1});
-        named("a", &json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": queuing}}}))
+        named(
+            "a",
+            &json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": queuing}}}),
+        )
     };
     let at = "spec.limited.limitResponse.queuing";
     let length = format!("{at}.queueLengthLimit: Invalid value: -1: must be positive");
     starts(
         &faults(&kinds, &queued(4, 5)),
-        &[&length, &format!("{at}.handSize: Invalid value: 5: should not be greater than queues (4)")],
+        &[
+            &length,
+            &format!("{at}.handSize: Invalid value: 5: should not be greater than queues (4)"),
+        ],
     );
     starts(
         &faults(&kinds, &queued(1_000_000, 8)),
@@ -121,7 +151,8 @@ fn priority_levels() {
             "spec.exempt.lendablePercent: Invalid value: 101: must be between 0 and 100, inclusive",
         ],
     );
-    let own = json!({"type": "Exempt", "exempt": {"nominalConcurrencyShares": 9, "lendablePercent": 0}});
+    let own =
+        json!({"type": "Exempt", "exempt": {"nominalConcurrencyShares": 9, "lendablePercent": 0}});
     starts(&faults(&kinds, &named("exempt", &own)), &[]);
 }
 
@@ -130,9 +161,15 @@ fn claims_of_devices() {
     let claims = kind("resource.k8s.io", "resourceclaims");
     let made = made(
         &claims,
-        &named("a", &json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}})),
+        &named(
+            "a",
+            &json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}),
+        ),
     );
-    assert_eq!(made["spec"]["devices"]["requests"][0]["exactly"]["count"], 1);
+    assert_eq!(
+        made["spec"]["devices"]["requests"][0]["exactly"]["count"],
+        1
+    );
     let bad = json!({"devices": {
         "requests": [
             {"name": "A", "exactly": {"allocationMode": "All", "count": 2}},
@@ -162,26 +199,42 @@ fn claims_of_devices() {
             "spec.devices.config[1].opaque: Required value",
         ],
     );
-    let many: Vec<Value> = (0..33).map(|number| json!({"name": format!("r{number}")})).collect();
+    let many: Vec<Value> = (0..33)
+        .map(|number| json!({"name": format!("r{number}")}))
+        .collect();
     starts(
-        &faults(&claims, &named("a", &json!({"devices": {"requests": many}}))),
+        &faults(
+            &claims,
+            &named("a", &json!({"devices": {"requests": many}})),
+        ),
         &["spec.devices.requests: Too many: 33: must have at most 32 items"],
     );
     let claim = |class: &str| {
-        named("a", &json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": class}}]}}))
+        named(
+            "a",
+            &json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": class}}]}}),
+        )
     };
-    starts(&change_faults(&claims, &claim("d"), &claim("c")), &["spec: Invalid value: {\"devices\""]);
+    starts(
+        &change_faults(&claims, &claim("d"), &claim("c")),
+        &["spec: Invalid value: {\"devices\""],
+    );
 }
 
 #[test]
 fn what_a_claim_was_given_stays_and_fits_what_was_asked() {
     let claims = kind("resource.k8s.io", "resourceclaims");
     let with = |status: Value| json!({"metadata": {"name": "a"}, "spec": {"devices": {"requests": [{"name": "r", "exactly": {}}]}}, "status": status});
-    let told = |new: Value, old: Value| through_faults(&claims, Subresource::Status, &with(new), &with(old));
+    let told = |new: Value, old: Value| {
+        through_faults(&claims, Subresource::Status, &with(new), &with(old))
+    };
     let given = |device: &str| json!({"devices": {"results": [{"request": "r", "driver": "d.io", "pool": "p", "device": device}]}});
     starts(&told(json!({"allocation": given("x")}), json!({})), &[]);
     starts(
-        &told(json!({"allocation": given("y")}), json!({"allocation": given("x")})),
+        &told(
+            json!({"allocation": given("y")}),
+            json!({"allocation": given("x")}),
+        ),
         &["status.allocation: Invalid value: {\"devices\""],
     );
     let user = json!({"resource": "pods", "name": "p", "uid": "u"});
@@ -197,7 +250,10 @@ fn what_a_claim_was_given_stays_and_fits_what_was_asked() {
     );
     let device = |name: &str, rest: Value| {
         let mut device = json!({"driver": "d.io", "pool": "p", "device": name});
-        device.as_object_mut().unwrap().extend(rest.as_object().cloned().unwrap());
+        device
+            .as_object_mut()
+            .unwrap()
+            .extend(rest.as_object().cloned().unwrap());
         device
     };
     let devices = json!([
@@ -206,7 +262,10 @@ fn what_a_claim_was_given_stays_and_fits_what_was_asked() {
         device("x", json!({"networkData": {"ips": ["1.2.3.4"]}}))
     ]);
     starts(
-        &told(json!({"allocation": given("x"), "devices": devices}), json!({"allocation": given("x")})),
+        &told(
+            json!({"allocation": given("x"), "devices": devices}),
+            json!({"allocation": given("x")}),
+        ),
         &[
             "status.devices[1]: Invalid value: \"d.io/p/z\": must be an allocated device in the claim",
             "status.devices[2].networkData.ips[0]: Invalid value: \"1.2.3.4\": must be a valid address in CIDR form",
@@ -219,7 +278,9 @@ fn what_a_claim_was_given_stays_and_fits_what_was_asked() {
 fn slice(rest: &Value) -> Value {
     let pool = json!({"name": "p", "resourceSliceCount": 1, "generation": 0});
     let mut spec = json!({"driver": "d.io", "pool": pool, "nodeName": "n"});
-    spec.as_object_mut().unwrap().extend(rest.as_object().cloned().unwrap());
+    spec.as_object_mut()
+        .unwrap()
+        .extend(rest.as_object().cloned().unwrap());
     named("a", &spec)
 }
 
@@ -227,7 +288,10 @@ fn slice(rest: &Value) -> Value {
 fn slices_of_devices() {
     let slices = kind("resource.k8s.io", "resourceslices");
     let taint = json!({"key": "k", "effect": "NoExecute"});
-    let made = made(&slices, &slice(&json!({"devices": [{"name": "x", "taints": [taint]}]})));
+    let made = made(
+        &slices,
+        &slice(&json!({"devices": [{"name": "x", "taints": [taint]}]})),
+    );
     assert!(made["spec"]["devices"][0]["taints"][0]["timeAdded"].is_string());
     starts(
         &faults(
@@ -252,7 +316,10 @@ fn slices_of_devices() {
         "bindingConditions": ["a"], "consumesCounters": [{"counterSet": "S"}],
     });
     starts(
-        &faults(&slices, &slice(&json!({"devices": [device, {"name": "x"}]}))),
+        &faults(
+            &slices,
+            &slice(&json!({"devices": [device, {"name": "x"}]})),
+        ),
         &[
             "spec.devices[0].attributes: Invalid value: \"1a\": a valid C identifier must start",
             "spec.devices[0].attributes: Invalid value: \"a/b/c\": must not contain more than one slash",
@@ -276,25 +343,43 @@ fn parts_of_devices_that_can_be_asked_for() {
     let slices = kind("resource.k8s.io", "resourceslices");
     let policy = |policy: Value| {
         let capacity = json!({"mem": {"value": "10", "requestPolicy": policy}});
-        slice(&json!({"devices": [{"name": "x", "allowMultipleAllocations": true, "capacity": capacity}]}))
+        slice(
+            &json!({"devices": [{"name": "x", "allowMultipleAllocations": true, "capacity": capacity}]}),
+        )
     };
     let at = "spec.devices[0].capacity[mem].requestPolicy";
     starts(
-        &faults(&slices, &policy(json!({"default": "3", "validValues": ["2", "1", "11"]}))),
+        &faults(
+            &slices,
+            &policy(json!({"default": "3", "validValues": ["2", "1", "11"]})),
+        ),
         &[
-            &format!("{at}.validValues[1]: Invalid value: \"1\": values must be sorted in ascending order"),
-            &format!("{at}.validValues[2]: Invalid value: \"11\": option is larger than capacity value: 10"),
+            &format!(
+                "{at}.validValues[1]: Invalid value: \"1\": values must be sorted in ascending order"
+            ),
+            &format!(
+                "{at}.validValues[2]: Invalid value: \"11\": option is larger than capacity value: 10"
+            ),
             &format!(
                 "{at}.validValues: Invalid value: \"3\": default value is not valid according to the requestPolicy"
             ),
         ],
     );
     starts(
-        &faults(&slices, &policy(json!({"default": "4", "validRange": {"min": "1", "max": "9", "step": "2"}}))),
-        &[&format!("{at}.validRange.step: Invalid value: \"4\": value is not a multiple of a given step (2) from (1)")],
+        &faults(
+            &slices,
+            &policy(json!({"default": "4", "validRange": {"min": "1", "max": "9", "step": "2"}})),
+        ),
+        &[&format!(
+            "{at}.validRange.step: Invalid value: \"4\": value is not a multiple of a given step (2) from (1)"
+        )],
     );
     starts(
-        &change_faults(&slices, &slice(&json!({"driver": "e.io", "nodeName": "m"})), &slice(&json!({}))),
+        &change_faults(
+            &slices,
+            &slice(&json!({"driver": "e.io", "nodeName": "m"})),
+            &slice(&json!({})),
+        ),
         &[
             "spec.driver: Invalid value: \"e.io\": field is immutable",
             "spec.nodeName: Invalid value: \"m\": field is immutable",

@@ -10,8 +10,14 @@ use std::path::{Path, PathBuf};
 /// Kinds whose version is younger than the fixtures' release (1.32): read by the fixture of the version before, which has
 /// the same fields, or by none where it has others.
 const YOUNGER: &[(&str, &str)] = &[
-    ("admissionregistration.k8s.io.v1.MutatingAdmissionPolicy", "v1alpha1"),
-    ("admissionregistration.k8s.io.v1.MutatingAdmissionPolicyBinding", "v1alpha1"),
+    (
+        "admissionregistration.k8s.io.v1.MutatingAdmissionPolicy",
+        "v1alpha1",
+    ),
+    (
+        "admissionregistration.k8s.io.v1.MutatingAdmissionPolicyBinding",
+        "v1alpha1",
+    ),
     ("networking.k8s.io.v1.IPAddress", "v1beta1"),
     ("networking.k8s.io.v1.ServiceCIDR", "v1beta1"),
     ("resource.k8s.io.v1.DeviceClass", ""),
@@ -33,7 +39,11 @@ fn folder() -> PathBuf {
 }
 
 fn stem(kind: &Kind, version: &str) -> String {
-    let group = if kind.group.is_empty() { "core" } else { &kind.group };
+    let group = if kind.group.is_empty() {
+        "core"
+    } else {
+        &kind.group
+    };
     format!("{group}.{version}.{}", kind.kind)
 }
 
@@ -50,7 +60,9 @@ fn without_nulls(value: &mut Value) {
 }
 
 fn kinds() -> Registry {
-    let upstream = builtin::all().into_iter().filter(|kind| kind.group != "pratique.dev");
+    let upstream = builtin::all()
+        .into_iter()
+        .filter(|kind| kind.group != "pratique.dev");
     Registry::new(upstream.collect())
 }
 
@@ -63,7 +75,9 @@ fn every_fixture_is_read_whole_and_written_the_same() {
         if !folder.join(format!("{stem}.json")).exists() {
             let known = YOUNGER.iter().find(|(known, _)| *known == stem);
             younger.push(stem);
-            let Some((_, version)) = known.filter(|(_, version)| !version.is_empty()) else { continue };
+            let Some((_, version)) = known.filter(|(_, version)| !version.is_empty()) else {
+                continue;
+            };
             stem = self::stem(kind, version);
         }
         let json = std::fs::read(folder.join(format!("{stem}.json"))).unwrap();
@@ -75,7 +89,12 @@ fn every_fixture_is_read_whole_and_written_the_same() {
         let mut fields = original.as_object().cloned().unwrap();
         let checked = registry.schemas().check(&kind.schema, &mut fields);
         faults.extend(checked.wrong.iter().map(|wrong| format!("{stem}: {wrong}")));
-        faults.extend(checked.unknown.iter().map(|unknown| format!("{stem}: {unknown} is not known")));
+        faults.extend(
+            checked
+                .unknown
+                .iter()
+                .map(|unknown| format!("{stem}: {unknown} is not known")),
+        );
         without_nulls(&mut original);
         let written = serde_json::to_vec(&fields).unwrap();
         if decode::json(&written).unwrap().value != original {
@@ -83,5 +102,9 @@ fn every_fixture_is_read_whole_and_written_the_same() {
         }
     }
     assert_eq!(faults, Vec::<String>::new());
-    assert_eq!(younger, YOUNGER.iter().map(|(stem, _)| *stem).collect::<Vec<_>>(), "kinds without a fixture");
+    assert_eq!(
+        younger,
+        YOUNGER.iter().map(|(stem, _)| *stem).collect::<Vec<_>>(),
+        "kinds without a fixture"
+    );
 }

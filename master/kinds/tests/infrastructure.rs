@@ -13,7 +13,10 @@ fn named(spec: &Value) -> Value {
 #[test]
 fn network_policies() {
     let policies = kind("networking.k8s.io", "networkpolicies");
-    let made = Value::Object(made(&policies, &named(&json!({"egress": [{"ports": [{"port": 53}]}]}))));
+    let made = Value::Object(made(
+        &policies,
+        &named(&json!({"egress": [{"ports": [{"port": 53}]}]})),
+    ));
     assert_eq!(made["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
     assert_eq!(made["spec"]["egress"][0]["ports"][0]["protocol"], "TCP");
     let bad = json!({
@@ -69,14 +72,22 @@ fn ingresses() {
             "spec.rules[0].http.paths[1].backend.service.port: Invalid value: \"\": cannot set both port name & port number",
         ],
     );
-    starts(&faults(&ingresses, &named(&json!({}))), &["spec: Invalid value: null: either `defaultBackend` or `rules`"]);
+    starts(
+        &faults(&ingresses, &named(&json!({}))),
+        &["spec: Invalid value: null: either `defaultBackend` or `rules`"],
+    );
     let class = kind("networking.k8s.io", "ingressclasses");
-    let with = |controller: &str| named(&json!({"controller": controller, "parameters": {"kind": "K", "name": "n"}}));
+    let with = |controller: &str| {
+        named(&json!({"controller": controller, "parameters": {"kind": "K", "name": "n"}}))
+    };
     starts(
         &change_faults(&class, &with("a.b/c"), &with("a.b/d")),
         &["spec.controller: Invalid value: \"a.b/c\": field is"],
     );
-    starts(&faults(&class, &with("a")), &["spec.controller: Invalid value: \"a\": must be a domain-prefixed path"]);
+    starts(
+        &faults(&class, &with("a")),
+        &["spec.controller: Invalid value: \"a\": must be a domain-prefixed path"],
+    );
 }
 
 #[test]
@@ -114,18 +125,37 @@ fn endpoint_slices() {
 #[test]
 fn addresses_and_ranges() {
     let addresses = kind("networking.k8s.io", "ipaddresses");
-    assert!((addresses.strategy.names)("2001:db8::1").is_ok() && (addresses.strategy.names)("2001:DB8::1").is_err());
-    starts(&faults(&addresses, &named(&json!({}))), &["spec.parentRef: Required value"]);
+    assert!(
+        (addresses.strategy.names)("2001:db8::1").is_ok()
+            && (addresses.strategy.names)("2001:DB8::1").is_err()
+    );
+    starts(
+        &faults(&addresses, &named(&json!({}))),
+        &["spec.parentRef: Required value"],
+    );
     let ranges = kind("networking.k8s.io", "servicecidrs");
     let of = |cidrs: &[&str]| named(&json!({"cidrs": cidrs}));
-    starts(&faults(&ranges, &of(&[])), &["spec.cidrs: Required value: at least one CIDR required"]);
+    starts(
+        &faults(&ranges, &of(&[])),
+        &["spec.cidrs: Required value: at least one CIDR required"],
+    );
     starts(
         &faults(&ranges, &of(&["10.0.0.1/8"])),
         &["spec.cidrs[0]: Invalid value: \"10.0.0.1/8\": must be in canonical"],
     );
-    starts(&change_faults(&ranges, &of(&["10.0.0.0/8", "fd00::/64"]), &of(&["10.0.0.0/8"])), &[]);
+    starts(
+        &change_faults(
+            &ranges,
+            &of(&["10.0.0.0/8", "fd00::/64"]),
+            &of(&["10.0.0.0/8"]),
+        ),
+        &[],
+    );
     let told = change_faults(&ranges, &of(&["11.0.0.0/8"]), &of(&["10.0.0.0/8"]));
-    starts(&told, &["spec.cidrs[0]: Invalid value: \"11.0.0.0/8\": field is immutable"]);
+    starts(
+        &told,
+        &["spec.cidrs[0]: Invalid value: \"11.0.0.0/8\": field is immutable"],
+    );
 }
 
 #[test]
@@ -134,7 +164,10 @@ fn volumes() {
     let good = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a"}});
     let made = Value::Object(made(&volumes, &named(&good)));
     assert_eq!(
-        (&made["spec"]["persistentVolumeReclaimPolicy"], &made["status"]["phase"]),
+        (
+            &made["spec"]["persistentVolumeReclaimPolicy"],
+            &made["status"]["phase"]
+        ),
         (&json!("Retain"), &json!("Pending"))
     );
     assert_eq!(made["spec"]["hostPath"]["type"], "");
@@ -160,7 +193,12 @@ fn volumes() {
     let mut moved = good.clone();
     moved["hostPath"]["path"] = json!("/b");
     let told = change_faults(&volumes, &named(&moved), &named(&good));
-    starts(&told, &["spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation"]);
+    starts(
+        &told,
+        &[
+            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation",
+        ],
+    );
 }
 
 #[test]
@@ -169,7 +207,10 @@ fn claims() {
     let claim = |size: &str| json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}});
     starts(&faults(&claims, &named(&claim("1Gi"))), &[]);
     starts(
-        &faults(&claims, &named(&json!({"dataSource": {"kind": "Pod", "name": "p"}}))),
+        &faults(
+            &claims,
+            &named(&json!({"dataSource": {"kind": "Pod", "name": "p"}})),
+        ),
         &[
             "spec.accessModes: Required value: at least 1 access mode is required",
             "spec.resources[storage]: Required value",
@@ -178,9 +219,15 @@ fn claims() {
         ],
     );
     let told = change_faults(&claims, &named(&claim("2Gi")), &named(&claim("1Gi")));
-    starts(&told, &["spec: Forbidden: spec is immutable after creation except resources.requests"]);
+    starts(
+        &told,
+        &["spec: Forbidden: spec is immutable after creation except resources.requests"],
+    );
     let mut bound = made(&claims, &named(&claim("1Gi")));
-    bound.insert("status".to_owned(), json!({"phase": "Bound", "capacity": {"storage": "1Gi"}}));
+    bound.insert(
+        "status".to_owned(),
+        json!({"phase": "Bound", "capacity": {"storage": "1Gi"}}),
+    );
     let told = |size: &str| {
         let new = common::changed(&claims, &named(&claim(size)), &bound);
         let mut faults = master_kinds::validate::Faults::default();
@@ -188,7 +235,10 @@ fn claims() {
         common::told(faults)
     };
     starts(&told("2Gi"), &[]);
-    starts(&told("512Mi"), &["spec.resources.requests.storage: Forbidden: field can not be less than status.capacity"]);
+    starts(
+        &told("512Mi"),
+        &["spec.resources.requests.storage: Forbidden: field can not be less than status.capacity"],
+    );
 }
 
 #[test]
@@ -196,15 +246,25 @@ fn storage_classes() {
     let classes = kind("storage.k8s.io", "storageclasses");
     let class = |provisioner: &str| json!({"metadata": {"name": "a"}, "provisioner": provisioner});
     let made = Value::Object(made(&classes, &class("a.b/c")));
-    assert_eq!((&made["reclaimPolicy"], &made["volumeBindingMode"]), (&json!("Delete"), &json!("Immediate")));
-    starts(&faults(&classes, &class("")), &["provisioner: Required value"]);
+    assert_eq!(
+        (&made["reclaimPolicy"], &made["volumeBindingMode"]),
+        (&json!("Delete"), &json!("Immediate"))
+    );
+    starts(
+        &faults(&classes, &class("")),
+        &["provisioner: Required value"],
+    );
     let told = change_faults(&classes, &class("x.y/z"), &class("a.b/c"));
-    starts(&told, &["provisioner: Forbidden: updates to provisioner are forbidden."]);
+    starts(
+        &told,
+        &["provisioner: Forbidden: updates to provisioner are forbidden."],
+    );
     let drivers = kind("storage.k8s.io", "csidrivers");
     let made = Value::Object(common::made(&drivers, &named(&json!({}))));
     assert_eq!(made["spec"]["volumeLifecycleModes"], json!(["Persistent"]));
     assert_eq!(made["spec"]["attachRequired"], true);
-    let bad = json!({"tokenRequests": [{"audience": "a", "expirationSeconds": 5}, {"audience": "a"}]});
+    let bad =
+        json!({"tokenRequests": [{"audience": "a", "expirationSeconds": 5}, {"audience": "a"}]});
     starts(
         &faults(&drivers, &named(&bad)),
         &[
@@ -213,8 +273,14 @@ fn storage_classes() {
         ],
     );
     let attachments = kind("storage.k8s.io", "volumeattachments");
-    let told = faults(&attachments, &named(&json!({"attacher": "a.b", "nodeName": "n", "source": {}})));
-    starts(&told, &["spec.source: Required value: must specify exactly one of inlineVolumeSpec and"]);
+    let told = faults(
+        &attachments,
+        &named(&json!({"attacher": "a.b", "nodeName": "n", "source": {}})),
+    );
+    starts(
+        &told,
+        &["spec.source: Required value: must specify exactly one of inlineVolumeSpec and"],
+    );
 }
 
 #[test]
@@ -234,7 +300,10 @@ fn roles_and_bindings() {
     let bindings = kind("rbac.authorization.k8s.io", "clusterrolebindings");
     let bound = |role: &str| json!({"roleRef": {"kind": "ClusterRole", "name": role}, "subjects": [{"kind": "User", "name": "u"}]});
     starts(&faults(&bindings, &bound("r")), &[]);
-    starts(&change_faults(&bindings, &bound("s"), &bound("r")), &["roleRef: Invalid value"]);
+    starts(
+        &change_faults(&bindings, &bound("s"), &bound("r")),
+        &["roleRef: Invalid value"],
+    );
     let bad = json!({
         "roleRef": {"kind": "Role", "name": ""},
         "subjects": [{"kind": "ServiceAccount", "name": "a"}, {"kind": "Robot", "name": "b"}],
@@ -253,10 +322,14 @@ fn roles_and_bindings() {
 #[test]
 fn limits_and_quotas() {
     let ranges = kind("", "limitranges");
-    let limit = json!({"limits": [{"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1Mi"}}]});
+    let limit =
+        json!({"limits": [{"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1Mi"}}]});
     let made = Value::Object(made(&ranges, &named(&limit)));
     assert_eq!(made["spec"]["limits"][0]["default"], json!({"cpu": "2"}));
-    assert_eq!(made["spec"]["limits"][0]["defaultRequest"], json!({"cpu": "2", "memory": "1Mi"}));
+    assert_eq!(
+        made["spec"]["limits"][0]["defaultRequest"],
+        json!({"cpu": "2", "memory": "1Mi"})
+    );
     let bad = json!({"limits": [
         {"type": "Pod", "default": {"cpu": "1"}, "min": {"cpu": "2"}},
         {"type": "Pod", "max": {"cpu": "1"}, "min": {"cpu": "1100m"}},
@@ -286,7 +359,10 @@ fn limits_and_quotas() {
         "spec.scopes: Invalid value: [\"BestEffort\",\"NotBestEffort\"]: unsupported scope applied to resource",
         "spec.scopes: Invalid value: [\"BestEffort\",\"NotBestEffort\"]: conflicting scopes",
     ] {
-        assert!(told.iter().any(|fault| fault.starts_with(start)), "{start} in {told:#?}");
+        assert!(
+            told.iter().any(|fault| fault.starts_with(start)),
+            "{start} in {told:#?}"
+        );
     }
     assert_eq!(told.len(), 6, "{told:#?}");
 }
@@ -295,7 +371,10 @@ fn limits_and_quotas() {
 fn classes_of_priority_and_runtime() {
     let classes = kind("scheduling.k8s.io", "priorityclasses");
     let class = |name: &str, value: i64| json!({"metadata": {"name": name}, "value": value});
-    starts(&faults(&classes, &class("system-node-critical", 2_000_001_000)), &[]);
+    starts(
+        &faults(&classes, &class("system-node-critical", 2_000_001_000)),
+        &[],
+    );
     starts(
         &faults(&classes, &class("system-x", 1)),
         &["metadata.name: Forbidden: priority class names with 'system-'"],
@@ -310,7 +389,10 @@ fn classes_of_priority_and_runtime() {
     );
     let runtimes = kind("node.k8s.io", "runtimeclasses");
     let runtime = |handler: &str| json!({"metadata": {"name": "a"}, "handler": handler});
-    starts(&faults(&runtimes, &runtime("")), &["handler: Invalid value: \"\": a lowercase RFC 1123 label"]);
+    starts(
+        &faults(&runtimes, &runtime("")),
+        &["handler: Invalid value: \"\": a lowercase RFC 1123 label"],
+    );
     starts(
         &change_faults(&runtimes, &runtime("b"), &runtime("a")),
         &["handler: Invalid value: \"b\": field is immutable"],
@@ -319,7 +401,10 @@ fn classes_of_priority_and_runtime() {
 
 #[test]
 fn webhooks_and_policies_say_that_nothing_enforces_them() {
-    let hooks = kind("admissionregistration.k8s.io", "validatingwebhookconfigurations");
+    let hooks = kind(
+        "admissionregistration.k8s.io",
+        "validatingwebhookconfigurations",
+    );
     let hook = json!({"webhooks": [{
         "name": "a.b.c", "sideEffects": "None", "admissionReviewVersions": ["v1"],
         "clientConfig": {"service": {"name": "s", "namespace": "n"}},
@@ -328,9 +413,17 @@ fn webhooks_and_policies_say_that_nothing_enforces_them() {
     starts(&faults(&hooks, &hook), &[]);
     let mut warnings = Vec::new();
     (hooks.strategy.warn)(&made(&hooks, &hook), None, &mut warnings);
-    assert!(warnings.iter().any(|warning| warning.contains("nothing is enforced")), "{warnings:?}");
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning.contains("nothing is enforced")),
+        "{warnings:?}"
+    );
     starts(
-        &faults(&hooks, &json!({"webhooks": [{"name": "a", "clientConfig": {"url": "http://x"}}]})),
+        &faults(
+            &hooks,
+            &json!({"webhooks": [{"name": "a", "clientConfig": {"url": "http://x"}}]}),
+        ),
         &[
             "webhooks[0].name: Invalid value: \"a\": should be a domain with at least three segments separated by dots",
             "webhooks[0].sideEffects: Required value: must specify one of None, NoneOnDryRun",
@@ -375,8 +468,16 @@ fn webhooks_and_policies_say_that_nothing_enforces_them() {
 fn policies_of_admission() {
     let kinds = |plural: &str| kind("admissionregistration.k8s.io", plural);
     let bindings = kinds("validatingadmissionpolicybindings");
-    let told = faults(&bindings, &named(&json!({"policyName": "p", "validationActions": ["Deny", "Warn"]})));
-    starts(&told, &["spec.validationActions: Invalid value: [\"Deny\",\"Warn\"]: must not contain both Deny and Warn"]);
+    let told = faults(
+        &bindings,
+        &named(&json!({"policyName": "p", "validationActions": ["Deny", "Warn"]})),
+    );
+    starts(
+        &told,
+        &[
+            "spec.validationActions: Invalid value: [\"Deny\",\"Warn\"]: must not contain both Deny and Warn",
+        ],
+    );
     let both = json!({"policyName": "", "paramRef": {"name": "a/b", "selector": {}}});
     starts(
         &faults(&bindings, &named(&both)),

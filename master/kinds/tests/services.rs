@@ -12,7 +12,10 @@ fn service(spec: &Value) -> Value {
 
 #[test]
 fn what_is_left_out_is_filled_in() {
-    let made = made(&kind("", "services"), &service(&json!({"ports": [{"port": 80}], "selector": {"a": "b"}})));
+    let made = made(
+        &kind("", "services"),
+        &service(&json!({"ports": [{"port": 80}], "selector": {"a": "b"}})),
+    );
     let spec = Value::Object(made)["spec"].clone();
     assert_eq!(
         spec,
@@ -27,12 +30,17 @@ fn what_is_left_out_is_filled_in() {
 fn a_balancer_gets_its_own_defaults() {
     let made = made(
         &kind("", "services"),
-        &service(&json!({"type": "LoadBalancer", "ports": [{"port": 80}], "sessionAffinity": "ClientIP"})),
+        &service(
+            &json!({"type": "LoadBalancer", "ports": [{"port": 80}], "sessionAffinity": "ClientIP"}),
+        ),
     );
     let spec = Value::Object(made)["spec"].clone();
     assert_eq!(spec["externalTrafficPolicy"], "Cluster");
     assert_eq!(spec["allocateLoadBalancerNodePorts"], true);
-    assert_eq!(spec["sessionAffinityConfig"], json!({"clientIP": {"timeoutSeconds": 10800}}));
+    assert_eq!(
+        spec["sessionAffinityConfig"],
+        json!({"clientIP": {"timeoutSeconds": 10800}})
+    );
 }
 
 #[test]
@@ -60,11 +68,20 @@ fn all_faults_are_told_at_once_with_upstreams_paths() {
         "spec.healthCheckNodePort: Invalid value: 5: may only be set when",
     ];
     for start in starts {
-        assert!(told.iter().any(|fault| fault.starts_with(start)), "{start} in {told:#?}");
+        assert!(
+            told.iter().any(|fault| fault.starts_with(start)),
+            "{start} in {told:#?}"
+        );
     }
-    assert!(faults(&kind("", "services"), &service(&json!({}))).contains(&"spec.ports: Required value".to_owned()));
+    assert!(
+        faults(&kind("", "services"), &service(&json!({})))
+            .contains(&"spec.ports: Required value".to_owned())
+    );
     let external = json!({"type": "ExternalName", "externalName": "example.com."});
-    assert_eq!(faults(&kind("", "services"), &service(&external)), Vec::<String>::new());
+    assert_eq!(
+        faults(&kind("", "services"), &service(&external)),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -76,13 +93,20 @@ fn what_was_allocated_stays_with_a_writer_who_does_not_know_it() {
     })));
     let new = service(&json!({"type": "NodePort", "ports": [{"port": 81}, {"port": 80}]}));
     let spec = Value::Object(changed(&kind, &new, &old))["spec"].clone();
-    assert_eq!((&spec["clusterIP"], &spec["clusterIPs"]), (&json!("10.0.0.5"), &json!(["10.0.0.5"])));
+    assert_eq!(
+        (&spec["clusterIP"], &spec["clusterIPs"]),
+        (&json!("10.0.0.5"), &json!(["10.0.0.5"]))
+    );
     assert_eq!(spec["ports"][1]["nodePort"], 30001);
     assert!(spec["ports"][0].get("nodePort").is_none());
-    let plain =
-        service(&json!({"type": "ClusterIP", "clusterIP": "10.0.0.5", "ports": [{"port": 80, "nodePort": 30001}]}));
+    let plain = service(
+        &json!({"type": "ClusterIP", "clusterIP": "10.0.0.5", "ports": [{"port": 80, "nodePort": 30001}]}),
+    );
     let spec = Value::Object(changed(&kind, &plain, &old))["spec"].clone();
-    assert!(spec["ports"][0].get("nodePort").is_none(), "the port goes with the type");
+    assert!(
+        spec["ports"][0].get("nodePort").is_none(),
+        "the port goes with the type"
+    );
 }
 
 #[test]
@@ -90,6 +114,12 @@ fn a_cluster_address_never_changes() {
     let kind = kind("", "services");
     let with = |address: &str| service(&json!({"clusterIP": address, "ports": [{"port": 80}]}));
     let told = change_faults(&kind, &with("10.0.0.6"), &with("10.0.0.5"));
-    assert_eq!(told, ["spec.clusterIPs[0]: Invalid value: [\"10.0.0.6\"]: may not change once set"]);
-    assert_eq!(change_faults(&kind, &with(""), &with("10.0.0.5")), Vec::<String>::new());
+    assert_eq!(
+        told,
+        ["spec.clusterIPs[0]: Invalid value: [\"10.0.0.6\"]: may not change once set"]
+    );
+    assert_eq!(
+        change_faults(&kind, &with(""), &with("10.0.0.5")),
+        Vec::<String>::new()
+    );
 }

@@ -21,7 +21,9 @@ fn template() -> Value {
 /// An object that selects its template, with more in its spec.
 fn object(more: Value) -> Value {
     let mut spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template()});
-    spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+    spec.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().cloned().unwrap());
     json!({"metadata": {"name": "w", "namespace": "n", "uid": "u"}, "spec": spec})
 }
 
@@ -38,7 +40,14 @@ fn job(more: Value) -> Value {
 fn short(faults: Vec<String>) -> Vec<String> {
     let cut = |fault: &String| {
         let (path, message) = fault.split_once(": ").unwrap();
-        format!("{path} {}", message.split_whitespace().next().unwrap().trim_end_matches(':'))
+        format!(
+            "{path} {}",
+            message
+                .split_whitespace()
+                .next()
+                .unwrap()
+                .trim_end_matches(':')
+        )
     };
     faults.iter().map(cut).collect()
 }
@@ -72,7 +81,10 @@ fn all() -> Vec<(Kind, Value)> {
     vec![
         (kind("apps", "deployments"), object(json!({}))),
         (kind("apps", "replicasets"), object(json!({}))),
-        (kind("apps", "statefulsets"), object(json!({"serviceName": "s"}))),
+        (
+            kind("apps", "statefulsets"),
+            object(json!({"serviceName": "s"})),
+        ),
         (kind("apps", "daemonsets"), object(json!({}))),
         (kind("batch", "jobs"), job(json!({}))),
         (kind("batch", "cronjobs"), cron),
@@ -84,12 +96,22 @@ fn all() -> Vec<(Kind, Value)> {
 #[test]
 fn what_is_filled_in_is_valid_and_filling_in_twice_changes_nothing() {
     for (kind, object) in all() {
-        assert_eq!(created(&kind, &object), Vec::<String>::new(), "{}", kind.plural);
+        assert_eq!(
+            created(&kind, &object),
+            Vec::<String>::new(),
+            "{}",
+            kind.plural
+        );
         let once = made(&kind, &object);
         let mut twice = once.clone();
         (kind.strategy.defaults)(&mut twice);
         assert_eq!(once, twice, "{}", kind.plural);
-        assert_eq!(updated(&kind, &object, |_| ()), Vec::<String>::new(), "{}", kind.plural);
+        assert_eq!(
+            updated(&kind, &object, |_| ()),
+            Vec::<String>::new(),
+            "{}",
+            kind.plural
+        );
     }
 }
 
@@ -103,7 +125,10 @@ fn workloads_get_upstreams_defaults() {
             &[
                 ("/spec/replicas", json!(1)),
                 ("/spec/strategy/type", json!("RollingUpdate")),
-                ("/spec/strategy/rollingUpdate", json!({"maxUnavailable": "25%", "maxSurge": "25%"})),
+                (
+                    "/spec/strategy/rollingUpdate",
+                    json!({"maxUnavailable": "25%", "maxSurge": "25%"}),
+                ),
                 ("/spec/revisionHistoryLimit", json!(10)),
                 ("/spec/progressDeadlineSeconds", json!(600)),
                 ("/spec/template/spec/restartPolicy", json!("Always")),
@@ -115,13 +140,22 @@ fn workloads_get_upstreams_defaults() {
             object(json!({"volumeClaimTemplates": [{"metadata": {"name": "v"}, "spec": {}}]})),
             &[
                 ("/spec/podManagementPolicy", json!("OrderedReady")),
-                ("/spec/updateStrategy", json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}})),
+                (
+                    "/spec/updateStrategy",
+                    json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}),
+                ),
                 (
                     "/spec/persistentVolumeClaimRetentionPolicy",
                     json!({"whenDeleted": "Retain", "whenScaled": "Retain"}),
                 ),
-                ("/spec/volumeClaimTemplates/0/spec/volumeMode", json!("Filesystem")),
-                ("/spec/volumeClaimTemplates/0/status/phase", json!("Pending")),
+                (
+                    "/spec/volumeClaimTemplates/0/spec/volumeMode",
+                    json!("Filesystem"),
+                ),
+                (
+                    "/spec/volumeClaimTemplates/0/status/phase",
+                    json!("Pending"),
+                ),
             ],
         ),
         (
@@ -129,8 +163,14 @@ fn workloads_get_upstreams_defaults() {
             "daemonsets",
             object(json!({})),
             &[
-                ("/spec/updateStrategy/rollingUpdate", json!({"maxUnavailable": 1, "maxSurge": 0})),
-                ("/metadata/annotations/deprecated.daemonset.template.generation", json!("1")),
+                (
+                    "/spec/updateStrategy/rollingUpdate",
+                    json!({"maxUnavailable": 1, "maxSurge": 0}),
+                ),
+                (
+                    "/metadata/annotations/deprecated.daemonset.template.generation",
+                    json!("1"),
+                ),
             ],
         ),
         (
@@ -144,7 +184,10 @@ fn workloads_get_upstreams_defaults() {
                 ("/spec/completionMode", json!("NonIndexed")),
                 ("/spec/suspend", json!(false)),
                 ("/spec/podReplacementPolicy", json!("TerminatingOrFailed")),
-                ("/spec/selector/matchLabels", json!({"batch.kubernetes.io/controller-uid": "u"})),
+                (
+                    "/spec/selector/matchLabels",
+                    json!({"batch.kubernetes.io/controller-uid": "u"}),
+                ),
                 ("/spec/template/metadata/labels/job-name", json!("w")),
                 ("/metadata/labels", json!({"a": "b"})),
             ],
@@ -157,7 +200,10 @@ fn workloads_get_upstreams_defaults() {
                 ("/spec/concurrencyPolicy", json!("Allow")),
                 ("/spec/successfulJobsHistoryLimit", json!(3)),
                 ("/spec/failedJobsHistoryLimit", json!(1)),
-                ("/spec/jobTemplate/spec/template/spec/dnsPolicy", json!("ClusterFirst")),
+                (
+                    "/spec/jobTemplate/spec/template/spec/dnsPolicy",
+                    json!("ClusterFirst"),
+                ),
             ],
         ),
         (
@@ -194,17 +240,44 @@ fn what_keeps_pods_running_selects_them_and_lets_them_run() {
         "spec.template.spec.restartPolicy Unsupported",
         "spec.template.spec.activeDeadlineSeconds Forbidden",
     ];
-    let with = |first: &[&'static str], last: &[&'static str]| [first, &template[..], last].concat();
-    assert_eq!(bad("deployments"), with(&["spec.replicas Invalid"], &["spec.minReadySeconds Invalid"]));
-    assert_eq!(bad("replicasets"), with(&["spec.replicas Invalid", "spec.minReadySeconds Invalid"], &[]));
-    assert_eq!(bad("statefulsets"), with(&["spec.replicas Invalid", "spec.minReadySeconds Invalid"], &[]));
-    assert_eq!(bad("daemonsets"), with(&[], &["spec.minReadySeconds Invalid"]));
+    let with =
+        |first: &[&'static str], last: &[&'static str]| [first, &template[..], last].concat();
+    assert_eq!(
+        bad("deployments"),
+        with(
+            &["spec.replicas Invalid"],
+            &["spec.minReadySeconds Invalid"]
+        )
+    );
+    assert_eq!(
+        bad("replicasets"),
+        with(
+            &["spec.replicas Invalid", "spec.minReadySeconds Invalid"],
+            &[]
+        )
+    );
+    assert_eq!(
+        bad("statefulsets"),
+        with(
+            &["spec.replicas Invalid", "spec.minReadySeconds Invalid"],
+            &[]
+        )
+    );
+    assert_eq!(
+        bad("daemonsets"),
+        with(&[], &["spec.minReadySeconds Invalid"])
+    );
     let deployment = kind("apps", "deployments");
-    let words =
-        created(&deployment, &json!({"metadata": {"name": "w"}, "spec": {"template": template_without_labels()}}));
+    let words = created(
+        &deployment,
+        &json!({"metadata": {"name": "w"}, "spec": {"template": template_without_labels()}}),
+    );
     assert_eq!(words[0], "spec.selector: Required value");
     let words = created(&deployment, &object(json!({"selector": {}})));
-    assert_eq!(words, ["spec.selector: Invalid value: {}: empty selector is invalid for deployment"]);
+    assert_eq!(
+        words,
+        ["spec.selector: Invalid value: {}: empty selector is invalid for deployment"]
+    );
 }
 
 fn template_without_labels() -> Value {
@@ -232,7 +305,12 @@ fn rollouts_leave_something_to_roll() {
             json!({"type": "Recreate", "rollingUpdate": {}}),
             "spec.strategy.rollingUpdate Forbidden",
         ),
-        ("deployments", "strategy", json!({"type": "x"}), "spec.strategy Unsupported"),
+        (
+            "deployments",
+            "strategy",
+            json!({"type": "x"}),
+            "spec.strategy Unsupported",
+        ),
         (
             "statefulsets",
             "updateStrategy",
@@ -268,7 +346,8 @@ fn rollouts_leave_something_to_roll() {
 fn what_may_not_change_does_not() {
     for plural in ["deployments", "replicasets", "daemonsets"] {
         let faults = updated(&kind("apps", plural), &object(json!({})), |new| {
-            new["spec"]["selector"] = json!({"matchExpressions": [{"key": "a", "operator": "Exists"}]});
+            new["spec"]["selector"] =
+                json!({"matchExpressions": [{"key": "a", "operator": "Exists"}]});
         });
         assert_eq!(short(faults), ["spec.selector Invalid"], "{plural}");
     }
@@ -279,16 +358,24 @@ fn what_may_not_change_does_not() {
         ("revisionHistoryLimit", json!(3), false),
         ("serviceName", json!("x"), true),
         ("podManagementPolicy", json!("Parallel"), true),
-        ("volumeClaimTemplates", json!([{"metadata": {"name": "v"}, "spec": {}}]), true),
+        (
+            "volumeClaimTemplates",
+            json!([{"metadata": {"name": "v"}, "spec": {}}]),
+            true,
+        ),
     ] {
         let faults = updated(&set, &object(json!({})), |new| new["spec"][field] = value);
         let expected: &[&str] = if refused { &["spec Forbidden"] } else { &[] };
         assert_eq!(short(faults), expected, "{field}");
     }
     let revision = kind("apps", "controllerrevisions");
-    let faults = updated(&revision, &json!({"metadata": {"name": "r"}, "data": {"a": 1}, "revision": 1}), |new| {
-        new["data"]["a"] = json!(2);
-    });
+    let faults = updated(
+        &revision,
+        &json!({"metadata": {"name": "r"}, "data": {"a": 1}, "revision": 1}),
+        |new| {
+            new["data"]["a"] = json!(2);
+        },
+    );
     assert_eq!(short(faults), ["data Invalid"]);
 }
 
@@ -299,7 +386,10 @@ fn a_daemon_sets_template_is_counted() {
     let mut new = Value::Object(old.clone());
     new["spec"]["template"]["spec"]["containers"][0]["image"] = json!("other");
     let new = changed(&set, &new, &old);
-    assert_eq!(new["metadata"]["annotations"]["deprecated.daemonset.template.generation"], "2");
+    assert_eq!(
+        new["metadata"]["annotations"]["deprecated.daemonset.template.generation"],
+        "2"
+    );
 }
 
 #[test]
@@ -309,18 +399,35 @@ fn jobs_are_told_all_their_faults() {
     always["spec"]["template"]["spec"]["restartPolicy"] = json!("Always");
     assert_eq!(
         created(&jobs, &always),
-        ["spec.template.spec.restartPolicy: Required value: valid values: \"OnFailure\", \"Never\""]
+        [
+            "spec.template.spec.restartPolicy: Required value: valid values: \"OnFailure\", \"Never\""
+        ]
     );
     for (more, expected) in [
-        (json!({"parallelism": -1, "backoffLimit": -1}), vec!["spec.parallelism Invalid", "spec.backoffLimit Invalid"]),
-        (json!({"completionMode": "Indexed", "parallelism": 1}), vec!["spec.completions Required"]),
-        (json!({"backoffLimitPerIndex": 1}), vec!["spec.backoffLimitPerIndex Invalid"]),
+        (
+            json!({"parallelism": -1, "backoffLimit": -1}),
+            vec!["spec.parallelism Invalid", "spec.backoffLimit Invalid"],
+        ),
+        (
+            json!({"completionMode": "Indexed", "parallelism": 1}),
+            vec!["spec.completions Required"],
+        ),
+        (
+            json!({"backoffLimitPerIndex": 1}),
+            vec!["spec.backoffLimitPerIndex Invalid"],
+        ),
         (
             json!({"completionMode": "Indexed", "completions": 2, "maxFailedIndexes": 3}),
-            vec!["spec.backoffLimitPerIndex Required", "spec.maxFailedIndexes Invalid"],
+            vec![
+                "spec.backoffLimitPerIndex Required",
+                "spec.maxFailedIndexes Invalid",
+            ],
         ),
         (json!({"managedBy": "x"}), vec!["spec.managedBy Invalid"]),
-        (json!({"podReplacementPolicy": "x"}), vec!["spec.podReplacementPolicy Unsupported"]),
+        (
+            json!({"podReplacementPolicy": "x"}),
+            vec!["spec.podReplacementPolicy Unsupported"],
+        ),
         (
             json!({"podFailurePolicy": {"rules": [{"action": "FailIndex"}, {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [0, 2, 1, 1], "containerName": "x"}}]}}),
             vec![
@@ -332,7 +439,10 @@ fn jobs_are_told_all_their_faults() {
                 "spec.podFailurePolicy.rules[1].onExitCodes.values Invalid",
             ],
         ),
-        (json!({"successPolicy": {"rules": []}}), vec!["spec.successPolicy Invalid"]),
+        (
+            json!({"successPolicy": {"rules": []}}),
+            vec!["spec.successPolicy Invalid"],
+        ),
         (
             json!({"completionMode": "Indexed", "completions": 3, "successPolicy": {"rules": [{}, {"succeededIndexes": "0,5"}, {"succeededIndexes": "0-1", "succeededCount": 3}]}}),
             vec![
@@ -350,16 +460,29 @@ fn jobs_are_told_all_their_faults() {
 #[test]
 fn a_suspended_job_can_still_be_told_where_to_run() {
     let jobs = kind("batch", "jobs");
-    let place = |new: &mut Value| new["spec"]["template"]["spec"]["nodeSelector"] = json!({"x": "y"});
-    assert_eq!(short(updated(&jobs, &job(json!({})), place)), ["spec.template Invalid"]);
-    assert_eq!(updated(&jobs, &job(json!({"suspend": true})), place), Vec::<String>::new());
+    let place =
+        |new: &mut Value| new["spec"]["template"]["spec"]["nodeSelector"] = json!({"x": "y"});
+    assert_eq!(
+        short(updated(&jobs, &job(json!({})), place)),
+        ["spec.template Invalid"]
+    );
+    assert_eq!(
+        updated(&jobs, &job(json!({"suspend": true})), place),
+        Vec::<String>::new()
+    );
     let affinity = |new: &mut Value| {
-        new["spec"]["template"]["spec"]["affinity"] =
-            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}});
+        new["spec"]["template"]["spec"]["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}});
     };
-    assert_eq!(updated(&jobs, &job(json!({"suspend": true})), affinity), Vec::<String>::new());
-    let image = |new: &mut Value| new["spec"]["template"]["spec"]["containers"][0]["image"] = json!("x");
-    assert_eq!(short(updated(&jobs, &job(json!({"suspend": true})), image)), ["spec.template Invalid"]);
+    assert_eq!(
+        updated(&jobs, &job(json!({"suspend": true})), affinity),
+        Vec::<String>::new()
+    );
+    let image =
+        |new: &mut Value| new["spec"]["template"]["spec"]["containers"][0]["image"] = json!("x");
+    assert_eq!(
+        short(updated(&jobs, &job(json!({"suspend": true})), image)),
+        ["spec.template Invalid"]
+    );
     let indexed = || job(json!({"completionMode": "Indexed", "completions": 2, "parallelism": 2}));
     let both = |new: &mut Value| {
         new["spec"]["completions"] = json!(3);
@@ -367,7 +490,11 @@ fn a_suspended_job_can_still_be_told_where_to_run() {
     };
     assert_eq!(updated(&jobs, &indexed(), both), Vec::<String>::new());
     assert_eq!(
-        short(updated(&jobs, &indexed(), |new| new["spec"]["completions"] = json!(3))),
+        short(updated(
+            &jobs,
+            &indexed(),
+            |new| new["spec"]["completions"] = json!(3)
+        )),
         ["spec.completions Invalid"]
     );
 }
@@ -377,14 +504,22 @@ fn cron_jobs_are_told_all_their_faults() {
     let crons = kind("batch", "cronjobs");
     let with = |more: Value| {
         let mut cron = all().remove(5).1;
-        cron["spec"].as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+        cron["spec"]
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().cloned().unwrap());
         cron
     };
     for (more, expected) in [
-        (json!({"schedule": ""}), vec!["spec.schedule: Required value"]),
+        (
+            json!({"schedule": ""}),
+            vec!["spec.schedule: Required value"],
+        ),
         (
             json!({"schedule": "* *"}),
-            vec!["spec.schedule: Invalid value: \"* *\": expected exactly 5 fields, found 2: [* *]"],
+            vec![
+                "spec.schedule: Invalid value: \"* *\": expected exactly 5 fields, found 2: [* *]",
+            ],
         ),
         (
             json!({"timeZone": "Mars/Olympus"}),
@@ -416,10 +551,18 @@ fn cron_jobs_are_told_all_their_faults() {
 fn budgets_are_told_all_their_faults() {
     let budgets = kind("policy", "poddisruptionbudgets");
     let with = |spec: Value| json!({"metadata": {"name": "b"}, "spec": spec});
-    assert!(created(&budgets, &with(json!({"minAvailable": "50%", "selector": {}}))).is_empty());
+    assert!(
+        created(
+            &budgets,
+            &with(json!({"minAvailable": "50%", "selector": {}}))
+        )
+        .is_empty()
+    );
     let faults = created(
         &budgets,
-        &with(json!({"minAvailable": -1, "maxUnavailable": "101%", "unhealthyPodEvictionPolicy": "x"})),
+        &with(
+            json!({"minAvailable": -1, "maxUnavailable": "101%", "unhealthyPodEvictionPolicy": "x"}),
+        ),
     );
     let expected = [
         "spec Invalid",
@@ -436,7 +579,12 @@ fn statuses_count_what_there_is() {
         let kind = kind("apps", plural);
         let of = |status: Value| -> Fields { fields(&json!({"spec": {}, "status": status})) };
         let mut faults = Faults::default();
-        (kind.strategy.validate_through)(Subresource::Status, &of(status), &of(before), &mut faults);
+        (kind.strategy.validate_through)(
+            Subresource::Status,
+            &of(status),
+            &of(before),
+            &mut faults,
+        );
         short(told(faults))
     };
     let faults = told_of(
@@ -451,25 +599,49 @@ fn statuses_count_what_there_is() {
         "status.collisionCount Invalid",
     ];
     assert_eq!(faults, expected);
-    assert_eq!(told_of("daemonsets", json!({"numberReady": -1}), json!({})), ["status.numberReady Invalid"]);
-    assert!(told_of("replicasets", json!({"replicas": 2, "readyReplicas": 2}), json!({})).is_empty());
+    assert_eq!(
+        told_of("daemonsets", json!({"numberReady": -1}), json!({})),
+        ["status.numberReady Invalid"]
+    );
+    assert!(
+        told_of(
+            "replicasets",
+            json!({"replicas": 2, "readyReplicas": 2}),
+            json!({})
+        )
+        .is_empty()
+    );
 }
 
 #[test]
 fn autoscalers_are_filled_in_and_told_all_their_faults() {
-    let scalers: Vec<Kind> =
-        master_kinds::builtin::all().into_iter().filter(|kind| kind.plural == "horizontalpodautoscalers").collect();
+    let scalers: Vec<Kind> = master_kinds::builtin::all()
+        .into_iter()
+        .filter(|kind| kind.plural == "horizontalpodautoscalers")
+        .collect();
     let newer = scalers.iter().find(|kind| kind.version == "v2").unwrap();
     let older = scalers.iter().find(|kind| kind.version == "v1").unwrap();
     let with = |more: Value| {
-        let mut spec = json!({"scaleTargetRef": {"kind": "Deployment", "name": "d"}, "maxReplicas": 3});
-        spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+        let mut spec =
+            json!({"scaleTargetRef": {"kind": "Deployment", "name": "d"}, "maxReplicas": 3});
+        spec.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().cloned().unwrap());
         json!({"metadata": {"name": "a"}, "spec": spec})
     };
     let made_new = made(newer, &with(json!({"behavior": {"scaleDown": {}}})));
-    assert_eq!(made_new["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 80);
-    assert_eq!(made_new["spec"]["behavior"]["scaleUp"]["policies"][1]["type"], "Percent");
-    assert_eq!(made_new["spec"]["behavior"]["scaleDown"]["selectPolicy"], "Max");
+    assert_eq!(
+        made_new["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"],
+        80
+    );
+    assert_eq!(
+        made_new["spec"]["behavior"]["scaleUp"]["policies"][1]["type"],
+        "Percent"
+    );
+    assert_eq!(
+        made_new["spec"]["behavior"]["scaleDown"]["selectPolicy"],
+        "Max"
+    );
     let made_old = made(older, &with(json!({})));
     assert_eq!(made_old["spec"]["targetCPUUtilizationPercentage"], 80);
     assert_eq!(made_old["spec"]["minReplicas"], 1);
@@ -477,11 +649,18 @@ fn autoscalers_are_filled_in_and_told_all_their_faults() {
         (json!({}), vec![]),
         (
             json!({"minReplicas": 0, "maxReplicas": 0}),
-            vec!["spec.minReplicas Invalid", "spec.maxReplicas Invalid", "spec.metrics Forbidden"],
+            vec![
+                "spec.minReplicas Invalid",
+                "spec.maxReplicas Invalid",
+                "spec.metrics Forbidden",
+            ],
         ),
         (
             json!({"scaleTargetRef": {"name": "a/b"}}),
-            vec!["spec.scaleTargetRef.kind Required", "spec.scaleTargetRef.name Invalid"],
+            vec![
+                "spec.scaleTargetRef.kind Required",
+                "spec.scaleTargetRef.name Invalid",
+            ],
         ),
         (
             json!({"metrics": [{"type": "Pods", "resource": {"name": "cpu", "target": {}}}]}),
@@ -515,7 +694,10 @@ fn autoscalers_are_filled_in_and_told_all_their_faults() {
         assert_eq!(short(created(newer, &with(more))), expected, "{shown}");
     }
     assert_eq!(
-        short(created(older, &with(json!({"targetCPUUtilizationPercentage": 0})))),
+        short(created(
+            older,
+            &with(json!({"targetCPUUtilizationPercentage": 0}))
+        )),
         ["spec.metrics[0].resource.target.averageUtilization Invalid"]
     );
 }

@@ -28,25 +28,49 @@ impl Versions for One {
 fn fields(value: Value) -> Fields {
     match value {
         Value::Object(fields) => fields,
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Fields::new(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Fields::new()
+        }
     }
 }
 
 fn measure(name: &str, versions: &One, object: &Fields, changed: &Fields) -> Result<(), String> {
     let now = "2026-01-01T00:00:00Z";
-    let write = Write { manager: "m", api_version: "v1", subresource: "", now, reset: &["status"], versions };
+    let write = Write {
+        manager: "m",
+        api_version: "v1",
+        subresource: "",
+        now,
+        reset: &["status"],
+        versions,
+    };
     let nothing = Fields::new();
     let start = Instant::now();
     for _ in 0..ROUNDS {
-        black_box(update(&nothing, black_box(object), None, Given::Nothing, &write)?);
+        black_box(update(
+            &nothing,
+            black_box(object),
+            None,
+            Given::Nothing,
+            &write,
+        )?);
     }
     let create = start.elapsed() / ROUNDS;
     let managed = update(&nothing, object, None, Given::Nothing, &write)?;
     let start = Instant::now();
     for _ in 0..ROUNDS {
-        black_box(update(object, black_box(changed), managed.as_deref(), Given::Nothing, &write)?);
+        black_box(update(
+            object,
+            black_box(changed),
+            managed.as_deref(),
+            Given::Nothing,
+            &write,
+        )?);
     }
-    println!("{name}: create {create:?}, update {:?}", start.elapsed() / ROUNDS);
+    println!(
+        "{name}: create {create:?}, update {:?}",
+        start.elapsed() / ROUNDS
+    );
     Ok(())
 }
 
@@ -57,10 +81,13 @@ fn main() -> Result<(), String> {
     ]);
     let versions = |index: usize| One(Schemas::compile(&definitions), names[index].clone());
     let map = |last: &str| {
-        let mut data: serde_json::Map<String, Value> =
-            (0..8).map(|number| (format!("key-{number}"), json!("x".repeat(112)))).collect();
+        let mut data: serde_json::Map<String, Value> = (0..8)
+            .map(|number| (format!("key-{number}"), json!("x".repeat(112))))
+            .collect();
         data.insert("last".to_owned(), json!(last));
-        fields(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "uid": "u"}, "data": data}))
+        fields(
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "uid": "u"}, "data": data}),
+        )
     };
     measure("config map", &versions(0), &map("1"), &map("2"))?;
     let deployment = |replicas: u32| {

@@ -44,24 +44,52 @@ pub fn apply(
     force: bool,
     write: &Write<'_>,
 ) -> Result<Applied, ApiError> {
-    if metadata(config).get("managedFields").is_some_and(|list| !list.is_null()) {
-        return Err(ApiError::new(Reason::BadRequest, "metadata.managedFields must be nil"));
+    if metadata(config)
+        .get("managedFields")
+        .is_some_and(|list| !list.is_null())
+    {
+        return Err(ApiError::new(
+            Reason::BadRequest,
+            "metadata.managedFields must be nil",
+        ));
     }
     let place = write.place().map_err(failed)?;
-    check(config, place)
-        .map_err(|fault| failed(format!("failed to create typed patch object ({}): {fault}", label(config, write))))?;
+    check(config, place).map_err(|fault| {
+        failed(format!(
+            "failed to create typed patch object ({}): {fault}",
+            label(config, write)
+        ))
+    })?;
     let mut managers = Managers::decode(managed.unwrap_or("[]"))
         .map_err(|fault| failed(format!("failed to decode managed fields: {fault}")))?;
     let nothing = Fields::new();
     if managers.0.is_empty() {
-        take(&mut managers, &nothing, live, &Write { manager: BEFORE, ..*write })
-            .map_err(|fault| failed(format!("failed to create manager for existing fields: {fault}")))?;
+        take(
+            &mut managers,
+            &nothing,
+            live,
+            &Write {
+                manager: BEFORE,
+                ..*write
+            },
+        )
+        .map_err(|fault| {
+            failed(format!(
+                "failed to create manager for existing fields: {fault}"
+            ))
+        })?;
     }
     let mut object = merge(live, config, &managers, write).map_err(failed)?;
     let before = managers.clone();
     if let Err(conflicts) = own(&mut managers, live, &object, config, force, write)? {
-        let allowed = if write.manager == KUBECTL { last_applied::allowed(live, write) } else { None };
-        let Some(allowed) = allowed else { return Err(refusal(&conflicts)) };
+        let allowed = if write.manager == KUBECTL {
+            last_applied::allowed(live, write)
+        } else {
+            None
+        };
+        let Some(allowed) = allowed else {
+            return Err(refusal(&conflicts));
+        };
         let left = last_applied::beyond(conflicts, &allowed);
         if !left.is_empty() {
             return Err(refusal(&left));
@@ -81,14 +109,27 @@ pub fn apply(
 }
 
 /// The object with the configuration in it, and without what was applied before and is no longer.
-fn merge(live: &Fields, config: &Fields, managers: &Managers<'_>, write: &Write<'_>) -> Result<Fields, String> {
+fn merge(
+    live: &Fields,
+    config: &Fields,
+    managers: &Managers<'_>,
+    write: &Write<'_>,
+) -> Result<Fields, String> {
     let place = write.place()?;
     let mut object = live.clone();
     join(&mut object, config, place).map_err(|fault| format!("failed to merge config: {fault}"))?;
     let entry = write.entry(true, Set::default());
-    let Some(last) = managers.find(&entry) else { return Ok(object) };
+    let Some(last) = managers.find(&entry) else {
+        return Ok(object);
+    };
     let set = extract(config, place).difference_below(&Set::of(write.reset));
-    Ok(prune::prune(object, &managers.0[last], set, managers, write))
+    Ok(prune::prune(
+        object,
+        &managers.0[last],
+        set,
+        managers,
+        write,
+    ))
 }
 
 /// Makes whoever applies the owner of what the configuration holds; the conflicts, where that is not for the taking.
@@ -119,14 +160,20 @@ fn own<'a>(
     Ok(Ok(()))
 }
 
-fn applier<'m, 'a>(managers: &'m mut Managers<'a>, write: &Write<'a>) -> Option<&'m mut Manager<'a>> {
+fn applier<'m, 'a>(
+    managers: &'m mut Managers<'a>,
+    write: &Write<'a>,
+) -> Option<&'m mut Manager<'a>> {
     let index = managers.find(&write.entry(true, Set::default()))?;
     managers.0.get_mut(index)
 }
 
 /// An object as faults name it.
 fn label(config: &Fields, write: &Write<'_>) -> String {
-    let kind = config.get("kind").and_then(serde_json::Value::as_str).unwrap_or_default();
+    let kind = config
+        .get("kind")
+        .and_then(serde_json::Value::as_str)
+        .unwrap_or_default();
     let (namespace, name) = (meta_text(config, "namespace"), meta_text(config, "name"));
     format!("{namespace}/{name}; {}, Kind={kind}", write.api_version)
 }
@@ -145,11 +192,18 @@ fn refusal(conflicts: &[Conflict<'_>]) -> ApiError {
             let field: String = path.iter().map(ToString::to_string).collect();
             let _infallible = write!(text, "\n- {field}");
             let message = format!("conflict with {}", conflict.manager);
-            causes.push(Cause { reason: "FieldManagerConflict".into(), message, field });
+            causes.push(Cause {
+                reason: "FieldManagerConflict".into(),
+                message,
+                field,
+            });
         });
     }
     let message = match causes.as_slice() {
-        [only] => format!("Apply failed with 1 conflict: {}: {}", only.message, only.field),
+        [only] => format!(
+            "Apply failed with 1 conflict: {}: {}",
+            only.message, only.field
+        ),
         several => format!("Apply failed with {} conflicts: {text}", several.len()),
     };
     let mut error = ApiError::new(Reason::Conflict, message);

@@ -43,14 +43,19 @@ impl<'a> Changes<'a> {
     }
 
     fn push(&mut self, step: &Element<'a>, left: bool, right: bool, inner: Self) {
-        self.removed.push(step.clone(), left && !right, inner.removed);
+        self.removed
+            .push(step.clone(), left && !right, inner.removed);
         self.modified.push(step.clone(), false, inner.modified);
         self.added.push(step.clone(), right && !left, inner.added);
     }
 }
 
 /// Compares two objects.
-pub fn compare<'a>(old: &'a Map<String, Value>, new: &'a Map<String, Value>, place: Place<'a>) -> Changes<'a> {
+pub fn compare<'a>(
+    old: &'a Map<String, Value>,
+    new: &'a Map<String, Value>,
+    place: Place<'a>,
+) -> Changes<'a> {
     let mut changes = Changes::default();
     fields(Some(old), Some(new), place, &mut changes);
     changes
@@ -68,7 +73,9 @@ fn value<'a>(
         Form::Leaf => match (left, right) {
             (None, _) => changes.added.push(step, true, Set::default()),
             (_, None) => changes.removed.push(step, true, Set::default()),
-            (Some(left), Some(right)) if left != right => changes.modified.push(step, true, Set::default()),
+            (Some(left), Some(right)) if left != right => {
+                changes.modified.push(step, true, Set::default())
+            }
             (Some(_), Some(_)) => {}
         },
         Form::Fields => {
@@ -77,7 +84,11 @@ fn value<'a>(
             changes.push(&step, left.is_some(), right.is_some(), inner);
         }
         Form::Items(list) => {
-            let array = |value: Option<&'a Value>| value.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            let array = |value: Option<&'a Value>| {
+                value
+                    .and_then(Value::as_array)
+                    .map_or(&[][..], Vec::as_slice)
+            };
             items(array(left), array(right), list, place.items(), &mut inner);
             changes.push(&step, left.is_some(), right.is_some(), inner);
         }
@@ -97,10 +108,14 @@ fn fields<'a>(
         let new = news.peek().map(|(name, _)| name.as_str());
         let (name, mut before, mut after) = match (old, new) {
             (None, None) => return,
-            (Some(old), Some(new)) if old == new => {
-                (old, olds.next().map(|(_, value)| value), news.next().map(|(_, value)| value))
+            (Some(old), Some(new)) if old == new => (
+                old,
+                olds.next().map(|(_, value)| value),
+                news.next().map(|(_, value)| value),
+            ),
+            (Some(old), new) if new.is_none_or(|new| old < new) => {
+                (old, olds.next().map(|(_, value)| value), None)
             }
-            (Some(old), new) if new.is_none_or(|new| old < new) => (old, olds.next().map(|(_, value)| value), None),
             (Some(new), None) | (_, Some(new)) => (new, None, news.next().map(|(_, value)| value)),
         };
         let inner = place.field(name);
@@ -112,24 +127,41 @@ fn fields<'a>(
     }
 }
 
-fn items<'a>(left: &'a [Value], right: &'a [Value], list: &'a List, place: Place<'a>, changes: &mut Changes<'a>) {
-    let mut steps: Vec<(Element<'a>, bool, &'a Value)> = Vec::with_capacity(left.len() + right.len());
+fn items<'a>(
+    left: &'a [Value],
+    right: &'a [Value],
+    list: &'a List,
+    place: Place<'a>,
+    changes: &mut Changes<'a>,
+) {
+    let mut steps: Vec<(Element<'a>, bool, &'a Value)> =
+        Vec::with_capacity(left.len() + right.len());
     for (side, items) in [(false, left), (true, right)] {
         // An item that has none of the keys cannot be owned.
-        steps.extend(items.iter().filter_map(|item| Some((element(list, item).ok()?, side, item))));
+        steps.extend(
+            items
+                .iter()
+                .filter_map(|item| Some((element(list, item).ok()?, side, item))),
+        );
     }
     steps.sort_by(|(left, one, _), (right, other, _)| left.cmp(right).then(one.cmp(other)));
     for run in steps.chunk_by(|(left, ..), (right, ..)| left == right) {
         let split = run.partition_point(|(_, side, _)| !side);
         let (old, new) = run.split_at(split);
-        let Some((step, ..)) = run.first() else { continue };
+        let Some((step, ..)) = run.first() else {
+            continue;
+        };
         match (old, new) {
             ([] | [_], [] | [_]) => {
-                let only = |side: &[(Element<'a>, bool, &'a Value)]| side.first().map(|(.., item)| *item);
+                let only =
+                    |side: &[(Element<'a>, bool, &'a Value)]| side.first().map(|(.., item)| *item);
                 value(step.clone(), only(old), only(new), place, changes);
             }
             ([_, _, ..], [_, _, ..]) => {
-                let same = old.iter().map(|(.., item)| item).eq(new.iter().map(|(.., item)| item));
+                let same = old
+                    .iter()
+                    .map(|(.., item)| item)
+                    .eq(new.iter().map(|(.., item)| item));
                 changes.modified.push(step.clone(), !same, Set::default());
             }
             ([_, _, ..], rest) => {

@@ -13,7 +13,11 @@ pub(crate) fn extract<'a>(object: &'a Map<String, Value>, place: Place<'a>) -> S
         let inner = place.field(name);
         let (leaf, children) = below(value, inner);
         let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
-        set.push(Element::Field(name.into()), leaf || empty || !inner.is_declared(), children);
+        set.push(
+            Element::Field(name.into()),
+            leaf || empty || !inner.is_declared(),
+            children,
+        );
     }
     set
 }
@@ -21,9 +25,10 @@ pub(crate) fn extract<'a>(object: &'a Map<String, Value>, place: Place<'a>) -> S
 /// Whether a value is owned as a whole, and what is owned in it.
 fn below<'a>(value: &'a Value, place: Place<'a>) -> (bool, Set<'a>) {
     match (place.shape(), value) {
-        (Shape::Object { atomic: false } | Shape::Map { atomic: false } | Shape::Free, Value::Object(fields)) => {
-            (false, extract(fields, place))
-        }
+        (
+            Shape::Object { atomic: false } | Shape::Map { atomic: false } | Shape::Free,
+            Value::Object(fields),
+        ) => (false, extract(fields, place)),
         (Shape::List(list @ (List::Set | List::Map(_))), Value::Array(list_items)) => {
             (false, items(list_items, list, place.items()))
         }
@@ -33,14 +38,20 @@ fn below<'a>(value: &'a Value, place: Place<'a>) -> (bool, Set<'a>) {
 }
 
 fn items<'a>(items: &'a [Value], list: &'a List, place: Place<'a>) -> Set<'a> {
-    let mut steps: Vec<(Element<'a>, &'a Value)> =
-        items.iter().filter_map(|item| Some((element(list, item).ok()?, item))).collect();
+    let mut steps: Vec<(Element<'a>, &'a Value)> = items
+        .iter()
+        .filter_map(|item| Some((element(list, item).ok()?, item)))
+        .collect();
     steps.sort_by(|(left, _), (right, _)| left.cmp(right));
     let mut set = Set::default();
     for run in steps.chunk_by(|(left, _), (right, _)| left == right) {
         if let [(step, item), more @ ..] = run {
             // Items that cannot be told apart are owned together, as a whole.
-            let children = if more.is_empty() { below(item, place).1 } else { Set::default() };
+            let children = if more.is_empty() {
+                below(item, place).1
+            } else {
+                Set::default()
+            };
             set.push(step.clone(), true, children);
         }
     }

@@ -33,12 +33,17 @@ pub fn decode(text: &str) -> Result<Set<'_>, String> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let level = deserializer.deserialize_any(Level);
     let level = level.and_then(|level| deserializer.end().map(|()| level));
-    level.map(|level| level.set).map_err(|error| format!("fieldsV1 cannot be read: {error}"))
+    level
+        .map(|level| level.set)
+        .map_err(|error| format!("fieldsV1 cannot be read: {error}"))
 }
 
 /// Reads a set from a JSON value.
 pub fn from_value(value: &Value) -> Result<Set<'_>, String> {
-    value.deserialize_any(Level).map(|level| level.set).map_err(|error| format!("fieldsV1 cannot be read: {error}"))
+    value
+        .deserialize_any(Level)
+        .map(|level| level.set)
+        .map_err(|error| format!("fieldsV1 cannot be read: {error}"))
 }
 
 /// What is below a step.
@@ -65,11 +70,17 @@ impl<'de> Visitor<'de> for Level {
     }
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Below { set: Set::default(), member: true })
+        Ok(Below {
+            set: Set::default(),
+            member: true,
+        })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
-        let mut below = Below { set: Set::default(), member: false };
+        let mut below = Below {
+            set: Set::default(),
+            member: false,
+        };
         while let Some(key) = fields.next_key_seed(Text)? {
             if key == "." {
                 below.member = true;
@@ -139,13 +150,24 @@ mod tests {
 
     #[test]
     fn order_is_made_and_unknown_forms_are_dropped() {
-        assert_eq!(round(r#"{"f:b":{},"f:a":{"x:1":{"f:c":{}}},"f:a\"q":null}"#), r#"{"f:a":{},"f:a\"q":{},"f:b":{}}"#);
+        assert_eq!(
+            round(r#"{"f:b":{},"f:a":{"x:1":{"f:c":{}}},"f:a\"q":null}"#),
+            r#"{"f:a":{},"f:a\"q":{},"f:b":{}}"#
+        );
     }
 
     #[test]
     fn what_is_no_set_is_refused() {
-        for text in ["", "[]", "5", r#"{"a":{}}"#, r#"{"f:a":5}"#, r#"{"k:x":{}}"#, r#"{"i:x":{}}"#, r#"{"f:a":{}} {}"#]
-        {
+        for text in [
+            "",
+            "[]",
+            "5",
+            r#"{"a":{}}"#,
+            r#"{"f:a":5}"#,
+            r#"{"k:x":{}}"#,
+            r#"{"i:x":{}}"#,
+            r#"{"f:a":{}} {}"#,
+        ] {
             assert!(decode(text).is_err(), "{text}");
         }
     }

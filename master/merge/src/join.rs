@@ -49,22 +49,46 @@ fn value(old: Option<Value>, new: &Value, place: Place<'_>) -> Result<Option<Val
 
 fn steps<'a>(list: &'a List, items: &'a [Value]) -> Result<Vec<Element<'a>>, String> {
     let steps = items.iter().enumerate();
-    steps.map(|(number, item)| element(list, item).map_err(|text| format!("element {number}: {text}"))).collect()
+    steps
+        .map(|(number, item)| {
+            element(list, item).map_err(|text| format!("element {number}: {text}"))
+        })
+        .collect()
 }
 
-fn items(old: &[Value], new: &[Value], list: &List, place: Place<'_>) -> Result<Vec<Value>, String> {
+fn items(
+    old: &[Value],
+    new: &[Value],
+    list: &List,
+    place: Place<'_>,
+) -> Result<Vec<Value>, String> {
     let (before, after) = (steps(list, old)?, steps(list, new)?);
     let mut known: BTreeMap<&Element<'_>, Option<&Value>> = BTreeMap::new();
     for (step, item) in before.iter().zip(old) {
         // Of items that cannot be told apart none is merged.
-        known.entry(step).and_modify(|found| *found = None).or_insert(Some(item));
+        known
+            .entry(step)
+            .and_modify(|found| *found = None)
+            .or_insert(Some(item));
     }
     let wanted: BTreeSet<&Element<'_>> = after.iter().collect();
     if wanted.len() < after.len() {
-        let twice = after.iter().enumerate().find(|(number, step)| after[..*number].contains(step));
-        return Err(format!("duplicate entries for key {}", twice.map_or(&after[0], |(_, step)| step)));
+        let twice = after
+            .iter()
+            .enumerate()
+            .find(|(number, step)| after[..*number].contains(step));
+        return Err(format!(
+            "duplicate entries for key {}",
+            twice.map_or(&after[0], |(_, step)| step)
+        ));
     }
-    let merged = |index: usize| value(known.get(&after[index]).copied().flatten().cloned(), &new[index], place);
+    let merged = |index: usize| {
+        value(
+            known.get(&after[index]).copied().flatten().cloned(),
+            &new[index],
+            place,
+        )
+    };
     let mut shared = after.iter().filter(|step| known.contains_key(step));
     let mut next = shared.next();
     let mut done: BTreeSet<&Element<'_>> = BTreeSet::new();

@@ -60,14 +60,19 @@ impl Manager<'_> {
         } else {
             format!(" with subresource {:?}", self.subresource)
         };
-        let version = if self.applies { String::new() } else { format!(" using {}", self.api_version) };
+        let version = if self.applies {
+            String::new()
+        } else {
+            format!(" using {}", self.api_version)
+        };
         format!("{:?}{through}{version}", self.name)
     }
 }
 
 /// Seconds since 1970.
 fn seconds(time: &str) -> i64 {
-    time.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_second)
+    time.parse::<jiff::Timestamp>()
+        .map_or(0, jiff::Timestamp::as_second)
 }
 
 /// The managers of an object.
@@ -94,7 +99,10 @@ struct Entry<'a, F> {
 }
 
 impl<'a, F> Entry<'a, F> {
-    fn manager(self, read: impl FnOnce(F) -> Result<Set<'a>, String>) -> Result<Manager<'a>, String> {
+    fn manager(
+        self,
+        read: impl FnOnce(F) -> Result<Set<'a>, String>,
+    ) -> Result<Manager<'a>, String> {
         let applies = match &*self.operation {
             "Apply" => true,
             "Update" => false,
@@ -104,7 +112,10 @@ impl<'a, F> Entry<'a, F> {
             return Err("apiVersion must not be empty".to_owned());
         }
         if self.fields_type != "FieldsV1" {
-            return Err(format!("invalid fieldsType {:?} in managed fields", self.fields_type));
+            return Err(format!(
+                "invalid fieldsType {:?} in managed fields",
+                self.fields_type
+            ));
         }
         Ok(Manager {
             name: self.manager,
@@ -120,16 +131,22 @@ impl<'a, F> Entry<'a, F> {
 impl<'a> Managers<'a> {
     /// Reads the list from its text.
     pub fn decode(text: &'a str) -> Result<Self, String> {
-        let entries: Vec<Entry<'a, &'a RawValue>> =
-            serde_json::from_str(text).map_err(|error| format!("managedFields cannot be read: {error}"))?;
-        Self::collect(entries.into_iter().map(|entry| entry.manager(|fields| fields::decode(fields.get()))))
+        let entries: Vec<Entry<'a, &'a RawValue>> = serde_json::from_str(text)
+            .map_err(|error| format!("managedFields cannot be read: {error}"))?;
+        Self::collect(
+            entries
+                .into_iter()
+                .map(|entry| entry.manager(|fields| fields::decode(fields.get()))),
+        )
     }
 
     /// Reads the list from a JSON value.
     pub fn from_value(value: &'a Value) -> Result<Self, String> {
         let list = value.as_array().ok_or("managedFields must be a list")?;
         Self::collect(list.iter().map(|entry| {
-            let text = |key: &str| Cow::Borrowed(entry.get(key).and_then(Value::as_str).unwrap_or_default());
+            let text = |key: &str| {
+                Cow::Borrowed(entry.get(key).and_then(Value::as_str).unwrap_or_default())
+            };
             let parts: Entry<'a, &'a Value> = Entry {
                 manager: text("manager"),
                 operation: text("operation"),

@@ -57,17 +57,30 @@ fn compare(left: &Value, right: &Value) -> Ordering {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => match (left.as_i64(), right.as_i64()) {
             (Some(left), Some(right)) => left.cmp(&right),
-            _ => left.as_f64().unwrap_or_default().total_cmp(&right.as_f64().unwrap_or_default()),
+            _ => left
+                .as_f64()
+                .unwrap_or_default()
+                .total_cmp(&right.as_f64().unwrap_or_default()),
         },
         (Value::String(left), Value::String(right)) => left.cmp(right),
         (Value::Bool(left), Value::Bool(right)) => left.cmp(right),
         (Value::Array(left), Value::Array(right)) => {
-            let pairs = left.iter().zip(right).map(|(left, right)| compare(left, right));
-            pairs.fold(Ordering::Equal, Ordering::then).then(left.len().cmp(&right.len()))
+            let pairs = left
+                .iter()
+                .zip(right)
+                .map(|(left, right)| compare(left, right));
+            pairs
+                .fold(Ordering::Equal, Ordering::then)
+                .then(left.len().cmp(&right.len()))
         }
         (Value::Object(left), Value::Object(right)) => {
-            let pairs = left.iter().zip(right).map(|(left, right)| left.0.cmp(right.0).then(compare(left.1, right.1)));
-            pairs.fold(Ordering::Equal, Ordering::then).then(left.len().cmp(&right.len()))
+            let pairs = left
+                .iter()
+                .zip(right)
+                .map(|(left, right)| left.0.cmp(right.0).then(compare(left.1, right.1)));
+            pairs
+                .fold(Ordering::Equal, Ordering::then)
+                .then(left.len().cmp(&right.len()))
         }
         _ => rank(left).cmp(&rank(right)),
     }
@@ -80,7 +93,10 @@ impl Element<'_> {
         match self {
             Self::Field(name) => Element::Field(Cow::Owned(name.into_owned())),
             Self::Key(fields) => Element::Key(
-                fields.into_iter().map(|(name, value)| (Cow::Owned(name.into_owned()), own(value))).collect(),
+                fields
+                    .into_iter()
+                    .map(|(name, value)| (Cow::Owned(name.into_owned()), own(value)))
+                    .collect(),
             ),
             Self::Value(value) => Element::Value(own(value)),
             Self::Index(index) => Element::Index(index),
@@ -91,10 +107,13 @@ impl Element<'_> {
     pub fn decode(text: Cow<'_, str>) -> Result<Option<Element<'_>>, String> {
         let bytes = text.as_bytes();
         if bytes.len() < 2 || bytes[1] != b':' {
-            return Err(format!("a field of managedFields must begin with f:, k:, v: or i:, found {text:?}"));
+            return Err(format!(
+                "a field of managedFields must begin with f:, k:, v: or i:, found {text:?}"
+            ));
         }
-        let unreadable =
-            |error: &dyn fmt::Display| format!("a field of managedFields cannot be read: {text:?}: {error}");
+        let unreadable = |error: &dyn fmt::Display| {
+            format!("a field of managedFields cannot be read: {text:?}: {error}")
+        };
         match bytes[0] {
             b'f' => Ok(Some(Element::Field(match text {
                 Cow::Borrowed(text) => Cow::Borrowed(&text[2..]),
@@ -110,12 +129,16 @@ impl Element<'_> {
             b'k' => {
                 let fields: Map<String, Value> =
                     serde_json::from_str(&text[2..]).map_err(|error| unreadable(&error))?;
-                let mut fields: Vec<_> =
-                    fields.into_iter().map(|(name, value)| (Cow::Owned(name), Simple(Cow::Owned(value)))).collect();
+                let mut fields: Vec<_> = fields
+                    .into_iter()
+                    .map(|(name, value)| (Cow::Owned(name), Simple(Cow::Owned(value))))
+                    .collect();
                 fields.sort();
                 Ok(Some(Element::Key(fields)))
             }
-            b'i' => Ok(Some(Element::Index(text[2..].parse().map_err(|error| unreadable(&error))?))),
+            b'i' => Ok(Some(Element::Index(
+                text[2..].parse().map_err(|error| unreadable(&error))?,
+            ))),
             _ => Ok(None),
         }
     }
@@ -156,7 +179,10 @@ fn json(out: &mut Vec<u8>, value: &Value) {
 fn quoted(out: &mut Vec<u8>, prefix: &str, text: &str) {
     out.push(b'"');
     out.extend_from_slice(prefix.as_bytes());
-    if text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+    if text
+        .bytes()
+        .all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\')
+    {
         out.extend_from_slice(text.as_bytes());
         out.push(b'"');
         return;

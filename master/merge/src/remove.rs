@@ -7,7 +7,11 @@ use master_kinds::schema::{List, Place, Shape};
 use serde_json::{Map, Value};
 
 /// The object without the fields of a set. What is owned as a whole goes as a whole.
-pub(crate) fn remove(object: &Map<String, Value>, set: &Set<'_>, place: Place<'_>) -> Map<String, Value> {
+pub(crate) fn remove(
+    object: &Map<String, Value>,
+    set: &Set<'_>,
+    place: Place<'_>,
+) -> Map<String, Value> {
     let mut left = Map::new();
     for (name, value) in object {
         match set.get(&Element::Field(name.into())) {
@@ -25,7 +29,10 @@ pub(crate) fn remove(object: &Map<String, Value>, set: &Set<'_>, place: Place<'_
 
 fn below(value: &Value, set: &Set<'_>, place: Place<'_>) -> Option<Value> {
     match (place.shape(), value) {
-        (Shape::Object { atomic: false } | Shape::Map { atomic: false } | Shape::Free, Value::Object(fields)) => {
+        (
+            Shape::Object { atomic: false } | Shape::Map { atomic: false } | Shape::Free,
+            Value::Object(fields),
+        ) => {
             let left = remove(fields, set, place);
             (!left.is_empty()).then_some(Value::Object(left))
         }
@@ -41,8 +48,14 @@ fn below(value: &Value, set: &Set<'_>, place: Place<'_>) -> Option<Value> {
 
 fn items(all: &[Value], set: &Set<'_>, list: &List, place: Place<'_>) -> Vec<Value> {
     let kept = all.iter().filter_map(|item| {
-        let Some(node) = element(list, item).ok().and_then(|step| set.get(&step)) else { return Some(item.clone()) };
-        if node.member { None } else { below(item, &node.children, place) }
+        let Some(node) = element(list, item).ok().and_then(|step| set.get(&step)) else {
+            return Some(item.clone());
+        };
+        if node.member {
+            None
+        } else {
+            below(item, &node.children, place)
+        }
     });
     kept.collect()
 }

@@ -11,7 +11,11 @@ const REPLICAS: [&str; 2] = ["spec", "replicas"];
 
 fn path(steps: &[impl AsRef<str>]) -> Set<'static> {
     let mut set = Set::default();
-    set.insert(steps.iter().map(|step| Element::Field(Cow::Owned(step.as_ref().to_owned()))));
+    set.insert(
+        steps
+            .iter()
+            .map(|step| Element::Field(Cow::Owned(step.as_ref().to_owned()))),
+    );
     set
 }
 
@@ -21,8 +25,14 @@ pub fn to_scale(
     replicas: impl Fn(&str) -> Option<Vec<String>>,
 ) -> Result<Option<String>, String> {
     let managers = Managers::decode(managed.unwrap_or("[]"))?.0.into_iter();
-    let owners = managers.filter(|manager| replicas(&manager.api_version).is_some_and(|path| manager.set.has(&path)));
-    let owners = owners.map(|manager| Manager { api_version: Cow::Borrowed(SCALE), set: path(&REPLICAS), ..manager });
+    let owners = managers.filter(|manager| {
+        replicas(&manager.api_version).is_some_and(|path| manager.set.has(&path))
+    });
+    let owners = owners.map(|manager| Manager {
+        api_version: Cow::Borrowed(SCALE),
+        set: path(&REPLICAS),
+        ..manager
+    });
     Ok(Managers(owners.collect()).encode())
 }
 
@@ -36,9 +46,14 @@ pub fn from_scale(
     let mut owners = Managers::decode(scale.unwrap_or("[]"))?;
     let mut all = Managers::default();
     for mut manager in Managers::decode(list.unwrap_or("[]"))?.0 {
-        let Some(steps) = replicas(&manager.api_version) else { continue };
+        let Some(steps) = replicas(&manager.api_version) else {
+            continue;
+        };
         if manager.set.has(&steps) {
-            let seen = Manager { api_version: Cow::Borrowed(SCALE), ..manager.clone() };
+            let seen = Manager {
+                api_version: Cow::Borrowed(SCALE),
+                ..manager.clone()
+            };
             match owners.find(&seen) {
                 Some(index) => drop(owners.0.remove(index)),
                 None => manager.set = manager.set.difference(&path(&steps)),
@@ -46,10 +61,16 @@ pub fn from_scale(
         }
         all.0.push(manager);
     }
-    let Some(steps) = replicas(api_version) else { return Ok(all.encode()) };
+    let Some(steps) = replicas(api_version) else {
+        return Ok(all.encode());
+    };
     for through in owners.0 {
         if through.set.has(&REPLICAS) {
-            let manager = Manager { api_version: Cow::Borrowed(api_version), set: path(&steps), ..through };
+            let manager = Manager {
+                api_version: Cow::Borrowed(api_version),
+                set: path(&steps),
+                ..through
+            };
             match all.find(&manager) {
                 Some(index) => {
                     let known = &mut all.0[index];

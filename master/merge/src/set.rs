@@ -47,11 +47,25 @@ impl<'a> Set<'a> {
             return;
         }
         if self.nodes.last().is_none_or(|last| last.element < element) {
-            self.nodes.push(Node { element, member, children });
+            self.nodes.push(Node {
+                element,
+                member,
+                children,
+            });
             return;
         }
-        match self.nodes.binary_search_by(|node| node.element.cmp(&element)) {
-            Err(index) => self.nodes.insert(index, Node { element, member, children }),
+        match self
+            .nodes
+            .binary_search_by(|node| node.element.cmp(&element))
+        {
+            Err(index) => self.nodes.insert(
+                index,
+                Node {
+                    element,
+                    member,
+                    children,
+                },
+            ),
             Ok(index) => {
                 let node = &mut self.nodes[index];
                 node.member |= member;
@@ -73,15 +87,25 @@ impl<'a> Set<'a> {
 
     /// The node of a step.
     pub fn get(&self, element: &Element<'_>) -> Option<&Node<'a>> {
-        let found = self.nodes.binary_search_by(|node| node.element.cmp(element));
+        let found = self
+            .nodes
+            .binary_search_by(|node| node.element.cmp(element));
         found.ok().map(|index| &self.nodes[index])
     }
 
     /// Whether a path of fields is in the set.
     pub fn has(&self, path: &[impl AsRef<str>]) -> bool {
-        let Some((first, rest)) = path.split_first() else { return false };
-        let Some(node) = self.get(&Element::Field(first.as_ref().into())) else { return false };
-        if rest.is_empty() { node.member } else { node.children.has(rest) }
+        let Some((first, rest)) = path.split_first() else {
+            return false;
+        };
+        let Some(node) = self.get(&Element::Field(first.as_ref().into())) else {
+            return false;
+        };
+        if rest.is_empty() {
+            node.member
+        } else {
+            node.children.has(rest)
+        }
     }
 
     /// What is in one or the other.
@@ -94,7 +118,10 @@ impl<'a> Set<'a> {
             return self;
         }
         let mut nodes = Vec::with_capacity(self.nodes.len().max(other.nodes.len()));
-        let (mut left, mut right) = (self.nodes.into_iter().peekable(), other.nodes.into_iter().peekable());
+        let (mut left, mut right) = (
+            self.nodes.into_iter().peekable(),
+            other.nodes.into_iter().peekable(),
+        );
         loop {
             let order = match (left.peek(), right.peek()) {
                 (Some(left), Some(right)) => left.element.cmp(&right.element),
@@ -108,7 +135,11 @@ impl<'a> Set<'a> {
                 Ordering::Equal => {
                     if let (Some(left), Some(right)) = (left.next(), right.next()) {
                         let children = left.children.union(right.children);
-                        nodes.push(Node { element: left.element, member: left.member || right.member, children });
+                        nodes.push(Node {
+                            element: left.element,
+                            member: left.member || right.member,
+                            children,
+                        });
                     }
                 }
             }
@@ -165,7 +196,11 @@ impl<'a> Set<'a> {
 
     /// Calls for each path: first those that end on a level, then those that go on.
     pub fn paths(&self, call: &mut impl FnMut(&[&Element<'a>])) {
-        fn walk<'s, 'a>(set: &'s Set<'a>, path: &mut Vec<&'s Element<'a>>, call: &mut impl FnMut(&[&Element<'a>])) {
+        fn walk<'s, 'a>(
+            set: &'s Set<'a>,
+            path: &mut Vec<&'s Element<'a>>,
+            call: &mut impl FnMut(&[&Element<'a>]),
+        ) {
             for node in set.nodes.iter().filter(|node| node.member) {
                 path.push(&node.element);
                 call(path);
@@ -187,7 +222,9 @@ impl<'a> Set<'a> {
             member: node.member,
             children: node.children.into_owned(),
         });
-        Set { nodes: nodes.collect() }
+        Set {
+            nodes: nodes.collect(),
+        }
     }
 
     /// The set, with every field that an object declares in it where something below the field is.
@@ -197,9 +234,15 @@ impl<'a> Set<'a> {
             let inner = step(place, &node.element);
             let declared = inner.is_declared() && matches!(node.element, Element::Field(_));
             let member = node.member || (declared && !node.children.is_empty());
-            Node { element: node.element.clone(), member, children: node.children.with_declared(inner) }
+            Node {
+                element: node.element.clone(),
+                member,
+                children: node.children.with_declared(inner),
+            }
         });
-        Self { nodes: nodes.collect() }
+        Self {
+            nodes: nodes.collect(),
+        }
     }
 
     /// Makes paths that go on below what is now owned as a whole end there.

@@ -27,11 +27,19 @@ pub(crate) fn apply(object: &mut Value, patch: &Value, place: Place<'_>) -> Resu
     merge_object(fields, patch, place)
 }
 
-fn merge_object(fields: &mut Map<String, Value>, patch: &Map<String, Value>, place: Place<'_>) -> Result<(), ApiError> {
+fn merge_object(
+    fields: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+    place: Place<'_>,
+) -> Result<(), ApiError> {
     match patch.get(PATCH) {
         None => {}
         Some(Value::String(word)) if word == "replace" => {
-            *fields = patch.iter().filter(|(key, _)| *key != PATCH).map(|(k, v)| (k.clone(), v.clone())).collect();
+            *fields = patch
+                .iter()
+                .filter(|(key, _)| *key != PATCH)
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect();
             return Ok(());
         }
         Some(Value::String(word)) if word == "delete" => {
@@ -64,7 +72,9 @@ fn merge_object(fields: &mut Map<String, Value>, patch: &Map<String, Value>, pla
 
 /// Takes away what `$retainKeys` doesn't name.
 fn retain(fields: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), ApiError> {
-    let Some(retain) = patch.get(RETAIN) else { return Ok(()) };
+    let Some(retain) = patch.get(RETAIN) else {
+        return Ok(());
+    };
     let bad = || bad_request("invalid patch format of retainKeys");
     let keys = retain.as_array().ok_or_else(bad)?;
     let kept = |key: &String| keys.iter().any(|kept| kept == key);
@@ -78,7 +88,12 @@ fn retain(fields: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result
     Ok(())
 }
 
-fn merge_field(fields: &mut Map<String, Value>, key: &str, value: &Value, place: Place<'_>) -> Result<(), ApiError> {
+fn merge_field(
+    fields: &mut Map<String, Value>,
+    key: &str,
+    value: &Value,
+    place: Place<'_>,
+) -> Result<(), ApiError> {
     let inner = place.field(key);
     match (fields.get_mut(key), value) {
         (_, Value::Null) => drop(fields.remove(key)),
@@ -112,7 +127,10 @@ fn plain(value: &Value) -> Option<Value> {
         Value::Object(fields) if fields.contains_key(PATCH) => None,
         Value::Object(fields) => {
             let kept = fields.iter().filter(|(_, value)| !value.is_null());
-            Some(Value::Object(kept.filter_map(|(key, value)| Some((key.clone(), plain(value)?))).collect()))
+            Some(Value::Object(
+                kept.filter_map(|(key, value)| Some((key.clone(), plain(value)?)))
+                    .collect(),
+            ))
         }
         Value::Array(items) => Some(Value::Array(items.iter().filter_map(plain).collect())),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(value.clone()),
@@ -127,13 +145,20 @@ fn merge_ordered(
     patched: Option<&Value>,
     place: Place<'_>,
 ) -> Result<(), ApiError> {
-    let order = order.as_array().ok_or_else(|| bad_argument("[]interface {}", order))?;
+    let order = order
+        .as_array()
+        .ok_or_else(|| bad_argument("[]interface {}", order))?;
     let inner = place.field(field);
     let key = match inner.merge() {
         Merge::Key(key) => Some(key),
         Merge::Set | Merge::Atomic | Merge::Replace => None,
     };
-    let array = |value: &Value| value.as_array().cloned().ok_or_else(|| bad_argument("[]interface {}", value));
+    let array = |value: &Value| {
+        value
+            .as_array()
+            .cloned()
+            .ok_or_else(|| bad_argument("[]interface {}", value))
+    };
     let live = fields.get(field).map(array).transpose()?;
     let patch = patched.map(array).transpose()?;
     if let Some(patch) = &patch {
@@ -153,11 +178,21 @@ fn merge_ordered(
     Ok(())
 }
 
-fn delete_values(fields: &mut Map<String, Value>, field: &str, values: &Value) -> Result<(), ApiError> {
-    let Some(old) = fields.get_mut(field) else { return Ok(()) };
-    let Value::Array(old) = old else { return Ok(()) };
+fn delete_values(
+    fields: &mut Map<String, Value>,
+    field: &str,
+    values: &Value,
+) -> Result<(), ApiError> {
+    let Some(old) = fields.get_mut(field) else {
+        return Ok(());
+    };
+    let Value::Array(old) = old else {
+        return Ok(());
+    };
     // What is no list deletes nothing, as upstream has it.
-    let Value::Array(values) = values else { return Ok(()) };
+    let Value::Array(values) = values else {
+        return Ok(());
+    };
     if old.iter().chain(values).any(Value::is_object) {
         return Err(failed("cannot delete objects by their values".to_owned()));
     }
@@ -176,7 +211,8 @@ mod tests {
     use std::sync::LazyLock;
 
     static SCHEMAS: LazyLock<(Schemas, String)> = LazyLock::new(|| {
-        let (definitions, names) = schema::definitions(&[|generator| generator.subschema_for::<Pod>()]);
+        let (definitions, names) =
+            schema::definitions(&[|generator| generator.subschema_for::<Pod>()]);
         (Schemas::compile(&definitions), names[0].clone())
     });
 
@@ -190,7 +226,12 @@ mod tests {
     }
 
     fn order(object: &Value) -> Vec<&str> {
-        object["spec"]["containers"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect()
+        object["spec"]["containers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| c["name"].as_str().unwrap())
+            .collect()
     }
 
     #[test]
@@ -232,9 +273,16 @@ mod tests {
         let patch = json!({"spec": {
             "$setElementOrder/containers": [{"name": "c"}, {"name": "a"}], "containers": [{"name": "c", "image": "x"}],
         }});
-        assert_eq!(order(&patched(containers(&["a", "own", "c"]), &patch)), ["own", "c", "a"]);
-        let only_order = json!({"spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}});
-        assert_eq!(order(&patched(containers(&["a", "b"]), &only_order)), ["b", "a"]);
+        assert_eq!(
+            order(&patched(containers(&["a", "own", "c"]), &patch)),
+            ["own", "c", "a"]
+        );
+        let only_order =
+            json!({"spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}});
+        assert_eq!(
+            order(&patched(containers(&["a", "b"]), &only_order)),
+            ["b", "a"]
+        );
     }
 
     #[test]
@@ -245,11 +293,26 @@ mod tests {
             (error.code, error.message)
         };
         let keyless = refused(json!({"spec": {"containers": [{"image": "x", "args": ["y"]}]}}));
-        assert_eq!(keyless, (400, "map: map[args:[y] image:x] does not contain declared merge key: name".to_owned()));
+        assert_eq!(
+            keyless,
+            (
+                400,
+                "map: map[args:[y] image:x] does not contain declared merge key: name".to_owned()
+            )
+        );
         let directive = refused(json!({"spec": {"$patch": "explode"}}));
-        assert_eq!(directive, (400, "unknown patch type: explode in map: map[$patch:explode]".to_owned()));
+        assert_eq!(
+            directive,
+            (
+                400,
+                "unknown patch type: explode in map: map[$patch:explode]".to_owned()
+            )
+        );
         let retain = refused(json!({"spec": {"$retainKeys": ["x"], "y": 1}}));
-        assert_eq!(retain, (400, "invalid patch format of retainKeys".to_owned()));
+        assert_eq!(
+            retain,
+            (400, "invalid patch format of retainKeys".to_owned())
+        );
     }
 
     #[test]
@@ -258,15 +321,22 @@ mod tests {
             "nodeSelector": {"$patch": "replace", "a": "1"}, "securityContext": {"runAsUser": 1, "runAsGroup": null},
             "volumes": [{"name": "v"}, {"name": "w", "$patch": "delete"}],
         }});
-        let expected = json!({"spec": {"securityContext": {"runAsUser": 1}, "volumes": [{"name": "v"}]}});
+        let expected =
+            json!({"spec": {"securityContext": {"runAsUser": 1}, "volumes": [{"name": "v"}]}});
         assert_eq!(patched(json!({"spec": {}}), &patch), expected);
     }
 
     #[test]
     fn new_items_come_in_the_patchs_order_before_those_that_it_does_not_name() {
         let patch = |names: &[&str]| containers(names);
-        assert_eq!(order(&patched(containers(&["a", "b"]), &patch(&["c"]))), ["c", "a", "b"]);
-        assert_eq!(order(&patched(containers(&["a", "b"]), &patch(&["b", "c"]))), ["a", "b", "c"]);
+        assert_eq!(
+            order(&patched(containers(&["a", "b"]), &patch(&["c"]))),
+            ["c", "a", "b"]
+        );
+        assert_eq!(
+            order(&patched(containers(&["a", "b"]), &patch(&["b", "c"]))),
+            ["a", "b", "c"]
+        );
     }
 
     #[test]
@@ -283,7 +353,10 @@ mod tests {
         ] {
             let mut object = containers(&["a"]);
             object["metadata"] = json!({});
-            assert!(apply(&mut object, &bad, SCHEMAS.0.place(&SCHEMAS.1)).is_err(), "{bad}");
+            assert!(
+                apply(&mut object, &bad, SCHEMAS.0.place(&SCHEMAS.1)).is_err(),
+                "{bad}"
+            );
         }
     }
 
@@ -291,17 +364,23 @@ mod tests {
         let variables = prop::collection::btree_map("[A-C]", "[0-9]", 0..3);
         let container = ("[0-9]", variables);
         let containers = prop::collection::btree_map("[a-d]", container, 0..4);
-        (containers, prop::collection::btree_map("[k-n]", "[0-9]", 0..3)).prop_map(|(containers, labels)| {
-            let containers: Vec<Value> = containers
-                .into_iter()
-                .map(|(name, (image, variables))| {
-                    let env: Vec<Value> =
-                        variables.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
-                    json!({"name": name, "image": image, "env": env})
-                })
-                .collect();
-            json!({"metadata": {"labels": labels}, "spec": {"containers": containers}})
-        })
+        (
+            containers,
+            prop::collection::btree_map("[k-n]", "[0-9]", 0..3),
+        )
+            .prop_map(|(containers, labels)| {
+                let containers: Vec<Value> = containers
+                    .into_iter()
+                    .map(|(name, (image, variables))| {
+                        let env: Vec<Value> = variables
+                            .into_iter()
+                            .map(|(name, value)| json!({"name": name, "value": value}))
+                            .collect();
+                        json!({"name": name, "image": image, "env": env})
+                    })
+                    .collect();
+                json!({"metadata": {"labels": labels}, "spec": {"containers": containers}})
+            })
     }
 
     proptest! {

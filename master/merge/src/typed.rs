@@ -31,18 +31,33 @@ pub(crate) enum Form<'a> {
 pub(crate) fn form<'a>(place: Place<'a>, values: [Option<&Value>; 2]) -> Form<'a> {
     let mut present = values.into_iter().flatten();
     match place.shape() {
-        Shape::Leaf(_) | Shape::Object { atomic: true } | Shape::Map { atomic: true } | Shape::List(List::Atomic) => {
-            Form::Leaf
-        }
+        Shape::Leaf(_)
+        | Shape::Object { atomic: true }
+        | Shape::Map { atomic: true }
+        | Shape::List(List::Atomic) => Form::Leaf,
         Shape::Object { atomic: false } | Shape::Map { atomic: false } | Shape::Free => {
-            let objects = present.clone().all(|value| value.is_object() || value.is_null());
-            let filled = present.any(|value| value.as_object().is_some_and(|fields| !fields.is_empty()));
-            if objects && filled { Form::Fields } else { Form::Leaf }
+            let objects = present
+                .clone()
+                .all(|value| value.is_object() || value.is_null());
+            let filled =
+                present.any(|value| value.as_object().is_some_and(|fields| !fields.is_empty()));
+            if objects && filled {
+                Form::Fields
+            } else {
+                Form::Leaf
+            }
         }
         Shape::List(list @ (List::Set | List::Map(_))) => {
-            let lists = present.clone().all(|value| value.is_array() || value.is_null());
-            let filled = present.any(|value| value.as_array().is_some_and(|items| !items.is_empty()));
-            if lists && filled { Form::Items(list) } else { Form::Leaf }
+            let lists = present
+                .clone()
+                .all(|value| value.is_array() || value.is_null());
+            let filled =
+                present.any(|value| value.as_array().is_some_and(|items| !items.is_empty()));
+            if lists && filled {
+                Form::Items(list)
+            } else {
+                Form::Leaf
+            }
         }
     }
 }
@@ -53,15 +68,23 @@ pub(crate) fn element<'a>(list: &'a List, item: &'a Value) -> Result<Element<'a>
     match list {
         List::Atomic => fault("invalid indexing of non-associative list"),
         List::Set => match item {
-            Value::Object(_) => fault("associative list without keys has an element that's a map type"),
+            Value::Object(_) => {
+                fault("associative list without keys has an element that's a map type")
+            }
             Value::Array(_) => fault("not supported: associative list with lists as elements"),
-            Value::Null => fault("associative list without keys has an element that's an explicit null"),
-            Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(Element::Value(Simple(Cow::Borrowed(item)))),
+            Value::Null => {
+                fault("associative list without keys has an element that's an explicit null")
+            }
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+                Ok(Element::Value(Simple(Cow::Borrowed(item))))
+            }
         },
         List::Map(keys) => {
             let fields = match item {
                 Value::Object(fields) => fields,
-                Value::Null => return fault("associative list with keys may not have a null element"),
+                Value::Null => {
+                    return fault("associative list with keys may not have a null element");
+                }
                 Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
                     return fault("associative list with keys may not have non-map elements");
                 }
@@ -74,7 +97,11 @@ pub(crate) fn element<'a>(list: &'a List, item: &'a Value) -> Result<Element<'a>
                 })
                 .collect();
             if step.is_empty() {
-                let names = keys.iter().map(|key| format!("{:?}", key.name)).collect::<Vec<_>>().join(" ");
+                let names = keys
+                    .iter()
+                    .map(|key| format!("{:?}", key.name))
+                    .collect::<Vec<_>>()
+                    .join(" ");
                 return Err(format!(
                     "associative list with keys has an element that omits all key fields [{names}] \
                      (and doesn't have default values for any key fields)"
@@ -110,7 +137,12 @@ fn told(path: &str, text: &str, faults: &mut Vec<String>) {
     }
 }
 
-fn fields(object: &Map<String, Value>, place: Place<'_>, path: &mut String, faults: &mut Vec<String>) {
+fn fields(
+    object: &Map<String, Value>,
+    place: Place<'_>,
+    path: &mut String,
+    faults: &mut Vec<String>,
+) {
     let known = matches!(place.shape(), Shape::Object { .. });
     for (name, value) in object {
         let length = path.len();
@@ -138,7 +170,9 @@ fn check_value(value: &Value, place: Place<'_>, path: &mut String, faults: &mut 
         (Shape::Object { .. } | Shape::Map { .. }, other) => {
             told(path, &format!("expected map, got &{{{other}}}"), faults);
         }
-        (Shape::List(list), Value::Array(items)) => check_items(items, list, place.items(), path, faults),
+        (Shape::List(list), Value::Array(items)) => {
+            check_items(items, list, place.items(), path, faults)
+        }
         (Shape::List(_), other) => told(path, &format!("expected list, got &{{{other}}}"), faults),
         (Shape::Leaf(Leaf::Text), Value::String(_))
         | (Shape::Leaf(Leaf::Numeric), Value::Number(_))
@@ -146,17 +180,37 @@ fn check_value(value: &Value, place: Place<'_>, path: &mut String, faults: &mut 
         | (Shape::Leaf(Leaf::Any), Value::String(_) | Value::Number(_) | Value::Bool(_))
         | (Shape::Free, _) => {}
         (Shape::Leaf(Leaf::Text), other) => {
-            told(path, &format!("expected string, got &value.valueUnstructured{{Value:{other}}}"), faults);
+            told(
+                path,
+                &format!("expected string, got &value.valueUnstructured{{Value:{other}}}"),
+                faults,
+            );
         }
         (Shape::Leaf(Leaf::Numeric), other) => {
-            told(path, &format!("expected numeric (int or float), got {}", go_type(other)), faults);
+            told(
+                path,
+                &format!("expected numeric (int or float), got {}", go_type(other)),
+                faults,
+            );
         }
-        (Shape::Leaf(Leaf::Boolean), other) => told(path, &format!("expected boolean, got &{{{other}}}"), faults),
-        (Shape::Leaf(Leaf::Any), other) => told(path, &format!("expected any scalar, got &{{{other}}}"), faults),
+        (Shape::Leaf(Leaf::Boolean), other) => {
+            told(path, &format!("expected boolean, got &{{{other}}}"), faults)
+        }
+        (Shape::Leaf(Leaf::Any), other) => told(
+            path,
+            &format!("expected any scalar, got &{{{other}}}"),
+            faults,
+        ),
     }
 }
 
-fn check_items(items: &[Value], list: &List, place: Place<'_>, path: &mut String, faults: &mut Vec<String>) {
+fn check_items(
+    items: &[Value],
+    list: &List,
+    place: Place<'_>,
+    path: &mut String,
+    faults: &mut Vec<String>,
+) {
     let mut seen = std::collections::BTreeSet::new();
     for (number, item) in items.iter().enumerate() {
         let step = match list {

@@ -40,7 +40,9 @@ pub struct Write<'a> {
 
 impl std::fmt::Debug for Write<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Write").field("manager", &self.manager).finish_non_exhaustive()
+        f.debug_struct("Write")
+            .field("manager", &self.manager)
+            .finish_non_exhaustive()
     }
 }
 
@@ -81,7 +83,11 @@ impl<'a> Write<'a> {
     /// The entry of whoever writes.
     pub(crate) fn entry(&self, applies: bool, set: Set<'a>) -> Manager<'a> {
         Manager {
-            name: Cow::Borrowed(if self.manager.is_empty() { "unknown" } else { self.manager }),
+            name: Cow::Borrowed(if self.manager.is_empty() {
+                "unknown"
+            } else {
+                self.manager
+            }),
             applies,
             api_version: Cow::Borrowed(self.api_version),
             subresource: Cow::Borrowed(self.subresource),
@@ -92,7 +98,9 @@ impl<'a> Write<'a> {
 
     /// The kind's schema in this version.
     pub(crate) fn place(&self) -> Result<Place<'a>, String> {
-        self.versions.place(self.api_version).ok_or_else(|| format!("{} is not served", self.api_version))
+        self.versions
+            .place(self.api_version)
+            .ok_or_else(|| format!("{} is not served", self.api_version))
     }
 }
 
@@ -106,7 +114,9 @@ pub fn update<'a>(
     write: &Write<'a>,
 ) -> Result<Option<String>, String> {
     let mut managers = known(live, given, write);
-    let exists = old.get("metadata").is_some_and(|metadata| metadata.get("uid").is_some());
+    let exists = old
+        .get("metadata")
+        .is_some_and(|metadata| metadata.get("uid").is_some());
     if managers.0.is_empty() && exists {
         return Ok(None);
     }
@@ -116,7 +126,10 @@ pub fn update<'a>(
 
 /// The managers before the write: the client's where it names any that can be read, else the object's.
 fn known<'a>(live: Option<&'a str>, given: Given<'a>, write: &Write<'_>) -> Managers<'a> {
-    let live = || live.and_then(|text| Managers::decode(text).ok()).unwrap_or_default();
+    let live = || {
+        live.and_then(|text| Managers::decode(text).ok())
+            .unwrap_or_default()
+    };
     match given {
         // By a subresource nobody changes managers.
         Given::List(value) if write.subresource.is_empty() => {
@@ -197,7 +210,15 @@ pub(crate) fn pass_on<'a>(
         let changes = if manager.api_version == write.api_version {
             &own
         } else {
-            match elsewhere(&mut others, &manager.api_version, old, new, write, inner, &reset) {
+            match elsewhere(
+                &mut others,
+                &manager.api_version,
+                old,
+                new,
+                write,
+                inner,
+                &reset,
+            ) {
                 Some(changes) => changes,
                 None => return false,
             }
@@ -205,10 +226,18 @@ pub(crate) fn pass_on<'a>(
         if changes.is_empty() {
             return true;
         }
-        let taken = manager.set.intersection(&changes.modified).union(manager.set.intersection(&changes.added));
-        manager.set = std::mem::take(&mut manager.set).difference(&taken).difference(&changes.removed);
+        let taken = manager
+            .set
+            .intersection(&changes.modified)
+            .union(manager.set.intersection(&changes.added));
+        manager.set = std::mem::take(&mut manager.set)
+            .difference(&taken)
+            .difference(&changes.removed);
         if !taken.is_empty() {
-            conflicts.push(Conflict { manager: manager.label(), set: taken });
+            conflicts.push(Conflict {
+                manager: manager.label(),
+                set: taken,
+            });
         }
         !manager.set.is_empty()
     });
@@ -226,15 +255,24 @@ fn elsewhere<'c>(
     place: Place<'_>,
     reset: &Set<'_>,
 ) -> Option<&'c Changes<'static>> {
-    let index = known.iter().position(|(name, _)| name == version).unwrap_or_else(|| {
-        let versions = write.versions;
-        let convert =
-            |object: &Fields| if object.is_empty() { Some(Fields::new()) } else { versions.convert(object, version) };
-        let both = convert(old).zip(convert(new));
-        let changes = both.map(|(old, new)| compare(&old, &new, place).without(reset).into_owned());
-        known.push((version.to_owned(), changes));
-        known.len() - 1
-    });
+    let index = known
+        .iter()
+        .position(|(name, _)| name == version)
+        .unwrap_or_else(|| {
+            let versions = write.versions;
+            let convert = |object: &Fields| {
+                if object.is_empty() {
+                    Some(Fields::new())
+                } else {
+                    versions.convert(object, version)
+                }
+            };
+            let both = convert(old).zip(convert(new));
+            let changes =
+                both.map(|(old, new)| compare(&old, &new, place).without(reset).into_owned());
+            known.push((version.to_owned(), changes));
+            known.len() - 1
+        });
     known[index].1.as_ref()
 }
 
@@ -244,10 +282,15 @@ fn cap(managers: &mut Managers<'_>) {
     if updaters <= UPDATERS {
         return;
     }
-    let mut order: Vec<usize> = (0..managers.0.len()).filter(|index| !managers.0[*index].applies).collect();
+    let mut order: Vec<usize> = (0..managers.0.len())
+        .filter(|index| !managers.0[*index].applies)
+        .collect();
     let key = |manager: &Manager<'_>| {
         (
-            manager.time.as_deref().and_then(|time| time.parse::<jiff::Timestamp>().ok()),
+            manager
+                .time
+                .as_deref()
+                .and_then(|time| time.parse::<jiff::Timestamp>().ok()),
             manager.name.clone().into_owned(),
         )
     };
@@ -278,7 +321,8 @@ fn cap(managers: &mut Managers<'_>) {
         let time = managers.0[index].time.clone();
         let bucket = &mut managers.0[bucket];
         bucket.set = std::mem::take(&mut bucket.set).union(set);
-        (bucket.time, bucket.name, bucket.subresource) = (time, Cow::Borrowed(ANCIENT), Cow::Borrowed(""));
+        (bucket.time, bucket.name, bucket.subresource) =
+            (time, Cow::Borrowed(ANCIENT), Cow::Borrowed(""));
         left -= 1;
     }
     managers.drop_empty();

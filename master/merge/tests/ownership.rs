@@ -37,44 +37,72 @@ fn a_creation_is_owned_as_upstream_writes_it_down() {
 
 #[test]
 fn a_conflict_names_managers_fields_and_versions() {
-    let object = Object::made(Kind::Deployment, "kubectl-client-side-apply", T1, deployment(3, "a"));
-    let wanted =
-        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 5}});
-    let error = object.apply(Kind::Deployment, "other", T2, &wanted, false).unwrap_err();
+    let object = Object::made(
+        Kind::Deployment,
+        "kubectl-client-side-apply",
+        T1,
+        deployment(3, "a"),
+    );
+    let wanted = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 5}});
+    let error = object
+        .apply(Kind::Deployment, "other", T2, &wanted, false)
+        .unwrap_err();
     assert_eq!((error.reason, error.code), (Reason::Conflict, 409));
     assert_eq!(
         error.message,
         "Apply failed with 1 conflict: conflict with \"kubectl-client-side-apply\" using apps/v1: .spec.replicas"
     );
-    let [cause] = error.details.causes.as_slice() else { panic!("{error:?}") };
+    let [cause] = error.details.causes.as_slice() else {
+        panic!("{error:?}")
+    };
     assert_eq!(cause.reason, "FieldManagerConflict");
-    assert_eq!(cause.message, "conflict with \"kubectl-client-side-apply\" using apps/v1");
+    assert_eq!(
+        cause.message,
+        "conflict with \"kubectl-client-side-apply\" using apps/v1"
+    );
     assert_eq!(cause.field, ".spec.replicas");
     let mut image = deployment(5, "b");
     image["spec"]["template"]["spec"]["containers"][0]["image"] = json!("b");
-    let error = object.apply(Kind::Deployment, "other", T2, &image, false).unwrap_err();
+    let error = object
+        .apply(Kind::Deployment, "other", T2, &image, false)
+        .unwrap_err();
     assert_eq!(
         error.message,
         "Apply failed with 2 conflicts: conflicts with \"kubectl-client-side-apply\" using apps/v1:\n- .spec.replicas\n\
          - .spec.template.spec.containers[name=\"web\"].image"
     );
-    let forced = object.apply(Kind::Deployment, "other", T2, &wanted, true).unwrap();
+    let forced = object
+        .apply(Kind::Deployment, "other", T2, &wanted, true)
+        .unwrap();
     assert_eq!(forced.fields["spec"]["replicas"], 5);
     assert_eq!(forced.owned("other"), json!({"f:spec": {"f:replicas": {}}}));
-    assert_eq!(forced.owned("kubectl-client-side-apply")["f:spec"].get("f:replicas"), None);
+    assert_eq!(
+        forced.owned("kubectl-client-side-apply")["f:spec"].get("f:replicas"),
+        None
+    );
 }
 
 #[test]
 fn what_nobody_else_owns_goes_when_it_is_applied_no_longer() {
-    let config =
-        |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data});
-    let object = Object::applied(Kind::ConfigMap, "a", T1, &config(json!({"x": "1", "y": "1", "z": "1"})));
-    let object = object.apply(Kind::ConfigMap, "b", T1, &config(json!({"y": "1"})), false).unwrap();
-    let object = object.apply(Kind::ConfigMap, "a", T2, &config(json!({"z": "1"})), false).unwrap();
+    let config = |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data});
+    let object = Object::applied(
+        Kind::ConfigMap,
+        "a",
+        T1,
+        &config(json!({"x": "1", "y": "1", "z": "1"})),
+    );
+    let object = object
+        .apply(Kind::ConfigMap, "b", T1, &config(json!({"y": "1"})), false)
+        .unwrap();
+    let object = object
+        .apply(Kind::ConfigMap, "a", T2, &config(json!({"z": "1"})), false)
+        .unwrap();
     assert_eq!(object.fields["data"], json!({"y": "1", "z": "1"}));
     assert_eq!(object.owned("a"), json!({"f:data": {"f:z": {}}}));
     assert_eq!(object.owned("b"), json!({"f:data": {"f:y": {}}}));
-    let gone = object.apply(Kind::ConfigMap, "b", T2, &config(json!({})), false).unwrap();
+    let gone = object
+        .apply(Kind::ConfigMap, "b", T2, &config(json!({})), false)
+        .unwrap();
     assert_eq!(gone.fields["data"], json!({"z": "1"}));
 }
 
@@ -82,11 +110,19 @@ fn what_nobody_else_owns_goes_when_it_is_applied_no_longer() {
 fn a_second_owner_of_the_same_value_meets_no_conflict() {
     let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"x": "1"}});
     let object = Object::applied(Kind::ConfigMap, "a", T1, &config);
-    let object = object.apply(Kind::ConfigMap, "b", T2, &config, false).unwrap();
+    let object = object
+        .apply(Kind::ConfigMap, "b", T2, &config, false)
+        .unwrap();
     assert_eq!(object.owned("a"), object.owned("b"));
     let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"x": "2"}});
-    assert!(object.apply(Kind::ConfigMap, "a", T2, &other, false).is_err());
-    let forced = object.apply(Kind::ConfigMap, "a", T2, &other, true).unwrap();
+    assert!(
+        object
+            .apply(Kind::ConfigMap, "a", T2, &other, false)
+            .is_err()
+    );
+    let forced = object
+        .apply(Kind::ConfigMap, "a", T2, &other, true)
+        .unwrap();
     assert_eq!(forced.owned("b"), Value::Null);
 }
 
@@ -99,22 +135,39 @@ fn an_object_from_before_the_first_apply_has_an_owner_for_what_it_holds() {
         managed: None,
     };
     let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"x": "1"}});
-    let object = bare.apply(Kind::ConfigMap, "a", T2, &config, false).unwrap();
-    assert_eq!(object.owned("before-first-apply"), json!({"f:data": {".": {}, "f:x": {}, "f:y": {}}}));
+    let object = bare
+        .apply(Kind::ConfigMap, "a", T2, &config, false)
+        .unwrap();
+    assert_eq!(
+        object.owned("before-first-apply"),
+        json!({"f:data": {".": {}, "f:x": {}, "f:y": {}}})
+    );
     let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"x": "2"}});
-    let error = bare.apply(Kind::ConfigMap, "a", T2, &config, false).unwrap_err();
-    assert_eq!(error.details.causes[0].message, "conflict with \"before-first-apply\" using v1");
+    let error = bare
+        .apply(Kind::ConfigMap, "a", T2, &config, false)
+        .unwrap_err();
+    assert_eq!(
+        error.details.causes[0].message,
+        "conflict with \"before-first-apply\" using v1"
+    );
 }
 
 #[test]
 fn kubectl_takes_over_what_its_client_side_apply_set() {
     let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"x": "1"}});
     let mut made = config.clone();
-    made["metadata"]["annotations"] = json!({"kubectl.kubernetes.io/last-applied-configuration": config.to_string()});
+    made["metadata"]["annotations"] =
+        json!({"kubectl.kubernetes.io/last-applied-configuration": config.to_string()});
     let object = Object::made(Kind::ConfigMap, "kubectl-client-side-apply", T1, made);
     let next = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"x": "2"}});
-    assert!(object.apply(Kind::ConfigMap, "other", T2, &next, false).is_err());
-    let taken = object.apply(Kind::ConfigMap, "kubectl", T2, &next, false).unwrap();
+    assert!(
+        object
+            .apply(Kind::ConfigMap, "other", T2, &next, false)
+            .is_err()
+    );
+    let taken = object
+        .apply(Kind::ConfigMap, "kubectl", T2, &next, false)
+        .unwrap();
     assert_eq!(taken.fields["data"]["x"], "2");
     let annotation = &taken.fields["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
     assert_eq!(*annotation, json!(format!("{next}\n")));
@@ -122,8 +175,13 @@ fn kubectl_takes_over_what_its_client_side_apply_set() {
     let mut drifted = Value::Object(object.fields.clone());
     drifted["data"]["x"] = json!("drift");
     let drifted = object.updated(Kind::ConfigMap, "hand", T2, drifted);
-    let error = drifted.apply(Kind::ConfigMap, "kubectl", T2, &next, false).unwrap_err();
-    assert_eq!(error.details.causes[0].message, "conflict with \"hand\" using v1");
+    let error = drifted
+        .apply(Kind::ConfigMap, "kubectl", T2, &next, false)
+        .unwrap_err();
+    assert_eq!(
+        error.details.causes[0].message,
+        "conflict with \"hand\" using v1"
+    );
 }
 
 #[test]
@@ -143,17 +201,35 @@ fn a_write_that_changes_nothing_keeps_the_time_and_one_that_does_moves_it() {
 fn clients_forget_all_managers_by_an_empty_list_or_one_empty_entry() {
     let object = Object::made(Kind::Deployment, "m", T1, deployment(3, "a"));
     for reset in [json!([]), json!([{}])] {
-        let cleared = object.given(Kind::Deployment, "n", T2, deployment(4, "a"), Given::List(&reset));
+        let cleared = object.given(
+            Kind::Deployment,
+            "n",
+            T2,
+            deployment(4, "a"),
+            Given::List(&reset),
+        );
         assert_eq!(cleared.managed, None);
     }
     let broken = json!([{"manager": "x", "operation": "Guess"}]);
-    let kept = object.given(Kind::Deployment, "m", T2, deployment(3, "a"), Given::List(&broken));
+    let kept = object.given(
+        Kind::Deployment,
+        "m",
+        T2,
+        deployment(3, "a"),
+        Given::List(&broken),
+    );
     assert_eq!(kept.managed, object.managed);
     let mine = json!([{
         "manager": "x", "operation": "Apply", "apiVersion": "apps/v1", "fieldsType": "FieldsV1",
         "fieldsV1": {"f:spec": {"f:replicas": {}}},
     }]);
-    let edited = object.given(Kind::Deployment, "m", T2, deployment(3, "a"), Given::List(&mine));
+    let edited = object.given(
+        Kind::Deployment,
+        "m",
+        T2,
+        deployment(3, "a"),
+        Given::List(&mine),
+    );
     assert_eq!(edited.list(), mine);
 }
 
@@ -162,12 +238,23 @@ fn the_oldest_updaters_are_put_together() {
     let map = |n: usize| json!({"metadata": {"name": "c"}, "data": (0..=n).map(|n| (format!("k{n:02}"), json!("x"))).collect::<serde_json::Map<_, _>>()});
     let mut object = Object::made(Kind::ConfigMap, "m00", T1, map(0));
     for n in 1..14 {
-        object = object.updated(Kind::ConfigMap, &format!("m{n:02}"), &format!("2026-01-01T00:01:{n:02}Z"), map(n));
+        object = object.updated(
+            Kind::ConfigMap,
+            &format!("m{n:02}"),
+            &format!("2026-01-01T00:01:{n:02}Z"),
+            map(n),
+        );
     }
     let managers = object.managers();
     assert_eq!(managers.0.len(), 10);
     assert_eq!(managers.0[0].name, "ancient-changes");
-    assert_eq!(object.owned("ancient-changes")["f:data"].as_object().unwrap().len(), 5 + 1);
+    assert_eq!(
+        object.owned("ancient-changes")["f:data"]
+            .as_object()
+            .unwrap()
+            .len(),
+        5 + 1
+    );
 }
 
 #[test]
@@ -177,10 +264,22 @@ fn ports_are_told_apart_by_number_and_protocol() {
     let object = Object::applied(Kind::Service, "a", T1, &service(dns));
     assert_eq!(object.fields["spec"]["ports"].as_array().unwrap().len(), 2);
     let object = object
-        .apply(Kind::Service, "b", T2, &service(json!([{"port": 80, "protocol": "TCP", "name": "web"}])), false)
+        .apply(
+            Kind::Service,
+            "b",
+            T2,
+            &service(json!([{"port": 80, "protocol": "TCP", "name": "web"}])),
+            false,
+        )
         .unwrap();
     let object = object
-        .apply(Kind::Service, "a", T2, &service(json!([{"port": 53, "protocol": "TCP", "name": "tcp"}])), false)
+        .apply(
+            Kind::Service,
+            "a",
+            T2,
+            &service(json!([{"port": 53, "protocol": "TCP", "name": "tcp"}])),
+            false,
+        )
         .unwrap();
     let ports = &object.fields["spec"]["ports"];
     assert_eq!(
@@ -188,7 +287,9 @@ fn ports_are_told_apart_by_number_and_protocol() {
         json!([{"port": 53, "protocol": "TCP", "name": "tcp"}, {"port": 80, "protocol": "TCP", "name": "web"}])
     );
     let twice = service(json!([{"port": 80}, {"port": 80, "protocol": "TCP"}]));
-    let error = object.apply(Kind::Service, "a", T2, &twice, false).unwrap_err();
+    let error = object
+        .apply(Kind::Service, "a", T2, &twice, false)
+        .unwrap_err();
     assert_eq!(
         error.message,
         "failed to create typed patch object (/s; v1, Kind=Service): .spec.ports: duplicate entries for key \
@@ -199,10 +300,21 @@ fn ports_are_told_apart_by_number_and_protocol() {
 #[test]
 fn an_atomic_selector_is_owned_and_replaced_as_a_whole() {
     let service = |selector: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": selector}});
-    let object = Object::applied(Kind::Service, "a", T1, &service(json!({"x": "1", "y": "1"})));
+    let object = Object::applied(
+        Kind::Service,
+        "a",
+        T1,
+        &service(json!({"x": "1", "y": "1"})),
+    );
     assert_eq!(object.owned("a"), json!({"f:spec": {"f:selector": {}}}));
-    assert!(object.apply(Kind::Service, "b", T2, &service(json!({"z": "1"})), false).is_err());
-    let object = object.apply(Kind::Service, "b", T2, &service(json!({"z": "1"})), true).unwrap();
+    assert!(
+        object
+            .apply(Kind::Service, "b", T2, &service(json!({"z": "1"})), false)
+            .is_err()
+    );
+    let object = object
+        .apply(Kind::Service, "b", T2, &service(json!({"z": "1"})), true)
+        .unwrap();
     assert_eq!(object.fields["spec"]["selector"], json!({"z": "1"}));
 }
 
@@ -210,7 +322,8 @@ fn an_atomic_selector_is_owned_and_replaced_as_a_whole() {
 fn what_cannot_be_applied_is_told_with_its_path() {
     let object = Object::made(Kind::Pod, "m", T1, json!({"metadata": {"name": "p"}}));
     let refused = |config: Value| {
-        let mut whole = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n"}});
+        let mut whole =
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n"}});
         whole["spec"] = config;
         let error = object.apply(Kind::Pod, "a", T2, &whole, false).unwrap_err();
         assert_eq!((error.reason, error.code), (Reason::Unknown, 500));
@@ -224,7 +337,13 @@ fn what_cannot_be_applied_is_told_with_its_path() {
         refused(json!({"priority": "high"})),
         "failed to create typed patch object (n/p; v1, Kind=Pod): .spec.priority: expected numeric (int or float), got string"
     );
-    let managed = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "managedFields": []}});
-    let error = object.apply(Kind::Pod, "a", T2, &managed, false).unwrap_err();
-    assert_eq!((error.code, &*error.message), (400, "metadata.managedFields must be nil"));
+    let managed =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "managedFields": []}});
+    let error = object
+        .apply(Kind::Pod, "a", T2, &managed, false)
+        .unwrap_err();
+    assert_eq!(
+        (error.code, &*error.message),
+        (400, "metadata.managedFields must be nil")
+    );
 }

@@ -15,7 +15,8 @@ const LATER: &str = "2026-01-02T00:00:00Z";
 fn deployment() -> impl Strategy<Value = Value> {
     let env = prop::collection::btree_map("[A-C]", "[12]", 0..3);
     let ports = prop::collection::btree_set((80..82_u16, prop::bool::ANY), 0..3);
-    let containers = prop::collection::btree_map("[a-c]", (prop::option::of("[xy]"), env, ports), 0..3);
+    let containers =
+        prop::collection::btree_map("[a-c]", (prop::option::of("[xy]"), env, ports), 0..3);
     let labels = prop::collection::btree_map("[l-n]", "[12]", 0..3);
     (prop::option::of(1..3_u32), labels, containers, prop::option::of("[st]")).prop_map(
         |(replicas, labels, containers, selector)| {
@@ -201,9 +202,12 @@ fn sorted(value: &Value) -> Value {
             items.sort_by_key(ToString::to_string);
             Value::Array(items)
         }
-        Value::Object(fields) => {
-            Value::Object(fields.iter().map(|(key, value)| (key.clone(), sorted(value))).collect())
-        }
+        Value::Object(fields) => Value::Object(
+            fields
+                .iter()
+                .map(|(key, value)| (key.clone(), sorted(value)))
+                .collect(),
+        ),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
     }
 }

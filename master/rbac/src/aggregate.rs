@@ -11,7 +11,10 @@ pub fn gathered<'a>(
     selects: impl Fn(&serde_json::Value, &Role) -> bool,
 ) -> Option<Vec<Rule>> {
     let aggregation = role.aggregation_rule.as_ref()?;
-    let mut others: Vec<&Role> = others.into_iter().filter(|other| other.metadata.name != role.metadata.name).collect();
+    let mut others: Vec<&Role> = others
+        .into_iter()
+        .filter(|other| other.metadata.name != role.metadata.name)
+        .collect();
     others.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     let mut rules: Vec<Rule> = Vec::new();
     for selector in &aggregation.cluster_role_selectors {
@@ -28,6 +31,16 @@ pub fn gathered<'a>(
 
 /// Whether a selector made of `matchLabels` alone selects a role: as those of the default roles are.
 pub fn by_labels(selector: &serde_json::Value, role: &Role) -> bool {
-    let Some(wanted) = selector.get("matchLabels").and_then(serde_json::Value::as_object) else { return false };
-    wanted.iter().all(|(key, value)| role.metadata.labels.get(key).is_some_and(|own| value == own))
+    let Some(wanted) = selector
+        .get("matchLabels")
+        .and_then(serde_json::Value::as_object)
+    else {
+        return false;
+    };
+    wanted.iter().all(|(key, value)| {
+        role.metadata
+            .labels
+            .get(key)
+            .is_some_and(|own| value == own)
+    })
 }

@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What of `wanted` no rule of `owned` covers, in the smallest rules that there are.
 pub fn lacking(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
-    wanted.iter().flat_map(smallest).filter(|part| !owned.iter().any(|rule| covers(rule, part))).collect()
+    wanted
+        .iter()
+        .flat_map(smallest)
+        .filter(|part| !owned.iter().any(|rule| covers(rule, part)))
+        .collect()
 }
 
 /// A rule in parts of one verb on one resource, name or path each.
@@ -15,18 +19,29 @@ fn smallest(rule: &Rule) -> Vec<Rule> {
     for group in &rule.api_groups {
         for resource in &rule.resources {
             for verb in &rule.verbs {
-                let part =
-                    Rule { api_groups: one(group), resources: one(resource), verbs: one(verb), ..Rule::default() };
+                let part = Rule {
+                    api_groups: one(group),
+                    resources: one(resource),
+                    verbs: one(verb),
+                    ..Rule::default()
+                };
                 if rule.resource_names.is_empty() {
                     parts.push(part);
                     continue;
                 }
-                parts.extend(rule.resource_names.iter().map(|name| Rule { resource_names: one(name), ..part.clone() }));
+                parts.extend(rule.resource_names.iter().map(|name| Rule {
+                    resource_names: one(name),
+                    ..part.clone()
+                }));
             }
         }
     }
     for path in &rule.non_resource_urls {
-        let with = |verb| Rule { non_resource_urls: one(path), verbs: one(verb), ..Rule::default() };
+        let with = |verb| Rule {
+            non_resource_urls: one(path),
+            verbs: one(verb),
+            ..Rule::default()
+        };
         parts.extend(rule.verbs.iter().map(with));
     }
     parts
@@ -42,16 +57,30 @@ fn star_or_all(list: &[String], wanted: &[String]) -> bool {
 
 fn covers(owned: &Rule, part: &Rule) -> bool {
     let named = owned.resource_names.is_empty()
-        || !part.resource_names.is_empty() && part.resource_names.iter().all(|name| has(&owned.resource_names, name));
+        || !part.resource_names.is_empty()
+            && part
+                .resource_names
+                .iter()
+                .all(|name| has(&owned.resource_names, name));
     named
         && star_or_all(&owned.verbs, &part.verbs)
         && star_or_all(&owned.api_groups, &part.api_groups)
-        && part.resources.iter().all(|resource| covers_resource(&owned.resources, resource))
-        && part.non_resource_urls.iter().all(|path| covers_path(&owned.non_resource_urls, path))
+        && part
+            .resources
+            .iter()
+            .all(|resource| covers_resource(&owned.resources, resource))
+        && part
+            .non_resource_urls
+            .iter()
+            .all(|path| covers_path(&owned.non_resource_urls, path))
 }
 
 fn covers_resource(owned: &[String], resource: &str) -> bool {
-    let every = || resource.split_once('/').is_some_and(|(_, sub)| has(owned, &format!("*/{sub}")));
+    let every = || {
+        resource
+            .split_once('/')
+            .is_some_and(|(_, sub)| has(owned, &format!("*/{sub}")))
+    };
     has(owned, "*") || has(owned, resource) || every()
 }
 
@@ -63,7 +92,12 @@ fn covers_path(owned: &[String], path: &str) -> bool {
 }
 
 /// Upstream's words for an attempt to give away what one does not have; none where everything is covered.
-pub fn escalation(who: &Who<'_>, owned: &[Rule], missing: &[String], wanted: &[Rule]) -> Option<String> {
+pub fn escalation(
+    who: &Who<'_>,
+    owned: &[Rule],
+    missing: &[String],
+    wanted: &[Rule],
+) -> Option<String> {
     let lacking = lacking(owned, wanted);
     if lacking.is_empty() {
         return None;
@@ -88,11 +122,16 @@ fn compact(rules: Vec<Rule>) -> Vec<Rule> {
     let mut simple: BTreeMap<(String, String, Option<String>), Rule> = BTreeMap::new();
     let mut rest = Vec::new();
     for rule in rules {
-        let (Some(group), Some(resource)) = (rule.api_groups.first(), rule.resources.first()) else {
+        let (Some(group), Some(resource)) = (rule.api_groups.first(), rule.resources.first())
+        else {
             rest.push(rule);
             continue;
         };
-        let key = (group.clone(), resource.clone(), rule.resource_names.first().cloned());
+        let key = (
+            group.clone(),
+            resource.clone(),
+            rule.resource_names.first().cloned(),
+        );
         match simple.get_mut(&key) {
             Some(known) => known.verbs.extend(rule.verbs),
             None => drop(simple.insert(key, rule)),
@@ -131,7 +170,11 @@ mod tests {
 
     #[test]
     fn a_right_is_covered_by_the_same_or_a_wider_one() {
-        let owned = [on("get list", "core", "pods */scale"), on("*", "apps", "*"), paths("get", "/healthz /api/*")];
+        let owned = [
+            on("get list", "core", "pods */scale"),
+            on("*", "apps", "*"),
+            paths("get", "/healthz /api/*"),
+        ];
         for covered in [
             on("get", "core", "pods"),
             on("get", "core", "pods").named("a b"),
@@ -139,7 +182,11 @@ mod tests {
             on("escalate", "apps", "deployments/status"),
             paths("get", "/healthz /api/v1"),
         ] {
-            assert_eq!(lacking(&owned, std::slice::from_ref(&covered)), [], "{covered:?}");
+            assert_eq!(
+                lacking(&owned, std::slice::from_ref(&covered)),
+                [],
+                "{covered:?}"
+            );
         }
         for wider in [
             on("delete", "core", "pods"),
@@ -150,20 +197,35 @@ mod tests {
             paths("*", "/healthz"),
             paths("get", "*"),
         ] {
-            assert!(!lacking(&owned, std::slice::from_ref(&wider)).is_empty(), "{wider:?}");
+            assert!(
+                !lacking(&owned, std::slice::from_ref(&wider)).is_empty(),
+                "{wider:?}"
+            );
         }
         let named = [on("get", "core", "secrets").named("a")];
-        assert!(!lacking(&named, &[on("get", "core", "secrets")]).is_empty(), "one is not every one");
-        assert_eq!(lacking(&named, &[on("get", "core", "secrets").named("a b")]).len(), 1);
+        assert!(
+            !lacking(&named, &[on("get", "core", "secrets")]).is_empty(),
+            "one is not every one"
+        );
+        assert_eq!(
+            lacking(&named, &[on("get", "core", "secrets").named("a b")]).len(),
+            1
+        );
     }
 
     #[test]
     fn an_escalation_is_told_in_upstreams_words() {
         let groups = ["g".to_owned(), "system:authenticated".to_owned()];
-        let who = Who { name: "u", groups: &groups };
+        let who = Who {
+            name: "u",
+            groups: &groups,
+        };
         let owned = [on("get", "core", "pods")];
-        let wanted =
-            [on("get list delete", "core", "pods"), on("get", "core", "secrets").named("a"), paths("get", "/x")];
+        let wanted = [
+            on("get list delete", "core", "pods"),
+            on("get", "core", "secrets").named("a"),
+            paths("get", "/x"),
+        ];
         assert_eq!(escalation(&who, &owned, &[], &wanted[..0]), None);
         assert_eq!(
             escalation(&who, &owned, &[], &wanted).unwrap(),

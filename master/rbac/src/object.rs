@@ -72,7 +72,12 @@ pub struct Subject {
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind.as_str() {
-            "ServiceAccount" => write!(f, "{} {:?}", self.kind, format!("{}/{}", self.name, self.namespace)),
+            "ServiceAccount" => write!(
+                f,
+                "{} {:?}",
+                self.kind,
+                format!("{}/{}", self.name, self.namespace)
+            ),
             kind => write!(f, "{kind} {:?}", self.name),
         }
     }

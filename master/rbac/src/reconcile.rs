@@ -16,17 +16,24 @@ pub enum Step<T> {
 }
 
 fn protected(metadata: &Metadata) -> bool {
-    metadata.annotations.get(AUTOUPDATE).is_some_and(|value| value == "false")
+    metadata
+        .annotations
+        .get(AUTOUPDATE)
+        .is_some_and(|value| value == "false")
 }
 
 /// Adds labels and annotations that are missing; values that are there stay. Whether anything was added.
 fn complete(own: &mut Metadata, wanted: &Metadata) -> bool {
     let before = (own.labels.len(), own.annotations.len());
     for (key, value) in &wanted.labels {
-        own.labels.entry(key.clone()).or_insert_with(|| value.clone());
+        own.labels
+            .entry(key.clone())
+            .or_insert_with(|| value.clone());
     }
     for (key, value) in &wanted.annotations {
-        own.annotations.entry(key.clone()).or_insert_with(|| value.clone());
+        own.annotations
+            .entry(key.clone())
+            .or_insert_with(|| value.clone());
     }
     before != (own.labels.len(), own.annotations.len())
 }
@@ -47,7 +54,11 @@ pub fn role(existing: &Role, wanted: &Role) -> Step<Role> {
     if let Some(wanted) = &wanted.aggregation_rule {
         changed |= gather(role.aggregation_rule.get_or_insert_default(), wanted);
     }
-    if changed { Step::Update(role) } else { Step::Nothing }
+    if changed {
+        Step::Update(role)
+    } else {
+        Step::Nothing
+    }
 }
 
 fn gather(own: &mut Aggregation, wanted: &Aggregation) -> bool {
@@ -77,7 +88,11 @@ pub fn binding(existing: &Binding, wanted: &Binding) -> Step<Binding> {
         binding.role_ref = wanted.role_ref.clone();
         return Step::Replace(binding);
     }
-    if changed { Step::Update(binding) } else { Step::Nothing }
+    if changed {
+        Step::Update(binding)
+    } else {
+        Step::Nothing
+    }
 }
 
 #[cfg(test)]
@@ -86,7 +101,10 @@ mod tests {
     use crate::defaults::{cluster_role_bindings, cluster_roles, on};
 
     fn default_role(name: &str) -> Role {
-        cluster_roles().into_iter().find(|role| role.metadata.name == name).unwrap()
+        cluster_roles()
+            .into_iter()
+            .find(|role| role.metadata.name == name)
+            .unwrap()
     }
 
     #[test]
@@ -95,7 +113,9 @@ mod tests {
         assert_eq!(role(&wanted, &wanted), Step::Nothing);
         let mut existing = wanted.clone();
         existing.rules = vec![on("list", "core", "services"), on("get", "core", "pods")];
-        let Step::Update(done) = role(&existing, &wanted) else { panic!("it lacks rules") };
+        let Step::Update(done) = role(&existing, &wanted) else {
+            panic!("it lacks rules")
+        };
         assert_eq!(lacking(&done.rules, &wanted.rules), []);
         assert_eq!(done.rules[..2], existing.rules[..]);
         assert_eq!(role(&done, &wanted), Step::Nothing, "once is enough");
@@ -104,8 +124,14 @@ mod tests {
     #[test]
     fn what_is_not_to_be_updated_is_left_alone() {
         let wanted = default_role("system:kube-dns");
-        let mut existing = Role { rules: Vec::new(), ..wanted.clone() };
-        existing.metadata.annotations.insert(AUTOUPDATE.to_owned(), "false".to_owned());
+        let mut existing = Role {
+            rules: Vec::new(),
+            ..wanted.clone()
+        };
+        existing
+            .metadata
+            .annotations
+            .insert(AUTOUPDATE.to_owned(), "false".to_owned());
         assert_eq!(role(&existing, &wanted), Step::Nothing);
     }
 
@@ -116,18 +142,27 @@ mod tests {
         existing.rules = vec![on("get", "core", "pods")];
         assert_eq!(role(&existing, &wanted), Step::Nothing);
         existing.aggregation_rule = None;
-        assert!(matches!(role(&existing, &wanted), Step::Update(role) if role.aggregation_rule.is_some()));
+        assert!(
+            matches!(role(&existing, &wanted), Step::Update(role) if role.aggregation_rule.is_some())
+        );
     }
 
     #[test]
     fn a_missing_subject_is_added_and_another_role_is_replaced() {
         let all = cluster_role_bindings();
-        let wanted = all.iter().find(|binding| binding.metadata.name == "system:public-info-viewer").unwrap();
+        let wanted = all
+            .iter()
+            .find(|binding| binding.metadata.name == "system:public-info-viewer")
+            .unwrap();
         let mut existing = wanted.clone();
         let removed = existing.subjects.pop().unwrap();
-        let Step::Update(done) = binding(&existing, wanted) else { panic!("a subject is missing") };
+        let Step::Update(done) = binding(&existing, wanted) else {
+            panic!("a subject is missing")
+        };
         assert!(done.subjects.contains(&removed));
         existing.role_ref.name = "view".to_owned();
-        assert!(matches!(binding(&existing, wanted), Step::Replace(new) if new.role_ref == wanted.role_ref));
+        assert!(
+            matches!(binding(&existing, wanted), Step::Replace(new) if new.role_ref == wanted.role_ref)
+        );
     }
 }

@@ -10,7 +10,11 @@ pub struct Rule {
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "list")]
     pub api_groups: Vec<String>,
     /// Paths that are no resources; `*` at the end stands for any rest.
-    #[serde(rename = "nonResourceURLs", skip_serializing_if = "Vec::is_empty", deserialize_with = "list")]
+    #[serde(
+        rename = "nonResourceURLs",
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "list"
+    )]
     pub non_resource_urls: Vec<String>,
     /// Names of objects; none: every one.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "list")]
@@ -24,7 +28,9 @@ pub struct Rule {
 }
 
 /// A list that may be null.
-pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
@@ -97,7 +103,9 @@ impl Rule {
             if subresource.is_empty() {
                 return known == resource;
             }
-            let Some((left, right)) = known.split_once('/') else { return false };
+            let Some((left, right)) = known.split_once('/') else {
+                return false;
+            };
             right == subresource && (left == "*" || left == resource)
         })
     }
@@ -107,10 +115,12 @@ impl Rule {
     }
 
     fn has_path(&self, path: &str) -> bool {
-        self.non_resource_urls.iter().any(|known| match known.strip_suffix('*') {
-            Some(start) => path.starts_with(start.trim_end_matches('*')),
-            None => known == path,
-        })
+        self.non_resource_urls
+            .iter()
+            .any(|known| match known.strip_suffix('*') {
+                Some(start) => path.starts_with(start.trim_end_matches('*')),
+                None => known == path,
+            })
     }
 }
 
@@ -125,12 +135,23 @@ mod tests {
 
     fn asks<'a>(verb: &'a str, group: &'a str, path: &'a str, name: &'a str) -> Request<'a> {
         let (resource, subresource) = path.split_once('/').unwrap_or((path, ""));
-        Request::Resource(verb, Resource { group, resource, subresource, namespace: "n", name })
+        Request::Resource(
+            verb,
+            Resource {
+                group,
+                resource,
+                subresource,
+                namespace: "n",
+                name,
+            },
+        )
     }
 
     #[test]
     fn rules_allow_what_they_list_and_nothing_else() {
-        let pods = rule(json!({"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods", "pods/log"]}));
+        let pods = rule(
+            json!({"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods", "pods/log"]}),
+        );
         assert!(pods.allows(&asks("get", "", "pods", "a")));
         assert!(pods.allows(&asks("get", "", "pods/log", "a")));
         for (verb, group, path) in [
@@ -140,7 +161,10 @@ mod tests {
             ("get", "", "secrets"),
             ("get", "", "log"),
         ] {
-            assert!(!pods.allows(&asks(verb, group, path, "a")), "{verb} {group} {path}");
+            assert!(
+                !pods.allows(&asks(verb, group, path, "a")),
+                "{verb} {group} {path}"
+            );
         }
         assert!(!pods.allows(&Request::Path("get", "/pods")));
     }
@@ -150,7 +174,10 @@ mod tests {
         let all = rule(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
         assert!(all.allows(&asks("escalate", "rbac.authorization.k8s.io", "roles", "")));
         assert!(all.allows(&asks("get", "", "pods/exec", "x")));
-        assert!(!all.allows(&Request::Path("get", "/metrics")), "paths are of their own");
+        assert!(
+            !all.allows(&Request::Path("get", "/metrics")),
+            "paths are of their own"
+        );
         let scale = rule(json!({"verbs": ["get"], "apiGroups": ["*"], "resources": ["*/scale"]}));
         assert!(scale.allows(&asks("get", "apps", "deployments/scale", "x")));
         assert!(!scale.allows(&asks("get", "apps", "deployments", "x")));
@@ -164,7 +191,10 @@ mod tests {
         );
         assert!(one.allows(&asks("get", "", "secrets", "a")));
         assert!(!one.allows(&asks("get", "", "secrets", "b")));
-        assert!(!one.allows(&asks("list", "", "secrets", "")), "a list names no object");
+        assert!(
+            !one.allows(&asks("list", "", "secrets", "")),
+            "a list names no object"
+        );
     }
 
     #[test]

@@ -28,7 +28,9 @@ impl Scope {
         match subject.kind.as_str() {
             "User" => Some((&mut self.users, subject.name.as_str().into())),
             "Group" => Some((&mut self.groups, subject.name.as_str().into())),
-            "ServiceAccount" => account(subject, namespace).map(|name| (&mut self.users, name.into())),
+            "ServiceAccount" => {
+                account(subject, namespace).map(|name| (&mut self.users, name.into()))
+            }
             _ => None,
         }
     }
@@ -46,7 +48,9 @@ impl Scope {
 
     fn remove(&mut self, binding: &Arc<Binding>) {
         for subject in &binding.subjects {
-            let Some((index, name)) = self.index(subject, &binding.metadata.namespace) else { continue };
+            let Some((index, name)) = self.index(subject, &binding.metadata.namespace) else {
+                continue;
+            };
             if let Some(list) = index.get_mut(&name) {
                 list.retain(|known| !Arc::ptr_eq(known, binding));
                 if list.is_empty() {
@@ -58,14 +62,21 @@ impl Scope {
 
     /// Every binding of somebody; one that binds him twice may come twice.
     fn of<'a>(&'a self, who: &Who<'a>) -> impl Iterator<Item = &'a Arc<Binding>> {
-        let groups = who.groups.iter().filter_map(|group| self.groups.get(group.as_str()));
+        let groups = who
+            .groups
+            .iter()
+            .filter_map(|group| self.groups.get(group.as_str()));
         self.users.get(who.name).into_iter().chain(groups).flatten()
     }
 }
 
 /// The user name of a service account subject; none where it has no namespace at all.
 fn account(subject: &Subject, here: &str) -> Option<String> {
-    let namespace = if subject.namespace.is_empty() { here } else { &subject.namespace };
+    let namespace = if subject.namespace.is_empty() {
+        here
+    } else {
+        &subject.namespace
+    };
     (!namespace.is_empty()).then(|| format!("system:serviceaccount:{namespace}:{}", subject.name))
 }
 
@@ -107,7 +118,10 @@ pub struct Snapshot {
 impl Snapshot {
     /// Sets a role; cluster-wide where it has no namespace.
     pub fn set_role(&mut self, role: Role) {
-        self.roles.insert(key(&role.metadata.namespace, &role.metadata.name), Arc::new(role));
+        self.roles.insert(
+            key(&role.metadata.namespace, &role.metadata.name),
+            Arc::new(role),
+        );
     }
 
     /// Forgets a role.
@@ -117,16 +131,24 @@ impl Snapshot {
 
     /// Sets a binding; cluster-wide where it has no namespace.
     pub fn set_binding(&mut self, binding: Binding) {
-        let (namespace, name) = (binding.metadata.namespace.clone(), binding.metadata.name.clone());
+        let (namespace, name) = (
+            binding.metadata.namespace.clone(),
+            binding.metadata.name.clone(),
+        );
         self.remove_binding(&namespace, &name);
         let binding = Arc::new(binding);
-        self.scopes.entry(namespace.as_str().into()).or_default().insert(&binding);
+        self.scopes
+            .entry(namespace.as_str().into())
+            .or_default()
+            .insert(&binding);
         self.bindings.insert(key(&namespace, &name), binding);
     }
 
     /// Forgets a binding.
     pub fn remove_binding(&mut self, namespace: &str, name: &str) {
-        let Some(old) = self.bindings.remove(&key(namespace, name)) else { return };
+        let Some(old) = self.bindings.remove(&key(namespace, name)) else {
+            return;
+        };
         if let Some(scope) = self.scopes.get_mut(namespace) {
             scope.remove(&old);
             if scope.users.is_empty() && scope.groups.is_empty() {
@@ -143,12 +165,27 @@ impl Snapshot {
         let found = self.roles.get(&key(place, &role.name));
         found
             .map(|role| role.rules.as_slice())
-            .ok_or_else(|| Missing { cluster: role.kind != "Role", name: role.name.clone() })
+            .ok_or_else(|| Missing {
+                cluster: role.kind != "Role",
+                name: role.name.clone(),
+            })
     }
 
-    fn bindings<'a>(&'a self, who: &'a Who<'a>, namespace: &str) -> impl Iterator<Item = &'a Arc<Binding>> {
-        let local = if namespace.is_empty() { None } else { self.scopes.get(namespace) };
-        self.scopes.get("").into_iter().chain(local).flat_map(|scope| scope.of(who))
+    fn bindings<'a>(
+        &'a self,
+        who: &'a Who<'a>,
+        namespace: &str,
+    ) -> impl Iterator<Item = &'a Arc<Binding>> {
+        let local = if namespace.is_empty() {
+            None
+        } else {
+            self.scopes.get(namespace)
+        };
+        self.scopes
+            .get("")
+            .into_iter()
+            .chain(local)
+            .flat_map(|scope| scope.of(who))
     }
 
     /// Whether somebody may do something.
@@ -163,7 +200,11 @@ impl Snapshot {
                 Err(role) => missing.push(role.to_string()),
             }
         }
-        Verdict::NoOpinion(if missing.is_empty() { String::new() } else { format!("RBAC: {}", joined(missing)) })
+        Verdict::NoOpinion(if missing.is_empty() {
+            String::new()
+        } else {
+            format!("RBAC: {}", joined(missing))
+        })
     }
 
     /// Everything that somebody may do in a namespace, cluster-wide rights included.
@@ -224,13 +265,24 @@ struct By<'a> {
 
 impl fmt::Display for By<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Binding { metadata, subjects, role_ref } = self.binding;
+        let Binding {
+            metadata,
+            subjects,
+            role_ref,
+        } = self.binding;
         let (kind, name) = match metadata.namespace.as_str() {
             "" => ("ClusterRoleBinding", metadata.name.clone()),
             namespace => ("RoleBinding", format!("{}/{namespace}", metadata.name)),
         };
-        write!(f, "{kind} {name:?} of {} {:?}", role_ref.kind, role_ref.name)?;
-        match subjects.iter().find(|subject| binds(subject, &metadata.namespace, self.who)) {
+        write!(
+            f,
+            "{kind} {name:?} of {} {:?}",
+            role_ref.kind, role_ref.name
+        )?;
+        match subjects
+            .iter()
+            .find(|subject| binds(subject, &metadata.namespace, self.who))
+        {
             Some(subject) => write!(f, " to {subject}"),
             None => Ok(()),
         }

@@ -17,22 +17,54 @@ const SCHEDULER: &[Need] = &[
 ];
 
 const CONTROLLERS: &[Need] = &[
-    ("get list watch", "", "nodes pods namespaces serviceaccounts events"),
+    (
+        "get list watch",
+        "",
+        "nodes pods namespaces serviceaccounts events",
+    ),
     ("get list watch", "coordination.k8s.io", "leases"),
-    ("list watch delete", "certificates.k8s.io", "certificatesigningrequests"),
-    ("patch", "", "nodes nodes/status pods/status namespaces/status"),
+    (
+        "list watch delete",
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+    ),
+    (
+        "patch",
+        "",
+        "nodes nodes/status pods/status namespaces/status",
+    ),
     ("create", "", "namespaces serviceaccounts configmaps"),
     ("update patch", "", "configmaps serviceaccounts secrets"),
     ("update", "", "namespaces/finalize"),
     ("delete", "", "pods events"),
     // Emptying a namespace and collecting garbage touch every kind.
-    ("get list watch delete deletecollection patch update", "", "secrets configmaps services persistentvolumeclaims"),
-    ("get list watch delete deletecollection patch update", "apps", "deployments replicasets"),
-    ("get list watch delete deletecollection patch update", "example.com", "widgets"),
+    (
+        "get list watch delete deletecollection patch update",
+        "",
+        "secrets configmaps services persistentvolumeclaims",
+    ),
+    (
+        "get list watch delete deletecollection patch update",
+        "apps",
+        "deployments replicasets",
+    ),
+    (
+        "get list watch delete deletecollection patch update",
+        "example.com",
+        "widgets",
+    ),
     ("list watch delete", identity::GROUP, "nodeattestations"),
     ("update patch", "", "resourcequotas/status"),
-    ("update patch", "certificates.k8s.io", "certificatesigningrequests/approval certificatesigningrequests/status"),
-    ("update patch escalate", "rbac.authorization.k8s.io", "clusterroles"),
+    (
+        "update patch",
+        "certificates.k8s.io",
+        "certificatesigningrequests/approval certificatesigningrequests/status",
+    ),
+    (
+        "update patch escalate",
+        "rbac.authorization.k8s.io",
+        "clusterroles",
+    ),
     ("create", "", "serviceaccounts/token"),
     ("get list watch patch", "networking.k8s.io", "servicecidrs"),
     ("patch", "networking.k8s.io", "servicecidrs/status"),
@@ -41,22 +73,51 @@ const CONTROLLERS: &[Need] = &[
 ];
 
 const ATTESTATION: &[Need] = &[
-    ("get list watch create update patch delete", identity::GROUP, "machines nodeattestations"),
-    ("get list watch create", identity::GROUP, "certificatepolicies imagereleases"),
-    ("update patch", identity::GROUP, "machines/status nodeattestations/status certificatepolicies/status"),
+    (
+        "get list watch create update patch delete",
+        identity::GROUP,
+        "machines nodeattestations",
+    ),
+    (
+        "get list watch create",
+        identity::GROUP,
+        "certificatepolicies imagereleases",
+    ),
+    (
+        "update patch",
+        identity::GROUP,
+        "machines/status nodeattestations/status certificatepolicies/status",
+    ),
     ("get list watch create patch", "", "nodes"),
     ("patch update", "", "nodes/status"),
-    ("get list watch create delete", "certificates.k8s.io", "certificatesigningrequests"),
-    ("update", "certificates.k8s.io", "certificatesigningrequests/approval certificatesigningrequests/status"),
+    (
+        "get list watch create delete",
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+    ),
+    (
+        "update",
+        "certificates.k8s.io",
+        "certificatesigningrequests/approval certificatesigningrequests/status",
+    ),
     RECORDS,
 ];
 
-const KUBELET_CLIENT: &[Need] = &[("get create", "", "nodes/proxy nodes/log nodes/metrics nodes/stats")];
+const KUBELET_CLIENT: &[Need] = &[(
+    "get create",
+    "",
+    "nodes/proxy nodes/log nodes/metrics nodes/stats",
+)];
 
 fn snapshot() -> Snapshot {
     let mut snapshot = Snapshot::default();
-    defaults::cluster_roles().into_iter().chain(defaults::roles()).for_each(|role| snapshot.set_role(role));
-    let bindings = defaults::cluster_role_bindings().into_iter().chain(defaults::role_bindings());
+    defaults::cluster_roles()
+        .into_iter()
+        .chain(defaults::roles())
+        .for_each(|role| snapshot.set_role(role));
+    let bindings = defaults::cluster_role_bindings()
+        .into_iter()
+        .chain(defaults::role_bindings());
     bindings.for_each(|binding| snapshot.set_binding(binding));
     snapshot
 }
@@ -64,8 +125,26 @@ fn snapshot() -> Snapshot {
 fn may(snapshot: &Snapshot, user: &str, verb: &str, group: &str, path: &str, name: &str) -> bool {
     let groups = [identity::AUTHENTICATED_GROUP.to_owned()];
     let (resource, subresource) = path.split_once('/').unwrap_or((path, ""));
-    let request = Request::Resource(verb, Resource { group, resource, subresource, namespace: "n", name });
-    matches!(snapshot.decide(&Who { name: user, groups: &groups }, &request), Verdict::Allowed(_))
+    let request = Request::Resource(
+        verb,
+        Resource {
+            group,
+            resource,
+            subresource,
+            namespace: "n",
+            name,
+        },
+    );
+    matches!(
+        snapshot.decide(
+            &Who {
+                name: user,
+                groups: &groups
+            },
+            &request
+        ),
+        Verdict::Allowed(_)
+    )
 }
 
 #[test]
@@ -80,15 +159,32 @@ fn every_part_of_the_master_may_do_what_it_does() {
         for (verbs, group, resources) in needs {
             for verb in verbs.split(' ') {
                 for resource in resources.split(' ') {
-                    assert!(may(&snapshot, user, verb, group, resource, "x"), "{user} {verb} {resource} in {group:?}");
+                    assert!(
+                        may(&snapshot, user, verb, group, resource, "x"),
+                        "{user} {verb} {resource} in {group:?}"
+                    );
                 }
             }
         }
     }
-    for signer in ["pratique.dev/node-client", "pratique.dev/node-serving", "kubernetes.io/kube-apiserver-client"] {
+    for signer in [
+        "pratique.dev/node-client",
+        "pratique.dev/node-serving",
+        "kubernetes.io/kube-apiserver-client",
+    ] {
         for verb in ["approve", "sign"] {
             let user = identity::ATTESTATION_USER;
-            assert!(may(&snapshot, user, verb, "certificates.k8s.io", "signers", signer), "{verb} {signer}");
+            assert!(
+                may(
+                    &snapshot,
+                    user,
+                    verb,
+                    "certificates.k8s.io",
+                    "signers",
+                    signer
+                ),
+                "{verb} {signer}"
+            );
         }
     }
 }
@@ -101,12 +197,32 @@ fn no_part_of_the_master_has_what_it_never_needs() {
         (identity::SCHEDULER_USER, "delete", "", "nodes"),
         (identity::SCHEDULER_USER, "patch", "", "nodes"),
         (identity::SCHEDULER_USER, "create", "", "pods"),
-        (identity::CONTROLLER_MANAGER_USER, "create", identity::GROUP, "machines"),
-        (identity::CONTROLLER_MANAGER_USER, "create", "rbac.authorization.k8s.io", "clusterrolebindings"),
-        (identity::CONTROLLER_MANAGER_USER, "impersonate", "", "users"),
+        (
+            identity::CONTROLLER_MANAGER_USER,
+            "create",
+            identity::GROUP,
+            "machines",
+        ),
+        (
+            identity::CONTROLLER_MANAGER_USER,
+            "create",
+            "rbac.authorization.k8s.io",
+            "clusterrolebindings",
+        ),
+        (
+            identity::CONTROLLER_MANAGER_USER,
+            "impersonate",
+            "",
+            "users",
+        ),
         (identity::ATTESTATION_USER, "get", "", "secrets"),
         (identity::ATTESTATION_USER, "create", "", "pods"),
-        (identity::ATTESTATION_USER, "create", "rbac.authorization.k8s.io", "clusterrolebindings"),
+        (
+            identity::ATTESTATION_USER,
+            "create",
+            "rbac.authorization.k8s.io",
+            "clusterrolebindings",
+        ),
         (identity::APISERVER_KUBELET_USER, "get", "", "secrets"),
         (identity::APISERVER_KUBELET_USER, "patch", "", "nodes"),
     ] {

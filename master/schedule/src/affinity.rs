@@ -15,27 +15,41 @@ pub(crate) struct NodeWishes {
 
 impl NodeWishes {
     pub(crate) fn of(spec: &PodSpec) -> Self {
-        let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.clone()).unwrap_or_default();
+        let affinity = spec
+            .affinity
+            .as_ref()
+            .and_then(|affinity| affinity.node_affinity.clone())
+            .unwrap_or_default();
         Self {
             selector: spec.node_selector.clone().unwrap_or_default(),
             required: affinity.required_during_scheduling_ignored_during_execution,
-            preferred: affinity.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
+            preferred: affinity
+                .preferred_during_scheduling_ignored_during_execution
+                .unwrap_or_default(),
         }
     }
 
     /// Whether a node will do.
     pub(crate) fn allow(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
-        let selected = self.selector.iter().all(|(key, value)| labels.get(key) == Some(value));
-        let required = self
-            .required
-            .as_ref()
-            .is_none_or(|selector| selector.node_selector_terms.iter().any(|term| matches(term, name, labels)));
+        let selected = self
+            .selector
+            .iter()
+            .all(|(key, value)| labels.get(key) == Some(value));
+        let required = self.required.as_ref().is_none_or(|selector| {
+            selector
+                .node_selector_terms
+                .iter()
+                .any(|term| matches(term, name, labels))
+        });
         selected && required
     }
 
     /// Sum of the weights of the wishes that a node meets.
     pub(crate) fn weight(&self, name: &str, labels: &BTreeMap<String, String>) -> i64 {
-        let met = self.preferred.iter().filter(|wish| matches(&wish.preference, name, labels));
+        let met = self
+            .preferred
+            .iter()
+            .filter(|wish| matches(&wish.preference, name, labels));
         met.map(|wish| i64::from(wish.weight)).sum()
     }
 }
@@ -48,7 +62,9 @@ fn matches(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String
         return false;
     }
     let field = |key: &str| (key == "metadata.name").then_some(name);
-    expressions.iter().all(|need| meets(need, labels.get(&need.key).map(String::as_str)))
+    expressions
+        .iter()
+        .all(|need| meets(need, labels.get(&need.key).map(String::as_str)))
         && fields.iter().all(|need| meets(need, field(&need.key)))
 }
 
@@ -78,7 +94,8 @@ mod tests {
     fn allowed(spec: Value) -> bool {
         let mut spec = spec;
         spec["containers"] = json!([]);
-        let labels = [("disk", "ssd"), ("rank", "7")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let labels =
+            [("disk", "ssd"), ("rank", "7")].map(|(key, value)| (key.to_owned(), value.to_owned()));
         NodeWishes::of(&serde_json::from_value(spec).unwrap()).allow("n1", &labels.into())
     }
 
@@ -88,13 +105,17 @@ mod tests {
     }
 
     fn expression(key: &str, operator: &str, values: &[&str]) -> bool {
-        allowed(required(&json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}])))
+        allowed(required(
+            &json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]),
+        ))
     }
 
     #[test]
     fn selectors_want_every_label() {
         assert!(allowed(json!({"nodeSelector": {"disk": "ssd"}})));
-        assert!(!allowed(json!({"nodeSelector": {"disk": "ssd", "zone": "a"}})));
+        assert!(!allowed(
+            json!({"nodeSelector": {"disk": "ssd", "zone": "a"}})
+        ));
     }
 
     #[test]
@@ -102,7 +123,9 @@ mod tests {
         assert!(expression("disk", "In", &["hdd", "ssd"]) && !expression("zone", "In", &["a"]));
         assert!(expression("zone", "NotIn", &["a"]) && !expression("disk", "NotIn", &["ssd"]));
         assert!(expression("disk", "Exists", &[]) && !expression("zone", "Exists", &[]));
-        assert!(expression("zone", "DoesNotExist", &[]) && !expression("disk", "DoesNotExist", &[]));
+        assert!(
+            expression("zone", "DoesNotExist", &[]) && !expression("disk", "DoesNotExist", &[])
+        );
         assert!(expression("rank", "Gt", &["6"]) && !expression("rank", "Gt", &["7"]));
         assert!(expression("rank", "Lt", &["8"]) && !expression("disk", "Lt", &["8"]));
         assert!(!expression("disk", "Like", &["s"]));
@@ -111,7 +134,8 @@ mod tests {
     #[test]
     fn terms_are_alternatives_and_an_empty_one_matches_nothing() {
         let no = json!({"matchExpressions": [{"key": "zone", "operator": "Exists"}]});
-        let yes = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]});
+        let yes =
+            json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]});
         assert!(allowed(required(&json!([no, yes]))));
         assert!(!allowed(required(&json!([no]))));
         assert!(!allowed(required(&json!([{}]))));
@@ -124,6 +148,9 @@ mod tests {
         let spec = json!({"containers": [], "affinity": {"nodeAffinity":
             {"preferredDuringSchedulingIgnoredDuringExecution": wishes}}});
         let wishes = NodeWishes::of(&serde_json::from_value(spec).unwrap());
-        assert_eq!(wishes.weight("n1", &[("disk".to_owned(), String::new())].into()), 5);
+        assert_eq!(
+            wishes.weight("n1", &[("disk".to_owned(), String::new())].into()),
+            5
+        );
     }
 }

@@ -55,7 +55,10 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
         return Err(Unschedulable::NoNodes);
     }
     match best(pod, &feasible) {
-        Some(info) => Ok(Placement { node: info.name.clone(), feasible: feasible.len() }),
+        Some(info) => Ok(Placement {
+            node: info.name.clone(),
+            feasible: feasible.len(),
+        }),
         None => Err(Unschedulable::NoneFits { nodes, reasons }),
     }
 }
@@ -68,12 +71,21 @@ fn against(pod: &PodRequest, info: &NodeInfo, load: &Load) -> Vec<String> {
     }
     let refusing = |taint: &&NodeTaint| taint.forbids() && !taint.tolerated(&pod.tolerations);
     if let Some(taint) = info.taints.iter().find(refusing) {
-        return vec![format!("node(s) had untolerated taint {{{}: {}}}", taint.key(), taint.value())];
+        return vec![format!(
+            "node(s) had untolerated taint {{{}: {}}}",
+            taint.key(),
+            taint.value()
+        )];
     }
     if !pod.wishes.allow(&info.name, &info.labels) {
         return vec!["node(s) didn't match Pod's node affinity/selector".to_owned()];
     }
-    if pod.demand.ports.iter().any(|port| load.ports.iter().any(|taken| taken.collides(port))) {
+    if pod
+        .demand
+        .ports
+        .iter()
+        .any(|port| load.ports.iter().any(|taken| taken.collides(port)))
+    {
         return vec!["node(s) didn't have free ports for the requested pod ports".to_owned()];
     }
     let mut short = Vec::new();
@@ -90,27 +102,53 @@ fn against(pod: &PodRequest, info: &NodeInfo, load: &Load) -> Vec<String> {
 
 /// The node with the best mark; between equals, pods decide differently, so that a crowd doesn't follow one order.
 fn best<'n>(pod: &PodRequest, feasible: &[(&'n NodeInfo, &Load)]) -> Option<&'n NodeInfo> {
-    let replicas =
-        |load: &Load| pod.demand.owner.as_ref().and_then(|owner| load.replicas.get(owner)).copied().unwrap_or(0);
+    let replicas = |load: &Load| {
+        pod.demand
+            .owner
+            .as_ref()
+            .and_then(|owner| load.replicas.get(owner))
+            .copied()
+            .unwrap_or(0)
+    };
     let wishes = |info: &NodeInfo| pod.wishes.weight(&info.name, &info.labels);
     let taints = |info: &NodeInfo| {
-        info.taints.iter().filter(|taint| !taint.forbids() && !taint.tolerated(&pod.tolerations)).count()
+        info.taints
+            .iter()
+            .filter(|taint| !taint.forbids() && !taint.tolerated(&pod.tolerations))
+            .count()
     };
-    let most_replicas = feasible.iter().map(|(_, load)| replicas(load)).max().unwrap_or(0);
-    let most_wishes = feasible.iter().map(|(info, _)| wishes(info)).max().unwrap_or(0);
-    let most_taints = feasible.iter().map(|(info, _)| taints(info)).max().unwrap_or(0);
+    let most_replicas = feasible
+        .iter()
+        .map(|(_, load)| replicas(load))
+        .max()
+        .unwrap_or(0);
+    let most_wishes = feasible
+        .iter()
+        .map(|(info, _)| wishes(info))
+        .max()
+        .unwrap_or(0);
+    let most_taints = feasible
+        .iter()
+        .map(|(info, _)| taints(info))
+        .max()
+        .unwrap_or(0);
     let mark = |(info, load): &(&NodeInfo, &Load)| {
         WEIGHT_ROOM * room(pod, info, load)
             + WEIGHT_SPREAD * (FULL - share(replicas(load), most_replicas))
             + WEIGHT_WISHES
-                * share(usize::try_from(wishes(info)).unwrap_or(0), usize::try_from(most_wishes).unwrap_or(0))
+                * share(
+                    usize::try_from(wishes(info)).unwrap_or(0),
+                    usize::try_from(most_wishes).unwrap_or(0),
+                )
             + WEIGHT_TAINTS * (FULL - share(taints(info), most_taints))
     };
     feasible
         .iter()
         .max_by(|left, right| {
             let lot = |info: &NodeInfo| hash(&[pod.uid.as_bytes(), info.name.as_bytes()]);
-            mark(left).total_cmp(&mark(right)).then_with(|| lot(left.0).cmp(&lot(right.0)))
+            mark(left)
+                .total_cmp(&mark(right))
+                .then_with(|| lot(left.0).cmp(&lot(right.0)))
         })
         .map(|(info, _)| *info)
 }
@@ -124,15 +162,23 @@ fn room(pod: &PodRequest, info: &NodeInfo, load: &Load) -> f64 {
     FULL * (free(CPU) + free(MEMORY)) / 2.0
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a mark needs no more than 52 bits")]
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "a mark needs no more than 52 bits"
+)]
 fn share(part: usize, whole: usize) -> f64 {
-    if whole == 0 { 0.0 } else { FULL * part as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        FULL * part as f64 / whole as f64
+    }
 }
 
 /// FNV-1a with a final mix: a lot that is the same on every machine.
 fn hash(parts: &[&[u8]]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.iter());
-    let hash =
-        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
     (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -21,21 +21,34 @@ impl NodeInfo {
     pub fn of(node: &Node) -> Self {
         let spec = node.spec.as_ref();
         let status = node.status.as_ref();
-        let mut taints: Vec<NodeTaint> =
-            spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten().map(NodeTaint::of).collect();
-        let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-        let ready = conditions.filter(|condition| condition.type_ == "Ready").map(|c| c.status.as_str()).next();
+        let mut taints: Vec<NodeTaint> = spec
+            .and_then(|spec| spec.taints.as_ref())
+            .into_iter()
+            .flatten()
+            .map(NodeTaint::of)
+            .collect();
+        let conditions = status
+            .and_then(|status| status.conditions.as_ref())
+            .into_iter()
+            .flatten();
+        let ready = conditions
+            .filter(|condition| condition.type_ == "Ready")
+            .map(|c| c.status.as_str())
+            .next();
         let finding = match ready {
             Some("True") => None,
             Some("Unknown") => Some(UNREACHABLE),
             Some(_) | None => Some(NOT_READY),
         };
         if let Some(key) = finding
-            && !taints.iter().any(|taint| taint.key() == key && taint.forbids())
+            && !taints
+                .iter()
+                .any(|taint| taint.key() == key && taint.forbids())
         {
             taints.push(NodeTaint::found(key));
         }
-        let allocatable = status.and_then(|status| status.allocatable.as_ref().or(status.capacity.as_ref()));
+        let allocatable =
+            status.and_then(|status| status.allocatable.as_ref().or(status.capacity.as_ref()));
         Self {
             name: node.metadata.name.clone().unwrap_or_default(),
             labels: node.metadata.labels.clone().unwrap_or_default(),

@@ -93,7 +93,16 @@ impl Queue {
         let place = (Reverse(request.priority), self.numbers);
         self.active.insert(place, key.clone());
         let place = Place::Active(place.0, place.1);
-        self.pods.insert(key, Waiting { request, failures: 0, since: now, told: String::new(), place });
+        self.pods.insert(
+            key,
+            Waiting {
+                request,
+                failures: 0,
+                since: now,
+                told: String::new(),
+                place,
+            },
+        );
         true
     }
 
@@ -117,7 +126,13 @@ impl Queue {
     pub fn failed(&mut self, key: &PodKey, now: Instant) {
         self.numbers += 1;
         let number = self.numbers;
-        let Some(waiting) = self.pods.get_mut(key).filter(|waiting| waiting.place == Place::Taken) else { return };
+        let Some(waiting) = self
+            .pods
+            .get_mut(key)
+            .filter(|waiting| waiting.place == Place::Taken)
+        else {
+            return;
+        };
         waiting.failures = waiting.failures.saturating_add(1);
         let until = now + backoff(waiting.failures);
         waiting.place = Place::Backoff(until, number);
@@ -133,7 +148,13 @@ impl Queue {
         }
         self.numbers += 1;
         let number = self.numbers;
-        let Some(waiting) = self.pods.get_mut(key).filter(|waiting| waiting.place == Place::Taken) else { return };
+        let Some(waiting) = self
+            .pods
+            .get_mut(key)
+            .filter(|waiting| waiting.place == Place::Taken)
+        else {
+            return;
+        };
         waiting.failures = waiting.failures.saturating_add(1);
         let until = now + STALE;
         waiting.place = Place::Unschedulable(until, number);
@@ -142,14 +163,20 @@ impl Queue {
 
     /// A taken pod was bound.
     pub fn bound(&mut self, key: &PodKey, uid: &str) {
-        if self.pods.get(key).is_some_and(|waiting| waiting.place == Place::Taken && waiting.request.uid == uid) {
+        if self
+            .pods
+            .get(key)
+            .is_some_and(|waiting| waiting.place == Place::Taken && waiting.request.uid == uid)
+        {
             self.remove(key);
         }
     }
 
     /// Notes why a pod waits; whether that is news.
     pub fn tell(&mut self, key: &PodKey, why: &str) -> bool {
-        let Some(waiting) = self.pods.get_mut(key).filter(|waiting| waiting.told != why) else { return false };
+        let Some(waiting) = self.pods.get_mut(key).filter(|waiting| waiting.told != why) else {
+            return false;
+        };
         why.clone_into(&mut waiting.told);
         true
     }
@@ -158,7 +185,9 @@ impl Queue {
     pub fn cluster_changed(&mut self, now: Instant) {
         self.changes += 1;
         for (place, key) in std::mem::take(&mut self.unschedulable) {
-            let Some(waiting) = self.pods.get_mut(&key) else { continue };
+            let Some(waiting) = self.pods.get_mut(&key) else {
+                continue;
+            };
             let failed_at = place.0.checked_sub(STALE).unwrap_or(now);
             let until = (failed_at + backoff(waiting.failures)).max(now);
             waiting.place = Place::Backoff(until, place.1);
@@ -169,20 +198,34 @@ impl Queue {
 
     /// Those whose wait is over can be tried; the time when the next one can.
     pub fn wake(&mut self, now: Instant) -> Option<Instant> {
-        while let Some(key) = due(&mut self.backoff, now).or_else(|| due(&mut self.unschedulable, now)) {
-            let Some(waiting) = self.pods.get_mut(&key) else { continue };
+        while let Some(key) =
+            due(&mut self.backoff, now).or_else(|| due(&mut self.unschedulable, now))
+        {
+            let Some(waiting) = self.pods.get_mut(&key) else {
+                continue;
+            };
             self.numbers += 1;
             let place = (Reverse(waiting.request.priority), self.numbers);
             waiting.place = Place::Active(place.0, place.1);
             self.active.insert(place, key);
         }
-        let first = |order: &BTreeMap<(Instant, u64), PodKey>| order.first_key_value().map(|((until, _), _)| *until);
-        first(&self.backoff).into_iter().chain(first(&self.unschedulable)).min()
+        let first = |order: &BTreeMap<(Instant, u64), PodKey>| {
+            order.first_key_value().map(|((until, _), _)| *until)
+        };
+        first(&self.backoff)
+            .into_iter()
+            .chain(first(&self.unschedulable))
+            .min()
     }
 
     /// Drops every waiting pod that is not in `keep`.
     pub fn retain(&mut self, keep: &BTreeSet<PodKey>) {
-        let gone: Vec<PodKey> = self.pods.keys().filter(|key| !keep.contains(key)).cloned().collect();
+        let gone: Vec<PodKey> = self
+            .pods
+            .keys()
+            .filter(|key| !keep.contains(key))
+            .cloned()
+            .collect();
         for key in &gone {
             self.remove(key);
         }
@@ -206,7 +249,9 @@ impl Waiting {
 }
 
 fn backoff(failures: u32) -> Duration {
-    BACKOFF_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(8)).min(BACKOFF_LAST)
+    BACKOFF_FIRST
+        .saturating_mul(1 << failures.saturating_sub(1).min(8))
+        .min(BACKOFF_LAST)
 }
 
 fn due(order: &mut BTreeMap<(Instant, u64), PodKey>, now: Instant) -> Option<PodKey> {

@@ -27,8 +27,9 @@ impl Resources {
     /// Reads a list of the API. A quantity that can't be read is taken as nothing: the API server validated it.
     pub fn of(list: Option<&BTreeMap<String, Quantity>>) -> Self {
         let amounts = list.into_iter().flatten();
-        let read =
-            amounts.filter_map(|(name, quantity)| Some((name.as_str().into(), Amount::try_from(quantity).ok()?)));
+        let read = amounts.filter_map(|(name, quantity)| {
+            Some((name.as_str().into(), Amount::try_from(quantity).ok()?))
+        });
         Self(read.collect())
     }
 
@@ -38,7 +39,8 @@ impl Resources {
 
     /// How much of a resource.
     pub fn get(&self, name: &str) -> Amount {
-        self.place(name).map_or_else(|_none| Amount::default(), |at| self.0[at].1)
+        self.place(name)
+            .map_or_else(|_none| Amount::default(), |at| self.0[at].1)
     }
 
     fn entry(&mut self, name: &str) -> &mut Amount {
@@ -98,7 +100,9 @@ impl Resources {
 /// What a pod needs at its peak: its containers together with its sidecars, or one init container with the sidecars before
 /// it, whichever is more; where the pod itself names requests, these instead; and its overhead.
 pub(crate) fn needed(spec: &PodSpec) -> Resources {
-    peak(spec, |container| Resources::of(requests(container.resources.as_ref())))
+    peak(spec, |container| {
+        Resources::of(requests(container.resources.as_ref()))
+    })
 }
 
 /// The same for scores, where a container that asks for nothing counts as something.
@@ -132,7 +136,9 @@ fn peak(spec: &PodSpec, of: impl Fn(&Container) -> Resources) -> Resources {
         }
     }
     let mut all = sidecars;
-    spec.containers.iter().for_each(|container| all.add(&of(container)));
+    spec.containers
+        .iter()
+        .for_each(|container| all.add(&of(container)));
     all.max(&start);
     let mut all = all.overridden(&Resources::of(requests(spec.resources.as_ref())));
     all.add(&Resources::of(spec.overhead.as_ref()));
@@ -158,9 +164,14 @@ mod tests {
 
     #[test]
     fn containers_add_up_and_init_containers_take_turns() {
-        assert_eq!(cpu(json!({"containers": [container("1"), container("500m")]})), "1500m");
         assert_eq!(
-            cpu(json!({"containers": [container("1")], "initContainers": [container("2"), container("3")]})),
+            cpu(json!({"containers": [container("1"), container("500m")]})),
+            "1500m"
+        );
+        assert_eq!(
+            cpu(
+                json!({"containers": [container("1")], "initContainers": [container("2"), container("3")]})
+            ),
             "3"
         );
     }
@@ -169,9 +180,11 @@ mod tests {
     fn a_sidecar_counts_beside_what_starts_after_it() {
         let mut sidecar = container("1");
         sidecar["restartPolicy"] = json!("Always");
-        let after = json!({"containers": [container("1")], "initContainers": [sidecar, container("3")]});
+        let after =
+            json!({"containers": [container("1")], "initContainers": [sidecar, container("3")]});
         assert_eq!(cpu(after), "4");
-        let before = json!({"containers": [container("1")], "initContainers": [container("3"), sidecar]});
+        let before =
+            json!({"containers": [container("1")], "initContainers": [container("3"), sidecar]});
         assert_eq!(cpu(before), "3");
     }
 

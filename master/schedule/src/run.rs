@@ -11,7 +11,9 @@ use config_kube::k8s_openapi::api::core::v1::{Binding, Node, ObjectReference, Po
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use master_client::{ApiError, Change, Client, Follower, Happening, ListParams, Patch, Recent, Recorder, Severity};
+use master_client::{
+    ApiError, Change, Client, Follower, Happening, ListParams, Patch, Recent, Recorder, Severity,
+};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -36,7 +38,9 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
     let demands = Recent::default();
     let read = move |pod: Pod| Seen::of(&pod, &demands);
     let mut pods = Follower::reading(client.clone(), None, ListParams::default(), read);
-    let mut nodes = Follower::reading(client.clone(), None, ListParams::default(), |node: Node| NodeInfo::of(&node));
+    let mut nodes = Follower::reading(client.clone(), None, ListParams::default(), |node: Node| {
+        NodeInfo::of(&node)
+    });
     let mut scheduler = Scheduler::new(client);
     let mut writes: FuturesUnordered<BoxFuture<'static, Outcome>> = FuturesUnordered::new();
     let mut shutdown = std::pin::pin!(shutdown);
@@ -80,25 +84,37 @@ enum State {
 
 impl Seen {
     fn of(pod: &Pod, demands: &Recent<Demand>) -> Self {
-        Self { key: PodKey::of(pod), state: State::of(pod, demands) }
+        Self {
+            key: PodKey::of(pod),
+            state: State::of(pod, demands),
+        }
     }
 }
 
 impl State {
     fn of(pod: &Pod, demands: &Recent<Demand>) -> Self {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
         if matches!(phase, Some("Succeeded" | "Failed")) {
             return Self::Ended;
         }
         let mut request = PodRequest::of(pod);
         request.demand = demands.one(request.demand);
         let spec = pod.spec.as_ref();
-        if let Some(node) = spec.and_then(|spec| spec.node_name.as_deref()).filter(|name| !name.is_empty()) {
+        if let Some(node) = spec
+            .and_then(|spec| spec.node_name.as_deref())
+            .filter(|name| !name.is_empty())
+        {
             return Self::On(node.to_owned(), Box::new(request.settled()));
         }
-        let ours =
-            spec.and_then(|spec| spec.scheduler_name.as_deref()).is_none_or(|name| name.is_empty() || name == NAME);
-        let gated = spec.and_then(|spec| spec.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty());
+        let ours = spec
+            .and_then(|spec| spec.scheduler_name.as_deref())
+            .is_none_or(|name| name.is_empty() || name == NAME);
+        let gated = spec
+            .and_then(|spec| spec.scheduling_gates.as_ref())
+            .is_some_and(|gates| !gates.is_empty());
         if !ours || gated || pod.metadata.deletion_timestamp.is_some() {
             return Self::NotOurs(request.uid);
         }
@@ -113,7 +129,11 @@ fn far() -> Instant {
 /// What became of a write.
 enum Outcome {
     /// A bind was answered.
-    Bind { key: PodKey, uid: String, result: Result<(), ApiError> },
+    Bind {
+        key: PodKey,
+        uid: String,
+        result: Result<(), ApiError>,
+    },
     /// A pod was told why it waits.
     Told,
 }
@@ -150,8 +170,12 @@ impl Scheduler {
         match change {
             Change::Listed(nodes) => {
                 let names: BTreeSet<_> = nodes.iter().map(NodeInfo::name).collect();
-                let gone: Vec<_> =
-                    self.snapshot.nodes().filter(|name| !names.contains(*name)).map(str::to_owned).collect();
+                let gone: Vec<_> = self
+                    .snapshot
+                    .nodes()
+                    .filter(|name| !names.contains(*name))
+                    .map(str::to_owned)
+                    .collect();
                 for name in &gone {
                     self.snapshot.remove_node(name);
                 }
@@ -174,7 +198,11 @@ impl Scheduler {
         let freed = match change {
             Change::Listed(pods) => {
                 let keys: BTreeSet<PodKey> = pods.iter().map(|pod| pod.key.clone()).collect();
-                let gone = self.snapshot.settled().into_iter().filter(|key| !keys.contains(key));
+                let gone = self
+                    .snapshot
+                    .settled()
+                    .into_iter()
+                    .filter(|key| !keys.contains(key));
                 for key in gone {
                     self.snapshot.remove(&key);
                 }
@@ -212,7 +240,10 @@ impl Scheduler {
                 if !self.queue.push(*request, Instant::now()) && !self.overflowed {
                     self.overflowed = true;
                     let waiting = self.queue.len();
-                    tracing::warn!(waiting, "the queue is full: more pods are taken in as these are placed");
+                    tracing::warn!(
+                        waiting,
+                        "the queue is full: more pods are taken in as these are placed"
+                    );
                 }
             }
             // About to be where it was assumed.
@@ -231,7 +262,8 @@ impl Scheduler {
                     pod = %waiting.request.key, node = placement.node, feasible = placement.feasible,
                     waited_ms = waiting.age(now).as_millis(), "binding"
                 );
-                self.snapshot.assume(waiting.request.clone(), &placement.node);
+                self.snapshot
+                    .assume(waiting.request.clone(), &placement.node);
                 Some(self.bind(waiting, placement.node))
             }
             Err(why) => {
@@ -244,7 +276,12 @@ impl Scheduler {
     fn bind(&self, waiting: Waiting, node: String) -> BoxFuture<'static, Outcome> {
         let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
         Box::pin(async move {
-            let PodRequest { key, uid, not_weighed, .. } = waiting.request;
+            let PodRequest {
+                key,
+                uid,
+                not_weighed,
+                ..
+            } = waiting.request;
             let about = subject(&key, &uid);
             let binding = Binding {
                 metadata: about.metadata.clone(),
@@ -255,16 +292,36 @@ impl Scheduler {
                     ..ObjectReference::default()
                 },
             };
-            let answer = client.create_subresource::<Pod>(Some(&key.namespace), &key.name, "binding", &binding).await;
+            let answer = client
+                .create_subresource::<Pod>(Some(&key.namespace), &key.name, "binding", &binding)
+                .await;
             let result = answer.map(drop);
             if result.is_ok() {
                 let message = format!("Successfully assigned {key} to {node}");
-                record(&recorder, &about, Severity::Normal, "Scheduled", "Binding", message).await;
+                record(
+                    &recorder,
+                    &about,
+                    Severity::Normal,
+                    "Scheduled",
+                    "Binding",
+                    message,
+                )
+                .await;
             }
             if result.is_ok() && !not_weighed.is_empty() {
-                let message =
-                    format!("{} was not weighed: this scheduler does not support it yet", not_weighed.join(", "));
-                record(&recorder, &about, Severity::Warning, "PreferenceIgnored", "Binding", message).await;
+                let message = format!(
+                    "{} was not weighed: this scheduler does not support it yet",
+                    not_weighed.join(", ")
+                );
+                record(
+                    &recorder,
+                    &about,
+                    Severity::Warning,
+                    "PreferenceIgnored",
+                    "Binding",
+                    message,
+                )
+                .await;
             }
             Outcome::Bind { key, uid, result }
         })
@@ -280,18 +337,30 @@ impl Scheduler {
             let about = subject(&key, &uid);
             if news {
                 let patch = unscheduled(&uid, &message);
-                let written = client.patch_status::<Pod>(Some(&key.namespace), &key.name, &patch).await;
+                let written = client
+                    .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
+                    .await;
                 if let Err(error) = written {
                     tracing::debug!(pod = %key, %error, "the condition could not be written");
                 }
             }
-            record(&recorder, &about, Severity::Warning, "FailedScheduling", "Scheduling", message).await;
+            record(
+                &recorder,
+                &about,
+                Severity::Warning,
+                "FailedScheduling",
+                "Scheduling",
+                message,
+            )
+            .await;
             Outcome::Told
         })
     }
 
     fn written(&mut self, outcome: Outcome) {
-        let Outcome::Bind { key, uid, result } = outcome else { return };
+        let Outcome::Bind { key, uid, result } = outcome else {
+            return;
+        };
         match result {
             Ok(()) => self.queue.bound(&key, &uid),
             Err(error) => {
@@ -308,8 +377,25 @@ impl Scheduler {
     }
 }
 
-async fn record(recorder: &Recorder, pod: &Pod, severity: Severity, reason: &str, action: &str, message: String) {
-    recorder.record(pod, &Happening { severity, reason, action, message }).await;
+async fn record(
+    recorder: &Recorder,
+    pod: &Pod,
+    severity: Severity,
+    reason: &str,
+    action: &str,
+    message: String,
+) {
+    recorder
+        .record(
+            pod,
+            &Happening {
+                severity,
+                reason,
+                action,
+                message,
+            },
+        )
+        .await;
 }
 
 /// As much of a pod as references need.
@@ -320,7 +406,10 @@ fn subject(key: &PodKey, uid: &str) -> Pod {
         uid: Some(uid.to_owned()),
         ..ObjectMeta::default()
     };
-    Pod { metadata, ..Pod::default() }
+    Pod {
+        metadata,
+        ..Pod::default()
+    }
 }
 
 /// The condition of a pod that fits nowhere; refused where the name is another pod's by now.

@@ -21,7 +21,10 @@ impl PodKey {
     /// The key of a pod.
     pub fn of(pod: &Pod) -> Self {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        Self { namespace: text(&pod.metadata.namespace), name: text(&pod.metadata.name) }
+        Self {
+            namespace: text(&pod.metadata.namespace),
+            name: text(&pod.metadata.name),
+        }
     }
 }
 
@@ -114,7 +117,10 @@ impl Snapshot {
 
     /// The names of all nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
-        self.seats.values().filter_map(|seat| seat.info.as_ref()).map(|info| info.name.as_str())
+        self.seats
+            .values()
+            .filter_map(|seat| seat.info.as_ref())
+            .map(|info| info.name.as_str())
     }
 
     /// A pod is on a node, as the API says.
@@ -129,14 +135,20 @@ impl Snapshot {
 
     /// The bind of an assumed pod failed: it no longer counts, unless the API shows it on a node meanwhile.
     pub fn forget(&mut self, key: &PodKey, uid: &str) {
-        if self.placed.get(key).is_some_and(|placed| placed.assumed && *placed.uid == *uid) {
+        if self
+            .placed
+            .get(key)
+            .is_some_and(|placed| placed.assumed && *placed.uid == *uid)
+        {
             self.remove(key);
         }
     }
 
     /// A pod went or ended; whether it had room on a node.
     pub fn remove(&mut self, key: &PodKey) -> bool {
-        let Some(placed) = self.placed.remove(key) else { return false };
+        let Some(placed) = self.placed.remove(key) else {
+            return false;
+        };
         if let Some(seat) = self.seats.get_mut(&placed.node) {
             seat.load.remove(&placed.demand);
             self.drop_empty(&placed.node);
@@ -146,30 +158,59 @@ impl Snapshot {
 
     /// Whether a pod counts on a node already.
     pub fn holds(&self, key: &PodKey, uid: &str) -> bool {
-        self.placed.get(key).is_some_and(|placed| *placed.uid == *uid)
+        self.placed
+            .get(key)
+            .is_some_and(|placed| *placed.uid == *uid)
     }
 
     /// Keys of pods that the API showed on a node.
     pub(crate) fn settled(&self) -> Vec<PodKey> {
-        self.placed.iter().filter(|(_, placed)| !placed.assumed).map(|(key, _)| key.clone()).collect()
+        self.placed
+            .iter()
+            .filter(|(_, placed)| !placed.assumed)
+            .map(|(key, _)| key.clone())
+            .collect()
     }
 
     /// Nodes with their loads.
     pub(crate) fn seats(&self) -> impl Iterator<Item = (&NodeInfo, &Load)> {
-        self.seats.values().filter_map(|seat| Some((seat.info.as_ref()?, &seat.load)))
+        self.seats
+            .values()
+            .filter_map(|seat| Some((seat.info.as_ref()?, &seat.load)))
     }
 
     fn put(&mut self, request: PodRequest, node: &str, assumed: bool) {
         self.remove(&request.key);
-        let PodRequest { key, uid, demand, .. } = request;
-        let known = self.seats.get_key_value(node).map(|(name, _)| Arc::clone(name));
+        let PodRequest {
+            key, uid, demand, ..
+        } = request;
+        let known = self
+            .seats
+            .get_key_value(node)
+            .map(|(name, _)| Arc::clone(name));
         let node = known.unwrap_or_else(|| node.into());
-        self.seats.entry(Arc::clone(&node)).or_default().load.add(&demand);
-        self.placed.insert(key, Placed { node, uid: uid.into(), demand, assumed });
+        self.seats
+            .entry(Arc::clone(&node))
+            .or_default()
+            .load
+            .add(&demand);
+        self.placed.insert(
+            key,
+            Placed {
+                node,
+                uid: uid.into(),
+                demand,
+                assumed,
+            },
+        );
     }
 
     fn drop_empty(&mut self, node: &str) {
-        if self.seats.get(node).is_some_and(|seat| seat.info.is_none() && seat.load.pods == 0) {
+        if self
+            .seats
+            .get(node)
+            .is_some_and(|seat| seat.info.is_none() && seat.load.pods == 0)
+        {
             self.seats.remove(node);
         }
     }

@@ -10,12 +10,19 @@ pub(crate) struct NodeTaint(Taint);
 impl NodeTaint {
     /// Reads a taint.
     pub(crate) fn of(taint: &Taint) -> Self {
-        Self(Taint { time_added: None, ..taint.clone() })
+        Self(Taint {
+            time_added: None,
+            ..taint.clone()
+        })
     }
 
     /// A taint of the scheduler's own finding.
     pub(crate) fn found(key: &str) -> Self {
-        Self(Taint { key: key.to_owned(), effect: NO_SCHEDULE.to_owned(), ..Taint::default() })
+        Self(Taint {
+            key: key.to_owned(),
+            effect: NO_SCHEDULE.to_owned(),
+            ..Taint::default()
+        })
     }
 
     /// Its key.
@@ -35,6 +42,8 @@ impl NodeTaint {
 
     /// Whether one of the tolerations takes it.
     pub(crate) fn tolerated(&self, tolerations: &[Toleration]) -> bool {
-        tolerations.iter().any(|toleration| tolerates(toleration, &self.0))
+        tolerations
+            .iter()
+            .any(|toleration| tolerates(toleration, &self.0))
     }
 }

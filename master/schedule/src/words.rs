@@ -31,8 +31,10 @@ impl fmt::Display for Unschedulable {
             Self::NoNodes => f.write_str("no nodes available to schedule pods"),
             Self::NoneFits { nodes, reasons } => {
                 // Upstream sorts the finished phrases, numbers first.
-                let mut phrases: Vec<String> =
-                    reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+                let mut phrases: Vec<String> = reasons
+                    .iter()
+                    .map(|(reason, count)| format!("{count} {reason}"))
+                    .collect();
                 phrases.sort();
                 write!(f, "0/{nodes} nodes are available: {}.", phrases.join(", "))
             }
@@ -46,9 +48,19 @@ mod tests {
 
     #[test]
     fn the_phrase_is_upstreams() {
-        let reasons = [("Insufficient memory", 1), ("Insufficient cpu", 2)].map(|(why, count)| (why.to_owned(), count));
-        let why = Unschedulable::NoneFits { nodes: 2, reasons: reasons.into() };
-        assert_eq!(why.to_string(), "0/2 nodes are available: 1 Insufficient memory, 2 Insufficient cpu.");
-        assert_eq!(Unschedulable::NoNodes.to_string(), "no nodes available to schedule pods");
+        let reasons = [("Insufficient memory", 1), ("Insufficient cpu", 2)]
+            .map(|(why, count)| (why.to_owned(), count));
+        let why = Unschedulable::NoneFits {
+            nodes: 2,
+            reasons: reasons.into(),
+        };
+        assert_eq!(
+            why.to_string(),
+            "0/2 nodes are available: 1 Insufficient memory, 2 Insufficient cpu."
+        );
+        assert_eq!(
+            Unschedulable::NoNodes.to_string(),
+            "no nodes available to schedule pods"
+        );
     }
 }

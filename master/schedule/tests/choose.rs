@@ -38,7 +38,9 @@ fn cluster(nodes: impl IntoIterator<Item = NodeInfo>) -> Snapshot {
 }
 
 fn why(pod: &PodRequest, snapshot: &Snapshot) -> String {
-    choose(pod, snapshot).expect_err("no node should do").to_string()
+    choose(pod, snapshot)
+        .expect_err("no node should do")
+        .to_string()
 }
 
 fn chosen(pod: &PodRequest, snapshot: &Snapshot) -> String {
@@ -47,18 +49,24 @@ fn chosen(pod: &PodRequest, snapshot: &Snapshot) -> String {
 
 #[test]
 fn without_nodes_upstreams_sentence_says_so() {
-    assert_eq!(why(&pod("p", |_| ()), &Snapshot::default()), "no nodes available to schedule pods");
+    assert_eq!(
+        why(&pod("p", |_| ()), &Snapshot::default()),
+        "no nodes available to schedule pods"
+    );
 }
 
 #[test]
 fn reasons_are_counted_in_upstreams_words() {
     let snapshot = cluster([
         node("master", |n| {
-            n["spec"]["taints"] = json!([{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]);
+            n["spec"]["taints"] =
+                json!([{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]);
         }),
         plain("worker"),
     ]);
-    let pod = pod("big", |p| p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("3"));
+    let pod = pod("big", |p| {
+        p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("3")
+    });
     assert_eq!(
         why(&pod, &snapshot),
         "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }."
@@ -67,8 +75,12 @@ fn reasons_are_counted_in_upstreams_words() {
 
 #[test]
 fn every_scarce_resource_of_a_node_is_named() {
-    let snapshot = cluster([node("n", |n| n["status"]["allocatable"] = json!({"pods": "0"}))]);
-    let pod = pod("p", |p| p["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = json!("1"));
+    let snapshot = cluster([node("n", |n| {
+        n["status"]["allocatable"] = json!({"pods": "0"})
+    })]);
+    let pod = pod("p", |p| {
+        p["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = json!("1")
+    });
     assert_eq!(
         why(&pod, &snapshot),
         "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu, 1 Insufficient memory, 1 Too many pods."
@@ -77,8 +89,12 @@ fn every_scarce_resource_of_a_node_is_named() {
 
 #[test]
 fn a_node_that_is_not_ready_takes_nothing() {
-    let silent = node("silent", |n| n["status"]["conditions"][0]["status"] = json!("Unknown"));
-    let unready = node("unready", |n| n["status"]["conditions"][0]["status"] = json!("False"));
+    let silent = node("silent", |n| {
+        n["status"]["conditions"][0]["status"] = json!("Unknown")
+    });
+    let unready = node("unready", |n| {
+        n["status"]["conditions"][0]["status"] = json!("False")
+    });
     let young = node("young", |n| n["status"]["conditions"] = json!([]));
     assert_eq!(
         why(&pod("p", |_| ()), &cluster([silent, unready, young])),
@@ -90,9 +106,13 @@ fn a_node_that_is_not_ready_takes_nothing() {
 #[test]
 fn a_cordoned_node_takes_only_what_tolerates_it() {
     let snapshot = cluster([node("n", |n| n["spec"]["unschedulable"] = json!(true))]);
-    assert_eq!(why(&pod("p", |_| ()), &snapshot), "0/1 nodes are available: 1 node(s) were unschedulable.");
+    assert_eq!(
+        why(&pod("p", |_| ()), &snapshot),
+        "0/1 nodes are available: 1 node(s) were unschedulable."
+    );
     let tolerant = pod("p", |p| {
-        p["spec"]["tolerations"] = json!([{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]);
+        p["spec"]["tolerations"] =
+            json!([{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]);
     });
     assert_eq!(chosen(&tolerant, &snapshot), "n");
 }
@@ -100,17 +120,34 @@ fn a_cordoned_node_takes_only_what_tolerates_it() {
 #[test]
 fn selectors_are_obeyed() {
     let snapshot = cluster([plain("a"), plain("b")]);
-    let at_b = pod("p", |p| p["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "b"}));
+    let at_b = pod("p", |p| {
+        p["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "b"})
+    });
     assert_eq!(chosen(&at_b, &snapshot), "b");
-    let at_c = pod("p", |p| p["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "c"}));
-    assert_eq!(why(&at_c, &snapshot), "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.");
+    let at_c = pod("p", |p| {
+        p["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "c"})
+    });
+    assert_eq!(
+        why(&at_c, &snapshot),
+        "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+    );
 }
 
 #[test]
 fn a_port_of_the_node_is_taken_once() {
     let mut snapshot = cluster([plain("n")]);
-    let web = |name: &str, port: Value| pod(name, move |p| p["spec"]["containers"][0]["ports"] = json!([port]));
-    snapshot.place(web("first", json!({"containerPort": 80, "hostPort": 80, "hostIP": "192.168.77.11"})), "n");
+    let web = |name: &str, port: Value| {
+        pod(name, move |p| {
+            p["spec"]["containers"][0]["ports"] = json!([port])
+        })
+    };
+    snapshot.place(
+        web(
+            "first",
+            json!({"containerPort": 80, "hostPort": 80, "hostIP": "192.168.77.11"}),
+        ),
+        "n",
+    );
     let second = web("second", json!({"containerPort": 8080, "hostPort": 80}));
     assert_eq!(
         why(&second, &snapshot),
@@ -131,17 +168,27 @@ fn room_is_what_placed_and_assumed_pods_leave() {
     for (index, name) in ["a", "b", "c", "d"].iter().enumerate() {
         let pod = pod(name, |_| ());
         assert_eq!(chosen(&pod, &snapshot), "n");
-        if index % 2 == 0 { snapshot.assume(pod, "n") } else { snapshot.place(pod, "n") }
+        if index % 2 == 0 {
+            snapshot.assume(pod, "n")
+        } else {
+            snapshot.place(pod, "n")
+        }
     }
     let last = pod("e", |_| ());
-    assert_eq!(why(&last, &snapshot), "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory.");
+    assert_eq!(
+        why(&last, &snapshot),
+        "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory."
+    );
     let assumed = pod("a", |_| ());
     snapshot.forget(&assumed.key, &assumed.uid);
     assert_eq!(chosen(&last, &snapshot), "n");
     let placed = pod("b", |_| ());
     snapshot.forget(&placed.key, &placed.uid);
     snapshot.place(last, "n");
-    assert!(choose(&pod("f", |_| ()), &snapshot).is_err(), "what the API showed is not forgotten");
+    assert!(
+        choose(&pod("f", |_| ()), &snapshot).is_err(),
+        "what the API showed is not forgotten"
+    );
 }
 
 #[test]
@@ -168,23 +215,43 @@ fn replicas_are_spread_before_room_is_weighed() {
 
 #[test]
 fn wishes_and_soft_taints_weigh() {
-    let soft = node("soft", |n| n["spec"]["taints"] = json!([{"key": "slow", "effect": "PreferNoSchedule"}]));
+    let soft = node("soft", |n| {
+        n["spec"]["taints"] = json!([{"key": "slow", "effect": "PreferNoSchedule"}])
+    });
     let snapshot = cluster([soft, plain("plain")]);
     assert_eq!(chosen(&pod("p", |_| ()), &snapshot), "plain");
     let wish = json!([{"weight": 1, "preference": {"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}]}}]);
     let wishing = pod("p", |p| {
-        p["spec"]["affinity"] = json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wish}});
+        p["spec"]["affinity"] =
+            json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wish}});
     });
-    assert_eq!(chosen(&wishing, &cluster([plain("a"), plain("b"), plain("c")])), "b");
+    assert_eq!(
+        chosen(&wishing, &cluster([plain("a"), plain("b"), plain("c")])),
+        "b"
+    );
 }
 
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
-    let pod = pod("p", |p| p["spec"]["volumes"] = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]));
+    let pod =
+        pod(
+            "p",
+            |p| {
+                p["spec"]["volumes"] =
+                    json!([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}])
+            },
+        );
     let refusal = choose(&pod, &cluster([plain("n")])).expect_err("claims are not supported");
-    assert_eq!(refusal, Unschedulable::NotYet(vec!["persistent volume claims"]));
-    assert!(refusal.to_string().contains("persistent volume claims, which this scheduler does not support yet"));
+    assert_eq!(
+        refusal,
+        Unschedulable::NotYet(vec!["persistent volume claims"])
+    );
+    assert!(
+        refusal
+            .to_string()
+            .contains("persistent volume claims, which this scheduler does not support yet")
+    );
 }
 
 #[test]
@@ -194,7 +261,10 @@ fn a_node_that_went_and_came_back_still_has_its_load() {
         snapshot.place(pod(name, |_| ()), "n");
     }
     snapshot.remove_node("n");
-    assert_eq!(why(&pod("e", |_| ()), &snapshot), "no nodes available to schedule pods");
+    assert_eq!(
+        why(&pod("e", |_| ()), &snapshot),
+        "no nodes available to schedule pods"
+    );
     assert!(snapshot.set_node(plain("n")));
     assert!(choose(&pod("e", |_| ()), &snapshot).is_err());
     assert!(!snapshot.set_node(plain("n")), "nothing changed");

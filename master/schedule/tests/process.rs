@@ -30,25 +30,42 @@ async fn cluster() -> Cluster {
     let engine = EmbeddedStore::open(store.path()).expect("an empty store opens");
     let api = ApiServer::new(Arc::new(engine), Options::default());
     api.prepare().await.expect("the system namespaces are made");
-    let own = api.client(UserInfo::authenticated(config_kube::identity::SCHEDULER_USER, Vec::<String>::new()));
+    let own = api.client(UserInfo::authenticated(
+        config_kube::identity::SCHEDULER_USER,
+        Vec::<String>::new(),
+    ));
     let (end, ended) = oneshot::channel::<()>();
-    let run = master_schedule::run(own, master_schedule::Options::default(), async move { drop(ended.await) });
-    Cluster { admin: api.client(UserInfo::admin("admin")), _end: end, scheduler: tokio::spawn(run), _store: store }
+    let run = master_schedule::run(own, master_schedule::Options::default(), async move {
+        drop(ended.await)
+    });
+    Cluster {
+        admin: api.client(UserInfo::admin("admin")),
+        _end: end,
+        scheduler: tokio::spawn(run),
+        _store: store,
+    }
 }
 
 impl Cluster {
     async fn node(&self, name: &str, cpu: &str) {
-        let node: Node = serde_json::from_value(json!({"metadata": {"name": name}})).expect("a node");
+        let node: Node =
+            serde_json::from_value(json!({"metadata": {"name": name}})).expect("a node");
         self.admin.create(&node).await.expect("the node is made");
         let status = json!({"status": {
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready"}],
             "allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "110"},
             "capacity": {"cpu": cpu, "memory": "8Gi", "pods": "110"},
         }});
-        self.admin.patch_status::<Node>(None, name, &Patch::Merge(status)).await.expect("the node is ready");
+        self.admin
+            .patch_status::<Node>(None, name, &Patch::Merge(status))
+            .await
+            .expect("the node is ready");
         // A new node is tainted until the controllers, which don't run here, have seen it ready.
         let untainted = Patch::Merge(json!({"spec": {"taints": null}}));
-        self.admin.patch::<Node>(None, name, &untainted).await.expect("the node takes pods");
+        self.admin
+            .patch::<Node>(None, name, &untainted)
+            .await
+            .expect("the node takes pods");
     }
 
     async fn pod(&self, name: &str, change: impl FnOnce(&mut Value)) {
@@ -62,7 +79,10 @@ impl Cluster {
     }
 
     async fn read(&self, name: &str) -> Pod {
-        self.admin.get(Some("default"), name).await.expect("the pod is there")
+        self.admin
+            .get(Some("default"), name)
+            .await
+            .expect("the pod is there")
     }
 
     async fn node_of(&self, name: &str) -> Option<String> {
@@ -72,13 +92,22 @@ impl Cluster {
     /// Reason and message of the condition `PodScheduled` where it is false.
     async fn waits_for(&self, name: &str) -> Option<(String, String)> {
         let conditions = self.read(name).await.status?.conditions?;
-        let condition = conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?;
+        let condition = conditions
+            .into_iter()
+            .find(|c| c.type_ == "PodScheduled" && c.status == "False")?;
         Some((condition.reason?, condition.message?))
     }
 
     async fn events(&self, reason: &str) -> Vec<String> {
-        let list = self.admin.list::<Event>(Some("default"), &ListParams::default()).await.expect("events are served");
-        let of_reason = list.items.into_iter().filter(|event| event.reason.as_deref() == Some(reason));
+        let list = self
+            .admin
+            .list::<Event>(Some("default"), &ListParams::default())
+            .await
+            .expect("events are served");
+        let of_reason = list
+            .items
+            .into_iter()
+            .filter(|event| event.reason.as_deref() == Some(reason));
         of_reason.filter_map(|event| event.message).collect()
     }
 }
@@ -102,9 +131,10 @@ async fn a_pod_is_bound_and_says_so() {
     cluster.pod("web", |_| ()).await;
     let node = eventually("the pod is bound", || Box::pin(cluster.node_of("web"))).await;
     assert_eq!(node, "worker-1");
-    let message =
-        eventually("the event is there", || Box::pin(async { cluster.events("Scheduled").await.into_iter().next() }))
-            .await;
+    let message = eventually("the event is there", || {
+        Box::pin(async { cluster.events("Scheduled").await.into_iter().next() })
+    })
+    .await;
     assert_eq!(message, "Successfully assigned default/web to worker-1");
     assert!(cluster.waits_for("web").await.is_none());
 }
@@ -113,16 +143,36 @@ async fn a_pod_is_bound_and_says_so() {
 async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_room_comes() {
     let cluster = cluster().await;
     cluster.pod("web", |_| ()).await;
-    let why = eventually("the condition is there", || Box::pin(cluster.waits_for("web"))).await;
-    assert_eq!(why, ("Unschedulable".to_owned(), "no nodes available to schedule pods".to_owned()));
+    let why = eventually("the condition is there", || {
+        Box::pin(cluster.waits_for("web"))
+    })
+    .await;
+    assert_eq!(
+        why,
+        (
+            "Unschedulable".to_owned(),
+            "no nodes available to schedule pods".to_owned()
+        )
+    );
     cluster.node("small", "100m").await;
     let message = "0/1 nodes are available: 1 Insufficient cpu.";
     eventually("the condition follows", || {
-        Box::pin(async { cluster.waits_for("web").await.filter(|(_, why)| why == message) })
+        Box::pin(async {
+            cluster
+                .waits_for("web")
+                .await
+                .filter(|(_, why)| why == message)
+        })
     })
     .await;
     eventually("the event is there", || {
-        Box::pin(async { cluster.events("FailedScheduling").await.into_iter().find(|why| why == message) })
+        Box::pin(async {
+            cluster
+                .events("FailedScheduling")
+                .await
+                .into_iter()
+                .find(|why| why == message)
+        })
     })
     .await;
     cluster.node("large", "4").await;
@@ -135,22 +185,46 @@ async fn room_that_a_deleted_pod_leaves_is_given_away() {
     let cluster = cluster().await;
     cluster.node("worker-1", "500m").await;
     cluster.pod("first", |_| ()).await;
-    eventually("the first pod is bound", || Box::pin(cluster.node_of("first"))).await;
+    eventually("the first pod is bound", || {
+        Box::pin(cluster.node_of("first"))
+    })
+    .await;
     cluster.pod("second", |_| ()).await;
     eventually("the second waits", || Box::pin(cluster.waits_for("second"))).await;
-    let now = master_client::DeleteParams { grace_period_seconds: Some(0), ..master_client::DeleteParams::default() };
-    cluster.admin.delete::<Pod>(Some("default"), "first", &now).await.expect("the pod is deleted");
-    eventually("the second is bound", || Box::pin(cluster.node_of("second"))).await;
+    let now = master_client::DeleteParams {
+        grace_period_seconds: Some(0),
+        ..master_client::DeleteParams::default()
+    };
+    cluster
+        .admin
+        .delete::<Pod>(Some("default"), "first", &now)
+        .await
+        .expect("the pod is deleted");
+    eventually("the second is bound", || {
+        Box::pin(cluster.node_of("second"))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_schedulers_pods_and_gated_pods_are_left_alone() {
     let cluster = cluster().await;
     cluster.node("worker-1", "4").await;
-    cluster.pod("theirs", |pod| pod["spec"]["schedulerName"] = json!("other")).await;
-    cluster.pod("gated", |pod| pod["spec"]["schedulingGates"] = json!([{"name": "example.com/wait"}])).await;
+    cluster
+        .pod("theirs", |pod| {
+            pod["spec"]["schedulerName"] = json!("other")
+        })
+        .await;
+    cluster
+        .pod("gated", |pod| {
+            pod["spec"]["schedulingGates"] = json!([{"name": "example.com/wait"}])
+        })
+        .await;
     cluster.pod("ours", |_| ()).await;
-    eventually("ours is bound, which came last", || Box::pin(cluster.node_of("ours"))).await;
+    eventually("ours is bound, which came last", || {
+        Box::pin(cluster.node_of("ours"))
+    })
+    .await;
     for name in ["theirs", "gated"] {
         assert_eq!(cluster.node_of(name).await.unwrap_or_default(), "");
     }
@@ -167,18 +241,34 @@ async fn a_crowd_is_spread_and_no_node_is_overcommitted() {
     }
     let placed = eventually("forty are bound and ten wait", || {
         Box::pin(async {
-            let pods =
-                cluster.admin.list::<Pod>(Some("default"), &ListParams::default()).await.expect("pods are served");
-            let placed: Vec<String> =
-                pods.items.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.clone()).collect();
-            let waiting = pods.items.iter().filter_map(|pod| pod.status.as_ref()?.conditions.as_ref());
-            let waiting = waiting.flatten().filter(|c| c.reason.as_deref() == Some("Unschedulable")).count();
+            let pods = cluster
+                .admin
+                .list::<Pod>(Some("default"), &ListParams::default())
+                .await
+                .expect("pods are served");
+            let placed: Vec<String> = pods
+                .items
+                .iter()
+                .filter_map(|pod| pod.spec.as_ref()?.node_name.clone())
+                .collect();
+            let waiting = pods
+                .items
+                .iter()
+                .filter_map(|pod| pod.status.as_ref()?.conditions.as_ref());
+            let waiting = waiting
+                .flatten()
+                .filter(|c| c.reason.as_deref() == Some("Unschedulable"))
+                .count();
             (placed.len() == 40 && waiting == 10).then_some(placed)
         })
     })
     .await;
     for index in 0..4 {
         let name = format!("worker-{index}");
-        assert_eq!(placed.iter().filter(|node| **node == name).count(), 10, "{name}");
+        assert_eq!(
+            placed.iter().filter(|node| **node == name).count(),
+            10,
+            "{name}"
+        );
     }
 }

@@ -15,7 +15,10 @@ fn node(name: &str, cpu: u32, pods: u32) -> NodeInfo {
 }
 
 fn pod(name: &str, cpu: u32, port: Option<u16>, priority: i32) -> PodRequest {
-    let ports: Vec<_> = port.iter().map(|port| json!({"containerPort": port, "hostPort": port})).collect();
+    let ports: Vec<_> = port
+        .iter()
+        .map(|port| json!({"containerPort": port, "hostPort": port}))
+        .collect();
     let pod = json!({
         "metadata": {"namespace": "d", "name": name, "uid": name},
         "spec": {"priority": priority, "containers": [
@@ -141,7 +144,9 @@ fn the_most_important_and_then_the_oldest_is_next() {
     for (name, priority) in [("old", 0), ("young", 0), ("urgent", 5)] {
         queue.push(pod(name, 1, None, priority), now);
     }
-    let order: Vec<String> = std::iter::from_fn(|| queue.take()).map(|(waiting, _)| waiting.request.key.name).collect();
+    let order: Vec<String> = std::iter::from_fn(|| queue.take())
+        .map(|(waiting, _)| waiting.request.key.name)
+        .collect();
     assert_eq!(order, ["urgent", "old", "young"]);
 }
 
@@ -172,7 +177,10 @@ fn a_pod_that_fits_nowhere_waits_for_a_change() {
     queue.unschedulable(&request.key, seen, now);
     queue.wake(now + Duration::from_secs(60));
     assert!(!queue.is_ready(), "time alone changes nothing");
-    assert!(queue.push(request.clone(), now), "its own status changes nothing");
+    assert!(
+        queue.push(request.clone(), now),
+        "its own status changes nothing"
+    );
     assert!(!queue.is_ready());
     queue.cluster_changed(now + Duration::from_secs(60));
     assert!(queue.is_ready());

@@ -77,7 +77,9 @@ impl StoreError {
     pub(crate) fn full_or(what: &'static str, path: &Path, error: io::Error) -> Self {
         if is_full(&error) {
             let place = path.display();
-            return Self::Full(format!("the file system of {place} is full ({error}); free some, and writes go on"));
+            return Self::Full(format!(
+                "the file system of {place} is full ({error}); free some, and writes go on"
+            ));
         }
         Self::file(what, path)(error)
     }

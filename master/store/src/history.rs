@@ -35,7 +35,13 @@ pub(crate) struct Table {
 
 impl Table {
     fn new(floor: Revision) -> Self {
-        Self { entries: BTreeMap::new(), events: VecDeque::new(), bytes: 0, floor, changed: watch::Sender::new(0) }
+        Self {
+            entries: BTreeMap::new(),
+            events: VecDeque::new(),
+            bytes: 0,
+            floor,
+            changed: watch::Sender::new(0),
+        }
     }
 
     fn weight(event: &Event) -> usize {
@@ -44,7 +50,8 @@ impl Table {
 
     /// Position of the first event after `revision`.
     fn position(&self, revision: Revision) -> usize {
-        self.events.partition_point(|event| event.revision <= revision)
+        self.events
+            .partition_point(|event| event.revision <= revision)
     }
 
     fn push(&mut self, event: Arc<Event>) {
@@ -54,7 +61,12 @@ impl Table {
             None => drop(self.entries.remove(&event.key)),
         }
         self.events.push_back(event);
-        if let Some(past) = self.events.len().checked_sub(NEWS + 1).and_then(|at| self.events.get(at)) {
+        if let Some(past) = self
+            .events
+            .len()
+            .checked_sub(NEWS + 1)
+            .and_then(|at| self.events.get(at))
+        {
             past.pass();
         }
     }
@@ -98,8 +110,14 @@ impl CapturedTable {
         for event in &self.events {
             then.entry(&event.key).or_insert(event.before.as_ref());
         }
-        let kept = self.entries.iter().filter(|entry| !then.contains_key(&*entry.key)).cloned();
-        let mut entries: Vec<Entry> = kept.chain(then.values().filter_map(|entry| entry.cloned())).collect();
+        let kept = self
+            .entries
+            .iter()
+            .filter(|entry| !then.contains_key(&*entry.key))
+            .cloned();
+        let mut entries: Vec<Entry> = kept
+            .chain(then.values().filter_map(|entry| entry.cloned()))
+            .collect();
         // Two sorted runs at most where little changed; the sort is made for that.
         entries.sort_by(|one, other| one.key.cmp(&other.key));
         entries
@@ -119,13 +137,20 @@ pub(crate) struct Published {
 pub(crate) fn table_of(key: &str) -> Result<&str, StoreError> {
     match key.split_once('/') {
         Some((table, _)) if !table.is_empty() => Ok(table),
-        _ => Err(StoreError::Invalid(format!("{key:?} does not start with a table's name and `/`"))),
+        _ => Err(StoreError::Invalid(format!(
+            "{key:?} does not start with a table's name and `/`"
+        ))),
     }
 }
 
 impl Published {
     pub(crate) fn new(head: Revision, limits: HistoryLimits) -> Self {
-        Self { tables: HashMap::new(), head, floor: 0, limits }
+        Self {
+            tables: HashMap::new(),
+            head,
+            floor: 0,
+            limits,
+        }
     }
 
     pub(crate) fn head(&self) -> Revision {
@@ -139,7 +164,9 @@ impl Published {
     /// The table, made where there is none yet.
     fn table_mut(&mut self, name: &str) -> &mut Table {
         let floor = self.floor;
-        self.tables.entry(name.to_owned()).or_insert_with(|| Table::new(floor))
+        self.tables
+            .entry(name.to_owned())
+            .or_insert_with(|| Table::new(floor))
     }
 
     /// Applies an event; those of one transaction share its revision.
@@ -159,13 +186,22 @@ impl Published {
 
     /// Whom to wake for what happened after `since`: one sender for each table that changed.
     pub(crate) fn to_wake(&self, since: Revision) -> Vec<watch::Sender<Revision>> {
-        let changed = self.tables.values().filter(|table| table.events.back().is_some_and(|e| e.revision > since));
-        changed.filter(|table| table.changed.receiver_count() > 0).map(|table| table.changed.clone()).collect()
+        let changed = self
+            .tables
+            .values()
+            .filter(|table| table.events.back().is_some_and(|e| e.revision > since));
+        changed
+            .filter(|table| table.changed.receiver_count() > 0)
+            .map(|table| table.changed.clone())
+            .collect()
     }
 
     /// The senders of every table that is watched: compaction and the end concern all.
     pub(crate) fn all_watched(&self) -> Vec<watch::Sender<Revision>> {
-        let watched = self.tables.values().filter(|table| table.changed.receiver_count() > 0);
+        let watched = self
+            .tables
+            .values()
+            .filter(|table| table.changed.receiver_count() > 0);
         watched.map(|table| table.changed.clone()).collect()
     }
 
@@ -191,13 +227,18 @@ impl Published {
     pub(crate) fn install(&mut self, name: &str, floor: Revision, entries: Vec<Entry>) {
         let table = self.table_mut(name);
         table.floor = table.floor.max(floor);
-        table.entries = entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
+        table.entries = entries
+            .into_iter()
+            .map(|entry| (entry.key.clone(), entry))
+            .collect();
     }
 
     /// A change as it was read from disk.
     pub(crate) fn replay(&mut self, revision: Revision, key: &str, value: Option<Bytes>) {
         let before = self.get(key).cloned();
-        let key = before.as_ref().map_or_else(|| Arc::from(key), |entry| entry.key.clone());
+        let key = before
+            .as_ref()
+            .map_or_else(|| Arc::from(key), |entry| entry.key.clone());
         let now = value.map(|value| Entry {
             key: key.clone(),
             value,
@@ -223,7 +264,11 @@ impl Published {
             })
             .collect();
         tables.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        Capture { head: self.head, floor: self.floor, tables }
+        Capture {
+            head: self.head,
+            floor: self.floor,
+            tables,
+        }
     }
 
     /// Every entry, by table and key.
@@ -231,13 +276,22 @@ impl Published {
         let mut names: Vec<&String> = self.tables.keys().collect();
         names.sort_unstable();
         let entries = names.iter().filter_map(|name| self.tables.get(*name));
-        let entries = entries.flat_map(|table| table.entries.values().cloned()).collect();
-        Listing { revision: self.head, entries, remaining: 0 }
+        let entries = entries
+            .flat_map(|table| table.entries.values().cloned())
+            .collect();
+        Listing {
+            revision: self.head,
+            entries,
+            remaining: 0,
+        }
     }
 
     fn check(&self, asked: Revision, floor: Revision) -> Result<(), StoreError> {
         if asked > self.head {
-            return Err(StoreError::Future { asked, head: self.head });
+            return Err(StoreError::Future {
+                asked,
+                head: self.head,
+            });
         }
         if asked < floor {
             return Err(StoreError::Compacted { asked, floor });
@@ -250,7 +304,11 @@ impl Published {
         let revision = query.revision.unwrap_or(self.head);
         let Some(table) = self.tables.get(name) else {
             self.check(revision, self.floor)?;
-            return Ok(Listing { revision, entries: Vec::new(), remaining: 0 });
+            return Ok(Listing {
+                revision,
+                entries: Vec::new(),
+                remaining: 0,
+            });
         };
         let undone = if revision == self.head {
             BTreeMap::new()
@@ -277,7 +335,11 @@ impl Published {
         let mut found: Vec<Arc<Event>> = Vec::new();
         let start = table.position(after);
         for event in table.events.range(start..) {
-            if found.len() >= limit && found.last().is_some_and(|last| last.revision < event.revision) {
+            if found.len() >= limit
+                && found
+                    .last()
+                    .is_some_and(|last| last.revision < event.revision)
+            {
                 let through = event.revision - 1;
                 return Ok((found, through));
             }
@@ -288,7 +350,10 @@ impl Published {
         Ok((found, self.head))
     }
 
-    pub(crate) fn subscribe(&mut self, prefix: &str) -> Result<watch::Receiver<Revision>, StoreError> {
+    pub(crate) fn subscribe(
+        &mut self,
+        prefix: &str,
+    ) -> Result<watch::Receiver<Revision>, StoreError> {
         Ok(self.table_mut(table_of(prefix)?).changed.subscribe())
     }
 }
@@ -320,7 +385,11 @@ fn collect(
         .take_while(|(key, _)| key.starts_with(&query.prefix))
         .peekable();
     let mut past = undone.range::<str, _>((from, Bound::Unbounded)).peekable();
-    let limit = if query.limit == 0 { usize::MAX } else { query.limit };
+    let limit = if query.limit == 0 {
+        usize::MAX
+    } else {
+        query.limit
+    };
     let mut entries = Vec::new();
     let mut remaining = 0;
     loop {
@@ -356,5 +425,9 @@ fn collect(
             None => {}
         }
     }
-    Listing { revision, entries, remaining }
+    Listing {
+        revision,
+        entries,
+        remaining,
+    }
 }

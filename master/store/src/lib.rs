@@ -20,9 +20,12 @@ mod model;
 mod traits;
 
 pub use embedded::snapshot::{
-    RESTORED_AHEAD, SnapshotBytes, SnapshotError, SnapshotSummary, restore_snapshot, verify_snapshot,
+    RESTORED_AHEAD, SnapshotBytes, SnapshotError, SnapshotSummary, restore_snapshot,
+    verify_snapshot,
 };
 pub use embedded::{Disk, EmbeddedStore, LocalDisk, Options};
 pub use error::StoreError;
-pub use model::{Action, Committed, Entry, Event, Expect, Fetched, ListQuery, Listing, Op, Revision};
+pub use model::{
+    Action, Committed, Entry, Event, Expect, Fetched, ListQuery, Listing, Op, Revision,
+};
 pub use traits::{Batch, BoxFuture, Store, WatchStream};

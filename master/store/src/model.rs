@@ -45,8 +45,19 @@ enum Derived {
 
 impl Event {
     /// An event.
-    pub fn new(revision: Revision, key: Arc<str>, now: Option<Entry>, before: Option<Entry>) -> Self {
-        Self { revision, key, now, before, derived: Mutex::new(Derived::Nothing) }
+    pub fn new(
+        revision: Revision,
+        key: Arc<str>,
+        now: Option<Entry>,
+        before: Option<Entry>,
+    ) -> Self {
+        Self {
+            revision,
+            key,
+            now,
+            before,
+            derived: Mutex::new(Derived::Nothing),
+        }
     }
 
     /// A place for what readers make of the event, one for all of them while the event is news.
@@ -107,17 +118,29 @@ pub struct Op {
 impl Op {
     /// Creates a key that must not exist.
     pub fn create(key: &str, value: Bytes) -> Self {
-        Self { key: key.into(), expect: Expect::Absent, action: Action::Put(value) }
+        Self {
+            key: key.into(),
+            expect: Expect::Absent,
+            action: Action::Put(value),
+        }
     }
 
     /// Replaces a value that was last written at `revision`.
     pub fn update(key: &str, revision: Revision, value: Bytes) -> Self {
-        Self { key: key.into(), expect: Expect::Revision(revision), action: Action::Put(value) }
+        Self {
+            key: key.into(),
+            expect: Expect::Revision(revision),
+            action: Action::Put(value),
+        }
     }
 
     /// Deletes a key that was last written at `revision`.
     pub fn delete(key: &str, revision: Revision) -> Self {
-        Self { key: key.into(), expect: Expect::Revision(revision), action: Action::Delete }
+        Self {
+            key: key.into(),
+            expect: Expect::Revision(revision),
+            action: Action::Delete,
+        }
     }
 }
 
@@ -170,7 +193,11 @@ mod tests {
         let event = Event::new(2, "k/a".into(), None, None);
         let kept = event.derived::<Mutex<u8>>();
         assert!(Arc::ptr_eq(&kept, &event.derived()));
-        assert_eq!(*event.derived::<u8>(), 0, "another type has a place of its own");
+        assert_eq!(
+            *event.derived::<u8>(),
+            0,
+            "another type has a place of its own"
+        );
         event.pass();
         assert_eq!(Arc::strong_count(&kept), 1);
         assert!(!Arc::ptr_eq(&kept, &event.derived()));

@@ -35,8 +35,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Every change under `prefix` after revision `after`.
     ///
     /// Errors: [`StoreError::Compacted`] where the history does not reach back to `after`.
-    fn watch<'a>(&'a self, prefix: &'a str, after: Revision)
-    -> BoxFuture<'a, Result<Box<dyn WatchStream>, StoreError>>;
+    fn watch<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Revision,
+    ) -> BoxFuture<'a, Result<Box<dyn WatchStream>, StoreError>>;
 
     /// Every key of every table, consistent as of one revision: what a snapshot holds.
     fn everything(&self) -> BoxFuture<'_, Result<Listing, StoreError>>;

@@ -14,8 +14,13 @@ const FOLDER: &str = "STORE_CRASH_FOLDER";
 /// Not a test of its own: what the killed process does.
 #[test]
 fn child_writes_until_killed() {
-    let Ok(folder) = std::env::var(FOLDER) else { return };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let Ok(folder) = std::env::var(FOLDER) else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let store = std::sync::Arc::new(EmbeddedStore::open(Path::new(&folder)).unwrap());
         let mut tasks = tokio::task::JoinSet::new();
@@ -25,7 +30,9 @@ fn child_writes_until_killed() {
                 loop {
                     let key = format!("k/{task}");
                     let entry = store.get(&key).await.unwrap().entry;
-                    let count = entry.as_ref().map_or(0, |e| std::str::from_utf8(&e.value).unwrap().parse().unwrap());
+                    let count = entry.as_ref().map_or(0, |e| {
+                        std::str::from_utf8(&e.value).unwrap().parse().unwrap()
+                    });
                     let next: u64 = count + 1;
                     let value = Bytes::from(next.to_string());
                     let op = match entry {
@@ -34,7 +41,9 @@ fn child_writes_until_killed() {
                     };
                     let revision = store.commit(vec![op]).await.unwrap().revision;
                     // One write to the pipe, so that a line is there whole or not at all.
-                    std::io::stderr().write_all(format!("ack {key} {next} {revision}\n").as_bytes()).unwrap();
+                    std::io::stderr()
+                        .write_all(format!("ack {key} {next} {revision}\n").as_bytes())
+                        .unwrap();
                 }
             });
         }
@@ -50,17 +59,31 @@ fn run_and_kill(folder: &Path, enough: usize) -> BTreeMap<String, (u64, u64)> {
         .env(FOLDER, folder)
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    let mut child = tests_harness::lifetime::bind(&mut command).unwrap().spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let mut child = tests_harness::lifetime::bind(&mut command)
+        .unwrap()
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
     let mut acknowledged = BTreeMap::new();
     let mut take = |line: String| {
         let words: Vec<&str> = line.split(' ').collect();
-        let ["ack", key, count, revision] = words.as_slice() else { return false };
-        acknowledged.insert((*key).to_owned(), (count.parse().unwrap(), revision.parse().unwrap()));
+        let ["ack", key, count, revision] = words.as_slice() else {
+            return false;
+        };
+        acknowledged.insert(
+            (*key).to_owned(),
+            (count.parse().unwrap(), revision.parse().unwrap()),
+        );
         true
     };
     // The moment of the kill, which each round has another of, meets the writers wherever they are.
-    let seen = lines.by_ref().filter_map(|line| take(line).then_some(())).take(enough).count();
+    let seen = lines
+        .by_ref()
+        .filter_map(|line| take(line).then_some(()))
+        .take(enough)
+        .count();
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(seen, enough, "the child writes");
@@ -74,23 +97,44 @@ fn run_and_kill(folder: &Path, enough: usize) -> BTreeMap<String, (u64, u64)> {
 #[test]
 fn what_was_acknowledged_survives_kill_at_any_moment() {
     let folder = tempfile::tempdir().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     let mut known: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for round in 0..6 {
         known.extend(run_and_kill(folder.path(), 60 + round * 37));
         let store = EmbeddedStore::open(folder.path()).unwrap();
         runtime.block_on(async {
             for (key, (count, revision)) in &known {
-                let entry = store.get(key).await.unwrap().entry.expect("an acknowledged key is there");
+                let entry = store
+                    .get(key)
+                    .await
+                    .unwrap()
+                    .entry
+                    .expect("an acknowledged key is there");
                 let found: u64 = std::str::from_utf8(&entry.value).unwrap().parse().unwrap();
-                assert!(found >= *count, "{key}: acknowledged {count}, found {found}");
+                assert!(
+                    found >= *count,
+                    "{key}: acknowledged {count}, found {found}"
+                );
                 assert!(entry.modified >= *revision);
             }
             // History agrees with state: every key's last event is its entry.
-            let query = ListQuery { prefix: "k/".to_owned(), ..ListQuery::default() };
+            let query = ListQuery {
+                prefix: "k/".to_owned(),
+                ..ListQuery::default()
+            };
             let listing = store.list(query).await.unwrap();
-            assert!(listing.entries.iter().all(|entry| entry.modified <= listing.revision));
+            assert!(
+                listing
+                    .entries
+                    .iter()
+                    .all(|entry| entry.modified <= listing.revision)
+            );
         });
     }
-    assert!(known.values().map(|(count, _)| count).sum::<u64>() > 100, "the children wrote: {known:?}");
+    assert!(
+        known.values().map(|(count, _)| count).sum::<u64>() > 100,
+        "the children wrote: {known:?}"
+    );
 }

@@ -19,10 +19,25 @@ async fn history_and_state_survive_reopening() {
     let folder = tempfile::tempdir().unwrap();
     let (start, head) = {
         let store = EmbeddedStore::open(folder.path()).unwrap();
-        let start = store.commit(vec![Op::create("t/a", Bytes::from("1"))]).await.unwrap().revision;
-        let second = store.commit(vec![Op::update("t/a", start, Bytes::from("2"))]).await.unwrap().revision;
-        store.commit(vec![Op::create("t/b", Bytes::from("b"))]).await.unwrap();
-        let last = store.commit(vec![Op::delete("t/a", second)]).await.unwrap().revision;
+        let start = store
+            .commit(vec![Op::create("t/a", Bytes::from("1"))])
+            .await
+            .unwrap()
+            .revision;
+        let second = store
+            .commit(vec![Op::update("t/a", start, Bytes::from("2"))])
+            .await
+            .unwrap()
+            .revision;
+        store
+            .commit(vec![Op::create("t/b", Bytes::from("b"))])
+            .await
+            .unwrap();
+        let last = store
+            .commit(vec![Op::delete("t/a", second)])
+            .await
+            .unwrap()
+            .revision;
         (start, last)
     };
     let store = EmbeddedStore::open(folder.path()).unwrap();
@@ -31,26 +46,57 @@ async fn history_and_state_survive_reopening() {
     let events = watch.next().await.unwrap().events;
     let told: Vec<_> = events
         .iter()
-        .map(|event| (event.now.as_ref().map(|e| e.value.clone()), event.before.as_ref().map(|e| e.value.clone())))
+        .map(|event| {
+            (
+                event.now.as_ref().map(|e| e.value.clone()),
+                event.before.as_ref().map(|e| e.value.clone()),
+            )
+        })
         .collect();
     let text = |text: &'static str| Some(Bytes::from(text));
-    assert_eq!(told, [(text("2"), text("1")), (text("b"), None), (None, text("2"))]);
-    let then = ListQuery { prefix: "t/".to_owned(), revision: Some(start), ..ListQuery::default() };
+    assert_eq!(
+        told,
+        [(text("2"), text("1")), (text("b"), None), (None, text("2"))]
+    );
+    let then = ListQuery {
+        prefix: "t/".to_owned(),
+        revision: Some(start),
+        ..ListQuery::default()
+    };
     assert_eq!(store.list(then).await.unwrap().entries[0].value, "1");
 }
 
 #[tokio::test]
 async fn a_full_history_forgets_the_oldest_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options { history_events: 10, ..Options::default() };
+    let options = Options {
+        history_events: 10,
+        ..Options::default()
+    };
     let store = EmbeddedStore::open_with(folder.path(), &options).unwrap();
-    let quiet = store.commit(vec![Op::create("quiet/a", Bytes::from("1"))]).await.unwrap().revision;
+    let quiet = store
+        .commit(vec![Op::create("quiet/a", Bytes::from("1"))])
+        .await
+        .unwrap()
+        .revision;
     let mut behind = store.watch("busy/", quiet).await.unwrap();
     for number in 0..20 {
-        store.commit(vec![Op::create(&format!("busy/{number}"), Bytes::from("1"))]).await.unwrap();
+        store
+            .commit(vec![Op::create(
+                &format!("busy/{number}"),
+                Bytes::from("1"),
+            )])
+            .await
+            .unwrap();
     }
-    assert!(matches!(behind.next().await, Err(StoreError::Compacted { .. })));
-    assert!(store.watch("quiet/", quiet - 1).await.is_ok(), "a busy table does not push out a quiet one's history");
+    assert!(matches!(
+        behind.next().await,
+        Err(StoreError::Compacted { .. })
+    ));
+    assert!(
+        store.watch("quiet/", quiet - 1).await.is_ok(),
+        "a busy table does not push out a quiet one's history"
+    );
 }
 
 #[tokio::test]
@@ -64,7 +110,13 @@ async fn writers_side_by_side_get_an_order_of_their_own() {
             let mut revisions = Vec::new();
             for number in 0..20 {
                 let key = format!("p/{task}-{number}");
-                revisions.push(store.commit(vec![Op::create(&key, Bytes::from("x"))]).await.unwrap().revision);
+                revisions.push(
+                    store
+                        .commit(vec![Op::create(&key, Bytes::from("x"))])
+                        .await
+                        .unwrap()
+                        .revision,
+                );
             }
             revisions
         });
@@ -96,9 +148,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 type Model = BTreeMap<String, Vec<u8>>;
 
 async fn state(store: &EmbeddedStore, revision: Option<u64>) -> Model {
-    let query = ListQuery { prefix: "m/".to_owned(), revision, ..ListQuery::default() };
+    let query = ListQuery {
+        prefix: "m/".to_owned(),
+        revision,
+        ..ListQuery::default()
+    };
     let entries = store.list(query).await.unwrap().entries;
-    entries.iter().map(|entry| (entry.key.to_string(), entry.value.to_vec())).collect()
+    entries
+        .iter()
+        .map(|entry| (entry.key.to_string(), entry.value.to_vec()))
+        .collect()
 }
 
 proptest! {

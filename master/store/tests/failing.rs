@@ -1,6 +1,10 @@
 //! A disk that fails, at each of its operations in turn: nothing is acknowledged that a power cut could take back, and the
 //! store says that it is of no more use.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test may stop at the first surprise"
+)]
 
 use bytes::Bytes;
 use master_store::{Action, Disk, EmbeddedStore, Expect, Op, Options, Store, StoreError};
@@ -45,7 +49,10 @@ struct Failing(Mutex<State>);
 
 impl Failing {
     fn at(operation: u64, error: i32) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State { fails: Some((operation, error)), ..State::default() })))
+        Arc::new(Self(Mutex::new(State {
+            fails: Some((operation, error)),
+            ..State::default()
+        })))
     }
 
     fn step(&self) -> io::Result<()> {
@@ -78,7 +85,9 @@ impl Failing {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let file = OpenOptions::new().write(true).open(&path).unwrap();
-            let writes = cached.remove(&file.metadata().unwrap().ino()).unwrap_or_default();
+            let writes = cached
+                .remove(&file.metadata().unwrap().ino())
+                .unwrap_or_default();
             for before in writes.iter().rev() {
                 file.write_all_at(&before.bytes, before.at).unwrap();
             }
@@ -111,10 +120,15 @@ impl Disk for Failing {
             cached.clear();
         }
         // Whoever writes the same blocks again has them flushed again; what is on the disk is still the oldest.
-        let same = |before: &Before| before.lost && before.at == at && before.bytes.len() == bytes.len();
+        let same =
+            |before: &Before| before.lost && before.at == at && before.bytes.len() == bytes.len();
         match cached.iter_mut().find(|before| same(before)) {
             Some(before) => before.lost = false,
-            None => cached.push(Before { at, bytes: old, lost: false }),
+            None => cached.push(Before {
+                at,
+                bytes: old,
+                lost: false,
+            }),
         }
         drop(state);
         file.write_all_at(bytes, at)
@@ -139,7 +153,12 @@ impl Disk for Failing {
 
 /// Small files, so that little data goes through many of them.
 fn options(disk: &Arc<Failing>) -> Options {
-    Options { disk: disk.clone(), log_bytes: 96 << 10, segment_bytes: 128 << 10, ..Options::default() }
+    Options {
+        disk: disk.clone(),
+        log_bytes: 96 << 10,
+        segment_bytes: 128 << 10,
+        ..Options::default()
+    }
 }
 
 /// Opens the store; the threads of the one before may still hold it.
@@ -147,21 +166,33 @@ async fn open(folder: &Path, disk: &Arc<Failing>) -> Result<EmbeddedStore, Store
     let began = Instant::now();
     loop {
         match EmbeddedStore::open_with(folder, &options(disk)) {
-            Err(StoreError::Locked(_)) if began.elapsed() < LIMIT => tokio::time::sleep(Duration::from_millis(1)).await,
+            Err(StoreError::Locked(_)) if began.elapsed() < LIMIT => {
+                tokio::time::sleep(Duration::from_millis(1)).await
+            }
             outcome => return outcome,
         }
     }
 }
 
 async fn put(store: &EmbeddedStore, number: u32) -> Result<(), StoreError> {
-    let (key, value) = (format!("k/{number:03}"), Bytes::from(vec![u8::try_from(number % 251).unwrap(); 9000]));
-    let op = Op { key: key.as_str().into(), expect: Expect::Any, action: Action::Put(value) };
+    let (key, value) = (
+        format!("k/{number:03}"),
+        Bytes::from(vec![u8::try_from(number % 251).unwrap(); 9000]),
+    );
+    let op = Op {
+        key: key.as_str().into(),
+        expect: Expect::Any,
+        action: Action::Put(value),
+    };
     store.commit(vec![op]).await.map(drop)
 }
 
 async fn all(store: &EmbeddedStore) -> BTreeMap<String, Bytes> {
     let entries = store.everything().await.unwrap().entries;
-    entries.into_iter().map(|entry| (entry.key.to_string(), entry.value)).collect()
+    entries
+        .into_iter()
+        .map(|entry| (entry.key.to_string(), entry.value))
+        .collect()
 }
 
 /// Writes until the disk fails or so much is written that the logs gave way to a state file; what was acknowledged.
@@ -210,28 +241,50 @@ async fn run(operation: u64, error: i32) -> bool {
         acknowledged = write(&store, &disk).await;
         if disk.hit() {
             let on = goes_on(&store).await;
-            assert!(error == ENOSPC || !on, "{what}: a disk that fails is trusted again");
+            assert!(
+                error == ENOSPC || !on,
+                "{what}: a disk that fails is trusted again"
+            );
             if on {
                 acknowledged.push("k/200".to_owned());
             } else {
-                assert!(matches!(put(&store, 201).await, Err(StoreError::Closed)), "{what}");
+                assert!(
+                    matches!(put(&store, 201).await, Err(StoreError::Closed)),
+                    "{what}"
+                );
             }
         }
         let seen = all(&store).await;
-        assert!(acknowledged.iter().eq(seen.keys()), "{what}: what is read is what was acknowledged");
+        assert!(
+            acknowledged.iter().eq(seen.keys()),
+            "{what}: what is read is what was acknowledged"
+        );
     }
     let hit = disk.mend();
     // The same machine starts the process anew: what is read may be in the kernel's cache alone.
-    let store = open(folder.path(), &disk).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let store = open(folder.path(), &disk)
+        .await
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
     let found = all(&store).await;
     for key in &acknowledged {
-        assert!(found.contains_key(key), "{what}: {key} was acknowledged and is lost");
+        assert!(
+            found.contains_key(key),
+            "{what}: {key} was acknowledged and is lost"
+        );
     }
-    assert!(found.len() <= acknowledged.len() + 1, "{what}: one write at most was under way");
+    assert!(
+        found.len() <= acknowledged.len() + 1,
+        "{what}: one write at most was under way"
+    );
     drop(store);
     disk.cut_power(folder.path());
-    let store = open(folder.path(), &disk).await.unwrap_or_else(|error| panic!("{what}, power cut: {error}"));
-    assert!(all(&store).await == found, "{what}: what was read before the power cut is read after it");
+    let store = open(folder.path(), &disk)
+        .await
+        .unwrap_or_else(|error| panic!("{what}, power cut: {error}"));
+    assert!(
+        all(&store).await == found,
+        "{what}: what was read before the power cut is read after it"
+    );
     hit
 }
 

@@ -1,7 +1,11 @@
 //! Thirty days of thirty-minute certificates by a simulated clock: the agent's own cadence, the verifier, the authority and
 //! the deny list, with outages, clock steps, restarts, a rotation of the intermediate and revocations in between.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests may stop at the first surprise"
+)]
 
 use agent_enroll::{Cadence, Next};
 use config_attest::testing::{EkKind, SoftImage, SoftMachine, World};
@@ -56,7 +60,15 @@ impl Cluster {
         let authority = Authority::open(keys.path(), "lab", Arc::new(FileKeeper), made).unwrap();
         let outages = (1..30).map(|day| day * DAY + day * 617).collect();
         let deny = MachineDenyList::default();
-        Self { world: World::new(), keys, authority, deny, ahead: 0, outages, seed: 7 }
+        Self {
+            world: World::new(),
+            keys,
+            authority,
+            deny,
+            ahead: 0,
+            outages,
+            seed: 7,
+        }
     }
 
     fn now(&self, t: u64) -> u64 {
@@ -64,21 +76,30 @@ impl Cluster {
     }
 
     fn out(&self, t: u64) -> bool {
-        self.outages.iter().any(|begin| (*begin..begin + OUTAGE).contains(&t))
+        self.outages
+            .iter()
+            .any(|begin| (*begin..begin + OUTAGE).contains(&t))
     }
 
     /// A number from 0 to 1.
     fn chance(&mut self) -> f64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         f64::from(u32::try_from(self.seed >> 40).unwrap()) / f64::from(1_u32 << 24)
     }
 
     /// A new process: nothing but what is in the objects and in the authority's folder is known.
     fn restart(&mut self, t: u64) {
         let now = moment(self.now(t));
-        self.authority = Authority::open(self.keys.path(), "lab", Arc::new(FileKeeper), now).unwrap();
+        self.authority =
+            Authority::open(self.keys.path(), "lab", Arc::new(FileKeeper), now).unwrap();
         self.deny = MachineDenyList::default();
-        self.world.machines.iter().for_each(|machine| self.deny.set(machine));
+        self.world
+            .machines
+            .iter()
+            .for_each(|machine| self.deny.set(machine));
         self.world.sessions = config_attest::sessions::Sessions::default();
     }
 
@@ -109,7 +130,11 @@ impl Cluster {
         let name = verified.node_name().to_owned();
         let object = self.world.object(&name).clone();
         self.deny.set(&object);
-        self.authority.issue_node(verified, 1, moment(self.now(t))).unwrap().client.chain()
+        self.authority
+            .issue_node(verified, 1, moment(self.now(t)))
+            .unwrap()
+            .client
+            .chain()
     }
 
     fn joined(&mut self, name: &str, address: &str, t: u64) -> NodeSim {
@@ -119,7 +144,13 @@ impl Cluster {
         machine.clock.clock += 1000;
         let chain = self.issue(&verified, t);
         let cadence = Cadence::new(Duration::from_secs(t), 600, self.chance());
-        NodeSim { machine, cadence, given: vec![chain.clone()], chain, joins: 1 }
+        NodeSim {
+            machine,
+            cadence,
+            given: vec![chain.clone()],
+            chain,
+            joins: 1,
+        }
     }
 
     /// The node does what its cadence says, at its time.
@@ -161,7 +192,9 @@ impl Cluster {
 
     /// What the master does with a refusal that the machine proved itself.
     fn refuse(&mut self, refusal: &Refusal) {
-        let Some((machine, Consequence::Untrusted)) = refusal.consequence() else { return };
+        let Some((machine, Consequence::Untrusted)) = refusal.consequence() else {
+            return;
+        };
         let object = self.world.object(&machine.id().name.clone());
         object.status.get_or_insert_default().state = MachineState::Untrusted;
         let object = object.clone();
@@ -174,7 +207,13 @@ fn moment(seconds: u64) -> SystemTime {
 }
 
 /// Runs the nodes from `from` to `to`; every minute `look` may look and act.
-fn run(cluster: &mut Cluster, nodes: &mut [NodeSim], from: u64, to: u64, look: impl Fn(&mut Cluster, &[NodeSim], u64)) {
+fn run(
+    cluster: &mut Cluster,
+    nodes: &mut [NodeSim],
+    from: u64,
+    to: u64,
+    look: impl Fn(&mut Cluster, &[NodeSim], u64),
+) {
     for t in from..to {
         for node in nodes.iter_mut() {
             let next = node.cadence.next(Duration::from_secs(t));
@@ -201,18 +240,30 @@ fn thirty_days_without_a_lapse_and_without_a_forgotten_revocation() {
                 cluster.ahead += if days.is_multiple_of(2) { 900 } else { -45 };
                 cluster.restart(t);
             }
-            if t % DAY == 18 * 3600 && cluster.authority.renew_if_due(moment(cluster.now(t))).unwrap() {
+            if t % DAY == 18 * 3600
+                && cluster
+                    .authority
+                    .renew_if_due(moment(cluster.now(t)))
+                    .unwrap()
+            {
                 assert_eq!(days, 15, "the intermediate is renewed by its age");
             }
             let good = &nodes[0];
             if t.is_multiple_of(600) && !cluster.out(t) {
-                assert!(cluster.hears("worker-1", &good.chain, t), "worker-1 lapsed on day {days}, second {}", t % DAY);
+                assert!(
+                    cluster.hears("worker-1", &good.chain, t),
+                    "worker-1 lapsed on day {days}, second {}",
+                    t % DAY
+                );
             }
             if bad_is_out && t.is_multiple_of(3600) {
                 let old = nodes[1].given.iter().rev().take(4);
                 assert!(old.clone().count() > 0);
                 for chain in old {
-                    assert!(!cluster.hears("worker-2", chain, t), "a revocation was forgotten on day {days}");
+                    assert!(
+                        !cluster.hears("worker-2", chain, t),
+                        "a revocation was forgotten on day {days}"
+                    );
                 }
             }
         }
@@ -221,7 +272,10 @@ fn thirty_days_without_a_lapse_and_without_a_forgotten_revocation() {
     // For some days there is a second one.
     nodes.push(cluster.joined("worker-2", "10.7.0.2", 9 * DAY));
     run(&mut cluster, &mut nodes, 9 * DAY, 10 * DAY, look(false));
-    assert!(cluster.hears("worker-2", &nodes[1].chain, 10 * DAY), "the control: a good machine is heard");
+    assert!(
+        cluster.hears("worker-2", &nodes[1].chain, 10 * DAY),
+        "the control: a good machine is heard"
+    );
     assert_eq!((nodes[0].joins, nodes[1].joins), (1, 1), "renewals alone");
     // Day 10: the second machine reboots into a bad image and proves it.
     let mut bad: SoftImage = cluster.world.image.clone();
@@ -236,16 +290,39 @@ fn thirty_days_without_a_lapse_and_without_a_forgotten_revocation() {
     nodes[1].machine.boot(&image, "nocloud", CONFIG);
     run(&mut cluster, &mut nodes, NOON, 11 * DAY, look(true));
     // Day 11: an admin's waiver, for an hour.
-    let until = jiff::Timestamp::from_second(i64::try_from(cluster.now(11 * DAY + 3600)).unwrap()).unwrap();
+    let until =
+        jiff::Timestamp::from_second(i64::try_from(cluster.now(11 * DAY + 3600)).unwrap()).unwrap();
     cluster.world.object("worker-2").spec.readmit_until = Some(until.to_string());
-    run(&mut cluster, &mut nodes, 11 * DAY, 11 * DAY + 120, look(false));
-    assert!(cluster.hears("worker-2", &nodes[1].chain, 11 * DAY + 120), "re-admitted within its backoff");
-    run(&mut cluster, &mut nodes, 11 * DAY + 120, 12 * DAY, look(false));
-    assert!(cluster.hears("worker-2", &nodes[1].chain, 12 * DAY), "and kept so by renewals");
+    run(
+        &mut cluster,
+        &mut nodes,
+        11 * DAY,
+        11 * DAY + 120,
+        look(false),
+    );
+    assert!(
+        cluster.hears("worker-2", &nodes[1].chain, 11 * DAY + 120),
+        "re-admitted within its backoff"
+    );
+    run(
+        &mut cluster,
+        &mut nodes,
+        11 * DAY + 120,
+        12 * DAY,
+        look(false),
+    );
+    assert!(
+        cluster.hears("worker-2", &nodes[1].chain, 12 * DAY),
+        "and kept so by renewals"
+    );
     nodes.truncate(1);
     run(&mut cluster, &mut nodes, 12 * DAY, MONTH, look(false));
     assert_eq!(nodes[0].joins, 1, "worker-1 never had to join anew");
-    assert!(nodes[0].given.len() > 4_000, "{} certificates", nodes[0].given.len());
+    assert!(
+        nodes[0].given.len() > 4_000,
+        "{} certificates",
+        nodes[0].given.len()
+    );
 }
 
 /// The negative control of the outages: one longer than a certificate lives is a lapse, and ends in a whole exchange.

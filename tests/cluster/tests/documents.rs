@@ -1,7 +1,11 @@
 //! Documents that people copy from are documents that hold: their TOML parses, their links lead somewhere, and the commands
 //! that they name exist.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests may stop at the first surprise"
+)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,36 +25,54 @@ const DOCUMENTS: [&str; 10] = [
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .to_owned()
 }
 
 fn read(document: &str) -> String {
-    std::fs::read_to_string(root().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"))
+    std::fs::read_to_string(root().join(document))
+        .unwrap_or_else(|error| panic!("{document}: {error}"))
 }
 
 /// The fenced blocks of a language in a Markdown text.
 fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("```{language}\n");
-    text.split(fence.as_str()).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+    text.split(fence.as_str())
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect()
 }
 
 /// What stands in `(…)` behind `]`, without the anchor.
 fn links(text: &str) -> impl Iterator<Item = &str> {
-    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    targets.map(|target| target.split('#').next().unwrap()).filter(|target| !target.is_empty())
+    let targets = text
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next());
+    targets
+        .map(|target| target.split('#').next().unwrap())
+        .filter(|target| !target.is_empty())
 }
 
 /// The words that follow `program` in the shell blocks of a text.
 fn commands(text: &str, program: &str) -> BTreeSet<String> {
     let lines = blocks(text, "sh").into_iter().flat_map(str::lines);
     let code = lines.filter_map(|line| line.split('#').next()?.trim().strip_prefix(program));
-    code.filter_map(|rest| rest.split_whitespace().next()).map(str::to_owned).collect()
+    code.filter_map(|rest| rest.split_whitespace().next())
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
 fn every_document_for_people_is_known_here() {
     let mut found = BTreeSet::from(["README.md".to_owned()]);
-    let mut folders: Vec<PathBuf> = ["agent", "config", "image", "master", "tests"].iter().map(PathBuf::from).collect();
+    let mut folders: Vec<PathBuf> = ["agent", "config", "image", "master", "tests"]
+        .iter()
+        .map(PathBuf::from)
+        .collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(root().join(&folder)).unwrap().flatten() {
             let path = folder.join(entry.file_name());
@@ -61,7 +83,10 @@ fn every_document_for_people_is_known_here() {
             }
         }
     }
-    assert_eq!(found, DOCUMENTS.iter().map(|&name| name.to_owned()).collect());
+    assert_eq!(
+        found,
+        DOCUMENTS.iter().map(|&name| name.to_owned()).collect()
+    );
 }
 
 #[test]
@@ -94,7 +119,10 @@ fn every_command_of_xtask_that_a_document_names_is_in_its_usage() {
     let usage = std::fs::read_to_string(root().join("tests/xtask/src/main.rs")).unwrap();
     for document in DOCUMENTS {
         for word in commands(&read(document), "cargo xtask ") {
-            assert!(usage.contains(&format!("\n  {word} ")), "{document}: cargo xtask {word}");
+            assert!(
+                usage.contains(&format!("\n  {word} ")),
+                "{document}: cargo xtask {word}"
+            );
         }
     }
 }

@@ -1,6 +1,10 @@
 //! The master as a process on a plain host, driven by the real kubectl: what it acknowledged survives a power cut.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests may stop at the first surprise"
+)]
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -27,19 +31,38 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .unwrap();
         let program = root.join(".pratique/bin/master");
-        assert!(program.exists(), "no {}: run `cargo xtask test build` first", program.display());
+        assert!(
+            program.exists(),
+            "no {}: run `cargo xtask test build` first",
+            program.display()
+        );
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cluster.toml"), CLUSTER).unwrap();
         let port = tests_harness::port::free().unwrap();
-        Self { tools: Tools::find(root).unwrap(), program, dir, port }
+        Self {
+            tools: Tools::find(root).unwrap(),
+            program,
+            dir,
+            port,
+        }
     }
 
     fn command(&self) -> Command {
         let mut master = Command::new(&self.program);
-        master.arg("run").arg("--config").arg(self.dir.path().join("cluster.toml"));
-        master.arg("--data").arg(self.dir.path().join("data")).arg("--listen").arg(format!("127.0.0.1:{}", self.port));
+        master
+            .arg("run")
+            .arg("--config")
+            .arg(self.dir.path().join("cluster.toml"));
+        master
+            .arg("--data")
+            .arg(self.dir.path().join("data"))
+            .arg("--listen")
+            .arg(format!("127.0.0.1:{}", self.port));
         master
     }
 
@@ -57,18 +80,32 @@ impl Site {
     }
 
     fn ready(&self) -> tests_harness::Result<String> {
-        eventually("the master to be ready", LIMIT, "", || Ok(self.kubectl(&["get", "--raw", "/readyz"]).ok()))
+        eventually("the master to be ready", LIMIT, "", || {
+            Ok(self.kubectl(&["get", "--raw", "/readyz"]).ok())
+        })
     }
 
     fn kubectl(&self, words: &[&str]) -> tests_harness::Result<String> {
         let mut kubectl = self.tools.command("kubectl");
-        kubectl.arg("--kubeconfig").arg(self.dir.path().join("data/admin.kubeconfig")).args(words);
-        kubectl.env("HOME", self.dir.path()).env_remove("KUBECONFIG");
+        kubectl
+            .arg("--kubeconfig")
+            .arg(self.dir.path().join("data/admin.kubeconfig"))
+            .args(words);
+        kubectl
+            .env("HOME", self.dir.path())
+            .env_remove("KUBECONFIG");
         run(kubectl)
     }
 
     fn config_maps(&self) -> BTreeSet<String> {
-        let printed = self.kubectl(&["get", "configmaps", "-o", "jsonpath={.items[*].metadata.name}"]).unwrap();
+        let printed = self
+            .kubectl(&[
+                "get",
+                "configmaps",
+                "-o",
+                "jsonpath={.items[*].metadata.name}",
+            ])
+            .unwrap();
         printed.split_whitespace().map(str::to_owned).collect()
     }
 }
@@ -89,7 +126,9 @@ fn a_killed_master_loses_nothing_that_it_acknowledged() {
                 scope.spawn(move || {
                     for number in 0.. {
                         let name = format!("c{round}-{client}-{number}");
-                        if stop.load(Ordering::Relaxed) || site.kubectl(&["create", "configmap", &name]).is_err() {
+                        if stop.load(Ordering::Relaxed)
+                            || site.kubectl(&["create", "configmap", &name]).is_err()
+                        {
                             return;
                         }
                         created.lock().unwrap().insert(name.clone());
@@ -104,12 +143,9 @@ fn a_killed_master_loses_nothing_that_it_acknowledged() {
                     }
                 });
             }
-            eventually(
-                "some writes",
-                LIMIT,
-                "",
-                || Ok((created.lock().unwrap().len() > 8 * (round + 1)).then_some(())),
-            )
+            eventually("some writes", LIMIT, "", || {
+                Ok((created.lock().unwrap().len() > 8 * (round + 1)).then_some(()))
+            })
             .unwrap();
             master.kill().unwrap();
             stop.store(true, Ordering::Relaxed);
@@ -135,7 +171,11 @@ fn a_killed_master_loses_nothing_that_it_acknowledged() {
 #[test]
 fn agent_and_master_keep_their_memory_to_themselves() {
     const NOBODY: u32 = 65534;
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join(".pratique/bin");
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join(".pratique/bin");
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     // A configuration that never comes: the program waits for it as long as it is looked at.
@@ -143,19 +183,35 @@ fn agent_and_master_keep_their_memory_to_themselves() {
     let mut mkfifo = Command::new("mkfifo");
     mkfifo.arg("-m").arg("644").arg(&config);
     run(mkfifo).unwrap();
-    let whose = |pid: i32| std::fs::metadata(format!("/proc/{pid}/environ")).map(|data| data.uid()).ok();
-    for (name, more) in [("agent", ["--run", "/nonexistent"]), ("master", ["--listen", "127.0.0.1:0"])] {
+    let whose = |pid: i32| {
+        std::fs::metadata(format!("/proc/{pid}/environ"))
+            .map(|data| data.uid())
+            .ok()
+    };
+    for (name, more) in [
+        ("agent", ["--run", "/nonexistent"]),
+        ("master", ["--listen", "127.0.0.1:0"]),
+    ] {
         let program = dir.path().join(name);
         std::fs::copy(programs.join(name), &program).unwrap();
         let mut command = Command::new(&program);
-        command.arg("run").arg("--config").arg(&config).args(["--data", "/nonexistent"]).args(more);
+        command
+            .arg("run")
+            .arg("--config")
+            .arg(&config)
+            .args(["--data", "/nonexistent"])
+            .args(more);
         command.uid(NOBODY).gid(NOBODY);
         let process = Owned::start(command, &dir.path().join("log")).unwrap();
-        let kept =
-            eventually("its memory to be its own", LIMIT, "", || Ok((whose(process.pid) == Some(0)).then_some(())));
+        let kept = eventually("its memory to be its own", LIMIT, "", || {
+            Ok((whose(process.pid) == Some(0)).then_some(()))
+        });
         let (left, alive) = (whose(process.pid), process.alive());
         process.kill().unwrap();
-        assert!(kept.is_ok() && alive, "{name} runs: {alive}; its memory is user {left:?}'s");
+        assert!(
+            kept.is_ok() && alive,
+            "{name} runs: {alive}; its memory is user {left:?}'s"
+        );
     }
 }
 
@@ -178,7 +234,10 @@ fn a_master_whose_store_fails_ends_and_says_why() {
     let log = std::fs::File::create(site.dir.path().join("master.log")).unwrap();
     let mut master = Child(site.command().stderr(log).spawn().unwrap());
     site.ready().unwrap();
-    let (store, away) = (site.dir.path().join("data/store"), site.dir.path().join("away"));
+    let (store, away) = (
+        site.dir.path().join("data/store"),
+        site.dir.path().join("away"),
+    );
     let document = site.dir.path().join("large.json");
     let write = |number: u32| {
         let object = format!(
@@ -186,7 +245,8 @@ fn a_master_whose_store_fails_ends_and_says_why() {
             "x".repeat(600 << 10)
         );
         std::fs::write(&document, object).unwrap();
-        site.kubectl(&["create", "-f", &document.to_string_lossy()]).map(|_| format!("large-{number}"))
+        site.kubectl(&["create", "-f", &document.to_string_lossy()])
+            .map(|_| format!("large-{number}"))
     };
     let mut acknowledged = BTreeSet::from([write(0).unwrap()]);
     std::fs::rename(&store, &away).unwrap();
@@ -200,7 +260,10 @@ fn a_master_whose_store_fails_ends_and_says_why() {
     let status = status.unwrap_or_else(|error| panic!("{error}\n{text}"));
     let last = text.lines().last().unwrap_or_default();
     assert!(!status.success(), "it failed, and says that all is well");
-    assert!(last.contains("the store can't write any more") && last.contains("os error 2"), "{last}");
+    assert!(
+        last.contains("the store can't write any more") && last.contains("os error 2"),
+        "{last}"
+    );
     std::fs::rename(&away, &store).unwrap();
     let again = site.start();
     let there = site.config_maps();

@@ -22,8 +22,13 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let wanted =
-        |name: &str| arguments.targets.is_empty() || arguments.targets.iter().any(|part| name.contains(part.as_str()));
+    let wanted = |name: &str| {
+        arguments.targets.is_empty()
+            || arguments
+                .targets
+                .iter()
+                .any(|part| name.contains(part.as_str()))
+    };
     let mut out = std::io::stdout().lock();
     let mut code = ExitCode::SUCCESS;
     let all = match targets::all() {
@@ -34,7 +39,11 @@ fn main() -> ExitCode {
         }
     };
     for target in all.iter().filter(|target| wanted(target.name)) {
-        let line = match run(target, arguments.seed, Until::Elapsed(Duration::from_secs(arguments.seconds))) {
+        let line = match run(
+            target,
+            arguments.seed,
+            Until::Elapsed(Duration::from_secs(arguments.seconds)),
+        ) {
             Ok(cases) => format!("{}: {cases} cases, nothing found", target.name),
             Err(finding) => {
                 code = ExitCode::FAILURE;

@@ -38,7 +38,17 @@ impl Random {
 const MAX_INPUT: usize = 128 * 1024;
 
 /// Values at which lengths and counts tip over.
-const EDGES: [u32; 9] = [0, 1, 0x7f, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_fffe, 0xffff_ffff];
+const EDGES: [u32; 9] = [
+    0,
+    1,
+    0x7f,
+    0xff,
+    0x7fff,
+    0xffff,
+    0x7fff_ffff,
+    0xffff_fffe,
+    0xffff_ffff,
+];
 
 /// Changes bytes in one to eight places.
 pub fn bytes(input: &mut Vec<u8>, random: &mut Random) {
@@ -62,8 +72,16 @@ fn once(input: &mut Vec<u8>, random: &mut Random) {
                 *byte = random.byte();
             }
         }
-        2 => overwrite(input, at, &EDGES[random.below(EDGES.len())].to_be_bytes()[random.below(4)..]),
-        3 => overwrite(input, at, &EDGES[random.below(EDGES.len())].to_le_bytes()[..=random.below(4)]),
+        2 => overwrite(
+            input,
+            at,
+            &EDGES[random.below(EDGES.len())].to_be_bytes()[random.below(4)..],
+        ),
+        3 => overwrite(
+            input,
+            at,
+            &EDGES[random.below(EDGES.len())].to_le_bytes()[..=random.below(4)],
+        ),
         4 => {
             let added: Vec<u8> = (0..random.below(16)).map(|_| random.byte()).collect();
             input.splice(at..at, added);
@@ -89,7 +107,9 @@ fn overwrite(input: &mut [u8], at: usize, with: &[u8]) {
 /// Changes the bytes inside one base64 or hex text of a JSON document, or the text itself. Falls back to [`bytes`] where the input is
 /// no JSON.
 pub fn json(input: &mut Vec<u8>, random: &mut Random) {
-    let Ok(mut document) = serde_json::from_slice::<Value>(input) else { return bytes(input, random) };
+    let Ok(mut document) = serde_json::from_slice::<Value>(input) else {
+        return bytes(input, random);
+    };
     for _ in 0..=random.below(2) {
         let leaves = count(&document);
         let mut wanted = random.below(leaves);
@@ -117,7 +137,9 @@ fn change(value: &mut Value, wanted: &mut usize, random: &mut Random) -> bool {
     *wanted -= 1;
     match value {
         Value::Array(items) => items.iter_mut().any(|item| change(item, wanted, random)),
-        Value::Object(fields) => fields.values_mut().any(|field| change(field, wanted, random)),
+        Value::Object(fields) => fields
+            .values_mut()
+            .any(|field| change(field, wanted, random)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }

@@ -54,7 +54,10 @@ pub enum Until {
 
 /// A case that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("target {target}, seed {seed}, case {case}: {what}; input (hex): {}", hex::encode(input))]
+#[error(
+    "target {target}, seed {seed}, case {case}: {what}; input (hex): {}",
+    hex::encode(input)
+)]
 pub struct Finding {
     /// The target.
     pub target: &'static str,
@@ -82,7 +85,9 @@ pub fn kept(corpus: &Path, target: &str) -> io::Result<Vec<Vec<u8>>> {
     if !folder.exists() {
         return Ok(Vec::new());
     }
-    let mut files = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    let mut files = std::fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<io::Result<Vec<PathBuf>>>()?;
     files.sort();
     files.iter().map(std::fs::read).collect()
 }
@@ -121,7 +126,13 @@ pub fn run(target: &Target, seed: u64, until: Until) -> Result<u64, Box<Finding>
             Err(payload) => Some(format!("panicked: {}", said(payload.as_ref()))),
         };
         if let Some(what) = what {
-            return Err(Box::new(Finding { target: target.name, seed, case, what, input }));
+            return Err(Box::new(Finding {
+                target: target.name,
+                seed,
+                case,
+                what,
+                input,
+            }));
         }
         case += 1;
     }
@@ -129,17 +140,26 @@ pub fn run(target: &Target, seed: u64, until: Until) -> Result<u64, Box<Finding>
 
 /// What this thread had of the processor.
 fn processor() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux counts each thread's time").into()
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .expect("Linux counts each thread's time")
+        .into()
 }
 
 /// The input of a case: the seeds themselves first, then mutations of them.
 pub fn input(target: &Target, seed: u64, case: u64) -> Vec<u8> {
     let mut random = Random::new(seed ^ case.wrapping_mul(0x2545_f491_4f6c_dd1d));
     let seeds = target.seeds.len();
-    if let Some(seed) = usize::try_from(case).ok().and_then(|case| target.seeds.get(case)) {
+    if let Some(seed) = usize::try_from(case)
+        .ok()
+        .and_then(|case| target.seeds.get(case))
+    {
         return seed.clone();
     }
-    let mut input = target.seeds.get(random.below(seeds)).cloned().unwrap_or_default();
+    let mut input = target
+        .seeds
+        .get(random.below(seeds))
+        .cloned()
+        .unwrap_or_default();
     if target.shape == Shape::Json && random.below(2) == 0 {
         mutate::json(&mut input, &mut random);
     } else {
@@ -152,6 +172,10 @@ fn said(payload: &(dyn std::any::Any + Send)) -> String {
     payload
         .downcast_ref::<String>()
         .cloned()
-        .or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .or_else(|| {
+            payload
+                .downcast_ref::<&str>()
+                .map(|text| (*text).to_owned())
+        })
         .unwrap_or_else(|| "without a message".to_owned())
 }

@@ -7,7 +7,8 @@ use tests_fuzz::targets;
 #[test]
 fn no_target_finds_anything_in_a_fixed_run() {
     for target in targets::all().expect("the corpus") {
-        let cases = run(&target, 2026, Until::Cases(400)).unwrap_or_else(|finding| panic!("{finding}"));
+        let cases =
+            run(&target, 2026, Until::Cases(400)).unwrap_or_else(|finding| panic!("{finding}"));
         assert_eq!(cases, 400);
     }
 }
@@ -40,7 +41,11 @@ fn a_panicking_decoder_is_found_with_an_input_that_repeats_it() {
     assert_eq!(finding.input.len(), 17);
     // Kept, it is the first thing that a later run of whatever seed meets.
     let corpus = tempfile::tempdir().expect("a folder");
-    assert!(kept(corpus.path(), "picky").expect("no folder is no fault").is_empty());
+    assert!(
+        kept(corpus.path(), "picky")
+            .expect("no folder is no fault")
+            .is_empty()
+    );
     keep(corpus.path(), &finding).expect("kept");
     let seeds = kept(corpus.path(), "picky").expect("read");
     let again = run(&Target { seeds, ..target }, 2, Until::Cases(1)).expect_err("the same finding");

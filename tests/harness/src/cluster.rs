@@ -54,7 +54,11 @@ pub struct Terms {
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { ttl: "30m", secure_boot: true, min_svn: 1 }
+        Self {
+            ttl: "30m",
+            secure_boot: true,
+            min_svn: 1,
+        }
     }
 }
 
@@ -70,8 +74,9 @@ impl Lab {
         let mut key = self.pratique();
         key.arg("admin-key").arg("--out").arg(self.admin_key());
         let printed = run(key)?;
-        let hash = digest_in(&printed)
-            .ok_or_else(|| Error::Missing(format!("`pratique admin-key` printed no hash: {printed}")))?;
+        let hash = digest_in(&printed).ok_or_else(|| {
+            Error::Missing(format!("`pratique admin-key` printed no hash: {printed}"))
+        })?;
         // Made now, so that its certificates' issuer exists.
         self.master()?.tpm(&self.tools)?;
         let release = read(&self.keys.join("release.pub"))?;
@@ -113,15 +118,35 @@ impl Lab {
     /// Starts a discovery endpoint on the host and puts the cluster on it; the process, and the `[discovery]` of workers.
     pub fn discovery(&self) -> Result<(Owned, String)> {
         let mut command = Command::new(self.programs.join("discovery"));
-        command.arg("--listen").arg(format!("127.0.0.1:{}", self.discovery_port));
-        command.arg("--url").arg(format!("http://{HOST_DISCOVERY}")).arg("--data").arg(self.dir.join("discovery"));
+        command
+            .arg("--listen")
+            .arg(format!("127.0.0.1:{}", self.discovery_port));
+        command
+            .arg("--url")
+            .arg(format!("http://{HOST_DISCOVERY}"))
+            .arg("--data")
+            .arg(self.dir.join("discovery"));
         let process = Owned::start(command, &self.dir.join("discovery.log"))?;
-        eventually("the discovery endpoint", Duration::from_secs(300), "see discovery.log", || {
-            Ok(std::net::TcpStream::connect(("127.0.0.1", self.discovery_port)).is_ok().then_some(()))
-        })?;
+        eventually(
+            "the discovery endpoint",
+            Duration::from_secs(300),
+            "see discovery.log",
+            || {
+                Ok(
+                    std::net::TcpStream::connect(("127.0.0.1", self.discovery_port))
+                        .is_ok()
+                        .then_some(()),
+                )
+            },
+        )?;
         let mut create = self.pratique();
-        create.args(["discovery", "create", "--endpoint"]).arg(format!("http://127.0.0.1:{}", self.discovery_port));
-        create.arg("--kubeconfig").arg(self.kubeconfig()).args(["--master", "https://192.168.77.10:6443"]);
+        create
+            .args(["discovery", "create", "--endpoint"])
+            .arg(format!("http://127.0.0.1:{}", self.discovery_port));
+        create
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .args(["--master", "https://192.168.77.10:6443"]);
         match run(create) {
             Ok(block) => Ok((process, block)),
             Err(error) => {
@@ -140,10 +165,23 @@ impl Lab {
     pub fn worker_image(&self, svn: u64, user_data: &Path) -> Result<PathBuf> {
         let out = self.dir.join(format!("worker-image-{svn}"));
         let mut build = Command::new(self.programs.join("image-build"));
-        build.args(["build", "--role", "worker", "--svn", &svn.to_string()]).arg("--out").arg(&out);
-        build.arg("--bin-dir").arg(&self.programs).arg("--user-data").arg(user_data);
-        build.arg("--release-key").arg(self.keys.join("release.key"));
-        build.arg("--sb-key").arg(self.keys.join("sb.key")).arg("--sb-cert").arg(self.keys.join("sb.crt"));
+        build
+            .args(["build", "--role", "worker", "--svn", &svn.to_string()])
+            .arg("--out")
+            .arg(&out);
+        build
+            .arg("--bin-dir")
+            .arg(&self.programs)
+            .arg("--user-data")
+            .arg(user_data);
+        build
+            .arg("--release-key")
+            .arg(self.keys.join("release.key"));
+        build
+            .arg("--sb-key")
+            .arg(self.keys.join("sb.key"))
+            .arg("--sb-cert")
+            .arg(self.keys.join("sb.crt"));
         run(build)?;
         Ok(out)
     }
@@ -164,11 +202,16 @@ impl Lab {
     /// Writes user-data and its NoCloud volume into the machine's folder, and gives the machine the volume.
     pub fn give_user_data(&self, blueprint: &mut Blueprint, text: &str) -> Result<PathBuf> {
         let file = blueprint.dir.join("user-data.toml");
-        std::fs::create_dir_all(&blueprint.dir).map_err(file_error("cannot make", &blueprint.dir))?;
+        std::fs::create_dir_all(&blueprint.dir)
+            .map_err(file_error("cannot make", &blueprint.dir))?;
         std::fs::write(&file, text).map_err(file_error("cannot write", &file))?;
         let volume = blueprint.dir.join("cidata.img");
         let mut make = Command::new(self.programs.join("image-build"));
-        make.arg("cidata").arg("--out").arg(&volume).arg("--user-data").arg(&file);
+        make.arg("cidata")
+            .arg("--out")
+            .arg(&volume)
+            .arg("--user-data")
+            .arg(&file);
         run(make)?;
         blueprint.cidata = Some(volume);
         Ok(file)
@@ -177,29 +220,64 @@ impl Lab {
     /// `pratique bootstrap`, as an admin would; returns the cluster's CA pin.
     pub fn bootstrap(&self, master: &Blueprint, user_data: &Path) -> Result<String> {
         let mut bootstrap = self.pratique();
-        bootstrap.arg("bootstrap").arg("--endpoint").arg(format!("https://127.0.0.1:{}", self.api_port));
-        bootstrap.arg("--ek").arg(master.tpm(&self.tools)?.ek_certificate());
+        bootstrap
+            .arg("bootstrap")
+            .arg("--endpoint")
+            .arg(format!("https://127.0.0.1:{}", self.api_port));
+        bootstrap
+            .arg("--ek")
+            .arg(master.tpm(&self.tools)?.ek_certificate());
         for role in ["master", "worker"] {
-            bootstrap.arg("--release").arg(self.images.join(format!("{role}.release.json")));
+            bootstrap
+                .arg("--release")
+                .arg(self.images.join(format!("{role}.release.json")));
         }
-        bootstrap.arg("--release-key").arg(self.keys.join("release.pub"));
-        bootstrap.arg("--user-data").arg(user_data).arg("--admin-key").arg(self.admin_key());
+        bootstrap
+            .arg("--release-key")
+            .arg(self.keys.join("release.pub"));
+        bootstrap
+            .arg("--user-data")
+            .arg(user_data)
+            .arg("--admin-key")
+            .arg(self.admin_key());
         bootstrap.arg("--kubeconfig").arg(self.kubeconfig());
         let printed = run(bootstrap)?;
-        std::fs::write(self.dir.join("bootstrap.log"), &printed).map_err(file_error("cannot write", &self.dir))?;
+        std::fs::write(self.dir.join("bootstrap.log"), &printed)
+            .map_err(file_error("cannot write", &self.dir))?;
         let pin = digest_in(&printed).map(str::to_owned);
-        pin.ok_or_else(|| Error::Missing(format!("`pratique bootstrap` printed no pin:\n{printed}")))
+        pin.ok_or_else(|| {
+            Error::Missing(format!("`pratique bootstrap` printed no pin:\n{printed}"))
+        })
     }
 
     /// Puts a machine into the inventory.
-    pub fn register(&self, name: &str, blueprint: &Blueprint, user_data: &Path, address: &str) -> Result<()> {
+    pub fn register(
+        &self,
+        name: &str,
+        blueprint: &Blueprint,
+        user_data: &Path,
+        address: &str,
+    ) -> Result<()> {
         let mut describe = self.pratique();
-        describe.args(["machine", "--name", name, "--role", "worker", "--address", address]);
-        describe.arg("--ek").arg(blueprint.tpm(&self.tools)?.ek_certificate()).arg("--user-data").arg(user_data);
+        describe.args([
+            "machine",
+            "--name",
+            name,
+            "--role",
+            "worker",
+            "--address",
+            address,
+        ]);
+        describe
+            .arg("--ek")
+            .arg(blueprint.tpm(&self.tools)?.ek_certificate())
+            .arg("--user-data")
+            .arg(user_data);
         describe.args(["--source", blueprint.source()]);
         let manifest = blueprint.dir.join("machine.yaml");
         std::fs::write(&manifest, run(describe)?).map_err(file_error("cannot write", &manifest))?;
-        self.kubectl(&["apply", "-f", &manifest.display().to_string()]).map(drop)
+        self.kubectl(&["apply", "-f", &manifest.display().to_string()])
+            .map(drop)
     }
 
     /// Puts a policy document in force, as an admin would.
@@ -209,17 +287,38 @@ impl Lab {
         let mut print = self.pratique();
         print.arg("policy").arg(&file);
         std::fs::write(&manifest, run(print)?).map_err(file_error("cannot write", &manifest))?;
-        self.kubectl(&["apply", "-f", &manifest.display().to_string()]).map(drop)
+        self.kubectl(&["apply", "-f", &manifest.display().to_string()])
+            .map(drop)
     }
 
     /// `pratique issue`: certificates and a key wrapped to the machine's TPM, added to its document; the new document.
-    pub fn issue(&self, name: &str, blueprint: &Blueprint, document: &str, address: &str) -> Result<String> {
-        let (base, out) = (blueprint.dir.join("base.toml"), blueprint.dir.join("issued.toml"));
+    pub fn issue(
+        &self,
+        name: &str,
+        blueprint: &Blueprint,
+        document: &str,
+        address: &str,
+    ) -> Result<String> {
+        let (base, out) = (
+            blueprint.dir.join("base.toml"),
+            blueprint.dir.join("issued.toml"),
+        );
         std::fs::write(&base, document).map_err(file_error("cannot write", &base))?;
         std::fs::remove_file(&out).ok();
         let mut issue = self.pratique();
-        issue.args(["issue", "--name", name, "--address", address, "--kubeconfig"]).arg(self.kubeconfig());
-        issue.arg("--ek").arg(blueprint.tpm(&self.tools)?.ek_certificate());
+        issue
+            .args([
+                "issue",
+                "--name",
+                name,
+                "--address",
+                address,
+                "--kubeconfig",
+            ])
+            .arg(self.kubeconfig());
+        issue
+            .arg("--ek")
+            .arg(blueprint.tpm(&self.tools)?.ek_certificate());
         issue.arg("--user-data").arg(&base).arg("--out").arg(&out);
         run(issue)?;
         read(&out)
@@ -228,14 +327,19 @@ impl Lab {
     /// `pratique root`: an act on the cluster's root, and what it printed.
     pub fn root(&self, act: &str) -> Result<String> {
         let mut root = self.pratique();
-        root.args(["root", act, "--kubeconfig"]).arg(self.kubeconfig());
+        root.args(["root", act, "--kubeconfig"])
+            .arg(self.kubeconfig());
         run(root)
     }
 
     /// Runs kubectl with the admin's kubeconfig and returns what it printed.
     pub fn kubectl(&self, words: &[&str]) -> Result<String> {
         let mut kubectl = self.tools.command("kubectl");
-        kubectl.arg("--kubeconfig").arg(self.kubeconfig()).args(words).env("HOME", &self.dir);
+        kubectl
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .args(words)
+            .env("HOME", &self.dir);
         run(kubectl)
     }
 
@@ -243,7 +347,9 @@ impl Lab {
     pub fn typed(&self, line: &str) -> Result<String> {
         let mut shell = Command::new("sh");
         shell.args(["-c", line]).env("PATH", self.tools.path());
-        shell.env("KUBECONFIG", self.kubeconfig()).env("HOME", &self.dir);
+        shell
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("HOME", &self.dir);
         run(shell)
     }
 
@@ -258,23 +364,31 @@ impl Lab {
         let last = std::cell::RefCell::new(String::new());
         let found = eventually_costly(what, limit, "", || {
             // A refused connection while a machine restarts is one more "not yet".
-            let printed = self.kubectl(words).unwrap_or_else(|error| crate::chain(&error));
+            let printed = self
+                .kubectl(words)
+                .unwrap_or_else(|error| crate::chain(&error));
             let good = wanted(&printed);
             last.replace(printed);
             Ok(good.then_some(()))
         });
         let last = last.into_inner();
-        found
-            .map(|()| last.clone())
-            .map_err(|error| Error::Missing(format!("{error}; `kubectl {}` printed last:\n{last}", words.join(" "))))
+        found.map(|()| last.clone()).map_err(|error| {
+            Error::Missing(format!(
+                "{error}; `kubectl {}` printed last:\n{last}",
+                words.join(" ")
+            ))
+        })
     }
 
     /// Waits until a node is Ready.
     pub fn wait_ready(&self, node: &str, limit: Duration) -> Result<()> {
         let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
-        self.kubectl_until(&["get", "node", node, "-o", path], &format!("node {node} to be Ready"), limit, |text| {
-            text.trim() == "True"
-        })
+        self.kubectl_until(
+            &["get", "node", node, "-o", path],
+            &format!("node {node} to be Ready"),
+            limit,
+            |text| text.trim() == "True",
+        )
         .map(drop)
     }
 
@@ -327,12 +441,15 @@ impl Machine {
 }
 
 fn registry() -> String {
-    format!("[[registry]]\nhost = \"registry.example\"\nmirrors = [\"http://{HOST_SERVICE}\"]\ninsecure = true\n")
+    format!(
+        "[[registry]]\nhost = \"registry.example\"\nmirrors = [\"http://{HOST_SERVICE}\"]\ninsecure = true\n"
+    )
 }
 
 /// The first digest in a text.
 fn digest_in(text: &str) -> Option<&str> {
-    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == ':')).find(|word| word.starts_with("sha256:"))
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == ':'))
+        .find(|word| word.starts_with("sha256:"))
 }
 
 fn interface(host: u8) -> String {

@@ -36,7 +36,12 @@ impl Shared {
     fn make(dir: &Path) -> Result<Self> {
         use nix::mount::{MsFlags, mount};
         let none = None::<&str>;
-        let fault = |error: nix::Error| Error::Missing(format!("mounts in {} can't be shared: {error}", dir.display()));
+        let fault = |error: nix::Error| {
+            Error::Missing(format!(
+                "mounts in {} can't be shared: {error}",
+                dir.display()
+            ))
+        };
         mount(Some(dir), dir, none, MsFlags::MS_BIND, none).map_err(fault)?;
         let shared = Self(dir.to_owned());
         mount(none, dir, none, MsFlags::MS_SHARED, none).map_err(fault)?;
@@ -60,7 +65,11 @@ impl Engine {
         let config = dir.join("containerd.toml");
         let place = |name: &str| dir.join(name).display().to_string();
         let (root, state, socket) = (place("root"), place("state"), place("containerd.sock"));
-        let text = configuration(Places { root: &root, state: &state, socket: &socket });
+        let text = configuration(Places {
+            root: &root,
+            state: &state,
+            socket: &socket,
+        });
         std::fs::write(&config, text).map_err(file_error("cannot write", &config))?;
         let shared = Shared::make(share)?;
         let mut command = Command::new("unshare");
@@ -79,10 +88,21 @@ impl Engine {
         ]);
         command.arg(tools.file("/")).arg(share).arg(&config);
         let log = dir.join("containerd.log");
-        let engine = Self { process: Owned::start(command, &log)?, dir, _shared: shared };
-        eventually("containerd's socket", Duration::from_secs(300), &format!("see {}", log.display()), || {
-            Ok(std::os::unix::net::UnixStream::connect(engine.socket()).is_ok().then_some(()))
-        })?;
+        let engine = Self {
+            process: Owned::start(command, &log)?,
+            dir,
+            _shared: shared,
+        };
+        eventually(
+            "containerd's socket",
+            Duration::from_secs(300),
+            &format!("see {}", log.display()),
+            || {
+                Ok(std::os::unix::net::UnixStream::connect(engine.socket())
+                    .is_ok()
+                    .then_some(()))
+            },
+        )?;
         Ok(engine)
     }
 
@@ -98,10 +118,16 @@ impl Engine {
 
     /// Kills containerd alone; the containers live on, and it comes back.
     pub fn kill_containerd(&self) -> Result<()> {
-        let missing = || Error::Missing("containerd is not among the processes that were started here".to_owned());
+        let missing = || {
+            Error::Missing(
+                "containerd is not among the processes that were started here".to_owned(),
+            )
+        };
         let found = descendants(self.process.pid).into_iter().find(|pid| {
-            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "containerd")
-                && std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--config"))
+            std::fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|name| name.trim() == "containerd")
+                && std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+                    .is_ok_and(|line| line.contains("--config"))
         });
         let pid = nix::unistd::Pid::from_raw(found.ok_or_else(missing)?);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)
@@ -113,8 +139,14 @@ impl Drop for Engine {
     fn drop(&mut self) {
         // What can't be ended here is told by the next test that meets it.
         self.process.kill().ok();
-        let controllers = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().filter_map(std::result::Result::ok);
-        for top in controllers.map(|entry| entry.path()).chain([PathBuf::from("/sys/fs/cgroup")]) {
+        let controllers = std::fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .filter_map(std::result::Result::ok);
+        for top in controllers
+            .map(|entry| entry.path())
+            .chain([PathBuf::from("/sys/fs/cgroup")])
+        {
             for name in CGROUPS {
                 prune(&top.join(name));
             }
@@ -127,7 +159,11 @@ const CGROUPS: [&str; 2] = ["kubepods", "pratique-test"];
 
 /// Removes a control group and those in it, where they are empty: what another test still uses stays.
 fn prune(dir: &Path) {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(std::result::Result::ok) {
+    for entry in std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .filter_map(std::result::Result::ok)
+    {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             prune(&entry.path());
         }
@@ -137,18 +173,34 @@ fn prune(dir: &Path) {
 
 /// All children of a process, and theirs (proc(5): the fourth field of stat is the parent).
 fn descendants(pid: i32) -> Vec<i32> {
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().filter_map(std::result::Result::ok);
+    let processes = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(std::result::Result::ok);
     let parents: Vec<(i32, i32)> = processes
         .filter_map(|entry| {
             let child = entry.file_name().to_str()?.parse().ok()?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            Some((child, stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?))
+            Some((
+                child,
+                stat.rsplit_once(')')?
+                    .1
+                    .split_whitespace()
+                    .nth(1)?
+                    .parse()
+                    .ok()?,
+            ))
         })
         .collect();
     let mut found = vec![pid];
     let mut next = 0;
     while let Some(&parent) = found.get(next) {
-        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(child, _)| *child));
+        found.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| *of == parent)
+                .map(|(child, _)| *child),
+        );
         next += 1;
     }
     found.split_off(1)

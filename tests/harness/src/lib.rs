@@ -104,7 +104,10 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Maps an I/O error to [`Error::File`].
-pub fn file_error(what: &'static str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Error {
+pub fn file_error(
+    what: &'static str,
+    path: &std::path::Path,
+) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.display().to_string();
     move |source| Error::File { what, path, source }
 }

@@ -43,12 +43,24 @@ impl Lifetime {
     /// Where the guard, a shell, can't be started.
     pub fn begin() -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("{MARK}_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "{MARK}_{}_{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         let mut command = Command::new("sh");
-        command.args(["-c", GUARD]).arg(mark(&name)).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(["-c", GUARD])
+            .arg(mark(&name))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         // A group of its own: a key that interrupts the test does not interrupt its guard.
         let started = command.process_group(0).spawn();
-        let mut guard = started.map_err(|source| Error::Start { program: "the guard".to_owned(), source })?;
+        let mut guard = started.map_err(|source| Error::Start {
+            program: "the guard".to_owned(),
+            source,
+        })?;
         let pipe = guard.stdin.take();
         Ok(Self { name, guard, pipe })
     }
@@ -70,7 +82,12 @@ impl Lifetime {
     pub fn end(mut self) -> Result<()> {
         self.close();
         let left = || Ok(self.left().is_empty().then_some(()));
-        eventually("the end of what a test started", LIMIT, "it may be stuck in the kernel", left)
+        eventually(
+            "the end of what a test started",
+            LIMIT,
+            "it may be stuck in the kernel",
+            left,
+        )
     }
 
     fn close(&mut self) {
@@ -117,14 +134,22 @@ pub fn bind(command: &mut Command) -> Result<&mut Command> {
 /// Processes whose environment holds `entry`.
 fn marked(entry: &str) -> Vec<(i32, String)> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbered = processes.filter_map(|process| process.file_name().to_str()?.parse::<i32>().ok());
+    let numbered =
+        processes.filter_map(|process| process.file_name().to_str()?.parse::<i32>().ok());
     let holds = |pid: i32| {
         let environment = std::fs::read(of(pid, "environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|one| one == entry.as_bytes())
+        environment
+            .split(|byte| *byte == 0)
+            .any(|one| one == entry.as_bytes())
     };
-    let line =
-        |pid: i32| String::from_utf8_lossy(&std::fs::read(of(pid, "cmdline")).unwrap_or_default()).replace('\0', " ");
-    numbered.filter(|pid| holds(*pid)).map(|pid| (pid, line(pid))).collect()
+    let line = |pid: i32| {
+        String::from_utf8_lossy(&std::fs::read(of(pid, "cmdline")).unwrap_or_default())
+            .replace('\0', " ")
+    };
+    numbered
+        .filter(|pid| holds(*pid))
+        .map(|pid| (pid, line(pid)))
+        .collect()
 }
 
 fn of(pid: i32, file: &str) -> PathBuf {

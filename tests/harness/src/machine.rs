@@ -11,8 +11,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Lines by which a console says that there is nothing more to wait for.
-const STOPPED: &[&str] =
-    &["Kernel panic - not syncing", "Access Denied", "BdsDxe: No bootable option", "pratique: FATAL"];
+const STOPPED: &[&str] = &[
+    "Kernel panic - not syncing",
+    "Access Denied",
+    "BdsDxe: No bootable option",
+    "pratique: FATAL",
+];
 
 /// Where a guest finds the registry of the host.
 pub const HOST_SERVICE: &str = "10.0.2.100:5000";
@@ -106,25 +110,41 @@ impl Blueprint {
         std::fs::create_dir_all(&self.dir).map_err(file_error("cannot make", &self.dir))?;
         let vars = self.dir.join("vars.fd");
         if !vars.exists() {
-            std::fs::copy(&self.vars, &vars).map_err(file_error("cannot copy the firmware's variables", &self.vars))?;
+            std::fs::copy(&self.vars, &vars).map_err(file_error(
+                "cannot copy the firmware's variables",
+                &self.vars,
+            ))?;
         }
         self.overlay(tools)?;
         let socket = self.dir.join("tpm.sock");
-        let start = || self.tpm(tools)?.start(tools, &socket, &self.dir.join("swtpm.log"));
+        let start = || {
+            self.tpm(tools)?
+                .start(tools, &socket, &self.dir.join("swtpm.log"))
+        };
         let tpm = self.has_tpm.then(start).transpose()?;
         let monitor = self.dir.join("qmp.sock");
         std::fs::remove_file(&monitor).ok();
-        let mark = std::fs::metadata(self.console()).map_or(0, |file| usize::try_from(file.len()).unwrap_or(0));
+        let mark = std::fs::metadata(self.console())
+            .map_or(0, |file| usize::try_from(file.len()).unwrap_or(0));
         let command = self.qemu(tools, &socket, &monitor);
         let qemu = Owned::start(command, &self.dir.join("qemu.log"))?;
-        let machine = Machine { name: self.name.clone(), dir: self.dir.clone(), qemu, tpm };
+        let machine = Machine {
+            name: self.name.clone(),
+            dir: self.dir.clone(),
+            qemu,
+            tpm,
+        };
         let hint = format!("see {}", self.dir.join("qemu.log").display());
         eventually("QEMU's monitor", Duration::from_secs(300), &hint, || {
             if machine.alive() {
                 return Ok(monitor.exists().then_some(()));
             }
             let output = std::fs::read_to_string(self.dir.join("qemu.log")).unwrap_or_default();
-            Err(Error::Failed { program: "qemu".into(), status: "at start".into(), output })
+            Err(Error::Failed {
+                program: "qemu".into(),
+                status: "at start".into(),
+                output,
+            })
         })?;
         stall::watch(machine.clone(), mark);
         Ok(machine)
@@ -132,7 +152,10 @@ impl Blueprint {
 
     /// The way by which the machine gets its user-data, as it is measured; the image's own where it gets none.
     pub fn source(&self) -> &'static str {
-        let smbios = self.smbios.iter().any(|text| text.starts_with(SMBIOS_CONFIG));
+        let smbios = self
+            .smbios
+            .iter()
+            .any(|text| text.starts_with(SMBIOS_CONFIG));
         match (&self.fw_cfg, &self.cloud, &self.cidata) {
             (Some(_), _, _) => "fw_cfg",
             (None, Some(_), _) => "ec2",
@@ -154,7 +177,10 @@ impl Blueprint {
         }
         let mut create = tools.command("qemu-img");
         create.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]);
-        create.arg(&self.image).arg(&overlay).arg(format!("{}G", self.disk));
+        create
+            .arg(&self.image)
+            .arg(&overlay)
+            .arg(format!("{}G", self.disk));
         run(create).map(drop)
     }
 
@@ -173,28 +199,61 @@ impl Blueprint {
         arg("-m", self.memory.to_string());
         arg("-display", "none".into());
         arg("-vga", "none".into());
-        arg("-global", "driver=cfi.pflash01,property=secure,value=on".into());
+        arg(
+            "-global",
+            "driver=cfi.pflash01,property=secure,value=on".into(),
+        );
         let code = tools.file("/usr/share/OVMF/OVMF_CODE_4M.secboot.fd");
-        arg("-drive", format!("if=pflash,format=raw,unit=0,readonly=on,file={}", show(&code)));
-        arg("-drive", format!("if=pflash,format=raw,unit=1,file={}", show(&self.dir.join("vars.fd"))));
         arg(
             "-drive",
-            format!("if=none,id=root,format=qcow2,cache=writeback,discard=unmap,file={}", show(&self.overlay_path())),
+            format!(
+                "if=pflash,format=raw,unit=0,readonly=on,file={}",
+                show(&code)
+            ),
+        );
+        arg(
+            "-drive",
+            format!(
+                "if=pflash,format=raw,unit=1,file={}",
+                show(&self.dir.join("vars.fd"))
+            ),
+        );
+        arg(
+            "-drive",
+            format!(
+                "if=none,id=root,format=qcow2,cache=writeback,discard=unmap,file={}",
+                show(&self.overlay_path())
+            ),
         );
         arg("-device", "virtio-blk-pci,drive=root,bootindex=0".into());
         if let Some(volume) = &self.cidata {
-            arg("-drive", format!("if=none,id=cidata,format=raw,readonly=on,file={}", show(volume)));
+            arg(
+                "-drive",
+                format!(
+                    "if=none,id=cidata,format=raw,readonly=on,file={}",
+                    show(volume)
+                ),
+            );
             arg("-device", "virtio-blk-pci,drive=cidata".into());
         }
         if let Some(file) = &self.fw_cfg {
-            arg("-fw_cfg", format!("name=opt/io.pratique/config,file={}", show(file)));
+            arg(
+                "-fw_cfg",
+                format!("name=opt/io.pratique/config,file={}", show(file)),
+            );
         }
         for text in &self.smbios {
             // QEMU splits at commas; a doubled one stands for itself.
-            arg("-smbios", format!("type=11,value={}", text.replace(',', ",,")));
+            arg(
+                "-smbios",
+                format!("type=11,value={}", text.replace(',', ",,")),
+            );
         }
         if let Some(cloud) = &self.cloud {
-            arg("-smbios", format!("type=1,manufacturer={}", cloud.vendor.replace(',', ",,")));
+            arg(
+                "-smbios",
+                format!("type=1,manufacturer={}", cloud.vendor.replace(',', ",,")),
+            );
         }
         if let Some(date) = self.clock {
             arg("-rtc", format!("base={date}"));
@@ -204,7 +263,10 @@ impl Blueprint {
             arg("-tpmdev", "emulator,id=tpm0,chardev=tpm".into());
             arg("-device", "tpm-crb,tpmdev=tpm0".into());
         }
-        arg("-chardev", format!("file,id=console,append=on,path={}", show(&self.console())));
+        arg(
+            "-chardev",
+            format!("file,id=console,append=on,path={}", show(&self.console())),
+        );
         arg("-serial", "chardev:console".into());
         arg("-qmp", format!("unix:{},server=on,wait=off", show(monitor)));
         arg("-device", "virtio-rng-pci".into());
@@ -222,7 +284,14 @@ impl Blueprint {
             outside.push_str(",net=169.254.169.0/24");
         }
         let mut service = |at: &str, port: u16| {
-            outside.extend([",guestfwd=tcp:", at, "-cmd:", &show(relay), " nc 127.0.0.1 ", &port.to_string()]);
+            outside.extend([
+                ",guestfwd=tcp:",
+                at,
+                "-cmd:",
+                &show(relay),
+                " nc 127.0.0.1 ",
+                &port.to_string(),
+            ]);
         };
         match (&self.cloud, self.host_service) {
             // QEMU forwards addresses of the card's own network only, so that network is the service's.
@@ -234,30 +303,53 @@ impl Blueprint {
             service(HOST_DISCOVERY, port);
         }
         for (host, guest) in &self.forwards {
-            outside.extend([",hostfwd=tcp:127.0.0.1:", &host.to_string(), "-:", &guest.to_string()]);
+            outside.extend([
+                ",hostfwd=tcp:127.0.0.1:",
+                &host.to_string(),
+                "-:",
+                &guest.to_string(),
+            ]);
         }
         arg("-netdev", outside);
-        arg("-device", format!("virtio-net-pci,netdev=outside,romfile=,mac={}", self.mac(0)));
+        arg(
+            "-device",
+            format!("virtio-net-pci,netdev=outside,romfile=,mac={}", self.mac(0)),
+        );
         match &self.segment {
             Segment::None => {}
             Segment::Port(socket) => {
                 arg(
                     "-netdev",
-                    format!("stream,id=segment,server=off,addr.type=unix,addr.path={},reconnect-ms=500", show(socket)),
+                    format!(
+                        "stream,id=segment,server=off,addr.type=unix,addr.path={},reconnect-ms=500",
+                        show(socket)
+                    ),
                 );
-                arg("-device", format!("virtio-net-pci,netdev=segment,romfile=,mac={}", self.mac(1)));
+                arg(
+                    "-device",
+                    format!("virtio-net-pci,netdev=segment,romfile=,mac={}", self.mac(1)),
+                );
             }
             Segment::Hub(sockets) => {
                 for (index, socket) in sockets.iter().enumerate() {
                     std::fs::remove_file(socket).ok();
                     arg(
                         "-netdev",
-                        format!("stream,id=slot{index},server=on,addr.type=unix,addr.path={}", show(socket)),
+                        format!(
+                            "stream,id=slot{index},server=on,addr.type=unix,addr.path={}",
+                            show(socket)
+                        ),
                     );
-                    arg("-netdev", format!("hubport,id=port{index},hubid=0,netdev=slot{index}"));
+                    arg(
+                        "-netdev",
+                        format!("hubport,id=port{index},hubid=0,netdev=slot{index}"),
+                    );
                 }
                 arg("-netdev", "hubport,id=segment,hubid=0".into());
-                arg("-device", format!("virtio-net-pci,netdev=segment,romfile=,mac={}", self.mac(1)));
+                arg(
+                    "-device",
+                    format!("virtio-net-pci,netdev=segment,romfile=,mac={}", self.mac(1)),
+                );
             }
         }
     }
@@ -269,8 +361,9 @@ impl Blueprint {
 
     /// A locally administered address from the machine's name, so that no two on a segment are the same.
     fn mac(&self, port: u8) -> String {
-        let hash =
-            self.name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let hash = self.name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        });
         let [a, b, c, d] = hash.to_be_bytes();
         format!("52:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{port:02x}")
     }
@@ -308,11 +401,15 @@ impl Machine {
             let whole = self.console_text();
             let new = whole.get(mark.min(whole.len())..).unwrap_or_default();
             // A line that is still being written may hold the text and not yet the rest that the caller reads.
-            let mut whole_lines = new.split_inclusive('\n').filter(|line| line.ends_with('\n') || !alive);
+            let mut whole_lines = new
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n') || !alive);
             if let Some(line) = whole_lines.find(|line| line.contains(text)) {
                 return Ok(Some(line.trim().to_owned()));
             }
-            let stopped = new.lines().find(|line| STOPPED.iter().any(|word| line.contains(word)));
+            let stopped = new
+                .lines()
+                .find(|line| STOPPED.iter().any(|word| line.contains(word)));
             if let Some(line) = stopped {
                 return Err(Error::Stopped {
                     machine: self.name.clone(),
@@ -336,7 +433,9 @@ impl Machine {
         let start = Instant::now();
         qmp::execute(&self.monitor(), "system_powerdown")?;
         let hint = format!("see {}", self.dir.join("console.log").display());
-        eventually(&format!("{} to power off", self.name), limit, &hint, || Ok((!self.alive()).then_some(())))?;
+        eventually(&format!("{} to power off", self.name), limit, &hint, || {
+            Ok((!self.alive()).then_some(()))
+        })?;
         self.end_tpm()?;
         Ok(start.elapsed())
     }
@@ -353,13 +452,21 @@ impl Machine {
     }
 
     fn end_tpm(&self) -> Result<()> {
-        self.tpm.as_ref().map_or(Ok(()), |tpm| tpm.stop(Duration::from_secs(5)))
+        self.tpm
+            .as_ref()
+            .map_or(Ok(()), |tpm| tpm.stop(Duration::from_secs(5)))
     }
 
     /// Resident memory of QEMU in KiB.
     pub fn host_memory(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.qemu.pid)).ok()?;
-        status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_whitespace().next()?.parse().ok()
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
     }
 
     fn monitor(&self) -> PathBuf {

@@ -27,7 +27,9 @@ struct Blob {
 
 impl Blob {
     fn new(bytes: Vec<u8>) -> Self {
-        let hex = Sha256::digest(&bytes).iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        let hex = Sha256::digest(&bytes)
+            .iter()
+            .fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
         Self { hex, bytes }
     }
 
@@ -51,7 +53,11 @@ impl Image {
             "schemaVersion": 2, "mediaType": MANIFEST,
             "config": config.descriptor(CONFIG), "layers": [layer.descriptor(LAYER)],
         });
-        Ok(Self { manifest: Blob::new(manifest.to_string().into_bytes()), config, layer })
+        Ok(Self {
+            manifest: Blob::new(manifest.to_string().into_bytes()),
+            config,
+            layer,
+        })
     }
 
     /// `sha256:<hex>` of the manifest.
@@ -61,7 +67,8 @@ impl Image {
 
     /// Digest and bytes of manifest, configuration and layer.
     pub fn blobs(&self) -> [(String, Vec<u8>); 3] {
-        [&self.manifest, &self.config, &self.layer].map(|blob| (format!("sha256:{}", blob.hex), blob.bytes.clone()))
+        [&self.manifest, &self.config, &self.layer]
+            .map(|blob| (format!("sha256:{}", blob.hex), blob.bytes.clone()))
     }
 
     /// Lays the image out as docker-registry's filesystem driver keeps it under its root directory.
@@ -69,22 +76,34 @@ impl Image {
         let base = root.join("docker/registry/v2");
         let repository = base.join("repositories").join(name);
         for blob in [&self.manifest, &self.config, &self.layer] {
-            write(&base.join("blobs/sha256").join(&blob.hex[..2]).join(&blob.hex).join("data"), &blob.bytes)?;
+            write(
+                &base
+                    .join("blobs/sha256")
+                    .join(&blob.hex[..2])
+                    .join(&blob.hex)
+                    .join("data"),
+                &blob.bytes,
+            )?;
         }
         for blob in [&self.config, &self.layer] {
             link(&repository.join("_layers/sha256"), blob)?;
         }
         let manifests = repository.join("_manifests");
         link(&manifests.join("revisions/sha256"), &self.manifest)?;
-        link(&manifests.join("tags").join(tag).join("index/sha256"), &self.manifest)?;
-        write(&manifests.join("tags").join(tag).join("current/link"), self.digest().as_bytes())
+        link(
+            &manifests.join("tags").join(tag).join("index/sha256"),
+            &self.manifest,
+        )?;
+        write(
+            &manifests.join("tags").join(tag).join("current/link"),
+            self.digest().as_bytes(),
+        )
     }
 
     /// Writes the image as an OCI archive (a tar of an image layout) under a full reference.
     pub fn into_archive(&self, file: &Path, reference: &str) -> Result<()> {
         let mut entry = self.manifest.descriptor(MANIFEST);
-        entry["annotations"] =
-            json!({ "io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference });
+        entry["annotations"] = json!({ "io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference });
         let index = json!({ "schemaVersion": 2, "manifests": [entry] }).to_string();
         let mut archive = tar::Builder::new(Vec::new());
         let mut add = |path: &str, bytes: &[u8]| append(&mut archive, path, 0o644, bytes);
@@ -97,7 +116,12 @@ impl Image {
             Ok(())
         };
         all().map_err(file_error("cannot pack", file))?;
-        write(file, &archive.into_inner().map_err(file_error("cannot pack", file))?)
+        write(
+            file,
+            &archive
+                .into_inner()
+                .map_err(file_error("cannot pack", file))?,
+        )
     }
 }
 
@@ -111,9 +135,12 @@ pub fn busybox(tools: &Tools, root: &Path) -> Result<Image> {
 /// Debian's static busybox: the tools tree's, else the host's.
 pub fn find_busybox(tools: Option<&Tools>) -> Result<PathBuf> {
     let places = ["/usr/bin/busybox", "/bin/busybox"];
-    let own = tools.into_iter().flat_map(|tools| places.iter().map(|place| tools.file(place)));
+    let own = tools
+        .into_iter()
+        .flat_map(|tools| places.iter().map(|place| tools.file(place)));
     let mut all = own.chain(places.iter().map(PathBuf::from));
-    all.find(|path| path.is_file()).ok_or_else(|| Error::Missing("no busybox: install busybox-static".to_owned()))
+    all.find(|path| path.is_file())
+        .ok_or_else(|| Error::Missing("no busybox: install busybox-static".to_owned()))
 }
 
 fn layer(program: &[u8]) -> std::io::Result<Vec<u8>> {
@@ -122,9 +149,16 @@ fn layer(program: &[u8]) -> std::io::Result<Vec<u8>> {
         append(&mut archive, folder, 0o755, &[])?;
     }
     append(&mut archive, "bin/busybox", 0o755, program)?;
-    append(&mut archive, "etc/passwd", 0o644, b"root:x:0:0:root:/:/bin/sh\n")?;
-    for name in ["sh", "ls", "cat", "echo", "sleep", "true", "false", "grep", "id", "ps", "wget", "nc", "httpd", "env"]
-    {
+    append(
+        &mut archive,
+        "etc/passwd",
+        0o644,
+        b"root:x:0:0:root:/:/bin/sh\n",
+    )?;
+    for name in [
+        "sh", "ls", "cat", "echo", "sleep", "true", "false", "grep", "id", "ps", "wget", "nc",
+        "httpd", "env",
+    ] {
         let mut header = tar::Header::new_ustar();
         header.set_entry_type(tar::EntryType::Symlink);
         header.set_mode(0o777);
@@ -134,16 +168,28 @@ fn layer(program: &[u8]) -> std::io::Result<Vec<u8>> {
     archive.into_inner()
 }
 
-fn append(archive: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, bytes: &[u8]) -> std::io::Result<()> {
+fn append(
+    archive: &mut tar::Builder<Vec<u8>>,
+    path: &str,
+    mode: u32,
+    bytes: &[u8],
+) -> std::io::Result<()> {
     let mut header = tar::Header::new_ustar();
-    header.set_entry_type(if path.ends_with('/') { tar::EntryType::Directory } else { tar::EntryType::Regular });
+    header.set_entry_type(if path.ends_with('/') {
+        tar::EntryType::Directory
+    } else {
+        tar::EntryType::Regular
+    });
     header.set_mode(mode);
     header.set_size(bytes.len() as u64);
     archive.append_data(&mut header, path, bytes)
 }
 
 fn link(folder: &Path, blob: &Blob) -> Result<()> {
-    write(&folder.join(&blob.hex).join("link"), format!("sha256:{}", blob.hex).as_bytes())
+    write(
+        &folder.join(&blob.hex).join("link"),
+        format!("sha256:{}", blob.hex).as_bytes(),
+    )
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
@@ -162,9 +208,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("busybox");
         std::fs::write(&program, b"program").unwrap();
-        let (one, two) = (Image::busybox(&program).unwrap(), Image::busybox(&program).unwrap());
+        let (one, two) = (
+            Image::busybox(&program).unwrap(),
+            Image::busybox(&program).unwrap(),
+        );
         assert_eq!(one.digest(), two.digest());
         let manifest: Value = serde_json::from_slice(&one.manifest.bytes).unwrap();
-        assert_eq!(manifest["layers"][0]["digest"], format!("sha256:{}", one.layer.hex));
+        assert_eq!(
+            manifest["layers"][0]["digest"],
+            format!("sha256:{}", one.layer.hex)
+        );
     }
 }

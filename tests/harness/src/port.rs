@@ -26,19 +26,26 @@ static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 /// # Errors
 /// Where every port is taken.
 pub fn free() -> Result<u16> {
-    let text = std::fs::read_to_string(KERNELS).map_err(file_error("cannot read", Path::new(KERNELS)))?;
+    let text =
+        std::fs::read_to_string(KERNELS).map_err(file_error("cannot read", Path::new(KERNELS)))?;
     let kernels = range(&text).unwrap_or(0..=0);
-    let found = TRIED.filter(|port| !kernels.contains(port)).find_map(|port| {
-        // Held first, looked at second: whoever else looks meanwhile finds it held.
-        let held = SocketAddr::from_abstract_name(format!("pratique-port-{port}"))
-            .and_then(|name| UnixListener::bind_addr(&name));
-        let held = held.ok()?;
-        drop(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?);
-        HELD.lock().unwrap_or_else(PoisonError::into_inner).push(held);
-        Some(port)
-    });
+    let found = TRIED
+        .filter(|port| !kernels.contains(port))
+        .find_map(|port| {
+            // Held first, looked at second: whoever else looks meanwhile finds it held.
+            let held = SocketAddr::from_abstract_name(format!("pratique-port-{port}"))
+                .and_then(|name| UnixListener::bind_addr(&name));
+            let held = held.ok()?;
+            drop(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?);
+            HELD.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(held);
+            Some(port)
+        });
     found.ok_or_else(|| {
-        Error::Missing(format!("no port on 127.0.0.1 is free outside the kernel's own range {kernels:?}"))
+        Error::Missing(format!(
+            "no port on 127.0.0.1 is free outside the kernel's own range {kernels:?}"
+        ))
     })
 }
 
@@ -57,7 +64,10 @@ mod tests {
         let different: std::collections::BTreeSet<u16> = ports.iter().copied().collect();
         assert_eq!(different.len(), ports.len());
         let kernels = range(&std::fs::read_to_string(KERNELS).unwrap()).unwrap();
-        assert!(ports.iter().all(|port| !kernels.contains(port)), "{kernels:?}");
+        assert!(
+            ports.iter().all(|port| !kernels.contains(port)),
+            "{kernels:?}"
+        );
         drop(TcpListener::bind((Ipv4Addr::LOCALHOST, ports[0])).unwrap());
     }
 

@@ -27,7 +27,9 @@ impl Owned {
     pub fn start(mut command: Command, log: &Path) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let out = open_log(log)?;
-        let err = out.try_clone().map_err(file_error("cannot share the log", log))?;
+        let err = out
+            .try_clone()
+            .map_err(file_error("cannot share the log", log))?;
         lifetime::bind(&mut command)?;
         let child = command
             .stdin(Stdio::null())
@@ -35,7 +37,10 @@ impl Owned {
             .stderr(err)
             .process_group(0)
             .spawn()
-            .map_err(|source| Error::Start { program: program.clone(), source })?;
+            .map_err(|source| Error::Start {
+                program: program.clone(),
+                source,
+            })?;
         let pid = child.id().cast_signed();
         // Reap in the background, so that an ended child does not look alive as a zombie.
         std::thread::spawn(move || {
@@ -43,7 +48,11 @@ impl Owned {
             drop(child.wait());
         });
         let started = start_time(pid).unwrap_or_default();
-        Ok(Self { program, pid, started })
+        Ok(Self {
+            program,
+            pid,
+            started,
+        })
     }
 
     /// Whether it still runs.
@@ -65,9 +74,12 @@ impl Owned {
     pub fn kill(&self) -> Result<()> {
         self.signal(Signal::SIGKILL);
         let what = format!("{} (pid {}) to end", self.program, self.pid);
-        eventually(&what, Duration::from_secs(120), "it may be stuck in the kernel", || {
-            Ok((!self.alive()).then_some(()))
-        })
+        eventually(
+            &what,
+            Duration::from_secs(120),
+            "it may be stuck in the kernel",
+            || Ok((!self.alive()).then_some(())),
+        )
     }
 
     fn signal(&self, signal: Signal) {
@@ -82,14 +94,23 @@ impl Owned {
 pub fn run(mut command: Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     lifetime::bind(&mut command)?;
-    let output =
-        command.stdin(Stdio::null()).output().map_err(|source| Error::Start { program: program.clone(), source })?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| Error::Start {
+            program: program.clone(),
+            source,
+        })?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(stdout);
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(Error::Failed { program, status: output.status.to_string(), output: tail(&format!("{stdout}{stderr}"), 30) })
+    Err(Error::Failed {
+        program,
+        status: output.status.to_string(),
+        output: tail(&format!("{stdout}{stderr}"), 30),
+    })
 }
 
 /// The last `lines` lines of a text.
@@ -99,7 +120,11 @@ pub fn tail(text: &str, lines: usize) -> String {
 }
 
 fn open_log(log: &Path) -> Result<File> {
-    OpenOptions::new().create(true).append(true).open(log).map_err(file_error("cannot open the log", log))
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log)
+        .map_err(file_error("cannot open the log", log))
 }
 
 /// Start time of a live process; none for one that is gone or a zombie.
@@ -134,7 +159,11 @@ mod tests {
     #[test]
     fn another_process_under_the_same_pid_is_not_ours() {
         let me = i32::try_from(std::process::id()).unwrap();
-        let other = Owned { program: "x".into(), pid: me, started: 1 };
+        let other = Owned {
+            program: "x".into(),
+            pid: me,
+            started: 1,
+        };
         assert!(!other.alive());
         other.stop(Duration::ZERO).unwrap();
     }

@@ -12,12 +12,18 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Sends one command to the monitor at `socket` and returns its answer.
 pub fn execute(socket: &Path, command: &str) -> Result<Value> {
-    let stream = UnixStream::connect(socket).map_err(file_error("cannot reach QEMU's monitor at", socket))?;
-    stream.set_read_timeout(Some(LIMIT)).map_err(file_error("cannot set a limit on", socket))?;
-    let mut writer = stream.try_clone().map_err(file_error("cannot share", socket))?;
+    let stream = UnixStream::connect(socket)
+        .map_err(file_error("cannot reach QEMU's monitor at", socket))?;
+    stream
+        .set_read_timeout(Some(LIMIT))
+        .map_err(file_error("cannot set a limit on", socket))?;
+    let mut writer = stream
+        .try_clone()
+        .map_err(file_error("cannot share", socket))?;
     let mut lines = BufReader::new(stream).lines();
     let mut call = |name: &str| -> Result<Value> {
-        writeln!(writer, "{}", json!({ "execute": name })).map_err(file_error("cannot write to", socket))?;
+        writeln!(writer, "{}", json!({ "execute": name }))
+            .map_err(file_error("cannot write to", socket))?;
         for line in lines.by_ref() {
             let line = line.map_err(file_error("cannot read from", socket))?;
             let answer: Value = serde_json::from_str(&line).unwrap_or_default();
@@ -25,10 +31,16 @@ pub fn execute(socket: &Path, command: &str) -> Result<Value> {
                 return Ok(value.clone());
             }
             if answer.get("error").is_some() {
-                return Err(Error::Monitor { command: name.to_owned(), answer: line });
+                return Err(Error::Monitor {
+                    command: name.to_owned(),
+                    answer: line,
+                });
             }
         }
-        Err(Error::Monitor { command: name.to_owned(), answer: "it closed the connection".to_owned() })
+        Err(Error::Monitor {
+            command: name.to_owned(),
+            answer: "it closed the connection".to_owned(),
+        })
     };
     call("qmp_capabilities")?;
     call(command)

@@ -36,7 +36,9 @@ impl Registry {
         let registry = Self { process, port };
         let hint = format!("see {}", log.display());
         eventually("the registry", Duration::from_secs(300), &hint, || {
-            Ok(TcpStream::connect(("127.0.0.1", port)).is_ok().then_some(()))
+            Ok(TcpStream::connect(("127.0.0.1", port))
+                .is_ok()
+                .then_some(()))
         })?;
         Ok(registry)
     }

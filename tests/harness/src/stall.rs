@@ -23,8 +23,13 @@ pub(crate) fn watch(machine: Machine, mark: usize) {
                 Kernel::Silent => std::thread::sleep(PAUSE),
                 Kernel::Up => return,
                 Kernel::Stalled => {
-                    let outcome = machine.reset().map_or_else(|error| error.to_string(), |()| "reset".to_owned());
-                    note(&machine, &format!("the kernel stalled before init: {outcome}"));
+                    let outcome = machine
+                        .reset()
+                        .map_or_else(|error| error.to_string(), |()| "reset".to_owned());
+                    note(
+                        &machine,
+                        &format!("the kernel stalled before init: {outcome}"),
+                    );
                     return;
                 }
             }
@@ -34,7 +39,9 @@ pub(crate) fn watch(machine: Machine, mark: usize) {
 
 /// A line among those of the console, where whoever looks for the cause of a failure looks first.
 fn note(machine: &Machine, text: &str) {
-    let file = OpenOptions::new().append(true).open(machine.dir.join("console.log"));
+    let file = OpenOptions::new()
+        .append(true)
+        .open(machine.dir.join("console.log"));
     drop(file.and_then(|mut file| writeln!(file, "\ntest harness: {text}")));
 }
 
@@ -54,7 +61,11 @@ fn kernel(console: &str) -> Kernel {
         return Kernel::Up;
     }
     let stall = |line: &str| line.contains("rcu") && line.contains("stall");
-    if console.lines().any(stall) { Kernel::Stalled } else { Kernel::Silent }
+    if console.lines().any(stall) {
+        Kernel::Stalled
+    } else {
+        Kernel::Silent
+    }
 }
 
 #[cfg(test)]

@@ -32,8 +32,11 @@ pub struct TimeServer {
 impl TimeServer {
     /// Plugs it into a socket of the hub. It tells this host's time.
     pub fn start(socket: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(socket).map_err(file_error("cannot plug the time server into", socket))?;
-        let station = stream.try_clone().map_err(file_error("cannot share", socket))?;
+        let stream = UnixStream::connect(socket)
+            .map_err(file_error("cannot plug the time server into", socket))?;
+        let station = stream
+            .try_clone()
+            .map_err(file_error("cannot share", socket))?;
         drop(std::thread::spawn(move || {
             // The segment ends with its machine; then nobody asks for the time.
             serve(station).ok();
@@ -53,9 +56,16 @@ fn serve(mut stream: UnixStream) -> std::io::Result<()> {
     loop {
         let mut length = [0; 4];
         stream.read_exact(&mut length)?;
-        let mut frame = vec![0; usize::try_from(u32::from_be_bytes(length)).unwrap_or(MOST).min(MOST)];
+        let mut frame = vec![
+            0;
+            usize::try_from(u32::from_be_bytes(length))
+                .unwrap_or(MOST)
+                .min(MOST)
+        ];
         stream.read_exact(&mut frame)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         if let Some(answer) = arp(&frame).or_else(|| time(&frame, now)) {
             let length = u32::try_from(answer.len()).unwrap_or_default();
             stream.write_all(&[&length.to_be_bytes()[..], &answer].concat())?;
@@ -65,9 +75,20 @@ fn serve(mut stream: UnixStream) -> std::io::Result<()> {
 
 /// Who has this address (RFC 826).
 fn arp(frame: &[u8]) -> Option<Vec<u8>> {
-    let ours = frame.get(12..14)? == ARP && frame.get(20..22)? == [0, 1] && frame.get(38..42)? == TIME_SERVER.octets();
+    let ours = frame.get(12..14)? == ARP
+        && frame.get(20..22)? == [0, 1]
+        && frame.get(38..42)? == TIME_SERVER.octets();
     let (kind, asker) = (frame.get(14..20)?, frame.get(22..32)?);
-    let parts = [&asker[..6], &MAC, &ARP, kind, &[0, 2], &MAC, &TIME_SERVER.octets(), asker];
+    let parts = [
+        &asker[..6],
+        &MAC,
+        &ARP,
+        kind,
+        &[0, 2],
+        &MAC,
+        &TIME_SERVER.octets(),
+        asker,
+    ];
     ours.then(|| parts.concat())
 }
 
@@ -78,13 +99,22 @@ fn time(frame: &[u8], now: Duration) -> Option<Vec<u8>> {
         && frame.get(23)? == &UDP
         && frame.get(30..34)? == TIME_SERVER.octets()
         && frame.get(36..38)? == NTP;
-    let (asker, address, port, request) =
-        (frame.get(6..12)?, frame.get(26..30)?, frame.get(34..36)?, frame.get(42..90)?);
+    let (asker, address, port, request) = (
+        frame.get(6..12)?,
+        frame.get(26..30)?,
+        frame.get(34..36)?,
+        frame.get(42..90)?,
+    );
     let packet = packet(request, now);
     let length = |bytes: usize| u16::try_from(bytes).unwrap_or_default().to_be_bytes();
     // No checksum: IPv4 lets UDP go without.
     let udp = [&NTP[..], port, &length(8 + packet.len()), &[0, 0], &packet].concat();
-    let mut header = [&[PLAIN_HEADER, 0][..], &length(20 + udp.len()), &[0, 0, 0x40, 0, 64, UDP, 0, 0]].concat();
+    let mut header = [
+        &[PLAIN_HEADER, 0][..],
+        &length(20 + udp.len()),
+        &[0, 0, 0x40, 0, 64, UDP, 0, 0],
+    ]
+    .concat();
     header.extend([&TIME_SERVER.octets()[..], address].concat());
     let sum = checksum(&header).to_be_bytes();
     header[10..12].copy_from_slice(&sum);
@@ -94,14 +124,17 @@ fn time(frame: &[u8], now: Duration) -> Option<Vec<u8>> {
 /// An answer of a server with a clock of its own; its origin is the request's transmit time.
 fn packet(request: &[u8], now: Duration) -> Vec<u8> {
     let seconds = (now.as_secs() + UNIX) % (1 << 32);
-    let stamp = ((seconds << 32) | ((u64::from(now.subsec_nanos()) << 32) / 1_000_000_000)).to_be_bytes();
+    let stamp =
+        ((seconds << 32) | ((u64::from(now.subsec_nanos()) << 32) / 1_000_000_000)).to_be_bytes();
     let (head, origin) = ([0b00_100_100, 1], &request[40..]);
     [&head[..], &[0; 22], origin, &stamp, &stamp].concat()
 }
 
 /// Of an IPv4 header (RFC 791).
 fn checksum(header: &[u8]) -> u16 {
-    let words = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let words = header
+        .chunks_exact(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let sum: u32 = words.sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap_or_default()
@@ -117,7 +150,17 @@ mod tests {
     fn question(request: &[u8; 48]) -> Vec<u8> {
         let header = [PLAIN_HEADER, 0, 0, 76, 0, 1, 0, 0, 64, UDP, 0, 0];
         let udp = [0x9c, 0x40, NTP[0], NTP[1], 0, 56, 0, 0];
-        [&MAC[..], &GUEST, &IPV4, &header, &HOME, &TIME_SERVER.octets(), &udp, request].concat()
+        [
+            &MAC[..],
+            &GUEST,
+            &IPV4,
+            &header,
+            &HOME,
+            &TIME_SERVER.octets(),
+            &udp,
+            request,
+        ]
+        .concat()
     }
 
     #[test]
@@ -130,18 +173,37 @@ mod tests {
             (&answer[..6], &answer[26..30], &answer[30..34]),
             (&GUEST[..], &TIME_SERVER.octets()[..], &HOME[..])
         );
-        assert_eq!(checksum(&answer[14..34]), 0, "a header with its checksum adds up to nothing");
-        assert_eq!((&answer[34..36], &answer[36..38], &answer[42..44]), (&NTP[..], &[0x9c, 0x40][..], &[0x24, 1][..]));
+        assert_eq!(
+            checksum(&answer[14..34]),
+            0,
+            "a header with its checksum adds up to nothing"
+        );
+        assert_eq!(
+            (&answer[34..36], &answer[36..38], &answer[42..44]),
+            (&NTP[..], &[0x9c, 0x40][..], &[0x24, 1][..])
+        );
         assert_eq!(&answer[66..74], b"my nonce");
-        assert_eq!(answer[82..86], u32::try_from(1_795_300_000 + UNIX).unwrap().to_be_bytes()[..]);
-        assert_eq!((answer[86..90].to_vec(), answer.len()), (vec![0x80, 0, 0, 0], 90));
-        for (place, what) in [(23, "TCP"), (33, "another's address"), (37, "another port"), (14, "options")] {
+        assert_eq!(
+            answer[82..86],
+            u32::try_from(1_795_300_000 + UNIX).unwrap().to_be_bytes()[..]
+        );
+        assert_eq!(
+            (answer[86..90].to_vec(), answer.len()),
+            (vec![0x80, 0, 0, 0], 90)
+        );
+        for (place, what) in [
+            (23, "TCP"),
+            (33, "another's address"),
+            (37, "another port"),
+            (14, "options"),
+        ] {
             let mut other = frame.clone();
             other[place] ^= 1;
             assert_eq!(time(&other, Duration::ZERO), None, "{what}");
         }
         assert!(
-            (0..90).all(|length| time(&frame[..length], Duration::ZERO).is_none() && arp(&frame[..length]).is_none())
+            (0..90).all(|length| time(&frame[..length], Duration::ZERO).is_none()
+                && arp(&frame[..length]).is_none())
         );
     }
 
@@ -149,12 +211,26 @@ mod tests {
     fn its_address_is_told_to_whoever_asks_for_that() {
         let ask = |who: Ipv4Addr| {
             let kind = [0, 1, 8, 0, 6, 4, 0, 1];
-            [&[0xff; 6][..], &GUEST, &ARP, &kind, &GUEST, &HOME, &[0; 6], &who.octets()].concat()
+            [
+                &[0xff; 6][..],
+                &GUEST,
+                &ARP,
+                &kind,
+                &GUEST,
+                &HOME,
+                &[0; 6],
+                &who.octets(),
+            ]
+            .concat()
         };
         let answer = arp(&ask(TIME_SERVER)).unwrap();
         assert_eq!(
             (&answer[..6], &answer[20..28], &answer[32..38]),
-            (&GUEST[..], &[0, 2, 0x52, 0x54, 0, 0x77, 0, 9][..], &GUEST[..])
+            (
+                &GUEST[..],
+                &[0, 2, 0x52, 0x54, 0, 0x77, 0, 9][..],
+                &GUEST[..]
+            )
         );
         assert_eq!(answer.len(), 42);
         assert_eq!(arp(&ask(Ipv4Addr::new(192, 168, 77, 10))), None);

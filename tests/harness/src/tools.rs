@@ -16,7 +16,8 @@ pub struct Tools {
 impl Tools {
     /// The tree named by `PRATIQUE_TOOLS`, else `.pratique/tools` under `repository`.
     pub fn find(repository: &Path) -> Result<Self> {
-        let root = std::env::var_os(TOOLS_VARIABLE).map_or_else(|| repository.join(".pratique/tools"), PathBuf::from);
+        let root = std::env::var_os(TOOLS_VARIABLE)
+            .map_or_else(|| repository.join(".pratique/tools"), PathBuf::from);
         let tools = Self { root };
         if tools.bin().join("qemu-system-x86_64").exists() {
             return Ok(tools);
@@ -40,7 +41,11 @@ impl Tools {
     /// A command of the tree, with the tree first in PATH.
     pub fn command(&self, program: &str) -> Command {
         let own = self.bin().join(program);
-        let mut command = Command::new(if own.exists() { own } else { PathBuf::from(program) });
+        let mut command = Command::new(if own.exists() {
+            own
+        } else {
+            PathBuf::from(program)
+        });
         command.env("PATH", self.path());
         command
     }

@@ -17,7 +17,9 @@ impl SoftTpm {
     /// Makes a TPM in `dir` with RSA-2048 and ECC P-384 EKs certified by the local authority in `authority`;
     /// keeps one that is there.
     pub fn manufacture(tools: &Tools, dir: &Path, authority: &Path) -> Result<Self> {
-        let tpm = Self { dir: dir.to_owned() };
+        let tpm = Self {
+            dir: dir.to_owned(),
+        };
         if tpm.ek_certificate().exists() {
             return Ok(tpm);
         }
@@ -27,9 +29,24 @@ impl SoftTpm {
         let config = authority.join("setup.conf");
         write_authority(authority, &config)?;
         let mut setup = tools.command("swtpm_setup");
-        setup.args(["--tpm2", "--create-ek-cert", "--create-platform-cert", "--pcr-banks", "sha256", "--overwrite"]);
-        setup.arg("--tpm-state").arg(dir).arg("--config").arg(&config);
-        setup.arg("--write-ek-cert-files").arg(dir).arg("--logfile").arg(dir.join("setup.log"));
+        setup.args([
+            "--tpm2",
+            "--create-ek-cert",
+            "--create-platform-cert",
+            "--pcr-banks",
+            "sha256",
+            "--overwrite",
+        ]);
+        setup
+            .arg("--tpm-state")
+            .arg(dir)
+            .arg("--config")
+            .arg(&config);
+        setup
+            .arg("--write-ek-cert-files")
+            .arg(dir)
+            .arg("--logfile")
+            .arg(dir.join("setup.log"));
         run(setup)?;
         Ok(tpm)
     }
@@ -49,11 +66,20 @@ impl SoftTpm {
         std::fs::remove_file(socket).ok();
         let mut command = tools.command("swtpm");
         command.args(["socket", "--tpm2", "--terminate"]);
-        command.arg("--tpmstate").arg(format!("dir={},mode=0600", self.dir.display()));
-        command.arg("--ctrl").arg(format!("type=unixio,path={}", socket.display()));
+        command
+            .arg("--tpmstate")
+            .arg(format!("dir={},mode=0600", self.dir.display()));
+        command
+            .arg("--ctrl")
+            .arg(format!("type=unixio,path={}", socket.display()));
         let process = Owned::start(command, log)?;
         let hint = format!("see {}", log.display());
-        eventually("the software TPM's socket", Duration::from_secs(300), &hint, || Ok(socket.exists().then_some(())))?;
+        eventually(
+            "the software TPM's socket",
+            Duration::from_secs(300),
+            &hint,
+            || Ok(socket.exists().then_some(())),
+        )?;
         Ok(process)
     }
 }
@@ -78,7 +104,11 @@ fn write_authority(authority: &Path, config: &Path) -> Result<()> {
                 "statedir = {root}\nsigningkey = {root}/signkey.pem\nissuercert = {root}/issuercert.pem\ncertserial = {root}/certserial\n"
             ),
         ),
-        (options.clone(), "--platform-manufacturer Pratique\n--platform-version 1\n--platform-model QEMU\n".to_owned()),
+        (
+            options.clone(),
+            "--platform-manufacturer Pratique\n--platform-version 1\n--platform-model QEMU\n"
+                .to_owned(),
+        ),
     ];
     for (path, text) in texts {
         std::fs::write(&path, text).map_err(file_error("cannot write", &path))?;

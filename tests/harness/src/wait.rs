@@ -41,7 +41,11 @@ fn look<T>(
             return Ok(value);
         }
         if start.elapsed() >= limit {
-            return Err(Error::Timeout { what: what.to_owned(), seconds: limit.as_secs(), hint: hint.to_owned() });
+            return Err(Error::Timeout {
+                what: what.to_owned(),
+                seconds: limit.as_secs(),
+                hint: hint.to_owned(),
+            });
         }
         std::thread::sleep(pause);
     }
@@ -63,7 +67,11 @@ mod tests {
 
     #[test]
     fn a_condition_that_never_comes_says_what_was_awaited() {
-        let error = eventually::<()>("the tide", Duration::ZERO, "look at the sea", || Ok(None)).unwrap_err();
-        assert_eq!(error.to_string(), "waited 0 s for the tide; look at the sea");
+        let error = eventually::<()>("the tide", Duration::ZERO, "look at the sea", || Ok(None))
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "waited 0 s for the tide; look at the sea"
+        );
     }
 }

@@ -1,6 +1,10 @@
 //! What a test process starts ends with it, however it ends.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests may stop at the first surprise"
+)]
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,17 +23,27 @@ const FAMILY: &str = "sleep $0 & setsid sh -c 'sleep $0 & exec sleep $0' $0 & wa
 /// Of them, those that sleep.
 const SLEEPERS: usize = 3;
 /// As containers are: in namespaces of their own, and without the test's environment.
-const CONTAINED: &str = "unshare --mount --pid --fork --kill-child sh -c 'env -i sleep $0 & wait' $0 & ";
+const CONTAINED: &str =
+    "unshare --mount --pid --fork --kill-child sh -c 'env -i sleep $0 & wait' $0 & ";
 
 /// Not a test of its own: the process that is ended. It starts a family, tells that it is whole, and ends as it is told.
 #[test]
 fn child_starts_a_family() {
-    let Ok(told) = std::env::var(ENDS) else { return };
+    let Ok(told) = std::env::var(ENDS) else {
+        return;
+    };
     let (way, seconds) = told.split_once(' ').unwrap();
     let dir = tempfile::tempdir().unwrap();
     let contained = nix::unistd::geteuid().is_root();
     let mut command = Command::new("sh");
-    command.arg("-c").arg(if contained { [CONTAINED, FAMILY].concat() } else { FAMILY.to_owned() }).arg(seconds);
+    command
+        .arg("-c")
+        .arg(if contained {
+            [CONTAINED, FAMILY].concat()
+        } else {
+            FAMILY.to_owned()
+        })
+        .arg(seconds);
     let _family = Owned::start(command, &dir.path().join("log")).unwrap();
     let whole = || Ok((sleepers(seconds).len() == SLEEPERS + usize::from(contained)).then_some(()));
     eventually("the family", LIMIT, "", whole).unwrap();
@@ -46,7 +60,8 @@ fn sleepers(seconds: &str) -> Vec<i32> {
     let line = format!("sleep\0{seconds}\0");
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     all.filter_map(|process| {
-        let same = std::fs::read(process.path().join("cmdline")).is_ok_and(|own| own == line.as_bytes());
+        let same =
+            std::fs::read(process.path().join("cmdline")).is_ok_and(|own| own == line.as_bytes());
         same.then(|| process.file_name().to_str()?.parse().ok())?
     })
     .collect()
@@ -64,7 +79,12 @@ fn nothing_is_left(way: &str) {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(lines.by_ref().map_while(Result::ok).any(|line| line == "ready"));
+    assert!(
+        lines
+            .by_ref()
+            .map_while(Result::ok)
+            .any(|line| line == "ready")
+    );
     if way == "wait" {
         assert!(sleepers(&seconds).len() >= SLEEPERS);
         child.kill().unwrap();
@@ -73,11 +93,17 @@ fn nothing_is_left(way: &str) {
         drop(lines);
         assert_eq!(child.wait().unwrap().success(), way == "end");
     }
-    let gone = eventually("nothing to be left", LIMIT, "", || Ok(sleepers(&seconds).is_empty().then_some(())));
+    let gone = eventually("nothing to be left", LIMIT, "", || {
+        Ok(sleepers(&seconds).is_empty().then_some(()))
+    });
     if gone.is_err() {
         let left = sleepers(&seconds);
         for pid in &left {
-            nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid), nix::sys::signal::Signal::SIGKILL).ok();
+            nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(*pid),
+                nix::sys::signal::Signal::SIGKILL,
+            )
+            .ok();
         }
         panic!("left behind: {left:?}");
     }
@@ -101,9 +127,17 @@ fn a_test_process_that_forgets_what_it_started_leaves_nothing() {
 #[test]
 fn a_span_ends_what_is_bound_to_it_and_nothing_else() {
     let (one, other) = (Lifetime::begin().unwrap(), Lifetime::begin().unwrap());
-    let start = |lifetime: &Lifetime| lifetime.bind(Command::new("sleep").arg("5000")).spawn().unwrap();
+    let start = |lifetime: &Lifetime| {
+        lifetime
+            .bind(Command::new("sleep").arg("5000"))
+            .spawn()
+            .unwrap()
+    };
     let (mut ended, mut spared) = (start(&one), start(&other));
-    assert_eq!(one.left().iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [ended.id().cast_signed()]);
+    assert_eq!(
+        one.left().iter().map(|(pid, _)| *pid).collect::<Vec<_>>(),
+        [ended.id().cast_signed()]
+    );
     one.end().unwrap();
     assert_eq!(ended.wait().unwrap().signal(), Some(9));
     assert!(spared.try_wait().unwrap().is_none());

@@ -8,11 +8,17 @@ use tests_harness::tools::Tools;
 /// A disk without a boot loader: enough to see that firmware, TPM, console, monitor and the ways to end a machine work.
 #[test]
 fn firmware_with_an_empty_disk_says_so_and_the_machine_can_be_ended() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap();
     let tools = Tools::find(root).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("empty.raw");
-    std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    std::fs::File::create(&image)
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
     let blueprint = Blueprint {
         name: "empty".into(),
         dir: dir.path().join("empty"),

@@ -29,13 +29,28 @@ impl Access {
     /// Reads a kubeconfig as the master writes it: JSON, everything inside.
     pub fn read(path: &Path) -> Result<Self> {
         let bad = |what: &str| Error::Access(format!("{}: {what}", path.display()));
-        let value: Value = serde_json::from_slice(&std::fs::read(path)?).map_err(|error| bad(&error.to_string()))?;
-        let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).ok_or_else(|| bad(pointer));
-        let pem = |pointer: &str| STANDARD.decode(text(pointer)?).map_err(|error| bad(&error.to_string()));
+        let value: Value = serde_json::from_slice(&std::fs::read(path)?)
+            .map_err(|error| bad(&error.to_string()))?;
+        let text = |pointer: &str| {
+            value
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .ok_or_else(|| bad(pointer))
+        };
+        let pem = |pointer: &str| {
+            STANDARD
+                .decode(text(pointer)?)
+                .map_err(|error| bad(&error.to_string()))
+        };
         let server = text("/clusters/0/cluster/server")?;
-        let address = server.strip_prefix("https://").ok_or_else(|| bad("its server is not https"))?.to_owned();
+        let address = server
+            .strip_prefix("https://")
+            .ok_or_else(|| bad("its server is not https"))?
+            .to_owned();
         let certificates = |pem: Vec<u8>| -> Result<Vec<CertificateDer<'static>>> {
-            CertificateDer::pem_slice_iter(&pem).collect::<std::result::Result<_, _>>().map_err(|e| bad(&e.to_string()))
+            CertificateDer::pem_slice_iter(&pem)
+                .collect::<std::result::Result<_, _>>()
+                .map_err(|e| bad(&e.to_string()))
         };
         let mut roots = RootCertStore::empty();
         for root in certificates(pem("/clusters/0/cluster/certificate-authority-data")?)? {
@@ -51,17 +66,31 @@ impl Access {
             .with_root_certificates(roots)
             .with_client_auth_cert(chain, key)
             .map_err(|error| bad(&error.to_string()))?;
-        Ok(Self { address, tls: Arc::new(tls) })
+        Ok(Self {
+            address,
+            tls: Arc::new(tls),
+        })
     }
 
     /// Opens a connection.
     pub async fn connect(&self) -> Result<Connection> {
         let socket = TcpStream::connect(&self.address).await?;
         socket.set_nodelay(true)?;
-        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| Error::Access(error.to_string()))?;
-        let stream = TlsConnector::from(self.tls.clone()).connect(name, socket).await?;
-        Ok(Connection { stream, buffer: Vec::new(), taken: 0, request: Vec::new() })
+        let host = self
+            .address
+            .rsplit_once(':')
+            .map_or(self.address.as_str(), |(host, _)| host);
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|error| Error::Access(error.to_string()))?;
+        let stream = TlsConnector::from(self.tls.clone())
+            .connect(name, socket)
+            .await?;
+        Ok(Connection {
+            stream,
+            buffer: Vec::new(),
+            taken: 0,
+            request: Vec::new(),
+        })
     }
 }
 
@@ -114,13 +143,20 @@ impl Connection {
             return Ok(answer);
         }
         let body = String::from_utf8_lossy(&answer[..answer.len().min(600)]).into_owned();
-        Err(Error::Refused { method: method.to_owned(), path: path.to_owned(), status, body })
+        Err(Error::Refused {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            status,
+            body,
+        })
     }
 
     /// Reads and forgets an answer of known length; how long it was. For answers that are too large to be kept.
     pub async fn skim(&mut self, path: &str) -> Result<usize> {
         let (200, Framing::Length(length)) = self.ask("GET", path, b"").await? else {
-            return Err(Error::Protocol(format!("GET {path} was not answered with a length")));
+            return Err(Error::Protocol(format!(
+                "GET {path} was not answered with a length"
+            )));
         };
         let mut left = length;
         while left > 0 {
@@ -136,7 +172,11 @@ impl Connection {
 
     /// As [`Connection::must`], with the answer as a value.
     pub async fn json(&mut self, method: &str, path: &str, body: &Value) -> Result<Value> {
-        let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let bytes = if body.is_null() {
+            Vec::new()
+        } else {
+            body.to_string().into_bytes()
+        };
         let answer = self.must(method, path, &bytes).await?;
         serde_json::from_slice(&answer).map_err(|error| Error::Protocol(error.to_string()))
     }
@@ -144,14 +184,24 @@ impl Connection {
     /// Opens a watch; its events come as lines.
     pub async fn watch(mut self, path: &str) -> Result<Lines> {
         match self.ask("GET", path, b"").await? {
-            (200, Framing::Chunked) => Ok(Lines { connection: self, pending: Vec::new(), searched: 0 }),
-            (status, _) => Err(Error::Protocol(format!("GET {path} was answered {status} and is no watch"))),
+            (200, Framing::Chunked) => Ok(Lines {
+                connection: self,
+                pending: Vec::new(),
+                searched: 0,
+            }),
+            (status, _) => Err(Error::Protocol(format!(
+                "GET {path} was answered {status} and is no watch"
+            ))),
         }
     }
 
     async fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> Result<(u16, Framing)> {
         self.request.clear();
-        let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let kind = if method == "PATCH" {
+            "application/merge-patch+json"
+        } else {
+            "application/json"
+        };
         let length = body.len();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: master\r\naccept: application/json\r\ncontent-type: {kind}\r\n\
@@ -202,9 +252,16 @@ impl Connection {
         let mut framing = Framing::Length(0);
         loop {
             let line = self.line().await?;
-            let Some((name, value)) = line.split_once(':') else { return Ok((status, framing)) };
+            let Some((name, value)) = line.split_once(':') else {
+                return Ok((status, framing));
+            };
             if name.eq_ignore_ascii_case("content-length") {
-                framing = Framing::Length(value.trim().parse().map_err(|_bad| Error::Protocol(line.clone()))?);
+                framing = Framing::Length(
+                    value
+                        .trim()
+                        .parse()
+                        .map_err(|_bad| Error::Protocol(line.clone()))?,
+                );
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
                 framing = Framing::Chunked;
             }
@@ -242,7 +299,10 @@ impl Lines {
     /// The next event's line; none where the watch was ended.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
-            if let Some(at) = self.pending[self.searched..].iter().position(|byte| *byte == b'\n') {
+            if let Some(at) = self.pending[self.searched..]
+                .iter()
+                .position(|byte| *byte == b'\n')
+            {
                 let rest = self.pending.split_off(self.searched + at + 1);
                 self.searched = 0;
                 return Ok(Some(std::mem::replace(&mut self.pending, rest)));

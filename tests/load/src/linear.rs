@@ -71,13 +71,23 @@ impl Timeline {
             times.push((timed.ended.unwrap_or(u64::MAX), true, number));
         }
         times.sort_unstable();
-        let none = Mark { call: usize::MAX, end: None, previous: HEAD, next: HEAD };
+        let none = Mark {
+            call: usize::MAX,
+            end: None,
+            previous: HEAD,
+            next: HEAD,
+        };
         let mut marks = vec![none];
         let mut begins = vec![HEAD; history.len()];
         for (at, (_, is_end, call)) in times.into_iter().enumerate() {
             let here = at + 1;
             marks[at].next = here;
-            marks.push(Mark { call, end: None, previous: at, next: HEAD });
+            marks.push(Mark {
+                call,
+                end: None,
+                previous: at,
+                next: HEAD,
+            });
             if is_end {
                 marks[begins[call]].end = Some(here);
             } else {
@@ -156,9 +166,14 @@ pub fn check<M: Model>(model: &M, history: &[Timed<M::Call>]) -> Verdict {
         }
         // An end whose call is not yet ordered: something before must be ordered otherwise.
         if done.len() > longest.len() {
-            longest = done.iter().map(|(begin, _)| timeline.marks[*begin].call).collect();
+            longest = done
+                .iter()
+                .map(|(begin, _)| timeline.marks[*begin].call)
+                .collect();
         }
-        let Some((begin, before)) = done.pop() else { return Verdict::Impossible(longest) };
+        let Some((begin, before)) = done.pop() else {
+            return Verdict::Impossible(longest);
+        };
         let call = timeline.marks[begin].call;
         ordered[call / 64] &= !(1 << (call % 64));
         left += usize::from(history[call].ended.is_some());

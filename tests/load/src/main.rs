@@ -1,6 +1,10 @@
 //! `load bench` measures a master, `load soak` looks for histories that cannot be. Started by `cargo xtask`.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line program speaks to its user"
+)]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +20,10 @@ usage: load bench --master PROGRAM [--only NAME[,NAME]…]
 
 /// The value of an option.
 fn option(words: &[String], name: &str) -> Option<String> {
-    words.windows(2).find(|pair| pair[0] == name).map(|pair| pair[1].clone())
+    words
+        .windows(2)
+        .find(|pair| pair[0] == name)
+        .map(|pair| pair[1].clone())
 }
 
 fn main() -> ExitCode {
@@ -26,7 +33,10 @@ fn main() -> ExitCode {
         eprint!("{USAGE}");
         return ExitCode::from(2);
     };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("cannot start: {error}");
@@ -37,7 +47,9 @@ fn main() -> ExitCode {
         match command.as_str() {
             "bench" => bench::run(&program, &option(&words, "--only").unwrap_or_default()).await,
             "soak" => {
-                let minutes = option(&words, "--minutes").and_then(|text| text.parse().ok()).unwrap_or(10);
+                let minutes = option(&words, "--minutes")
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(10);
                 soak(&program, Duration::from_secs(minutes * 60)).await
             }
             other => {
@@ -68,7 +80,10 @@ async fn soak(program: &std::path::Path, time: Duration) -> Result<()> {
             calls: 0,
         };
         let report = workload::run(&mut Site::new(program)?, plan).await?;
-        println!("{:>6.0} s  {plan:?}: {report:?}", began.elapsed().as_secs_f64());
+        println!(
+            "{:>6.0} s  {plan:?}: {report:?}",
+            began.elapsed().as_secs_f64()
+        );
         round += 1;
     }
     Ok(())

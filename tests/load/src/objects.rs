@@ -19,7 +19,8 @@ fn with_version(mut object: Value, version: &str) -> Value {
 /// A ConfigMap that carries one value.
 pub fn register(name: &str, value: u64, version: &str) -> Value {
     let data = json!({"value": value.to_string()});
-    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
+    let object =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
     with_version(object, version)
 }
 

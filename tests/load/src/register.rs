@@ -59,7 +59,9 @@ impl Model for Register {
         match *call {
             Call::Read(seen) => (seen == *state).then_some(*state),
             Call::Create(value, answer) => written(state.is_none(), answer, *state, Some(value)),
-            Call::Update(from, to, answer) => written(*state == Some(from), answer, *state, Some(to)),
+            Call::Update(from, to, answer) => {
+                written(*state == Some(from), answer, *state, Some(to))
+            }
             Call::Delete(value, answer) => written(*state == Some(value), answer, *state, None),
         }
     }
@@ -90,7 +92,9 @@ impl Model for Registers {
         match call {
             Joint::Read(seen) => (seen == state).then(|| state.clone()),
             Joint::Write(parts, answer) => {
-                let holds = parts.iter().all(|(key, expected, _)| state.get(key) == expected.as_ref());
+                let holds = parts
+                    .iter()
+                    .all(|(key, expected, _)| state.get(key) == expected.as_ref());
                 let mut new = state.clone();
                 for (key, _, value) in parts {
                     match value {
@@ -112,15 +116,21 @@ pub fn check_each(histories: &BTreeMap<String, Vec<Timed<Call>>>) -> Result<(), 
         match check(&Register, history) {
             Verdict::Linearizable => {}
             Verdict::Impossible(order) => {
-                let stuck: Vec<_> =
-                    history.iter().enumerate().filter(|(number, _)| !order.contains(number)).take(8).collect();
+                let stuck: Vec<_> = history
+                    .iter()
+                    .enumerate()
+                    .filter(|(number, _)| !order.contains(number))
+                    .take(8)
+                    .collect();
                 return Err(format!(
                     "{object}: no order explains its {} calls; after {} of them none of these can be next: {stuck:?}",
                     history.len(),
                     order.len()
                 ));
             }
-            Verdict::Unknown(met) => return Err(format!("{object}: given up after {met} configurations")),
+            Verdict::Unknown(met) => {
+                return Err(format!("{object}: given up after {met} configurations"));
+            }
         }
     }
     Ok(())

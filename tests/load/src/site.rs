@@ -28,7 +28,12 @@ impl Site {
         let dir = tempfile::tempdir()?;
         std::fs::write(dir.path().join("cluster.toml"), CLUSTER)?;
         let port = tests_harness::port::free()?;
-        Ok(Self { program: program.to_owned(), dir, port, process: None })
+        Ok(Self {
+            program: program.to_owned(),
+            dir,
+            port,
+            process: None,
+        })
     }
 
     /// Starts the master; the time until `/readyz` said yes.
@@ -37,8 +42,15 @@ impl Site {
         // Of a life before this one; the master writes it anew.
         std::fs::remove_file(&kubeconfig).ok();
         let mut master = Command::new(&self.program);
-        master.arg("run").arg("--config").arg(self.dir.path().join("cluster.toml"));
-        master.arg("--data").arg(self.data()).arg("--listen").arg(format!("127.0.0.1:{}", self.port));
+        master
+            .arg("run")
+            .arg("--config")
+            .arg(self.dir.path().join("cluster.toml"));
+        master
+            .arg("--data")
+            .arg(self.data())
+            .arg("--listen")
+            .arg(format!("127.0.0.1:{}", self.port));
         let log = self.log();
         let began = Instant::now();
         let process = Owned::start(master, &log)?;
@@ -54,7 +66,10 @@ impl Site {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let text = std::fs::read_to_string(log).unwrap_or_default();
-        Err(Error::Protocol(format!("the master is not ready:\n{}", tests_harness::process::tail(&text, 20))))
+        Err(Error::Protocol(format!(
+            "the master is not ready:\n{}",
+            tests_harness::process::tail(&text, 20)
+        )))
     }
 
     /// The data folder.
@@ -74,12 +89,16 @@ impl Site {
 
     /// Ends the master as a power cut would.
     pub fn kill(&mut self) -> Result<()> {
-        self.process.take().map_or(Ok(()), |process| Ok(process.kill()?))
+        self.process
+            .take()
+            .map_or(Ok(()), |process| Ok(process.kill()?))
     }
 
     /// Ends the master in order.
     pub fn stop(&mut self) -> Result<()> {
-        self.process.take().map_or(Ok(()), |process| Ok(process.stop(Duration::from_secs(30))?))
+        self.process
+            .take()
+            .map_or(Ok(()), |process| Ok(process.stop(Duration::from_secs(30))?))
     }
 
     fn proc(&self, file: &str) -> String {
@@ -90,8 +109,17 @@ impl Site {
     /// Seconds of CPU that the master used so far, in user and kernel mode.
     pub fn cpu(&self) -> f64 {
         let stat = self.proc("stat");
-        let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+        let fields: Vec<&str> = stat
+            .rsplit_once(')')
+            .map_or("", |(_, rest)| rest)
+            .split_whitespace()
+            .collect();
+        let ticks = |at: usize| {
+            fields
+                .get(at)
+                .and_then(|text| text.parse::<f64>().ok())
+                .unwrap_or_default()
+        };
         (ticks(11) + ticks(12)) / TICKS
     }
 

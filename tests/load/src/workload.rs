@@ -53,7 +53,11 @@ impl Record {
 
     /// Calls that were answered or given up so far.
     fn answered(&self) -> u64 {
-        self.histories.borrow().values().map(|calls| calls.len() as u64).sum()
+        self.histories
+            .borrow()
+            .values()
+            .map(|calls| calls.len() as u64)
+            .sum()
     }
 
     fn value(&self) -> u64 {
@@ -62,7 +66,11 @@ impl Record {
     }
 
     fn add(&self, object: &str, call: Call, began: u64, ended: Option<u64>) {
-        self.histories.borrow_mut().entry(object.to_owned()).or_default().push(Timed { call, began, ended });
+        self.histories
+            .borrow_mut()
+            .entry(object.to_owned())
+            .or_default()
+            .push(Timed { call, began, ended });
     }
 }
 
@@ -80,7 +88,9 @@ pub struct Report {
 }
 
 fn version(object: &Value) -> u64 {
-    let text = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+    let text = object
+        .pointer("/metadata/resourceVersion")
+        .and_then(Value::as_str);
     text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
@@ -136,7 +146,12 @@ pub async fn run(site: &mut Site, plan: Plan) -> Result<Report> {
     let replays = replay(&site.access()?, &seen).await?;
     let all = || histories.values().flatten();
     let lost = all().filter(|timed| timed.ended.is_none()).count();
-    Ok(Report { calls: all().count(), lost, replays, slowest_start })
+    Ok(Report {
+        calls: all().count(),
+        lost,
+        replays,
+        slowest_start,
+    })
 }
 
 /// Resource versions of writes grow as time goes on.
@@ -145,18 +160,28 @@ fn check_versions(writes: &mut [(u64, u64, u64)]) -> std::result::Result<(), Str
     let mut latest_begin = 0;
     for (began, ended, version) in writes.iter() {
         if *ended < latest_begin {
-            return Err(format!("a write of version {version} had ended before one of a lower version began"));
+            return Err(format!(
+                "a write of version {version} had ended before one of a lower version began"
+            ));
         }
         latest_begin = latest_begin.max(*began);
     }
     Ok(())
 }
 
-async fn client_life(access: &Access, record: &Record, seed: u64, objects: u64, over: &Cell<bool>) -> Result<()> {
+async fn client_life(
+    access: &Access,
+    record: &Record,
+    seed: u64,
+    objects: u64,
+    over: &Cell<bool>,
+) -> Result<()> {
     let mut connection = access.connect().await?;
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         random >> 33
     };
     while !over.get() {
@@ -168,11 +193,18 @@ async fn client_life(access: &Access, record: &Record, seed: u64, objects: u64, 
 }
 
 /// Reads an object: its value and resource version.
-async fn read(connection: &mut Connection, record: &Record, name: &str) -> Result<Option<(u64, u64)>> {
+async fn read(
+    connection: &mut Connection,
+    record: &Record,
+    name: &str,
+) -> Result<Option<(u64, u64)>> {
     let began = record.tick();
-    let (status, body) = connection.send("GET", &format!("{COLLECTION}/{name}"), b"").await?;
+    let (status, body) = connection
+        .send("GET", &format!("{COLLECTION}/{name}"), b"")
+        .await?;
     let ended = Some(record.tick());
-    let object: Value = serde_json::from_slice(&body).map_err(|error| Error::Protocol(error.to_string()))?;
+    let object: Value =
+        serde_json::from_slice(&body).map_err(|error| Error::Protocol(error.to_string()))?;
     let seen = match status {
         200 => value_of(&object).map(|value| (value, version(&object))),
         404 => None,
@@ -203,17 +235,26 @@ async fn write(
             let options = serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": demanded});
             ("DELETE", place.as_str(), options)
         }
-        Some((_, version)) => ("PUT", place.as_str(), objects::register(name, value, &version.to_string())),
+        Some((_, version)) => (
+            "PUT",
+            place.as_str(),
+            objects::register(name, value, &version.to_string()),
+        ),
     };
     let began = record.tick();
-    let answer = connection.send(method, path, body.to_string().as_bytes()).await;
+    let answer = connection
+        .send(method, path, body.to_string().as_bytes())
+        .await;
     let ended = record.tick();
     match answer {
         Ok((200 | 201, body)) => {
             record.add(name, call(Answer::Done), began, Some(ended));
             let object: Value = serde_json::from_slice(&body).unwrap_or_default();
             if method != "DELETE" {
-                record.versions.borrow_mut().push((began, ended, version(&object)));
+                record
+                    .versions
+                    .borrow_mut()
+                    .push((began, ended, version(&object)));
             }
             Ok(())
         }
@@ -236,13 +277,20 @@ async fn write(
 type State = BTreeMap<String, (u64, Option<u64>)>;
 
 fn put(state: &mut State, object: &Value) {
-    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    let name = object
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     state.insert(name.to_owned(), (version(object), value_of(object)));
 }
 
 async fn listed(connection: &mut Connection, at: Option<u64>) -> Result<State> {
-    let exact = at.map_or(String::new(), |at| format!("?resourceVersion={at}&resourceVersionMatch=Exact"));
-    let list = connection.json("GET", &format!("{COLLECTION}{exact}"), &Value::Null).await?;
+    let exact = at.map_or(String::new(), |at| {
+        format!("?resourceVersion={at}&resourceVersionMatch=Exact")
+    });
+    let list = connection
+        .json("GET", &format!("{COLLECTION}{exact}"), &Value::Null)
+        .await?;
     let mut state = State::new();
     for item in list["items"].as_array().into_iter().flatten() {
         put(&mut state, item);
@@ -254,7 +302,9 @@ async fn listed(connection: &mut Connection, at: Option<u64>) -> Result<State> {
 async fn replay(access: &Access, seen: &[u64]) -> Result<usize> {
     let mut connection = access.connect().await?;
     // A watch ends for us when it has shown this.
-    let sentinel = connection.json("POST", COLLECTION, &objects::register("sentinel", 0, "")).await?;
+    let sentinel = connection
+        .json("POST", COLLECTION, &objects::register("sentinel", 0, ""))
+        .await?;
     let last = version(&sentinel);
     let now = listed(&mut connection, None).await?;
     let step = (seen.len() / 12).max(1);
@@ -265,24 +315,37 @@ async fn replay(access: &Access, seen: &[u64]) -> Result<usize> {
         let mut lines = access.connect().await?.watch(&path).await?;
         let mut reached = 0;
         while reached < last {
-            let line = lines.next().await?.ok_or_else(|| Error::History(format!("the watch from {from} ended")))?;
-            let event: Value = serde_json::from_slice(&line).map_err(|error| Error::Protocol(error.to_string()))?;
+            let line = lines
+                .next()
+                .await?
+                .ok_or_else(|| Error::History(format!("the watch from {from} ended")))?;
+            let event: Value = serde_json::from_slice(&line)
+                .map_err(|error| Error::Protocol(error.to_string()))?;
             let object = &event["object"];
             if version(object) <= reached.max(*from) && event["type"] != "BOOKMARK" {
-                return Err(Error::History(format!("the watch from {from} went back to {}", version(object))));
+                return Err(Error::History(format!(
+                    "the watch from {from} went back to {}",
+                    version(object)
+                )));
             }
             reached = version(object);
             match event["type"].as_str() {
-                Some("DELETED") => drop(state.remove(object["metadata"]["name"].as_str().unwrap_or_default())),
+                Some("DELETED") => {
+                    drop(state.remove(object["metadata"]["name"].as_str().unwrap_or_default()))
+                }
                 Some("ADDED" | "MODIFIED") => put(&mut state, object),
                 _ => {}
             }
         }
         if state != now {
-            return Err(Error::History(format!("replayed from {from}: {state:?}; listed: {now:?}")));
+            return Err(Error::History(format!(
+                "replayed from {from}: {state:?}; listed: {now:?}"
+            )));
         }
         replays += 1;
     }
-    connection.must("DELETE", &format!("{COLLECTION}/sentinel"), b"").await?;
+    connection
+        .must("DELETE", &format!("{COLLECTION}/sentinel"), b"")
+        .await?;
     Ok(replays)
 }

@@ -8,13 +8,32 @@ use tests_load::workload::{Plan, run};
 
 #[test]
 fn what_clients_of_a_killed_master_saw_has_an_order() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap();
     let program = root.join(".pratique/bin/master");
-    assert!(program.exists(), "no {}: run `cargo xtask test build` first", program.display());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert!(
+        program.exists(),
+        "no {}: run `cargo xtask test build` first",
+        program.display()
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let report = tokio::task::LocalSet::new().block_on(&runtime, async {
-        let plan = Plan { clients: 8, objects: 4, lives: 4, life: Duration::from_secs(3), calls: 60 };
+        let plan = Plan {
+            clients: 8,
+            objects: 4,
+            lives: 4,
+            life: Duration::from_secs(3),
+            calls: 60,
+        };
         run(&mut Site::new(&program).unwrap(), plan).await.unwrap()
     });
-    assert!(report.calls > 200 && report.replays > 5, "too little to tell: {report:?}");
+    assert!(
+        report.calls > 200 && report.replays > 5,
+        "too little to tell: {report:?}"
+    );
 }

@@ -7,19 +7,34 @@ use tests_load::linear::{Model, Timed, Verdict, check};
 use tests_load::register::{Answer, Call, Joint, Register, Registers, check_each};
 
 fn timed(began: u64, ended: u64, call: Call) -> Timed<Call> {
-    Timed { call, began, ended: Some(ended) }
+    Timed {
+        call,
+        began,
+        ended: Some(ended),
+    }
 }
 
 fn lost(began: u64, call: Call) -> Timed<Call> {
-    Timed { call, began, ended: None }
+    Timed {
+        call,
+        began,
+        ended: None,
+    }
 }
 
 fn good(history: &[Timed<Call>]) {
-    assert_eq!(check(&Register, history), Verdict::Linearizable, "{history:?}");
+    assert_eq!(
+        check(&Register, history),
+        Verdict::Linearizable,
+        "{history:?}"
+    );
 }
 
 fn bad(history: &[Timed<Call>]) {
-    assert!(matches!(check(&Register, history), Verdict::Impossible(_)), "{history:?}");
+    assert!(
+        matches!(check(&Register, history), Verdict::Impossible(_)),
+        "{history:?}"
+    );
 }
 
 use Answer::{Done, Lost, Refused};
@@ -28,33 +43,79 @@ use Call::{Create, Delete, Read, Update};
 #[test]
 fn a_stale_read_is_caught_and_an_overlapping_one_is_not() {
     let made = timed(0, 1, Create(1, Done));
-    bad(&[made.clone(), timed(2, 3, Update(1, 2, Done)), timed(4, 5, Read(Some(1)))]);
-    good(&[made.clone(), timed(2, 5, Update(1, 2, Done)), timed(3, 4, Read(Some(1)))]);
+    bad(&[
+        made.clone(),
+        timed(2, 3, Update(1, 2, Done)),
+        timed(4, 5, Read(Some(1))),
+    ]);
+    good(&[
+        made.clone(),
+        timed(2, 5, Update(1, 2, Done)),
+        timed(3, 4, Read(Some(1))),
+    ]);
     // Two readers see the write in the wrong order: the second began after the first had ended.
-    bad(&[made.clone(), timed(2, 9, Update(1, 2, Done)), timed(3, 4, Read(Some(2))), timed(5, 6, Read(Some(1)))]);
+    bad(&[
+        made.clone(),
+        timed(2, 9, Update(1, 2, Done)),
+        timed(3, 4, Read(Some(2))),
+        timed(5, 6, Read(Some(1))),
+    ]);
     bad(&[made, timed(2, 3, Read(None))]);
 }
 
 #[test]
 fn lost_updates_and_double_creations_are_caught() {
     let made = timed(0, 1, Create(1, Done));
-    bad(&[made.clone(), timed(2, 5, Update(1, 2, Done)), timed(3, 6, Update(1, 3, Done))]);
-    good(&[made.clone(), timed(2, 5, Update(1, 2, Done)), timed(3, 6, Update(1, 3, Refused))]);
+    bad(&[
+        made.clone(),
+        timed(2, 5, Update(1, 2, Done)),
+        timed(3, 6, Update(1, 3, Done)),
+    ]);
+    good(&[
+        made.clone(),
+        timed(2, 5, Update(1, 2, Done)),
+        timed(3, 6, Update(1, 3, Refused)),
+    ]);
     bad(&[made.clone(), timed(2, 3, Update(1, 2, Refused))]);
     bad(&[made.clone(), timed(0, 3, Create(2, Done))]);
     good(&[made.clone(), timed(0, 3, Create(2, Refused))]);
-    bad(&[made, timed(2, 3, Delete(1, Done)), timed(4, 5, Read(Some(1)))]);
+    bad(&[
+        made,
+        timed(2, 3, Delete(1, Done)),
+        timed(4, 5, Read(Some(1))),
+    ]);
 }
 
 #[test]
 fn an_acknowledged_write_that_a_crash_took_is_caught_and_an_unacknowledged_one_may_go_either_way() {
     let made = timed(0, 1, Create(1, Done));
-    bad(&[made.clone(), timed(2, 3, Update(1, 2, Done)), timed(10, 11, Read(Some(1)))]);
-    good(&[made.clone(), lost(2, Update(1, 2, Lost)), timed(10, 11, Read(Some(1)))]);
-    good(&[made.clone(), lost(2, Update(1, 2, Lost)), timed(10, 11, Read(Some(2)))]);
+    bad(&[
+        made.clone(),
+        timed(2, 3, Update(1, 2, Done)),
+        timed(10, 11, Read(Some(1))),
+    ]);
+    good(&[
+        made.clone(),
+        lost(2, Update(1, 2, Lost)),
+        timed(10, 11, Read(Some(1))),
+    ]);
+    good(&[
+        made.clone(),
+        lost(2, Update(1, 2, Lost)),
+        timed(10, 11, Read(Some(2))),
+    ]);
     // Once seen it stays; and nobody sees it before it began.
-    bad(&[made.clone(), lost(2, Update(1, 2, Lost)), timed(10, 11, Read(Some(2))), timed(12, 13, Read(Some(1)))]);
-    bad(&[made.clone(), timed(2, 3, Read(Some(2))), lost(4, Update(1, 2, Lost))]);
+    bad(&[
+        made.clone(),
+        lost(2, Update(1, 2, Lost)),
+        timed(10, 11, Read(Some(2))),
+        timed(12, 13, Read(Some(1))),
+    ]);
+    bad(&[
+        made.clone(),
+        timed(2, 3, Read(Some(2))),
+        lost(4, Update(1, 2, Lost)),
+    ]);
     // A late effect of a lost write is allowed, a third value is not.
     good(&[
         made.clone(),
@@ -63,16 +124,33 @@ fn an_acknowledged_write_that_a_crash_took_is_caught_and_an_unacknowledged_one_m
         timed(5, 6, Read(None)),
         timed(7, 8, Create(3, Done)),
     ]);
-    bad(&[made, lost(2, Update(1, 2, Lost)), timed(10, 11, Read(Some(3)))]);
+    bad(&[
+        made,
+        lost(2, Update(1, 2, Lost)),
+        timed(10, 11, Read(Some(3))),
+    ]);
 }
 
 #[test]
 fn a_torn_transaction_is_caught() {
-    let joint = |began, ended, call| Timed { call, began, ended: Some(ended) };
-    let both = |from: Option<u64>, to: u64| Joint::Write(vec![(1, from, Some(to)), (2, from, Some(to))], Done);
+    let joint = |began, ended, call| Timed {
+        call,
+        began,
+        ended: Some(ended),
+    };
+    let both = |from: Option<u64>, to: u64| {
+        Joint::Write(vec![(1, from, Some(to)), (2, from, Some(to))], Done)
+    };
     let seen = |one: u64, two: u64| Joint::Read(BTreeMap::from([(1, one), (2, two)]));
     let verdict = |reads: Joint| {
-        check(&Registers, &[joint(0, 1, both(None, 1)), joint(2, 5, both(Some(1), 2)), joint(3, 4, reads)])
+        check(
+            &Registers,
+            &[
+                joint(0, 1, both(None, 1)),
+                joint(2, 5, both(Some(1), 2)),
+                joint(3, 4, reads),
+            ],
+        )
     };
     assert_eq!(verdict(seen(1, 1)), Verdict::Linearizable);
     assert_eq!(verdict(seen(2, 2)), Verdict::Linearizable);
@@ -84,7 +162,11 @@ fn the_verdict_names_the_object() {
     let fine = vec![timed(0, 1, Create(1, Done))];
     let wrong = vec![timed(0, 1, Create(1, Done)), timed(2, 3, Read(None))];
     let histories = BTreeMap::from([("a".to_owned(), fine), ("b".to_owned(), wrong)]);
-    assert!(check_each(&histories).unwrap_err().starts_with("b: no order"));
+    assert!(
+        check_each(&histories)
+            .unwrap_err()
+            .starts_with("b: no order")
+    );
 }
 
 /// Runs calls one after another on a true register and gives each an interval around its moment.
@@ -103,7 +185,11 @@ fn history(calls: &[(u8, u8, u8)]) -> Vec<Timed<Call>> {
             _ => Read(state),
         };
         state = Register.step(&state, &call).unwrap();
-        made.push(Timed { call, began: moment - u64::from(*early % 40), ended: Some(moment + u64::from(*late % 40)) });
+        made.push(Timed {
+            call,
+            began: moment - u64::from(*early % 40),
+            ended: Some(moment + u64::from(*late % 40)),
+        });
     }
     made
 }

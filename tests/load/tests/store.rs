@@ -1,5 +1,9 @@
 //! The embedded store is linearizable: single keys by clients that are killed with it, and transactions over keys.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test may stop at the first surprise"
+)]
 
 use bytes::Bytes;
 use master_store::{Action, EmbeddedStore, Expect, ListQuery, Op, Store, StoreError};
@@ -24,21 +28,30 @@ fn number(value: &Bytes) -> u64 {
 
 /// A cheap source of choices.
 fn next(random: &mut u64) -> u64 {
-    *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *random = random
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
     *random >> 33
 }
 
 /// Lines that are written whole: their order in the pipe is an order of time.
 fn tell(line: &str) {
-    std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
+    std::io::stderr()
+        .write_all(format!("{line}\n").as_bytes())
+        .unwrap();
 }
 
 /// Not a test of its own: what the killed process does. Each call is told before it begins and after it ended.
 #[test]
 fn child_calls_until_killed() {
-    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let Ok(folder) = std::env::var(FOLDER) else {
+        return;
+    };
     let values = AtomicU64::new(std::env::var(VALUES).unwrap().parse().unwrap());
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .unwrap();
     let store = Arc::new(EmbeddedStore::open(Path::new(&folder)).unwrap());
     let values = Arc::new(values);
     runtime.block_on(async {
@@ -60,15 +73,24 @@ async fn one_call(store: &EmbeddedStore, values: &AtomicU64, client: u64, random
     let key = format!("k/{}", next(random) % KEYS);
     tell(&format!("call {client} {key} read"));
     let entry = store.get(&key).await.unwrap().entry;
-    tell(&format!("done {client} read {}", entry.as_ref().map_or("none".to_owned(), |e| number(&e.value).to_string())));
+    tell(&format!(
+        "done {client} read {}",
+        entry
+            .as_ref()
+            .map_or("none".to_owned(), |e| number(&e.value).to_string())
+    ));
     let value = values.fetch_add(1, Ordering::Relaxed);
     let bytes = Bytes::from(value.to_string());
     let (op, told) = match &entry {
         None => (Op::create(&key, bytes), format!("create {value}")),
-        Some(entry) if next(random).is_multiple_of(5) => {
-            (Op::delete(&key, entry.modified), format!("delete {}", number(&entry.value)))
-        }
-        Some(entry) => (Op::update(&key, entry.modified, bytes), format!("update {} {value}", number(&entry.value))),
+        Some(entry) if next(random).is_multiple_of(5) => (
+            Op::delete(&key, entry.modified),
+            format!("delete {}", number(&entry.value)),
+        ),
+        Some(entry) => (
+            Op::update(&key, entry.modified, bytes),
+            format!("update {} {value}", number(&entry.value)),
+        ),
     };
     tell(&format!("call {client} {key} {told}"));
     match store.commit(vec![op]).await {
@@ -93,7 +115,8 @@ impl Told {
         match words.as_slice() {
             ["call", client, key, call @ ..] => {
                 let call = call.iter().map(|word| (*word).to_owned()).collect();
-                self.open.insert((*client).to_owned(), ((*key).to_owned(), self.clock, call));
+                self.open
+                    .insert((*client).to_owned(), ((*key).to_owned(), self.clock, call));
             }
             ["done", client, answer @ ..] => {
                 let (key, began, call) = self.open.remove(*client).unwrap();
@@ -101,10 +124,20 @@ impl Told {
                 let call = match (call[0].as_str(), answer) {
                     ("read", ["read", "none"]) => Call::Read(None),
                     ("read", ["read", value]) => Call::Read(value.parse().ok()),
-                    (_, [word]) => write(&call, if *word == "ok" { Answer::Done } else { Answer::Refused }),
+                    (_, [word]) => write(
+                        &call,
+                        if *word == "ok" {
+                            Answer::Done
+                        } else {
+                            Answer::Refused
+                        },
+                    ),
                     other => panic!("{other:?}"),
                 };
-                self.histories.entry(key).or_default().push(Timed { call, began, ended });
+                self.histories
+                    .entry(key)
+                    .or_default()
+                    .push(Timed { call, began, ended });
             }
             _ => {}
         }
@@ -114,7 +147,11 @@ impl Told {
         for (_, (key, began, call)) in std::mem::take(&mut self.open) {
             if call[0] != "read" {
                 let call = write(&call, Answer::Lost);
-                self.histories.entry(key).or_default().push(Timed { call, began, ended: None });
+                self.histories.entry(key).or_default().push(Timed {
+                    call,
+                    began,
+                    ended: None,
+                });
             }
         }
     }
@@ -168,18 +205,33 @@ async fn transactions_over_keys_are_linearizable() {
     let (clock, values) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(1)));
     let mut tasks = tokio::task::JoinSet::new();
     for client in 0..5u64 {
-        let (store, history, clock, values) = (store.clone(), history.clone(), clock.clone(), values.clone());
+        let (store, history, clock, values) = (
+            store.clone(),
+            history.clone(),
+            clock.clone(),
+            values.clone(),
+        );
         tasks.spawn(async move {
             let tick = || clock.fetch_add(1, Ordering::SeqCst);
             let mut random = client + 1;
             for _ in 0..60 {
                 let began = tick();
-                let query = ListQuery { prefix: "j/".to_owned(), ..ListQuery::default() };
+                let query = ListQuery {
+                    prefix: "j/".to_owned(),
+                    ..ListQuery::default()
+                };
                 let entries = store.list(query).await.unwrap().entries;
                 let ended = Some(tick());
                 let key = |text: &str| -> u8 { text.trim_start_matches("j/").parse().unwrap() };
-                let seen: BTreeMap<u8, u64> = entries.iter().map(|e| (key(&e.key), number(&e.value))).collect();
-                history.lock().unwrap().push(Timed { call: Joint::Read(seen.clone()), began, ended });
+                let seen: BTreeMap<u8, u64> = entries
+                    .iter()
+                    .map(|e| (key(&e.key), number(&e.value)))
+                    .collect();
+                history.lock().unwrap().push(Timed {
+                    call: Joint::Read(seen.clone()),
+                    began,
+                    ended,
+                });
                 let (mut ops, mut parts) = (Vec::new(), Vec::new());
                 for key in 0..3u8 {
                     if next(&mut random).is_multiple_of(3) {
@@ -187,11 +239,19 @@ async fn transactions_over_keys_are_linearizable() {
                     }
                     let name = format!("j/{key}");
                     let entry = entries.iter().find(|entry| *entry.key == *name);
-                    let expect = entry.map_or(Expect::Absent, |entry| Expect::Revision(entry.modified));
-                    let value = (!next(&mut random).is_multiple_of(4)).then(|| values.fetch_add(1, Ordering::Relaxed));
-                    let action = value.map_or(Action::Delete, |value| Action::Put(value.to_string().into()));
+                    let expect =
+                        entry.map_or(Expect::Absent, |entry| Expect::Revision(entry.modified));
+                    let value = (!next(&mut random).is_multiple_of(4))
+                        .then(|| values.fetch_add(1, Ordering::Relaxed));
+                    let action = value.map_or(Action::Delete, |value| {
+                        Action::Put(value.to_string().into())
+                    });
                     parts.push((key, seen.get(&key).copied(), value));
-                    ops.push(Op { key: name.as_str().into(), expect, action });
+                    ops.push(Op {
+                        key: name.as_str().into(),
+                        expect,
+                        action,
+                    });
                 }
                 let began = tick();
                 let answer = match store.commit(ops).await {
@@ -200,7 +260,11 @@ async fn transactions_over_keys_are_linearizable() {
                     Err(error) => panic!("{error}"),
                 };
                 let ended = Some(tick());
-                history.lock().unwrap().push(Timed { call: Joint::Write(parts, answer), began, ended });
+                history.lock().unwrap().push(Timed {
+                    call: Joint::Write(parts, answer),
+                    began,
+                    ended,
+                });
                 tokio::time::sleep(Duration::from_micros(next(&mut random) % 200)).await;
             }
         });

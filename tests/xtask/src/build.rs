@@ -12,8 +12,11 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Programs that go into images.
 const IMAGE_PROGRAMS: &[(&str, &str)] = &[("agent-daemon", "agent"), ("master-daemon", "master")];
 /// Programs that a person runs on his own machine.
-const HOST_PROGRAMS: &[(&str, &str)] =
-    &[("master-admin", "pratique"), ("image-build", "image-build"), ("master-bootstrap", "discovery")];
+const HOST_PROGRAMS: &[(&str, &str)] = &[
+    ("master-admin", "pratique"),
+    ("image-build", "image-build"),
+    ("master-bootstrap", "discovery"),
+];
 
 /// How well programs are compiled: the name of cargo's profile, and of the folder below its target.
 #[derive(Debug, Clone, Copy)]
@@ -112,7 +115,10 @@ pub(crate) fn builder() -> Outcome {
 pub(crate) fn tools_tree() -> Outcome {
     let mut command = image_build("tools");
     command.arg("--out").arg(workshop().join("tools"));
-    watched(command, "see that apt's mirror can be reached, then run the same command again")
+    watched(
+        command,
+        "see that apt's mirror can be reached, then run the same command again",
+    )
 }
 
 /// Builds all programs, those for this host and those that go into the images, in one call: apart from each other cargo
@@ -122,8 +128,16 @@ pub(crate) fn programs(profile: Profile) -> Outcome {
     let packages: Vec<&str> = list.iter().map(|(package, _)| *package).collect();
     cargo(profile, &packages, &[], None)?;
     gather(&list, &target().join(profile.name()))?;
-    cargo(profile, &["agent-init"], &["--target", TARGET], Some(STATIC))?;
-    gather(&[("agent-init", "init")], &target().join(TARGET).join(profile.name()))
+    cargo(
+        profile,
+        &["agent-init"],
+        &["--target", TARGET],
+        Some(STATIC),
+    )?;
+    gather(
+        &[("agent-init", "init")],
+        &target().join(TARGET).join(profile.name()),
+    )
 }
 
 /// Makes the development keys on first use.
@@ -136,14 +150,26 @@ pub(crate) fn development_keys() -> Outcome {
 /// Builds one image; `words` are further arguments of `image-build`, which count where they say it themselves.
 pub(crate) fn one_image(role: &str, profile: Profile, words: &[String]) -> Outcome {
     let mut command = image_build("build");
-    command.args(["--role", role]).arg("--out").arg(images()).arg("--bin-dir").arg(program_dir());
+    command
+        .args(["--role", role])
+        .arg("--out")
+        .arg(images())
+        .arg("--bin-dir")
+        .arg(program_dir());
     command.arg("--release-key").arg(keys().join("release.key"));
-    command.arg("--sb-key").arg(keys().join("sb.key")).arg("--sb-cert").arg(keys().join("sb.crt"));
+    command
+        .arg("--sb-key")
+        .arg(keys().join("sb.key"))
+        .arg("--sb-cert")
+        .arg(keys().join("sb.crt"));
     if !words.iter().any(|word| word.starts_with("--compress")) {
         command.args(["--compress", profile.compression()]);
     }
     command.args(words);
-    watched(command, "the message above names the part; `cargo xtask image` builds the images alone")
+    watched(
+        command,
+        "the message above names the part; `cargo xtask image` builds the images alone",
+    )
 }
 
 /// The image builder with one of its commands.
@@ -163,7 +189,10 @@ pub(crate) fn watched(mut command: Command, cure: &str) -> Outcome {
     if status.success() {
         Ok(())
     } else {
-        Err(Failure::new(format!("{program} failed ({status}); its output is above"), cure))
+        Err(Failure::new(
+            format!("{program} failed ({status}); its output is above"),
+            cure,
+        ))
     }
 }
 
@@ -185,8 +214,9 @@ fn cargo(profile: Profile, packages: &[&str], words: &[&str], flags: Option<&str
 
 fn gather(list: &[(&str, &str)], from: &Path) -> Outcome {
     let to = program_dir();
-    let fail =
-        |path: &Path, error: std::io::Error| Failure::new(format!("cannot copy {}: {error}", path.display()), "");
+    let fail = |path: &Path, error: std::io::Error| {
+        Failure::new(format!("cannot copy {}: {error}", path.display()), "")
+    };
     std::fs::create_dir_all(&to).map_err(|error| fail(&to, error))?;
     for (_, name) in list {
         let source = from.join(name);

@@ -42,21 +42,31 @@ pub(crate) fn check() -> Outcome {
     let memory = available_memory_mib();
     if memory < MEMORY_MIB {
         return Err(Failure::new(
-            format!("{memory} MiB of memory are available; the machines and the build need {MEMORY_MIB}"),
+            format!(
+                "{memory} MiB of memory are available; the machines and the build need {MEMORY_MIB}"
+            ),
             "end something, or use a larger host",
         ));
     }
     let disk = free_disk_mib(&repository())?;
     if disk < DISK_MIB {
         return Err(Failure::new(
-            format!("{disk} MiB are free on the disk of {}; {DISK_MIB} are needed", repository().display()),
+            format!(
+                "{disk} MiB are free on the disk of {}; {DISK_MIB} are needed",
+                repository().display()
+            ),
             "make room, or clone onto another disk",
         ));
     }
     let version = text_of(Command::new("rustc").arg("--version"))?;
     if rust_version(&version).is_none_or(|found| found < RUST) {
         return Err(Failure::new(
-            format!("Rust {}.{} or later is needed; found {}", RUST.0, RUST.1, version.trim()),
+            format!(
+                "Rust {}.{} or later is needed; found {}",
+                RUST.0,
+                RUST.1,
+                version.trim()
+            ),
             "rustup update stable",
         ));
     }
@@ -65,14 +75,24 @@ pub(crate) fn check() -> Outcome {
 
 /// Installs the packages that are missing; says at once if that is not possible.
 pub(crate) fn packages() -> Outcome {
-    let missing: Vec<&str> = PACKAGES.iter().copied().filter(|name| !installed(name)).collect();
+    let missing: Vec<&str> = PACKAGES
+        .iter()
+        .copied()
+        .filter(|name| !installed(name))
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
     if !nix::unistd::geteuid().is_root() {
         return Err(Failure::new(
-            format!("these packages are missing and only root can install them: {}", missing.join(" ")),
-            format!("run as root, or: sudo apt-get install --no-install-recommends {}", missing.join(" ")),
+            format!(
+                "these packages are missing and only root can install them: {}",
+                missing.join(" ")
+            ),
+            format!(
+                "run as root, or: sudo apt-get install --no-install-recommends {}",
+                missing.join(" ")
+            ),
         ));
     }
     println!("    installing {}", missing.join(" "));
@@ -88,14 +108,22 @@ pub(crate) fn need_root(why: &str) -> Outcome {
     if nix::unistd::geteuid().is_root() {
         return Ok(());
     }
-    Err(Failure::new(format!("root is needed: {why}"), "run the same command as root"))
+    Err(Failure::new(
+        format!("root is needed: {why}"),
+        "run the same command as root",
+    ))
 }
 
 /// A loopback port that is free now, at or after `first`.
 pub(crate) fn free_port(first: u16) -> Outcome<u16> {
     (first..first.saturating_add(200))
         .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .ok_or_else(|| Failure::new(format!("no free port on 127.0.0.1 from {first} on"), "end what listens there"))
+        .ok_or_else(|| {
+            Failure::new(
+                format!("no free port on 127.0.0.1 from {first} on"),
+                "end what listens there",
+            )
+        })
 }
 
 fn apt(words: &[&str]) -> Outcome {
@@ -105,16 +133,21 @@ fn apt(words: &[&str]) -> Outcome {
         .args(words)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdin(Stdio::null());
-    tests_harness::process::run(command).map(drop).map_err(|error| {
-        Failure::new(
-            tests_harness::chain(&error),
-            "see that apt's mirror can be reached, then run the same command again",
-        )
-    })
+    tests_harness::process::run(command)
+        .map(drop)
+        .map_err(|error| {
+            Failure::new(
+                tests_harness::chain(&error),
+                "see that apt's mirror can be reached, then run the same command again",
+            )
+        })
 }
 
 fn installed(name: &str) -> bool {
-    let other = RENAMED.iter().find(|(old, _)| *old == name).map(|(_, new)| *new);
+    let other = RENAMED
+        .iter()
+        .find(|(old, _)| *old == name)
+        .map(|(_, new)| *new);
     std::iter::once(name).chain(other).any(|name| {
         Command::new("dpkg-query")
             .args(["-W", "-f", "${db:Status-Status}", name])
@@ -138,22 +171,33 @@ fn available_name(name: &'static str) -> &'static str {
 
 fn available_memory_mib() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    line.and_then(|rest| rest.split_whitespace().next()).and_then(|word| word.parse::<u64>().ok()).unwrap_or_default()
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|rest| rest.split_whitespace().next())
+        .and_then(|word| word.parse::<u64>().ok())
+        .unwrap_or_default()
         / 1024
 }
 
 fn free_disk_mib(path: &Path) -> Outcome<u64> {
-    let stat = nix::sys::statvfs::statvfs(path)
-        .map_err(|error| Failure::new(format!("cannot look at the disk of {}: {error}", path.display()), ""))?;
+    let stat = nix::sys::statvfs::statvfs(path).map_err(|error| {
+        Failure::new(
+            format!("cannot look at the disk of {}: {error}", path.display()),
+            "",
+        )
+    })?;
     Ok(stat.blocks_available() * stat.fragment_size() / (1024 * 1024))
 }
 
 fn text_of(command: &mut Command) -> Outcome<String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .map_err(|error| Failure::new(format!("cannot run {program}: {error}"), "install Rust by rustup"))?;
+    let output = command.output().map_err(|error| {
+        Failure::new(
+            format!("cannot run {program}: {error}"),
+            "install Rust by rustup",
+        )
+    })?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -168,7 +212,10 @@ mod tests {
 
     #[test]
     fn rust_versions_are_compared_by_number() {
-        assert_eq!(rust_version("rustc 1.95.0 (59807616e 2026-03-21)"), Some((1, 95)));
+        assert_eq!(
+            rust_version("rustc 1.95.0 (59807616e 2026-03-21)"),
+            Some((1, 95))
+        );
         assert!(rust_version("rustc 1.9.0 (x)") < Some(RUST));
         assert_eq!(rust_version("nonsense"), None);
     }

@@ -3,7 +3,11 @@
 //! It compiles in seconds and needs no system library; everything heavy is a program that it builds and runs.
 //! Every command prints its steps with their times, and a failure says what failed, where the log is and what to do.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line program speaks to its user"
+)]
 
 mod bench;
 mod build;
@@ -66,7 +70,10 @@ fn main() -> ExitCode {
             print!("{USAGE}");
             Ok(())
         }
-        other => Err(steps::Failure::usage(&format!("no command {other:?}"), USAGE)),
+        other => Err(steps::Failure::usage(
+            &format!("no command {other:?}"),
+            USAGE,
+        )),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -27,8 +27,18 @@ pub(crate) fn map() -> Outcome {
     for room in &rooms {
         let files = sources(&root.join(&room.address).join("src"), "");
         let lines: usize = files.values().map(|text| text.lines().count()).sum();
-        println!("{:<20} {:>6} {:>6}  {}", room.address, files.len(), lines, edges(room, &rooms).join(" "));
-        circles.extend(knots(&graph(&files)).into_iter().map(|knot| (room.address.clone(), knot)));
+        println!(
+            "{:<20} {:>6} {:>6}  {}",
+            room.address,
+            files.len(),
+            lines,
+            edges(room, &rooms).join(" ")
+        );
+        circles.extend(
+            knots(&graph(&files))
+                .into_iter()
+                .map(|knot| (room.address.clone(), knot)),
+        );
     }
     circles.sort_by_key(|(_, knot)| std::cmp::Reverse(knot.len()));
     println!("\ncircles of files, the largest first:");
@@ -43,7 +53,9 @@ pub(crate) fn map() -> Outcome {
 
 /// The rooms that a room's program or library depends on.
 fn edges(room: &Room, rooms: &[Room]) -> Vec<String> {
-    let others = rooms.iter().filter(|other| room.dependencies.contains(&other.name));
+    let others = rooms
+        .iter()
+        .filter(|other| room.dependencies.contains(&other.name));
     others.map(|other| other.address.clone()).collect()
 }
 
@@ -51,8 +63,17 @@ fn edges(room: &Room, rooms: &[Room]) -> Vec<String> {
 fn sources(folder: &Path, module: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        let below = |name: &str| if module.is_empty() { name.to_owned() } else { format!("{module}::{name}") };
+        let (path, name) = (
+            entry.path(),
+            entry.file_name().to_string_lossy().into_owned(),
+        );
+        let below = |name: &str| {
+            if module.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{module}::{name}")
+            }
+        };
         if path.is_dir() {
             found.extend(sources(&path, &below(&name)));
         } else if let Some(stem) = name.strip_suffix(".rs")
@@ -63,8 +84,15 @@ fn sources(folder: &Path, module: &str) -> BTreeMap<String, String> {
                 "mod" => module.to_owned(),
                 stem => below(stem),
             };
-            let program = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
-            found.entry(module).or_insert_with(String::new).push_str(&program);
+            let program = text
+                .split("#[cfg(test)]")
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            found
+                .entry(module)
+                .or_insert_with(String::new)
+                .push_str(&program);
         }
     }
     found
@@ -74,16 +102,24 @@ fn sources(folder: &Path, module: &str) -> BTreeMap<String, String> {
 fn graph(files: &BTreeMap<String, String>) -> Graph {
     let mut graph = Graph::new();
     for (module, text) in files.iter().filter(|(module, _)| *module != "crate") {
-        let targets = paths(text).into_iter().filter_map(|path| resolve(&path, module, files));
-        graph.insert(module.clone(), targets.filter(|target| target != module).collect());
+        let targets = paths(text)
+            .into_iter()
+            .filter_map(|path| resolve(&path, module, files));
+        graph.insert(
+            module.clone(),
+            targets.filter(|target| target != module).collect(),
+        );
     }
     graph
 }
 
 /// Every path of a text that begins with `crate::`, `super::` or `self::`; a group in braces is one path for each member.
 fn paths(text: &str) -> Vec<String> {
-    let code: String =
-        text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join(" ");
+    let code: String = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join(" ");
     let mut found = Vec::new();
     for start in ["crate::", "super::", "self::"] {
         for (at, _) in code.match_indices(start) {
@@ -93,10 +129,19 @@ fn paths(text: &str) -> Vec<String> {
                 continue;
             }
             let rest = &code[at..];
-            let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(rest.len());
+            let end = rest
+                .find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
+                .unwrap_or(rest.len());
             let (path, rest) = rest.split_at(end);
-            match rest.strip_prefix('{').and_then(|group| group.split('}').next()) {
-                Some(group) => found.extend(group.split(',').map(|member| format!("{path}{}", member.trim()))),
+            match rest
+                .strip_prefix('{')
+                .and_then(|group| group.split('}').next())
+            {
+                Some(group) => found.extend(
+                    group
+                        .split(',')
+                        .map(|member| format!("{path}{}", member.trim())),
+                ),
                 None => found.push(path.to_owned()),
             }
         }
@@ -117,17 +162,26 @@ fn resolve(path: &str, module: &str, files: &BTreeMap<String, String>) -> Option
         at.pop();
     }
     at.extend(words);
-    (1..=at.len()).rev().map(|length| at[..length].join("::")).find(|name| files.contains_key(name))
+    (1..=at.len())
+        .rev()
+        .map(|length| at[..length].join("::"))
+        .find(|name| files.contains_key(name))
 }
 
 /// Sets of modules each of which reaches all the others, by what each one reaches.
 fn knots(graph: &Graph) -> Vec<Vec<String>> {
-    let reach: BTreeMap<&str, BTreeSet<&str>> =
-        graph.keys().map(|module| (module.as_str(), reached(graph, module))).collect();
+    let reach: BTreeMap<&str, BTreeSet<&str>> = graph
+        .keys()
+        .map(|module| (module.as_str(), reached(graph, module)))
+        .collect();
     let mut knots = BTreeSet::new();
     for (module, all) in &reach {
         let mutual = |other: &&&str| reach.get(**other).is_some_and(|back| back.contains(module));
-        let knot: Vec<String> = all.iter().filter(mutual).map(|other| (*other).to_owned()).collect();
+        let knot: Vec<String> = all
+            .iter()
+            .filter(mutual)
+            .map(|other| (*other).to_owned())
+            .collect();
         if knot.len() > 1 {
             knots.insert(knot);
         }
@@ -152,7 +206,10 @@ mod tests {
     use super::*;
 
     fn house(files: &[(&str, &str)]) -> Vec<Vec<String>> {
-        let files = files.iter().map(|(module, text)| ((*module).to_owned(), (*text).to_owned())).collect();
+        let files = files
+            .iter()
+            .map(|(module, text)| ((*module).to_owned(), (*text).to_owned()))
+            .collect();
         knots(&graph(&files))
     }
 
@@ -170,7 +227,11 @@ mod tests {
 
     #[test]
     fn a_path_is_followed_to_the_deepest_module_that_exists() {
-        let files = [("a", "use self::b::X;"), ("a::b", "use super::super::c::Y;"), ("c", "use crate::a::b::Z;")];
+        let files = [
+            ("a", "use self::b::X;"),
+            ("a::b", "use super::super::c::Y;"),
+            ("c", "use crate::a::b::Z;"),
+        ];
         assert_eq!(house(&files), [["a::b", "c"]]);
     }
 }

@@ -20,9 +20,21 @@ pub(crate) fn check(words: &[String]) -> Outcome {
 /// Builds one program and becomes it, so that signals reach it and its exit code is ours.
 fn foreground(package: &str, program: &str, first: &[&str], words: &[String]) -> Outcome {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--release", "--locked", "--quiet", "--package", package]).current_dir(repository());
+    cargo
+        .args([
+            "build",
+            "--release",
+            "--locked",
+            "--quiet",
+            "--package",
+            package,
+        ])
+        .current_dir(repository());
     build::watched(cargo, "the compiler's message is above")?;
     let path = build::target().join("release").join(program);
     let error = Command::new(&path).args(first).args(words).exec();
-    Err(Failure::new(format!("cannot start {}: {error}", path.display()), ""))
+    Err(Failure::new(
+        format!("cannot start {}: {error}", path.display()),
+        "",
+    ))
 }

@@ -17,19 +17,31 @@ use std::process::{Command, Stdio};
 /// Where a check is recorded, in the real source.
 const PLACE: &str = "        if !ok && self.first.is_none() {";
 /// The same in the copy.
-const BLIND: &str = "        let ok = blind(name, code, ok);\n        if !ok && self.first.is_none() {";
+const BLIND: &str =
+    "        let ok = blind(name, code, ok);\n        if !ok && self.first.is_none() {";
 /// Checks behind which another one sees the same, whatever an attacker does: which.
 const DOUBLED: [(&str, &str); 4] = [
-    ("EVENT_DATA Secure Boot variable SecureBoot", "the data of all events of PCR 7 is looked at again"),
-    ("EVENT_DATA event data of PCR 7", "the variables of Secure Boot were looked at before"),
-    ("EVENT_LOG_TRUNCATED event log: PCR 12", "whatever is in PCR 12 is OUTSIDE_ARGUMENTS first"),
-    ("EVENT_UNKNOWN events of PCR 12", "whatever is in PCR 12 is OUTSIDE_ARGUMENTS first"),
+    (
+        "EVENT_DATA Secure Boot variable SecureBoot",
+        "the data of all events of PCR 7 is looked at again",
+    ),
+    (
+        "EVENT_DATA event data of PCR 7",
+        "the variables of Secure Boot were looked at before",
+    ),
+    (
+        "EVENT_LOG_TRUNCATED event log: PCR 12",
+        "whatever is in PCR 12 is OUTSIDE_ARGUMENTS first",
+    ),
+    (
+        "EVENT_UNKNOWN events of PCR 12",
+        "whatever is in PCR 12 is OUTSIDE_ARGUMENTS first",
+    ),
 ];
 /// What an exchange ends with that has nothing to go on with, in the real source.
 const END: &str = "        self.test(name, code, false, expected, actual);";
 /// The same in the copy.
-const SEEN: &str =
-    "        ENDING.set(true);\n        self.test(name, code, false, expected, actual);\n        ENDING.set(false);";
+const SEEN: &str = "        ENDING.set(true);\n        self.test(name, code, false, expected, actual);\n        ENDING.set(false);";
 /// What the copy's verdicts have beside it. The checks that were met are collected in a file.
 const FUNCTION: &str = r#"
 thread_local! { static ENDING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) }; }
@@ -54,13 +66,19 @@ fn blind(name: &str, code: Code, ok: bool) -> bool {
 pub(crate) fn mutants(words: &[String]) -> Outcome {
     let copy = host::workshop().join("mutants");
     prepare(&copy)?;
-    build::watched(attacks(&copy, &["--no-run"]), "the compiler's message is above")?;
+    build::watched(
+        attacks(&copy, &["--no-run"]),
+        "the compiler's message is above",
+    )?;
     let mut names = names(&copy)?;
     names.retain(|name| words.is_empty() || words.iter().any(|word| name.contains(word.as_str())));
     let (mut killed, mut doubled, mut survivors) = (0_usize, 0_usize, Vec::new());
     for name in &names {
         let caught = !passes(&copy, "PRATIQUE_BLIND", name)?;
-        let reason = DOUBLED.iter().find(|(known, _)| known == name).map(|(_, reason)| reason);
+        let reason = DOUBLED
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, reason)| reason);
         match (caught, reason) {
             (true, None) => {
                 println!("  killed    {name}");
@@ -80,12 +98,21 @@ pub(crate) fn mutants(words: &[String]) -> Outcome {
             }
         }
     }
-    println!("\nmutants: {killed} of {} killed, {doubled} doubled by another check", names.len());
+    println!(
+        "\nmutants: {killed} of {} killed, {doubled} doubled by another check",
+        names.len()
+    );
     if survivors.is_empty() {
         return Ok(());
     }
-    let cure = format!("write an attack that only this check refuses: {}", survivors.join("; "));
-    Err(Failure::new(format!("{} mutants survived", survivors.len()), cure))
+    let cure = format!(
+        "write an attack that only this check refuses: {}",
+        survivors.join("; ")
+    );
+    Err(Failure::new(
+        format!("{} mutants survived", survivors.len()),
+        cure,
+    ))
 }
 
 fn failed<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(std::io::Error) -> Failure + 'a {
@@ -107,10 +134,20 @@ fn prepare(copy: &Path) -> Outcome {
     }
     let manifest = root.join("Cargo.toml");
     let text = std::fs::read_to_string(&manifest).map_err(failed("read", &manifest))?;
-    let (begin, rest) = text.split_once("members = [").ok_or_else(|| Failure::new("Cargo.toml has no members", ""))?;
-    let (_, rest) = rest.split_once("]\n").ok_or_else(|| Failure::new("Cargo.toml's members have no end", ""))?;
-    let rest: Vec<&str> = rest.lines().filter(|line| !line.starts_with("default-members")).collect();
-    let text = format!("{begin}members = [\"config/kube\", \"config/attest\"]\n{}\n", rest.join("\n"));
+    let (begin, rest) = text
+        .split_once("members = [")
+        .ok_or_else(|| Failure::new("Cargo.toml has no members", ""))?;
+    let (_, rest) = rest
+        .split_once("]\n")
+        .ok_or_else(|| Failure::new("Cargo.toml's members have no end", ""))?;
+    let rest: Vec<&str> = rest
+        .lines()
+        .filter(|line| !line.starts_with("default-members"))
+        .collect();
+    let text = format!(
+        "{begin}members = [\"config/kube\", \"config/attest\"]\n{}\n",
+        rest.join("\n")
+    );
     let to = copy.join("Cargo.toml");
     std::fs::write(&to, text).map_err(failed("write", &to))?;
     let lock = root.join("Cargo.lock");
@@ -123,14 +160,30 @@ fn prepare(copy: &Path) -> Outcome {
             "bring PLACE and END in mutants.rs up to date",
         ));
     }
-    std::fs::write(&place, source.replace(PLACE, BLIND).replace(END, SEEN) + FUNCTION).map_err(failed("write", &place))
+    std::fs::write(
+        &place,
+        source.replace(PLACE, BLIND).replace(END, SEEN) + FUNCTION,
+    )
+    .map_err(failed("write", &place))
 }
 
 fn attacks(copy: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["test", "--quiet", "--offline", "--package", "config-attest", "--test", "attacks"]).args(words);
+    command
+        .args([
+            "test",
+            "--quiet",
+            "--offline",
+            "--package",
+            "config-attest",
+            "--test",
+            "attacks",
+        ])
+        .args(words);
     // Optimised, as the same attacks are mounted a hundred times; in a place of its own, so that the tests' builds stay.
-    command.env("CARGO_TARGET_DIR", build::target().join("mutants")).env("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
+    command
+        .env("CARGO_TARGET_DIR", build::target().join("mutants"))
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
     command.current_dir(copy);
     command
 }
@@ -138,8 +191,13 @@ fn attacks(copy: &Path, words: &[&str]) -> Command {
 /// Whether the attacks pass with a variable set.
 fn passes(copy: &Path, variable: &str, value: &str) -> Outcome<bool> {
     let mut command = attacks(copy, &[]);
-    command.env(variable, value).stdout(Stdio::null()).stderr(Stdio::null());
-    let status = command.status().map_err(|error| Failure::new(format!("cannot run the attacks: {error}"), ""))?;
+    command
+        .env(variable, value)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let status = command
+        .status()
+        .map_err(|error| Failure::new(format!("cannot run the attacks: {error}"), ""))?;
     Ok(status.success())
 }
 
@@ -147,7 +205,10 @@ fn passes(copy: &Path, variable: &str, value: &str) -> Outcome<bool> {
 fn names(copy: &Path) -> Outcome<BTreeSet<String>> {
     let list: PathBuf = copy.join("names");
     if !passes(copy, "PRATIQUE_NAMES", &list.display().to_string())? {
-        return Err(Failure::new("the attacks do not pass with the real verifier", "mend them first"));
+        return Err(Failure::new(
+            "the attacks do not pass with the real verifier",
+            "mend them first",
+        ));
     }
     let text = std::fs::read_to_string(&list).map_err(failed("read", &list))?;
     Ok(text.lines().map(str::to_owned).collect())

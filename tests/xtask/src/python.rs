@@ -13,7 +13,10 @@ pub(crate) fn client() -> Outcome {
     let folder = workshop().join("tools/python");
     let python = folder.join("bin/python3");
     let complete = Command::new(&python)
-        .args(["-c", "import importlib.metadata as m; raise SystemExit(m.version('kubernetes') != '37.0.2')"])
+        .args([
+            "-c",
+            "import importlib.metadata as m; raise SystemExit(m.version('kubernetes') != '37.0.2')",
+        ])
         .status()
         .is_ok_and(|status| status.success());
     if complete {
@@ -23,6 +26,16 @@ pub(crate) fn client() -> Outcome {
     environment.args(["-m", "venv", "--clear"]).arg(&folder);
     watched(environment, "install Debian's python3-venv")?;
     let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", CLIENT]);
-    watched(install, "see that the package index can be reached, then run the same command again")
+    install.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        CLIENT,
+    ]);
+    watched(
+        install,
+        "see that the package index can be reached, then run the same command again",
+    )
 }

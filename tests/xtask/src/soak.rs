@@ -43,12 +43,20 @@ pub(crate) fn soak(words: &[String]) -> Outcome {
         "properties" => properties(&wish),
         "fuzz" => fuzz(&wish),
         "pods" => pods(&wish),
-        other => Err(Failure::usage(&format!("soak does not know {other:?}"), USAGE)),
+        other => Err(Failure::usage(
+            &format!("soak does not know {other:?}"),
+            USAGE,
+        )),
     }
 }
 
 fn wish(words: &[String]) -> Outcome<Wish> {
-    let mut wish = Wish { what: "histories".to_owned(), words: Vec::new(), minutes: MINUTES, seed: None };
+    let mut wish = Wish {
+        what: "histories".to_owned(),
+        words: Vec::new(),
+        minutes: MINUTES,
+        seed: None,
+    };
     let mut named = false;
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -60,7 +68,10 @@ fn wish(words: &[String]) -> Outcome<Wish> {
             "--minutes" => wish.minutes = number()?,
             "--seed" => wish.seed = Some(number()?),
             option if option.starts_with("--") => {
-                return Err(Failure::usage(&format!("soak does not know {option}"), USAGE));
+                return Err(Failure::usage(
+                    &format!("soak does not know {option}"),
+                    USAGE,
+                ));
             }
             what if !named => {
                 named = true;
@@ -74,12 +85,19 @@ fn wish(words: &[String]) -> Outcome<Wish> {
 
 /// Runs rounds with one seed after another until the time is over, one at least.
 fn rounds(wish: &Wish, mut round: impl FnMut(u64) -> Outcome) -> Outcome {
-    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs());
+    let clock = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |time| time.as_secs())
+    };
     let (begun, first) = (Instant::now(), wish.seed.unwrap_or_else(clock));
     let mut seed = first;
     loop {
         round(seed)?;
-        println!("[{:>6.0} s] seed {seed}: nothing found", begun.elapsed().as_secs_f64());
+        println!(
+            "[{:>6.0} s] seed {seed}: nothing found",
+            begun.elapsed().as_secs_f64()
+        );
         seed += 1;
         if begun.elapsed() >= Duration::from_secs(wish.minutes * 60) {
             return Ok(());
@@ -104,8 +122,13 @@ fn properties(wish: &Wish) -> Outcome {
             if !passed {
                 println!("     Running {program}\n{output}");
                 let repeat = format!("cargo xtask soak properties --seed {seed} --minutes 0");
-                let cure = format!("it is kept in the crate's proptest-regressions; to repeat the search: {repeat}");
-                return Err(Failure::new(format!("{program}: a counterexample with seed {seed}"), cure));
+                let cure = format!(
+                    "it is kept in the crate's proptest-regressions; to repeat the search: {repeat}"
+                );
+                return Err(Failure::new(
+                    format!("{program}: a counterexample with seed {seed}"),
+                    cure,
+                ));
             }
         }
         Ok(())
@@ -114,13 +137,19 @@ fn properties(wish: &Wish) -> Outcome {
 
 /// Names by which a program's modules with properties are chosen, none for all of its tests; nothing where it has no property.
 fn properties_of(source: &Path) -> Option<Vec<String>> {
-    let has = |file: &Path| std::fs::read_to_string(file).is_ok_and(|text| text.contains("proptest! {"));
-    let root = ["lib", "main"].iter().any(|stem| source.file_stem().is_some_and(|own| own == *stem));
+    let has =
+        |file: &Path| std::fs::read_to_string(file).is_ok_and(|text| text.contains("proptest! {"));
+    let root = ["lib", "main"]
+        .iter()
+        .any(|stem| source.file_stem().is_some_and(|own| own == *stem));
     if !root || has(source) {
         return has(source).then(Vec::new);
     }
-    let mut modules: Vec<String> =
-        files(source.parent()?).iter().filter(|file| has(file)).map(|file| module(file)).collect();
+    let mut modules: Vec<String> = files(source.parent()?)
+        .iter()
+        .filter(|file| has(file))
+        .map(|file| module(file))
+        .collect();
     modules.sort();
     modules.dedup();
     (!modules.is_empty()).then_some(modules)
@@ -128,14 +157,30 @@ fn properties_of(source: &Path) -> Option<Vec<String>> {
 
 /// The last name of a file's module; a file of tests alone (`x_tests.rs`) belongs to the module beside it.
 fn module(file: &Path) -> String {
-    let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    let name = if stem(file) == "mod" { file.parent().map(stem).unwrap_or_default() } else { stem(file) };
+    let stem = |path: &Path| {
+        path.file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    };
+    let name = if stem(file) == "mod" {
+        file.parent().map(stem).unwrap_or_default()
+    } else {
+        stem(file)
+    };
     name.trim_end_matches("_tests").to_owned() + "::"
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.flat_map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { vec![entry.path()] }).collect()
+    entries
+        .flat_map(|entry| {
+            if entry.path().is_dir() {
+                files(&entry.path())
+            } else {
+                vec![entry.path()]
+            }
+        })
+        .collect()
 }
 
 /// One test repeats its rounds for as long as this variable says.
@@ -147,12 +192,27 @@ fn pods(wish: &Wish) -> Outcome {
     steps.step("tools", build::tools_tree)?;
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // The whole workspace, so that the libraries are built with the features that the test command gave them.
-    command.args(["test", "--workspace", "--test", "node", "--locked", "--no-default-features", "--"]);
-    command.args(["hostile_pods_leave_the_host_as_it_was", "--nocapture"]).current_dir(repository());
+    command.args([
+        "test",
+        "--workspace",
+        "--test",
+        "node",
+        "--locked",
+        "--no-default-features",
+        "--",
+    ]);
+    command
+        .args(["hostile_pods_leave_the_host_as_it_was", "--nocapture"])
+        .current_dir(repository());
     let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{}:{path}", host::workshop().join("tools/bin").display()));
+    command.env(
+        "PATH",
+        format!("{}:{path}", host::workshop().join("tools/bin").display()),
+    );
     command.env("PRATIQUE_SOAK_MINUTES", wish.minutes.to_string());
-    steps.step("hostile pods", || build::watched(command, "the round that failed is above"))
+    steps.step("hostile pods", || {
+        build::watched(command, "the round that failed is above")
+    })
 }
 
 fn fuzz(wish: &Wish) -> Outcome {
@@ -163,12 +223,24 @@ fn fuzz(wish: &Wish) -> Outcome {
         command.args(words).current_dir(repository());
         build::watched(command, "the compiler's message is above")
     };
-    let package = ["--package", "tests-fuzz", "--locked", "--no-default-features"];
-    steps.step("fuzz targets", || cargo(&[&["build"][..], &package].concat()))?;
+    let package = [
+        "--package",
+        "tests-fuzz",
+        "--locked",
+        "--no-default-features",
+    ];
+    steps.step("fuzz targets", || {
+        cargo(&[&["build"][..], &package].concat())
+    })?;
     let program = build::target().join("debug/tests-fuzz");
     rounds(wish, |seed| {
         let mut command = Command::new(&program);
-        command.args(&wish.words).args(["--seconds", &SECONDS.to_string(), "--seed", &seed.to_string()]);
+        command.args(&wish.words).args([
+            "--seconds",
+            &SECONDS.to_string(),
+            "--seed",
+            &seed.to_string(),
+        ]);
         let targets = wish.words.join(" ");
         let cure = format!(
             "its input is kept in tests/fuzz/corpus; to repeat the search: cargo xtask soak fuzz {targets} --seed {seed} --minutes 0"
@@ -182,16 +254,27 @@ mod tests {
     use super::*;
 
     fn asked(text: &str) -> Outcome<Wish> {
-        wish(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        wish(
+            &text
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>(),
+        )
     }
 
     #[test]
     fn a_wish_is_read_with_its_options_in_any_place() {
         let wish = asked("fuzz --seed 7 wire --minutes 3 log").unwrap();
-        assert_eq!((wish.what.as_str(), wish.minutes, wish.seed), ("fuzz", 3, Some(7)));
+        assert_eq!(
+            (wish.what.as_str(), wish.minutes, wish.seed),
+            ("fuzz", 3, Some(7))
+        );
         assert_eq!(wish.words, ["wire", "log"]);
         let usual = asked("--minutes 1").unwrap();
-        assert_eq!((usual.what.as_str(), usual.minutes, usual.seed), ("histories", 1, None));
+        assert_eq!(
+            (usual.what.as_str(), usual.minutes, usual.seed),
+            ("histories", 1, None)
+        );
         assert_eq!(asked("properties --hours 1").unwrap_err().code, 2);
         assert_eq!(asked("properties --seed soon").unwrap_err().code, 2);
     }
@@ -201,8 +284,16 @@ mod tests {
         let at = |path: &str| properties_of(&repository().join(path));
         assert_eq!(at("config/attest/tests/verdicts.rs"), Some(Vec::new()));
         assert_eq!(at("config/attest/tests/vectors.rs"), None);
-        assert!(at("master/api/tests/api/main.rs").unwrap().contains(&"nonsense::".to_owned()));
-        assert!(at("agent/net/src/lib.rs").unwrap().contains(&"dhcp::".to_owned()));
+        assert!(
+            at("master/api/tests/api/main.rs")
+                .unwrap()
+                .contains(&"nonsense::".to_owned())
+        );
+        assert!(
+            at("agent/net/src/lib.rs")
+                .unwrap()
+                .contains(&"dhcp::".to_owned())
+        );
     }
 
     #[test]

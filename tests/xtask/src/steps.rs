@@ -21,19 +21,31 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 impl Failure {
     /// A failure with its cure.
     pub(crate) fn new(what: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { what: what.into(), cure: cure.into(), code: 1 }
+        Self {
+            what: what.into(),
+            cure: cure.into(),
+            code: 1,
+        }
     }
 
     /// A command line that is not understood.
     pub(crate) fn usage(what: &str, usage: &str) -> Self {
-        Self { what: what.to_owned(), cure: usage.to_owned(), code: 2 }
+        Self {
+            what: what.to_owned(),
+            cure: usage.to_owned(),
+            code: 2,
+        }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FAILED: {}", self.what)?;
-        if self.cure.is_empty() { Ok(()) } else { write!(f, "\n  -> {}", self.cure) }
+        if self.cure.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "\n  -> {}", self.cure)
+        }
     }
 }
 
@@ -53,7 +65,10 @@ pub(crate) struct Steps {
 impl Steps {
     /// Starts the clock.
     pub(crate) fn new() -> Self {
-        Self { start: Instant::now(), times: Vec::new() }
+        Self {
+            start: Instant::now(),
+            times: Vec::new(),
+        }
     }
 
     /// Runs one step under its name.
@@ -64,15 +79,21 @@ impl Steps {
         let outcome = task();
         let seconds = begin.elapsed().as_secs_f64();
         let verdict = if outcome.is_ok() { "done" } else { "FAILED" };
-        println!("[{:>5.0} s] {name}: {verdict} in {seconds:.1} s", self.start.elapsed().as_secs_f64());
+        println!(
+            "[{:>5.0} s] {name}: {verdict} in {seconds:.1} s",
+            self.start.elapsed().as_secs_f64()
+        );
         self.times.push((name.to_owned(), seconds));
         outcome
     }
 
     /// The times of all steps, a line each.
     pub(crate) fn summary(&self) -> String {
-        let lines: Vec<String> =
-            self.times.iter().map(|(name, seconds)| format!("  {seconds:>8.1} s  {name}\n")).collect();
+        let lines: Vec<String> = self
+            .times
+            .iter()
+            .map(|(name, seconds)| format!("  {seconds:>8.1} s  {name}\n"))
+            .collect();
         lines.concat() + &format!("  {:>8.1} s  in all", self.start.elapsed().as_secs_f64())
     }
 }

@@ -37,7 +37,10 @@ pub(crate) struct Search {
 impl Search {
     /// Of the test command: the same cases in every run, after the regressions that are kept in the tree. A plain
     /// `cargo test` has the seed from `.cargo/config.toml`. New cases are looked for by `cargo xtask soak properties`.
-    pub(crate) const FIXED: Self = Self { seed: 2026, cases: 64 };
+    pub(crate) const FIXED: Self = Self {
+        seed: 2026,
+        cases: 64,
+    };
 }
 
 /// What cargo tells of each thing that it made; other messages lack these fields.
@@ -62,23 +65,46 @@ struct Profile {
 
 /// Compiles everything with the linter, for which a warning is an error, and tells the test programs.
 pub(crate) fn compile() -> Outcome<Vec<Program>> {
-    let driver = Command::new("clippy-driver").arg("--version").stdout(Stdio::null()).status();
+    let driver = Command::new("clippy-driver")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status();
     if !driver.is_ok_and(|status| status.success()) {
-        return Err(Failure::new("the linter clippy-driver is not there", "rustup component add clippy"));
+        return Err(Failure::new(
+            "the linter clippy-driver is not there",
+            "rustup component add clippy",
+        ));
     }
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["test", "--workspace", "--all-targets", "--no-run", "--locked"]);
+    command.args([
+        "test",
+        "--workspace",
+        "--all-targets",
+        "--no-run",
+        "--locked",
+    ]);
     // The only default feature of the workspace is the master's allocator.
     command.arg("--no-default-features");
-    command.args(["--message-format", "json-render-diagnostics"]).current_dir(repository()).stdin(Stdio::null());
+    command
+        .args(["--message-format", "json-render-diagnostics"])
+        .current_dir(repository())
+        .stdin(Stdio::null());
     command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
     // As `cargo clippy -- --deny warnings` says it to the driver.
-    command.env("CLIPPY_ARGS", ["--deny", "warnings", ""].join("__CLIPPY_HACKERY__"));
+    command.env(
+        "CLIPPY_ARGS",
+        ["--deny", "warnings", ""].join("__CLIPPY_HACKERY__"),
+    );
     let output = command.stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| Failure::new(format!("cannot start cargo: {error}"), ""))?;
+    let output =
+        output.map_err(|error| Failure::new(format!("cannot start cargo: {error}"), ""))?;
     if !output.status.success() {
-        let cure = "warnings are errors; the compiler's message is above, and cargo clippy shows it, too";
-        return Err(Failure::new(format!("cargo failed ({})", output.status), cure));
+        let cure =
+            "warnings are errors; the compiler's message is above, and cargo clippy shows it, too";
+        return Err(Failure::new(
+            format!("cargo failed ({})", output.status),
+            cure,
+        ));
     }
     let programs = programs(&String::from_utf8_lossy(&output.stdout), &repository());
     if programs.is_empty() {
@@ -96,18 +122,28 @@ pub(crate) fn run(programs: &[&Program], words: &[&str], at_once: usize) -> Outc
             scope.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if !program.passes(words, at_once == 1) {
-                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(program.to_string());
+                        failed
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .push(program.to_string());
                     }
                 }
             });
         }
     });
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    println!("\ntest programs: {} passed; {} failed", programs.len() - failed.len(), failed.len());
+    println!(
+        "\ntest programs: {} passed; {} failed",
+        programs.len() - failed.len(),
+        failed.len()
+    );
     if failed.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(format!("tests failed: {}", failed.join(", ")), "the failing test is named above"))
+    Err(Failure::new(
+        format!("tests failed: {}", failed.join(", ")),
+        "the failing test is named above",
+    ))
 }
 
 impl fmt::Display for Program {
@@ -132,18 +168,36 @@ impl Program {
     /// Runs it; whether it passed, and its output where that was not told as it came. What it started ends with it.
     pub(crate) fn run(&self, words: &[&str], search: Search, as_it_comes: bool) -> (bool, String) {
         let tools = host::workshop().join("tools/bin");
-        let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default());
+        let path = format!(
+            "{}:{}",
+            tools.display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
         let folder = repository().join(&self.package);
         let mut command = Command::new(&self.file);
         command.args(words).env("PATH", path).stdin(Stdio::null());
-        command.env("PROPTEST_RNG_SEED", search.seed.to_string()).env("PROPTEST_CASES", search.cases.to_string());
+        command
+            .env("PROPTEST_RNG_SEED", search.seed.to_string())
+            .env("PROPTEST_CASES", search.cases.to_string());
         // Programs of the host speak English and count in UTC, whoever starts the tests.
-        command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC").env("CARGO_MANIFEST_DIR", &folder).current_dir(folder);
-        self.bound(command, as_it_comes).unwrap_or_else(|error| (false, tests_harness::chain(&error)))
+        command
+            .env("LC_ALL", "C.UTF-8")
+            .env("TZ", "UTC")
+            .env("CARGO_MANIFEST_DIR", &folder)
+            .current_dir(folder);
+        self.bound(command, as_it_comes)
+            .unwrap_or_else(|error| (false, tests_harness::chain(&error)))
     }
 
-    fn bound(&self, mut command: Command, as_it_comes: bool) -> tests_harness::Result<(bool, String)> {
-        let fail = |source| tests_harness::Error::Start { program: self.to_string(), source };
+    fn bound(
+        &self,
+        mut command: Command,
+        as_it_comes: bool,
+    ) -> tests_harness::Result<(bool, String)> {
+        let fail = |source| tests_harness::Error::Start {
+            program: self.to_string(),
+            source,
+        };
         let lifetime = Lifetime::begin()?;
         lifetime.bind(&mut command);
         let (passed, output) = if as_it_comes {
@@ -151,7 +205,10 @@ impl Program {
         } else {
             let output = command.output().map_err(fail)?;
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+            (
+                output.status.success(),
+                text(&output.stdout) + &text(&output.stderr),
+            )
         };
         lifetime.end()?;
         Ok((passed, output))
@@ -159,13 +216,28 @@ impl Program {
 }
 
 fn programs(messages: &str, root: &Path) -> Vec<Program> {
-    let artifacts = messages.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
+    let artifacts = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
     let mut programs: Vec<Program> = artifacts
         .filter(|artifact| artifact.profile.test)
         .filter_map(|artifact| {
-            let package = artifact.manifest_path.parent()?.strip_prefix(root).ok()?.to_owned();
-            let Target { name, src_path: source } = artifact.target;
-            Some(Program { package, name, source, file: artifact.executable? })
+            let package = artifact
+                .manifest_path
+                .parent()?
+                .strip_prefix(root)
+                .ok()?
+                .to_owned();
+            let Target {
+                name,
+                src_path: source,
+            } = artifact.target;
+            Some(Program {
+                package,
+                name,
+                source,
+                file: artifact.executable?,
+            })
         })
         .collect();
     programs.sort();
@@ -194,6 +266,9 @@ mod tests {
     fn a_plain_cargo_test_has_the_seed_of_the_test_command() {
         let text = std::fs::read_to_string(repository().join(".cargo/config.toml")).unwrap();
         let wanted = format!("PROPTEST_RNG_SEED = \"{}\"", Search::FIXED.seed);
-        assert!(text.lines().any(|line| line == wanted), "no line `{wanted}`:\n{text}");
+        assert!(
+            text.lines().any(|line| line == wanted),
+            "no line `{wanted}`:\n{text}"
+        );
     }
 }

@@ -49,8 +49,9 @@ pub(crate) fn up(words: &[String]) -> Outcome {
     let dir = workshop().join("up");
     // A cluster begins with its machines' factory state; an earlier one's keys and TPMs are of no use to it.
     if dir.exists() {
-        std::fs::remove_dir_all(&dir)
-            .map_err(|error| Failure::new(format!("cannot clear {}: {error}", dir.display()), ""))?;
+        std::fs::remove_dir_all(&dir).map_err(|error| {
+            Failure::new(format!("cannot clear {}: {error}", dir.display()), "")
+        })?;
     }
     let lab = lab(dir)?;
     let outcome = bring_up(&mut steps, &lab, workers);
@@ -59,7 +60,11 @@ pub(crate) fn up(words: &[String]) -> Outcome {
         cure: format!(
             "consoles: {}/*/console.log; {}cargo xtask down ends what was started",
             lab.dir.display(),
-            if failure.cure.is_empty() { String::new() } else { format!("{}; ", failure.cure) }
+            if failure.cure.is_empty() {
+                String::new()
+            } else {
+                format!("{}; ", failure.cure)
+            }
         ),
         ..failure
     })
@@ -68,9 +73,17 @@ pub(crate) fn up(words: &[String]) -> Outcome {
 fn bring_up(steps: &mut Steps, lab: &Lab, workers: u8) -> Outcome {
     let terms = Terms::default();
     let registry = steps.step("registry with the demonstration image", || {
-        Ok(Registry::start(&lab.tools, &lab.dir.join("registry"), lab.registry_port)?)
+        Ok(Registry::start(
+            &lab.tools,
+            &lab.dir.join("registry"),
+            lab.registry_port,
+        )?)
     })?;
-    let mut running = Running { machines: Vec::new(), registry, kubeconfig: lab.kubeconfig() };
+    let mut running = Running {
+        machines: Vec::new(),
+        registry,
+        kubeconfig: lab.kubeconfig(),
+    };
     save(&running)?;
     let mut master = lab.master()?;
     let master_data = steps.step("admin's key and the master's user-data", || {
@@ -83,41 +96,69 @@ fn bring_up(steps: &mut Steps, lab: &Lab, workers: u8) -> Outcome {
         running.machines[0].wait_services()?;
         Ok(())
     })?;
-    let pin = steps
-        .step("master: attest it and bootstrap (pratique bootstrap)", || Ok(lab.bootstrap(&master, &master_data)?))?;
+    let pin = steps.step(
+        "master: attest it and bootstrap (pratique bootstrap)",
+        || Ok(lab.bootstrap(&master, &master_data)?),
+    )?;
     println!("    the cluster's CA pin is {pin}");
     for number in 1..=workers {
         let name = format!("worker-{number}");
         steps.step(&format!("{name}: user-data, inventory, power on"), || {
             let mut worker = lab.worker(&name, number.into())?;
             let data = lab.give_user_data(&mut worker, &lab.worker_user_data(number, &pin))?;
-            lab.register(&name, &worker, &data, &format!("192.168.77.{}", 10 + number))?;
+            lab.register(
+                &name,
+                &worker,
+                &data,
+                &format!("192.168.77.{}", 10 + number),
+            )?;
             running.machines.push(worker.start(&lab.tools)?);
             save(&running)
         })?;
     }
-    steps.step("master-1: attested and Ready", || Ok(lab.wait_ready("master-1", BOOT_LIMIT)?))?;
+    steps.step("master-1: attested and Ready", || {
+        Ok(lab.wait_ready("master-1", BOOT_LIMIT)?)
+    })?;
     for number in 1..=workers {
         let name = format!("worker-{number}");
-        steps.step(&format!("{name}: attested and Ready"), || Ok(lab.wait_ready(&name, BOOT_LIMIT)?))?;
+        steps.step(&format!("{name}: attested and Ready"), || {
+            Ok(lab.wait_ready(&name, BOOT_LIMIT)?)
+        })?;
     }
     steps.step("pod: applied and Running", || {
         let manifest = lab.dir.join("hello.yaml");
-        std::fs::write(&manifest, POD)
-            .map_err(|error| Failure::new(format!("cannot write {}: {error}", manifest.display()), ""))?;
+        std::fs::write(&manifest, POD).map_err(|error| {
+            Failure::new(format!("cannot write {}: {error}", manifest.display()), "")
+        })?;
         lab.kubectl(&["apply", "-f", &manifest.display().to_string()])?;
-        lab.kubectl(&["wait", "--for=condition=Ready", "pod/hello", "--timeout=180s"])?;
+        lab.kubectl(&[
+            "wait",
+            "--for=condition=Ready",
+            "pod/hello",
+            "--timeout=180s",
+        ])?;
         Ok(())
     })?;
     show(lab)
 }
 
 fn show(lab: &Lab) -> Outcome {
-    let logs = lab.kubectl_until(&["logs", "hello"], "the pod's log line", Duration::from_secs(60), |text| {
-        text.contains("hello from")
-    })?;
-    for words in [&["get", "nodes", "-o", "wide"][..], &["get", "machines"], &["get", "pods", "-o", "wide"]] {
-        println!("\n$ kubectl {}\n{}", words.join(" "), lab.kubectl(words)?.trim_end());
+    let logs = lab.kubectl_until(
+        &["logs", "hello"],
+        "the pod's log line",
+        Duration::from_secs(60),
+        |text| text.contains("hello from"),
+    )?;
+    for words in [
+        &["get", "nodes", "-o", "wide"][..],
+        &["get", "machines"],
+        &["get", "pods", "-o", "wide"],
+    ] {
+        println!(
+            "\n$ kubectl {}\n{}",
+            words.join(" "),
+            lab.kubectl(words)?.trim_end()
+        );
     }
     println!("\n$ kubectl logs hello\n{}", logs.trim_end());
     println!(
@@ -134,17 +175,33 @@ const POWER_OFF_LIMIT: Duration = Duration::from_secs(150);
 /// Ends the machines: cleanly where they answer, else by the plug.
 pub(crate) fn down(words: &[String]) -> Outcome {
     if let Some(unknown) = words.iter().find(|word| *word != "--wipe") {
-        return Err(Failure::usage(&format!("down does not know {unknown:?}"), "usage: cargo xtask down [--wipe]"));
+        return Err(Failure::usage(
+            &format!("down does not know {unknown:?}"),
+            "usage: cargo xtask down [--wipe]",
+        ));
     }
     let Some(running) = load()? else {
         println!("nothing runs");
         return Ok(());
     };
-    for machine in running.machines.iter().rev().filter(|machine| machine.alive()) {
+    for machine in running
+        .machines
+        .iter()
+        .rev()
+        .filter(|machine| machine.alive())
+    {
         match machine.power_off(POWER_OFF_LIMIT) {
-            Ok(time) => println!("{}: powered off in {:.1} s", machine.name, time.as_secs_f64()),
+            Ok(time) => println!(
+                "{}: powered off in {:.1} s",
+                machine.name,
+                time.as_secs_f64()
+            ),
             Err(error) => {
-                println!("{}: {}; cutting its power", machine.name, tests_harness::chain(&error));
+                println!(
+                    "{}: {}; cutting its power",
+                    machine.name,
+                    tests_harness::chain(&error)
+                );
                 machine.cut_power()?;
             }
         }
@@ -152,9 +209,19 @@ pub(crate) fn down(words: &[String]) -> Outcome {
     running.registry.stop()?;
     let (file, dir) = (record(), workshop().join("up"));
     let wipe = !words.is_empty();
-    let removed = if wipe { std::fs::remove_dir_all(&dir) } else { std::fs::remove_file(&file) };
+    let removed = if wipe {
+        std::fs::remove_dir_all(&dir)
+    } else {
+        std::fs::remove_file(&file)
+    };
     removed.map_err(|error| {
-        Failure::new(format!("cannot remove {}: {error}", if wipe { dir } else { file }.display()), "")
+        Failure::new(
+            format!(
+                "cannot remove {}: {error}",
+                if wipe { dir } else { file }.display()
+            ),
+            "",
+        )
     })
 }
 
@@ -166,11 +233,24 @@ pub(crate) fn status() -> Outcome {
     };
     for machine in &running.machines {
         let state = if machine.alive() { "runs" } else { "is off" };
-        let memory =
-            machine.host_memory().map(|kib| format!(", {} MiB of host memory", kib / 1024)).unwrap_or_default();
-        println!("{}: {state}{memory}, console {}", machine.name, machine.dir.join("console.log").display());
+        let memory = machine
+            .host_memory()
+            .map(|kib| format!(", {} MiB of host memory", kib / 1024))
+            .unwrap_or_default();
+        println!(
+            "{}: {state}{memory}, console {}",
+            machine.name,
+            machine.dir.join("console.log").display()
+        );
     }
-    println!("registry: {}", if running.registry.alive() { "runs" } else { "is off" });
+    println!(
+        "registry: {}",
+        if running.registry.alive() {
+            "runs"
+        } else {
+            "is off"
+        }
+    );
     println!("\n  export KUBECONFIG={}", running.kubeconfig.display());
     Ok(())
 }
@@ -197,8 +277,13 @@ fn workers(words: &[String]) -> Outcome<u8> {
             .parse()
             .ok()
             .filter(|number| (1..=MOST_WORKERS).contains(number))
-            .ok_or_else(|| Failure::usage(&format!("{number:?} is not a number of workers"), usage)),
-        _ => Err(Failure::usage(&format!("up does not know {:?}", words.join(" ")), usage)),
+            .ok_or_else(|| {
+                Failure::usage(&format!("{number:?} is not a number of workers"), usage)
+            }),
+        _ => Err(Failure::usage(
+            &format!("up does not know {:?}", words.join(" ")),
+            usage,
+        )),
     }
 }
 
@@ -208,13 +293,17 @@ fn record() -> PathBuf {
 
 fn save(running: &Running) -> Outcome {
     let file = record();
-    let text = serde_json::to_vec_pretty(running).map_err(|error| Failure::new(error.to_string(), ""))?;
-    std::fs::write(&file, text).map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display()), ""))
+    let text =
+        serde_json::to_vec_pretty(running).map_err(|error| Failure::new(error.to_string(), ""))?;
+    std::fs::write(&file, text)
+        .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display()), ""))
 }
 
 fn load() -> Outcome<Option<Running>> {
     let file = record();
-    let Ok(text) = std::fs::read(&file) else { return Ok(None) };
+    let Ok(text) = std::fs::read(&file) else {
+        return Ok(None);
+    };
     serde_json::from_slice(&text).map(Some).map_err(|error| {
         Failure::new(
             format!("{} is not what `up` wrote: {error}", file.display()),

@@ -10,8 +10,8 @@ use config_attest::testing::{SoftImage, World};
 use config_attest::tpm::Public;
 use config_attest::verifier::{Claimant, RenewingPeer, Verified, check_evidence};
 use config_attest::wire::{
-    Certificates, ConfigEvent, EXPORTER_LABEL, Evidence, Hello, Problem, RENEWALS_PATH, SESSIONS_PATH, SessionId,
-    session_of_path,
+    Certificates, ConfigEvent, EXPORTER_LABEL, Evidence, Hello, Problem, RENEWALS_PATH,
+    SESSIONS_PATH, SessionId, session_of_path,
 };
 use config_attest::{Channel, Code, Digest, EkIssuer, Refusal, San};
 use config_kube::Machine as MachineObject;
@@ -24,7 +24,9 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rand_core::{OsRng, RngCore as _};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SubjectPublicKeyInfo};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SubjectPublicKeyInfo,
+};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
@@ -111,12 +113,18 @@ impl Master {
         let root = authority("root").self_signed(&root_key).expect("a root");
         let root_issuer = Issuer::new(authority("root"), root_key);
         let key = KeyPair::generate().expect("a key");
-        let intermediate = authority("intermediate").signed_by(&key, &root_issuer).expect("an intermediate");
+        let intermediate = authority("intermediate")
+            .signed_by(&key, &root_issuer)
+            .expect("an intermediate");
         let issuer = Issuer::new(authority("intermediate"), key);
         let leaf_key = KeyPair::generate().expect("a key");
         let leaf = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("parameters");
         let leaf = leaf.signed_by(&leaf_key, &issuer).expect("a leaf");
-        let chain = vec![leaf.der().clone(), intermediate.der().clone(), root.der().clone()];
+        let chain = vec![
+            leaf.der().clone(),
+            intermediate.der().clone(),
+            root.der().clone(),
+        ];
         let pin = agent_enroll::spki_hash(root.der()).expect("a certificate");
         let server_spki = Digest(agent_enroll::spki_hash(leaf.der()).expect("a certificate"));
         let acceptor = acceptor(chain, &leaf_key, root.der());
@@ -141,27 +149,49 @@ impl Master {
         let tpm = Tpm::open(tcti).expect("a TPM");
         let mut world = self.shared.world.lock().expect("not poisoned");
         let image = SoftImage::new(&format!("{role}-7"), role, 7);
-        let release = image.manifest().sign(&[&world.release_signer]).expect("a release");
+        let release = image
+            .manifest()
+            .sign(&[&world.release_signer])
+            .expect("a release");
         world.releases.push(release);
-        world.issuers.push(EkIssuer::from_der("lab-ca", certificates(issuer)).expect("an issuer"));
+        world
+            .issuers
+            .push(EkIssuer::from_der("lab-ca", certificates(issuer)).expect("an issuer"));
         let rsa_refused = self.shared.temper == Temper::RefusesRsa;
-        let keys = tpm.endorsement_keys().expect("endorsement keys").into_iter();
+        let keys = tpm
+            .endorsement_keys()
+            .expect("endorsement keys")
+            .into_iter();
         let known = keys.filter(|key| !(rsa_refused && key.kind == agent_tpm::EkKind::Rsa2048));
         let hash = |key: agent_tpm::EndorsementKey| {
-            Digest::of(&Public::parse(&key.public).expect("an EK").spki().expect("an EK")).to_text()
+            Digest::of(
+                &Public::parse(&key.public)
+                    .expect("an EK")
+                    .spki()
+                    .expect("an EK"),
+            )
+            .to_text()
         };
         let mut object = MachineObject::named(
             name,
             MachineSpec {
                 role: role.to_owned(),
-                ek: EkSelector { hashes: known.map(hash).collect(), issuers: Vec::new(), ..EkSelector::default() },
+                ek: EkSelector {
+                    hashes: known.map(hash).collect(),
+                    issuers: Vec::new(),
+                    ..EkSelector::default()
+                },
                 config_digests: vec![config_event_digest("nocloud", CONFIG).to_text()],
                 ..MachineSpec::default()
             },
         );
         object.metadata.uid = Some(format!("uid-of-{name}"));
         world.machines.push(object);
-        let config = if self.shared.temper == Temper::ExpectsAnotherConfiguration { b"another" } else { CONFIG };
+        let config = if self.shared.temper == Temper::ExpectsAnotherConfiguration {
+            b"another"
+        } else {
+            CONFIG
+        };
         boot(&tpm, &image, config)
     }
 
@@ -183,12 +213,17 @@ fn world() -> World {
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970")
+        .as_secs()
 }
 
 fn certificates(pem: &str) -> Vec<Vec<u8>> {
     use rustls::pki_types::pem::PemObject as _;
-    CertificateDer::pem_slice_iter(pem.as_bytes()).map(|der| der.expect("a certificate").to_vec()).collect()
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .map(|der| der.expect("a certificate").to_vec())
+        .collect()
 }
 
 /// Measures an image and a configuration as firmware, stub and init would.
@@ -202,26 +237,45 @@ fn boot(tpm: &Tpm, image: &SoftImage, config: &[u8]) -> Booted {
     let digest = config_event_digest("nocloud", config);
     tpm.extend_pcr(CONFIG_PCR, digest).expect("extend");
     let length = u64::try_from(config.len()).expect("small");
-    let event = ConfigEvent { pcr: CONFIG_PCR, label: "nocloud".to_owned(), length, digest };
-    let booted = Booted { dir: tempfile::tempdir().expect("a directory") };
+    let event = ConfigEvent {
+        pcr: CONFIG_PCR,
+        label: "nocloud".to_owned(),
+        length,
+        digest,
+    };
+    let booted = Booted {
+        dir: tempfile::tempdir().expect("a directory"),
+    };
     std::fs::write(booted.firmware(), log.to_bytes()).expect("a log");
-    std::fs::write(booted.config_event(), serde_json::to_vec(&event).expect("JSON")).expect("a record");
+    std::fs::write(
+        booted.config_event(),
+        serde_json::to_vec(&event).expect("JSON"),
+    )
+    .expect("a record");
     booted
 }
 
-fn acceptor(chain: Vec<CertificateDer<'static>>, key: &KeyPair, root: &CertificateDer<'static>) -> TlsAcceptor {
+fn acceptor(
+    chain: Vec<CertificateDer<'static>>,
+    key: &KeyPair,
+    root: &CertificateDer<'static>,
+) -> TlsAcceptor {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(root.clone()).expect("a root");
-    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-        .allow_unauthenticated()
-        .build()
-        .expect("a verifier");
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()
+            .expect("a verifier");
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("TLS 1.3")
         .with_client_cert_verifier(clients)
-        .with_single_cert(chain, PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der())))
+        .with_single_cert(
+            chain,
+            PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der())),
+        )
         .expect("a certificate");
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     TlsAcceptor::from(Arc::new(config))
@@ -231,11 +285,18 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared
     while let Ok((stream, _)) = listener.accept().await {
         let (acceptor, shared) = (acceptor.clone(), Arc::clone(&shared));
         tokio::spawn(async move {
-            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let Ok(stream) = acceptor.accept(stream).await else {
+                return;
+            };
             let caller = Arc::new(Caller::of(&stream));
-            let service = service_fn(move |request| answer(request, Arc::clone(&caller), Arc::clone(&shared)));
+            let service = service_fn(move |request| {
+                answer(request, Arc::clone(&caller), Arc::clone(&shared))
+            });
             let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-            server.serve_connection(TokioIo::new(stream), service).await.ok();
+            server
+                .serve_connection(TokioIo::new(stream), service)
+                .await
+                .ok();
         });
     }
 }
@@ -249,20 +310,39 @@ struct Caller {
 impl Caller {
     fn of(stream: &TlsStream<tokio::net::TcpStream>) -> Self {
         let (_, tls) = stream.get_ref();
-        let exporter = tls.export_keying_material([0; 32], EXPORTER_LABEL, Some(&[])).expect("an exporter");
-        let certificate = tls.peer_certificates().and_then(|chain| chain.first()).map(|leaf| leaf.to_vec());
-        let protocol = String::from_utf8_lossy(tls.alpn_protocol().unwrap_or_default()).into_owned();
-        Self { exporter: Digest(exporter), certificate, protocol }
+        let exporter = tls
+            .export_keying_material([0; 32], EXPORTER_LABEL, Some(&[]))
+            .expect("an exporter");
+        let certificate = tls
+            .peer_certificates()
+            .and_then(|chain| chain.first())
+            .map(|leaf| leaf.to_vec());
+        let protocol =
+            String::from_utf8_lossy(tls.alpn_protocol().unwrap_or_default()).into_owned();
+        Self {
+            exporter: Digest(exporter),
+            certificate,
+            protocol,
+        }
     }
 
     /// The node whose certificate the caller showed.
     fn peer(&self) -> Option<RenewingPeer> {
         let der = self.certificate.as_ref()?;
         let (_, certificate) = x509_parser::parse_x509_certificate(der).expect("a certificate");
-        let user = certificate.subject().iter_common_name().next()?.as_str().ok()?;
+        let user = certificate
+            .subject()
+            .iter_common_name()
+            .next()?
+            .as_str()
+            .ok()?;
         let node = config_kube::identity::node_of_user(user)?.to_owned();
         let spki = certificate.public_key().raw.to_vec();
-        Some(RenewingPeer { machine_uid: format!("uid-of-{node}"), node_name: node, spki })
+        Some(RenewingPeer {
+            machine_uid: format!("uid-of-{node}"),
+            node_name: node,
+            spki,
+        })
     }
 }
 
@@ -272,15 +352,23 @@ async fn answer(
     shared: Arc<Shared>,
 ) -> Result<Response<Body>, Infallible> {
     let path = request.uri().path().to_owned();
-    let body = request.into_body().collect().await.expect("a body").to_bytes();
+    let body = request
+        .into_body()
+        .collect()
+        .await
+        .expect("a body")
+        .to_bytes();
     Ok(match path.as_str() {
         SESSIONS_PATH => shared.hello(&body, SESSIONS_PATH, &caller),
-        RENEWALS_PATH if caller.certificate.is_some() => shared.hello(&body, RENEWALS_PATH, &caller),
+        RENEWALS_PATH if caller.certificate.is_some() => {
+            shared.hello(&body, RENEWALS_PATH, &caller)
+        }
         "/whoami" => whoami(&caller),
         "/watch" => watch(),
         "/huge" => full(StatusCode::OK, vec![b'x'; 17 * 1024 * 1024]),
         _ => {
-            let sessions = [SESSIONS_PATH, RENEWALS_PATH].map(|sessions| session_of_path(sessions, &path));
+            let sessions =
+                [SESSIONS_PATH, RENEWALS_PATH].map(|sessions| session_of_path(sessions, &path));
             match sessions.into_iter().flatten().next() {
                 Some(session) => shared.evidence(session, &body, &caller),
                 None => full(StatusCode::NOT_FOUND, b"{}".to_vec()),
@@ -290,43 +378,83 @@ async fn answer(
 }
 
 fn full(status: StatusCode, body: Vec<u8>) -> Response<Body> {
-    Response::builder().status(status).body(Full::new(Bytes::from(body)).boxed()).expect("a response")
+    Response::builder()
+        .status(status)
+        .body(Full::new(Bytes::from(body)).boxed())
+        .expect("a response")
 }
 
 fn refuse(code: &str) -> Response<Body> {
-    let problem = Problem { code: code.to_owned(), message: "see the\nmaster".to_owned(), ..Problem::default() };
-    full(StatusCode::FORBIDDEN, serde_json::to_vec(&problem).expect("JSON"))
+    let problem = Problem {
+        code: code.to_owned(),
+        message: "see the\nmaster".to_owned(),
+        ..Problem::default()
+    };
+    full(
+        StatusCode::FORBIDDEN,
+        serde_json::to_vec(&problem).expect("JSON"),
+    )
 }
 
 /// As a master answers whose queue keeps the request.
 fn queued() -> Response<Body> {
     let message = "waits as\nrequest-1".to_owned();
-    let problem = Problem { code: Code::Queued.as_str().to_owned(), message, ..Problem::default() };
-    let mut answer = full(StatusCode::ACCEPTED, serde_json::to_vec(&problem).expect("JSON"));
-    answer.headers_mut().insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("0"));
+    let problem = Problem {
+        code: Code::Queued.as_str().to_owned(),
+        message,
+        ..Problem::default()
+    };
+    let mut answer = full(
+        StatusCode::ACCEPTED,
+        serde_json::to_vec(&problem).expect("JSON"),
+    );
+    answer.headers_mut().insert(
+        http::header::RETRY_AFTER,
+        http::HeaderValue::from_static("0"),
+    );
     answer
 }
 
 /// As a master answers a machine that it knows under another name than the machine's own choice.
 fn named(name: &str) -> Response<Body> {
     let code = Code::NameAssigned.as_str().to_owned();
-    let problem = Problem { code, message: "ask anew".to_owned(), node_name: name.to_owned() };
-    full(StatusCode::CONFLICT, serde_json::to_vec(&problem).expect("JSON"))
+    let problem = Problem {
+        code,
+        message: "ask anew".to_owned(),
+        node_name: name.to_owned(),
+    };
+    full(
+        StatusCode::CONFLICT,
+        serde_json::to_vec(&problem).expect("JSON"),
+    )
 }
 
 /// The caller's common name, serial number and protocol.
 fn whoami(caller: &Caller) -> Response<Body> {
-    let Some(der) = &caller.certificate else { return full(StatusCode::UNAUTHORIZED, Vec::new()) };
+    let Some(der) = &caller.certificate else {
+        return full(StatusCode::UNAUTHORIZED, Vec::new());
+    };
     let (_, certificate) = x509_parser::parse_x509_certificate(der).expect("a certificate");
-    let name = certificate.subject().iter_common_name().next().expect("a name").as_str().expect("text");
-    let text = format!("{name} {} {}", certificate.raw_serial_as_string(), caller.protocol);
+    let name = certificate
+        .subject()
+        .iter_common_name()
+        .next()
+        .expect("a name")
+        .as_str()
+        .expect("text");
+    let text = format!(
+        "{name} {} {}",
+        certificate.raw_serial_as_string(),
+        caller.protocol
+    );
     full(StatusCode::OK, text.into_bytes())
 }
 
 /// Three lines in pieces that do not respect their ends, and a fourth that is cut off.
 fn watch() -> Response<Body> {
     let pieces = ["{\"a\":1}\n{\"b\"", ":2}\n", "\n{\"c\":3", "}\n{\"d\":"];
-    let frames = stream::iter(pieces).map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes()))));
+    let frames =
+        stream::iter(pieces).map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes()))));
     Response::new(BodyExt::boxed(StreamBody::new(frames)))
 }
 
@@ -334,7 +462,10 @@ impl Shared {
     /// The verifier's world as this connection sees it.
     fn world(&self, caller: &Caller) -> MutexGuard<'_, World> {
         let mut world = self.world.lock().expect("not poisoned");
-        world.channel = Channel { server_spki: self.server_spki, exporter: caller.exporter };
+        world.channel = Channel {
+            server_spki: self.server_spki,
+            exporter: caller.exporter,
+        };
         world.now = now();
         world
     }
@@ -351,7 +482,10 @@ impl Shared {
             _ => world.challenge(&hello),
         };
         match challenge {
-            Ok(challenge) => full(StatusCode::CREATED, serde_json::to_vec(&challenge).expect("JSON")),
+            Ok(challenge) => full(
+                StatusCode::CREATED,
+                serde_json::to_vec(&challenge).expect("JSON"),
+            ),
             // As the protocol has it, a hello is refused without a reason.
             Err(_) => refuse("REFUSED"),
         }
@@ -361,9 +495,19 @@ impl Shared {
         let evidence: Evidence = serde_json::from_slice(body).expect("evidence");
         let mut world = self.world(caller);
         let now = world.now;
-        let taken = world.sessions.take(&session, now).map_err(|code| Box::new(Refusal::anonymous(code)));
-        let claimant =
-            taken.and_then(|open| check_evidence(open, &evidence, &world.references().get(), &world.channel, now));
+        let taken = world
+            .sessions
+            .take(&session, now)
+            .map_err(|code| Box::new(Refusal::anonymous(code)));
+        let claimant = taken.and_then(|open| {
+            check_evidence(
+                open,
+                &evidence,
+                &world.references().get(),
+                &world.channel,
+                now,
+            )
+        });
         if self.temper == Temper::AsksAPerson && !self.asked.swap(true, Ordering::Relaxed) {
             return queued();
         }
@@ -372,7 +516,12 @@ impl Shared {
             Err(refusal) if refusal.code() == Code::NameAssigned => return named("worker-1"),
             Err(refusal) => return refuse(refusal.code().as_str()),
         };
-        verified.record(world.object(verified.node_name()).status.get_or_insert_default());
+        verified.record(
+            world
+                .object(verified.node_name())
+                .status
+                .get_or_insert_default(),
+        );
         let certificates = Certificates {
             node_name: verified.node_name().to_owned(),
             client: self.certify(verified.client_spki(), &verified),
@@ -382,7 +531,10 @@ impl Shared {
             // Time for a test to look at what it has before it has more.
             renew_after_seconds: 6,
         };
-        full(StatusCode::OK, serde_json::to_vec(&certificates).expect("JSON"))
+        full(
+            StatusCode::OK,
+            serde_json::to_vec(&certificates).expect("JSON"),
+        )
     }
 
     fn certify(&self, spki: &[u8], verified: &Verified) -> String {
@@ -391,13 +543,18 @@ impl Shared {
             San::Ip(address) => address.to_string(),
         });
         let mut params = CertificateParams::new(names.collect::<Vec<_>>()).expect("parameters");
-        params.distinguished_name.push(DnType::CommonName, node_user(verified.node_name()));
+        params
+            .distinguished_name
+            .push(DnType::CommonName, node_user(verified.node_name()));
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(OsRng.next_u64().into());
         let leaf = if self.temper == Temper::CertifiesAnotherKey {
             params.signed_by(&KeyPair::generate().expect("a key"), &self.issuer)
         } else {
-            params.signed_by(&SubjectPublicKeyInfo::from_der(spki).expect("a key"), &self.issuer)
+            params.signed_by(
+                &SubjectPublicKeyInfo::from_der(spki).expect("a key"),
+                &self.issuer,
+            )
         };
         leaf.expect("a certificate").pem() + &self.intermediate_pem
     }

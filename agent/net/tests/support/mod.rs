@@ -30,9 +30,19 @@ pub(crate) fn with_peer<S: Future>(
         runtime().block_on(async {
             let (connection, handle, _) = rtnetlink::new_connection().unwrap();
             let connection = tokio::spawn(connection);
-            handle.link().add(LinkVeth::new("inside", "outside").build()).execute().await.unwrap();
+            handle
+                .link()
+                .add(LinkVeth::new("inside", "outside").build())
+                .execute()
+                .await
+                .unwrap();
             let link = LinkUnspec::new_with_index(index(&handle, "outside").await);
-            handle.link().change(link.setns_by_fd(namespace.as_raw_fd()).build()).execute().await.unwrap();
+            handle
+                .link()
+                .change(link.setns_by_fd(namespace.as_raw_fd()).build())
+                .execute()
+                .await
+                .unwrap();
             connection.abort();
         });
         let (up, over) = moved;
@@ -57,16 +67,27 @@ fn peer<S: Future>(
     let (ready, is_ready) = channel();
     let thread = std::thread::spawn(move || {
         enter();
-        give.send(std::fs::File::open("/proc/thread-self/ns/net").unwrap()).unwrap();
+        give.send(std::fs::File::open("/proc/thread-self/ns/net").unwrap())
+            .unwrap();
         ready.send(()).unwrap();
         is_up.recv().unwrap();
         runtime().block_on(async {
             let (connection, handle, _) = rtnetlink::new_connection().unwrap();
             let connection = tokio::spawn(connection);
             let outside = index(&handle, "outside").await;
-            handle.link().change(LinkUnspec::new_with_index(outside).up().build()).execute().await.unwrap();
+            handle
+                .link()
+                .change(LinkUnspec::new_with_index(outside).up().build())
+                .execute()
+                .await
+                .unwrap();
             for (address, prefix) in addresses {
-                handle.address().add(outside, IpAddr::from(*address), *prefix).execute().await.unwrap();
+                handle
+                    .address()
+                    .add(outside, IpAddr::from(*address), *prefix)
+                    .execute()
+                    .await
+                    .unwrap();
             }
             let end = tokio::task::spawn_blocking(move || is_over.recv().is_err());
             tokio::select! {
@@ -82,11 +103,15 @@ fn peer<S: Future>(
 }
 
 fn enter() {
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("network namespaces need root: run as root");
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+        .expect("network namespaces need root: run as root");
 }
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 async fn index(handle: &Handle, name: &str) -> u32 {
@@ -99,15 +124,22 @@ pub(crate) async fn dhcp(socket: UdpSocket, router: Ipv4Addr) {
     let mut buffer = [0; 1500];
     loop {
         let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
-        assert_eq!(from.ip(), IpAddr::from(Ipv4Addr::UNSPECIFIED), "a client without an address spoke from another");
-        let Ok(asked) = Message::decode(&mut Decoder::new(&buffer[..length])) else { continue };
+        assert_eq!(
+            from.ip(),
+            IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            "a client without an address spoke from another"
+        );
+        let Ok(asked) = Message::decode(&mut Decoder::new(&buffer[..length])) else {
+            continue;
+        };
         let kind = match asked.opts().msg_type() {
             Some(MessageType::Discover) => MessageType::Offer,
             Some(MessageType::Request) => MessageType::Ack,
             _ => continue,
         };
         let none = Ipv4Addr::UNSPECIFIED;
-        let mut answer = Message::new_with_id(asked.xid(), none, ADDRESS, none, none, asked.chaddr());
+        let mut answer =
+            Message::new_with_id(asked.xid(), none, ADDRESS, none, none, asked.chaddr());
         answer.set_opcode(Opcode::BootReply);
         for option in [
             DhcpOption::MessageType(kind),
@@ -121,6 +153,9 @@ pub(crate) async fn dhcp(socket: UdpSocket, router: Ipv4Addr) {
         }
         let mut bytes = Vec::new();
         answer.encode(&mut Encoder::new(&mut bytes)).unwrap();
-        socket.send_to(&bytes, (Ipv4Addr::BROADCAST, 68)).await.unwrap();
+        socket
+            .send_to(&bytes, (Ipv4Addr::BROADCAST, 68))
+            .await
+            .unwrap();
     }
 }

@@ -59,7 +59,11 @@ pub(crate) const CALLS: &[(&str, Who, &str)] = &[
          sendmsg sendmmsg recv recvfrom recvmsg recvmmsg recvmmsg_time64 socketcall",
     ),
     // 32-bit programs have it by socketcall, too, whose arguments no filter sees.
-    ("network: all families but AF_VSOCK, which reaches the host of a virtual machine", Examined, "socket"),
+    (
+        "network: all families but AF_VSOCK, which reaches the host of a virtual machine",
+        Examined,
+        "socket",
+    ),
     (
         "memory",
         All,
@@ -73,7 +77,11 @@ pub(crate) const CALLS: &[(&str, Who, &str)] = &[
          setsid set_tid_address set_robust_list rseq arch_prctl prctl modify_ldt set_thread_area get_thread_area futex \
          futex_time64 futex_waitv futex_wait futex_wake futex_requeue restart_syscall pause uretprobe",
     ),
-    ("threads and processes, in the container's own namespaces", Examined, "clone"),
+    (
+        "threads and processes, in the container's own namespaces",
+        Examined,
+        "clone",
+    ),
     (
         "signals",
         All,
@@ -98,7 +106,11 @@ pub(crate) const CALLS: &[(&str, Who, &str)] = &[
          sched_rr_get_interval_time64 getpriority setpriority nice ioprio_get ioprio_set getrlimit ugetrlimit setrlimit \
          getrusage getcpu times",
     ),
-    ("limits, with the machine's process ids only its own", Examined, "prlimit64"),
+    (
+        "limits, with the machine's process ids only its own",
+        Examined,
+        "prlimit64",
+    ),
     (
         "time",
         All,
@@ -113,14 +125,34 @@ pub(crate) const CALLS: &[(&str, Who, &str)] = &[
         "ipc msgctl msgget msgrcv msgsnd semctl semget semop semtimedop semtimedop_time64 shmat shmctl shmdt shmget mq_open \
          mq_unlink mq_notify mq_getsetattr mq_timedreceive mq_timedreceive_time64 mq_timedsend mq_timedsend_time64",
     ),
-    ("what the machine is", All, "uname olduname oldolduname sysinfo getrandom"),
-    ("execution domains: Linux with or without the 32-bit and 2.6 marks", Examined, "personality"),
+    (
+        "what the machine is",
+        All,
+        "uname olduname oldolduname sysinfo getrandom",
+    ),
+    (
+        "execution domains: Linux with or without the 32-bit and 2.6 marks",
+        Examined,
+        "personality",
+    ),
     ("another root folder", With("SYS_CHROOT"), "chroot"),
-    ("setting the machine's clock", With("SYS_TIME"), "clock_settime clock_settime64 settimeofday stime"),
-    ("placing memory on nodes", With("SYS_NICE"), "get_mempolicy mbind set_mempolicy set_mempolicy_home_node"),
+    (
+        "setting the machine's clock",
+        With("SYS_TIME"),
+        "clock_settime clock_settime64 settimeofday stime",
+    ),
+    (
+        "placing memory on nodes",
+        With("SYS_NICE"),
+        "get_mempolicy mbind set_mempolicy set_mempolicy_home_node",
+    ),
     ("watching whole folders", Unconfined, "fanotify_init"),
     ("listing its own mounts", Unconfined, "statmount listmount"),
-    ("debugging processes of the container", OwnProcesses, "ptrace process_vm_readv process_vm_writev get_robust_list"),
+    (
+        "debugging processes of the container",
+        OwnProcesses,
+        "ptrace process_vm_readv process_vm_writev get_robust_list",
+    ),
     (
         "looking into and moving the memory of processes of the container",
         UnconfinedOwnProcesses,

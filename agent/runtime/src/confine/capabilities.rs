@@ -26,16 +26,40 @@ use Grant::{Default, Never, OnRequest};
 
 /// All capabilities of Linux 6.12 in the order of their numbers (capability.h), each with what decides about it.
 pub(crate) const TABLE: [(&str, Grant, &str); 41] = [
-    ("CHOWN", Default, "changes owners in its own file system and volumes"),
-    ("DAC_OVERRIDE", Default, "passes over permissions in its own file system and volumes"),
-    ("DAC_READ_SEARCH", Never, "opens files of the machine by their handles, outside of all mounts of the container"),
-    ("FOWNER", Default, "acts as the owner in its own file system and volumes"),
-    ("FSETID", Default, "keeps set-id bits in its own file system and volumes"),
+    (
+        "CHOWN",
+        Default,
+        "changes owners in its own file system and volumes",
+    ),
+    (
+        "DAC_OVERRIDE",
+        Default,
+        "passes over permissions in its own file system and volumes",
+    ),
+    (
+        "DAC_READ_SEARCH",
+        Never,
+        "opens files of the machine by their handles, outside of all mounts of the container",
+    ),
+    (
+        "FOWNER",
+        Default,
+        "acts as the owner in its own file system and volumes",
+    ),
+    (
+        "FSETID",
+        Default,
+        "keeps set-id bits in its own file system and volumes",
+    ),
     ("KILL", Default, "signals processes whose ids it sees"),
     ("SETGID", Default, "programs drop to another group"),
     ("SETUID", Default, "programs drop to another user"),
     ("SETPCAP", Default, "programs drop capabilities"),
-    ("LINUX_IMMUTABLE", Never, "makes files that the agent can't remove when the pod is gone"),
+    (
+        "LINUX_IMMUTABLE",
+        Never,
+        "makes files that the agent can't remove when the pod is gone",
+    ),
     ("NET_BIND_SERVICE", Default, "listens on ports below 1024"),
     ("NET_BROADCAST", OnRequest, "the kernel asks for it nowhere"),
     (
@@ -44,76 +68,161 @@ pub(crate) const TABLE: [(&str, Grant, &str); 41] = [
         "rewrites the machine's addresses, routes and packet filter, and the firmware of its network cards: containers share the machine's network",
     ),
     ("NET_RAW", Default, "ping and the like"),
-    ("IPC_LOCK", OnRequest, "locks memory, which counts against the container's limit"),
-    ("IPC_OWNER", OnRequest, "passes over permissions of shared memory that it sees"),
+    (
+        "IPC_LOCK",
+        OnRequest,
+        "locks memory, which counts against the container's limit",
+    ),
+    (
+        "IPC_OWNER",
+        OnRequest,
+        "passes over permissions of shared memory that it sees",
+    ),
     ("SYS_MODULE", Never, "loads code into the kernel"),
-    ("SYS_RAWIO", Never, "reads and writes ports, physical memory and device registers, the TPM's among them"),
+    (
+        "SYS_RAWIO",
+        Never,
+        "reads and writes ports, physical memory and device registers, the TPM's among them",
+    ),
     ("SYS_CHROOT", Default, "programs confine themselves"),
     (
         "SYS_PTRACE",
         Never,
         "reads and controls processes with more rights, the agent's TPM connection among them; a debugger needs none for its own container's",
     ),
-    ("SYS_PACCT", Never, "has the kernel write a record of every process of the machine"),
+    (
+        "SYS_PACCT",
+        Never,
+        "has the kernel write a record of every process of the machine",
+    ),
     (
         "SYS_ADMIN",
         Never,
         "mounts file systems, enters other containers and the machine, and detaches the filter that keeps devices away",
     ),
-    ("SYS_BOOT", Never, "reboots the machine or loads another kernel"),
-    ("SYS_NICE", OnRequest, "raises priorities within the container's share of the processor"),
-    ("SYS_RESOURCE", OnRequest, "raises its own limits, within those of its control group"),
+    (
+        "SYS_BOOT",
+        Never,
+        "reboots the machine or loads another kernel",
+    ),
+    (
+        "SYS_NICE",
+        OnRequest,
+        "raises priorities within the container's share of the processor",
+    ),
+    (
+        "SYS_RESOURCE",
+        OnRequest,
+        "raises its own limits, within those of its control group",
+    ),
     (
         "SYS_TIME",
         OnRequest,
         "sets the machine's clock, as time servers do; certificates are renewed by counting seconds",
     ),
-    ("SYS_TTY_CONFIG", Never, "acts on the machine's consoles; a container has none"),
-    ("MKNOD", Default, "makes device nodes, which open only where the device filter allows the device"),
-    ("LEASE", OnRequest, "takes leases on files that it can open, for seconds"),
+    (
+        "SYS_TTY_CONFIG",
+        Never,
+        "acts on the machine's consoles; a container has none",
+    ),
+    (
+        "MKNOD",
+        Default,
+        "makes device nodes, which open only where the device filter allows the device",
+    ),
+    (
+        "LEASE",
+        OnRequest,
+        "takes leases on files that it can open, for seconds",
+    ),
     ("AUDIT_WRITE", Default, "login programs write audit records"),
     ("AUDIT_CONTROL", Never, "turns the machine's audit off"),
-    ("SETFCAP", Default, "installs programs with capabilities, none beyond its own"),
-    ("MAC_OVERRIDE", Never, "passes over the machine's mandatory access control"),
-    ("MAC_ADMIN", Never, "changes the machine's mandatory access control"),
-    ("SYSLOG", Never, "reads and clears the kernel's log and shows its addresses"),
-    ("WAKE_ALARM", OnRequest, "sets timers that wake a sleeping machine"),
+    (
+        "SETFCAP",
+        Default,
+        "installs programs with capabilities, none beyond its own",
+    ),
+    (
+        "MAC_OVERRIDE",
+        Never,
+        "passes over the machine's mandatory access control",
+    ),
+    (
+        "MAC_ADMIN",
+        Never,
+        "changes the machine's mandatory access control",
+    ),
+    (
+        "SYSLOG",
+        Never,
+        "reads and clears the kernel's log and shows its addresses",
+    ),
+    (
+        "WAKE_ALARM",
+        OnRequest,
+        "sets timers that wake a sleeping machine",
+    ),
     ("BLOCK_SUSPEND", OnRequest, "keeps a machine from sleeping"),
-    ("AUDIT_READ", Never, "reads the audit records of the whole machine"),
-    ("PERFMON", Never, "observes other processes and the kernel by performance counters"),
+    (
+        "AUDIT_READ",
+        Never,
+        "reads the audit records of the whole machine",
+    ),
+    (
+        "PERFMON",
+        Never,
+        "observes other processes and the kernel by performance counters",
+    ),
     (
         "BPF",
         Never,
         "runs programs in the kernel, by which devices are kept away from containers and could be given to them",
     ),
-    ("CHECKPOINT_RESTORE", Never, "opens the mapped files of processes and chooses process ids"),
+    (
+        "CHECKPOINT_RESTORE",
+        Never,
+        "opens the mapped files of processes and chooses process ids",
+    ),
 ];
 
 /// A capability's name without its prefix, in upper case.
 fn plain(entry: &str) -> String {
     let entry = entry.to_ascii_uppercase();
-    entry.strip_prefix("CAP_").map_or_else(|| entry.clone(), str::to_owned)
+    entry
+        .strip_prefix("CAP_")
+        .map_or_else(|| entry.clone(), str::to_owned)
 }
 
 fn names(list: &[String], name: &str) -> bool {
-    list.iter().map(|entry| plain(entry)).any(|entry| entry == "ALL" || entry == name)
+    list.iter()
+        .map(|entry| plain(entry))
+        .any(|entry| entry == "ALL" || entry == name)
 }
 
 /// Why a container that adds these capabilities can't be run: one of them is never given, or there is none of that name.
 pub fn capability_fault(add: &[String]) -> Option<String> {
-    add.iter().map(|entry| plain(entry)).filter(|entry| entry != "ALL").find_map(|entry| {
-        match TABLE.iter().find(|(name, ..)| *name == entry) {
-            Some((_, Never, why)) => Some(format!("capability {entry} is never given to a container: it {why}")),
-            Some(_) => None,
-            None => Some(format!("{entry:?} is no capability of Linux")),
-        }
-    })
+    add.iter()
+        .map(|entry| plain(entry))
+        .filter(|entry| entry != "ALL")
+        .find_map(
+            |entry| match TABLE.iter().find(|(name, ..)| *name == entry) {
+                Some((_, Never, why)) => Some(format!(
+                    "capability {entry} is never given to a container: it {why}"
+                )),
+                Some(_) => None,
+                None => Some(format!("{entry:?} is no capability of Linux")),
+            },
+        )
 }
 
 /// The capabilities that `add: [ALL]` does not give; none where it isn't asked for.
 pub fn withheld(add: &[String]) -> Vec<&'static str> {
     let all = add.iter().any(|entry| plain(entry) == "ALL");
-    TABLE.iter().filter(|(_, grant, _)| all && *grant == Never).map(|(name, ..)| *name).collect()
+    TABLE
+        .iter()
+        .filter(|(_, grant, _)| all && *grant == Never)
+        .map(|(name, ..)| *name)
+        .collect()
 }
 
 /// The capabilities of a container, sorted, with their prefix; none beyond `available`, a set of bits. A privileged container
@@ -145,7 +254,14 @@ mod tests {
     }
 
     fn with(add: &[&str], drop: &[&str]) -> Vec<String> {
-        capabilities(&Capabilities { add: list(add), drop: list(drop) }, false, u64::MAX)
+        capabilities(
+            &Capabilities {
+                add: list(add),
+                drop: list(drop),
+            },
+            false,
+            u64::MAX,
+        )
     }
 
     fn count(grant: Grant) -> usize {
@@ -156,14 +272,20 @@ mod tests {
     fn the_default_is_the_documented_set() {
         let documented = "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP NET_BIND_SERVICE \
             SYS_CHROOT KILL AUDIT_WRITE";
-        let mut documented: Vec<String> = documented.split_whitespace().map(|name| format!("CAP_{name}")).collect();
+        let mut documented: Vec<String> = documented
+            .split_whitespace()
+            .map(|name| format!("CAP_{name}"))
+            .collect();
         documented.sort_unstable();
         assert_eq!(with(&[], &[]), documented);
     }
 
     #[test]
     fn drop_all_and_add_one_leaves_one() {
-        assert_eq!(with(&["NET_BIND_SERVICE"], &["ALL"]), ["CAP_NET_BIND_SERVICE"]);
+        assert_eq!(
+            with(&["NET_BIND_SERVICE"], &["ALL"]),
+            ["CAP_NET_BIND_SERVICE"]
+        );
         assert_eq!(with(&["cap_sys_time"], &["all"]), ["CAP_SYS_TIME"]);
     }
 
@@ -171,9 +293,21 @@ mod tests {
     fn all_means_all_that_may_be_given() {
         let all = with(&["ALL"], &[]);
         assert_eq!(all.len(), TABLE.len() - count(Never));
-        for name in ["SYS_ADMIN", "SYS_PTRACE", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "BPF", "PERFMON", "NET_ADMIN"] {
+        for name in [
+            "SYS_ADMIN",
+            "SYS_PTRACE",
+            "SYS_MODULE",
+            "SYS_RAWIO",
+            "SYS_BOOT",
+            "BPF",
+            "PERFMON",
+            "NET_ADMIN",
+        ] {
             assert!(!all.contains(&format!("CAP_{name}")), "{name}");
-            assert!(with(&[name], &[]).len() == count(Default), "{name} by its own name");
+            assert!(
+                with(&[name], &[]).len() == count(Default),
+                "{name} by its own name"
+            );
             assert!(withheld(&list(&["all"])).contains(&name));
         }
         assert!(withheld(&list(&["SYS_TIME"])).is_empty());
@@ -183,13 +317,23 @@ mod tests {
     fn what_is_never_given_and_what_there_is_not_are_told_apart() {
         let fault = |name: &str| capability_fault(&list(&["SYS_TIME", "ALL", name]));
         assert_eq!(fault("NET_RAW"), None);
-        assert!(fault("cap_sys_admin").unwrap().starts_with("capability SYS_ADMIN is never given to a container: it "));
-        assert_eq!(fault("SYS_ADMIM").unwrap(), "\"SYS_ADMIM\" is no capability of Linux");
+        assert!(
+            fault("cap_sys_admin")
+                .unwrap()
+                .starts_with("capability SYS_ADMIN is never given to a container: it ")
+        );
+        assert_eq!(
+            fault("SYS_ADMIM").unwrap(),
+            "\"SYS_ADMIM\" is no capability of Linux"
+        );
     }
 
     #[test]
     fn only_what_is_there_is_given() {
-        assert_eq!(capabilities(&Capabilities::default(), false, 0b11), ["CAP_CHOWN", "CAP_DAC_OVERRIDE"]);
+        assert_eq!(
+            capabilities(&Capabilities::default(), false, 0b11),
+            ["CAP_CHOWN", "CAP_DAC_OVERRIDE"]
+        );
         assert_eq!(capabilities(&Capabilities::default(), true, 0b111).len(), 3);
     }
 }

@@ -32,7 +32,13 @@ const MASKED: [&str; 16] = [
 const MASKED_TPM: [&str; 2] = ["/sys/class/tpm", "/sys/class/tpmrm"];
 
 /// Readable, and not to be written.
-pub(crate) const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+pub(crate) const READ_ONLY: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
 
 /// `/dev/tpm0` (Documentation/admin-guide/devices.txt); the numbers of others, and of `/dev/tpmrm…`, the kernel chooses.
 const FIRST_TPM: (u64, u64) = (10, 224);
@@ -57,14 +63,30 @@ pub(crate) struct Tpms {
 impl Tpms {
     /// Looks for them under `/sys`.
     pub(crate) fn find(sys: &Path) -> Self {
-        let mut found = Self { numbers: vec![FIRST_TPM], folders: Vec::new() };
+        let mut found = Self {
+            numbers: vec![FIRST_TPM],
+            folders: Vec::new(),
+        };
         for class in ["class/tpm", "class/tpmrm"] {
-            for entry in fs::read_dir(sys.join(class)).into_iter().flatten().filter_map(Result::ok) {
+            for entry in fs::read_dir(sys.join(class))
+                .into_iter()
+                .flatten()
+                .filter_map(Result::ok)
+            {
                 let number = fs::read_to_string(entry.path().join("dev")).unwrap_or_default();
-                let number = number.trim().split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-                found.numbers.extend(number.filter(|number| !found.numbers.contains(number)));
-                let folder = fs::canonicalize(entry.path()).ok().and_then(|path| path.parent().map(Path::to_owned));
-                found.folders.extend(folder.filter(|folder| !found.folders.contains(folder)));
+                let number = number
+                    .trim()
+                    .split_once(':')
+                    .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+                found
+                    .numbers
+                    .extend(number.filter(|number| !found.numbers.contains(number)));
+                let folder = fs::canonicalize(entry.path())
+                    .ok()
+                    .and_then(|path| path.parent().map(Path::to_owned));
+                found
+                    .folders
+                    .extend(folder.filter(|folder| !found.folders.contains(folder)));
             }
         }
         found
@@ -77,8 +99,17 @@ impl Tpms {
 
 /// What a container does not see.
 pub(crate) fn masked(tpms: &Tpms, privileged: bool) -> Vec<String> {
-    let own = MASKED.iter().filter(|_| !privileged).chain(&MASKED_TPM).map(|&path| path.to_owned());
-    own.chain(tpms.folders.iter().map(|path| path.to_string_lossy().into_owned())).collect()
+    let own = MASKED
+        .iter()
+        .filter(|_| !privileged)
+        .chain(&MASKED_TPM)
+        .map(|&path| path.to_owned());
+    own.chain(
+        tpms.folders
+            .iter()
+            .map(|path| path.to_string_lossy().into_owned()),
+    )
+    .collect()
 }
 
 /// A device node.
@@ -101,17 +132,33 @@ pub(crate) fn devices(dir: &Path, tpms: &Tpms) -> Vec<Device> {
 }
 
 fn collect(dir: &Path, tpms: &Tpms, depth: u8, found: &mut Vec<Device>) {
-    for entry in fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
+    for entry in fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok)
+    {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Ok(data) = entry.metadata() else { continue };
         if data.is_dir() && depth > 0 && !OWN_FOLDERS.contains(&name.as_str()) {
             collect(&entry.path(), tpms, depth - 1, found);
         }
-        let kind = if data.file_type().is_char_device() { 'c' } else { 'b' };
+        let kind = if data.file_type().is_char_device() {
+            'c'
+        } else {
+            'b'
+        };
         let is_device = kind == 'c' || data.file_type().is_block_device();
         let (major, minor) = (major(data.rdev()), minor(data.rdev()));
         let mode = data.mode() & 0o7777;
-        let device = Device { path: entry.path(), kind, major, minor, mode, uid: data.uid(), gid: data.gid() };
+        let device = Device {
+            path: entry.path(),
+            kind,
+            major,
+            minor,
+            mode,
+            uid: data.uid(),
+            gid: data.gid(),
+        };
         let tpms = tpms.has(&device) || TPM_NAMES.iter().any(|tpm| name.starts_with(tpm));
         if is_device && !tpms && name != "console" && found.len() < MAX_DEVICES {
             found.push(device);
@@ -122,7 +169,15 @@ fn collect(dir: &Path, tpms: &Tpms, depth: u8, found: &mut Vec<Device>) {
 /// The nodes of a privileged container, as the OCI specification has them.
 pub(crate) fn nodes(devices: &[Device]) -> Vec<Value> {
     let node = |device: &Device| {
-        let Device { path, kind, major, minor, mode, uid, gid } = device;
+        let Device {
+            path,
+            kind,
+            major,
+            minor,
+            mode,
+            uid,
+            gid,
+        } = device;
         json!({"path": path, "type": kind.to_string(), "major": major, "minor": minor, "fileMode": mode, "uid": uid, "gid": gid})
     };
     devices.iter().map(node).collect()
@@ -145,8 +200,15 @@ mod tests {
 
     fn machine() -> (tempfile::TempDir, Tpms) {
         let dir = tempfile::tempdir().unwrap();
-        for (class, name, number) in [("tpm", "tpm0", "10:224\n"), ("tpmrm", "tpmrm0", "253:65536\n")] {
-            let real = dir.path().join("devices/MSFT0101:00").join(class).join(name);
+        for (class, name, number) in [
+            ("tpm", "tpm0", "10:224\n"),
+            ("tpmrm", "tpmrm0", "253:65536\n"),
+        ] {
+            let real = dir
+                .path()
+                .join("devices/MSFT0101:00")
+                .join(class)
+                .join(name);
             fs::create_dir_all(&real).unwrap();
             fs::write(real.join("dev"), number).unwrap();
             let folder = dir.path().join("class").join(class);
@@ -161,7 +223,9 @@ mod tests {
     fn the_tpms_are_found_with_their_numbers_and_folders() {
         let (dir, tpms) = machine();
         assert_eq!(tpms.numbers, [(10, 224), (253, 65536)]);
-        let base = fs::canonicalize(dir.path()).unwrap().join("devices/MSFT0101:00");
+        let base = fs::canonicalize(dir.path())
+            .unwrap()
+            .join("devices/MSFT0101:00");
         assert_eq!(tpms.folders, [base.join("tpm"), base.join("tpmrm")]);
         for privileged in [false, true] {
             let masked = masked(&tpms, privileged);
@@ -176,19 +240,32 @@ mod tests {
         let tpms = Tpms::find(Path::new("/nonexistent"));
         let rules = device_rules(&tpms, true);
         assert_eq!(rules[0], json!({"allow": true, "access": "rwm"}));
-        assert_eq!(rules[1], json!({"allow": false, "type": "c", "major": 10, "minor": 224, "access": "rwm"}));
-        assert_eq!(device_rules(&tpms, false), [json!({"allow": false, "access": "rwm"})]);
+        assert_eq!(
+            rules[1],
+            json!({"allow": false, "type": "c", "major": 10, "minor": 224, "access": "rwm"})
+        );
+        assert_eq!(
+            device_rules(&tpms, false),
+            [json!({"allow": false, "access": "rwm"})]
+        );
     }
 
     #[test]
     fn a_privileged_container_gets_the_machines_devices_without_its_tpm() {
         let (_dir, mut tpms) = machine();
         let devices = devices(Path::new("/dev"), &tpms);
-        let zero = devices.iter().find(|device| device.path == Path::new("/dev/zero")).unwrap();
+        let zero = devices
+            .iter()
+            .find(|device| device.path == Path::new("/dev/zero"))
+            .unwrap();
         assert_eq!((zero.kind, zero.major, zero.minor), ('c', 1, 5));
         // Whatever its name, a node with a TPM's numbers is left out.
         tpms.numbers.push((1, 5));
         assert!(!super::devices(Path::new("/dev"), &tpms).contains(zero));
-        assert!(nodes(&devices).iter().all(|node| !node["path"].as_str().unwrap().contains("tpm")));
+        assert!(
+            nodes(&devices)
+                .iter()
+                .all(|node| !node["path"].as_str().unwrap().contains("tpm"))
+        );
     }
 }

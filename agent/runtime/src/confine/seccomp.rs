@@ -43,7 +43,11 @@ impl Asked<'_> {
         match who {
             Who::All => true,
             Who::With(capability) => {
-                self.unconfined() || self.capabilities.iter().any(|name| name.strip_prefix("CAP_") == Some(capability))
+                self.unconfined()
+                    || self
+                        .capabilities
+                        .iter()
+                        .any(|name| name.strip_prefix("CAP_") == Some(capability))
             }
             Who::Unconfined => self.unconfined(),
             Who::OwnProcesses => !self.host_pid,
@@ -83,9 +87,15 @@ fn examined(asked: Asked<'_>) -> Vec<Value> {
     if asked.unconfined() {
         rules.push(whole("personality"));
     } else {
-        rules.extend(PERSONALITIES.map(|value| allow("personality", first(value, 0, "SCMP_CMP_EQ"))));
+        rules.extend(
+            PERSONALITIES.map(|value| allow("personality", first(value, 0, "SCMP_CMP_EQ"))),
+        );
     }
-    rules.push(if asked.host_pid { allow("prlimit64", first(0, 0, "SCMP_CMP_EQ")) } else { whole("prlimit64") });
+    rules.push(if asked.host_pid {
+        allow("prlimit64", first(0, 0, "SCMP_CMP_EQ"))
+    } else {
+        whole("prlimit64")
+    });
     rules
 }
 
@@ -95,17 +105,33 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn of(profile: Seccomp, capabilities: &[&str], host_pid: bool) -> Value {
-        let capabilities: Vec<String> = capabilities.iter().map(|name| format!("CAP_{name}")).collect();
-        filter(Asked { profile, capabilities: &capabilities, host_pid })
+        let capabilities: Vec<String> = capabilities
+            .iter()
+            .map(|name| format!("CAP_{name}"))
+            .collect();
+        filter(Asked {
+            profile,
+            capabilities: &capabilities,
+            host_pid,
+        })
     }
 
     /// The names that a filter allows without a look at their arguments, and those that it allows by them.
     fn allowed(filter: &Value) -> (BTreeSet<String>, BTreeSet<String>) {
-        let rules = filter["syscalls"].as_array().unwrap().iter().filter(|rule| rule["action"] == "SCMP_ACT_ALLOW");
-        let (by_argument, whole): (Vec<&Value>, Vec<&Value>) = rules.partition(|rule| rule.get("args").is_some());
+        let rules = filter["syscalls"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|rule| rule["action"] == "SCMP_ACT_ALLOW");
+        let (by_argument, whole): (Vec<&Value>, Vec<&Value>) =
+            rules.partition(|rule| rule.get("args").is_some());
         let names = |rules: Vec<&Value>| {
-            let names = rules.iter().flat_map(|rule| rule["names"].as_array().unwrap());
-            names.map(|name| name.as_str().unwrap().to_owned()).collect()
+            let names = rules
+                .iter()
+                .flat_map(|rule| rule["names"].as_array().unwrap());
+            names
+                .map(|name| name.as_str().unwrap().to_owned())
+                .collect()
         };
         (names(whole), names(by_argument))
     }
@@ -119,13 +145,19 @@ mod tests {
         for profile in [Seccomp::RuntimeDefault, Seccomp::Unconfined] {
             let filter = of(profile, &[], false);
             assert_eq!(filter["defaultAction"], "SCMP_ACT_ERRNO");
-            assert_eq!(filter["architectures"], json!(["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]));
+            assert_eq!(
+                filter["architectures"],
+                json!(["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"])
+            );
         }
     }
 
     #[test]
     fn the_floor_holds_under_unconfined_with_every_capability_named() {
-        let every: Vec<&str> = super::super::capabilities::TABLE.iter().map(|(name, ..)| *name).collect();
+        let every: Vec<&str> = super::super::capabilities::TABLE
+            .iter()
+            .map(|(name, ..)| *name)
+            .collect();
         let refused = "bpf perf_event_open kexec_load kexec_file_load init_module finit_module delete_module mount umount \
             umount2 pivot_root fsopen fsmount fsconfig fspick move_mount open_tree mount_setattr unshare setns clone3 \
             open_by_handle_at io_uring_setup io_uring_enter io_uring_register add_key request_key keyctl userfaultfd ioperm \
@@ -133,7 +165,10 @@ mod tests {
         for host_pid in [false, true] {
             let (whole, by_argument) = allowed(&of(Seccomp::Unconfined, &every, host_pid));
             for name in words(refused) {
-                assert!(!whole.contains(name) && !by_argument.contains(name), "{name}");
+                assert!(
+                    !whole.contains(name) && !by_argument.contains(name),
+                    "{name}"
+                );
             }
         }
     }
@@ -155,22 +190,43 @@ mod tests {
     #[test]
     fn capabilities_bring_their_calls() {
         let (plain, _) = allowed(&of(Seccomp::RuntimeDefault, &[], false));
-        for (capability, call) in
-            [("SYS_TIME", "clock_settime"), ("SYS_NICE", "mbind"), ("SYS_CHROOT", "chroot"), ("SYS_TIME", "stime")]
-        {
+        for (capability, call) in [
+            ("SYS_TIME", "clock_settime"),
+            ("SYS_NICE", "mbind"),
+            ("SYS_CHROOT", "chroot"),
+            ("SYS_TIME", "stime"),
+        ] {
             assert!(!plain.contains(call), "{call}");
-            assert!(allowed(&of(Seccomp::RuntimeDefault, &[capability], false)).0.contains(call), "{call}");
-            assert!(allowed(&of(Seccomp::Unconfined, &[], false)).0.contains(call), "{call}");
+            assert!(
+                allowed(&of(Seccomp::RuntimeDefault, &[capability], false))
+                    .0
+                    .contains(call),
+                "{call}"
+            );
+            assert!(
+                allowed(&of(Seccomp::Unconfined, &[], false))
+                    .0
+                    .contains(call),
+                "{call}"
+            );
         }
     }
 
     #[test]
     fn unconfined_is_never_narrower_than_the_default() {
         for host_pid in [false, true] {
-            let (default, by_default) = allowed(&of(Seccomp::RuntimeDefault, &["SYS_TIME", "SYS_NICE"], host_pid));
+            let (default, by_default) = allowed(&of(
+                Seccomp::RuntimeDefault,
+                &["SYS_TIME", "SYS_NICE"],
+                host_pid,
+            ));
             let (open, by_argument) = allowed(&of(Seccomp::Unconfined, &[], host_pid));
             assert!(default.is_subset(&open));
-            assert!(by_default.iter().all(|name| open.contains(name) || by_argument.contains(name)));
+            assert!(
+                by_default
+                    .iter()
+                    .all(|name| open.contains(name) || by_argument.contains(name))
+            );
         }
     }
 
@@ -190,11 +246,18 @@ mod tests {
     #[test]
     fn sockets_to_the_host_of_a_virtual_machine_are_the_only_family_left_out() {
         let filter = of(Seccomp::Unconfined, &[], false);
-        let rules = filter["syscalls"].as_array().unwrap().iter().filter(|rule| rule["names"] == json!(["socket"]));
+        let rules = filter["syscalls"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|rule| rule["names"] == json!(["socket"]));
         let families: Vec<u64> = rules
             .map(|rule| {
                 let args = &rule["args"][0];
-                assert_eq!((&args["op"], args["value"].as_u64()), (&json!("SCMP_CMP_MASKED_EQ"), Some(INT)));
+                assert_eq!(
+                    (&args["op"], args["value"].as_u64()),
+                    (&json!("SCMP_CMP_MASKED_EQ"), Some(INT))
+                );
                 args["valueTwo"].as_u64().unwrap()
             })
             .collect();
@@ -204,6 +267,10 @@ mod tests {
 
     #[test]
     fn every_flag_of_a_new_namespace_is_in_the_mask() {
-        assert_eq!(CLONE_NEW.count_ones(), 7, "mount, cgroup, uts, ipc, user, pid, net");
+        assert_eq!(
+            CLONE_NEW.count_ones(),
+            7,
+            "mount, cgroup, uts, ipc, user, pid, net"
+        );
     }
 }

@@ -47,7 +47,8 @@ impl Swtpm {
     /// The certificate of the authority that issued the EK certificates, as PEM.
     #[allow(dead_code, reason = "each test binary uses a part of this module")]
     pub(crate) fn issuer_pem(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("ca/issuercert.pem")).expect("the issuer's certificate")
+        std::fs::read_to_string(self.dir.path().join("ca/issuercert.pem"))
+            .expect("the issuer's certificate")
     }
 
     /// Cuts the power and switches on again: a TPM reset.
@@ -91,12 +92,29 @@ fn manufacture(dir: &Path, banks: &str) {
         at("ca")
     );
     let options = "--platform-manufacturer Example\n--platform-version 1\n--platform-model Test\n";
-    for (name, text) in [("setup.conf", setup), ("localca.conf", localca), ("options", options.to_owned())] {
+    for (name, text) in [
+        ("setup.conf", setup),
+        ("localca.conf", localca),
+        ("options", options.to_owned()),
+    ] {
         std::fs::write(dir.join(name), text).expect("a setting of swtpm_setup");
     }
     let made = Command::new("swtpm_setup")
-        .args(["--tpm2", "--create-ek-cert", "--create-platform-cert", "--pcr-banks", banks])
-        .args(["--tpmstate", &at("state"), "--config", &at("setup.conf"), "--log", &at("setup.log")])
+        .args([
+            "--tpm2",
+            "--create-ek-cert",
+            "--create-platform-cert",
+            "--pcr-banks",
+            banks,
+        ])
+        .args([
+            "--tpmstate",
+            &at("state"),
+            "--config",
+            &at("setup.conf"),
+            "--log",
+            &at("setup.log"),
+        ])
         .stdout(Stdio::null())
         .status()
         .expect("swtpm_setup must be in PATH: install the packages swtpm and swtpm-tools");
@@ -111,17 +129,30 @@ fn power_on(dir: &Path) -> (Child, u16) {
         let mut command = Command::new("swtpm");
         command
             .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear"])
-            .args(["--tpmstate", &format!("dir={}", dir.join("state").display())])
-            .args(["--server", &format!("type=tcp,port={port},bindaddr=127.0.0.1")])
-            .args(["--ctrl", &format!("type=tcp,port={},bindaddr=127.0.0.1", port + 1)])
+            .args([
+                "--tpmstate",
+                &format!("dir={}", dir.join("state").display()),
+            ])
+            .args([
+                "--server",
+                &format!("type=tcp,port={port},bindaddr=127.0.0.1"),
+            ])
+            .args([
+                "--ctrl",
+                &format!("type=tcp,port={},bindaddr=127.0.0.1", port + 1),
+            ])
             .args(["--pid", &format!("file={}", dir.join("pid").display())])
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let process = tests_harness::lifetime::bind(&mut command).expect("a guard").spawn();
+        let process = tests_harness::lifetime::bind(&mut command)
+            .expect("a guard")
+            .spawn();
         let mut process = process.expect("swtpm must be in PATH: install the package swtpm");
         // The pid file appears once both ports are bound; a taken port ends the process and another pair is tried.
         while Instant::now() < deadline {
-            if std::fs::read_to_string(dir.join("pid")).is_ok_and(|pid| pid.trim() == process.id().to_string()) {
+            if std::fs::read_to_string(dir.join("pid"))
+                .is_ok_and(|pid| pid.trim() == process.id().to_string())
+            {
                 return (process, port);
             }
             if process.try_wait().expect("a child").is_some() {
@@ -131,7 +162,10 @@ fn power_on(dir: &Path) -> (Child, u16) {
         }
         process.kill().ok();
         process.wait().ok();
-        assert!(Instant::now() < deadline, "swtpm did not listen within {START_LIMIT:?}");
+        assert!(
+            Instant::now() < deadline,
+            "swtpm did not listen within {START_LIMIT:?}"
+        );
     }
 }
 

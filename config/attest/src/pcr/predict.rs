@@ -8,7 +8,11 @@ use crate::release::ExpectedEvent;
 pub type PredictedEvent = ExpectedEvent;
 
 fn event(kind: u32, digest: Digest, note: &str) -> PredictedEvent {
-    ExpectedEvent { kind, digest, note: note.to_owned() }
+    ExpectedEvent {
+        kind,
+        digest,
+        note: note.to_owned(),
+    }
 }
 
 /// The separator that ends a register's pre-boot phase.
@@ -20,8 +24,15 @@ fn separator() -> PredictedEvent {
 /// without Secure Boot also its inner kernel.
 pub fn pcr4_events(programs: &[Digest]) -> Vec<PredictedEvent> {
     const ACTION: &str = "Calling EFI Application from Boot Option";
-    let mut events = vec![event(kind::EFI_ACTION, Digest::of(ACTION.as_bytes()), ACTION), separator()];
-    events.extend(programs.iter().map(|program| event(kind::EFI_BOOT_SERVICES_APPLICATION, *program, "program")));
+    let mut events = vec![
+        event(kind::EFI_ACTION, Digest::of(ACTION.as_bytes()), ACTION),
+        separator(),
+    ];
+    events.extend(
+        programs
+            .iter()
+            .map(|program| event(kind::EFI_BOOT_SERVICES_APPLICATION, *program, "program")),
+    );
     events
 }
 
@@ -37,19 +48,33 @@ pub struct Variable {
 }
 
 /// EFI_GLOBAL_VARIABLE 8be4df61-93ca-11d2-aa0d-00e098032b8c.
-pub const EFI_GLOBAL: [u8; 16] =
-    [0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11, 0xaa, 0x0d, 0x00, 0xe0, 0x98, 0x03, 0x2b, 0x8c];
+pub const EFI_GLOBAL: [u8; 16] = [
+    0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11, 0xaa, 0x0d, 0x00, 0xe0, 0x98, 0x03, 0x2b, 0x8c,
+];
 /// EFI_IMAGE_SECURITY_DATABASE d719b2cb-3d3a-4596-a3bc-dad00e67656f.
-pub const EFI_SECURITY_DATABASE: [u8; 16] =
-    [0xcb, 0xb2, 0x19, 0xd7, 0x3a, 0x3d, 0x96, 0x45, 0xa3, 0xbc, 0xda, 0xd0, 0x0e, 0x67, 0x65, 0x6f];
+pub const EFI_SECURITY_DATABASE: [u8; 16] = [
+    0xcb, 0xb2, 0x19, 0xd7, 0x3a, 0x3d, 0x96, 0x45, 0xa3, 0xbc, 0xda, 0xd0, 0x0e, 0x67, 0x65, 0x6f,
+];
 
 impl Variable {
     /// UEFI_VARIABLE_DATA: GUID, u64 name length in characters, u64 data length, UTF-16 name, data; little-endian.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let name: Vec<u8> = self.name.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let name: Vec<u8> = self
+            .name
+            .encode_utf16()
+            .flat_map(u16::to_le_bytes)
+            .collect();
         let mut out = self.vendor.to_vec();
-        out.extend_from_slice(&u64::try_from(name.len() / 2).unwrap_or(u64::MAX).to_le_bytes());
-        out.extend_from_slice(&u64::try_from(self.data.len()).unwrap_or(u64::MAX).to_le_bytes());
+        out.extend_from_slice(
+            &u64::try_from(name.len() / 2)
+                .unwrap_or(u64::MAX)
+                .to_le_bytes(),
+        );
+        out.extend_from_slice(
+            &u64::try_from(self.data.len())
+                .unwrap_or(u64::MAX)
+                .to_le_bytes(),
+        );
         out.extend_from_slice(&name);
         out.extend_from_slice(&self.data);
         out
@@ -85,26 +110,51 @@ pub fn pcr7_events(keys: &SecureBootKeys) -> Vec<PredictedEvent> {
     let mut events: Vec<PredictedEvent> = variables
         .into_iter()
         .map(|(name, vendor, data)| {
-            let variable = Variable { vendor, name: name.to_owned(), data };
-            event(kind::EFI_VARIABLE_DRIVER_CONFIG, Digest::of(&variable.to_bytes()), name)
+            let variable = Variable {
+                vendor,
+                name: name.to_owned(),
+                data,
+            };
+            event(
+                kind::EFI_VARIABLE_DRIVER_CONFIG,
+                Digest::of(&variable.to_bytes()),
+                name,
+            )
         })
         .collect();
     events.push(separator());
     for authority in &keys.authorities {
-        let variable = Variable { vendor: EFI_SECURITY_DATABASE, name: "db".to_owned(), data: authority.clone() };
-        events.push(event(kind::EFI_VARIABLE_AUTHORITY, Digest::of(&variable.to_bytes()), "db authority"));
+        let variable = Variable {
+            vendor: EFI_SECURITY_DATABASE,
+            name: "db".to_owned(),
+            data: authority.clone(),
+        };
+        events.push(event(
+            kind::EFI_VARIABLE_AUTHORITY,
+            Digest::of(&variable.to_bytes()),
+            "db authority",
+        ));
     }
     events
 }
 
 /// PCR 9: the kernel's load options (the command line in UTF-16LE with its NUL), then the initrd exactly as the kernel reads it.
 pub fn pcr9_events(command_line: &str, initrd: &Digest) -> Vec<PredictedEvent> {
-    let options: Vec<u8> = command_line.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
-    vec![event(kind::EVENT_TAG, Digest::of(&options), "load options"), event(kind::EVENT_TAG, *initrd, "initrd")]
+    let options: Vec<u8> = command_line
+        .encode_utf16()
+        .chain([0])
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    vec![
+        event(kind::EVENT_TAG, Digest::of(&options), "load options"),
+        event(kind::EVENT_TAG, *initrd, "initrd"),
+    ]
 }
 
 /// PCR 11: for each section of the UKI in the stub's order, its name with a NUL, then its data.
-pub fn pcr11_events<'a>(sections: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<PredictedEvent> {
+pub fn pcr11_events<'a>(
+    sections: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+) -> Vec<PredictedEvent> {
     let mut events = Vec::new();
     for (name, data) in sections {
         let mut with_nul = name.as_bytes().to_vec();

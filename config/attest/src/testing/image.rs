@@ -3,8 +3,8 @@
 use crate::digest::Digest;
 use crate::eventlog::{Event, EventLog, kind};
 use crate::pcr::{
-    EFI_GLOBAL, EFI_SECURITY_DATABASE, SecureBootKeys, Variable, pcr4_events, pcr7_events, pcr9_events, pcr11_events,
-    replay_events,
+    EFI_GLOBAL, EFI_SECURITY_DATABASE, SecureBootKeys, Variable, pcr4_events, pcr7_events,
+    pcr9_events, pcr11_events, replay_events,
 };
 use crate::release::{Boot, ExpectedEvent, MANIFEST_VERSION, Manifest};
 use std::collections::BTreeMap;
@@ -38,7 +38,10 @@ impl SoftImage {
             role: role.to_owned(),
             svn,
             build_time: 1_790_000_000,
-            command_line: format!("console=ttyS0 ro pratique.roothash={}", Digest::of(id.as_bytes())),
+            command_line: format!(
+                "console=ttyS0 ro pratique.roothash={}",
+                Digest::of(id.as_bytes())
+            ),
             kernel: format!("kernel of {id}").into_bytes(),
             keys: SecureBootKeys {
                 enabled: true,
@@ -54,16 +57,31 @@ impl SoftImage {
 
     /// The same machine's keys with Secure Boot off: nothing is verified, so no authority is measured.
     fn keys(&self, secure_boot: bool) -> SecureBootKeys {
-        let authorities = if secure_boot { self.keys.authorities.clone() } else { Vec::new() };
-        SecureBootKeys { enabled: secure_boot, authorities, ..self.keys.clone() }
+        let authorities = if secure_boot {
+            self.keys.authorities.clone()
+        } else {
+            Vec::new()
+        };
+        SecureBootKeys {
+            enabled: secure_boot,
+            authorities,
+            ..self.keys.clone()
+        }
     }
 
     fn events(&self, secure_boot: bool) -> BTreeMap<u8, Vec<ExpectedEvent>> {
-        let mut programs = vec![Digest::of_parts(&[b"uki", &self.kernel, self.command_line.as_bytes()])];
+        let mut programs = vec![Digest::of_parts(&[
+            b"uki",
+            &self.kernel,
+            self.command_line.as_bytes(),
+        ])];
         if !secure_boot {
             programs.push(Digest::of_parts(&[b"linux", &self.kernel]));
         }
-        let sections: [(&str, &[u8]); 2] = [(".linux", &self.kernel), (".cmdline", self.command_line.as_bytes())];
+        let sections: [(&str, &[u8]); 2] = [
+            (".linux", &self.kernel),
+            (".cmdline", self.command_line.as_bytes()),
+        ];
         BTreeMap::from([
             (4, pcr4_events(&programs)),
             (7, pcr7_events(&self.keys(secure_boot))),
@@ -76,8 +94,19 @@ impl SoftImage {
     pub fn manifest(&self) -> Manifest {
         let boots = [true, false].map(|secure_boot| {
             let events = self.events(secure_boot);
-            let pcrs = events.iter().map(|(pcr, events)| (*pcr, vec![replay_events(events)])).collect();
-            Boot { secure_boot, pcrs, events: if self.list_events { events } else { BTreeMap::new() } }
+            let pcrs = events
+                .iter()
+                .map(|(pcr, events)| (*pcr, vec![replay_events(events)]))
+                .collect();
+            Boot {
+                secure_boot,
+                pcrs,
+                events: if self.list_events {
+                    events
+                } else {
+                    BTreeMap::new()
+                },
+            }
         });
         Manifest {
             version: MANIFEST_VERSION,
@@ -98,35 +127,82 @@ impl SoftImage {
         let secure_boot = self.keys.enabled;
         let expected = self.events(secure_boot);
         let take = |pcr: u8| expected.get(&pcr).into_iter().flatten();
-        let boot_order = Variable { vendor: EFI_GLOBAL, name: "BootOrder".to_owned(), data: vec![0, 0] };
+        let boot_order = Variable {
+            vendor: EFI_GLOBAL,
+            name: "BootOrder".to_owned(),
+            data: vec![0, 0],
+        };
         let mut events = vec![
-            Event { pcr: 0, kind: kind::NO_ACTION, digest: Digest::ZERO, data: b"StartupLocality\0\x03".to_vec() },
+            Event {
+                pcr: 0,
+                kind: kind::NO_ACTION,
+                digest: Digest::ZERO,
+                data: b"StartupLocality\0\x03".to_vec(),
+            },
             measured(0, 0x8, b"firmware version"),
             measured(1, 0x8000_0002, &boot_order.to_bytes()),
         ];
         let keys = self.keys(secure_boot);
-        let values = [vec![u8::from(keys.enabled)], keys.pk, keys.kek, keys.db, keys.dbx];
-        let places = [EFI_GLOBAL, EFI_GLOBAL, EFI_GLOBAL, EFI_SECURITY_DATABASE, EFI_SECURITY_DATABASE];
+        let values = [
+            vec![u8::from(keys.enabled)],
+            keys.pk,
+            keys.kek,
+            keys.db,
+            keys.dbx,
+        ];
+        let places = [
+            EFI_GLOBAL,
+            EFI_GLOBAL,
+            EFI_GLOBAL,
+            EFI_SECURITY_DATABASE,
+            EFI_SECURITY_DATABASE,
+        ];
         for ((event, vendor), data) in take(7).zip(places).zip(values) {
-            let variable = Variable { vendor, name: event.note.clone(), data };
-            events.push(Event { pcr: 7, kind: event.kind, digest: event.digest, data: variable.to_bytes() });
+            let variable = Variable {
+                vendor,
+                name: event.note.clone(),
+                data,
+            };
+            events.push(Event {
+                pcr: 7,
+                kind: event.kind,
+                digest: event.digest,
+                data: variable.to_bytes(),
+            });
         }
         events.extend((0..8).filter(|pcr| *pcr != 4 && *pcr != 7).map(separator));
         events.extend(take(7).skip(5).map(|event| match event.kind {
             kind::EFI_VARIABLE_AUTHORITY => {
                 let data = keys.authorities.first().cloned().unwrap_or_default();
-                let variable = Variable { vendor: EFI_SECURITY_DATABASE, name: "db".to_owned(), data };
-                Event { pcr: 7, kind: event.kind, digest: event.digest, data: variable.to_bytes() }
+                let variable = Variable {
+                    vendor: EFI_SECURITY_DATABASE,
+                    name: "db".to_owned(),
+                    data,
+                };
+                Event {
+                    pcr: 7,
+                    kind: event.kind,
+                    digest: event.digest,
+                    data: variable.to_bytes(),
+                }
             }
             _ => separator(7),
         }));
         events.extend(take(4).map(|event| match event.kind {
             kind::SEPARATOR => separator(4),
             // UEFI_IMAGE_LOAD_EVENT without a device path.
-            kind::EFI_BOOT_SERVICES_APPLICATION => {
-                Event { pcr: 4, kind: event.kind, digest: event.digest, data: vec![0; 32] }
-            }
-            _ => Event { pcr: 4, kind: event.kind, digest: event.digest, data: event.note.clone().into_bytes() },
+            kind::EFI_BOOT_SERVICES_APPLICATION => Event {
+                pcr: 4,
+                kind: event.kind,
+                digest: event.digest,
+                data: vec![0; 32],
+            },
+            _ => Event {
+                pcr: 4,
+                kind: event.kind,
+                digest: event.digest,
+                data: event.note.clone().into_bytes(),
+            },
         }));
         for pcr in [11, 9] {
             events.extend(take(pcr).map(|event| Event {
@@ -136,7 +212,11 @@ impl SoftImage {
                 data: tagged(&event.note),
             }));
         }
-        events.push(measured(5, kind::EFI_ACTION, b"Exit Boot Services Invocation"));
+        events.push(measured(
+            5,
+            kind::EFI_ACTION,
+            b"Exit Boot Services Invocation",
+        ));
         EventLog { events }
     }
 }
@@ -151,8 +231,10 @@ fn tagged(note: &str) -> Vec<u8> {
 
 /// EFI_SIGNATURE_LIST of one X.509 entry without an owner.
 fn signature_list(entry: &[u8]) -> Vec<u8> {
-    const EFI_CERT_X509: [u8; 16] =
-        [0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a, 0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0, 0x72];
+    const EFI_CERT_X509: [u8; 16] = [
+        0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a, 0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0,
+        0x72,
+    ];
     let size = u32::try_from(entry.len() + 16).unwrap_or(u32::MAX);
     let mut out = EFI_CERT_X509.to_vec();
     for field in [28 + size, 0, size] {
@@ -165,7 +247,12 @@ fn signature_list(entry: &[u8]) -> Vec<u8> {
 
 /// An event whose digest is that of its data.
 fn measured(pcr: u8, kind: u32, data: &[u8]) -> Event {
-    Event { pcr, kind, digest: Digest::of(data), data: data.to_vec() }
+    Event {
+        pcr,
+        kind,
+        digest: Digest::of(data),
+        data: data.to_vec(),
+    }
 }
 
 fn separator(pcr: u8) -> Event {

@@ -9,10 +9,12 @@ use crate::pcr::{Bank, CONFIG_PCR, NK_PCRS, QUOTE_PCRS, Selection, config_event_
 use crate::prover::{self, TpmOutputs};
 use crate::question::{Channel, Purpose};
 use crate::tpm::{
-    Attest, Attested, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg, Key, NULL_HIERARCHY, Public, hmac,
-    kdfa, kdfe, qualified_name_of_primary, template,
+    Attest, Attested, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg, Key,
+    NULL_HIERARCHY, Public, hmac, kdfa, kdfe, qualified_name_of_primary, template,
 };
-use crate::wire::{Challenge, Claims, ConfigEvent, Credential, Der, Evidence, Hello, Keys, Proof, Signed};
+use crate::wire::{
+    Challenge, Claims, ConfigEvent, Credential, Der, Evidence, Hello, Keys, Proof, Signed,
+};
 use p256::ecdsa::signature::Signer as _;
 use p256::ecdsa::{Signature, SigningKey};
 use p256::elliptic_curve::sec1::ToEncodedPoint as _;
@@ -86,8 +88,12 @@ fn endorsement_key(kind: EkKind, rng: &mut SeededRng) -> (EkSecret, Public) {
     match kind {
         EkKind::Rsa => {
             let prime = |hex: &str| rsa::BigUint::from_bytes_be(&hex::decode(hex).expect("hex"));
-            let key = rsa::RsaPrivateKey::from_p_q(prime(RSA_P), prime(RSA_Q), rsa::BigUint::from(65537_u32))
-                .expect("an RSA key");
+            let key = rsa::RsaPrivateKey::from_p_q(
+                prime(RSA_P),
+                prime(RSA_Q),
+                rsa::BigUint::from(65537_u32),
+            )
+            .expect("an RSA key");
             let modulus = rsa::traits::PublicKeyParts::n(&key).to_bytes_be();
             let mut public = template::ek_rsa2048();
             if let Key::Rsa { modulus: slot, .. } = &mut public.key {
@@ -97,12 +103,18 @@ fn endorsement_key(kind: EkKind, rng: &mut SeededRng) -> (EkSecret, Public) {
         }
         EkKind::P256 => {
             let key = p256::SecretKey::random(rng);
-            let public = with_point(template::ek_p256(), key.public_key().to_encoded_point(false).as_bytes());
+            let public = with_point(
+                template::ek_p256(),
+                key.public_key().to_encoded_point(false).as_bytes(),
+            );
             (EkSecret::P256(key), public)
         }
         EkKind::P384 => {
             let key = p384::SecretKey::random(rng);
-            let public = with_point(template::ek_p384(), key.public_key().to_encoded_point(false).as_bytes());
+            let public = with_point(
+                template::ek_p384(),
+                key.public_key().to_encoded_point(false).as_bytes(),
+            );
             (EkSecret::P384(key), public)
         }
     }
@@ -120,7 +132,10 @@ fn with_point(mut public: Public, sec1: &[u8]) -> Public {
 
 /// The public area of a signing key of a template.
 pub(super) fn signing_public(template: Public, key: &SigningKey) -> Public {
-    with_point(template, key.verifying_key().to_encoded_point(false).as_bytes())
+    with_point(
+        template,
+        key.verifying_key().to_encoded_point(false).as_bytes(),
+    )
 }
 
 impl SoftMachine {
@@ -128,12 +143,18 @@ impl SoftMachine {
     pub fn new(node: &str, kind: EkKind) -> Self {
         let mut rng = SeededRng::new(&format!("machine {node}"));
         let (ek, ek_public) = endorsement_key(kind, &mut rng);
-        let (ak, nk, serving) =
-            (SigningKey::random(&mut rng), SigningKey::random(&mut rng), SigningKey::random(&mut rng));
+        let (ak, nk, serving) = (
+            SigningKey::random(&mut rng),
+            SigningKey::random(&mut rng),
+            SigningKey::random(&mut rng),
+        );
         let names = vec![node.to_owned()];
         Self {
             node: node.to_owned(),
-            claims: Claims { name: node.to_owned(), ..Claims::default() },
+            claims: Claims {
+                name: node.to_owned(),
+                ..Claims::default()
+            },
             ek_public,
             ek_certificate: None,
             ak_public: signing_public(template::ak(), &ak),
@@ -146,7 +167,12 @@ impl SoftMachine {
             bank: Bank::new(),
             log: EventLog::default(),
             config_event: None,
-            clock: ClockInfo { clock: 1000, reset_count: 1, restart_count: 0, safe: true },
+            clock: ClockInfo {
+                clock: 1000,
+                reset_count: 1,
+                restart_count: 0,
+                safe: true,
+            },
             tpm_firmware: 7 << 48 | 85 << 32 | 4555 << 16,
             client_request: Requester::node(node, &[]),
             serving_request: Requester::node(node, &names),
@@ -163,7 +189,12 @@ impl SoftMachine {
         let digest = config_event_digest(label, config);
         self.bank.extend(CONFIG_PCR, &digest);
         let length = u64::try_from(config.len()).unwrap_or(u64::MAX);
-        self.config_event = Some(ConfigEvent { pcr: CONFIG_PCR, label: label.to_owned(), length, digest });
+        self.config_event = Some(ConfigEvent {
+            pcr: CONFIG_PCR,
+            label: label.to_owned(),
+            length,
+            digest,
+        });
         self.claims.image.clone_from(&image.id);
         let seed = format!("NK of {} in boot {}", self.node, self.clock.reset_count);
         self.nk = SigningKey::random(&mut SeededRng::new(&seed));
@@ -193,7 +224,11 @@ impl SoftMachine {
 
     /// Public areas and EK certificate.
     pub fn keys(&self) -> Keys {
-        let (ek, ak, nk) = (self.ek_public.to_bytes(), self.ak_public.to_bytes(), self.nk_public.to_bytes());
+        let (ek, ak, nk) = (
+            self.ek_public.to_bytes(),
+            self.ak_public.to_bytes(),
+            self.nk_public.to_bytes(),
+        );
         prover::keys(&ek, &ak, &nk, self.ek_certificate.as_deref()).expect("keys within the limits")
     }
 
@@ -210,7 +245,11 @@ impl SoftMachine {
     /// Step 1, with the requests that the evidence must carry.
     pub fn hello(&self) -> (Hello, Vec<u8>, Vec<u8>) {
         let (client, serving) = (self.client_csr(), self.serving_csr());
-        (prover::hello(self.keys(), &client, &serving, self.claims.clone()), client, serving)
+        (
+            prover::hello(self.keys(), &client, &serving, self.claims.clone()),
+            client,
+            serving,
+        )
     }
 
     /// Step 3: evidence for a challenge to a hello.
@@ -222,7 +261,14 @@ impl SoftMachine {
         channel: &Channel,
     ) -> Evidence {
         let (hello, client, serving) = hello;
-        let proof = self.proof(purpose, &hello.keys, hello.csr_hash, &hello.claims, challenge, channel);
+        let proof = self.proof(
+            purpose,
+            &hello.keys,
+            hello.csr_hash,
+            &hello.claims,
+            challenge,
+            channel,
+        );
         Evidence {
             proof,
             client_csr: Der::new(client.clone()).expect("a request within the limit"),
@@ -240,12 +286,14 @@ impl SoftMachine {
         challenge: &Challenge,
         channel: &Channel,
     ) -> Proof {
-        let answer =
-            prover::answer(purpose, keys, csr_hash, claims, challenge, channel).expect("an answerable challenge");
+        let answer = prover::answer(purpose, keys, csr_hash, claims, challenge, channel)
+            .expect("an answerable challenge");
         let quote = self.sign(&self.quote(answer.question()));
         let certify = self.sign(&self.certify(answer.question()));
         // A machine that cannot open the credential sends some secret of its own.
-        let secret = self.activate(&challenge.credential).unwrap_or_else(|| vec![0; 32]);
+        let secret = self
+            .activate(&challenge.credential)
+            .unwrap_or_else(|| vec![0; 32]);
         let outputs = TpmOutputs {
             secret,
             quote: quote.attest.as_bytes().to_vec(),
@@ -262,15 +310,30 @@ impl SoftMachine {
     /// TPM2_Quote over the exact selection.
     pub fn quote(&self, question: &Digest) -> Attest {
         let selection = Selection::of(QUOTE_PCRS);
-        let digest = selection.digest(&self.bank.values(selection)).as_bytes().to_vec();
-        self.attest(question, Attested::Quote { selection: vec![selection.to_pcr_selection()], digest })
+        let digest = selection
+            .digest(&self.bank.values(selection))
+            .as_bytes()
+            .to_vec();
+        self.attest(
+            question,
+            Attested::Quote {
+                selection: vec![selection.to_pcr_selection()],
+                digest,
+            },
+        )
     }
 
     /// TPM2_Certify of the NK.
     pub fn certify(&self, question: &Digest) -> Attest {
         let name = self.nk_public.name();
         let qualified_name = qualified_name_of_primary(self.nk_hierarchy, &name);
-        self.attest(question, Attested::Certify { qualified_name, name: name.as_bytes().to_vec() })
+        self.attest(
+            question,
+            Attested::Certify {
+                qualified_name,
+                name: name.as_bytes().to_vec(),
+            },
+        )
     }
 
     fn attest(&self, question: &Digest, attested: Attested) -> Attest {
@@ -293,7 +356,8 @@ impl SoftMachine {
         let signature: Signature = self.ak.sign(bytes);
         Signed {
             attest: crate::wire::Blob::new(bytes).expect("an attestation within the limit"),
-            signature: crate::wire::Blob::new(EcdsaSignature::from(&signature).to_bytes()).expect("a signature"),
+            signature: crate::wire::Blob::new(EcdsaSignature::from(&signature).to_bytes())
+                .expect("a signature"),
         }
     }
 
@@ -302,25 +366,35 @@ impl SoftMachine {
         let encrypted = credential.encrypted_secret.as_bytes();
         let hash = self.ek_public.name_alg;
         let seed = match &self.ek {
-            EkSecret::Rsa(key) => {
-                key.decrypt(rsa::Oaep::new_with_label::<sha2::Sha256, _>("IDENTITY\0"), encrypted).ok()?
-            }
+            EkSecret::Rsa(key) => key
+                .decrypt(
+                    rsa::Oaep::new_with_label::<sha2::Sha256, _>("IDENTITY\0"),
+                    encrypted,
+                )
+                .ok()?,
             EkSecret::P256(key) => {
                 let (point, x) = parse_point(encrypted, 32)?;
                 let public = p256::PublicKey::from_sec1_bytes(&point).ok()?;
-                let shared = p256::ecdh::diffie_hellman(key.to_nonzero_scalar(), public.as_affine());
+                let shared =
+                    p256::ecdh::diffie_hellman(key.to_nonzero_scalar(), public.as_affine());
                 let own = key.public_key().to_encoded_point(false);
                 kdfe(hash, shared.raw_secret_bytes(), "IDENTITY", &x, own.x()?).to_vec()
             }
             EkSecret::P384(key) => {
                 let (point, x) = parse_point(encrypted, 48)?;
                 let public = p384::PublicKey::from_sec1_bytes(&point).ok()?;
-                let shared = p384::ecdh::diffie_hellman(key.to_nonzero_scalar(), public.as_affine());
+                let shared =
+                    p384::ecdh::diffie_hellman(key.to_nonzero_scalar(), public.as_affine());
                 let own = key.public_key().to_encoded_point(false);
                 kdfe(hash, shared.raw_secret_bytes(), "IDENTITY", &x, own.x()?).to_vec()
             }
         };
-        unwrap(hash, &seed, self.ak_public.name().as_bytes(), credential.id_object.as_bytes())
+        unwrap(
+            hash,
+            &seed,
+            self.ak_public.name().as_bytes(),
+            credential.id_object.as_bytes(),
+        )
     }
 }
 
@@ -351,10 +425,14 @@ fn unwrap(hash: HashAlg, seed: &[u8], name: &[u8], id_object: &[u8]) -> Option<V
     let iv = [0; 16];
     if hash == HashAlg::Sha384 {
         let key = kdfa(hash, seed, "STORAGE", name, &[], 32);
-        cfb_mode::Decryptor::<aes::Aes256>::new_from_slices(&key, &iv).ok()?.decrypt(&mut identity);
+        cfb_mode::Decryptor::<aes::Aes256>::new_from_slices(&key, &iv)
+            .ok()?
+            .decrypt(&mut identity);
     } else {
         let key = kdfa(hash, seed, "STORAGE", name, &[], 16);
-        cfb_mode::Decryptor::<aes::Aes128>::new_from_slices(&key, &iv).ok()?.decrypt(&mut identity);
+        cfb_mode::Decryptor::<aes::Aes128>::new_from_slices(&key, &iv)
+            .ok()?
+            .decrypt(&mut identity);
     }
     sized(&identity).map(|(secret, _)| secret.to_vec())
 }

@@ -3,8 +3,8 @@
 use p256::ecdsa::signature::Signer as _;
 use p256::ecdsa::{Signature, SigningKey};
 use rcgen::{
-    CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyUsagePurpose,
-    PublicKeyData, SanType, SignatureAlgorithm, SubjectPublicKeyInfo,
+    CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    KeyUsagePurpose, PublicKeyData, SanType, SignatureAlgorithm, SubjectPublicKeyInfo,
 };
 use std::net::IpAddr;
 
@@ -53,14 +53,22 @@ impl Requester {
     pub fn request_by(&self, key: &impl rcgen::SigningKey) -> Vec<u8> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, self.common_name.clone());
-        params.distinguished_name.push(DnType::OrganizationName, self.organization.clone());
+        params
+            .distinguished_name
+            .push(DnType::CommonName, self.common_name.clone());
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, self.organization.clone());
         if let Some(unit) = &self.unit {
-            params.distinguished_name.push(DnType::OrganizationalUnitName, unit.clone());
+            params
+                .distinguished_name
+                .push(DnType::OrganizationalUnitName, unit.clone());
         }
         params.subject_alt_names = self.names.iter().map(|name| san(name)).collect();
         if let Some(email) = &self.email {
-            params.subject_alt_names.push(SanType::Rfc822Name(email.as_str().try_into().expect("ASCII")));
+            params.subject_alt_names.push(SanType::Rfc822Name(
+                email.as_str().try_into().expect("ASCII"),
+            ));
         }
         params.key_usages.clone_from(&self.usages);
         params.extended_key_usages.clone_from(&self.extended_usages);
@@ -73,7 +81,9 @@ impl Requester {
                 extension
             })
             .collect();
-        let request = params.serialize_request(key).expect("a request of supported fields");
+        let request = params
+            .serialize_request(key)
+            .expect("a request of supported fields");
         request.der().to_vec()
     }
 }
@@ -96,7 +106,14 @@ pub struct Pair {
 impl Pair {
     /// The pair of a private key.
     pub fn of(key: &SigningKey) -> Self {
-        Self { key: key.clone(), point: key.verifying_key().to_encoded_point(false).as_bytes().to_vec() }
+        Self {
+            key: key.clone(),
+            point: key
+                .verifying_key()
+                .to_encoded_point(false)
+                .as_bytes()
+                .to_vec(),
+        }
     }
 }
 
@@ -126,7 +143,11 @@ pub(super) struct Maker {
 
 impl Maker {
     pub(super) fn new(name: &str, key: SigningKey) -> Self {
-        let der = Self::params(name).self_signed(&Pair::of(&key)).expect("a CA certificate").der().to_vec();
+        let der = Self::params(name)
+            .self_signed(&Pair::of(&key))
+            .expect("a CA certificate")
+            .der()
+            .to_vec();
         Self { key, der }
     }
 
@@ -142,7 +163,13 @@ impl Maker {
 
 /// A certificate for an EK (SubjectPublicKeyInfo DER), with the extended key usage `usage` (2.23.133.8.1 for an honest one),
 /// valid from 2020 until the year `until`.
-pub fn ek_certificate(issuer: &str, key: &SigningKey, spki: &[u8], usage: &[u64], until: i32) -> Vec<u8> {
+pub fn ek_certificate(
+    issuer: &str,
+    key: &SigningKey,
+    spki: &[u8],
+    usage: &[u64],
+    until: i32,
+) -> Vec<u8> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.not_before = rcgen::date_time_ymd(2020, 1, 1);
@@ -150,5 +177,9 @@ pub fn ek_certificate(issuer: &str, key: &SigningKey, spki: &[u8], usage: &[u64]
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(usage.to_vec())];
     let public = SubjectPublicKeyInfo::from_der(spki).expect("a key that rcgen knows");
     let ca = rcgen::Issuer::new(Maker::params(issuer), Pair::of(key));
-    params.signed_by(&public, &ca).expect("an EK certificate").der().to_vec()
+    params
+        .signed_by(&public, &ca)
+        .expect("an EK certificate")
+        .der()
+        .to_vec()
 }

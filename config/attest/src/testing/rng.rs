@@ -13,7 +13,10 @@ pub struct SeededRng {
 impl SeededRng {
     /// The sequence of a seed.
     pub fn new(seed: &str) -> Self {
-        Self { seed: Digest::of(seed.as_bytes()), counter: 0 }
+        Self {
+            seed: Digest::of(seed.as_bytes()),
+            counter: 0,
+        }
     }
 }
 

@@ -8,7 +8,9 @@ use crate::digest::Digest;
 use crate::question::{Channel, Purpose};
 use crate::unproven::{self, Challenge, Evidence, Hello};
 use crate::verdict::Refusal;
-use crate::verifier::{Claimant, RenewingPeer, check_unproven, check_unproven_hello, check_unproven_renewal};
+use crate::verifier::{
+    Claimant, RenewingPeer, check_unproven, check_unproven_hello, check_unproven_renewal,
+};
 use crate::wire::{Blob, Claims, Der, csr_hash};
 use p256::ecdsa::signature::Signer as _;
 use p256::ecdsa::{DerSignature, SigningKey};
@@ -41,7 +43,11 @@ impl SoftKeyed {
         let names = [node.to_owned(), address.to_owned()];
         Self {
             node: node.to_owned(),
-            claims: Claims { name: node.to_owned(), addresses: vec![address.to_owned()], ..Claims::default() },
+            claims: Claims {
+                name: node.to_owned(),
+                addresses: vec![address.to_owned()],
+                ..Claims::default()
+            },
             announced: spki(&key),
             key,
             serving: SigningKey::random(&mut rng),
@@ -52,7 +58,12 @@ impl SoftKeyed {
 
     /// What a machine with a TPM would say if it hid it: its own name and addresses, its own node key.
     pub fn hiding(machine: &SoftMachine) -> Self {
-        let address = machine.claims.addresses.first().cloned().unwrap_or_default();
+        let address = machine
+            .claims
+            .addresses
+            .first()
+            .cloned()
+            .unwrap_or_default();
         let mut keyed = Self::new(&machine.node, &address, "hidden");
         keyed.key = machine.nk.clone();
         keyed.announced = spki(&keyed.key);
@@ -66,9 +77,16 @@ impl SoftKeyed {
 
     /// Hello and both requests.
     pub fn hello(&self) -> (Hello, Vec<u8>, Vec<u8>) {
-        let (client, serving) = (self.client_request.request(&self.key), self.serving_request.request(&self.serving));
+        let (client, serving) = (
+            self.client_request.request(&self.key),
+            self.serving_request.request(&self.serving),
+        );
         let key = Blob::new(self.announced.clone()).expect("a key within the limit");
-        (unproven::hello(key, &client, &serving, self.claims.clone()), client, serving)
+        (
+            unproven::hello(key, &client, &serving, self.claims.clone()),
+            client,
+            serving,
+        )
     }
 
     /// Evidence for a challenge.
@@ -98,13 +116,18 @@ impl SoftKeyed {
 }
 
 fn spki(key: &SigningKey) -> Vec<u8> {
-    key.verifying_key().to_public_key_der().expect("a public key").as_bytes().to_vec()
+    key.verifying_key()
+        .to_public_key_der()
+        .expect("a public key")
+        .as_bytes()
+        .to_vec()
 }
 
 impl World {
     /// Steps 1 and 2 of a machine without a TPM.
     pub fn unproven_challenge(&mut self, hello: &Hello) -> Result<Challenge, Box<Refusal>> {
-        let admitted = check_unproven_hello(hello, &self.references().get(), &self.channel, self.now)?;
+        let admitted =
+            check_unproven_hello(hello, &self.references().get(), &self.channel, self.now)?;
         self.unproven.open(admitted, self.now, &mut self.rng)
     }
 
@@ -114,15 +137,31 @@ impl World {
         hello: &Hello,
         peer: &RenewingPeer,
     ) -> Result<Challenge, Box<Refusal>> {
-        let admitted = check_unproven_renewal(hello, peer, &self.references().get(), &self.channel, self.now)?;
+        let admitted = check_unproven_renewal(
+            hello,
+            peer,
+            &self.references().get(),
+            &self.channel,
+            self.now,
+        )?;
         self.unproven.open(admitted, self.now, &mut self.rng)
     }
 
     /// Step 4.
-    pub fn unproven_check(&mut self, challenge: &Challenge, evidence: &Evidence) -> Result<Claimant, Box<Refusal>> {
+    pub fn unproven_check(
+        &mut self,
+        challenge: &Challenge,
+        evidence: &Evidence,
+    ) -> Result<Claimant, Box<Refusal>> {
         let taken = self.unproven.take(&challenge.session, self.now);
         let pending = taken.map_err(|code| Box::new(Refusal::anonymous(code)))?;
-        check_unproven(pending, evidence, &self.references().get(), &self.channel, self.now)
+        check_unproven(
+            pending,
+            evidence,
+            &self.references().get(),
+            &self.channel,
+            self.now,
+        )
     }
 
     /// A whole join, as far as what is left to others.
@@ -145,8 +184,17 @@ impl World {
 
     /// The certificate of a machine without a TPM, as the TLS layer would show it.
     pub fn unproven_peer(&mut self, machine: &SoftKeyed) -> RenewingPeer {
-        let machine_uid = self.object(&machine.node).metadata.uid.clone().unwrap_or_default();
-        RenewingPeer { machine_uid, node_name: machine.node.clone(), spki: machine.announced.clone() }
+        let machine_uid = self
+            .object(&machine.node)
+            .metadata
+            .uid
+            .clone()
+            .unwrap_or_default();
+        RenewingPeer {
+            machine_uid,
+            node_name: machine.node.clone(),
+            spki: machine.announced.clone(),
+        }
     }
 
     /// A renewal, as far as what is left to others.

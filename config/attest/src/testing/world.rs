@@ -14,13 +14,15 @@ use crate::release::{KnownRelease, ReleaseKey};
 use crate::sessions::Sessions;
 use crate::verdict::Refusal;
 use crate::verifier::{
-    Approval, Claimant, Reference, RenewingPeer, Shown, UnprovenPending, Verified, check_evidence, check_hello,
-    check_renewal,
+    Approval, Claimant, Reference, RenewingPeer, Shown, UnprovenPending, Verified, check_evidence,
+    check_hello, check_renewal,
 };
 use crate::wire::{Challenge, Evidence, Hello};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::machine::{EkSelector, MachineSpec};
-use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, PolicyName, Rule};
+use config_kube::policy::{
+    CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, PolicyName, Rule,
+};
 use config_kube::{ImageRelease, Machine};
 use p256::ecdsa::SigningKey;
 use p256::pkcs8::{EncodePublicKey as _, LineEnding};
@@ -92,7 +94,10 @@ impl References {
 fn rule() -> Rule {
     Rule {
         name: "workers".to_owned(),
-        signers: vec![NODE_CLIENT_SIGNER.to_owned(), NODE_SERVING_SIGNER.to_owned()],
+        signers: vec![
+            NODE_CLIENT_SIGNER.to_owned(),
+            NODE_SERVING_SIGNER.to_owned(),
+        ],
         policy: PolicyName::CloudVerify,
         ek: EkRule {
             issuers: vec!["lab-ca".to_owned()],
@@ -100,9 +105,20 @@ fn rule() -> Rule {
             require: "all".to_owned(),
             ..EkRule::default()
         },
-        images: ImageRule { release_keys: vec!["rel-2026".to_owned()], min_svn: 7, max_concurrent: 0 },
-        events: EventRule { secure_boot: true, allow_unknown: false },
-        config: ConfigRule { measured: true, digests: "inventory".to_owned(), ..ConfigRule::default() },
+        images: ImageRule {
+            release_keys: vec!["rel-2026".to_owned()],
+            min_svn: 7,
+            max_concurrent: 0,
+        },
+        events: EventRule {
+            secure_boot: true,
+            allow_unknown: false,
+        },
+        config: ConfigRule {
+            measured: true,
+            digests: "inventory".to_owned(),
+            ..ConfigRule::default()
+        },
         certificate: CertificateRule {
             ttl_seconds: 1800,
             sans: "inventory".to_owned(),
@@ -125,8 +141,14 @@ impl World {
         let release_signer = SigningKey::random(&mut rng);
         let maker = Maker::new("lab-ca", SigningKey::random(&mut rng));
         let image = SoftImage::new("worker-7", "worker", 7);
-        let pem = release_signer.verifying_key().to_public_key_pem(LineEnding::LF).expect("a public key");
-        let release = image.manifest().sign(&[&release_signer]).expect("a release");
+        let pem = release_signer
+            .verifying_key()
+            .to_public_key_pem(LineEnding::LF)
+            .expect("a public key");
+        let release = image
+            .manifest()
+            .sign(&[&release_signer])
+            .expect("a release");
         Self {
             machines: Vec::new(),
             rule: rule(),
@@ -134,10 +156,17 @@ impl World {
             releases: vec![release],
             release_keys: vec![ReleaseKey::from_pem("rel-2026", &pem).expect("a release key")],
             release_signer,
-            api_names: vec!["kubernetes".to_owned(), "10.96.0.1".to_owned(), "192.168.77.10".to_owned()],
+            api_names: vec![
+                "kubernetes".to_owned(),
+                "10.96.0.1".to_owned(),
+                "192.168.77.10".to_owned(),
+            ],
             admin: SigningKey::random(&mut rng),
             now: 1_800_000_000,
-            channel: Channel { server_spki: Digest::of(b"server"), exporter: Digest::of(b"connection 1") },
+            channel: Channel {
+                server_spki: Digest::of(b"server"),
+                exporter: Digest::of(b"connection 1"),
+            },
             sessions: Sessions::default(),
             unproven: Sessions::default(),
             image,
@@ -182,12 +211,19 @@ impl World {
 
     /// The object of a machine.
     pub fn object(&mut self, node: &str) -> &mut Machine {
-        self.machines.iter_mut().find(|machine| machine.node_name() == node).expect("a Machine of this node")
+        self.machines
+            .iter_mut()
+            .find(|machine| machine.node_name() == node)
+            .expect("a Machine of this node")
     }
 
     /// The reference values as they are now.
     pub fn references(&self) -> References {
-        let spki = self.admin.verifying_key().to_public_key_der().expect("a public key");
+        let spki = self
+            .admin
+            .verifying_key()
+            .to_public_key_der()
+            .expect("a public key");
         References {
             inventory: Inventory::new(self.machines.clone()),
             rule: CheckedRule::try_from(&self.rule).expect("a rule without faults"),
@@ -209,20 +245,46 @@ impl World {
     }
 
     /// Steps 1 and 2 of a renewal.
-    pub fn renewal_challenge(&mut self, hello: &Hello, peer: &RenewingPeer) -> Result<Challenge, Box<Refusal>> {
-        let admitted = check_renewal(hello, peer, &self.references().get(), &self.channel, self.now)?;
+    pub fn renewal_challenge(
+        &mut self,
+        hello: &Hello,
+        peer: &RenewingPeer,
+    ) -> Result<Challenge, Box<Refusal>> {
+        let admitted = check_renewal(
+            hello,
+            peer,
+            &self.references().get(),
+            &self.channel,
+            self.now,
+        )?;
         self.sessions.open(admitted, self.now, &mut self.rng)
     }
 
     /// Step 4, as far as possession.
-    pub fn check(&mut self, challenge: &Challenge, evidence: &Evidence) -> Result<Claimant, Box<Refusal>> {
-        let pending =
-            self.sessions.take(&challenge.session, self.now).map_err(|code| Box::new(Refusal::anonymous(code)))?;
-        check_evidence(pending, evidence, &self.references().get(), &self.channel, self.now)
+    pub fn check(
+        &mut self,
+        challenge: &Challenge,
+        evidence: &Evidence,
+    ) -> Result<Claimant, Box<Refusal>> {
+        let pending = self
+            .sessions
+            .take(&challenge.session, self.now)
+            .map_err(|code| Box::new(Refusal::anonymous(code)))?;
+        check_evidence(
+            pending,
+            evidence,
+            &self.references().get(),
+            &self.channel,
+            self.now,
+        )
     }
 
     /// Step 4.
-    pub fn verify(&mut self, challenge: &Challenge, evidence: &Evidence) -> Result<Verified, Box<Refusal>> {
+    pub fn verify(
+        &mut self,
+        challenge: &Challenge,
+        evidence: &Evidence,
+    ) -> Result<Verified, Box<Refusal>> {
         self.check(challenge, evidence)?.verified()
     }
 
@@ -236,8 +298,17 @@ impl World {
 
     /// A renewal as far as possession.
     pub fn claim_renewal(&mut self, machine: &SoftMachine) -> Result<Claimant, Box<Refusal>> {
-        let uid = self.object(&machine.node).metadata.uid.clone().unwrap_or_default();
-        let peer = RenewingPeer { machine_uid: uid, node_name: machine.node.clone(), spki: machine.nk_spki() };
+        let uid = self
+            .object(&machine.node)
+            .metadata
+            .uid
+            .clone()
+            .unwrap_or_default();
+        let peer = RenewingPeer {
+            machine_uid: uid,
+            node_name: machine.node.clone(),
+            spki: machine.nk_spki(),
+        };
         let hello = machine.hello();
         let challenge = self.renewal_challenge(&hello.0, &peer)?;
         let evidence = machine.evidence(Purpose::Renew, &hello, &challenge, &self.channel);
@@ -254,7 +325,11 @@ impl World {
     }
 
     /// What follows an approval: the Machine is made where there is none, and what was proved is recorded.
-    pub fn approve(&mut self, claimant: Claimant, approval: &Approval) -> Result<Verified, Box<Refusal>> {
+    pub fn approve(
+        &mut self,
+        claimant: Claimant,
+        approval: &Approval,
+    ) -> Result<Verified, Box<Refusal>> {
         let made = claimant.to_make().map(|mut machine| {
             machine.metadata.uid = Some(format!("uid-of-{}", machine.node_name()));
             machine
@@ -301,7 +376,10 @@ impl World {
     }
 
     fn record(&mut self, verified: &Verified) {
-        let status = self.object(verified.node_name()).status.get_or_insert_default();
+        let status = self
+            .object(verified.node_name())
+            .status
+            .get_or_insert_default();
         verified.record(status);
     }
 }

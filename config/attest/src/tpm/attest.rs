@@ -104,11 +104,23 @@ impl Attest {
                 let name = reader.sized(66)?.to_vec();
                 let qualified_name = reader.sized(66)?.to_vec();
                 reader.finish()?;
-                Attested::Certify { name, qualified_name }
+                Attested::Certify {
+                    name,
+                    qualified_name,
+                }
             }
-            kind => Attested::Other { kind, rest: reader.rest().to_vec() },
+            kind => Attested::Other {
+                kind,
+                rest: reader.rest().to_vec(),
+            },
         };
-        Ok(Self { qualified_signer, extra_data, clock_info, firmware_version, attested })
+        Ok(Self {
+            qualified_signer,
+            extra_data,
+            clock_info,
+            firmware_version,
+            attested,
+        })
     }
 
     /// The TPMS_ATTEST.
@@ -132,7 +144,10 @@ impl Attest {
                 out.extend_from_slice(&selection_bytes(selection));
                 put_sized(&mut out, digest);
             }
-            Attested::Certify { name, qualified_name } => {
+            Attested::Certify {
+                name,
+                qualified_name,
+            } => {
                 put_sized(&mut out, name);
                 put_sized(&mut out, qualified_name);
             }
@@ -144,7 +159,10 @@ impl Attest {
 
 /// TPML_PCR_SELECTION (part 2, 10.9.7).
 pub(crate) fn selection_bytes(selections: &[PcrSelection]) -> Vec<u8> {
-    let mut out = u32::try_from(selections.len()).unwrap_or(u32::MAX).to_be_bytes().to_vec();
+    let mut out = u32::try_from(selections.len())
+        .unwrap_or(u32::MAX)
+        .to_be_bytes()
+        .to_vec();
     for selection in selections {
         out.extend_from_slice(&selection.bank.to_be_bytes());
         out.push(u8::try_from(selection.select.len()).unwrap_or(u8::MAX));
@@ -165,7 +183,10 @@ fn read_selection(reader: &mut Reader<'_>) -> Result<Vec<PcrSelection>, TpmError
         if size > 4 {
             return Err(TpmError::Malformed("attestation"));
         }
-        selections.push(PcrSelection { bank, select: reader.take(size)?.to_vec() });
+        selections.push(PcrSelection {
+            bank,
+            select: reader.take(size)?.to_vec(),
+        });
     }
     Ok(selections)
 }

@@ -14,13 +14,18 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn take(&mut self, count: usize) -> Result<&'a [u8], TpmError> {
-        let (head, tail) = self.rest.split_at_checked(count).ok_or(TpmError::Malformed(self.what))?;
+        let (head, tail) = self
+            .rest
+            .split_at_checked(count)
+            .ok_or(TpmError::Malformed(self.what))?;
         self.rest = tail;
         Ok(head)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], TpmError> {
-        self.take(N)?.try_into().map_err(|_wrong_length| TpmError::Malformed(self.what))
+        self.take(N)?
+            .try_into()
+            .map_err(|_wrong_length| TpmError::Malformed(self.what))
     }
 
     pub(super) fn u8(&mut self) -> Result<u8, TpmError> {
@@ -55,7 +60,11 @@ impl<'a> Reader<'a> {
 
     /// Nothing may be left.
     pub(super) fn finish(self) -> Result<(), TpmError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(TpmError::Malformed(self.what)) }
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(TpmError::Malformed(self.what))
+        }
     }
 }
 

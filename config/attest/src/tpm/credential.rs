@@ -49,7 +49,11 @@ impl Seeded {
 }
 
 /// Makes a seed and encrypts it to a storage key.
-pub(super) fn seed_for(ek: &Public, what: Seeded, rng: &mut impl Entropy) -> Result<Seed, TpmError> {
+pub(super) fn seed_for(
+    ek: &Public,
+    what: Seeded,
+    rng: &mut impl Entropy,
+) -> Result<Seed, TpmError> {
     match &ek.key {
         Key::Rsa { .. } => rsa_seed(ek, what, rng),
         Key::Ecc { curve, .. } => ecc_seed(ek, *curve, what, rng),
@@ -62,21 +66,41 @@ fn rsa_seed(ek: &Public, what: Seeded, rng: &mut impl CryptoRngCore) -> Result<S
     let padding = match ek.name_alg {
         HashAlg::Sha256 => rsa::Oaep::new_with_label::<sha2::Sha256, _>(what.label()),
         HashAlg::Sha384 => rsa::Oaep::new_with_label::<sha2::Sha384, _>(what.label()),
-        HashAlg::Sha1 | HashAlg::Sha512 => return Err(TpmError::Unsupported("EK name algorithm", ek.name_alg.id())),
+        HashAlg::Sha1 | HashAlg::Sha512 => {
+            return Err(TpmError::Unsupported("EK name algorithm", ek.name_alg.id()));
+        }
     };
-    let ciphertext = ek.rsa()?.encrypt(rng, padding, &seed).map_err(|_unencryptable| TpmError::Key)?;
+    let ciphertext = ek
+        .rsa()?
+        .encrypt(rng, padding, &seed)
+        .map_err(|_unencryptable| TpmError::Key)?;
     Ok((seed, ciphertext))
 }
 
 /// The seed exchange on a curve: ephemeral ECDH, then KDFe.
-fn ecc_seed(ek: &Public, curve: Curve, what: Seeded, rng: &mut impl Entropy) -> Result<Seed, TpmError> {
+fn ecc_seed(
+    ek: &Public,
+    curve: Curve,
+    what: Seeded,
+    rng: &mut impl Entropy,
+) -> Result<Seed, TpmError> {
     let own = ek.sec1(curve)?;
     let Agreement { point, shared } = rng.agree(curve, &own).ok_or(TpmError::Key)?;
     let size = curve.size();
-    let (Some(x), Some(y), Some(own_x)) = (point.get(1..=size), point.get(size + 1..), own.get(1..=size)) else {
+    let (Some(x), Some(y), Some(own_x)) = (
+        point.get(1..=size),
+        point.get(size + 1..),
+        own.get(1..=size),
+    ) else {
         return Err(TpmError::Key);
     };
-    let seed = kdfe(ek.name_alg, &shared, what.label().trim_end_matches('\0'), x, own_x);
+    let seed = kdfe(
+        ek.name_alg,
+        &shared,
+        what.label().trim_end_matches('\0'),
+        x,
+        own_x,
+    );
     let mut encrypted = Vec::new();
     put_sized(&mut encrypted, x);
     put_sized(&mut encrypted, y);
@@ -94,7 +118,14 @@ pub(super) fn wrap(
 ) -> Result<Vec<u8>, TpmError> {
     let mut identity = Zeroizing::new(Vec::new());
     put_sized(&mut identity, content);
-    let key = kdfa(hash, seed, "STORAGE", name.as_bytes(), &[], symmetric.key_size());
+    let key = kdfa(
+        hash,
+        seed,
+        "STORAGE",
+        name.as_bytes(),
+        &[],
+        symmetric.key_size(),
+    );
     cfb_encrypt(symmetric, &key, &mut identity)?;
     let mac_key = kdfa(hash, seed, "INTEGRITY", &[], &[], hash.size());
     let mac = hmac(hash, &mac_key, &[&identity, name.as_bytes()]);
@@ -140,13 +171,24 @@ pub(crate) fn hmac(hash: HashAlg, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
 }
 
 /// KDFa (part 1, 11.4.10.2): `size` bytes from a key, a label and two contexts.
-pub fn kdfa(hash: HashAlg, key: &[u8], label: &str, u: &[u8], v: &[u8], size: usize) -> Zeroizing<Vec<u8>> {
+pub fn kdfa(
+    hash: HashAlg,
+    key: &[u8],
+    label: &str,
+    u: &[u8],
+    v: &[u8],
+    size: usize,
+) -> Zeroizing<Vec<u8>> {
     let bits = u32::try_from(size * 8).unwrap_or(u32::MAX).to_be_bytes();
     let mut out = Zeroizing::new(Vec::new());
     let mut counter = 0_u32;
     while out.len() < size {
         counter += 1;
-        let block = hmac(hash, key, &[&counter.to_be_bytes(), label.as_bytes(), &[0], u, v, &bits]);
+        let block = hmac(
+            hash,
+            key,
+            &[&counter.to_be_bytes(), label.as_bytes(), &[0], u, v, &bits],
+        );
         if block.is_empty() {
             break;
         }

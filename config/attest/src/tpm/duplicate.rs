@@ -29,9 +29,15 @@ pub struct Duplicate {
 /// Wraps a P-256 signing key to the TPM of `ek`.
 ///
 /// Assumes that `ek` is an endorsement key of its template; errors when its numbers are no key.
-pub fn duplicate(ek: &Public, key: &p256::SecretKey, rng: &mut impl Entropy) -> Result<Duplicate, TpmError> {
+pub fn duplicate(
+    ek: &Public,
+    key: &p256::SecretKey,
+    rng: &mut impl Entropy,
+) -> Result<Duplicate, TpmError> {
     let point = key.public_key().to_encoded_point(false);
-    let (Some(x), Some(y)) = (point.x(), point.y()) else { return Err(TpmError::Key) };
+    let (Some(x), Some(y)) = (point.x(), point.y()) else {
+        return Err(TpmError::Key);
+    };
     let public = template::issued_key(x.to_vec(), y.to_vec());
     let (seed, encrypted) = seed_for(ek, Seeded::Duplicate, rng)?;
     let sensitive = sensitive(&Zeroizing::new(key.to_bytes().to_vec()));
@@ -39,7 +45,11 @@ pub fn duplicate(ek: &Public, key: &p256::SecretKey, rng: &mut impl Entropy) -> 
         Key::Rsa { symmetric, .. } | Key::Ecc { symmetric, .. } => *symmetric,
     };
     let private = wrap(ek.name_alg, symmetric, &seed, &public.name(), &sensitive)?;
-    Ok(Duplicate { public: public.to_bytes(), private, seed: encrypted })
+    Ok(Duplicate {
+        public: public.to_bytes(),
+        private,
+        seed: encrypted,
+    })
 }
 
 /// TPMT_SENSITIVE of an ECC key without an auth value (part 2, 12.3.2.4).
@@ -59,7 +69,9 @@ impl Duplicate {
         let public = Public::parse(&self.public)?;
         let template = template::issued_key(Vec::new(), Vec::new());
         if !template::matches(&public, &template) {
-            return Err(TpmError::Malformed("key: not of the template of issued keys"));
+            return Err(TpmError::Malformed(
+                "key: not of the template of issued keys",
+            ));
         }
         public.p256()?;
         if self.seed.is_empty() || self.seed.len() > MAX_SEED || self.private.len() > MAX_PRIVATE {
@@ -81,20 +93,33 @@ mod tests {
 
     /// Endorsement keys of every kind, as an admin's files give them.
     fn eks() -> Vec<Public> {
-        let rsa = rsa::RsaPrivateKey::new(&mut OsRng, 2048).expect("a key").to_public_key();
+        let rsa = rsa::RsaPrivateKey::new(&mut OsRng, 2048)
+            .expect("a key")
+            .to_public_key();
         let p256 = p256::SecretKey::random(&mut OsRng).public_key();
         let p384 = p384::SecretKey::random(&mut OsRng).public_key();
-        let spkis = [rsa.to_public_key_der(), p256.to_public_key_der(), p384.to_public_key_der()];
-        spkis.map(|spki| template::ek_of_spki(spki.expect("DER").as_bytes()).expect("an EK")).to_vec()
+        let spkis = [
+            rsa.to_public_key_der(),
+            p256.to_public_key_der(),
+            p384.to_public_key_der(),
+        ];
+        spkis
+            .map(|spki| template::ek_of_spki(spki.expect("DER").as_bytes()).expect("an EK"))
+            .to_vec()
     }
 
     #[test]
     fn an_ek_is_rebuilt_from_its_public_key() {
         for ek in eks() {
             assert!(template::is_ek(&ek));
-            assert_eq!(template::ek_of_spki(&ek.spki().expect("DER")).expect("an EK"), ek);
+            assert_eq!(
+                template::ek_of_spki(&ek.spki().expect("DER")).expect("an EK"),
+                ek
+            );
         }
-        let other = rsa::RsaPrivateKey::new(&mut OsRng, 1024).expect("a key").to_public_key();
+        let other = rsa::RsaPrivateKey::new(&mut OsRng, 1024)
+            .expect("a key")
+            .to_public_key();
         assert!(template::ek_of_spki(other.to_public_key_der().expect("DER").as_bytes()).is_none());
         assert!(template::ek_of_spki(b"nothing").is_none());
     }
@@ -103,14 +128,22 @@ mod tests {
     fn what_is_wrapped_is_of_the_template_and_never_twice_the_same() {
         let key = p256::SecretKey::random(&mut OsRng);
         for ek in eks() {
-            let (one, two) = (duplicate(&ek, &key, &mut OsRng), duplicate(&ek, &key, &mut OsRng));
+            let (one, two) = (
+                duplicate(&ek, &key, &mut OsRng),
+                duplicate(&ek, &key, &mut OsRng),
+            );
             let (one, two) = (one.expect("wrapped"), two.expect("wrapped"));
             let public = one.check().expect("of the template");
             assert_eq!(public.p256().expect("a key"), key.public_key());
             assert_eq!(one.public, two.public);
             assert!(one.private != two.private && one.seed != two.seed);
             let scalar = key.to_bytes().to_vec();
-            assert!(!one.private.windows(scalar.len()).any(|window| window == scalar), "the key is in the clear");
+            assert!(
+                !one.private
+                    .windows(scalar.len())
+                    .any(|window| window == scalar),
+                "the key is in the clear"
+            );
         }
     }
 
@@ -121,10 +154,38 @@ mod tests {
         good.check().expect("the negative control");
         let mut fixed = Public::parse(&good.public).expect("a key");
         fixed.attributes = template::NK_ATTRIBUTES;
-        assert!(Duplicate { public: fixed.to_bytes(), ..good.clone() }.check().is_err());
-        assert!(Duplicate { seed: vec![], ..good.clone() }.check().is_err());
-        assert!(Duplicate { seed: vec![0; 257], ..good.clone() }.check().is_err());
-        assert!(Duplicate { private: vec![0; 257], ..good }.check().is_err());
+        assert!(
+            Duplicate {
+                public: fixed.to_bytes(),
+                ..good.clone()
+            }
+            .check()
+            .is_err()
+        );
+        assert!(
+            Duplicate {
+                seed: vec![],
+                ..good.clone()
+            }
+            .check()
+            .is_err()
+        );
+        assert!(
+            Duplicate {
+                seed: vec![0; 257],
+                ..good.clone()
+            }
+            .check()
+            .is_err()
+        );
+        assert!(
+            Duplicate {
+                private: vec![0; 257],
+                ..good
+            }
+            .check()
+            .is_err()
+        );
     }
 
     /// TPMT_SENSITIVE, byte for byte: type, no auth value, no seed value, the scalar.

@@ -15,7 +15,9 @@ pub struct Agreement {
 
 impl std::fmt::Debug for Agreement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Agreement").field("point", &hex::encode(&self.point)).finish_non_exhaustive()
+        f.debug_struct("Agreement")
+            .field("point", &hex::encode(&self.point))
+            .finish_non_exhaustive()
     }
 }
 
@@ -40,7 +42,10 @@ macro_rules! agreement {
             let peer = Option::from($curve::PublicKey::from_encoded_point(&peer))?;
             let own = $curve::ecdh::EphemeralSecret::random(rng);
             let shared = Zeroizing::new(own.diffie_hellman(&peer).raw_secret_bytes().to_vec());
-            Some(Agreement { point: own.public_key().to_encoded_point(false).as_bytes().to_vec(), shared })
+            Some(Agreement {
+                point: own.public_key().to_encoded_point(false).as_bytes().to_vec(),
+                shared,
+            })
         }
     };
 }

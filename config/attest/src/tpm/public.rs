@@ -83,7 +83,11 @@ impl fmt::Display for Attributes {
                 rest &= !(1 << bit);
             }
         }
-        if rest != 0 { write!(f, "{separator}{rest:#x}") } else { Ok(()) }
+        if rest != 0 {
+            write!(f, "{separator}{rest:#x}")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -233,7 +237,12 @@ impl Public {
             other => return Err(TpmError::Unsupported("key type", other)),
         };
         reader.finish()?;
-        Ok(Self { name_alg, attributes, auth_policy, key })
+        Ok(Self {
+            name_alg,
+            attributes,
+            auth_policy,
+            key,
+        })
     }
 
     /// Parses a TPM2B_PUBLIC, as tools write it to files.
@@ -256,14 +265,25 @@ impl Public {
         out.extend_from_slice(&self.attributes.0.to_be_bytes());
         put_sized(&mut out, &self.auth_policy);
         match &self.key {
-            Key::Rsa { symmetric, bits, exponent, modulus } => {
+            Key::Rsa {
+                symmetric,
+                bits,
+                exponent,
+                modulus,
+            } => {
                 put_symmetric(&mut out, *symmetric);
                 out.extend_from_slice(&ALG_NULL.to_be_bytes());
                 out.extend_from_slice(&bits.to_be_bytes());
                 out.extend_from_slice(&exponent.to_be_bytes());
                 put_sized(&mut out, modulus);
             }
-            Key::Ecc { symmetric, scheme, curve, x, y } => {
+            Key::Ecc {
+                symmetric,
+                scheme,
+                curve,
+                x,
+                y,
+            } => {
                 put_symmetric(&mut out, *symmetric);
                 match scheme {
                     Scheme::Null => out.extend_from_slice(&ALG_NULL.to_be_bytes()),
@@ -300,36 +320,59 @@ impl Public {
         use p256::pkcs8::EncodePublicKey as _;
         let document = match &self.key {
             Key::Rsa { .. } => self.rsa()?.to_public_key_der(),
-            Key::Ecc { curve: Curve::P256, .. } => self.p256()?.to_public_key_der(),
-            Key::Ecc { curve: Curve::P384, .. } => self.p384()?.to_public_key_der(),
+            Key::Ecc {
+                curve: Curve::P256, ..
+            } => self.p256()?.to_public_key_der(),
+            Key::Ecc {
+                curve: Curve::P384, ..
+            } => self.p384()?.to_public_key_der(),
         };
-        document.map(p256::pkcs8::Document::into_vec).map_err(|_unencodable| TpmError::Key)
+        document
+            .map(p256::pkcs8::Document::into_vec)
+            .map_err(|_unencodable| TpmError::Key)
     }
 
     /// As an RSA key.
     pub fn rsa(&self) -> Result<rsa::RsaPublicKey, TpmError> {
-        let Key::Rsa { exponent, modulus, bits, .. } = &self.key else { return Err(TpmError::Key) };
-        if modulus.len() * 8 != usize::from(*bits) || modulus.first().is_none_or(|byte| byte & 0x80 == 0) {
+        let Key::Rsa {
+            exponent,
+            modulus,
+            bits,
+            ..
+        } = &self.key
+        else {
+            return Err(TpmError::Key);
+        };
+        if modulus.len() * 8 != usize::from(*bits)
+            || modulus.first().is_none_or(|byte| byte & 0x80 == 0)
+        {
             return Err(TpmError::Key);
         }
         let exponent = if *exponent == 0 { 65537 } else { *exponent };
-        rsa::RsaPublicKey::new(rsa::BigUint::from_bytes_be(modulus), rsa::BigUint::from(exponent))
-            .map_err(|_not_a_key| TpmError::Key)
+        rsa::RsaPublicKey::new(
+            rsa::BigUint::from_bytes_be(modulus),
+            rsa::BigUint::from(exponent),
+        )
+        .map_err(|_not_a_key| TpmError::Key)
     }
 
     /// As a P-256 key; the point is checked to be on the curve.
     pub fn p256(&self) -> Result<p256::PublicKey, TpmError> {
-        p256::PublicKey::from_sec1_bytes(&self.sec1(Curve::P256)?).map_err(|_not_a_point| TpmError::Key)
+        p256::PublicKey::from_sec1_bytes(&self.sec1(Curve::P256)?)
+            .map_err(|_not_a_point| TpmError::Key)
     }
 
     /// As a P-384 key; the point is checked to be on the curve.
     pub fn p384(&self) -> Result<p384::PublicKey, TpmError> {
-        p384::PublicKey::from_sec1_bytes(&self.sec1(Curve::P384)?).map_err(|_not_a_point| TpmError::Key)
+        p384::PublicKey::from_sec1_bytes(&self.sec1(Curve::P384)?)
+            .map_err(|_not_a_point| TpmError::Key)
     }
 
     /// The uncompressed point (SEC 1, 2.3.3), not checked to be on the curve.
     pub(super) fn sec1(&self, wanted: Curve) -> Result<Vec<u8>, TpmError> {
-        let Key::Ecc { curve, x, y, .. } = &self.key else { return Err(TpmError::Key) };
+        let Key::Ecc { curve, x, y, .. } = &self.key else {
+            return Err(TpmError::Key);
+        };
         if *curve != wanted {
             return Err(TpmError::Key);
         }
@@ -394,7 +437,12 @@ fn read_rsa(reader: &mut Reader<'_>, symmetric: Symmetric) -> Result<Key, TpmErr
     let bits = reader.u16()?;
     let exponent = reader.u32()?;
     let modulus = reader.sized(512)?.to_vec();
-    Ok(Key::Rsa { symmetric, bits, exponent, modulus })
+    Ok(Key::Rsa {
+        symmetric,
+        bits,
+        exponent,
+        modulus,
+    })
 }
 
 fn read_ecc(reader: &mut Reader<'_>, symmetric: Symmetric) -> Result<Key, TpmError> {
@@ -414,5 +462,11 @@ fn read_ecc(reader: &mut Reader<'_>, symmetric: Symmetric) -> Result<Key, TpmErr
     }
     let x = reader.sized(curve.size())?.to_vec();
     let y = reader.sized(curve.size())?.to_vec();
-    Ok(Key::Ecc { symmetric, scheme, curve, x, y })
+    Ok(Key::Ecc {
+        symmetric,
+        scheme,
+        curve,
+        x,
+        y,
+    })
 }

@@ -53,7 +53,8 @@ impl EcdsaSignature {
 
     /// The DER form (RFC 3279, 2.2.3) that TLS and X.509 use.
     pub fn to_der(&self) -> Option<Vec<u8>> {
-        self.to_p256().map(|signature| signature.to_der().as_bytes().to_vec())
+        self.to_p256()
+            .map(|signature| signature.to_der().as_bytes().to_vec())
     }
 
     /// Whether it is a signature over SHA-256 of `message` by `key`. The hash of the scheme must be SHA-256.
@@ -61,13 +62,19 @@ impl EcdsaSignature {
         let point = key.to_encoded_point(false);
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point.as_bytes());
         self.hash == HashAlg::Sha256
-            && self.to_p256().is_some_and(|signature| key.verify(message, &signature.to_bytes()).is_ok())
+            && self
+                .to_p256()
+                .is_some_and(|signature| key.verify(message, &signature.to_bytes()).is_ok())
     }
 }
 
 impl From<&Signature> for EcdsaSignature {
     fn from(signature: &Signature) -> Self {
         let (r, s) = signature.split_bytes();
-        Self { hash: HashAlg::Sha256, r: r.to_vec(), s: s.to_vec() }
+        Self {
+            hash: HashAlg::Sha256,
+            r: r.to_vec(),
+            s: s.to_vec(),
+        }
     }
 }

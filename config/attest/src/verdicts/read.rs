@@ -59,15 +59,24 @@ fn parse(line: &[u8]) -> Result<Line<'_>, String> {
     if line.len() > MAX_LINE {
         return Err(format!("longer than {MAX_LINE} bytes"));
     }
-    let space = line.iter().position(|byte| *byte == b' ').ok_or("no signature before the first space")?;
+    let space = line
+        .iter()
+        .position(|byte| *byte == b' ')
+        .ok_or("no signature before the first space")?;
     let (signature, json) = (&line[..space], &line[space + 1..]);
-    let signature = STANDARD.decode(signature).map_err(|error| format!("the signature is not base64: {error}"))?;
+    let signature = STANDARD
+        .decode(signature)
+        .map_err(|error| format!("the signature is not base64: {error}"))?;
     let parsed = if json.starts_with(b"{\"format\"") {
         crate::wire::parse(json).map(Parsed::Segment)
     } else {
         crate::wire::parse(json).map(Parsed::Record)
     };
-    Ok(Line { json, signature, parsed: parsed.map_err(|error| format!("not a record: {error}"))? })
+    Ok(Line {
+        json,
+        signature,
+        parsed: parsed.map_err(|error| format!("not a record: {error}"))?,
+    })
 }
 
 /// A segment's lines, with the file and the line at which it begins.
@@ -79,7 +88,11 @@ struct Piece<'a> {
 }
 
 fn fault(file: &str, line: usize, what: impl Into<String>) -> Fault {
-    Fault { file: file.to_owned(), line, what: what.into() }
+    Fault {
+        file: file.to_owned(),
+        line,
+        what: what.into(),
+    }
 }
 
 /// Cuts files into segments.
@@ -97,11 +110,20 @@ fn pieces<'a>(files: &'a [(String, Vec<u8>)]) -> Result<Vec<Piece<'a>>, Fault> {
             match (&parsed.parsed, &mut own) {
                 (Parsed::Segment(segment), _) => {
                     pieces.extend(own.take());
-                    own = Some(Piece { file, at: number, next: segment.next, lines: vec![parsed] });
+                    own = Some(Piece {
+                        file,
+                        at: number,
+                        next: segment.next,
+                        lines: vec![parsed],
+                    });
                 }
                 (Parsed::Record(_), Some(piece)) => piece.lines.push(parsed),
                 (Parsed::Record(_), None) => {
-                    return Err(fault(file, number, "a record before any segment's beginning"));
+                    return Err(fault(
+                        file,
+                        number,
+                        "a record before any segment's beginning",
+                    ));
                 }
             }
         }
@@ -139,7 +161,10 @@ struct Checker<'a> {
 impl Checker<'_> {
     fn segment(&mut self, segment: &Segment, line: &Line<'_>) -> Result<(), String> {
         if segment.format != FORMAT {
-            return Err(format!("the format is `{}`, and this program reads `{FORMAT}`", segment.format));
+            return Err(format!(
+                "the format is `{}`, and this program reads `{FORMAT}`",
+                segment.format
+            ));
         }
         let key = log_key(segment, self.pins)?;
         if !signed(&key, line) {
@@ -149,11 +174,19 @@ impl Checker<'_> {
             None => {
                 self.summary.cluster.clone_from(&segment.cluster);
                 self.summary.first = segment.next;
-                let number = segment.next.checked_sub(1).ok_or("a segment can't begin before record 1")?;
+                let number = segment
+                    .next
+                    .checked_sub(1)
+                    .ok_or("a segment can't begin before record 1")?;
                 if number == 0 && segment.previous != Digest::ZERO {
-                    return Err("the first record follows none, and the segment says it does".to_owned());
+                    return Err(
+                        "the first record follows none, and the segment says it does".to_owned(),
+                    );
                 }
-                self.head = Some(Head { number, hash: segment.previous });
+                self.head = Some(Head {
+                    number,
+                    hash: segment.previous,
+                });
             }
             Some(head) if (head.number + 1, head.hash) != (segment.next, segment.previous) => {
                 return Err(format!(
@@ -162,7 +195,10 @@ impl Checker<'_> {
                 ));
             }
             Some(_) if self.summary.cluster != segment.cluster => {
-                return Err(format!("it is of the cluster `{}`, the one before of another", segment.cluster));
+                return Err(format!(
+                    "it is of the cluster `{}`, the one before of another",
+                    segment.cluster
+                ));
             }
             Some(_) => {}
         }
@@ -176,23 +212,46 @@ impl Checker<'_> {
     fn record(&mut self, record: &Record, line: &Line<'_>) -> Result<(), String> {
         let head = self.head.ok_or("a record before any segment's beginning")?;
         if record.number != head.number + 1 {
-            return Err(format!("record {} where {} is due", record.number, head.number + 1));
+            return Err(format!(
+                "record {} where {} is due",
+                record.number,
+                head.number + 1
+            ));
         }
         if record.previous != head.hash {
-            return Err(format!("record {} does not follow the record before it", record.number));
+            return Err(format!(
+                "record {} does not follow the record before it",
+                record.number
+            ));
         }
         if !self.key.as_ref().is_some_and(|key| signed(key, line)) {
-            return Err(format!("record {} is not signed by the log's key", record.number));
+            return Err(format!(
+                "record {} is not signed by the log's key",
+                record.number
+            ));
         }
-        let time: jiff::Timestamp = record.time.parse().map_err(|_bad| format!("`{}` is no time", record.time))?;
+        let time: jiff::Timestamp = record
+            .time
+            .parse()
+            .map_err(|_bad| format!("`{}` is no time", record.time))?;
         if self.last_time.is_some_and(|last| time < last) {
             self.summary.steps_back += 1;
         }
         self.last_time = Some(time);
-        let head = Head { number: record.number, hash: Digest::of(line.json) };
+        let head = Head {
+            number: record.number,
+            hash: Digest::of(line.json),
+        };
         self.summary.met += self.wanted.iter().filter(|wanted| **wanted == head).count() as u64;
-        if let Some(other) = self.wanted.iter().find(|wanted| wanted.number == head.number && **wanted != head) {
-            return Err(format!("record {} is another than the one that was noted ({})", head.number, other.hash));
+        if let Some(other) = self
+            .wanted
+            .iter()
+            .find(|wanted| wanted.number == head.number && **wanted != head)
+        {
+            return Err(format!(
+                "record {} is another than the one that was noted ({})",
+                head.number, other.hash
+            ));
         }
         self.head = Some(head);
         self.count(record);
@@ -201,33 +260,65 @@ impl Checker<'_> {
 
     fn count(&mut self, record: &Record) {
         let summary = &mut self.summary;
-        let first = summary.times.take().map_or_else(|| record.time.clone(), |(first, _)| first);
+        let first = summary
+            .times
+            .take()
+            .map_or_else(|| record.time.clone(), |(first, _)| first);
         summary.times = Some((first, record.time.clone()));
         *summary.kinds.entry(record.verdict.kind).or_default() += 1;
         if !record.verdict.code.is_empty() {
-            *summary.codes.entry(record.verdict.code.clone()).or_default() += 1;
+            *summary
+                .codes
+                .entry(record.verdict.code.clone())
+                .or_default() += 1;
         }
     }
 }
 
 fn signed(key: &[u8], line: &Line<'_>) -> bool {
-    UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key).verify(&signed_bytes(line.json), &line.signature).is_ok()
+    UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key)
+        .verify(&signed_bytes(line.json), &line.signature)
+        .is_ok()
 }
 
 /// The log's key (an uncompressed point), by a certificate that a pinned root signed itself.
 fn log_key(segment: &Segment, pins: &[Digest]) -> Result<Vec<u8>, String> {
-    let decode = |text: &str, what: &str| STANDARD.decode(text).map_err(|_bad| format!("the {what} is not base64"));
-    let (leaf, root) = (decode(&segment.certificate, "certificate")?, decode(&segment.root, "root")?);
-    let (leaf, root) = (certificate(&leaf, "log's certificate")?, certificate(&root, "root")?);
+    let decode = |text: &str, what: &str| {
+        STANDARD
+            .decode(text)
+            .map_err(|_bad| format!("the {what} is not base64"))
+    };
+    let (leaf, root) = (
+        decode(&segment.certificate, "certificate")?,
+        decode(&segment.root, "root")?,
+    );
+    let (leaf, root) = (
+        certificate(&leaf, "log's certificate")?,
+        certificate(&root, "root")?,
+    );
     let pin = Digest::of(root.public_key().raw);
     if !pins.contains(&pin) {
-        return Err(format!("its root is {}, which is none of the pins", pin.to_text()));
+        return Err(format!(
+            "its root is {}, which is none of the pins",
+            pin.to_text()
+        ));
     }
     let by_root = crate::x509::signed_by(&leaf, &root);
-    let subject = leaf.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).unwrap_or_default();
-    let ca = leaf.basic_constraints().ok().flatten().is_some_and(|constraints| constraints.value.ca);
+    let subject = leaf
+        .subject()
+        .iter_common_name()
+        .next()
+        .and_then(|name| name.as_str().ok())
+        .unwrap_or_default();
+    let ca = leaf
+        .basic_constraints()
+        .ok()
+        .flatten()
+        .is_some_and(|constraints| constraints.value.ca);
     if !by_root || ca || subject.strip_prefix(SUBJECT) != Some(segment.cluster.as_str()) {
-        return Err("the log's certificate is not one that the root made for this cluster's log".to_owned());
+        return Err(
+            "the log's certificate is not one that the root made for this cluster's log".to_owned(),
+        );
     }
     Ok(leaf.public_key().subject_public_key.data.to_vec())
 }
@@ -241,15 +332,35 @@ fn certificate<'a>(der: &'a [u8], what: &str) -> Result<X509Certificate<'a>, Str
 
 /// Checks a log: files in any order, each with one segment or more. `pins` are the roots' pins; `noted` are heads that
 /// were told before, which must be met where the log reaches that far.
-pub fn verify(files: &[(String, Vec<u8>)], pins: &[Digest], noted: &[Head]) -> Result<Summary, Fault> {
+pub fn verify(
+    files: &[(String, Vec<u8>)],
+    pins: &[Digest],
+    noted: &[Head],
+) -> Result<Summary, Fault> {
     let pieces = pieces(files)?;
-    let mut checker =
-        Checker { pins, wanted: noted, summary: Summary::default(), head: None, key: None, last_time: None };
+    let mut checker = Checker {
+        pins,
+        wanted: noted,
+        summary: Summary::default(),
+        head: None,
+        key: None,
+        last_time: None,
+    };
     for (index, piece) in pieces.iter().enumerate() {
-        if let Some(longer) = pieces.get(index + 1).filter(|longer| longer.next == piece.next) {
-            let same = piece.lines.iter().zip(&longer.lines).position(|(own, other)| own.json != other.json);
+        if let Some(longer) = pieces
+            .get(index + 1)
+            .filter(|longer| longer.next == piece.next)
+        {
+            let same = piece
+                .lines
+                .iter()
+                .zip(&longer.lines)
+                .position(|(own, other)| own.json != other.json);
             if let Some(line) = same {
-                let what = format!("another history than in {}: both cannot be true", longer.file);
+                let what = format!(
+                    "another history than in {}: both cannot be true",
+                    longer.file
+                );
                 return Err(fault(piece.file, piece.at + line, what));
             }
             copied(piece, pins)?;
@@ -263,13 +374,20 @@ pub fn verify(files: &[(String, Vec<u8>)], pins: &[Digest], noted: &[Head]) -> R
             outcome.map_err(|what| fault(piece.file, piece.at + offset, what))?;
         }
     }
-    let head = checker.head.ok_or_else(|| fault("the log", 0, "there is no segment in it"))?;
+    let head = checker
+        .head
+        .ok_or_else(|| fault("the log", 0, "there is no segment in it"))?;
     if let Some(wanted) = noted.iter().find(|wanted| wanted.number > head.number) {
-        let what =
-            format!("it ends at record {}, but record {} was noted: the end is missing", head.number, wanted.number);
+        let what = format!(
+            "it ends at record {}, but record {} was noted: the end is missing",
+            head.number, wanted.number
+        );
         return Err(fault("the log", 0, what));
     }
-    Ok(Summary { head, ..checker.summary })
+    Ok(Summary {
+        head,
+        ..checker.summary
+    })
 }
 
 /// Where a writer goes on.
@@ -292,12 +410,17 @@ pub fn resume(segment: &[u8]) -> Result<Resumed, (usize, String)> {
     let mut at = 0;
     for (number, line) in segment.split_inclusive(|byte| *byte == b'\n').enumerate() {
         at += line.len();
-        let outcome = line.strip_suffix(b"\n").ok_or_else(|| "cut off".to_owned()).and_then(parse);
+        let outcome = line
+            .strip_suffix(b"\n")
+            .ok_or_else(|| "cut off".to_owned())
+            .and_then(parse);
         match (outcome, &broken) {
             (Err(what), None) => broken = Some((number + 1, what)),
             (Err(_), Some(_)) => {}
             (Ok(_), Some(broken)) => return Err(broken.clone()),
-            (Ok(line), None) => follow(&mut resumed, &line, at).map_err(|what| (number + 1, what))?,
+            (Ok(line), None) => {
+                follow(&mut resumed, &line, at).map_err(|what| (number + 1, what))?
+            }
         }
     }
     resumed.ok_or_else(|| broken.unwrap_or((1, "it is empty".to_owned())))
@@ -306,16 +429,32 @@ pub fn resume(segment: &[u8]) -> Result<Resumed, (usize, String)> {
 fn follow(resumed: &mut Option<Resumed>, line: &Line<'_>, at: usize) -> Result<(), String> {
     match (&line.parsed, resumed) {
         (Parsed::Segment(segment), resumed @ None) => {
-            let number = segment.next.checked_sub(1).ok_or("a segment can't begin before record 1")?;
-            let head = Head { number, hash: segment.previous };
-            *resumed = Some(Resumed { head, whole: at, certificate: segment.certificate.clone() });
+            let number = segment
+                .next
+                .checked_sub(1)
+                .ok_or("a segment can't begin before record 1")?;
+            let head = Head {
+                number,
+                hash: segment.previous,
+            };
+            *resumed = Some(Resumed {
+                head,
+                whole: at,
+                certificate: segment.certificate.clone(),
+            });
             Ok(())
         }
         (Parsed::Record(record), Some(resumed)) => {
             if (record.number, record.previous) != (resumed.head.number + 1, resumed.head.hash) {
-                return Err(format!("record {} does not follow the record before it", record.number));
+                return Err(format!(
+                    "record {} does not follow the record before it",
+                    record.number
+                ));
             }
-            resumed.head = Head { number: record.number, hash: Digest::of(line.json) };
+            resumed.head = Head {
+                number: record.number,
+                hash: Digest::of(line.json),
+            };
             resumed.whole = at;
             Ok(())
         }

@@ -94,11 +94,19 @@ pub fn check_evidence(
     channel: &Channel,
     now: u64,
 ) -> Result<Claimant, Box<Refusal>> {
-    let found = csr_hash(evidence.client_csr.as_bytes(), evidence.serving_csr.as_bytes());
+    let found = csr_hash(
+        evidence.client_csr.as_bytes(),
+        evidence.serving_csr.as_bytes(),
+    );
     let mut checks = pending.resumed(reference.rule.enforces());
     let same = found == pending.csr_hash();
     if let Err(stop) = checks.must("requests", Code::CsrHash, same, pending.csr_hash(), found) {
-        return Err(super::refusal(stop, checks, Some(pending.ek_hash()), pending.claims()));
+        return Err(super::refusal(
+            stop,
+            checks,
+            Some(pending.ek_hash()),
+            pending.claims(),
+        ));
     }
     let mut attested = check_proof(pending, &evidence.proof, reference, channel, now)?;
     let pending = &attested.pending;
@@ -110,9 +118,24 @@ pub fn check_evidence(
         client: evidence.client_csr.as_bytes(),
         serving: evidence.serving_csr.as_bytes(),
     };
-    match requests(&asks, &attested.machine, reference, now, &mut attested.checks) {
-        Ok(requested) => Ok(Claimant::new(Basis::Attested(Box::new(attested)), requested, reference.rule.clone())),
-        Err(stop) => Err(proven_refusal(attested.accused(), &attested.pending, attested.checks, stop)),
+    match requests(
+        &asks,
+        &attested.machine,
+        reference,
+        now,
+        &mut attested.checks,
+    ) {
+        Ok(requested) => Ok(Claimant::new(
+            Basis::Attested(Box::new(attested)),
+            requested,
+            reference.rule.clone(),
+        )),
+        Err(stop) => Err(proven_refusal(
+            attested.accused(),
+            &attested.pending,
+            attested.checks,
+            stop,
+        )),
     }
 }
 
@@ -142,36 +165,71 @@ pub(super) fn requests(
     let serving = csr::check(asks.serving, Profile::Serving, &allowed, checks)?;
     let is_nk = client.spki == asks.nk_spki;
     let found = if is_nk { "the node key" } else { "another" };
-    checks.test("client request: key", Code::CsrKey, is_nk, "the node key", found);
+    checks.test(
+        "client request: key",
+        Code::CsrKey,
+        is_nk,
+        "the node key",
+        found,
+    );
     let own = serving.spki != asks.nk_spki && csr::is_p256(&serving.spki);
     let wanted = "a P-256 key of its own";
-    checks.test("serving request: key", Code::CsrServingKey, own, wanted, if own { wanted } else { "another" });
+    checks.test(
+        "serving request: key",
+        Code::CsrServingKey,
+        own,
+        wanted,
+        if own { wanted } else { "another" },
+    );
     untaken(&serving, machine, (reference.inventory, now), checks);
     checks.all_passed()?;
     Ok(Requested { client, serving })
 }
 
 /// That no other machine holds a certificate for an address which this one asks for on no more than its claim.
-fn untaken(serving: &Request, machine: &Machine, (inventory, now): (&Inventory, u64), checks: &mut Checks) {
+fn untaken(
+    serving: &Request,
+    machine: &Machine,
+    (inventory, now): (&Inventory, u64),
+    checks: &mut Checks,
+) {
     if let Some((address, holder)) = taken(&serving.sans, machine, inventory, now) {
         let wanted = "addresses that no other machine holds a certificate for";
         let found = format!("{address}, which is in the certificate of {holder}");
-        checks.test("serving request: addresses", Code::AddressTaken, false, wanted, found);
+        checks.test(
+            "serving request: addresses",
+            Code::AddressTaken,
+            false,
+            wanted,
+            found,
+        );
     }
 }
 
 /// The first address among these names that another machine holds a certificate for, and that machine. What the inventory
 /// gives to a machine is its own, whoever claimed it before.
-fn taken<'a>(names: &[San], machine: &Machine, inventory: &'a Inventory, now: u64) -> Option<(IpAddr, &'a str)> {
-    claimed_addresses(names, machine).into_iter().find_map(|address| {
-        let holder = inventory.holder(&address, machine, now)?;
-        Some((address, holder.metadata.name.as_deref().unwrap_or_default()))
-    })
+fn taken<'a>(
+    names: &[San],
+    machine: &Machine,
+    inventory: &'a Inventory,
+    now: u64,
+) -> Option<(IpAddr, &'a str)> {
+    claimed_addresses(names, machine)
+        .into_iter()
+        .find_map(|address| {
+            let holder = inventory.holder(&address, machine, now)?;
+            Some((address, holder.metadata.name.as_deref().unwrap_or_default()))
+        })
 }
 
 /// The addresses among these names that the inventory does not give to the machine.
 fn claimed_addresses(names: &[San], machine: &Machine) -> Vec<IpAddr> {
-    let listed: BTreeSet<San> = machine.spec.addresses.iter().map(|text| San::from_text(text)).collect();
+    let listed: BTreeSet<San> = machine
+        .spec
+        .addresses
+        .iter()
+        .map(|text| San::from_text(text))
+        .collect();
     let claimed = names.iter().filter(|name| !listed.contains(name));
     claimed
         .filter_map(|name| match name {
@@ -184,7 +242,13 @@ fn claimed_addresses(names: &[San], machine: &Machine) -> Vec<IpAddr> {
 /// A machine that claims no name asks under the one that its key gives. Where the inventory has another for it, it is told,
 /// now that it has proved whose it is.
 fn assigned(asks: &Asks<'_>, machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
-    let Some(derived) = asks.derived.as_deref().filter(|_| asks.claims.name.is_empty()) else { return Ok(()) };
+    let Some(derived) = asks
+        .derived
+        .as_deref()
+        .filter(|_| asks.claims.name.is_empty())
+    else {
+        return Ok(());
+    };
     let own = machine.node_name();
     let wanted = csr::common_name(asks.client);
     if own == derived || wanted != Some(node_user(derived)) {
@@ -197,14 +261,31 @@ fn allowed<'a>(machine: &'a Machine, asks: &Asks<'_>, reference: &Reference<'_>)
     let claims = asks.claims;
     // What a stranger claims is all that there is; the person who approves it sees it.
     let by_claims = !reference.rule.sans_inventory || asks.stranger;
-    let listed: BTreeSet<San> = machine.spec.addresses.iter().map(|text| San::from_text(text)).collect();
+    let listed: BTreeSet<San> = machine
+        .spec
+        .addresses
+        .iter()
+        .map(|text| San::from_text(text))
+        .collect();
     let mut sans = listed.clone();
     sans.insert(San::from_text(machine.node_name()));
     if by_claims {
-        let addresses = claims.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
-        sans.extend(addresses.map(|address| address.to_canonical()).filter(usable).map(San::Ip));
+        let addresses = claims
+            .addresses
+            .iter()
+            .filter_map(|text| text.parse::<IpAddr>().ok());
+        sans.extend(
+            addresses
+                .map(|address| address.to_canonical())
+                .filter(usable)
+                .map(San::Ip),
+        );
     }
-    for other in reference.inventory.iter().filter(|other| other.metadata.name != machine.metadata.name) {
+    for other in reference
+        .inventory
+        .iter()
+        .filter(|other| other.metadata.name != machine.metadata.name)
+    {
         // What the inventory gives to another machine, this one cannot claim.
         for taken in other.spec.addresses.iter().map(|text| San::from_text(text)) {
             if !listed.contains(&taken) {
@@ -212,13 +293,21 @@ fn allowed<'a>(machine: &'a Machine, asks: &Asks<'_>, reference: &Reference<'_>)
             }
         }
     }
-    let mut api: BTreeSet<San> = reference.api_names.iter().map(|text| San::from_text(text)).collect();
+    let mut api: BTreeSet<San> = reference
+        .api_names
+        .iter()
+        .map(|text| San::from_text(text))
+        .collect();
     if machine.spec.role == "master" {
         // The API server runs on this machine: its own name and its own listed addresses are both.
         let own = San::from_text(machine.node_name());
         api.retain(|name| *name != own && !listed.contains(name));
     }
-    Allowed { node: machine.node_name(), sans, api }
+    Allowed {
+        node: machine.node_name(),
+        sans,
+        api,
+    }
 }
 
 /// An address that a node can be reached at.
@@ -232,7 +321,11 @@ fn usable(address: &IpAddr) -> bool {
 
 impl Claimant {
     pub(super) fn new(basis: Basis, requested: Requested, rule: CheckedRule) -> Self {
-        Self { basis, requested, rule }
+        Self {
+            basis,
+            requested,
+            rule,
+        }
     }
 
     /// The Machine whose own word this is; none where the inventory does not have it yet or, without a TPM, where its key is
@@ -322,7 +415,12 @@ impl Claimant {
     pub fn id(&self) -> Digest {
         match &self.basis {
             Basis::Attested(attested) => {
-                let registers: Vec<u8> = attested.state.registers.values().flat_map(|value| value.0).collect();
+                let registers: Vec<u8> = attested
+                    .state
+                    .registers
+                    .values()
+                    .flat_map(|value| value.0)
+                    .collect();
                 let pending = &attested.pending;
                 let claims = pending.claims().hash();
                 let (ek, nk) = (pending.ek_hash(), &pending.names().nk);
@@ -347,7 +445,12 @@ impl Claimant {
     pub fn standing(&self) -> Standing {
         let names = names(self.claims(), &self.requested);
         match &self.basis {
-            Basis::Attested(attested) => standing(&attested.machine, self.purpose(), &attested.state.registers, &names),
+            Basis::Attested(attested) => standing(
+                &attested.machine,
+                self.purpose(),
+                &attested.state.registers,
+                &names,
+            ),
             Basis::Keyed(keyed) => standing_without_tpm(&keyed.machine, &keyed.key, &names),
         }
     }
@@ -371,8 +474,12 @@ impl Claimant {
         if claimed.is_empty() {
             return false;
         }
-        let others = inventory.iter().filter(|other| other.metadata.name != machine.metadata.name);
-        let mut listed = others.flat_map(|other| &other.spec.addresses).map(|text| San::from_text(text));
+        let others = inventory
+            .iter()
+            .filter(|other| other.metadata.name != machine.metadata.name);
+        let mut listed = others
+            .flat_map(|other| &other.spec.addresses)
+            .map(|text| San::from_text(text));
         let given = listed.any(|name| claimed.iter().any(|address| name == San::Ip(*address)));
         given || taken(&self.requested.serving.sans, machine, inventory, now).is_some()
     }
@@ -380,7 +487,9 @@ impl Claimant {
     /// The Machine to make before this stranger can be approved; none where there is one. A person's word puts the EK into
     /// the inventory, nobody's does not.
     pub fn to_make(&self) -> Option<Machine> {
-        let Subject::Stranger(machine) = self.subject() else { return None };
+        let Subject::Stranger(machine) = self.subject() else {
+            return None;
+        };
         let mut machine = Machine::clone(machine);
         if let Basis::Attested(attested) = &self.basis {
             let ek = vec![attested.ek_hash().to_text()];
@@ -389,7 +498,13 @@ impl Claimant {
                 Decides::Person | Decides::Verifier | Decides::Never => machine.spec.ek.hashes = ek,
             }
         }
-        machine.spec.addresses = self.requested.serving.sans.iter().filter_map(address).collect();
+        machine.spec.addresses = self
+            .requested
+            .serving
+            .sans
+            .iter()
+            .filter_map(address)
+            .collect();
         Some(machine)
     }
 
@@ -405,23 +520,35 @@ impl Claimant {
     }
 
     /// What the CA may sign on somebody's word. `made` is the object of [`Claimant::to_make`], as it was created.
-    pub fn approve(self, approval: &Approval, made: Option<&Machine>) -> Result<Verified, Box<Refusal>> {
+    pub fn approve(
+        self,
+        approval: &Approval,
+        made: Option<&Machine>,
+    ) -> Result<Verified, Box<Refusal>> {
         let person = self.rule.decides() == Decides::Person;
         let admission = match approval {
             Approval::Person { request, id, by } if person && *id == self.id() => {
-                let mut admission = Admission { request: request.clone(), by: by.clone(), ..self.admission() };
+                let mut admission = Admission {
+                    request: request.clone(),
+                    by: by.clone(),
+                    ..self.admission()
+                };
                 if let Basis::Attested(attested) = &self.basis {
                     admission.registers = hex_registers(&attested.state.registers);
                 }
                 Some(admission)
             }
-            Approval::Before if person && self.standing() == Standing::Unchanged => {
-                self.object().status.as_ref().and_then(|status| status.admission.clone())
-            }
+            Approval::Before if person && self.standing() == Standing::Unchanged => self
+                .object()
+                .status
+                .as_ref()
+                .and_then(|status| status.admission.clone()),
             Approval::Nobody if self.rule.decides() == Decides::Nobody => Some(self.admission()),
             Approval::Person { .. } | Approval::Before | Approval::Nobody => None,
         };
-        let Some(admission) = admission else { return Err(self.refused(Code::PolicyRejects)) };
+        let Some(admission) = admission else {
+            return Err(self.refused(Code::PolicyRejects));
+        };
         match self.proven(made) {
             Some(proven) => Ok(Verified::new(self, proven, admission)),
             None => Err(self.refused(Code::MachineUnknown)),
@@ -432,14 +559,26 @@ impl Claimant {
     pub fn refused(self, code: Code) -> Box<Refusal> {
         let verdict = self.verdict();
         Box::new(match self.accused() {
-            Some(machine) => Refusal::Proven { machine, code, verdict },
+            Some(machine) => Refusal::Proven {
+                machine,
+                code,
+                verdict,
+            },
             None => Refusal::Anonymous { code, verdict },
         })
     }
 
     fn admission(&self) -> Admission {
-        let names = names(self.claims(), &self.requested).iter().map(San::text).collect();
-        Admission { policy: self.rule.policy(), rule: self.rule.name().to_owned(), names, ..Admission::default() }
+        let names = names(self.claims(), &self.requested)
+            .iter()
+            .map(San::text)
+            .collect();
+        Admission {
+            policy: self.rule.policy(),
+            rule: self.rule.name().to_owned(),
+            names,
+            ..Admission::default()
+        }
     }
 
     /// Whose this becomes: the Machine's of phase 1, or the one that was made for exactly this claimant.
@@ -456,34 +595,72 @@ impl Claimant {
 
 /// What a machine claims and asks for: names of its serving certificate, and addresses that it says are its own.
 pub(super) fn names(claims: &Claims, requested: &Requested) -> BTreeSet<San> {
-    let claimed = claims.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
-    claimed.map(|address| San::Ip(address.to_canonical())).chain(requested.serving.sans.iter().cloned()).collect()
+    let claimed = claims
+        .addresses
+        .iter()
+        .filter_map(|text| text.parse::<IpAddr>().ok());
+    claimed
+        .map(|address| San::Ip(address.to_canonical()))
+        .chain(requested.serving.sans.iter().cloned())
+        .collect()
 }
 
 /// Names and addresses beyond those that were approved and those that the inventory gives to the machine, in words.
 fn beyond(machine: &Machine, admission: &Admission, names: &BTreeSet<San>) -> Vec<String> {
-    let given = machine.spec.addresses.iter().map(String::as_str).chain([machine.node_name()]);
-    let known: BTreeSet<San> = admission.names.iter().map(String::as_str).chain(given).map(San::from_text).collect();
-    names.difference(&known).map(|name| format!("{} is claimed, and was not approved", name.text())).collect()
+    let given = machine
+        .spec
+        .addresses
+        .iter()
+        .map(String::as_str)
+        .chain([machine.node_name()]);
+    let known: BTreeSet<San> = admission
+        .names
+        .iter()
+        .map(String::as_str)
+        .chain(given)
+        .map(San::from_text)
+        .collect();
+    names
+        .difference(&known)
+        .map(|name| format!("{} is claimed, and was not approved", name.text()))
+        .collect()
 }
 
 /// What a person's word on a machine without a TPM is worth now: it was on one key and what that claimed, and holds for these.
 fn standing_without_tpm(machine: &Machine, key: &Digest, names: &BTreeSet<San>) -> Standing {
-    let Some(status) = known(machine) else { return Standing::New };
-    let Some(recorded) = status.node_key.as_ref() else { return Standing::New };
+    let Some(status) = known(machine) else {
+        return Standing::New;
+    };
+    let Some(recorded) = status.node_key.as_ref() else {
+        return Standing::New;
+    };
     if *recorded != key.to_text() {
-        let until = status.certificate.as_ref().map_or("", |certificate| certificate.not_after.as_str());
-        let change =
-            format!("node key: {recorded} was let in, with a certificate until {until}; now {}", key.to_text());
+        let until = status
+            .certificate
+            .as_ref()
+            .map_or("", |certificate| certificate.not_after.as_str());
+        let change = format!(
+            "node key: {recorded} was let in, with a certificate until {until}; now {}",
+            key.to_text()
+        );
         return Standing::Changed(vec![change]);
     }
-    let approved = status.admission.as_ref().filter(|admission| admission.policy.decides() == Decides::Person);
-    let Some(admission) = approved else { return Standing::New };
+    let approved = status
+        .admission
+        .as_ref()
+        .filter(|admission| admission.policy.decides() == Decides::Person);
+    let Some(admission) = approved else {
+        return Standing::New;
+    };
     unless_more(beyond(machine, admission, names))
 }
 
 fn unless_more(more: Vec<String>) -> Standing {
-    if more.is_empty() { Standing::Unchanged } else { Standing::More(more) }
+    if more.is_empty() {
+        Standing::Unchanged
+    } else {
+        Standing::More(more)
+    }
 }
 
 /// What an earlier approval of a Machine is worth, which now shows these registers and asks for these names. Within one boot the node key itself says
@@ -509,10 +686,13 @@ pub(super) fn standing(
     let found = hex_registers(registers);
     let all: BTreeSet<&String> = approved.keys().chain(found.keys()).collect();
     let none = String::from("nothing");
-    let changes = all.into_iter().filter(|pcr| approved.get(*pcr) != found.get(*pcr)).map(|pcr| {
-        let [before, after] = [approved, &found].map(|map| map.get(pcr).unwrap_or(&none));
-        format!("PCR {pcr}: {before} was approved, now {after}")
-    });
+    let changes = all
+        .into_iter()
+        .filter(|pcr| approved.get(*pcr) != found.get(*pcr))
+        .map(|pcr| {
+            let [before, after] = [approved, &found].map(|map| map.get(pcr).unwrap_or(&none));
+            format!("PCR {pcr}: {before} was approved, now {after}")
+        });
     let mut changes: Vec<String> = changes.collect();
     if changes.is_empty() {
         return unless_more(more);
@@ -529,5 +709,8 @@ fn address(san: &San) -> Option<String> {
 }
 
 fn hex_registers(registers: &BTreeMap<u8, Digest>) -> BTreeMap<String, String> {
-    registers.iter().map(|(pcr, value)| (pcr.to_string(), value.to_hex())).collect()
+    registers
+        .iter()
+        .map(|(pcr, value)| (pcr.to_string(), value.to_hex()))
+        .collect()
 }

@@ -10,7 +10,9 @@ use crate::question::{Channel, Names, Purpose, mac, question};
 use crate::sessions::{HalfOpen, Opening};
 use crate::tpm::{Attributes, Entropy, Public, make_credential, template};
 use crate::verdict::{Checks, MachineId, Refusal, Stop, Verdict};
-use crate::wire::{Challenge, Claims, Hello, Keys, PROTOCOL, SESSION_SECONDS, SessionId, Transcript};
+use crate::wire::{
+    Challenge, Claims, Hello, Keys, PROTOCOL, SESSION_SECONDS, SessionId, Transcript,
+};
 use config_kube::machine::{Counters, EkSelector};
 use config_kube::pratique::Check;
 use config_kube::{Machine, MachineState};
@@ -46,7 +48,11 @@ struct Then {
 impl Then {
     fn of(machine: &Machine, reference: &Reference<'_>) -> Box<Self> {
         let counters = known(machine).and_then(|status| status.counters);
-        Box::new(Self { rule: reference.rule.clone(), ek: machine.spec.ek.clone(), counters })
+        Box::new(Self {
+            rule: reference.rule.clone(),
+            ek: machine.spec.ek.clone(),
+            counters,
+        })
     }
 }
 
@@ -147,9 +153,18 @@ pub(crate) fn admit_bootstrap(
 }
 
 /// An anonymous refusal.
-pub(crate) fn refusal(stop: Stop, checks: Checks, ek_hash: Option<Digest>, claims: &Claims) -> Box<Refusal> {
+pub(crate) fn refusal(
+    stop: Stop,
+    checks: Checks,
+    ek_hash: Option<Digest>,
+    claims: &Claims,
+) -> Box<Refusal> {
     let code = checks.first_failure(stop);
-    let verdict = Verdict { checks: checks.into_list(), ek_hash, claims: claims.clone() };
+    let verdict = Verdict {
+        checks: checks.into_list(),
+        ek_hash,
+        claims: claims.clone(),
+    };
     Box::new(Refusal::Anonymous { code, verdict })
 }
 
@@ -170,12 +185,29 @@ struct Keyed {
 }
 
 /// That keys are those recorded at the last whole exchange of a Machine.
-pub(super) fn recorded(machine: &Machine, ek_hash: &Digest, names: &Names, checks: &mut Checks) -> Result<(), Stop> {
+pub(super) fn recorded(
+    machine: &Machine,
+    ek_hash: &Digest,
+    names: &Names,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
     let status = machine.status.clone().unwrap_or_default();
     let recorded = [
-        ("recorded EK", status.bound_ek.unwrap_or_default(), ek_hash.to_text()),
-        ("recorded AK", status.ak_name.unwrap_or_default(), names.ak.to_hex()),
-        ("recorded NK", status.nk_name.unwrap_or_default(), names.nk.to_hex()),
+        (
+            "recorded EK",
+            status.bound_ek.unwrap_or_default(),
+            ek_hash.to_text(),
+        ),
+        (
+            "recorded AK",
+            status.ak_name.unwrap_or_default(),
+            names.ak.to_hex(),
+        ),
+        (
+            "recorded NK",
+            status.nk_name.unwrap_or_default(),
+            names.nk.to_hex(),
+        ),
     ];
     for (check, wanted, found) in recorded {
         checks.must(check, Code::RenewalKeys, wanted == found, wanted, found)?;
@@ -186,18 +218,35 @@ pub(super) fn recorded(machine: &Machine, ek_hash: &Digest, names: &Names, check
 /// That a Machine is in a state in which it renews.
 pub(super) fn may_renew(machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
     let trusted = state(machine) == MachineState::Trusted;
-    checks.must("state", Code::RenewalState, trusted, "Trusted", format!("{:?}", state(machine)))
+    checks.must(
+        "state",
+        Code::RenewalState,
+        trusted,
+        "Trusted",
+        format!("{:?}", state(machine)),
+    )
 }
 
 impl<'a> Draft<'a> {
     fn new(purpose: Purpose, claims: &'a Claims, csr_hash: Digest, channel: &'a Channel) -> Self {
-        Self { purpose, claims, csr_hash, channel, ek_hash: None, checks: Checks::default() }
+        Self {
+            purpose,
+            claims,
+            csr_hash,
+            channel,
+            ek_hash: None,
+            checks: Checks::default(),
+        }
     }
 
     fn refuse(self, stop: Stop) -> Box<Refusal> {
         // Claims over their limits are not recorded.
         let none = Claims::default();
-        let claims = if self.claims.within_limits() { self.claims } else { &none };
+        let claims = if self.claims.within_limits() {
+            self.claims
+        } else {
+            &none
+        };
         refusal(stop, self.checks, self.ek_hash, claims)
     }
 
@@ -224,7 +273,13 @@ impl<'a> Draft<'a> {
     }
 
     fn protocol(&mut self, found: &str) -> Result<(), Stop> {
-        self.checks.must("protocol", Code::ProtocolVersion, found == PROTOCOL, PROTOCOL, found)
+        self.checks.must(
+            "protocol",
+            Code::ProtocolVersion,
+            found == PROTOCOL,
+            PROTOCOL,
+            found,
+        )
     }
 
     /// In this order: size, inventory, key attributes, EK hash and chain. (The caller has done size of the body and rate.) What the
@@ -233,11 +288,22 @@ impl<'a> Draft<'a> {
     fn identify(&mut self, keys: &Keys, reference: &Reference<'_>, now: u64) -> Result<Seen, Stop> {
         self.limits()?;
         let (ek, spki, ek_hash) = self.endorsement_key(keys)?;
-        let certificate = keys.ek_certificate.as_ref().map(crate::wire::Blob::as_bytes);
-        let waits = self.purpose == Purpose::Join && identity::kept_back(&ek_hash, &spki, certificate, reference, now);
+        let certificate = keys
+            .ek_certificate
+            .as_ref()
+            .map(crate::wire::Blob::as_bytes);
+        let waits = self.purpose == Purpose::Join
+            && identity::kept_back(&ek_hash, &spki, certificate, reference, now);
         let mut said = Checks::default();
         let found = identity::find(&ek_hash, self.claims, reference, &mut said).and_then(|found| {
-            identity::admissible(found.machine(), &ek_hash, self.claims, reference, now, &mut said)?;
+            identity::admissible(
+                found.machine(),
+                &ek_hash,
+                self.claims,
+                reference,
+                now,
+                &mut said,
+            )?;
             Ok(found)
         });
         if found.is_ok() || !waits {
@@ -249,42 +315,91 @@ impl<'a> Draft<'a> {
         };
         let keyed = self.keys(keys, ek, ek_hash)?;
         let outcome = found.and_then(|found| {
-            let issuer =
-                identity::endorsement(found.machine(), &ek_hash, &spki, certificate, reference, now, &mut said)?;
-            Ok((Then::of(found.machine(), reference), found.subject(), issuer))
+            let issuer = identity::endorsement(
+                found.machine(),
+                &ek_hash,
+                &spki,
+                certificate,
+                reference,
+                now,
+                &mut said,
+            )?;
+            Ok((
+                Then::of(found.machine(), reference),
+                found.subject(),
+                issuer,
+            ))
         });
         self.checks.extend(said);
         match outcome {
             Ok((then, subject, issuer)) => Ok((keyed, subject, issuer, then)),
-            Err(Stop(code)) if waits => {
-                Ok((keyed, Subject::Refused(code), None, Then::of(&Machine::default(), reference)))
-            }
+            Err(Stop(code)) if waits => Ok((
+                keyed,
+                Subject::Refused(code),
+                None,
+                Then::of(&Machine::default(), reference),
+            )),
             Err(stop) => Err(stop),
         }
     }
 
-    fn renew(&mut self, hello: &Hello, peer: &RenewingPeer, reference: &Reference<'_>, now: u64) -> Result<Seen, Stop> {
+    fn renew(
+        &mut self,
+        hello: &Hello,
+        peer: &RenewingPeer,
+        reference: &Reference<'_>,
+        now: u64,
+    ) -> Result<Seen, Stop> {
         self.protocol(&hello.protocol)?;
         self.limits()?;
         let (ek, ek_spki, ek_hash) = self.endorsement_key(&hello.keys)?;
         let machine = self.renewing_machine(peer, reference)?;
         identity::holds(machine, &ek_hash, reference, &mut self.checks)?;
-        identity::admissible(machine, &ek_hash, self.claims, reference, now, &mut self.checks)?;
+        identity::admissible(
+            machine,
+            &ek_hash,
+            self.claims,
+            reference,
+            now,
+            &mut self.checks,
+        )?;
         may_renew(machine, &mut self.checks)?;
         let keyed = self.keys(&hello.keys, ek, ek_hash)?;
         self.recorded_keys(machine, &keyed, peer)?;
         let certificate = keyed.ek_certificate.as_deref();
-        let issuer = identity::endorsement(machine, &ek_hash, &ek_spki, certificate, reference, now, &mut self.checks)?;
-        Ok((keyed, Subject::Known(machine_id(machine)), issuer, Then::of(machine, reference)))
+        let issuer = identity::endorsement(
+            machine,
+            &ek_hash,
+            &ek_spki,
+            certificate,
+            reference,
+            now,
+            &mut self.checks,
+        )?;
+        Ok((
+            keyed,
+            Subject::Known(machine_id(machine)),
+            issuer,
+            Then::of(machine, reference),
+        ))
     }
 
     fn limits(&mut self) -> Result<(), Stop> {
         let good = self.claims.within_limits();
-        let found = if good { "within" } else { "over the limits, or not printable" };
-        self.checks.must("claims", Code::Malformed, good, "within the limits", found)
+        let found = if good {
+            "within"
+        } else {
+            "over the limits, or not printable"
+        };
+        self.checks
+            .must("claims", Code::Malformed, good, "within the limits", found)
     }
 
-    fn renewing_machine<'r>(&mut self, peer: &RenewingPeer, reference: &Reference<'r>) -> Result<&'r Machine, Stop> {
+    fn renewing_machine<'r>(
+        &mut self,
+        peer: &RenewingPeer,
+        reference: &Reference<'r>,
+    ) -> Result<&'r Machine, Stop> {
         let machine = reference
             .inventory
             .of_node(&peer.node_name)
@@ -293,20 +408,39 @@ impl<'a> Draft<'a> {
         let found = format!("{} (uid {})", peer.node_name, peer.machine_uid);
         let wanted = "the certificate's Machine in the inventory";
         let Some(machine) = machine.filter(|_| !peer.machine_uid.is_empty()) else {
-            return Err(self.checks.fail("certificate", Code::RenewalIdentity, wanted, found));
+            return Err(self
+                .checks
+                .fail("certificate", Code::RenewalIdentity, wanted, found));
         };
         self.checks.pass("certificate", wanted, found);
         let claimed = &self.claims.name;
         let same = claimed.is_empty() || *claimed == peer.node_name;
-        self.checks.must("claimed name", Code::RenewalIdentity, same, &peer.node_name, claimed)?;
+        self.checks.must(
+            "claimed name",
+            Code::RenewalIdentity,
+            same,
+            &peer.node_name,
+            claimed,
+        )?;
         Ok(machine)
     }
 
-    fn recorded_keys(&mut self, machine: &Machine, keyed: &Keyed, peer: &RenewingPeer) -> Result<(), Stop> {
+    fn recorded_keys(
+        &mut self,
+        machine: &Machine,
+        keyed: &Keyed,
+        peer: &RenewingPeer,
+    ) -> Result<(), Stop> {
         recorded(machine, &keyed.ek_hash, &keyed.names, &mut self.checks)?;
         let same = keyed.parsed.nk_spki == peer.spki;
         let found = if same { "the node key" } else { "another key" };
-        self.checks.must("certificate key", Code::RenewalIdentity, same, "the node key", found)
+        self.checks.must(
+            "certificate key",
+            Code::RenewalIdentity,
+            same,
+            "the node key",
+            found,
+        )
     }
 
     fn endorsement_key(&mut self, keys: &Keys) -> Result<(Public, Vec<u8>, Digest), Stop> {
@@ -314,8 +448,16 @@ impl<'a> Draft<'a> {
         const WANTED: &str = "RSA-2048, ECC P-256 or P-384 by a TCG template";
         let ek = Public::parse(keys.ek.as_bytes())
             .map_err(|fault| self.checks.fail(CHECK, Code::EkTemplate, WANTED, fault))?;
-        self.checks.must(CHECK, Code::EkTemplate, template::is_ek(&ek), WANTED, describe(&ek))?;
-        let spki = ek.spki().map_err(|fault| self.checks.fail(CHECK, Code::EkTemplate, WANTED, fault))?;
+        self.checks.must(
+            CHECK,
+            Code::EkTemplate,
+            template::is_ek(&ek),
+            WANTED,
+            describe(&ek),
+        )?;
+        let spki = ek
+            .spki()
+            .map_err(|fault| self.checks.fail(CHECK, Code::EkTemplate, WANTED, fault))?;
         let hash = Digest::of(&spki);
         self.ek_hash = Some(hash);
         Ok((ek, spki, hash))
@@ -324,47 +466,80 @@ impl<'a> Draft<'a> {
     fn keys(&mut self, keys: &Keys, ek: Public, ek_hash: Digest) -> Result<Keyed, Stop> {
         let ak = self.attestation_key(keys.ak.as_bytes())?;
         let nk = self.node_key(keys.nk.as_bytes())?;
-        let names = Names { ek: ek.name(), ak: ak.name(), nk: nk.name() };
+        let names = Names {
+            ek: ek.name(),
+            ak: ak.name(),
+            nk: nk.name(),
+        };
         let on_curve = |fault| (fault, "a point on P-256");
-        let ak = ak
-            .p256()
-            .map_err(on_curve)
-            .map_err(|(fault, wanted)| self.checks.fail("AK template", Code::AkTemplate, wanted, fault))?;
-        let nk_spki = nk
-            .spki()
-            .map_err(on_curve)
-            .map_err(|(fault, wanted)| self.checks.fail("NK template", Code::NkTemplate, wanted, fault))?;
-        let ek_certificate = keys.ek_certificate.as_ref().map(|der| der.as_bytes().to_vec());
-        Ok(Keyed { ek_hash, parsed: ParsedKeys { ek, ak, nk, nk_spki }, ek_certificate, names })
+        let ak = ak.p256().map_err(on_curve).map_err(|(fault, wanted)| {
+            self.checks
+                .fail("AK template", Code::AkTemplate, wanted, fault)
+        })?;
+        let nk_spki = nk.spki().map_err(on_curve).map_err(|(fault, wanted)| {
+            self.checks
+                .fail("NK template", Code::NkTemplate, wanted, fault)
+        })?;
+        let ek_certificate = keys
+            .ek_certificate
+            .as_ref()
+            .map(|der| der.as_bytes().to_vec());
+        Ok(Keyed {
+            ek_hash,
+            parsed: ParsedKeys {
+                ek,
+                ak,
+                nk,
+                nk_spki,
+            },
+            ek_certificate,
+            names,
+        })
     }
 
     fn attestation_key(&mut self, bytes: &[u8]) -> Result<Public, Stop> {
         const CHECK: &str = "AK template";
         let mut wanted = template::ak();
-        let ak = Public::parse(bytes)
-            .map_err(|fault| self.checks.fail(CHECK, Code::AkTemplate, describe(&wanted), fault))?;
+        let ak = Public::parse(bytes).map_err(|fault| {
+            self.checks
+                .fail(CHECK, Code::AkTemplate, describe(&wanted), fault)
+        })?;
         wanted.attributes = wanted.attributes.no_da_of(ak.attributes);
         let code = if !ak.attributes.has(Attributes::SENSITIVE_DATA_ORIGIN) {
             Code::AkExternal
-        } else if !ak.attributes.has(Attributes::FIXED_TPM.with(Attributes::FIXED_PARENT)) {
+        } else if !ak
+            .attributes
+            .has(Attributes::FIXED_TPM.with(Attributes::FIXED_PARENT))
+        {
             Code::AkDuplicable
         } else if !ak.attributes.has(Attributes::RESTRICTED) {
             Code::AkUnrestricted
         } else {
             Code::AkTemplate
         };
-        self.checks.must(CHECK, code, template::matches(&ak, &wanted), describe(&wanted), describe(&ak))?;
+        self.checks.must(
+            CHECK,
+            code,
+            template::matches(&ak, &wanted),
+            describe(&wanted),
+            describe(&ak),
+        )?;
         Ok(ak)
     }
 
     fn node_key(&mut self, bytes: &[u8]) -> Result<Public, Stop> {
         const CHECK: &str = "NK template";
         let mut wanted = template::nk(&std::collections::BTreeMap::new());
-        let nk = Public::parse(bytes)
-            .map_err(|fault| self.checks.fail(CHECK, Code::NkTemplate, describe(&wanted), fault))?;
+        let nk = Public::parse(bytes).map_err(|fault| {
+            self.checks
+                .fail(CHECK, Code::NkTemplate, describe(&wanted), fault)
+        })?;
         let code = if !nk.attributes.has(Attributes::SENSITIVE_DATA_ORIGIN) {
             Code::NkExternal
-        } else if !nk.attributes.has(Attributes::FIXED_TPM.with(Attributes::FIXED_PARENT)) {
+        } else if !nk
+            .attributes
+            .has(Attributes::FIXED_TPM.with(Attributes::FIXED_PARENT))
+        {
             Code::NkDuplicable
         } else {
             Code::NkTemplate
@@ -374,7 +549,13 @@ impl<'a> Draft<'a> {
         if nk.auth_policy.len() == wanted.auth_policy.len() {
             wanted.auth_policy.clone_from(&nk.auth_policy);
         }
-        self.checks.must(CHECK, code, template::matches(&nk, &wanted), describe(&wanted), describe(&nk))?;
+        self.checks.must(
+            CHECK,
+            code,
+            template::matches(&nk, &wanted),
+            describe(&wanted),
+            describe(&nk),
+        )?;
         Ok(nk)
     }
 }
@@ -383,10 +564,22 @@ impl<'a> Draft<'a> {
 fn describe(key: &Public) -> String {
     use crate::tpm::Key;
     let kind = match &key.key {
-        Key::Rsa { bits, symmetric, .. } => format!("RSA-{bits} {symmetric:?}"),
-        Key::Ecc { curve, scheme, symmetric, .. } => format!("ECC {curve:?} {scheme:?} {symmetric:?}"),
+        Key::Rsa {
+            bits, symmetric, ..
+        } => format!("RSA-{bits} {symmetric:?}"),
+        Key::Ecc {
+            curve,
+            scheme,
+            symmetric,
+            ..
+        } => format!("ECC {curve:?} {scheme:?} {symmetric:?}"),
     };
-    format!("{kind} {:?} {} policy {}", key.name_alg, key.attributes, hex::encode(&key.auth_policy))
+    format!(
+        "{kind} {:?} {} policy {}",
+        key.name_alg,
+        key.attributes,
+        hex::encode(&key.auth_policy)
+    )
 }
 
 impl Opening for Admitted {
@@ -418,13 +611,31 @@ impl Opening for Admitted {
             Ok(credential) => credential,
             Err(fault) => {
                 let mut checks = Checks::resume(self.checks, false);
-                let stop = checks.fail("credential", Code::EkTemplate, "a key that can be encrypted to", fault);
+                let stop = checks.fail(
+                    "credential",
+                    Code::EkTemplate,
+                    "a key that can be encrypted to",
+                    fault,
+                );
                 return Err(refusal(stop, checks, Some(self.ek_hash), &self.claims));
             }
         };
-        let challenge =
-            Challenge { session, nonce, credential, pcrs: QUOTE_PCRS.to_vec(), expires_in_seconds: SESSION_SECONDS };
-        Ok((Pending { admitted: self, session, nonce, secret: Secret(secret) }, challenge))
+        let challenge = Challenge {
+            session,
+            nonce,
+            credential,
+            pcrs: QUOTE_PCRS.to_vec(),
+            expires_in_seconds: SESSION_SECONDS,
+        };
+        Ok((
+            Pending {
+                admitted: self,
+                session,
+                nonce,
+                secret: Secret(secret),
+            },
+            challenge,
+        ))
     }
 }
 
@@ -457,7 +668,10 @@ impl Pending {
 
     /// The EK's SubjectPublicKeyInfo, and the certificate that was sent for it.
     pub(super) fn endorsement(&self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-        Some((self.admitted.parsed.ek.spki().ok()?, self.admitted.ek_certificate.clone()))
+        Some((
+            self.admitted.parsed.ek.spki().ok()?,
+            self.admitted.ek_certificate.clone(),
+        ))
     }
 
     /// Whether the hello was looked at under this rule, and this word of the Machine on its keys.
@@ -523,7 +737,12 @@ impl Pending {
     }
 
     pub(super) fn question(&self) -> Digest {
-        question(self.admitted.purpose, &self.session, &self.admitted.names, &self.transcript())
+        question(
+            self.admitted.purpose,
+            &self.session,
+            &self.admitted.names,
+            &self.transcript(),
+        )
     }
 
     pub(super) fn mac(&self, question: &Digest) -> Digest {

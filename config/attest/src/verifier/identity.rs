@@ -60,9 +60,21 @@ pub(super) fn find<'a>(
     let listing = inventory.listing(ek);
     let named = |machine: &&&Machine| claims.name.is_empty() || machine.node_name() == claims.name;
     let machine = if let Some(bound) = inventory.bound_to(ek) {
-        let elsewhere = listing.iter().any(|machine| machine.node_name() == claims.name);
-        let code = if elsewhere { Code::EkBoundElsewhere } else { Code::NameMismatch };
-        checks.must("name of the EK's Machine", code, named(&&bound), bound.node_name(), &claims.name)?;
+        let elsewhere = listing
+            .iter()
+            .any(|machine| machine.node_name() == claims.name);
+        let code = if elsewhere {
+            Code::EkBoundElsewhere
+        } else {
+            Code::NameMismatch
+        };
+        checks.must(
+            "name of the EK's Machine",
+            code,
+            named(&&bound),
+            bound.node_name(),
+            &claims.name,
+        )?;
         bound
     } else if listing.is_empty() {
         return by_name(ek, claims, reference, checks);
@@ -71,12 +83,23 @@ pub(super) fn find<'a>(
         match (fitting.next(), fitting.next()) {
             (Some(machine), None) => machine,
             (None, _) => {
-                let fitting: Vec<&str> = listing.iter().map(|machine| machine.node_name()).collect();
-                return Err(checks.fail(CHECK, Code::NameMismatch, fitting.join(", "), &claims.name));
+                let fitting: Vec<&str> =
+                    listing.iter().map(|machine| machine.node_name()).collect();
+                return Err(checks.fail(
+                    CHECK,
+                    Code::NameMismatch,
+                    fitting.join(", "),
+                    &claims.name,
+                ));
             }
             (Some(_), Some(_)) => {
                 let found = "several: remove the hash from all but one";
-                return Err(checks.fail(CHECK, Code::MachineUnknown, "one Machine with this EK", found));
+                return Err(checks.fail(
+                    CHECK,
+                    Code::MachineUnknown,
+                    "one Machine with this EK",
+                    found,
+                ));
             }
         }
     };
@@ -104,10 +127,17 @@ pub(super) fn holds(
     } else if !said.issuers.is_empty() {
         format!("a key of {}", said.issuers.join(", "))
     } else {
-        "its hash in spec.ek.hashes, or its issuer in spec.ek.issuers: an admin has listed neither".to_owned()
+        "its hash in spec.ek.hashes, or its issuer in spec.ek.issuers: an admin has listed neither"
+            .to_owned()
     };
     let name = machine.metadata.name.as_deref().unwrap_or_default();
-    checks.must("inventory", Code::MachineUnknown, good, wanted, format!("{name} with {}", ek.to_text()))
+    checks.must(
+        "inventory",
+        Code::MachineUnknown,
+        good,
+        wanted,
+        format!("{name} with {}", ek.to_text()),
+    )
 }
 
 /// Whether the rule takes no key but those whose hashes are listed.
@@ -130,8 +160,13 @@ pub(super) fn kept_back(
         return true;
     }
     let names = rule.issuers(reference.issuers);
-    let issuers: Vec<&EkIssuer> = reference.issuers.iter().filter(|issuer| names.contains(&issuer.name())).collect();
-    !hashes_needed(rule) && certificate.is_some_and(|der| ek::check(der, spki, &issuers, now).is_ok())
+    let issuers: Vec<&EkIssuer> = reference
+        .issuers
+        .iter()
+        .filter(|issuer| names.contains(&issuer.name()))
+        .collect();
+    !hashes_needed(rule)
+        && certificate.is_some_and(|der| ek::check(der, spki, &issuers, now).is_ok())
 }
 
 /// A Machine that trusts an issuer instead of listing hashes is found by the claimed name. Else it is a stranger.
@@ -147,39 +182,80 @@ fn by_name<'a>(
     let named = reference.inventory.of_node(&claims.name);
     match named.as_slice() {
         [machine]
-            if !hashes_needed(rule) && !machine.spec.ek.issuers.is_empty() && machine.spec.ek.hashes.is_empty() =>
+            if !hashes_needed(rule)
+                && !machine.spec.ek.issuers.is_empty()
+                && machine.spec.ek.hashes.is_empty() =>
         {
             let name = machine.metadata.name.as_deref().unwrap_or_default();
             checks.pass(CHECK, wanted, format!("{name}, by its issuer"));
             Ok(Found::ByIssuer(machine))
         }
         _ if rule.enforces() => Err(checks.fail(CHECK, Code::MachineUnknown, wanted, ek.to_text())),
-        _ => stranger(ek, claims, reference, checks).map(|machine| Found::Stranger(Box::new(machine))),
+        _ => stranger(ek, claims, reference, checks)
+            .map(|machine| Found::Stranger(Box::new(machine))),
     }
 }
 
 /// The Machine that an EK would become which nobody knows: under a name that is nobody's, in a role that the rule admits.
-fn stranger(ek: &Digest, claims: &Claims, reference: &Reference<'_>, checks: &mut Checks) -> Result<Machine, Stop> {
-    let node = if claims.name.is_empty() { name::derived(ek) } else { claims.name.clone() };
+fn stranger(
+    ek: &Digest,
+    claims: &Claims,
+    reference: &Reference<'_>,
+    checks: &mut Checks,
+) -> Result<Machine, Stop> {
+    let node = if claims.name.is_empty() {
+        name::derived(ek)
+    } else {
+        claims.name.clone()
+    };
     let good = name::is_node_name(&node);
-    checks.must("claimed name", Code::NameInvalid, good, "a DNS name in lower case", &node)?;
+    checks.must(
+        "claimed name",
+        Code::NameInvalid,
+        good,
+        "a DNS name in lower case",
+        &node,
+    )?;
     unclaimed(&node, reference.inventory, checks)?;
     let only = match reference.rule.roles.as_slice() {
         [only] => only.as_str(),
         _ => "",
     };
-    let role = if claims.role.is_empty() { only } else { &claims.role };
-    let spec = MachineSpec { role: role.to_owned(), ..MachineSpec::default() };
+    let role = if claims.role.is_empty() {
+        only
+    } else {
+        &claims.role
+    };
+    let spec = MachineSpec {
+        role: role.to_owned(),
+        ..MachineSpec::default()
+    };
     Ok(Machine::named(&node, spec))
 }
 
 /// That no Machine has a node's name.
-pub(super) fn unclaimed(node: &str, inventory: &Inventory, checks: &mut Checks) -> Result<(), Stop> {
+pub(super) fn unclaimed(
+    node: &str,
+    inventory: &Inventory,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
     let mut owners = inventory.of_node(node);
     owners.extend(inventory.get(node));
-    let bound = owners.first().is_some_and(|owner| bound_ek(owner).is_some());
-    let code = if bound { Code::MachineBoundToOtherEk } else { Code::NameMismatch };
-    checks.must("claimed name", code, owners.is_empty(), "a name that no Machine has", node)
+    let bound = owners
+        .first()
+        .is_some_and(|owner| bound_ek(owner).is_some());
+    let code = if bound {
+        Code::MachineBoundToOtherEk
+    } else {
+        Code::NameMismatch
+    };
+    checks.must(
+        "claimed name",
+        code,
+        owners.is_empty(),
+        "a name that no Machine has",
+        node,
+    )
 }
 
 /// Whether this Machine may join with this EK and these claims at all.
@@ -223,7 +299,11 @@ pub(super) fn may_join(
         Code::MachineBoundToOtherEk,
         rivals.is_empty(),
         format!("no other Machine for node {}", machine.node_name()),
-        if rivals.is_empty() { "none".to_owned() } else { rivals.join(", ") },
+        if rivals.is_empty() {
+            "none".to_owned()
+        } else {
+            rivals.join(", ")
+        },
     )?;
     let retired = machine.spec.retired;
     checks.must("retired", Code::MachineRetired, !retired, "false", retired)?;
@@ -252,7 +332,11 @@ pub(super) fn may_join(
         Code::RoleMismatch,
         claims.role.is_empty() || claims.role == role,
         role,
-        if claims.role.is_empty() { "none" } else { &claims.role },
+        if claims.role.is_empty() {
+            "none"
+        } else {
+            &claims.role
+        },
     )
 }
 
@@ -268,7 +352,15 @@ pub(super) fn endorsement(
     checks: &mut Checks,
 ) -> Result<Option<String>, Stop> {
     let mut judgement = Checks::default();
-    let (issuer, outcome) = endorsed(machine, ek, spki, certificate, reference, now, &mut judgement);
+    let (issuer, outcome) = endorsed(
+        machine,
+        ek,
+        spki,
+        certificate,
+        reference,
+        now,
+        &mut judgement,
+    );
     let enforces = reference.rule.enforces();
     checks.judged(judgement, enforces);
     if enforces {
@@ -276,7 +368,13 @@ pub(super) fn endorsement(
     } else if machine.spec.ek.word_on(&ek.to_text()) == Some(EkWord::Issuer) {
         let wanted = machine.spec.ek.issuers.join(", ");
         let found = issuer.as_deref().unwrap_or("no good certificate of them");
-        checks.must("issuer of the Machine", Code::EkCertificateIssuer, issuer.is_some(), wanted, found)?;
+        checks.must(
+            "issuer of the Machine",
+            Code::EkCertificateIssuer,
+            issuer.is_some(),
+            wanted,
+            found,
+        )?;
     }
     Ok(issuer)
 }
@@ -297,7 +395,12 @@ fn endorsed(
     let mut passed = Vec::new();
     let mut failed = Vec::new();
     if rule.ek_inventory {
-        let listed = machine.spec.ek.hashes.iter().any(|hash| hash.parse() == Ok(*ek));
+        let listed = machine
+            .spec
+            .ek
+            .hashes
+            .iter()
+            .any(|hash| hash.parse() == Ok(*ek));
         let wanted = machine.spec.ek.hashes.join(", ");
         if listed {
             passed.push(("EK hash", wanted, ek.to_text()));
@@ -308,10 +411,15 @@ fn endorsed(
     let takes = rule.issuers(reference.issuers);
     if !takes.is_empty() {
         let own = &machine.spec.ek.issuers;
-        let names: Vec<&str> =
-            takes.into_iter().filter(|name| own.is_empty() || own.iter().any(|listed| listed == name)).collect();
-        let issuers: Vec<&EkIssuer> =
-            reference.issuers.iter().filter(|issuer| names.contains(&issuer.name())).collect();
+        let names: Vec<&str> = takes
+            .into_iter()
+            .filter(|name| own.is_empty() || own.iter().any(|listed| listed == name))
+            .collect();
+        let issuers: Vec<&EkIssuer> = reference
+            .issuers
+            .iter()
+            .filter(|issuer| names.contains(&issuer.name()))
+            .collect();
         let wanted = names.join(", ");
         let result = match certificate {
             Some(der) => ek::check(der, spki, &issuers, now),
@@ -335,7 +443,11 @@ fn endorsed(
     let mut stop = Ok(());
     for (check, code, wanted, found) in failed {
         if enough {
-            checks.pass(check, format!("{wanted} (not needed: require = any)"), found);
+            checks.pass(
+                check,
+                format!("{wanted} (not needed: require = any)"),
+                found,
+            );
         } else {
             stop = stop.and(checks.must(check, code, false, wanted, found));
         }

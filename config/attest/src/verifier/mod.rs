@@ -25,7 +25,9 @@ pub(crate) use hello::{Subject, admit_bootstrap, refusal};
 pub use proof::Attested;
 pub(crate) use proof::check_proof;
 pub use shown::{Judged, Shown};
-pub use unproven::{UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello, check_unproven_renewal};
+pub use unproven::{
+    UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello, check_unproven_renewal,
+};
 pub use verified::Verified;
 
 use crate::digest::Digest;

@@ -11,7 +11,11 @@ use crate::wire::Claims;
 /// A machine whose pods may be privileged needs a rule that takes such machines; one that claims nothing has nothing to show.
 pub(super) fn check(claims: &Claims, rule: &CheckedRule, checks: &mut Checks) {
     if claims.privileged_pods {
-        let wanted = if rule.privileged_pods { "allowed or not" } else { "not allowed on the machine" };
+        let wanted = if rule.privileged_pods {
+            "allowed or not"
+        } else {
+            "not allowed on the machine"
+        };
         checks.test(
             "privileged pods",
             Code::PrivilegedPods,

@@ -8,8 +8,8 @@ use crate::inventory::machine_id;
 use crate::pcr::{QUOTE_PCRS, Selection};
 use crate::question::{Channel, Purpose};
 use crate::tpm::{
-    Attest, Attested as Body, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg, NULL_HIERARCHY, TpmError,
-    qualified_name_of_primary, template,
+    Attest, Attested as Body, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg,
+    NULL_HIERARCHY, TpmError, qualified_name_of_primary, template,
 };
 use crate::verdict::{Checks, POSSESSION, ProvenMachine, Refusal, Stop, Verdict};
 use crate::wire::{Proof, Signed, Transcript};
@@ -75,7 +75,11 @@ impl Attested {
     /// What was looked at.
     pub(crate) fn verdict(&self) -> Verdict {
         let (ek_hash, claims) = (Some(self.pending.ek_hash()), self.pending.claims().clone());
-        Verdict { checks: self.checks.list().to_vec(), ek_hash, claims }
+        Verdict {
+            checks: self.checks.list().to_vec(),
+            ek_hash,
+            claims,
+        }
     }
 }
 
@@ -91,9 +95,16 @@ pub(super) fn proven_refusal(
         return refusal(stop, checks, Some(pending.ek_hash()), pending.claims());
     };
     let code = checks.first_failure(stop);
-    let verdict =
-        Verdict { checks: checks.into_list(), ek_hash: Some(pending.ek_hash()), claims: pending.claims().clone() };
-    Box::new(Refusal::Proven { machine: proven, code, verdict })
+    let verdict = Verdict {
+        checks: checks.into_list(),
+        ek_hash: Some(pending.ek_hash()),
+        claims: pending.claims().clone(),
+    };
+    Box::new(Refusal::Proven {
+        machine: proven,
+        code,
+        verdict,
+    })
 }
 
 /// Checks a proof against its session and the reference values.
@@ -107,24 +118,64 @@ pub(crate) fn check_proof(
     let mut checks = pending.resumed(reference.rule.enforces());
     let quote = match binding(&pending, proof, channel, &mut checks) {
         Ok(quote) => quote,
-        Err(stop) => return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims())),
+        Err(stop) => {
+            return Err(refusal(
+                stop,
+                checks,
+                Some(pending.ek_hash()),
+                pending.claims(),
+            ));
+        }
     };
     if let Subject::Refused(code) = *pending.subject() {
-        return Err(refusal(Stop(code), checks, Some(pending.ek_hash()), pending.claims()));
+        return Err(refusal(
+            Stop(code),
+            checks,
+            Some(pending.ek_hash()),
+            pending.claims(),
+        ));
     }
     let (machine, own) = match still(&pending, reference, &mut checks) {
         Ok((machine, own)) => (machine.clone(), own),
-        Err(stop) => return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims())),
+        Err(stop) => {
+            return Err(refusal(
+                stop,
+                checks,
+                Some(pending.ek_hash()),
+                pending.claims(),
+            ));
+        }
     };
     // From here on HMAC(S, Q) and the AK's signature over Q hold: this is the Machine's own word.
     let proven = proven_of(pending.subject());
-    let outcome = wanted_still(&pending, &machine, reference, now, &mut checks).and_then(|issuer| {
-        let issuer = issuer.as_deref();
-        said(&pending, &quote, proof, (&machine, issuer), reference, now, &mut checks)
-    });
+    let outcome =
+        wanted_still(&pending, &machine, reference, now, &mut checks).and_then(|issuer| {
+            let issuer = issuer.as_deref();
+            said(
+                &pending,
+                &quote,
+                proof,
+                (&machine, issuer),
+                reference,
+                now,
+                &mut checks,
+            )
+        });
     match outcome {
-        Ok(state) => Ok(Attested { proven, own, machine, pending, state, checks }),
-        Err(stop) => Err(proven_refusal(proven.filter(|_| own), &pending, checks, stop)),
+        Ok(state) => Ok(Attested {
+            proven,
+            own,
+            machine,
+            pending,
+            state,
+            checks,
+        }),
+        Err(stop) => Err(proven_refusal(
+            proven.filter(|_| own),
+            &pending,
+            checks,
+            stop,
+        )),
     }
 }
 
@@ -147,13 +198,29 @@ fn still<'a>(
     const CHECK: &str = "inventory";
     match pending.subject() {
         Subject::Known(id) => {
-            let gone = |checks: &mut Checks| checks.fail(CHECK, Code::MachineUnknown, "the Machine of phase 1", "gone");
+            let gone = |checks: &mut Checks| {
+                checks.fail(
+                    CHECK,
+                    Code::MachineUnknown,
+                    "the Machine of phase 1",
+                    "gone",
+                )
+            };
             let machine = reference.inventory.find(id).ok_or_else(|| gone(checks))?;
             let mut again = Checks::default();
             match identity::find(&pending.ek_hash(), pending.claims(), reference, &mut again) {
                 Ok(found) => {
-                    let (same, other) = (machine_id(found.machine()) == *id, found.machine().node_name());
-                    checks.must("Machine of the EK", Code::EkBoundElsewhere, same, machine.node_name(), other)?;
+                    let (same, other) = (
+                        machine_id(found.machine()) == *id,
+                        found.machine().node_name(),
+                    );
+                    checks.must(
+                        "Machine of the EK",
+                        Code::EkBoundElsewhere,
+                        same,
+                        machine.node_name(),
+                        other,
+                    )?;
                     Ok((machine, found.is_own()))
                 }
                 Err(stop) => {
@@ -163,9 +230,20 @@ fn still<'a>(
             }
         }
         Subject::Stranger(machine) => {
-            let unknown = !reference.rule.enforces() && !reference.inventory.knows(&pending.ek_hash());
-            let found = if unknown { "nobody's" } else { "known by now, or not to be taken in any more" };
-            checks.must(CHECK, Code::MachineUnknown, unknown, "an EK that is nobody's, as in phase 1", found)?;
+            let unknown =
+                !reference.rule.enforces() && !reference.inventory.knows(&pending.ek_hash());
+            let found = if unknown {
+                "nobody's"
+            } else {
+                "known by now, or not to be taken in any more"
+            };
+            checks.must(
+                CHECK,
+                Code::MachineUnknown,
+                unknown,
+                "an EK that is nobody's, as in phase 1",
+                found,
+            )?;
             identity::unclaimed(machine.node_name(), reference.inventory, checks)?;
             Ok((machine, false))
         }
@@ -174,15 +252,32 @@ fn still<'a>(
 }
 
 /// That the evidence answers this challenge, on this connection, by the TPM of the EK.
-fn binding(pending: &Pending, proof: &Proof, channel: &Channel, checks: &mut Checks) -> Result<Attest, Stop> {
+fn binding(
+    pending: &Pending,
+    proof: &Proof,
+    channel: &Channel,
+    checks: &mut Checks,
+) -> Result<Attest, Stop> {
     same_exchange(&pending.transcript(), &proof.transcript, channel, checks)?;
     let question = pending.question();
     let same = bool::from(pending.mac(&question).0.ct_eq(&proof.mac.0));
     let found = if same { "HMAC(S, Q)" } else { "another value" };
-    checks.must("credential", Code::CredentialNotActivated, same, "HMAC(S, Q)", found)?;
+    checks.must(
+        "credential",
+        Code::CredentialNotActivated,
+        same,
+        "HMAC(S, Q)",
+        found,
+    )?;
     let quote = attestation("quote", &proof.quote, checks)?;
     let is_quote = matches!(quote.attested, Body::Quote { .. });
-    checks.must("quote: type", Code::AttestType, is_quote, "quote", kind(&quote))?;
+    checks.must(
+        "quote: type",
+        Code::AttestType,
+        is_quote,
+        "quote",
+        kind(&quote),
+    )?;
     extra_data("quote", Code::QuoteExtraData, &quote, &question, checks)?;
     signature("quote", Code::QuoteSignature, &proof.quote, pending, checks)?;
     Ok(quote)
@@ -195,14 +290,44 @@ pub(super) fn same_exchange(
     channel: &Channel,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
-    checks.must("nonce", Code::NonceReplayed, wanted.nonce == found.nonce, wanted.nonce, found.nonce)?;
-    checks.must("CSR hash", Code::CsrHash, wanted.csr_hash == found.csr_hash, wanted.csr_hash, found.csr_hash)?;
+    checks.must(
+        "nonce",
+        Code::NonceReplayed,
+        wanted.nonce == found.nonce,
+        wanted.nonce,
+        found.nonce,
+    )?;
+    checks.must(
+        "CSR hash",
+        Code::CsrHash,
+        wanted.csr_hash == found.csr_hash,
+        wanted.csr_hash,
+        found.csr_hash,
+    )?;
     let same = wanted.claims_hash == found.claims_hash;
-    checks.must("claims hash", Code::ClaimsMismatch, same, wanted.claims_hash, found.claims_hash)?;
+    checks.must(
+        "claims hash",
+        Code::ClaimsMismatch,
+        same,
+        wanted.claims_hash,
+        found.claims_hash,
+    )?;
     let same = wanted.server_spki == found.server_spki && wanted.server_spki == channel.server_spki;
-    checks.must("server key", Code::MasterKey, same, wanted.server_spki, found.server_spki)?;
+    checks.must(
+        "server key",
+        Code::MasterKey,
+        same,
+        wanted.server_spki,
+        found.server_spki,
+    )?;
     let same = wanted.exporter == found.exporter && wanted.exporter == channel.exporter;
-    checks.must("TLS exporter", Code::Channel, same, wanted.exporter, found.exporter)
+    checks.must(
+        "TLS exporter",
+        Code::Channel,
+        same,
+        wanted.exporter,
+        found.exporter,
+    )
 }
 
 /// Parses one attestation.
@@ -216,7 +341,9 @@ fn attestation(name: &str, signed: &Signed, checks: &mut Checks) -> Result<Attes
         Err(fault) => {
             let code = match fault {
                 TpmError::Magic(_) => Code::AttestMagic,
-                TpmError::Malformed(_) | TpmError::Unsupported(..) | TpmError::Key => Code::AttestMalformed,
+                TpmError::Malformed(_) | TpmError::Unsupported(..) | TpmError::Key => {
+                    Code::AttestMalformed
+                }
             };
             Err(checks.fail(&check, code, "TPMS_ATTEST with TPM_GENERATED_VALUE", fault))
         }
@@ -231,12 +358,30 @@ fn kind(attest: &Attest) -> String {
     }
 }
 
-fn extra_data(name: &str, code: Code, attest: &Attest, question: &Digest, checks: &mut Checks) -> Result<(), Stop> {
+fn extra_data(
+    name: &str,
+    code: Code,
+    attest: &Attest,
+    question: &Digest,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
     let same = attest.extra_data == question.as_bytes();
-    checks.must(&format!("{name}: extra data"), code, same, question, hex::encode(&attest.extra_data))
+    checks.must(
+        &format!("{name}: extra data"),
+        code,
+        same,
+        question,
+        hex::encode(&attest.extra_data),
+    )
 }
 
-fn signature(name: &str, code: Code, signed: &Signed, pending: &Pending, checks: &mut Checks) -> Result<(), Stop> {
+fn signature(
+    name: &str,
+    code: Code,
+    signed: &Signed,
+    pending: &Pending,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
     const WANTED: &str = "ECDSA P-256 with SHA-256 by the attestation key";
     let check = format!("{name}: signature");
     let parsed = EcdsaSignature::parse(signed.signature.as_bytes()).map_err(|fault| {
@@ -247,9 +392,21 @@ fn signature(name: &str, code: Code, signed: &Signed, pending: &Pending, checks:
         checks.fail(&check, code, WANTED, fault)
     })?;
     let hash = parsed.hash;
-    checks.must(&check, Code::AttestAlgorithm, hash == HashAlg::Sha256, WANTED, format!("{hash:?}"))?;
+    checks.must(
+        &check,
+        Code::AttestAlgorithm,
+        hash == HashAlg::Sha256,
+        WANTED,
+        format!("{hash:?}"),
+    )?;
     let good = parsed.verifies(pending.ak(), signed.attest.as_bytes());
-    checks.must(&check, code, good, WANTED, if good { "verified" } else { "does not verify" })
+    checks.must(
+        &check,
+        code,
+        good,
+        WANTED,
+        if good { "verified" } else { "does not verify" },
+    )
 }
 
 /// That the machine may still do what it began. Since phase 1 another session of it may have had it retired, bound, found Suspect
@@ -264,7 +421,14 @@ fn wanted_still(
 ) -> Result<Option<String>, Stop> {
     let mut again = Checks::default();
     let mut look = || {
-        identity::admissible(machine, &pending.ek_hash(), pending.claims(), reference, now, &mut again)?;
+        identity::admissible(
+            machine,
+            &pending.ek_hash(),
+            pending.claims(),
+            reference,
+            now,
+            &mut again,
+        )?;
         if pending.purpose() == Purpose::Renew {
             hello::may_renew(machine, &mut again)?;
             hello::recorded(machine, &pending.ek_hash(), pending.names(), &mut again)?;
@@ -273,7 +437,15 @@ fn wanted_still(
             return Ok(pending.issuer().map(str::to_owned));
         }
         let (spki, certificate) = pending.endorsement().ok_or(Stop(Code::EkTemplate))?;
-        identity::endorsement(machine, &pending.ek_hash(), &spki, certificate.as_deref(), reference, now, &mut again)
+        identity::endorsement(
+            machine,
+            &pending.ek_hash(),
+            &spki,
+            certificate.as_deref(),
+            reference,
+            now,
+            &mut again,
+        )
     };
     let outcome = look();
     if outcome.is_err() {
@@ -294,7 +466,13 @@ fn said(
 ) -> Result<state::Accepted, Stop> {
     let wanted = qualified_name_of_primary(ENDORSEMENT_HIERARCHY, &pending.names().ak);
     let found = &quote.qualified_signer;
-    checks.must("AK hierarchy", Code::AkHierarchy, *found == wanted, hex::encode(&wanted), hex::encode(found))?;
+    checks.must(
+        "AK hierarchy",
+        Code::AkHierarchy,
+        *found == wanted,
+        hex::encode(&wanted),
+        hex::encode(found),
+    )?;
     registers(quote, &proof.pcrs, checks)?;
     certification(pending, proof, checks)?;
     let said = state::Said {
@@ -313,38 +491,111 @@ fn said(
 
 /// That the values sent are exactly the quoted ones.
 fn registers(quote: &Attest, pcrs: &BTreeMap<u8, Digest>, checks: &mut Checks) -> Result<(), Stop> {
-    let Body::Quote { selection, digest } = &quote.attested else { return Err(Stop(Code::AttestType)) };
+    let Body::Quote { selection, digest } = &quote.attested else {
+        return Err(Stop(Code::AttestType));
+    };
     let wanted = Selection::of(QUOTE_PCRS);
-    let banks: Vec<String> = selection.iter().map(|selection| format!("{:#06x}", selection.bank)).collect();
-    let only_sha256 = selection.iter().all(|selection| selection.bank == HashAlg::Sha256.id());
-    checks.must("quote: bank", Code::PcrBank, only_sha256, "0x000b (SHA-256)", banks.join(", "))?;
+    let banks: Vec<String> = selection
+        .iter()
+        .map(|selection| format!("{:#06x}", selection.bank))
+        .collect();
+    let only_sha256 = selection
+        .iter()
+        .all(|selection| selection.bank == HashAlg::Sha256.id());
+    checks.must(
+        "quote: bank",
+        Code::PcrBank,
+        only_sha256,
+        "0x000b (SHA-256)",
+        banks.join(", "),
+    )?;
     let exact = *selection == [wanted.to_pcr_selection()];
-    let found: Vec<String> = selection.iter().map(|selection| hex::encode(&selection.select)).collect();
+    let found: Vec<String> = selection
+        .iter()
+        .map(|selection| hex::encode(&selection.select))
+        .collect();
     let bits = hex::encode(wanted.to_pcr_selection().select);
-    checks.must("quote: registers", Code::PcrSelection, exact, bits, found.join(", "))?;
+    checks.must(
+        "quote: registers",
+        Code::PcrSelection,
+        exact,
+        bits,
+        found.join(", "),
+    )?;
     let complete = pcrs.keys().copied().eq(QUOTE_PCRS.iter().copied());
     let sent: Vec<String> = pcrs.keys().map(ToString::to_string).collect();
-    checks.must("register values", Code::PcrDigest, complete, format!("{QUOTE_PCRS:?}"), sent.join(", "))?;
+    checks.must(
+        "register values",
+        Code::PcrDigest,
+        complete,
+        format!("{QUOTE_PCRS:?}"),
+        sent.join(", "),
+    )?;
     let sent = wanted.digest(pcrs);
     let quoted = hex::encode(digest);
-    checks.must("register digest", Code::PcrDigest, digest == sent.as_bytes(), quoted, sent)
+    checks.must(
+        "register digest",
+        Code::PcrDigest,
+        digest == sent.as_bytes(),
+        quoted,
+        sent,
+    )
 }
 
 /// That the node key is in the same TPM and bound to the quoted values.
 fn certification(pending: &Pending, proof: &Proof, checks: &mut Checks) -> Result<(), Stop> {
     let certify = attestation("certification", &proof.certify, checks)?;
-    let Body::Certify { name, qualified_name } = &certify.attested else {
-        return Err(checks.fail("certification: type", Code::AttestType, "certification", kind(&certify)));
+    let Body::Certify {
+        name,
+        qualified_name,
+    } = &certify.attested
+    else {
+        return Err(checks.fail(
+            "certification: type",
+            Code::AttestType,
+            "certification",
+            kind(&certify),
+        ));
     };
-    extra_data("certification", Code::CertifyExtraData, &certify, &pending.question(), checks)?;
-    signature("certification", Code::CertifySignature, &proof.certify, pending, checks)?;
+    extra_data(
+        "certification",
+        Code::CertifyExtraData,
+        &certify,
+        &pending.question(),
+        checks,
+    )?;
+    signature(
+        "certification",
+        Code::CertifySignature,
+        &proof.certify,
+        pending,
+        checks,
+    )?;
     let wanted = &pending.names().nk;
     let same = name == wanted.as_bytes();
-    checks.must("certified key", Code::CertifyOtherKey, same, wanted, hex::encode(name))?;
+    checks.must(
+        "certified key",
+        Code::CertifyOtherKey,
+        same,
+        wanted,
+        hex::encode(name),
+    )?;
     let in_null = qualified_name_of_primary(NULL_HIERARCHY, wanted);
     let same = *qualified_name == in_null;
-    checks.must("NK hierarchy", Code::NkHierarchy, same, hex::encode(&in_null), hex::encode(qualified_name))?;
+    checks.must(
+        "NK hierarchy",
+        Code::NkHierarchy,
+        same,
+        hex::encode(&in_null),
+        hex::encode(qualified_name),
+    )?;
     let wanted = template::nk_policy(&proof.pcrs);
     let found = &pending.nk().auth_policy;
-    checks.must(POSSESSION, Code::NkAuthPolicy, found == wanted.as_bytes(), wanted, hex::encode(found))
+    checks.must(
+        POSSESSION,
+        Code::NkAuthPolicy,
+        found == wanted.as_bytes(),
+        wanted,
+        hex::encode(found),
+    )
 }

@@ -62,7 +62,11 @@ impl Shown {
 
     /// The name that the machine goes by where no Machine has its EK.
     pub fn claimed_name(&self) -> String {
-        if self.claims.name.is_empty() { name::derived(&self.ek_hash) } else { self.claims.name.clone() }
+        if self.claims.name.is_empty() {
+            name::derived(&self.ek_hash)
+        } else {
+            self.claims.name.clone()
+        }
     }
 
     /// Bytes that keeping it takes, about.
@@ -77,7 +81,11 @@ impl Shown {
         let outcome = self.walk(reference, now, &mut checks);
         let code = |stop| checks.first_failure(stop);
         let outcome = outcome.map_err(code);
-        let verdict = Verdict { checks: checks.into_list(), ek_hash: Some(self.ek_hash), claims: self.claims.clone() };
+        let verdict = Verdict {
+            checks: checks.into_list(),
+            ek_hash: Some(self.ek_hash),
+            claims: self.claims.clone(),
+        };
         match (outcome, reference.rule.decides()) {
             (Err(code), _) => Judged::Refused(Box::new(Refusal::Anonymous { code, verdict })),
             (Ok(standing), Decides::Person) if standing != Standing::Unchanged => {
@@ -87,14 +95,28 @@ impl Shown {
         }
     }
 
-    fn walk(&self, reference: &Reference<'_>, now: u64, checks: &mut Checks) -> Result<Standing, Stop> {
+    fn walk(
+        &self,
+        reference: &Reference<'_>,
+        now: u64,
+        checks: &mut Checks,
+    ) -> Result<Standing, Stop> {
         let found = identity::find(&self.ek_hash, &self.claims, reference, checks)?;
         let machine = found.machine();
         identity::admissible(machine, &self.ek_hash, &self.claims, reference, now, checks)?;
         let certificate = self.ek_certificate.as_deref();
-        let issuer = identity::endorsement(machine, &self.ek_hash, &self.ek_spki, certificate, reference, now, checks)?;
+        let issuer = identity::endorsement(
+            machine,
+            &self.ek_hash,
+            &self.ek_spki,
+            certificate,
+            reference,
+            now,
+            checks,
+        )?;
         let proof = &self.evidence.proof;
-        let quote = Attest::parse(proof.quote.attest.as_bytes()).map_err(|_unlike_then| Stop(Code::AttestMalformed))?;
+        let quote = Attest::parse(proof.quote.attest.as_bytes())
+            .map_err(|_unlike_then| Stop(Code::AttestMalformed))?;
         let said = state::Said {
             purpose: Purpose::Join,
             then: known(machine).and_then(|status| status.counters),
@@ -116,6 +138,11 @@ impl Shown {
             serving: self.evidence.serving_csr.as_bytes(),
         };
         let requested = requests(&asks, machine, reference, now, checks)?;
-        Ok(standing(machine, Purpose::Join, &proof.pcrs, &names(&self.claims, &requested)))
+        Ok(standing(
+            machine,
+            Purpose::Join,
+            &proof.pcrs,
+            &names(&self.claims, &requested),
+        ))
     }
 }

@@ -83,24 +83,58 @@ pub(super) fn check(
 }
 
 /// What was booted, and what the rule says of it.
-fn judge(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, now: u64, checks: &mut Checks) -> Accepted {
+fn judge(
+    said: &Said<'_>,
+    machine: &Machine,
+    reference: &Reference<'_>,
+    now: u64,
+    checks: &mut Checks,
+) -> Accepted {
     let outside = said.pcr(12);
-    checks.test("PCR 12", Code::OutsideArguments, outside == Digest::ZERO, "zero", outside);
+    checks.test(
+        "PCR 12",
+        Code::OutsideArguments,
+        outside == Digest::ZERO,
+        "zero",
+        outside,
+    );
     let config = config(said, machine, reference, checks);
     super::privileged::check(said.claims, reference.rule, checks);
     let log = replayed(said, checks);
     let secure_boot = log.as_ref().and_then(|log| facts::secure_boot(log, checks));
     if let Some(on) = secure_boot {
         let good = on || !reference.rule.secure_boot;
-        let wanted = if reference.rule.secure_boot { "on" } else { "on or off" };
-        checks.test("Secure Boot", Code::SecureBootOff, good, wanted, if on { "on" } else { "off" });
+        let wanted = if reference.rule.secure_boot {
+            "on"
+        } else {
+            "on or off"
+        };
+        checks.test(
+            "Secure Boot",
+            Code::SecureBootOff,
+            good,
+            wanted,
+            if on { "on" } else { "off" },
+        );
     }
     let before = checks.failures();
     let found = booted(said, machine, secure_boot, reference);
     let others = if let Some(started) = found {
-        image(started, said, machine, reference, (log.as_ref(), now), checks)
+        image(
+            started,
+            said,
+            machine,
+            reference,
+            (log.as_ref(), now),
+            checks,
+        )
     } else {
-        checks.fail("image", Code::ImageUnknown, "an ImageRelease with these registers", registers(said));
+        checks.fail(
+            "image",
+            Code::ImageUnknown,
+            "an ImageRelease with these registers",
+            registers(said),
+        );
         None
     };
     let taken = checks.failures() == before;
@@ -113,18 +147,36 @@ fn judge(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, now: u64
     pinned.extend(others.map(|value| (SECURE_BOOT_PCR, value)));
     let image = found.filter(|_| taken).map(|(release, _)| {
         let manifest = release.manifest();
-        ProvenImage { id: manifest.id.clone(), role: manifest.role.clone(), svn: manifest.svn }
+        ProvenImage {
+            id: manifest.id.clone(),
+            role: manifest.role.clone(),
+            svn: manifest.svn,
+        }
     });
-    Accepted { image, config, clock: said.clock, tpm_firmware: said.tpm_firmware, pinned, registers: said.pcrs.clone() }
+    Accepted {
+        image,
+        config,
+        clock: said.clock,
+        tpm_firmware: said.tpm_firmware,
+        pinned,
+        registers: said.pcrs.clone(),
+    }
 }
 
 /// Resets and restarts never go down; the clock never goes down within equal counts. Of two exchanges of one machine the older
 /// may be answered last, by whoever holds back what is on its way: then it is late, and nothing is wrong with the machine.
 fn counters(said: &Said<'_>, machine: &Machine, checks: &mut Checks) {
     let now = said.clock;
-    let show = |reset, restart, clock, safe| format!("reset {reset} restart {restart} clock {clock} ms safe {safe}");
+    let show = |reset, restart, clock, safe| {
+        format!("reset {reset} restart {restart} clock {clock} ms safe {safe}")
+    };
     let found = show(now.reset_count, now.restart_count, now.clock, now.safe);
-    let Some(Counters { reset_count, restart_count, clock, safe }) = known(machine).and_then(|status| status.counters)
+    let Some(Counters {
+        reset_count,
+        restart_count,
+        clock,
+        safe,
+    }) = known(machine).and_then(|status| status.counters)
     else {
         checks.pass("counters", "first seen", found);
         return;
@@ -132,21 +184,40 @@ fn counters(said: &Said<'_>, machine: &Machine, checks: &mut Checks) {
     let before = (reset_count, restart_count, clock);
     let shown = (now.reset_count, now.restart_count, now.clock);
     let good = shown >= before;
-    let then = said.then.map(|then| (then.reset_count, then.restart_count, then.clock));
+    let then = said
+        .then
+        .map(|then| (then.reset_count, then.restart_count, then.clock));
     if !good && then != Some(before) && then.is_none_or(|then| shown >= then) {
-        checks.test("counters", Code::Overtaken, false, "nothing newer proved since the challenge", &found);
+        checks.test(
+            "counters",
+            Code::Overtaken,
+            false,
+            "nothing newer proved since the challenge",
+            &found,
+        );
         return;
     }
     let wanted = format!("at least {}", show(reset_count, restart_count, clock, safe));
     checks.test("counters", Code::CountersWentBack, good, wanted, &found);
     if said.purpose == Purpose::Renew {
         let same = now.reset_count == reset_count;
-        checks.test("reset count", Code::RenewalAfterReset, same, reset_count, now.reset_count);
+        checks.test(
+            "reset count",
+            Code::RenewalAfterReset,
+            same,
+            reset_count,
+            now.reset_count,
+        );
     }
 }
 
 /// The one configuration event is what PCR 13 holds, and one that may be.
-fn config(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, checks: &mut Checks) -> Option<ProvenConfig> {
+fn config(
+    said: &Said<'_>,
+    machine: &Machine,
+    reference: &Reference<'_>,
+    checks: &mut Checks,
+) -> Option<ProvenConfig> {
     let held = said.pcr(CONFIG_PCR);
     let Some(event) = said.config else {
         let (code, good) = if held == Digest::ZERO {
@@ -154,27 +225,57 @@ fn config(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, checks:
         } else {
             (Code::ConfigEvent, false)
         };
-        let wanted = if reference.rule.config_measured { "one configuration event" } else { "at most one event" };
-        checks.test("configuration event", code, good, wanted, format!("none; PCR 13 holds {held}"));
+        let wanted = if reference.rule.config_measured {
+            "one configuration event"
+        } else {
+            "at most one event"
+        };
+        checks.test(
+            "configuration event",
+            code,
+            good,
+            wanted,
+            format!("none; PCR 13 holds {held}"),
+        );
         return None;
     };
     let measured = extended(&Digest::ZERO, &event.digest);
     let own = event.pcr == CONFIG_PCR;
-    let found = if own { held.to_hex() } else { format!("an event of PCR {}", event.pcr) };
-    if !checks.test("configuration event", Code::ConfigEvent, own && measured == held, measured, found) {
+    let found = if own {
+        held.to_hex()
+    } else {
+        format!("an event of PCR {}", event.pcr)
+    };
+    if !checks.test(
+        "configuration event",
+        Code::ConfigEvent,
+        own && measured == held,
+        measured,
+        found,
+    ) {
         return None;
     }
     let digest = event.digest.to_text();
     if reference.rule.config_inventory {
         let mut allowed = machine.spec.config_digests.clone();
-        allowed.extend(bootstrap::attested_config(machine, reference).map(|digest| digest.to_text()));
-        let good = allowed.iter().any(|allowed| allowed.parse() == Ok(event.digest));
-        let wanted = if allowed.is_empty() { "one listed in the Machine".to_owned() } else { allowed.join(", ") };
+        allowed
+            .extend(bootstrap::attested_config(machine, reference).map(|digest| digest.to_text()));
+        let good = allowed
+            .iter()
+            .any(|allowed| allowed.parse() == Ok(event.digest));
+        let wanted = if allowed.is_empty() {
+            "one listed in the Machine".to_owned()
+        } else {
+            allowed.join(", ")
+        };
         checks.test("configuration", Code::ConfigChanged, good, wanted, &digest);
     } else {
         checks.pass("configuration", "any measured one", &digest);
     }
-    Some(ProvenConfig { source: event.label.clone(), digest })
+    Some(ProvenConfig {
+        source: event.label.clone(),
+        digest,
+    })
 }
 
 /// The log, if it replays to every quoted register. PCR 13 is init's: the firmware's log has nothing of it.
@@ -184,7 +285,9 @@ fn replayed(said: &Said<'_>, checks: &mut Checks) -> Option<EventLog> {
         Err(fault) => {
             let code = match fault {
                 EventLogError::Truncated(_) => Code::EventLogTruncated,
-                EventLogError::TooLarge | EventLogError::Header | EventLogError::Event(..) => Code::EventLogMalformed,
+                EventLogError::TooLarge | EventLogError::Header | EventLogError::Event(..) => {
+                    Code::EventLogMalformed
+                }
             };
             checks.test("event log", code, false, "a crypto-agile log", fault);
             return None;
@@ -194,9 +297,22 @@ fn replayed(said: &Said<'_>, checks: &mut Checks) -> Option<EventLog> {
     let mut good = true;
     for pcr in QUOTE_PCRS.iter().copied() {
         let inits = pcr == CONFIG_PCR;
-        let (wanted, found) = (if inits { Digest::ZERO } else { said.pcr(pcr) }, bank.get(pcr));
-        let code = if !inits && facts::ends_early(&log, pcr) { Code::EventLogTruncated } else { Code::EventLogReplay };
-        good &= checks.test(&format!("event log: PCR {pcr}"), code, wanted == found, wanted, found);
+        let (wanted, found) = (
+            if inits { Digest::ZERO } else { said.pcr(pcr) },
+            bank.get(pcr),
+        );
+        let code = if !inits && facts::ends_early(&log, pcr) {
+            Code::EventLogTruncated
+        } else {
+            Code::EventLogReplay
+        };
+        good &= checks.test(
+            &format!("event log: PCR {pcr}"),
+            code,
+            wanted == found,
+            wanted,
+            found,
+        );
     }
     good.then_some(log)
 }
@@ -205,12 +321,17 @@ fn replayed(said: &Said<'_>, checks: &mut Checks) -> Option<EventLog> {
 type Started<'a> = (&'a KnownRelease, &'a Boot);
 
 fn allows(boot: &Boot, pcr: u8, value: &Digest) -> bool {
-    boot.pcrs.get(&pcr).is_some_and(|allowed| allowed.contains(value))
+    boot.pcrs
+        .get(&pcr)
+        .is_some_and(|allowed| allowed.contains(value))
 }
 
 /// Whether a key that the rule takes signed a release.
 fn signed(release: &KnownRelease, rule: &CheckedRule) -> bool {
-    release.verified_by().iter().any(|key| rule.takes_release_key(key))
+    release
+        .verified_by()
+        .iter()
+        .any(|key| rule.takes_release_key(key))
 }
 
 /// The release that was booted, or that comes nearest to it.
@@ -223,11 +344,20 @@ fn booted<'a>(
     let started = reference
         .releases
         .iter()
-        .flat_map(|release| release.manifest().boots.iter().map(move |boot| (release, boot)))
+        .flat_map(|release| {
+            release
+                .manifest()
+                .boots
+                .iter()
+                .map(move |boot| (release, boot))
+        })
         .filter(|(_, boot)| secure_boot.is_none_or(|on| boot.secure_boot == on));
     let rank = |(release, boot): &Started<'a>| {
         let manifest = release.manifest();
-        let matching = IMAGE_PCRS.iter().filter(|pcr| allows(boot, **pcr, &said.pcr(**pcr))).count();
+        let matching = IMAGE_PCRS
+            .iter()
+            .filter(|pcr| allows(boot, **pcr, &said.pcr(**pcr)))
+            .count();
         // A full match counts most; else the claimed image is what the machine is compared with.
         let claimed = matching < IMAGE_PCRS.len() && manifest.id == said.claims.image;
         (
@@ -265,22 +395,59 @@ fn image(
         register(&manifest.id, boot, pcr, code, said, checks);
     }
     let others = databases((release, boot), said, machine, log, now, checks);
-    let keys =
-        if rule.enforces() { rule.release_keys.join(", ") } else { "a release key of the configuration".to_owned() };
-    let by = if release.verified_by().is_empty() { "none".to_owned() } else { release.verified_by().join(", ") };
-    checks.test("image signature", Code::ImageUnsigned, signed(release, rule), keys, by);
+    let keys = if rule.enforces() {
+        rule.release_keys.join(", ")
+    } else {
+        "a release key of the configuration".to_owned()
+    };
+    let by = if release.verified_by().is_empty() {
+        "none".to_owned()
+    } else {
+        release.verified_by().join(", ")
+    };
+    checks.test(
+        "image signature",
+        Code::ImageUnsigned,
+        signed(release, rule),
+        keys,
+        by,
+    );
     let least = format!("at least {}", rule.min_svn);
-    checks.test("image SVN", Code::ImageSvn, manifest.svn >= rule.min_svn, least, manifest.svn);
+    checks.test(
+        "image SVN",
+        Code::ImageSvn,
+        manifest.svn >= rule.min_svn,
+        least,
+        manifest.svn,
+    );
     let expected = &machine.spec.role;
-    checks.test("image role", Code::ImageRole, manifest.role == *expected, expected, &manifest.role);
+    checks.test(
+        "image role",
+        Code::ImageRole,
+        manifest.role == *expected,
+        expected,
+        &manifest.role,
+    );
     concurrency(manifest, &machine.spec.role, reference, checks);
     others
 }
 
 fn register(id: &str, boot: &Boot, pcr: u8, code: Code, said: &Said<'_>, checks: &mut Checks) {
-    let allowed: Vec<String> = boot.pcrs.get(&pcr).into_iter().flatten().map(Digest::to_hex).collect();
+    let allowed: Vec<String> = boot
+        .pcrs
+        .get(&pcr)
+        .into_iter()
+        .flatten()
+        .map(Digest::to_hex)
+        .collect();
     let wanted = format!("{id}: {}", allowed.join(", "));
-    checks.test(&format!("image: PCR {pcr}"), code, allows(boot, pcr, &said.pcr(pcr)), wanted, said.pcr(pcr));
+    checks.test(
+        &format!("image: PCR {pcr}"),
+        code,
+        allows(boot, pcr, &said.pcr(pcr)),
+        wanted,
+        said.pcr(pcr),
+    );
 }
 
 /// The databases of Secure Boot are the release's, or other ones that an admin's re-admission has learned: a maker's keys, or
@@ -299,25 +466,50 @@ fn databases(
         return None;
     }
     if allows(boot, SECURE_BOOT_PCR, &found) {
-        register(id, boot, SECURE_BOOT_PCR, Code::SecureBootDatabase, said, checks);
+        register(
+            id,
+            boot,
+            SECURE_BOOT_PCR,
+            Code::SecureBootDatabase,
+            said,
+            checks,
+        );
         return None;
     }
-    let before = known(machine).and_then(|status| status.pinned_pcrs.get(&SECURE_BOOT_PCR.to_string()));
+    let before =
+        known(machine).and_then(|status| status.pinned_pcrs.get(&SECURE_BOOT_PCR.to_string()));
     let check = format!("image: PCR {SECURE_BOOT_PCR}");
     if readmitted(machine, now) {
         checks.pass(&check, "learned", found);
         return Some(found);
     }
-    let allowed = boot.pcrs.get(&SECURE_BOOT_PCR).into_iter().flatten().map(Digest::to_hex).chain(before.cloned());
+    let allowed = boot
+        .pcrs
+        .get(&SECURE_BOOT_PCR)
+        .into_iter()
+        .flatten()
+        .map(Digest::to_hex)
+        .chain(before.cloned());
     let wanted = format!("{id}: {}", allowed.collect::<Vec<_>>().join(", "));
-    let others = log.map(|log| facts::other_databases(log, boot).join(", ")).unwrap_or_default();
-    let shown = if others.is_empty() { found.to_hex() } else { format!("{found}, by another {others}") };
+    let others = log
+        .map(|log| facts::other_databases(log, boot).join(", "))
+        .unwrap_or_default();
+    let shown = if others.is_empty() {
+        found.to_hex()
+    } else {
+        format!("{found}, by another {others}")
+    };
     let good = before.is_some_and(|before| before.parse() == Ok(found));
-    checks.test(&check, Code::SecureBootDatabase, good, wanted, shown).then_some(found)
+    checks
+        .test(&check, Code::SecureBootDatabase, good, wanted, shown)
+        .then_some(found)
 }
 
 fn registers(said: &Said<'_>) -> String {
-    let shown: Vec<String> = IMAGE_PCRS.iter().map(|pcr| format!("PCR {pcr} {}", said.pcr(*pcr))).collect();
+    let shown: Vec<String> = IMAGE_PCRS
+        .iter()
+        .map(|pcr| format!("PCR {pcr} {}", said.pcr(*pcr)))
+        .collect();
     shown.join(", ")
 }
 
@@ -328,19 +520,33 @@ fn concurrency(image: &Manifest, role: &str, reference: &Reference<'_>, checks: 
         return;
     }
     let age = |manifest: &Manifest| (manifest.svn, manifest.build_time);
-    let others =
-        reference.releases.iter().filter(|release| signed(release, reference.rule)).map(KnownRelease::manifest);
+    let others = reference
+        .releases
+        .iter()
+        .filter(|release| signed(release, reference.rule))
+        .map(KnownRelease::manifest);
     let newer: BTreeSet<&str> = others
         .filter(|other| other.role == role && other.id != image.id && age(other) > age(image))
         .map(|other| other.id.as_str())
         .collect();
     let good = u32::try_from(newer.len()).is_ok_and(|newer| newer <= limit);
     let wanted = format!("the newest image or one of the {limit} before it");
-    checks.test("image age", Code::ImageConcurrency, good, wanted, format!("{} images are newer", newer.len()));
+    checks.test(
+        "image age",
+        Code::ImageConcurrency,
+        good,
+        wanted,
+        format!("{} images are newer", newer.len()),
+    );
 }
 
 /// The firmware's registers are learned at first admission, and after an admin's re-admission, and held to from then on.
-fn firmware(said: &Said<'_>, machine: &Machine, now: u64, checks: &mut Checks) -> BTreeMap<u8, Digest> {
+fn firmware(
+    said: &Said<'_>,
+    machine: &Machine,
+    now: u64,
+    checks: &mut Checks,
+) -> BTreeMap<u8, Digest> {
     let mut pinned = BTreeMap::new();
     let learn = readmitted(machine, now);
     for pcr in PINNED_PCRS {
@@ -349,7 +555,13 @@ fn firmware(said: &Said<'_>, machine: &Machine, now: u64, checks: &mut Checks) -
         let check = format!("firmware: PCR {pcr}");
         match before {
             Some(known) if !learn => {
-                checks.test(&check, Code::FirmwareChanged, known.parse() == Ok(found), known, found);
+                checks.test(
+                    &check,
+                    Code::FirmwareChanged,
+                    known.parse() == Ok(found),
+                    known,
+                    found,
+                );
             }
             Some(_) | None => {
                 checks.pass(&check, "learned", found);
@@ -370,7 +582,13 @@ fn tpm_firmware(said: &Said<'_>, rule: &CheckedRule, checks: &mut Checks) {
         _ if floors.is_empty() => checks.pass(CHECK, "any", found),
         None => {
             let wanted = "an EK certificate, by which the maker is known";
-            checks.test(CHECK, Code::EkCertificateMissing, false, wanted, "no good one");
+            checks.test(
+                CHECK,
+                Code::EkCertificateMissing,
+                false,
+                wanted,
+                "no good one",
+            );
         }
         Some(issuer) => match floors.get(issuer) {
             None => checks.pass(CHECK, format!("any of {issuer}"), found),

@@ -28,7 +28,10 @@ const ROLE: &str = "worker";
 const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
 /// What a TPM would have shown, and a machine without one cannot.
 const NOT_PROVEN: [(&str, &str); 8] = [
-    ("TPM", "which machine it is, by an endorsement key and its maker's certificate"),
+    (
+        "TPM",
+        "which machine it is, by an endorsement key and its maker's certificate",
+    ),
     ("node key in the TPM", "a key that cannot leave the machine"),
     ("boot registers", "a quote of what was booted"),
     ("event log", "events that replay to the quoted registers"),
@@ -73,7 +76,11 @@ pub(super) struct Keyed {
 
 impl Keyed {
     pub(super) fn verdict(&self) -> Verdict {
-        Verdict { checks: self.checks.list().to_vec(), ek_hash: None, claims: self.claims.clone() }
+        Verdict {
+            checks: self.checks.list().to_vec(),
+            ek_hash: None,
+            claims: self.claims.clone(),
+        }
     }
 }
 
@@ -87,7 +94,9 @@ pub fn check_unproven_hello(
     let mut checks = Checks::default();
     let subject = form(hello, reference, &mut checks)
         .and_then(|()| find(&hello.claims, reference, &mut checks))
-        .and_then(|found| admissible(&found, &hello.claims, reference, now, &mut checks).map(|()| found.subject()));
+        .and_then(|found| {
+            admissible(&found, &hello.claims, reference, now, &mut checks).map(|()| found.subject())
+        });
     conclude(Purpose::Join, hello, channel, checks, subject)
 }
 
@@ -130,7 +139,11 @@ fn conclude(
         Err(stop) => {
             // Claims over their limits are not recorded.
             let none = Claims::default();
-            let claims = if hello.claims.within_limits() { &hello.claims } else { &none };
+            let claims = if hello.claims.within_limits() {
+                &hello.claims
+            } else {
+                &none
+            };
             Err(refusal(stop, checks, None, claims))
         }
     }
@@ -138,30 +151,63 @@ fn conclude(
 
 /// Protocol, limits, the rule, and the form of the key.
 fn form(hello: &Hello, reference: &Reference<'_>, checks: &mut Checks) -> Result<(), Stop> {
-    checks.must("protocol", Code::ProtocolVersion, hello.protocol == PROTOCOL, PROTOCOL, &hello.protocol)?;
+    checks.must(
+        "protocol",
+        Code::ProtocolVersion,
+        hello.protocol == PROTOCOL,
+        PROTOCOL,
+        &hello.protocol,
+    )?;
     let good = hello.claims.within_limits();
-    let found = if good { "within" } else { "over the limits, or not printable" };
+    let found = if good {
+        "within"
+    } else {
+        "over the limits, or not printable"
+    };
     checks.must("claims", Code::Malformed, good, "within the limits", found)?;
     said(reference, checks)?;
     let spki = hello.key.as_bytes();
     let good = is_canonical_p256(spki);
-    let found = if good { Digest::of(spki).to_text() } else { "another".to_owned() };
-    checks.must("node key", Code::UnprovenKey, good, "an uncompressed P-256 key, DER", found)
+    let found = if good {
+        Digest::of(spki).to_text()
+    } else {
+        "another".to_owned()
+    };
+    checks.must(
+        "node key",
+        Code::UnprovenKey,
+        good,
+        "an uncompressed P-256 key, DER",
+        found,
+    )
 }
 
 /// That the rule lets machines without a TPM in, and says so.
 fn said(reference: &Reference<'_>, checks: &mut Checks) -> Result<(), Stop> {
     let rule = reference.rule;
     let found = format!("rule `{}` does not say it", rule.name());
-    let found = if rule.admits_without_tpm() { "true".to_owned() } else { found };
-    checks.must("insecure_no_tpm", Code::NoTpm, rule.admits_without_tpm(), "true, in the rule that decides", found)
+    let found = if rule.admits_without_tpm() {
+        "true".to_owned()
+    } else {
+        found
+    };
+    checks.must(
+        "insecure_no_tpm",
+        Code::NoTpm,
+        rule.admits_without_tpm(),
+        "true, in the rule that decides",
+        found,
+    )
 }
 
 /// One key has one encoding here, so that one key has one hash.
 fn is_canonical_p256(spki: &[u8]) -> bool {
     use p256::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
     let key = p256::PublicKey::from_public_key_der(spki);
-    key.is_ok_and(|key| key.to_public_key_der().is_ok_and(|der| der.as_bytes() == spki))
+    key.is_ok_and(|key| {
+        key.to_public_key_der()
+            .is_ok_and(|der| der.as_bytes() == spki)
+    })
 }
 
 /// Which Machine is asked for.
@@ -187,15 +233,32 @@ impl Found<'_> {
 }
 
 /// The claimed name is all that there is.
-fn find<'a>(claims: &Claims, reference: &Reference<'a>, checks: &mut Checks) -> Result<Found<'a>, Stop> {
+fn find<'a>(
+    claims: &Claims,
+    reference: &Reference<'a>,
+    checks: &mut Checks,
+) -> Result<Found<'a>, Stop> {
     let good = name::is_node_name(&claims.name);
-    checks.must("claimed name", Code::NameInvalid, good, "a DNS name in lower case", &claims.name)?;
+    checks.must(
+        "claimed name",
+        Code::NameInvalid,
+        good,
+        "a DNS name in lower case",
+        &claims.name,
+    )?;
     if let Some(machine) = reference.inventory.of_node(&claims.name).first() {
         return Ok(Found::Known(machine));
     }
     unclaimed(&claims.name, reference.inventory, checks)?;
-    let spec = MachineSpec { role: ROLE.to_owned(), insecure_no_tpm: true, ..MachineSpec::default() };
-    Ok(Found::Stranger(Box::new(Machine::named(&claims.name, spec))))
+    let spec = MachineSpec {
+        role: ROLE.to_owned(),
+        insecure_no_tpm: true,
+        ..MachineSpec::default()
+    };
+    Ok(Found::Stranger(Box::new(Machine::named(
+        &claims.name,
+        spec,
+    ))))
 }
 
 /// Whether the Machine may join this way at all.
@@ -209,7 +272,13 @@ fn admissible(
     without_tpm(found.machine(), checks)?;
     may_join(found.machine(), claims, reference, now, checks)?;
     let role = found.machine().spec.role.as_str();
-    checks.must("role without a TPM", Code::RoleNotAdmitted, role == ROLE, ROLE, role)
+    checks.must(
+        "role without a TPM",
+        Code::RoleNotAdmitted,
+        role == ROLE,
+        ROLE,
+        role,
+    )
 }
 
 /// That the inventory says that the Machine has no TPM, and that it never showed one.
@@ -226,18 +295,35 @@ fn without_tpm(machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
         "a Machine without a TPM"
     };
     let good = found == "a Machine without a TPM";
-    checks.must("kind of the Machine", Code::TpmExpected, good, "a Machine without a TPM", found)
+    checks.must(
+        "kind of the Machine",
+        Code::TpmExpected,
+        good,
+        "a Machine without a TPM",
+        found,
+    )
 }
 
 /// Only the machine that holds the Machine's current certificate and its key renews.
-fn renewing(found: &Found<'_>, hello: &Hello, peer: &RenewingPeer, checks: &mut Checks) -> Result<(), Stop> {
+fn renewing(
+    found: &Found<'_>,
+    hello: &Hello,
+    peer: &RenewingPeer,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
     let machine = found.machine();
     let same = machine.metadata.uid.as_deref() == Some(peer.machine_uid.as_str())
         && !peer.machine_uid.is_empty()
         && machine.node_name() == peer.node_name
         && peer.spki == hello.key.as_bytes();
     let shown = format!("{} (uid {})", peer.node_name, peer.machine_uid);
-    checks.must("certificate", Code::RenewalIdentity, same, "the Machine's certificate over this key", shown)?;
+    checks.must(
+        "certificate",
+        Code::RenewalIdentity,
+        same,
+        "the Machine's certificate over this key",
+        shown,
+    )?;
     may_renew(machine, hello.key.as_bytes(), checks)
 }
 
@@ -245,10 +331,22 @@ fn renewing(found: &Found<'_>, hello: &Hello, peer: &RenewingPeer, checks: &mut 
 fn may_renew(machine: &Machine, spki: &[u8], checks: &mut Checks) -> Result<(), Stop> {
     let standing = state(machine);
     let good = standing == MachineState::Unproven;
-    checks.must("state", Code::RenewalState, good, "Unproven", format!("{standing:?}"))?;
+    checks.must(
+        "state",
+        Code::RenewalState,
+        good,
+        "Unproven",
+        format!("{standing:?}"),
+    )?;
     let recorded = recorded_key(machine).unwrap_or_default();
     let shown = Digest::of(spki).to_text();
-    checks.must("recorded node key", Code::RenewalKeys, recorded == shown, recorded, &shown)
+    checks.must(
+        "recorded node key",
+        Code::RenewalKeys,
+        recorded == shown,
+        recorded,
+        &shown,
+    )
 }
 
 /// The key that a Machine was let in with last.
@@ -268,13 +366,27 @@ impl Opening for UnprovenAdmitted {
         Digest::of(&self.spki)
     }
 
-    fn challenge(self, rng: &mut impl Entropy) -> Result<(UnprovenPending, Challenge), Box<Refusal>> {
+    fn challenge(
+        self,
+        rng: &mut impl Entropy,
+    ) -> Result<(UnprovenPending, Challenge), Box<Refusal>> {
         let mut session = SessionId([0; 16]);
         let mut nonce = Digest::ZERO;
         rng.fill_bytes(&mut session.0);
         rng.fill_bytes(&mut nonce.0);
-        let challenge = Challenge { session, nonce, expires_in_seconds: SESSION_SECONDS };
-        Ok((UnprovenPending { admitted: self, session, nonce }, challenge))
+        let challenge = Challenge {
+            session,
+            nonce,
+            expires_in_seconds: SESSION_SECONDS,
+        };
+        Ok((
+            UnprovenPending {
+                admitted: self,
+                session,
+                nonce,
+            },
+            challenge,
+        ))
     }
 }
 
@@ -324,7 +436,13 @@ pub fn check_unproven(
         Ok(machine) => machine,
         Err(stop) => return Err(refusal(stop, checks, None, &pending.admitted.claims)),
     };
-    let UnprovenAdmitted { purpose, subject, spki, claims, .. } = pending.admitted;
+    let UnprovenAdmitted {
+        purpose,
+        subject,
+        spki,
+        claims,
+        ..
+    } = pending.admitted;
     let key = Digest::of(&spki);
     let asks = Asks {
         claims: &claims,
@@ -342,14 +460,34 @@ pub fn check_unproven(
     checks.judged(said, false);
     match requests(&asks, &machine, reference, now, &mut checks) {
         Ok(requested) => {
-            let keyed = Keyed { proven, machine, subject, purpose, key, claims, checks };
-            Ok(Claimant::new(Basis::Keyed(Box::new(keyed)), requested, reference.rule.clone()))
+            let keyed = Keyed {
+                proven,
+                machine,
+                subject,
+                purpose,
+                key,
+                claims,
+                checks,
+            };
+            Ok(Claimant::new(
+                Basis::Keyed(Box::new(keyed)),
+                requested,
+                reference.rule.clone(),
+            ))
         }
         Err(stop) => {
             let code = checks.first_failure(stop);
-            let verdict = Verdict { checks: checks.into_list(), ek_hash: None, claims };
+            let verdict = Verdict {
+                checks: checks.into_list(),
+                ek_hash: None,
+                claims,
+            };
             Err(Box::new(match proven {
-                Some(machine) => Refusal::Proven { machine, code, verdict },
+                Some(machine) => Refusal::Proven {
+                    machine,
+                    code,
+                    verdict,
+                },
                 None => Refusal::Anonymous { code, verdict },
             }))
         }
@@ -357,21 +495,56 @@ pub fn check_unproven(
 }
 
 /// That the evidence answers this challenge, on this connection, by the announced key.
-fn binding(pending: &UnprovenPending, evidence: &Evidence, channel: &Channel, checks: &mut Checks) -> Result<(), Stop> {
+fn binding(
+    pending: &UnprovenPending,
+    evidence: &Evidence,
+    channel: &Channel,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
     const WANTED: &str = "ECDSA P-256 with SHA-256 by the node key over label and Q";
     let wanted = pending.transcript();
-    let found = csr_hash(evidence.client_csr.as_bytes(), evidence.serving_csr.as_bytes());
-    checks.must("requests", Code::CsrHash, wanted.csr_hash == found, wanted.csr_hash, found)?;
+    let found = csr_hash(
+        evidence.client_csr.as_bytes(),
+        evidence.serving_csr.as_bytes(),
+    );
+    checks.must(
+        "requests",
+        Code::CsrHash,
+        wanted.csr_hash == found,
+        wanted.csr_hash,
+        found,
+    )?;
     same_exchange(&wanted, &evidence.transcript, channel, checks)?;
     let spki = &pending.admitted.spki;
-    let question = question(pending.admitted.purpose, &pending.session, &Digest::of(spki), &wanted);
-    let good = crate::x509::verifies(ECDSA_SHA256, spki, &signed(&question), evidence.signature.as_bytes());
+    let question = question(
+        pending.admitted.purpose,
+        &pending.session,
+        &Digest::of(spki),
+        &wanted,
+    );
+    let good = crate::x509::verifies(
+        ECDSA_SHA256,
+        spki,
+        &signed(&question),
+        evidence.signature.as_bytes(),
+    );
     let found = if good { "verified" } else { "does not verify" };
-    checks.must("signature of the node key", Code::UnprovenSignature, good, WANTED, found)
+    checks.must(
+        "signature of the node key",
+        Code::UnprovenSignature,
+        good,
+        WANTED,
+        found,
+    )
 }
 
 /// The Machine of phase 1, if nothing has come between: rule, inventory and the Machine's standing may be others by now.
-fn still(pending: &UnprovenPending, reference: &Reference<'_>, now: u64, checks: &mut Checks) -> Result<Machine, Stop> {
+fn still(
+    pending: &UnprovenPending,
+    reference: &Reference<'_>,
+    now: u64,
+    checks: &mut Checks,
+) -> Result<Machine, Stop> {
     // What phase 1 recorded stands; what fails now is added to it.
     let mut again = Checks::default();
     let outcome = look_again(pending, reference, now, &mut again);
@@ -397,12 +570,24 @@ fn look_again(
         | (Subject::Stranger(_) | Subject::Refused(_), Found::Known(_)) => false,
     };
     let found_now = if same { "the same" } else { "gone, or another" };
-    checks.must("inventory", Code::MachineUnknown, same, "the Machine of phase 1", found_now)?;
+    checks.must(
+        "inventory",
+        Code::MachineUnknown,
+        same,
+        "the Machine of phase 1",
+        found_now,
+    )?;
     admissible(&found, claims, reference, now, checks)?;
     if pending.admitted.purpose == Purpose::Renew {
         may_renew(found.machine(), &pending.admitted.spki, checks)?;
     }
-    not_in_use(found.machine(), &Digest::of(&pending.admitted.spki), reference, now, checks)?;
+    not_in_use(
+        found.machine(),
+        &Digest::of(&pending.admitted.spki),
+        reference,
+        now,
+        checks,
+    )?;
     Ok(found.machine().clone())
 }
 
@@ -416,21 +601,41 @@ fn not_in_use(
     checks: &mut Checks,
 ) -> Result<(), Stop> {
     let status = machine.status.clone().unwrap_or_default();
-    let (Some(recorded), Decides::Nobody) = (&status.node_key, reference.rule.decides()) else { return Ok(()) };
-    let until = status.certificate.map(|certificate| certificate.not_after).unwrap_or_default();
-    let end = until.parse::<jiff::Timestamp>().ok().and_then(|end| u64::try_from(end.as_second()).ok());
+    let (Some(recorded), Decides::Nobody) = (&status.node_key, reference.rule.decides()) else {
+        return Ok(());
+    };
+    let until = status
+        .certificate
+        .map(|certificate| certificate.not_after)
+        .unwrap_or_default();
+    let end = until
+        .parse::<jiff::Timestamp>()
+        .ok()
+        .and_then(|end| u64::try_from(end.as_second()).ok());
     // A certificate whose end cannot be read has none.
     let ended = end.is_some_and(|end| end < now) || until.is_empty();
     let good = *recorded == key.to_text() || ended || readmitted(machine, now);
     let wanted = format!("{recorded}, or after {until}, or until spec.readmitUntil");
-    checks.must("node key of the Machine", Code::NodeKeyInUse, good, wanted, key.to_text())
+    checks.must(
+        "node key of the Machine",
+        Code::NodeKeyInUse,
+        good,
+        wanted,
+        key.to_text(),
+    )
 }
 
 /// Records all that a TPM would have shown as not proven. It decides nothing: who let the machine in knew that.
 fn not_proven(checks: &mut Checks) {
     let mut list = Checks::default();
     for (name, wanted) in NOT_PROVEN {
-        list.test(name, Code::NotProven, false, wanted, "not proven: the machine has no TPM");
+        list.test(
+            name,
+            Code::NotProven,
+            false,
+            wanted,
+            "not proven: the machine has no TPM",
+        );
     }
     checks.judged(list, false);
 }

@@ -33,22 +33,42 @@ impl Verified {
     pub(super) fn new(claimant: Claimant, proven: ProvenMachine, admission: Admission) -> Self {
         let (verdict, unproven) = (claimant.verdict(), !claimant.has_tpm());
         let privileged_pods = verdict.claims.privileged_pods;
-        let Claimant { basis, requested, rule } = claimant;
+        let Claimant {
+            basis,
+            requested,
+            rule,
+        } = claimant;
         let node_key = Some(Digest::of(&requested.client.spki).to_text());
         let (machine, status) = match basis {
             Basis::Attested(attested) => {
                 let status = status_of(&attested, &rule);
                 (attested.machine, status)
             }
-            Basis::Keyed(keyed) => {
-                (keyed.machine, MachineStatus { state: MachineState::Unproven, ..MachineStatus::default() })
-            }
+            Basis::Keyed(keyed) => (
+                keyed.machine,
+                MachineStatus {
+                    state: MachineState::Unproven,
+                    ..MachineStatus::default()
+                },
+            ),
         };
         let serving_names = requested.serving.sans.iter().map(San::text).collect();
-        let status =
-            MachineStatus { node_key, serving_names, privileged_pods, admission: Some(admission.clone()), ..status };
-        let readmitted = machine.spec.readmit_until.clone().filter(|_| needs_readmission(&machine, &status));
-        let status = MachineStatus { readmitted, ..status };
+        let status = MachineStatus {
+            node_key,
+            serving_names,
+            privileged_pods,
+            admission: Some(admission.clone()),
+            ..status
+        };
+        let readmitted = machine
+            .spec
+            .readmit_until
+            .clone()
+            .filter(|_| needs_readmission(&machine, &status));
+        let status = MachineStatus {
+            readmitted,
+            ..status
+        };
         Self {
             proven,
             node_name: machine.node_name().to_owned(),
@@ -155,13 +175,16 @@ impl Verified {
 /// were learned in the place of others, a node key in the place of another that no TPM vouches for. A proof that would be good
 /// without it, such as a renewal before the update that it was given for, leaves it as it is.
 fn needs_readmission(machine: &Machine, proved: &MachineStatus) -> bool {
-    let Some(before) = &machine.status else { return false };
+    let Some(before) = &machine.status else {
+        return false;
+    };
     let learned = known(machine).is_some_and(|known| {
         let other = |(pcr, value): (&String, &String)| known.pinned_pcrs.get(pcr) != Some(value);
         !known.pinned_pcrs.is_empty() && proved.pinned_pcrs.iter().any(other)
     });
-    let replaced =
-        proved.state == MachineState::Unproven && before.node_key.is_some() && before.node_key != proved.node_key;
+    let replaced = proved.state == MachineState::Unproven
+        && before.node_key.is_some()
+        && before.node_key != proved.node_key;
     before.state == MachineState::Untrusted || learned || replaced
 }
 
@@ -185,7 +208,9 @@ fn status_of(attested: &Attested, rule: &CheckedRule) -> MachineStatus {
             clock: clock.clock,
             safe: clock.safe,
         }),
-        pinned_pcrs: pinned.map(|(pcr, value)| (pcr.to_string(), value.to_hex())).collect(),
+        pinned_pcrs: pinned
+            .map(|(pcr, value)| (pcr.to_string(), value.to_hex()))
+            .collect(),
         ..MachineStatus::default()
     }
 }

@@ -13,7 +13,13 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 fn first_master() -> (World, SoftMachine, BootstrapHello) {
     let mut world = World::new();
     world.image = SoftImage::new("master-7", "master", 7);
-    world.releases = vec![world.image.manifest().sign(&[&world.release_signer]).expect("a release")];
+    world.releases = vec![
+        world
+            .image
+            .manifest()
+            .sign(&[&world.release_signer])
+            .expect("a release"),
+    ];
     world.rule.certificate.roles = vec!["master".to_owned()];
     let machine = world.machine("master-1", "192.168.77.10", EkKind::P384);
     "master".clone_into(&mut world.object("master-1").spec.role);
@@ -33,7 +39,11 @@ fn root(ca: bool) -> Vec<u8> {
     if ca {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     }
-    params.self_signed(&key).expect("a certificate").der().to_vec()
+    params
+        .self_signed(&key)
+        .expect("a certificate")
+        .der()
+        .to_vec()
 }
 
 /// The whole exchange; `proved_root` is what the master's TPM vouched for.
@@ -51,9 +61,23 @@ fn attest(
     let proved = bootstrap::Root::from_der(proved_root.as_bytes()).expect("a root");
     let channel = proved.channel(exporter);
     let keys = machine.keys();
-    let mut proof = machine.proof(Purpose::Bootstrap, &keys, proved.hash, &hello.claims, &challenge, &channel);
+    let mut proof = machine.proof(
+        Purpose::Bootstrap,
+        &keys,
+        proved.hash,
+        &hello.claims,
+        &challenge,
+        &channel,
+    );
     change(&mut proof);
-    bootstrap::check(pending, &proof, &references.get(), &root, exporter, world.now)
+    bootstrap::check(
+        pending,
+        &proof,
+        &references.get(),
+        &root,
+        exporter,
+        world.now,
+    )
 }
 
 #[track_caller]
@@ -80,7 +104,10 @@ fn the_admin_attests_the_first_master_and_its_root() {
 fn a_root_that_the_tpm_did_not_vouch_for_is_refused() {
     let (world, machine, hello) = first_master();
     let other = Der::new(root(true)).expect("within the limit");
-    refused(Code::CsrHash, attest(&world, &machine, &hello, &other, |_| {}));
+    refused(
+        Code::CsrHash,
+        attest(&world, &machine, &hello, &other, |_| {}),
+    );
 }
 
 #[test]
@@ -88,31 +115,56 @@ fn a_root_that_is_no_ca_is_refused() {
     let (world, machine, mut hello) = first_master();
     let good = hello.root.clone();
     hello.root = Der::new(root(false)).expect("within the limit");
-    refused(Code::BootstrapRoot, attest(&world, &machine, &hello, &good, |_| {}));
+    refused(
+        Code::BootstrapRoot,
+        attest(&world, &machine, &hello, &good, |_| {}),
+    );
 }
 
 #[test]
 fn a_wrong_master_is_refused() {
     let (world, mut machine, hello) = first_master();
-    machine.boot(&SoftImage::new("master-6", "master", 6), "nocloud", b"version = 1\n");
-    let keys = BootstrapHello { keys: Some(machine.keys()), ..hello.clone() };
-    refused(Code::ImageCommandLine, attest(&world, &machine, &keys, &hello.root, |_| {}));
+    machine.boot(
+        &SoftImage::new("master-6", "master", 6),
+        "nocloud",
+        b"version = 1\n",
+    );
+    let keys = BootstrapHello {
+        keys: Some(machine.keys()),
+        ..hello.clone()
+    };
+    refused(
+        Code::ImageCommandLine,
+        attest(&world, &machine, &keys, &hello.root, |_| {}),
+    );
 
     let (world, machine, mut hello) = first_master();
     hello.cluster = "another".to_owned();
-    refused(Code::BootstrapVerdict, attest(&world, &machine, &hello, &hello.root, |_| {}));
+    refused(
+        Code::BootstrapVerdict,
+        attest(&world, &machine, &hello, &hello.root, |_| {}),
+    );
 
     let (world, machine, mut hello) = first_master();
     hello.protocol = "cloud-verify/v1".to_owned();
-    refused(Code::ProtocolVersion, attest(&world, &machine, &hello, &hello.root, |_| {}));
+    refused(
+        Code::ProtocolVersion,
+        attest(&world, &machine, &hello, &hello.root, |_| {}),
+    );
 
     let (world, machine, mut hello) = first_master();
     hello.keys = None;
-    refused(Code::EkTemplate, attest(&world, &machine, &hello, &hello.root, |_| {}));
+    refused(
+        Code::EkTemplate,
+        attest(&world, &machine, &hello, &hello.root, |_| {}),
+    );
 
     let (world, machine, hello) = first_master();
     let zero = |proof: &mut Proof| proof.mac = Digest::ZERO;
-    refused(Code::CredentialNotActivated, attest(&world, &machine, &hello, &hello.root, zero));
+    refused(
+        Code::CredentialNotActivated,
+        attest(&world, &machine, &hello, &hello.root, zero),
+    );
 }
 
 /// The admin's statement about a master that booted with `config`.
@@ -129,33 +181,60 @@ fn statement(world: &World, machine: &SoftMachine, hello: &BootstrapHello) -> Ad
 #[test]
 fn the_statement_is_the_admins_and_of_this_cluster() {
     let (world, machine, hello) = first_master();
-    let spki = world.admin.verifying_key().to_public_key_der().expect("a key");
+    let spki = world
+        .admin
+        .verifying_key()
+        .to_public_key_der()
+        .expect("a key");
     let admin = Digest::of(spki.as_bytes());
-    let (bytes, signature) = statement(&world, &machine, &hello).sign(&world.admin).expect("a statement");
+    let (bytes, signature) = statement(&world, &machine, &hello)
+        .sign(&world.admin)
+        .expect("a statement");
     assert!(AdminStatement::open(&bytes, &signature, &admin).is_ok());
     let mut changed = bytes.clone();
-    let at = changed.windows(3).position(|window| window == b"lab").expect("the cluster's name");
+    let at = changed
+        .windows(3)
+        .position(|window| window == b"lab")
+        .expect("the cluster's name");
     changed[at] = b'L';
-    assert!(matches!(AdminStatement::open(&changed, &signature, &admin), Err(StatementError::Signature)));
-    let (bytes, signature) = statement(&world, &machine, &hello).sign(&machine.ak).expect("a statement");
-    assert!(matches!(AdminStatement::open(&bytes, &signature, &admin), Err(StatementError::Signature)));
+    assert!(matches!(
+        AdminStatement::open(&changed, &signature, &admin),
+        Err(StatementError::Signature)
+    ));
+    let (bytes, signature) = statement(&world, &machine, &hello)
+        .sign(&machine.ak)
+        .expect("a statement");
+    assert!(matches!(
+        AdminStatement::open(&bytes, &signature, &admin),
+        Err(StatementError::Signature)
+    ));
 }
 
 #[test]
 fn the_first_masters_own_configuration_is_the_one_that_the_admin_attested() {
     let (mut world, mut machine, hello) = first_master();
-    let (bytes, signature) = statement(&world, &machine, &hello).sign(&world.admin).expect("a statement");
+    let (bytes, signature) = statement(&world, &machine, &hello)
+        .sign(&world.admin)
+        .expect("a statement");
     // Its Machine cannot list the digest of its own configuration; the admin's verdict stands for it.
     world.object("master-1").spec.config_digests.clear();
     super::expect(super::Proven, Code::ConfigChanged, world.join(&machine));
     let verdict = bootstrap::to_admin_verdict(&bytes, &signature);
-    world.object("master-1").status.get_or_insert_default().admin_verdict = Some(verdict);
+    world
+        .object("master-1")
+        .status
+        .get_or_insert_default()
+        .admin_verdict = Some(verdict);
     accepted(world.join(&machine));
     // Not for another configuration, and not for another Machine.
     machine.boot(&world.image.clone(), "nocloud", b"changed");
     super::expect(super::Proven, Code::ConfigChanged, world.join(&machine));
     let (mut other_world, other) = lab();
-    let verdict = world.object("master-1").status.clone().and_then(|status| status.admin_verdict);
+    let verdict = world
+        .object("master-1")
+        .status
+        .clone()
+        .and_then(|status| status.admin_verdict);
     let object = other_world.object("worker-1");
     object.spec.config_digests.clear();
     object.status.get_or_insert_default().admin_verdict = verdict;
@@ -166,5 +245,10 @@ fn the_first_masters_own_configuration_is_the_one_that_the_admin_attested() {
 fn a_master_may_carry_its_own_listed_api_address() {
     let (mut world, machine, _) = first_master();
     let verified = accepted(world.join(&machine));
-    assert!(verified.serving_names().iter().any(|name| name.to_string() == "IP:192.168.77.10"));
+    assert!(
+        verified
+            .serving_names()
+            .iter()
+            .any(|name| name.to_string() == "IP:192.168.77.10")
+    );
 }

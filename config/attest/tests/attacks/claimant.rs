@@ -18,7 +18,11 @@ pub(crate) fn open(policy: PolicyName) -> (World, SoftMachine) {
 }
 
 pub(crate) fn person(claimant: &Claimant) -> Approval {
-    Approval::Person { request: "request-1".to_owned(), id: claimant.id(), by: "jane".to_owned() }
+    Approval::Person {
+        request: "request-1".to_owned(),
+        id: claimant.id(),
+        by: "jane".to_owned(),
+    }
 }
 
 /// A whole join that a person approves.
@@ -42,7 +46,10 @@ pub(crate) fn claimed(outcome: Result<Claimant, Box<Refusal>>) -> Claimant {
 #[track_caller]
 fn refused(standing: Word, code: Code, mount: fn(&mut World, &mut SoftMachine)) {
     for (policy, join) in [
-        (PolicyName::Queue, queued as fn(&mut World, &SoftMachine) -> Outcome),
+        (
+            PolicyName::Queue,
+            queued as fn(&mut World, &SoftMachine) -> Outcome,
+        ),
         (PolicyName::InsecureAlwaysApprove, unseen),
     ] {
         let (mut world, machine) = open(policy);
@@ -59,23 +66,46 @@ fn refused(standing: Word, code: Code, mount: fn(&mut World, &mut SoftMachine)) 
 fn a_stranger_becomes_a_machine_on_a_persons_word_and_stays_one_without_another() {
     let (mut world, mut machine) = open(PolicyName::Queue);
     let claimant = claimed(world.claim(&machine));
-    assert_eq!((claimant.machine(), claimant.standing()), (None, Standing::New));
+    assert_eq!(
+        (claimant.machine(), claimant.standing()),
+        (None, Standing::New)
+    );
     let shown = claimant.verdict();
-    let failed: Vec<&str> = shown.checks.iter().filter(|check| !check.ok).map(|check| check.name.as_str()).collect();
-    assert_eq!(failed, ["EK hash", "configuration"], "what the inventory would have to say, and does not");
+    let failed: Vec<&str> = shown
+        .checks
+        .iter()
+        .filter(|check| !check.ok)
+        .map(|check| check.name.as_str())
+        .collect();
+    assert_eq!(
+        failed,
+        ["EK hash", "configuration"],
+        "what the inventory would have to say, and does not"
+    );
     let approval = person(&claimant);
     let verified = world.approve(claimant, &approval).expect("approved");
-    assert_eq!((verified.node_name(), verified.machine_id().uid.as_str()), ("worker-1", "uid-of-worker-1"));
-    assert_eq!(verified.image().map(|image| image.id.as_str()), Some("worker-7"));
+    assert_eq!(
+        (verified.node_name(), verified.machine_id().uid.as_str()),
+        ("worker-1", "uid-of-worker-1")
+    );
+    assert_eq!(
+        verified.image().map(|image| image.id.as_str()),
+        Some("worker-7")
+    );
     let object = world.object("worker-1").clone();
     assert_eq!(object.spec.ek.hashes, [machine.ek_hash().to_text()]);
     assert_eq!(object.spec.addresses, ["192.168.77.11"]);
-    assert_eq!(object.status.as_ref().map(|status| status.state), Some(MachineState::Trusted));
+    assert_eq!(
+        object.status.as_ref().map(|status| status.state),
+        Some(MachineState::Trusted)
+    );
     // Renewals of this boot, and a boot into the same, need no person.
     machine.clock.clock += 1000;
     let renewal = claimed(world.claim_renewal(&machine));
     assert_eq!(renewal.standing(), Standing::Unchanged);
-    world.approve(renewal, &Approval::Before).expect("a renewal");
+    world
+        .approve(renewal, &Approval::Before)
+        .expect("a renewal");
     let image = world.image.clone();
     machine.boot(&image, "nocloud", b"version = 1\n");
     let again = claimed(world.claim(&machine));
@@ -91,10 +121,16 @@ fn a_boot_into_something_else_needs_a_person_again_and_says_what_changed() {
     let image = world.image.clone();
     machine.boot(&image, "nocloud", b"version = 1\n# another\n");
     let claimant = claimed(world.claim(&machine));
-    let Standing::Changed(changes) = claimant.standing() else { panic!("{:?}", claimant.standing()) };
+    let Standing::Changed(changes) = claimant.standing() else {
+        panic!("{:?}", claimant.standing())
+    };
     assert_eq!(changes.len(), 1);
     assert!(changes[0].starts_with("PCR 13: "), "{changes:?}");
-    expect(Proven, Code::PolicyRejects, world.approve(claimant, &Approval::Before));
+    expect(
+        Proven,
+        Code::PolicyRejects,
+        world.approve(claimant, &Approval::Before),
+    );
     // The word on the earlier boot is not one on this.
     let (_, before) = open(PolicyName::Queue);
     let old = claimed(open(PolicyName::Queue).0.claim(&before)).id();
@@ -102,7 +138,14 @@ fn a_boot_into_something_else_needs_a_person_again_and_says_what_changed() {
     expect(
         Proven,
         Code::PolicyRejects,
-        world.approve(claimant, &Approval::Person { request: "r".to_owned(), id: old, by: "jane".to_owned() }),
+        world.approve(
+            claimant,
+            &Approval::Person {
+                request: "r".to_owned(),
+                id: old,
+                by: "jane".to_owned(),
+            },
+        ),
     );
     queued(&mut world, &machine).expect("a person's word on what changed");
 }
@@ -112,7 +155,11 @@ fn only_the_rule_says_on_whose_word() {
     let (mut world, machine) = open(PolicyName::Queue);
     for approval in [Approval::Nobody, Approval::Before] {
         let claimant = claimed(world.claim(&machine));
-        expect(Anonymous, Code::PolicyRejects, world.approve(claimant, &approval));
+        expect(
+            Anonymous,
+            Code::PolicyRejects,
+            world.approve(claimant, &approval),
+        );
     }
     let claimant = claimed(world.claim(&machine));
     expect(Anonymous, Code::PolicyRejects, claimant.verified());
@@ -120,12 +167,20 @@ fn only_the_rule_says_on_whose_word() {
     let (mut world, machine) = open(PolicyName::InsecureAlwaysApprove);
     let claimant = claimed(world.claim(&machine));
     let approval = person(&claimant);
-    expect(Anonymous, Code::PolicyRejects, world.approve(claimant, &approval));
+    expect(
+        Anonymous,
+        Code::PolicyRejects,
+        world.approve(claimant, &approval),
+    );
     unseen(&mut world, &machine).expect("control");
     // cloud-verify takes nobody's word.
     let (mut world, machine) = lab();
     let claimant = claimed(world.claim(&machine));
-    expect(Proven, Code::PolicyRejects, world.approve(claimant, &Approval::Nobody));
+    expect(
+        Proven,
+        Code::PolicyRejects,
+        world.approve(claimant, &Approval::Nobody),
+    );
     accepted(world.join(&machine));
 }
 
@@ -134,14 +189,24 @@ fn what_was_let_in_at_sight_is_not_in_the_inventory() {
     let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
     machine.ek_certificate = None;
     let verified = unseen(&mut world, &machine).expect("anybody");
-    assert_eq!(verified.admission().policy, PolicyName::InsecureAlwaysApprove);
+    assert_eq!(
+        verified.admission().policy,
+        PolicyName::InsecureAlwaysApprove
+    );
     let object = world.object("worker-1").clone();
     assert!(object.spec.ek.hashes.is_empty());
-    assert!(object.status.is_some_and(|status| status.pinned_pcrs.is_empty()));
+    assert!(
+        object
+            .status
+            .is_some_and(|status| status.pinned_pcrs.is_empty())
+    );
     // A person is asked anew, also at the renewal, and cloud-verify by the inventory's hashes does not take it.
     world.rule.policy = PolicyName::Queue;
     machine.clock.clock += 1000;
-    assert_eq!(claimed(world.claim_renewal(&machine)).standing(), Standing::New);
+    assert_eq!(
+        claimed(world.claim_renewal(&machine)).standing(),
+        Standing::New
+    );
     world.rule.policy = PolicyName::CloudVerify;
     world.rule.ek.issuers.clear();
     expect(Anonymous, Code::MachineUnknown, world.join(&machine));
@@ -158,7 +223,11 @@ fn an_approval_is_for_the_claims_that_were_shown() {
     machine.claims.addresses.push("192.168.77.99".to_owned());
     let other = claimed(world.claim(&machine));
     assert_ne!(first.id(), other.id());
-    expect(Anonymous, Code::PolicyRejects, world.approve(other, &approval));
+    expect(
+        Anonymous,
+        Code::PolicyRejects,
+        world.approve(other, &approval),
+    );
     machine.claims = shown;
     let again = claimed(world.claim(&machine));
     assert_eq!(first.id(), again.id());
@@ -174,33 +243,63 @@ fn judgements_are_shown_and_do_not_stop() {
     machine.ek_certificate = None;
     let verified = unseen(&mut world, &machine).expect("whatever it booted");
     assert_eq!(verified.image(), None);
-    let failed: Vec<&str> =
-        verified.verdict().checks.iter().filter(|check| !check.ok).map(|check| check.code.as_str()).collect();
-    for code in [Code::EkCertificateMissing, Code::MachineUnknown, Code::ImageLoader, Code::ConfigChanged] {
-        assert!(failed.contains(&code.as_str()), "{code} is not in {failed:?}");
+    let failed: Vec<&str> = verified
+        .verdict()
+        .checks
+        .iter()
+        .filter(|check| !check.ok)
+        .map(|check| check.code.as_str())
+        .collect();
+    for code in [
+        Code::EkCertificateMissing,
+        Code::MachineUnknown,
+        Code::ImageLoader,
+        Code::ConfigChanged,
+    ] {
+        assert!(
+            failed.contains(&code.as_str()),
+            "{code} is not in {failed:?}"
+        );
     }
 }
 
 #[test]
 fn possession_stays_what_it_is() {
-    refused(Anonymous, Code::EkTemplate, |_, machine| machine.ek_public = machine.ak_public.clone());
-    refused(Anonymous, Code::AkTemplate, |_, machine| machine.ak_public.auth_policy = vec![0; 32]);
-    refused(Anonymous, Code::NkTemplate, |_, machine| machine.nk_public.auth_policy = Vec::new());
+    refused(Anonymous, Code::EkTemplate, |_, machine| {
+        machine.ek_public = machine.ak_public.clone()
+    });
+    refused(Anonymous, Code::AkTemplate, |_, machine| {
+        machine.ak_public.auth_policy = vec![0; 32]
+    });
+    refused(Anonymous, Code::NkTemplate, |_, machine| {
+        machine.nk_public.auth_policy = Vec::new()
+    });
     // The AK is in another TPM than the EK: its credential cannot be opened.
     refused(Anonymous, Code::CredentialNotActivated, |_, machine| {
         let other = SoftMachine::new("another board", EkKind::P256);
         machine.ek_public = other.ek_public;
     });
-    refused(Anonymous, Code::NkAuthPolicy, |_, machine| machine.bank.extend(CONFIG_PCR, &Digest::of(b"later")));
-    refused(Anonymous, Code::AkHierarchy, |_, machine| machine.ak_hierarchy = 0x4000_0001);
-    refused(Anonymous, Code::CsrKey, |_, machine| machine.nk = SoftMachine::new("other", EkKind::P256).nk);
+    refused(Anonymous, Code::NkAuthPolicy, |_, machine| {
+        machine.bank.extend(CONFIG_PCR, &Digest::of(b"later"))
+    });
+    refused(Anonymous, Code::AkHierarchy, |_, machine| {
+        machine.ak_hierarchy = 0x4000_0001
+    });
+    refused(Anonymous, Code::CsrKey, |_, machine| {
+        machine.nk = SoftMachine::new("other", EkKind::P256).nk
+    });
     refused(Anonymous, Code::CsrOrganization, |_, machine| {
         "system:masters".clone_into(&mut machine.client_request.organization);
     });
-    refused(Anonymous, Code::CsrSan, |_, machine| machine.serving_request.names.push("10.9.9.9".to_owned()));
+    refused(Anonymous, Code::CsrSan, |_, machine| {
+        machine.serving_request.names.push("10.9.9.9".to_owned())
+    });
     refused(Anonymous, Code::CsrSanApiServer, |_, machine| {
         machine.claims.addresses.push("192.168.77.10".to_owned());
-        machine.serving_request.names.push("192.168.77.10".to_owned());
+        machine
+            .serving_request
+            .names
+            .push("192.168.77.10".to_owned());
     });
 }
 
@@ -208,22 +307,38 @@ fn possession_stays_what_it_is() {
 fn names_and_machines_of_others_stay_theirs() {
     refused(Anonymous, Code::NameMismatch, |world, machine| {
         // A Machine that has not come yet.
-        let spec = config_kube::MachineSpec { role: "worker".to_owned(), ..config_kube::MachineSpec::default() };
-        world.machines.push(config_kube::Machine::named(&machine.node, spec));
+        let spec = config_kube::MachineSpec {
+            role: "worker".to_owned(),
+            ..config_kube::MachineSpec::default()
+        };
+        world
+            .machines
+            .push(config_kube::Machine::named(&machine.node, spec));
     });
     refused(Anonymous, Code::MachineBoundToOtherEk, |world, machine| {
         world.machine("worker-1", "192.168.77.11", EkKind::P256);
         let bound = Digest::of(b"another EK").to_text();
         world.object("worker-1").spec.ek.hashes = vec![bound.clone()];
-        world.object("worker-1").status.get_or_insert_default().bound_ek = Some(bound);
+        world
+            .object("worker-1")
+            .status
+            .get_or_insert_default()
+            .bound_ek = Some(bound);
         machine.ek_certificate = None;
     });
-    refused(Anonymous, Code::NameInvalid, |_, machine| "../nodes".clone_into(&mut machine.claims.name));
-    refused(Anonymous, Code::RoleNotAdmitted, |_, machine| "master".clone_into(&mut machine.claims.role));
+    refused(Anonymous, Code::NameInvalid, |_, machine| {
+        "../nodes".clone_into(&mut machine.claims.name)
+    });
+    refused(Anonymous, Code::RoleNotAdmitted, |_, machine| {
+        "master".clone_into(&mut machine.claims.role)
+    });
     refused(Anonymous, Code::CsrSan, |world, machine| {
         world.machine("worker-2", "192.168.77.12", EkKind::P256);
         machine.claims.addresses.push("192.168.77.12".to_owned());
-        machine.serving_request.names.push("192.168.77.12".to_owned());
+        machine
+            .serving_request
+            .names
+            .push("192.168.77.12".to_owned());
     });
     refused(Anonymous, Code::MachineRetired, |world, machine| {
         world.machine(&machine.node, "192.168.77.11", EkKind::P256);
@@ -231,7 +346,11 @@ fn names_and_machines_of_others_stay_theirs() {
     });
     refused(Anonymous, Code::MachineUntrusted, |world, machine| {
         world.machine(&machine.node, "192.168.77.11", EkKind::P256);
-        world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
+        world
+            .object("worker-1")
+            .status
+            .get_or_insert_default()
+            .state = MachineState::Untrusted;
     });
 }
 
@@ -250,7 +369,11 @@ fn a_machine_known_by_its_issuer_is_not_taken_without_one() {
     let (mut world, _) = open(PolicyName::InsecureAlwaysApprove);
     by_issuer(&mut world, &machine);
     machine.ek_certificate = None;
-    expect(Anonymous, Code::EkCertificateIssuer, unseen(&mut world, &machine));
+    expect(
+        Anonymous,
+        Code::EkCertificateIssuer,
+        unseen(&mut world, &machine),
+    );
 }
 
 #[test]
@@ -265,7 +388,10 @@ fn a_machine_without_a_name_gets_the_one_of_its_key_or_is_told_its_own() {
     };
     let (mut world, mut machine) = open(PolicyName::Queue);
     let derived = unnamed(&mut machine);
-    assert_eq!(queued(&mut world, &machine).expect("approved").node_name(), derived);
+    assert_eq!(
+        queued(&mut world, &machine).expect("approved").node_name(),
+        derived
+    );
     // In the inventory under another name: told once it has proved itself, then it asks under that.
     let (mut world, mut machine) = lab();
     let original = machine.clone();
@@ -291,16 +417,34 @@ fn a_session_of_a_looser_rule_does_not_serve_a_stricter_one() {
     world.rule.policy = PolicyName::InsecureAlwaysApprove;
     let hello = machine.hello();
     let challenge = world.challenge(&hello.0).expect("a challenge");
-    let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+    let evidence = machine.evidence(
+        config_attest::Purpose::Join,
+        &hello,
+        &challenge,
+        &world.channel,
+    );
     world.rule.policy = PolicyName::CloudVerify;
-    expect(Proven, Code::EkCertificateMissing, world.verify(&challenge, &evidence));
+    expect(
+        Proven,
+        Code::EkCertificateMissing,
+        world.verify(&challenge, &evidence),
+    );
     // A stranger's session, likewise.
     let (mut world, machine) = open(PolicyName::InsecureAlwaysApprove);
     let hello = machine.hello();
     let challenge = world.challenge(&hello.0).expect("a challenge");
-    let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+    let evidence = machine.evidence(
+        config_attest::Purpose::Join,
+        &hello,
+        &challenge,
+        &world.channel,
+    );
     world.rule.policy = PolicyName::CloudVerify;
-    expect(Anonymous, Code::MachineUnknown, world.verify(&challenge, &evidence));
+    expect(
+        Anonymous,
+        Code::MachineUnknown,
+        world.verify(&challenge, &evidence),
+    );
 }
 
 #[test]
@@ -316,9 +460,17 @@ fn a_made_machine_must_be_the_claimants_own() {
             _ => made.metadata.name = Some("worker-2".to_owned()),
         }
         let approval = person(&claimant);
-        expect(Anonymous, Code::MachineUnknown, claimant.approve(&approval, Some(&made)));
+        expect(
+            Anonymous,
+            Code::MachineUnknown,
+            claimant.approve(&approval, Some(&made)),
+        );
         let claimant = claimed(world.claim(&machine));
-        expect(Anonymous, Code::MachineUnknown, claimant.approve(&approval, None));
+        expect(
+            Anonymous,
+            Code::MachineUnknown,
+            claimant.approve(&approval, None),
+        );
     }
     queued(&mut world, &machine).expect("control");
 }
@@ -405,7 +557,11 @@ const OBJECTS: [fn(&mut config_kube::Machine); 6] = [
     |object| object.status.get_or_insert_default().state = MachineState::Untrusted,
     |object| {
         let registers = [("0".to_owned(), "00".to_owned())].into();
-        let admission = config_kube::machine::Admission { policy: PolicyName::Queue, registers, ..Default::default() };
+        let admission = config_kube::machine::Admission {
+            policy: PolicyName::Queue,
+            registers,
+            ..Default::default()
+        };
         object.status.get_or_insert_default().admission = Some(admission);
     },
 ];

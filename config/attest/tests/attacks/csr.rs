@@ -24,28 +24,62 @@ fn serving(code: Code, change: impl Fn(&mut Requester)) {
 
 #[test]
 fn the_subject_is_the_nodes_own() {
-    for name in ["system:node:worker-2", "admin", "system:node:", "system:node:WORKER-1"] {
-        client(Code::CsrCommonName, |request| request.common_name = name.to_owned());
-        serving(Code::CsrCommonName, |request| request.common_name = name.to_owned());
+    for name in [
+        "system:node:worker-2",
+        "admin",
+        "system:node:",
+        "system:node:WORKER-1",
+    ] {
+        client(Code::CsrCommonName, |request| {
+            request.common_name = name.to_owned()
+        });
+        serving(Code::CsrCommonName, |request| {
+            request.common_name = name.to_owned()
+        });
     }
     for organization in ["system:masters", "", "system:nodes "] {
-        client(Code::CsrOrganization, |request| request.organization = organization.to_owned());
-        serving(Code::CsrOrganization, |request| request.organization = organization.to_owned());
+        client(Code::CsrOrganization, |request| {
+            request.organization = organization.to_owned()
+        });
+        serving(Code::CsrOrganization, |request| {
+            request.organization = organization.to_owned()
+        });
     }
-    client(Code::CsrSubject, |request| request.unit = Some("operations".to_owned()));
-    serving(Code::CsrSubject, |request| request.unit = Some("operations".to_owned()));
+    client(Code::CsrSubject, |request| {
+        request.unit = Some("operations".to_owned())
+    });
+    serving(Code::CsrSubject, |request| {
+        request.unit = Some("operations".to_owned())
+    });
 }
 
 #[test]
 fn names_are_within_the_inventory() {
-    serving(Code::CsrSan, |request| request.names.push("worker-2".to_owned()));
-    serving(Code::CsrSan, |request| request.names.push("192.168.77.12".to_owned()));
-    serving(Code::CsrSan, |request| request.email = Some("root@worker-1".to_owned()));
-    serving(Code::CsrSanWildcard, |request| request.names.push("*.worker-1".to_owned()));
-    for name in ["kubernetes", "kubernetes.default.svc", "10.96.0.1", "192.168.77.10"] {
-        serving(Code::CsrSanApiServer, |request| request.names.push(name.to_owned()));
+    serving(Code::CsrSan, |request| {
+        request.names.push("worker-2".to_owned())
+    });
+    serving(Code::CsrSan, |request| {
+        request.names.push("192.168.77.12".to_owned())
+    });
+    serving(Code::CsrSan, |request| {
+        request.email = Some("root@worker-1".to_owned())
+    });
+    serving(Code::CsrSanWildcard, |request| {
+        request.names.push("*.worker-1".to_owned())
+    });
+    for name in [
+        "kubernetes",
+        "kubernetes.default.svc",
+        "10.96.0.1",
+        "192.168.77.10",
+    ] {
+        serving(Code::CsrSanApiServer, |request| {
+            request.names.push(name.to_owned())
+        });
     }
-    client(Code::CsrSan, |request| request.names.push("worker-1".to_owned()));
+    client(Code::CsrSan, |request| {
+        request.names.push("worker-1".to_owned())
+    });
 }
 
 #[test]
@@ -75,22 +109,43 @@ fn without_the_inventory_a_node_gets_its_claimed_addresses_and_nobody_elses() {
 
 #[test]
 fn extensions_ask_for_no_more_than_a_node_has() {
-    let ca = |critical| (vec![2, 5, 29, 19], vec![0x30, 0x03, 0x01, 0x01, 0xff], critical);
+    let ca = |critical| {
+        (
+            vec![2, 5, 29, 19],
+            vec![0x30, 0x03, 0x01, 0x01, 0xff],
+            critical,
+        )
+    };
     client(Code::CsrCa, |request| request.extensions.push(ca(true)));
     serving(Code::CsrCa, |request| request.extensions.push(ca(false)));
-    client(Code::CsrUsage, |request| request.usages.push(KeyUsagePurpose::KeyCertSign));
+    client(Code::CsrUsage, |request| {
+        request.usages.push(KeyUsagePurpose::KeyCertSign)
+    });
     serving(Code::CsrUsage, |request| {
         request.usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::CrlSign];
     });
-    client(Code::CsrUsage, |request| request.extended_usages.push(ExtendedKeyUsagePurpose::ServerAuth));
-    serving(Code::CsrUsage, |request| {
-        request.extended_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    client(Code::CsrUsage, |request| {
+        request
+            .extended_usages
+            .push(ExtendedKeyUsagePurpose::ServerAuth)
     });
-    serving(Code::CsrUsage, |request| request.extended_usages.push(ExtendedKeyUsagePurpose::Any));
+    serving(Code::CsrUsage, |request| {
+        request.extended_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+    });
+    serving(Code::CsrUsage, |request| {
+        request.extended_usages.push(ExtendedKeyUsagePurpose::Any)
+    });
     for critical in [true, false] {
         let unknown = (vec![1, 3, 6, 1, 4, 1, 99999, 1], vec![0x05, 0x00], critical);
-        client(Code::CsrExtension, |request| request.extensions.push(unknown.clone()));
-        serving(Code::CsrExtension, |request| request.extensions.push(unknown.clone()));
+        client(Code::CsrExtension, |request| {
+            request.extensions.push(unknown.clone())
+        });
+        serving(Code::CsrExtension, |request| {
+            request.extensions.push(unknown.clone())
+        });
     }
 }
 
@@ -105,11 +160,22 @@ fn the_usages_that_a_node_has_may_be_asked_for() {
 }
 
 /// A join with requests of the attacker's own making, announced as they are.
-fn requests(world: &mut World, machine: &SoftMachine, client: Vec<u8>, serving: Vec<u8>) -> Outcome {
-    let hello = config_attest::prover::hello(machine.keys(), &client, &serving, machine.claims.clone());
+fn requests(
+    world: &mut World,
+    machine: &SoftMachine,
+    client: Vec<u8>,
+    serving: Vec<u8>,
+) -> Outcome {
+    let hello =
+        config_attest::prover::hello(machine.keys(), &client, &serving, machine.claims.clone());
     let challenge = world.challenge(&hello)?;
     let hello = (hello, client, serving);
-    let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+    let evidence = machine.evidence(
+        config_attest::Purpose::Join,
+        &hello,
+        &challenge,
+        &world.channel,
+    );
     world.verify(&challenge, &evidence)
 }
 
@@ -126,7 +192,9 @@ fn requests_are_parsed_and_signed_by_their_own_keys() {
     // The same length in one octet more: another encoding of the same request.
     refused(Proven, Code::CsrMalformed, |world, machine| {
         let client = machine.client_csr();
-        let [0x30, 0x81, length, rest @ ..] = client.as_slice() else { panic!("a sequence of 128 to 255 octets") };
+        let [0x30, 0x81, length, rest @ ..] = client.as_slice() else {
+            panic!("a sequence of 128 to 255 octets")
+        };
         let longer = [&[0x30, 0x82, 0, *length], rest].concat();
         requests(world, machine, longer, machine.serving_csr())
     });
@@ -137,10 +205,20 @@ fn requests_are_parsed_and_signed_by_their_own_keys() {
         request
     };
     refused(Proven, Code::CsrSignature, |world, machine| {
-        requests(world, machine, machine.client_csr(), damaged(machine.serving_csr()))
+        requests(
+            world,
+            machine,
+            machine.client_csr(),
+            damaged(machine.serving_csr()),
+        )
     });
     refused(Proven, Code::CsrSignature, |world, machine| {
-        requests(world, machine, damaged(machine.client_csr()), machine.serving_csr())
+        requests(
+            world,
+            machine,
+            damaged(machine.client_csr()),
+            machine.serving_csr(),
+        )
     });
 }
 
@@ -172,11 +250,16 @@ fn the_client_key_is_the_node_key_and_the_serving_key_is_not() {
 fn requests_swapped_between_the_steps_are_seen() {
     refused(Anonymous, Code::CsrHash, |world, machine| {
         let other = machine.serving_csr();
-        world.join_with(machine, |evidence| evidence.client_csr = Der::new(other).expect("within the limit"))
+        world.join_with(machine, |evidence| {
+            evidence.client_csr = Der::new(other).expect("within the limit")
+        })
     });
     // Also when the announcement in the transcript is swapped with them.
     refused(Anonymous, Code::CsrHash, |world, machine| {
-        let client = Requester { organization: "system:masters".to_owned(), ..machine.client_request.clone() };
+        let client = Requester {
+            organization: "system:masters".to_owned(),
+            ..machine.client_request.clone()
+        };
         let client = client.request(&machine.nk);
         world.join_with(machine, |evidence| {
             evidence.proof.transcript.csr_hash =

@@ -67,14 +67,26 @@ fn a_session_is_answered_once_even_if_the_first_answer_was_refused() {
     let challenge = world.challenge(&hello.0).expect("a challenge");
     let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
     accepted(world.verify(&challenge, &evidence));
-    expect(Anonymous, Code::SessionUsed, world.verify(&challenge, &evidence));
+    expect(
+        Anonymous,
+        Code::SessionUsed,
+        world.verify(&challenge, &evidence),
+    );
 
     let challenge = world.challenge(&hello.0).expect("a challenge");
     let good = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
     let mut bad = good.clone();
     bad.proof.mac = Digest::ZERO;
-    expect(Anonymous, Code::CredentialNotActivated, world.verify(&challenge, &bad));
-    expect(Anonymous, Code::SessionUsed, world.verify(&challenge, &good));
+    expect(
+        Anonymous,
+        Code::CredentialNotActivated,
+        world.verify(&challenge, &bad),
+    );
+    expect(
+        Anonymous,
+        Code::SessionUsed,
+        world.verify(&challenge, &good),
+    );
 }
 
 #[test]
@@ -126,7 +138,10 @@ fn a_spliced_tls_connection_is_refused() {
     refused(Anonymous, Code::Channel, |world, machine| {
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0)?;
-        let between = Channel { exporter: Digest::of(b"another connection"), ..world.channel.clone() };
+        let between = Channel {
+            exporter: Digest::of(b"another connection"),
+            ..world.channel.clone()
+        };
         let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &between);
         world.verify(&challenge, &evidence)
     });
@@ -148,7 +163,10 @@ fn evidence_for_an_impersonated_master_is_refused() {
     refused(Anonymous, Code::MasterKey, |world, machine| {
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0)?;
-        let impostor = Channel { server_spki: Digest::of(b"impostor"), ..world.channel.clone() };
+        let impostor = Channel {
+            server_spki: Digest::of(b"impostor"),
+            ..world.channel.clone()
+        };
         let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &impostor);
         world.verify(&challenge, &evidence)
     });
@@ -169,7 +187,9 @@ fn another_protocol_version_is_a_downgrade() {
     refused(Anonymous, Code::ProtocolVersion, |world, machine| {
         let mut hello = machine.hello().0;
         hello.protocol = "cloud-verify/v0".to_owned();
-        world.challenge(&hello).map(|_| unreachable!("a challenge for another protocol"))
+        world
+            .challenge(&hello)
+            .map(|_| unreachable!("a challenge for another protocol"))
     });
 }
 
@@ -186,7 +206,10 @@ fn claims_over_their_limits_are_malformed() {
 #[test]
 fn open_sessions_are_bounded_for_each_ek_and_old_ones_stay() {
     let (mut world, machine) = lab();
-    world.sessions = Sessions::new(Limits { total: 8, per_ek: 2 });
+    world.sessions = Sessions::new(Limits {
+        total: 8,
+        per_ek: 2,
+    });
     let other = world.machine("worker-2", "192.168.77.12", EkKind::P256);
     // The good machine's session comes first; then its EK is named by a flood.
     let hello = machine.hello();
@@ -196,7 +219,9 @@ fn open_sessions_are_bounded_for_each_ek_and_old_ones_stay() {
     assert_eq!(refusal.code(), Code::SessionsFullForEk);
     assert!(matches!(*refusal, Refusal::Anonymous { .. }));
     // Another EK is not touched by that, and the first session still works.
-    world.challenge(&other.hello().0).expect("another EK's session");
+    world
+        .challenge(&other.hello().0)
+        .expect("another EK's session");
     let evidence = machine.evidence(Purpose::Join, &hello, &good, &world.channel);
     accepted(world.verify(&good, &evidence));
     // A session that was answered, or whose time is over, makes room.
@@ -208,7 +233,10 @@ fn open_sessions_are_bounded_for_each_ek_and_old_ones_stay() {
 #[test]
 fn sessions_are_bounded_in_all_and_ends_are_forgotten() {
     let (mut world, machine) = lab();
-    world.sessions = Sessions::new(Limits { total: 3, per_ek: 3 });
+    world.sessions = Sessions::new(Limits {
+        total: 3,
+        per_ek: 3,
+    });
     let hello = machine.hello().0;
     for _ in 0..3 {
         world.challenge(&hello).expect("a challenge");
@@ -217,7 +245,9 @@ fn sessions_are_bounded_in_all_and_ends_are_forgotten() {
     let full = world.challenge(&other.hello().0).expect_err("a full table");
     assert_eq!(full.code(), Code::SessionsFull);
     world.now += 2 * SESSION_SECONDS;
-    world.challenge(&other.hello().0).expect("room after the ends were forgotten");
+    world
+        .challenge(&other.hello().0)
+        .expect("room after the ends were forgotten");
     assert_eq!(world.sessions.len(), 1);
 }
 
@@ -225,24 +255,35 @@ fn sessions_are_bounded_in_all_and_ends_are_forgotten() {
 #[test]
 fn ends_that_are_remembered_make_room_for_a_new_exchange() {
     let (mut world, machine) = lab();
-    world.sessions = Sessions::new(Limits { total: 2, per_ek: 2 });
+    world.sessions = Sessions::new(Limits {
+        total: 2,
+        per_ek: 2,
+    });
     let hello = machine.hello();
     for _ in 0..8 {
         let challenge = world.challenge(&hello.0).expect("room after an answer");
         let mut garbage = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
         garbage.proof.mac = Digest::ZERO;
-        expect(Anonymous, Code::CredentialNotActivated, world.verify(&challenge, &garbage));
+        expect(
+            Anonymous,
+            Code::CredentialNotActivated,
+            world.verify(&challenge, &garbage),
+        );
     }
     let open = world.challenge(&hello.0).expect("a challenge");
     world.challenge(&hello.0).expect("another");
     let other = world.machine("worker-2", "192.168.77.12", EkKind::P256);
-    let full = world.challenge(&other.hello().0).expect_err("two are open and can be answered");
+    let full = world
+        .challenge(&other.hello().0)
+        .expect_err("two are open and can be answered");
     assert_eq!(full.code(), Code::SessionsFull);
     let evidence = machine.evidence(Purpose::Join, &hello, &open, &world.channel);
     accepted(world.verify(&open, &evidence));
     world.now += SESSION_SECONDS;
     for _ in 0..2 {
-        world.challenge(&other.hello().0).expect("room after the time");
+        world
+            .challenge(&other.hello().0)
+            .expect("room after the time");
     }
     assert_eq!(world.sessions.held(), (2, 0));
 }
@@ -251,11 +292,15 @@ fn ends_that_are_remembered_make_room_for_a_new_exchange() {
 #[test]
 fn one_network_does_not_use_up_the_sessions_of_an_ek() {
     let (mut world, machine) = lab();
-    world.sessions = Sessions::new(Limits { total: 100, per_ek: 2 });
+    world.sessions = Sessions::new(Limits {
+        total: 100,
+        per_ek: 2,
+    });
     let hello = machine.hello();
     let mut open = |last: u8| {
         let (references, channel) = (world.references(), world.channel.clone());
-        let admitted = check_hello(&hello.0, &references.get(), &channel, world.now).expect("admitted");
+        let admitted =
+            check_hello(&hello.0, &references.get(), &channel, world.now).expect("admitted");
         let mut rng = SeededRng::new(&format!("{last} {}", world.sessions.len()));
         world
             .sessions
@@ -271,7 +316,11 @@ fn one_network_does_not_use_up_the_sessions_of_an_ek() {
             open(last).ok();
         }
     }
-    assert_eq!(open(200), Err(Code::SessionsFullForEk), "all networks together are bounded too");
+    assert_eq!(
+        open(200),
+        Err(Code::SessionsFullForEk),
+        "all networks together are bounded too"
+    );
     let evidence = machine.evidence(Purpose::Join, &hello, &own, &world.channel);
     accepted(world.verify(&own, &evidence));
 }
@@ -289,7 +338,11 @@ fn garbage_in_the_name_of_a_good_machine_changes_nothing_for_it() {
     attacker.bank = machine.bank.clone();
     attacker.log = machine.log.clone();
     attacker.bind_nk();
-    expect(Anonymous, Code::CredentialNotActivated, world.join(&attacker));
+    expect(
+        Anonymous,
+        Code::CredentialNotActivated,
+        world.join(&attacker),
+    );
     assert_eq!(*world.object("worker-1"), before);
     accepted(world.join(&machine));
 }

@@ -122,7 +122,12 @@ fn one_name_under_a_second_ek_is_refused() {
     let mut other = SoftMachine::new("other board", EkKind::P384);
     other.claims.name = "worker-1".to_owned();
     other.ek_certificate = Some(world.endorse(&other, &[2, 23, 133, 8, 1], 2090));
-    world.object("worker-1").spec.ek.hashes.push(other.ek_hash().to_text());
+    world
+        .object("worker-1")
+        .spec
+        .ek
+        .hashes
+        .push(other.ek_hash().to_text());
     expect(Anonymous, Code::MachineBoundToOtherEk, world.join(&other));
     // Two Machines for one Node.
     refused(Anonymous, Code::MachineBoundToOtherEk, |world, machine| {
@@ -155,7 +160,11 @@ fn retired_and_untrusted_machines_stay_out_until_an_admin_acts() {
         world.join(machine)
     });
     let (mut world, machine) = lab();
-    world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
+    world
+        .object("worker-1")
+        .status
+        .get_or_insert_default()
+        .state = MachineState::Untrusted;
     expect(Anonymous, Code::MachineUntrusted, world.join(&machine));
     world.object("worker-1").spec.readmit_until = Some("2020-01-01T00:00:00Z".to_owned());
     expect(Anonymous, Code::MachineUntrusted, world.join(&machine));
@@ -164,7 +173,11 @@ fn retired_and_untrusted_machines_stay_out_until_an_admin_acts() {
     world.object("worker-1").spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
     accepted(world.join(&machine));
     // The act was for what the machine had been, not for what it becomes within its time.
-    world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
+    world
+        .object("worker-1")
+        .status
+        .get_or_insert_default()
+        .state = MachineState::Untrusted;
     expect(Anonymous, Code::MachineUntrusted, world.join(&machine));
     world.object("worker-1").spec.readmit_until = Some("2031-01-01T00:00:00Z".to_owned());
     accepted(world.join(&machine));
@@ -175,7 +188,12 @@ fn a_machine_that_went_between_the_steps_is_not_approved() {
     refused(Anonymous, Code::MachineUnknown, |world, machine| {
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0)?;
-        let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+        let evidence = machine.evidence(
+            config_attest::Purpose::Join,
+            &hello,
+            &challenge,
+            &world.channel,
+        );
         // Deleted and made again: another object under the same name.
         world.object("worker-1").metadata.uid = Some("another".to_owned());
         world.verify(&challenge, &evidence)
@@ -189,7 +207,12 @@ fn an_ek_that_went_to_another_machine_between_the_steps_is_not_its_machines() {
         world.machine("worker-2", "192.168.77.12", EkKind::P256);
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0)?;
-        let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+        let evidence = machine.evidence(
+            config_attest::Purpose::Join,
+            &hello,
+            &challenge,
+            &world.channel,
+        );
         let hashes = std::mem::take(&mut world.object("worker-1").spec.ek.hashes);
         world.object("worker-2").spec.ek.hashes = hashes;
         world.verify(&challenge, &evidence)
@@ -200,8 +223,11 @@ fn an_ek_that_went_to_another_machine_between_the_steps_is_not_its_machines() {
 fn by_issuer() -> (World, SoftMachine) {
     let (mut world, machine) = lab();
     world.rule.ek.hashes = String::new();
-    world.object("worker-1").spec.ek =
-        EkSelector { hashes: Vec::new(), issuers: vec!["lab-ca".to_owned()], ..EkSelector::default() };
+    world.object("worker-1").spec.ek = EkSelector {
+        hashes: Vec::new(),
+        issuers: vec!["lab-ca".to_owned()],
+        ..EkSelector::default()
+    };
     (world, machine)
 }
 
@@ -227,7 +253,12 @@ fn a_machine_known_by_its_issuer_is_bound_to_the_first_ek() {
 fn half_open(world: &mut World, machine: &SoftMachine) -> (Challenge, Evidence) {
     let hello = machine.hello();
     let challenge = world.challenge(&hello.0).expect("a challenge");
-    let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+    let evidence = machine.evidence(
+        config_attest::Purpose::Join,
+        &hello,
+        &challenge,
+        &world.channel,
+    );
     (challenge, evidence)
 }
 
@@ -237,11 +268,18 @@ fn one_ek_under_two_names_at_once_is_one_node() {
     let by_issuer_alone: Listed = |world| {
         world.rule.ek.hashes = String::new();
         for node in ["worker-1", "worker-2"] {
-            world.object(node).spec.ek = EkSelector { issuers: vec!["lab-ca".to_owned()], ..EkSelector::default() };
+            world.object(node).spec.ek = EkSelector {
+                issuers: vec!["lab-ca".to_owned()],
+                ..EkSelector::default()
+            };
         }
     };
-    let listed_twice: Listed = |world| world.object("worker-2").spec.ek = world.object("worker-1").spec.ek.clone();
-    for (mount, code) in [(by_issuer_alone, Code::NameMismatch), (listed_twice, Code::EkBoundElsewhere)] {
+    let listed_twice: Listed =
+        |world| world.object("worker-2").spec.ek = world.object("worker-1").spec.ek.clone();
+    for (mount, code) in [
+        (by_issuer_alone, Code::NameMismatch),
+        (listed_twice, Code::EkBoundElsewhere),
+    ] {
         let (mut world, mut machine) = lab();
         world.machine("worker-2", "192.168.77.12", EkKind::P256);
         mount(&mut world);
@@ -266,10 +304,26 @@ fn one_ek_under_two_names_at_once_is_one_node() {
 /// The same for a renewal.
 fn half_renewed(world: &mut World, machine: &SoftMachine) -> (Challenge, Evidence) {
     let hello = machine.hello();
-    let machine_uid = world.object(&machine.node).metadata.uid.clone().unwrap_or_default();
-    let peer = RenewingPeer { machine_uid, node_name: machine.node.clone(), spki: machine.nk_spki() };
-    let challenge = world.renewal_challenge(&hello.0, &peer).expect("a challenge");
-    let evidence = machine.evidence(config_attest::Purpose::Renew, &hello, &challenge, &world.channel);
+    let machine_uid = world
+        .object(&machine.node)
+        .metadata
+        .uid
+        .clone()
+        .unwrap_or_default();
+    let peer = RenewingPeer {
+        machine_uid,
+        node_name: machine.node.clone(),
+        spki: machine.nk_spki(),
+    };
+    let challenge = world
+        .renewal_challenge(&hello.0, &peer)
+        .expect("a challenge");
+    let evidence = machine.evidence(
+        config_attest::Purpose::Renew,
+        &hello,
+        &challenge,
+        &world.channel,
+    );
     (challenge, evidence)
 }
 
@@ -285,7 +339,10 @@ fn evidence_that_was_overtaken_denounces_nobody() {
         machine.clock.clock += 1000;
         accepted(world.join(&machine));
         let refusal = world.verify(&challenge, &late).expect_err("late");
-        assert_eq!((refusal.code(), refusal.consequence()), (Code::Overtaken, None));
+        assert_eq!(
+            (refusal.code(), refusal.consequence()),
+            (Code::Overtaken, None)
+        );
     }
     // What is below that which was known at the hello was restored, however late it comes.
     let (challenge, _) = half_open(&mut world, &machine);
@@ -297,7 +354,11 @@ fn evidence_that_was_overtaken_denounces_nobody() {
     machine.clock = now;
     machine.clock.clock += 1000;
     accepted(world.join(&machine));
-    expect(Proven, Code::CountersWentBack, world.verify(&other, &restored));
+    expect(
+        Proven,
+        Code::CountersWentBack,
+        world.verify(&other, &restored),
+    );
     drop(challenge);
 }
 
@@ -308,15 +369,27 @@ fn a_renewal_that_was_begun_before_is_none_of_a_suspect_or_of_another_boot() {
     accepted(world.join(&machine));
     machine.clock.clock += 1000;
     let (challenge, evidence) = half_renewed(&mut world, &machine);
-    world.object("worker-1").status.get_or_insert_default().state = MachineState::Suspect;
-    expect(Proven, Code::RenewalState, world.verify(&challenge, &evidence));
+    world
+        .object("worker-1")
+        .status
+        .get_or_insert_default()
+        .state = MachineState::Suspect;
+    expect(
+        Proven,
+        Code::RenewalState,
+        world.verify(&challenge, &evidence),
+    );
     accepted(world.join(&machine));
     machine.clock.clock += 1000;
     let (challenge, evidence) = half_renewed(&mut world, &machine);
     let mut rebooted = machine.clone();
     rebooted.boot(&world.image.clone(), "nocloud", b"version = 1\n");
     accepted(world.join(&rebooted));
-    expect(Proven, Code::RenewalKeys, world.verify(&challenge, &evidence));
+    expect(
+        Proven,
+        Code::RenewalKeys,
+        world.verify(&challenge, &evidence),
+    );
     rebooted.clock.clock += 1000;
     let (challenge, evidence) = half_renewed(&mut world, &rebooted);
     accepted(world.verify(&challenge, &evidence));
@@ -333,7 +406,11 @@ fn a_stricter_word_on_endorsement_keys_counts_at_once() {
     world.rule.ek.issuers = vec!["lab-ca".to_owned()];
     machine.clock.clock += 1000;
     expect(Anonymous, Code::EkCertificateMissing, world.renew(&machine));
-    expect(Proven, Code::EkCertificateMissing, world.verify(&challenge, &evidence));
+    expect(
+        Proven,
+        Code::EkCertificateMissing,
+        world.verify(&challenge, &evidence),
+    );
     machine.ek_certificate = certificate;
     accepted(world.renew(&machine));
 }
@@ -388,7 +465,12 @@ fn claims_swapped_between_the_steps_are_seen() {
         let challenge = world.challenge(&hello.0)?;
         let mut other = hello.clone();
         other.0.claims.instance = "i-other".to_owned();
-        let evidence = machine.evidence(config_attest::Purpose::Join, &other, &challenge, &world.channel);
+        let evidence = machine.evidence(
+            config_attest::Purpose::Join,
+            &other,
+            &challenge,
+            &world.channel,
+        );
         world.verify(&challenge, &evidence)
     });
 }
@@ -414,16 +496,37 @@ fn a_second_session_does_not_outlive_the_first_ones_verdict() {
     let open = |world: &mut World| {
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0).expect("a challenge");
-        let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+        let evidence = machine.evidence(
+            config_attest::Purpose::Join,
+            &hello,
+            &challenge,
+            &world.channel,
+        );
         (challenge, evidence)
     };
     let (challenge, evidence) = open(&mut world);
     accepted(world.verify(&challenge, &evidence));
     let (challenge, evidence) = open(&mut world);
-    world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
-    expect(Proven, Code::MachineUntrusted, world.verify(&challenge, &evidence));
-    world.object("worker-1").status.get_or_insert_default().state = MachineState::Trusted;
+    world
+        .object("worker-1")
+        .status
+        .get_or_insert_default()
+        .state = MachineState::Untrusted;
+    expect(
+        Proven,
+        Code::MachineUntrusted,
+        world.verify(&challenge, &evidence),
+    );
+    world
+        .object("worker-1")
+        .status
+        .get_or_insert_default()
+        .state = MachineState::Trusted;
     let (challenge, evidence) = open(&mut world);
     world.object("worker-1").spec.retired = true;
-    expect(Proven, Code::MachineRetired, world.verify(&challenge, &evidence));
+    expect(
+        Proven,
+        Code::MachineRetired,
+        world.verify(&challenge, &evidence),
+    );
 }

@@ -74,7 +74,11 @@ fn nk_attributes_are_exact() {
             world.join(machine)
         });
     }
-    for bit in [Attributes::USER_WITH_AUTH, Attributes::ADMIN_WITH_POLICY, Attributes::RESTRICTED] {
+    for bit in [
+        Attributes::USER_WITH_AUTH,
+        Attributes::ADMIN_WITH_POLICY,
+        Attributes::RESTRICTED,
+    ] {
         refused(Anonymous, Code::NkTemplate, |world, machine| {
             machine.nk_public.attributes = machine.nk_public.attributes.with(bit);
             world.join(machine)
@@ -99,7 +103,8 @@ fn a_signing_key_with_another_scheme_is_not_of_the_template() {
 #[test]
 fn an_ek_that_is_not_of_a_tcg_template_is_refused() {
     refused(Anonymous, Code::EkTemplate, |world, machine| {
-        machine.ek_public.attributes = without(machine.ek_public.attributes, Attributes::RESTRICTED);
+        machine.ek_public.attributes =
+            without(machine.ek_public.attributes, Attributes::RESTRICTED);
         world.join(machine)
     });
     refused(Anonymous, Code::EkTemplate, |world, machine| {
@@ -123,7 +128,9 @@ fn a_node_key_with_another_policy_or_made_before_the_registers_changed_is_refuse
     });
     for pcr in [12, 13] {
         refused(Proven, Code::NkAuthPolicy, |world, machine| {
-            machine.bank.extend(pcr, &Digest::of(b"after the node key was made"));
+            machine
+                .bank
+                .extend(pcr, &Digest::of(b"after the node key was made"));
             world.join(machine)
         });
     }
@@ -134,10 +141,14 @@ fn the_certified_key_is_the_node_key() {
     refused(Proven, Code::CertifyOtherKey, |world, machine| {
         let honest = machine.clone();
         world.join_with(machine, |evidence| {
-            let question = Digest::from_slice(&attest(&evidence.proof.quote).extra_data).expect("Q");
+            let question =
+                Digest::from_slice(&attest(&evidence.proof.quote).extra_data).expect("Q");
             let mut certify = honest.certify(&question);
             let other = honest.ek_public.name().as_bytes().to_vec();
-            certify.attested = Attested::Certify { name: other.clone(), qualified_name: other };
+            certify.attested = Attested::Certify {
+                name: other.clone(),
+                qualified_name: other,
+            };
             evidence.proof.certify = honest.sign(&certify);
         })
     });
@@ -148,7 +159,11 @@ fn attest(signed: &Signed) -> config_attest::tpm::Attest {
 }
 
 /// A join in which the quote's bytes were changed and signed by the AK, as an AK that is not restricted would.
-fn requoted(world: &mut World, machine: &SoftMachine, change: impl FnOnce(&mut Vec<u8>)) -> Outcome {
+fn requoted(
+    world: &mut World,
+    machine: &SoftMachine,
+    change: impl FnOnce(&mut Vec<u8>),
+) -> Outcome {
     let signer = machine.clone();
     world.join_with(machine, |evidence| {
         let mut bytes = evidence.proof.quote.attest.as_bytes().to_vec();
@@ -159,20 +174,30 @@ fn requoted(world: &mut World, machine: &SoftMachine, change: impl FnOnce(&mut V
 
 #[test]
 fn attestations_are_of_the_right_form() {
-    refused(Anonymous, Code::AttestMagic, |world, machine| requoted(world, machine, |bytes| bytes[0] ^= 1));
-    refused(Anonymous, Code::AttestMalformed, |world, machine| requoted(world, machine, |bytes| bytes.push(0)));
+    refused(Anonymous, Code::AttestMagic, |world, machine| {
+        requoted(world, machine, |bytes| bytes[0] ^= 1)
+    });
+    refused(Anonymous, Code::AttestMalformed, |world, machine| {
+        requoted(world, machine, |bytes| bytes.push(0))
+    });
     refused(Anonymous, Code::AttestMalformed, |world, machine| {
         requoted(world, machine, |bytes| {
             bytes.pop();
         })
     });
     // TPM_ST_ATTEST_TIME in the place of TPM_ST_ATTEST_QUOTE.
-    refused(Anonymous, Code::AttestType, |world, machine| requoted(world, machine, |bytes| bytes[5] = 0x19));
     refused(Anonymous, Code::AttestType, |world, machine| {
-        world.join_with(machine, |evidence| evidence.proof.quote = evidence.proof.certify.clone())
+        requoted(world, machine, |bytes| bytes[5] = 0x19)
+    });
+    refused(Anonymous, Code::AttestType, |world, machine| {
+        world.join_with(machine, |evidence| {
+            evidence.proof.quote = evidence.proof.certify.clone()
+        })
     });
     refused(Proven, Code::AttestType, |world, machine| {
-        world.join_with(machine, |evidence| evidence.proof.certify = evidence.proof.quote.clone())
+        world.join_with(machine, |evidence| {
+            evidence.proof.certify = evidence.proof.quote.clone()
+        })
     });
 }
 
@@ -206,8 +231,10 @@ fn selected(world: &mut World, machine: &SoftMachine, bank: HashAlg, pcrs: &[u8]
         let values = signer.bank.values(selection);
         let mut tpm = selection.to_pcr_selection();
         tpm.bank = bank.id();
-        quote.attested =
-            Attested::Quote { selection: vec![tpm], digest: selection.digest(&values).as_bytes().to_vec() };
+        quote.attested = Attested::Quote {
+            selection: vec![tpm],
+            digest: selection.digest(&values).as_bytes().to_vec(),
+        };
         evidence.proof.quote = signer.sign(&quote);
         evidence.proof.pcrs = values;
     })
@@ -215,12 +242,24 @@ fn selected(world: &mut World, machine: &SoftMachine, bank: HashAlg, pcrs: &[u8]
 
 #[test]
 fn fewer_or_more_registers_or_another_bank_are_refused() {
-    let fewer: Vec<u8> = QUOTE_PCRS.iter().copied().filter(|pcr| *pcr != 12).collect();
-    refused(Proven, Code::PcrSelection, |world, machine| selected(world, machine, HashAlg::Sha256, &fewer));
+    let fewer: Vec<u8> = QUOTE_PCRS
+        .iter()
+        .copied()
+        .filter(|pcr| *pcr != 12)
+        .collect();
+    refused(Proven, Code::PcrSelection, |world, machine| {
+        selected(world, machine, HashAlg::Sha256, &fewer)
+    });
     let more = [QUOTE_PCRS, &[16]].concat();
-    refused(Proven, Code::PcrSelection, |world, machine| selected(world, machine, HashAlg::Sha256, &more));
-    refused(Proven, Code::PcrSelection, |world, machine| selected(world, machine, HashAlg::Sha256, &[]));
-    refused(Proven, Code::PcrBank, |world, machine| selected(world, machine, HashAlg::Sha1, QUOTE_PCRS));
+    refused(Proven, Code::PcrSelection, |world, machine| {
+        selected(world, machine, HashAlg::Sha256, &more)
+    });
+    refused(Proven, Code::PcrSelection, |world, machine| {
+        selected(world, machine, HashAlg::Sha256, &[])
+    });
+    refused(Proven, Code::PcrBank, |world, machine| {
+        selected(world, machine, HashAlg::Sha1, QUOTE_PCRS)
+    });
 }
 
 #[test]

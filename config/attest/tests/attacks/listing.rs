@@ -37,7 +37,10 @@ fn unknown_everywhere(world: &mut World, machine: &mut SoftMachine, what: &str) 
         let ek = rule.ek.clone();
         world.rule = rule;
         machine.clock.clock += 1000;
-        for (way, outcome) in [("join", world.join(machine)), ("renewal", world.renew(machine))] {
+        for (way, outcome) in [
+            ("join", world.join(machine)),
+            ("renewal", world.renew(machine)),
+        ] {
             let code = match outcome {
                 Ok(_) => panic!("{what}: accepted at the {way} under {ek:?}"),
                 Err(refusal) => refusal.code(),
@@ -53,13 +56,18 @@ fn what_was_let_in_at_sight_passes_no_rule_that_enforces() {
     unseen(&mut world, &machine).expect("anybody");
     unknown_everywhere(&mut world, &mut machine, "seen at sight");
     // The control: an admin lists it, by its hash or by its issuer.
-    let listed: [fn(&mut EkSelector, &SoftMachine); 2] =
-        [|ek, machine| ek.hashes = vec![machine.ek_hash().to_text()], |ek, _| ek.issuers = vec!["lab-ca".to_owned()]];
+    let listed: [fn(&mut EkSelector, &SoftMachine); 2] = [
+        |ek, machine| ek.hashes = vec![machine.ek_hash().to_text()],
+        |ek, _| ek.issuers = vec!["lab-ca".to_owned()],
+    ];
     for list in listed {
         let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
         unseen(&mut world, &machine).expect("anybody");
         list(&mut world.object("worker-1").spec.ek, &machine);
-        world.rule = forms(&world).into_iter().find(|rule| rule.ek.hashes.is_empty()).expect("by issuers");
+        world.rule = forms(&world)
+            .into_iter()
+            .find(|rule| rule.ek.hashes.is_empty())
+            .expect("by issuers");
         machine.clock.clock += 1000;
         accepted(world.join(&machine));
         machine.clock.clock += 1000;
@@ -72,7 +80,11 @@ type Taken = (&'static str, fn(&mut EkSelector));
 
 const TAKEN: [Taken; 3] = [
     ("another listed in its place", |ek| {
-        ek.hashes = vec![SoftMachine::new("a spare board", EkKind::P256).ek_hash().to_text()];
+        ek.hashes = vec![
+            SoftMachine::new("a spare board", EkKind::P256)
+                .ek_hash()
+                .to_text(),
+        ];
         ek.issuers.clear();
     }),
     ("hashes and issuers emptied", |ek| {
@@ -94,8 +106,10 @@ fn a_key_that_was_taken_off_its_machine_neither_joins_nor_renews() {
         ("joined by its issuer", || {
             let (mut world, machine) = lab();
             world.rule.ek.hashes.clear();
-            world.object("worker-1").spec.ek =
-                EkSelector { issuers: vec!["lab-ca".to_owned()], ..EkSelector::default() };
+            world.object("worker-1").spec.ek = EkSelector {
+                issuers: vec!["lab-ca".to_owned()],
+                ..EkSelector::default()
+            };
             accepted(world.join(&machine));
             (world, machine)
         }),
@@ -123,16 +137,25 @@ fn a_key_that_was_taken_off_its_machine_neither_joins_nor_renews() {
 #[test]
 fn a_key_that_was_taken_off_is_not_the_machines_under_any_policy() {
     for (policy, join) in [
-        (PolicyName::Queue, queued as fn(&mut World, &SoftMachine) -> super::Outcome),
+        (
+            PolicyName::Queue,
+            queued as fn(&mut World, &SoftMachine) -> super::Outcome,
+        ),
         (PolicyName::InsecureAlwaysApprove, unseen),
     ] {
-        for (what, take) in TAKEN.into_iter().filter(|(what, _)| *what != "hashes and issuers emptied") {
+        for (what, take) in TAKEN
+            .into_iter()
+            .filter(|(what, _)| *what != "hashes and issuers emptied")
+        {
             let (mut world, mut machine) = open(policy);
             join(&mut world, &machine).expect("let in");
             take(&mut world.object("worker-1").spec.ek);
             machine.clock.clock += 1000;
             assert!(world.claim(&machine).is_err(), "{policy:?}, {what}: a join");
-            assert!(world.claim_renewal(&machine).is_err(), "{policy:?}, {what}: a renewal");
+            assert!(
+                world.claim_renewal(&machine).is_err(),
+                "{policy:?}, {what}: a renewal"
+            );
         }
     }
 }
@@ -140,10 +163,17 @@ fn a_key_that_was_taken_off_is_not_the_machines_under_any_policy() {
 /// A Machine whose issuer was replaced by another maker's is no TPM of the first maker, bound or not, whoever decides.
 #[test]
 fn a_machine_known_by_its_issuer_shows_that_issuers_certificate_every_time() {
-    for policy in [PolicyName::CloudVerify, PolicyName::Queue, PolicyName::InsecureAlwaysApprove] {
+    for policy in [
+        PolicyName::CloudVerify,
+        PolicyName::Queue,
+        PolicyName::InsecureAlwaysApprove,
+    ] {
         let (mut world, mut machine) = lab();
         world.rule.ek.hashes.clear();
-        world.object("worker-1").spec.ek = EkSelector { issuers: vec!["lab-ca".to_owned()], ..EkSelector::default() };
+        world.object("worker-1").spec.ek = EkSelector {
+            issuers: vec!["lab-ca".to_owned()],
+            ..EkSelector::default()
+        };
         accepted(world.join(&machine));
         world.rule.policy = policy;
         machine.clock.clock += 1000;
@@ -184,10 +214,18 @@ fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
     type Mount = fn(&mut World, &mut SoftMachine);
     let mounts: [(&str, Mount); 8] = [
         ("listed", |_, _| {}),
-        ("bound", |world, machine| drop(accepted(world.join(machine)))),
-        ("retired", |world, _| world.object("worker-1").spec.retired = true),
+        ("bound", |world, machine| {
+            drop(accepted(world.join(machine)))
+        }),
+        ("retired", |world, _| {
+            world.object("worker-1").spec.retired = true
+        }),
         ("Untrusted", |world, _| {
-            world.object("worker-1").status.get_or_insert_default().state = config_kube::MachineState::Untrusted;
+            world
+                .object("worker-1")
+                .status
+                .get_or_insert_default()
+                .state = config_kube::MachineState::Untrusted;
         }),
         ("listed twice", |world, _| {
             let mut second = world.object("worker-1").clone();
@@ -198,14 +236,18 @@ fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
         }),
         ("known by its issuer", |world, _| {
             world.rule.ek.hashes.clear();
-            world.object("worker-1").spec.ek =
-                EkSelector { issuers: vec!["lab-ca".to_owned()], ..EkSelector::default() };
+            world.object("worker-1").spec.ek = EkSelector {
+                issuers: vec!["lab-ca".to_owned()],
+                ..EkSelector::default()
+            };
         }),
         ("known by another issuer", |world, _| {
             world.rule.ek.hashes.clear();
             world.rule.ek.issuers.push("another-maker".to_owned());
-            world.object("worker-1").spec.ek =
-                EkSelector { issuers: vec!["another-maker".to_owned()], ..EkSelector::default() };
+            world.object("worker-1").spec.ek = EkSelector {
+                issuers: vec!["another-maker".to_owned()],
+                ..EkSelector::default()
+            };
         }),
         ("unknown, and a person decides", |world, _| {
             world.rule.policy = PolicyName::Queue;
@@ -226,7 +268,11 @@ fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
                 heard.push(answered(&mut world, &machine));
             }
             heard.dedup();
-            assert_eq!(heard.len(), 1, "{what}, certificate {certificate}: {heard:?} by the name");
+            assert_eq!(
+                heard.len(),
+                1,
+                "{what}, certificate {certificate}: {heard:?} by the name"
+            );
         }
     }
     // Who has no TPM learns nothing at the second step either: the credential does not open, whatever the name.
@@ -254,7 +300,10 @@ fn more_names_than_were_approved_ask_again() {
         // Claimed and asked for, and claimed for later.
         |machine| {
             machine.claims.addresses.push("192.168.77.99".to_owned());
-            machine.serving_request.names.push("192.168.77.99".to_owned());
+            machine
+                .serving_request
+                .names
+                .push("192.168.77.99".to_owned());
         },
         |machine| machine.claims.addresses.push("192.168.77.99".to_owned()),
     ];
@@ -263,23 +312,39 @@ fn more_names_than_were_approved_ask_again() {
         claim(&mut machine);
         for claimant in [world.claim(&machine), world.claim_renewal(&machine)] {
             let claimant = claimed(claimant);
-            assert_ne!(claimant.standing(), config_attest::verifier::Standing::Unchanged);
+            assert_ne!(
+                claimant.standing(),
+                config_attest::verifier::Standing::Unchanged
+            );
             let shown = format!("{:?}", claimant.standing());
-            assert!(shown.contains("192.168.77.99"), "what is new is said: {shown}");
-            assert!(world.approve(claimant, &config_attest::verifier::Approval::Before).is_err());
+            assert!(
+                shown.contains("192.168.77.99"),
+                "what is new is said: {shown}"
+            );
+            assert!(
+                world
+                    .approve(claimant, &config_attest::verifier::Approval::Before)
+                    .is_err()
+            );
         }
     }
     // Fewer, in another order or in another form need nobody.
     let mut fewer = before.clone();
     fewer.serving_request.names = vec!["worker-1".to_owned()];
     fewer.claims.addresses.clear();
-    assert_eq!(claimed(world.claim(&fewer)).standing(), config_attest::verifier::Standing::Unchanged);
+    assert_eq!(
+        claimed(world.claim(&fewer)).standing(),
+        config_attest::verifier::Standing::Unchanged
+    );
     // Approved, it holds as the first did.
     let mut machine = before;
     more[0](&mut machine);
     queued(&mut world, &machine).expect("a person's word on the address");
     machine.clock.clock += 1000;
-    assert_eq!(claimed(world.claim_renewal(&machine)).standing(), config_attest::verifier::Standing::Unchanged);
+    assert_eq!(
+        claimed(world.claim_renewal(&machine)).standing(),
+        config_attest::verifier::Standing::Unchanged
+    );
 }
 
 /// Where the rule before verified, a renewal under `queue` needs nobody, but for what it did not ask for then.
@@ -290,10 +355,19 @@ fn a_verified_machine_asks_a_person_for_a_further_address() {
     accepted(world.join(&machine));
     world.rule.policy = PolicyName::Queue;
     machine.clock.clock += 1000;
-    assert_eq!(claimed(world.claim_renewal(&machine)).standing(), config_attest::verifier::Standing::Unchanged);
+    assert_eq!(
+        claimed(world.claim_renewal(&machine)).standing(),
+        config_attest::verifier::Standing::Unchanged
+    );
     machine.claims.addresses.push("192.168.77.99".to_owned());
-    machine.serving_request.names.push("192.168.77.99".to_owned());
-    assert_ne!(claimed(world.claim_renewal(&machine)).standing(), config_attest::verifier::Standing::Unchanged);
+    machine
+        .serving_request
+        .names
+        .push("192.168.77.99".to_owned());
+    assert_ne!(
+        claimed(world.claim_renewal(&machine)).standing(),
+        config_attest::verifier::Standing::Unchanged
+    );
 }
 
 /// Two machines under a rule that takes claimed addresses, the first of which holds a certificate for `10.9.9.9`.
@@ -317,28 +391,51 @@ fn one_address_is_in_the_certificates_of_one_machine() {
     let releases: [Release; 8] = [
         ("nothing", false, |_, _| {}),
         ("it became Suspect", false, |world, _| {
-            world.object("worker-1").status.get_or_insert_default().state = config_kube::MachineState::Suspect;
+            world
+                .object("worker-1")
+                .status
+                .get_or_insert_default()
+                .state = config_kube::MachineState::Suspect;
         }),
-        ("it became Untrusted, and its certificate is good to others", false, |world, _| {
-            world.object("worker-1").status.get_or_insert_default().state = config_kube::MachineState::Untrusted;
-        }),
+        (
+            "it became Untrusted, and its certificate is good to others",
+            false,
+            |world, _| {
+                world
+                    .object("worker-1")
+                    .status
+                    .get_or_insert_default()
+                    .state = config_kube::MachineState::Untrusted;
+            },
+        ),
         ("its Machine was deleted", true, |world, _| {
-            world.machines.retain(|machine| machine.node_name() != "worker-1");
+            world
+                .machines
+                .retain(|machine| machine.node_name() != "worker-1");
         }),
-        ("it was retired", true, |world, _| world.object("worker-1").spec.retired = true),
+        ("it was retired", true, |world, _| {
+            world.object("worker-1").spec.retired = true
+        }),
         ("its board was replaced", true, |world, _| {
-            let spare = SoftMachine::new("a spare board", EkKind::P256).ek_hash().to_text();
+            let spare = SoftMachine::new("a spare board", EkKind::P256)
+                .ek_hash()
+                .to_text();
             world.object("worker-1").spec.ek.hashes = vec![spare];
         }),
-        ("it gave the address up at its next proof", true, |world, machine| {
-            machine.claims.addresses.pop();
-            machine.serving_request.names.pop();
-            machine.clock.clock += 1000;
-            accepted(world.renew(machine));
-        }),
+        (
+            "it gave the address up at its next proof",
+            true,
+            |world, machine| {
+                machine.claims.addresses.pop();
+                machine.serving_request.names.pop();
+                machine.clock.clock += 1000;
+                accepted(world.renew(machine));
+            },
+        ),
         ("its certificate ended", true, |world, _| {
             let status = world.object("worker-1").status.get_or_insert_default();
-            status.certificate.get_or_insert_default().not_after = "2020-01-01T00:00:00Z".to_owned();
+            status.certificate.get_or_insert_default().not_after =
+                "2020-01-01T00:00:00Z".to_owned();
         }),
     ];
     for (what, free, release) in releases {
@@ -351,7 +448,11 @@ fn one_address_is_in_the_certificates_of_one_machine() {
             continue;
         }
         let refusal = outcome.expect_err(what);
-        assert_eq!((refusal.code(), refusal.consequence()), (Code::AddressTaken, None), "{what}");
+        assert_eq!(
+            (refusal.code(), refusal.consequence()),
+            (Code::AddressTaken, None),
+            "{what}"
+        );
         // What it asks for beside that is its own.
         second.serving_request.names.pop();
         accepted(world.join(&second));
@@ -369,14 +470,20 @@ fn one_address_is_one_machines_in_every_form_and_under_every_policy() {
         second.serving_request.names = vec!["worker-2".to_owned(), "::ffff:10.9.9.9".to_owned()];
         let refusal = world.claim(&second).expect_err("taken");
         assert_eq!(refusal.code(), Code::AddressTaken, "{policy:?}");
-        world.machines.retain(|machine: &Machine| machine.node_name() != "worker-2");
+        world
+            .machines
+            .retain(|machine: &Machine| machine.node_name() != "worker-2");
         let refusal = world.claim(&second).expect_err("taken, and a stranger's");
         assert_eq!(refusal.code(), Code::AddressTaken, "{policy:?}");
     }
     // The inventory's own word goes before what others claimed.
     let (mut world, first, second) = two_claimants(PolicyName::CloudVerify);
     accepted(world.join(&first));
-    world.object("worker-2").spec.addresses.push("10.9.9.9".to_owned());
+    world
+        .object("worker-2")
+        .spec
+        .addresses
+        .push("10.9.9.9".to_owned());
     accepted(world.join(&second));
     // A renewal and a reboot of its own are no second machine.
     let (mut world, mut first, _) = two_claimants(PolicyName::CloudVerify);
@@ -398,7 +505,12 @@ fn a_tpm_below_its_makers_floor_is_refused() {
     let (mut world, mut machine) = lab();
     floor(&mut world, "lab-ca", "7.85.4555");
     accepted(world.join(&machine));
-    let recorded = world.object("worker-1").status.clone().unwrap_or_default().tpm_firmware;
+    let recorded = world
+        .object("worker-1")
+        .status
+        .clone()
+        .unwrap_or_default()
+        .tpm_firmware;
     assert_eq!(recorded, "7.85.4555.0");
     machine.clock.clock += 1000;
     floor(&mut world, "lab-ca", "7.85.4555.1");
@@ -416,12 +528,23 @@ fn a_tpm_below_its_makers_floor_is_refused() {
     "any".clone_into(&mut world.rule.ek.require);
     floor(&mut world, "lab-ca", "1");
     machine.ek_certificate = None;
-    expect(super::Proven, Code::EkCertificateMissing, world.join(&machine));
-    for (maker, least) in
-        [("lab-ca", ""), ("lab-ca", "7."), ("lab-ca", "70000"), ("lab-ca", "1.2.3.4.5"), ("nobody", "1")]
-    {
+    expect(
+        super::Proven,
+        Code::EkCertificateMissing,
+        world.join(&machine),
+    );
+    for (maker, least) in [
+        ("lab-ca", ""),
+        ("lab-ca", "7."),
+        ("lab-ca", "70000"),
+        ("lab-ca", "1.2.3.4.5"),
+        ("nobody", "1"),
+    ] {
         let mut rule = world.rule.clone();
         rule.ek.min_firmware = [(maker.to_owned(), least.to_owned())].into();
-        assert!(config_attest::policy::CheckedRule::try_from(&rule).is_err(), "{maker} {least}");
+        assert!(
+            config_attest::policy::CheckedRule::try_from(&rule).is_err(),
+            "{maker} {least}"
+        );
     }
 }

@@ -40,7 +40,11 @@ use Standing::{Anonymous, Proven};
 
 /// Left alone the exchange is accepted; mounted on a fresh world, the attack is refused with the code and the standing.
 #[track_caller]
-fn refused(standing: Standing, code: Code, mount: impl FnOnce(&mut World, &mut SoftMachine) -> Outcome) {
+fn refused(
+    standing: Standing,
+    code: Code,
+    mount: impl FnOnce(&mut World, &mut SoftMachine) -> Outcome,
+) {
     let (mut world, machine) = lab();
     if let Err(refusal) = world.join(&machine) {
         panic!("negative control refused: {refusal}");
@@ -71,7 +75,11 @@ fn expect(standing: Standing, code: Code, outcome: Outcome) {
 fn accepted(outcome: Outcome) -> Verified {
     match outcome {
         Ok(verified) => {
-            assert!(verified.verdict().checks.iter().all(|check| check.ok), "{:#?}", verified.verdict());
+            assert!(
+                verified.verdict().checks.iter().all(|check| check.ok),
+                "{:#?}",
+                verified.verdict()
+            );
             verified
         }
         Err(refusal) => panic!("{refusal}\n{:#?}", refusal.verdict()),
@@ -92,13 +100,30 @@ fn a_good_machine_joins_and_everything_it_proved_is_recorded() {
         assert_eq!(verified.role(), "worker");
         assert_eq!(verified.ttl_seconds(), 1800);
         assert_eq!(verified.client_spki(), machine.nk_spki());
-        let names: Vec<String> = verified.serving_names().iter().map(ToString::to_string).collect();
+        let names: Vec<String> = verified
+            .serving_names()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(names, ["DNS:worker-1", "IP:192.168.77.11"]);
         let status = world.object("worker-1").status.clone().unwrap_or_default();
         assert_eq!(status.bound_ek, Some(machine.ek_hash().to_text()));
-        assert_eq!(status.image.map(|image| (image.id, image.svn)), Some(("worker-7".to_owned(), 7)));
-        assert_eq!(status.pinned_pcrs.keys().map(String::as_str).collect::<Vec<_>>(), ["0", "2"]);
-        assert_eq!(status.config.map(|config| config.source).as_deref(), Some("nocloud"));
+        assert_eq!(
+            status.image.map(|image| (image.id, image.svn)),
+            Some(("worker-7".to_owned(), 7))
+        );
+        assert_eq!(
+            status
+                .pinned_pcrs
+                .keys()
+                .map(String::as_str)
+                .collect::<Vec<_>>(),
+            ["0", "2"]
+        );
+        assert_eq!(
+            status.config.map(|config| config.source).as_deref(),
+            Some("nocloud")
+        );
         assert!(status.checks.len() > 30, "{} checks", status.checks.len());
     }
 }
@@ -108,7 +133,12 @@ fn a_manifest_that_lists_events_is_held_to_them() {
     let (mut world, _) = lab();
     let mut image = world.image.clone();
     image.list_events = true;
-    world.releases = vec![image.manifest().sign(&[&world.release_signer]).expect("a release")];
+    world.releases = vec![
+        image
+            .manifest()
+            .sign(&[&world.release_signer])
+            .expect("a release"),
+    ];
     let machine = world.machine("worker-2", "192.168.77.12", EkKind::P256);
     accepted(world.join(&machine));
 }

@@ -22,7 +22,13 @@ fn a_machine_whose_pods_may_be_its_root_needs_a_rule_that_takes_such_machines() 
     "allow".clone_into(&mut world.rule.config.privileged_pods);
     machine.claims.privileged_pods = true;
     let verified = accepted(world.join(&machine));
-    assert!(verified.verdict().checks.iter().any(|check| check.ok && check.name == "privileged pods"));
+    assert!(
+        verified
+            .verdict()
+            .checks
+            .iter()
+            .any(|check| check.ok && check.name == "privileged pods")
+    );
     let status = |world: &mut World| world.object("worker-1").status.clone().expect("a status");
     assert!(status(&mut world).privileged_pods);
     // The machine's next configuration is without it; so is what is recorded of it.
@@ -54,8 +60,17 @@ fn a_claim_that_was_taken_out_on_the_way_is_noticed() {
     hello.0.claims.privileged_pods = false;
     let challenge = world.challenge(&hello.0).expect("a challenge");
     hello.0.claims.privileged_pods = true;
-    let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
-    expect(crate::Anonymous, Code::ClaimsMismatch, world.verify(&challenge, &evidence));
+    let evidence = machine.evidence(
+        config_attest::Purpose::Join,
+        &hello,
+        &challenge,
+        &world.channel,
+    );
+    expect(
+        crate::Anonymous,
+        Code::ClaimsMismatch,
+        world.verify(&challenge, &evidence),
+    );
 }
 
 #[test]
@@ -64,9 +79,15 @@ fn a_person_who_decides_is_shown_it() {
     world.rule.policy = PolicyName::Queue;
     let mut machine = world.machine("worker-1", "192.168.77.11", EkKind::P256);
     machine.claims.privileged_pods = true;
-    let claimant = world.claim(&machine).unwrap_or_else(|refusal| panic!("{refusal}"));
+    let claimant = world
+        .claim(&machine)
+        .unwrap_or_else(|refusal| panic!("{refusal}"));
     let verdict = claimant.verdict();
-    let shown = verdict.checks.iter().find(|check| check.name == "privileged pods").expect("a check");
+    let shown = verdict
+        .checks
+        .iter()
+        .find(|check| check.name == "privileged pods")
+        .expect("a check");
     assert!(!shown.ok && shown.code == "PRIVILEGED_PODS", "{shown:?}");
 }
 
@@ -75,5 +96,8 @@ fn a_word_that_is_neither_makes_the_rule_faulty() {
     let mut world = World::new();
     "yes".clone_into(&mut world.rule.config.privileged_pods);
     let faults = config_attest::policy::CheckedRule::try_from(&world.rule).expect_err("a fault");
-    assert_eq!(faults.faults, ["config.privileged_pods: found \"yes\", expected \"refuse\" or \"allow\""]);
+    assert_eq!(
+        faults.faults,
+        ["config.privileged_pods: found \"yes\", expected \"refuse\" or \"allow\""]
+    );
 }

@@ -17,7 +17,11 @@ fn joined() -> (World, SoftMachine) {
 
 /// Left alone a renewal is accepted; changed, it is refused.
 #[track_caller]
-fn refused(standing: super::Standing, code: Code, mount: impl FnOnce(&mut World, &mut SoftMachine) -> Outcome) {
+fn refused(
+    standing: super::Standing,
+    code: Code,
+    mount: impl FnOnce(&mut World, &mut SoftMachine) -> Outcome,
+) {
     let (mut world, machine) = joined();
     accepted(world.renew(&machine));
     let (mut world, mut machine) = joined();
@@ -42,15 +46,24 @@ fn renew_as(world: &mut World, machine: &SoftMachine, peer: &RenewingPeer) -> Ou
 #[test]
 fn the_certificate_is_this_machines() {
     refused(Anonymous, Code::RenewalIdentity, |world, machine| {
-        let other = RenewingPeer { machine_uid: "uid-of-an-earlier-object".to_owned(), ..peer(machine) };
+        let other = RenewingPeer {
+            machine_uid: "uid-of-an-earlier-object".to_owned(),
+            ..peer(machine)
+        };
         renew_as(world, machine, &other)
     });
     refused(Anonymous, Code::RenewalIdentity, |world, machine| {
-        let other = RenewingPeer { node_name: "worker-2".to_owned(), ..peer(machine) };
+        let other = RenewingPeer {
+            node_name: "worker-2".to_owned(),
+            ..peer(machine)
+        };
         renew_as(world, machine, &other)
     });
     refused(Anonymous, Code::RenewalIdentity, |world, machine| {
-        let other = RenewingPeer { spki: SoftMachine::new("other", EkKind::P256).nk_spki(), ..peer(machine) };
+        let other = RenewingPeer {
+            spki: SoftMachine::new("other", EkKind::P256).nk_spki(),
+            ..peer(machine)
+        };
         renew_as(world, machine, &other)
     });
     refused(Anonymous, Code::RenewalIdentity, |world, machine| {
@@ -69,7 +82,11 @@ fn the_keys_are_the_recorded_ones() {
     });
     refused(Anonymous, Code::RenewalKeys, |world, machine| {
         // Nothing is recorded of an object that was made anew.
-        world.object("worker-1").status.get_or_insert_default().bound_ek = None;
+        world
+            .object("worker-1")
+            .status
+            .get_or_insert_default()
+            .bound_ek = None;
         renew_as(world, machine, &peer(machine))
     });
     // A reboot makes another node key: the whole exchange is due.
@@ -90,16 +107,28 @@ fn a_reset_since_the_certificate_needs_the_whole_exchange() {
 #[test]
 fn suspect_and_untrusted_machines_do_not_renew() {
     refused(Anonymous, Code::RenewalState, |world, machine| {
-        world.object("worker-1").status.get_or_insert_default().state = MachineState::Suspect;
+        world
+            .object("worker-1")
+            .status
+            .get_or_insert_default()
+            .state = MachineState::Suspect;
         world.renew(machine)
     });
     refused(Anonymous, Code::MachineUntrusted, |world, machine| {
-        world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
+        world
+            .object("worker-1")
+            .status
+            .get_or_insert_default()
+            .state = MachineState::Untrusted;
         world.renew(machine)
     });
     // A Suspect machine heals by the whole exchange.
     let (mut world, machine) = joined();
-    world.object("worker-1").status.get_or_insert_default().state = MachineState::Suspect;
+    world
+        .object("worker-1")
+        .status
+        .get_or_insert_default()
+        .state = MachineState::Suspect;
     accepted(world.join(&machine));
 }
 
@@ -132,7 +161,16 @@ fn a_renewal_is_a_whole_proof() {
 
 #[test]
 fn a_flood_of_joins_in_a_nodes_name_does_not_stop_its_renewal() {
-    for limits in [Limits { total: 8, per_ek: 2 }, Limits { total: 2, per_ek: 8 }] {
+    for limits in [
+        Limits {
+            total: 8,
+            per_ek: 2,
+        },
+        Limits {
+            total: 2,
+            per_ek: 8,
+        },
+    ] {
         let (mut world, machine) = joined();
         world.sessions = Sessions::new(limits);
         let hello = machine.hello().0;

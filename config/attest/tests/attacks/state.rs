@@ -10,14 +10,23 @@ use config_kube::MachineState;
 const CONFIG: &[u8] = b"version = 1\n";
 
 /// A join whose log is another one than the machine's.
-fn with_log(world: &mut World, machine: &SoftMachine, change: impl FnOnce(&mut EventLog)) -> super::Outcome {
+fn with_log(
+    world: &mut World,
+    machine: &SoftMachine,
+    change: impl FnOnce(&mut EventLog),
+) -> super::Outcome {
     let mut log = machine.log.clone();
     change(&mut log);
-    world.join_with(machine, |evidence| evidence.proof.event_log = Blob::new(log.to_bytes()).expect("within the limit"))
+    world.join_with(machine, |evidence| {
+        evidence.proof.event_log = Blob::new(log.to_bytes()).expect("within the limit")
+    })
 }
 
 fn last_of(log: &EventLog, pcr: u8) -> usize {
-    log.events.iter().rposition(|event| event.pcr == pcr).expect("an event of the register")
+    log.events
+        .iter()
+        .rposition(|event| event.pcr == pcr)
+        .expect("an event of the register")
 }
 
 #[test]
@@ -31,17 +40,22 @@ fn a_truncated_log_is_refused_wherever_it_is_cut() {
     });
     // Cut between events: the events of PCR 11 and 9 are missing.
     refused(Proven, Code::EventLogTruncated, |world, machine| {
-        with_log(world, machine, |log| log.events.retain(|event| event.pcr != 11 && event.pcr != 9))
+        with_log(world, machine, |log| {
+            log.events.retain(|event| event.pcr != 11 && event.pcr != 9)
+        })
     });
-    refused(Proven, Code::EventLogTruncated, |world, machine| with_log(world, machine, |log| log.events.clear()));
+    refused(Proven, Code::EventLogTruncated, |world, machine| {
+        with_log(world, machine, |log| log.events.clear())
+    });
 }
 
 #[test]
 fn a_log_that_is_none_is_malformed() {
     for garbage in [Vec::new(), b"garbage".to_vec(), vec![0xff; 4096]] {
         refused(Proven, Code::EventLogMalformed, |world, machine| {
-            world
-                .join_with(machine, |evidence| evidence.proof.event_log = Blob::new(garbage).expect("within the limit"))
+            world.join_with(machine, |evidence| {
+                evidence.proof.event_log = Blob::new(garbage).expect("within the limit")
+            })
         });
     }
 }
@@ -50,7 +64,12 @@ fn a_log_that_is_none_is_malformed() {
 fn added_removed_or_reordered_events_and_another_boots_log_do_not_replay() {
     refused(Proven, Code::EventLogReplay, |world, machine| {
         with_log(world, machine, |log| {
-            log.events.push(Event { pcr: 4, kind: kind::EFI_ACTION, digest: Digest::of(b"x"), data: b"x".to_vec() });
+            log.events.push(Event {
+                pcr: 4,
+                kind: kind::EFI_ACTION,
+                digest: Digest::of(b"x"),
+                data: b"x".to_vec(),
+            });
         })
     });
     refused(Proven, Code::EventLogReplay, |world, machine| {
@@ -90,7 +109,11 @@ fn a_rewritten_event_type_is_unknown_to_policy() {
     // The variable SecureBoot in another's clothes.
     refused(Proven, Code::EventUnknown, |world, machine| {
         with_log(world, machine, |log| {
-            let first = log.events.iter().position(|event| event.pcr == 7).expect("an event");
+            let first = log
+                .events
+                .iter()
+                .position(|event| event.pcr == 7)
+                .expect("an event");
             log.events[first].kind = kind::EFI_VARIABLE_AUTHORITY;
         })
     });
@@ -98,7 +121,12 @@ fn a_rewritten_event_type_is_unknown_to_policy() {
     let (mut world, _) = lab();
     let mut image = world.image.clone();
     image.list_events = true;
-    world.releases = vec![image.manifest().sign(&[&world.release_signer]).expect("a release")];
+    world.releases = vec![
+        image
+            .manifest()
+            .sign(&[&world.release_signer])
+            .expect("a release"),
+    ];
     let machine = world.machine("worker-2", "192.168.77.12", EkKind::P256);
     let outcome = with_log(&mut world, &machine, |log| {
         let last = last_of(log, 4);
@@ -113,15 +141,23 @@ fn data_that_was_not_measured_is_refused() {
     refused(Proven, Code::EventData, |world, machine| {
         machine.log = machine.log.clone();
         with_log(world, machine, |log| {
-            let first = log.events.iter().position(|event| event.pcr == 7).expect("an event");
+            let first = log
+                .events
+                .iter()
+                .position(|event| event.pcr == 7)
+                .expect("an event");
             let end = log.events[first].data.len() - 1;
             log.events[first].data[end] ^= 1;
         })
     });
     refused(Proven, Code::EventData, |world, machine| {
         with_log(world, machine, |log| {
-            let separator = log.events.iter().position(|event| event.pcr == 4 && event.kind == kind::EFI_ACTION);
-            log.events[separator.expect("an action")].data = b"Returning from EFI Application".to_vec();
+            let separator = log
+                .events
+                .iter()
+                .position(|event| event.pcr == 4 && event.kind == kind::EFI_ACTION);
+            log.events[separator.expect("an action")].data =
+                b"Returning from EFI Application".to_vec();
         })
     });
 }
@@ -129,7 +165,12 @@ fn data_that_was_not_measured_is_refused() {
 #[test]
 fn an_event_in_a_register_that_holds_none_is_unknown_unless_the_rule_lets_it_pass() {
     let measure = |machine: &mut SoftMachine, pcr| {
-        let event = Event { pcr, kind: kind::IPL, digest: Digest::of(b"moklist"), data: b"moklist".to_vec() };
+        let event = Event {
+            pcr,
+            kind: kind::IPL,
+            digest: Digest::of(b"moklist"),
+            data: b"moklist".to_vec(),
+        };
         machine.bank.extend(pcr, &event.digest);
         machine.log.events.push(event);
     };
@@ -163,7 +204,12 @@ fn a_register_changed_behind_the_log_is_refused() {
         refused(Proven, Code::EventLogReplay, |world, machine| {
             with_log(world, machine, |log| {
                 let digest = Digest::of(b"never measured");
-                log.events.push(Event { pcr, kind: kind::IPL, digest, data: Vec::new() });
+                log.events.push(Event {
+                    pcr,
+                    kind: kind::IPL,
+                    digest,
+                    data: Vec::new(),
+                });
             })
         });
     }
@@ -173,7 +219,9 @@ fn a_register_changed_behind_the_log_is_refused() {
 fn a_log_without_the_events_of_one_register_is_truncated() {
     for pcr in [0, 2, 4, 7, 9, 11] {
         refused(Proven, Code::EventLogTruncated, |world, machine| {
-            with_log(world, machine, |log| log.events.retain(|event| event.pcr != pcr))
+            with_log(world, machine, |log| {
+                log.events.retain(|event| event.pcr != pcr)
+            })
         });
     }
     // What says that Secure Boot is on is there, and what came after it is not.
@@ -192,7 +240,12 @@ fn a_log_without_the_events_of_one_register_is_truncated() {
 fn the_variables_of_secure_boot_come_in_their_places() {
     // Measured in another order, so that what stands first is no statement about Secure Boot.
     refused(Proven, Code::EventUnknown, |world, machine| {
-        let first = machine.log.events.iter().position(|event| event.pcr == 7).expect("an event");
+        let first = machine
+            .log
+            .events
+            .iter()
+            .position(|event| event.pcr == 7)
+            .expect("an event");
         machine.log.events.swap(first, first + 1);
         let config = machine.bank.get(13);
         machine.bank = machine.log.replay();
@@ -205,7 +258,12 @@ fn the_variables_of_secure_boot_come_in_their_places() {
 #[test]
 fn kernel_arguments_from_outside_are_refused() {
     refused(Proven, Code::OutsideArguments, |world, machine| {
-        let event = Event { pcr: 12, kind: kind::IPL, digest: Digest::of(b"init=/bin/sh"), data: Vec::new() };
+        let event = Event {
+            pcr: 12,
+            kind: kind::IPL,
+            digest: Digest::of(b"init=/bin/sh"),
+            data: Vec::new(),
+        };
         machine.bank.extend(12, &event.digest);
         machine.log.events.push(event);
         machine.bind_nk();
@@ -214,7 +272,11 @@ fn kernel_arguments_from_outside_are_refused() {
 }
 
 /// A join of a machine that booted a variant of the image, whose claims say the honest id.
-fn booted(world: &mut World, machine: &mut SoftMachine, change: impl FnOnce(&mut SoftImage)) -> super::Outcome {
+fn booted(
+    world: &mut World,
+    machine: &mut SoftMachine,
+    change: impl FnOnce(&mut SoftImage),
+) -> super::Outcome {
     let mut image = world.image.clone();
     change(&mut image);
     machine.boot(&image, "nocloud", CONFIG);
@@ -223,9 +285,13 @@ fn booted(world: &mut World, machine: &mut SoftMachine, change: impl FnOnce(&mut
 
 #[test]
 fn a_changed_image_is_refused_by_what_changed() {
-    refused(Proven, Code::ImageLoader, |world, machine| booted(world, machine, |image| image.kernel[3] ^= 1));
+    refused(Proven, Code::ImageLoader, |world, machine| {
+        booted(world, machine, |image| image.kernel[3] ^= 1)
+    });
     refused(Proven, Code::ImageCommandLine, |world, machine| {
-        booted(world, machine, |image| image.command_line.push_str(" pratique.roothash=other"))
+        booted(world, machine, |image| {
+            image.command_line.push_str(" pratique.roothash=other")
+        })
     });
     refused(Proven, Code::ImageUnknown, |world, machine| {
         booted(world, machine, |image| {
@@ -238,7 +304,12 @@ fn a_changed_image_is_refused_by_what_changed() {
 #[test]
 fn a_section_that_no_other_register_shows_is_still_seen() {
     refused(Proven, Code::ImageSections, |world, machine| {
-        let event = Event { pcr: 11, kind: kind::IPL, digest: Digest::of(b".sbat"), data: Vec::new() };
+        let event = Event {
+            pcr: 11,
+            kind: kind::IPL,
+            digest: Digest::of(b".sbat"),
+            data: Vec::new(),
+        };
         machine.bank.extend(11, &event.digest);
         machine.log.events.push(event);
         machine.bind_nk();
@@ -254,7 +325,13 @@ fn an_image_that_no_release_key_of_the_rule_signed_is_unsigned() {
     });
     refused(Proven, Code::ImageUnsigned, |world, machine| {
         let stranger = SoftMachine::new("stranger", EkKind::P256).ak;
-        world.releases = vec![world.image.manifest().sign(&[&stranger]).expect("a release")];
+        world.releases = vec![
+            world
+                .image
+                .manifest()
+                .sign(&[&stranger])
+                .expect("a release"),
+        ];
         world.join(machine)
     });
     // Signed, then edited.
@@ -282,7 +359,12 @@ fn an_image_below_the_minimum_security_version_is_refused() {
 fn a_master_image_on_a_worker_is_refused() {
     refused(Proven, Code::ImageRole, |world, machine| {
         let image = SoftImage::new("master-7", "master", 7);
-        world.releases.push(image.manifest().sign(&[&world.release_signer]).expect("a release"));
+        world.releases.push(
+            image
+                .manifest()
+                .sign(&[&world.release_signer])
+                .expect("a release"),
+        );
         machine.boot(&image, "nocloud", CONFIG);
         world.join(machine)
     });
@@ -292,7 +374,12 @@ fn a_master_image_on_a_worker_is_refused() {
 fn only_so_many_images_are_admitted_beside_the_newest() {
     let publish = |world: &mut World, svn: u64, role: &str| {
         let image = SoftImage::new(&format!("{role}-{svn}"), role, svn);
-        world.releases.push(image.manifest().sign(&[&world.release_signer]).expect("a release"));
+        world.releases.push(
+            image
+                .manifest()
+                .sign(&[&world.release_signer])
+                .expect("a release"),
+        );
         image
     };
     // The world's image is worker-7; a newer one of another role is none of its business.
@@ -316,16 +403,22 @@ fn only_so_many_images_are_admitted_beside_the_newest() {
 
 #[test]
 fn secure_boot_off_is_refused_where_required_and_accepted_where_not() {
-    refused(Proven, Code::SecureBootOff, |world, machine| booted(world, machine, |image| image.keys.enabled = false));
+    refused(Proven, Code::SecureBootOff, |world, machine| {
+        booted(world, machine, |image| image.keys.enabled = false)
+    });
     let (mut world, mut machine) = lab();
     world.rule.events.secure_boot = false;
-    accepted(booted(&mut world, &mut machine, |image| image.keys.enabled = false));
+    accepted(booted(&mut world, &mut machine, |image| {
+        image.keys.enabled = false
+    }));
 }
 
 #[test]
 fn changed_secure_boot_databases_are_refused() {
     refused(Proven, Code::SecureBootDatabase, |world, machine| {
-        booted(world, machine, |image| image.keys.db = b"db with another signer".to_vec())
+        booted(world, machine, |image| {
+            image.keys.db = b"db with another signer".to_vec()
+        })
     });
     refused(Proven, Code::SecureBootDatabase, |world, machine| {
         booted(world, machine, |image| image.keys.dbx = Vec::new())
@@ -379,7 +472,12 @@ fn a_rule_may_take_any_measured_configuration() {
     world.rule.config.digests = String::new();
     machine.boot(&world.image, "smbios", b"anything");
     let verified = accepted(world.join(&machine));
-    let config = world.object("worker-1").status.clone().and_then(|status| status.config).expect("a configuration");
+    let config = world
+        .object("worker-1")
+        .status
+        .clone()
+        .and_then(|status| status.config)
+        .expect("a configuration");
     assert_eq!(config.source, "smbios");
     assert_eq!(verified.image().expect("an image").id, "worker-7");
 }
@@ -392,14 +490,25 @@ fn firmware_is_learned_at_first_admission_and_held_to() {
         machine.clock.clock += 1;
         accepted(world.join(&machine));
         let update = |machine: &mut SoftMachine, what: &[u8]| {
-            let implant = Event { pcr, kind: 0x8000_0004, digest: Digest::of(what), data: Vec::new() };
+            let implant = Event {
+                pcr,
+                kind: 0x8000_0004,
+                digest: Digest::of(what),
+                data: Vec::new(),
+            };
             machine.bank.extend(pcr, &implant.digest);
             machine.log.events.push(implant);
         };
         let readmitted = |world: &mut World, until: &str| {
             world.object("worker-1").spec.readmit_until = Some(until.to_owned());
         };
-        let used = |world: &mut World| world.object("worker-1").status.clone().and_then(|status| status.readmitted);
+        let used = |world: &mut World| {
+            world
+                .object("worker-1")
+                .status
+                .clone()
+                .and_then(|status| status.readmitted)
+        };
         update(&mut machine, b"implant");
         expect(Proven, Code::FirmwareChanged, world.join(&machine));
         // An admin's re-admission learns it anew, and is none for what comes after it.
@@ -429,7 +538,13 @@ fn firmware_is_learned_at_first_admission_and_held_to() {
 fn secure_boot_databases_of_a_maker_are_learned_by_an_admins_act_and_held_to() {
     let (mut world, mut machine) = lab();
     world.image.list_events = true;
-    world.releases = vec![world.image.manifest().sign(&[&world.release_signer]).expect("a release")];
+    world.releases = vec![
+        world
+            .image
+            .manifest()
+            .sign(&[&world.release_signer])
+            .expect("a release"),
+    ];
     accepted(world.join(&machine));
     let maker = |dbx: &[u8]| {
         let dbx = dbx.to_vec();
@@ -439,8 +554,17 @@ fn secure_boot_databases_of_a_maker_are_learned_by_an_admins_act_and_held_to() {
         }
     };
     let outcome = booted(&mut world, &mut machine, maker(b"revoked 1"));
-    let found = outcome.as_ref().err().map(|refusal| refusal.verdict().checks.clone()).unwrap_or_default();
-    assert!(found.iter().any(|check| !check.ok && check.actual.ends_with("by another db, dbx")), "{found:?}");
+    let found = outcome
+        .as_ref()
+        .err()
+        .map(|refusal| refusal.verdict().checks.clone())
+        .unwrap_or_default();
+    assert!(
+        found
+            .iter()
+            .any(|check| !check.ok && check.actual.ends_with("by another db, dbx")),
+        "{found:?}"
+    );
     expect(Proven, Code::SecureBootDatabase, outcome);
     world.object("worker-1").spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
     // What else a re-admission lets through: nothing, and Secure Boot must be on.
@@ -449,11 +573,26 @@ fn secure_boot_databases_of_a_maker_are_learned_by_an_admins_act_and_held_to() {
     accepted(booted(&mut world, &mut machine, maker(b"revoked 1")));
     accepted(booted(&mut world, &mut machine, maker(b"revoked 1")));
     let status = world.object("worker-1").status.clone().unwrap_or_default();
-    assert_eq!(status.pinned_pcrs.keys().map(String::as_str).collect::<Vec<_>>(), ["0", "2", "7"]);
+    assert_eq!(
+        status
+            .pinned_pcrs
+            .keys()
+            .map(String::as_str)
+            .collect::<Vec<_>>(),
+        ["0", "2", "7"]
+    );
     // Another list is another act; the image's own keys never need one, and forget what was learned.
-    expect(Proven, Code::SecureBootDatabase, booted(&mut world, &mut machine, maker(b"revoked 1 and 2")));
+    expect(
+        Proven,
+        Code::SecureBootDatabase,
+        booted(&mut world, &mut machine, maker(b"revoked 1 and 2")),
+    );
     accepted(booted(&mut world, &mut machine, |_| {}));
-    expect(Proven, Code::SecureBootDatabase, booted(&mut world, &mut machine, maker(b"revoked 1")));
+    expect(
+        Proven,
+        Code::SecureBootDatabase,
+        booted(&mut world, &mut machine, maker(b"revoked 1")),
+    );
 }
 
 #[test]
@@ -484,11 +623,20 @@ fn counters_below_the_last_seen_are_a_restored_snapshot() {
 fn a_reboot_into_a_bad_image_makes_a_trusted_machine_untrusted() {
     let (mut world, mut machine) = lab();
     accepted(world.join(&machine));
-    let refusal = booted(&mut world, &mut machine, |image| image.kernel[0] ^= 1).expect_err("a bad image");
+    let refusal =
+        booted(&mut world, &mut machine, |image| image.kernel[0] ^= 1).expect_err("a bad image");
     let (proven, consequence) = refusal.consequence().expect("a proven refusal");
     assert_eq!(proven.id().name, "worker-1");
     assert_eq!(consequence, config_attest::Consequence::Untrusted);
-    world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
+    world
+        .object("worker-1")
+        .status
+        .get_or_insert_default()
+        .state = MachineState::Untrusted;
     machine.boot(&world.image.clone(), "nocloud", CONFIG);
-    expect(super::Anonymous, Code::MachineUntrusted, world.join(&machine));
+    expect(
+        super::Anonymous,
+        Code::MachineUntrusted,
+        world.join(&machine),
+    );
 }

@@ -29,7 +29,11 @@ fn decided(world: &mut World, claimed: Result<Claimant, Box<Refusal>>) -> Outcom
     let approval = match world.rule.policy {
         PolicyName::InsecureAlwaysApprove => Approval::Nobody,
         PolicyName::Queue | PolicyName::CloudVerify | PolicyName::AlwaysReject => {
-            Approval::Person { request: "request-1".to_owned(), id: claimant.id(), by: "jane".to_owned() }
+            Approval::Person {
+                request: "request-1".to_owned(),
+                id: claimant.id(),
+                by: "jane".to_owned(),
+            }
         }
     };
     world.approve(claimant, &approval)
@@ -79,7 +83,11 @@ fn without_a_tpm_a_machine_is_let_in_where_the_rule_says_so_and_everything_is_no
         let (mut world, machine) = open(policy);
         let claimant = claimed(world.unproven_claim(&machine));
         assert!(claimant.is_stranger() && !claimant.has_tpm());
-        assert!(claimant.machine().is_none() && claimant.party().contains("no TPM"), "{}", claimant.party());
+        assert!(
+            claimant.machine().is_none() && claimant.party().contains("no TPM"),
+            "{}",
+            claimant.party()
+        );
         let verified = decided(&mut world, Ok(claimant)).expect("let in");
         assert!(verified.is_unproven() && verified.image().is_none());
         assert_eq!(verified.client_spki(), machine.announced);
@@ -95,23 +103,45 @@ fn without_a_tpm_a_machine_is_let_in_where_the_rule_says_so_and_everything_is_no
             "counters",
         ];
         for what in statements {
-            let check = verified.verdict().checks.iter().find(|check| check.name == what).expect(what);
-            assert!(!check.ok && check.code == Code::NotProven.as_str() && failed.contains(what), "{check:?}");
+            let check = verified
+                .verdict()
+                .checks
+                .iter()
+                .find(|check| check.name == what)
+                .expect(what);
+            assert!(
+                !check.ok && check.code == Code::NotProven.as_str() && failed.contains(what),
+                "{check:?}"
+            );
         }
         let object = world.object("edge-1").clone();
-        assert!(object.spec.insecure_no_tpm && object.spec.ek == config_kube::machine::EkSelector::default());
+        assert!(
+            object.spec.insecure_no_tpm
+                && object.spec.ek == config_kube::machine::EkSelector::default()
+        );
         assert_eq!(object.spec.addresses, ["192.168.77.31"]);
         let status = object.status.expect("recorded");
-        assert_eq!((status.state, status.bound_ek, status.image), (MachineState::Unproven, None, None));
+        assert_eq!(
+            (status.state, status.bound_ek, status.image),
+            (MachineState::Unproven, None, None)
+        );
         assert_eq!(status.node_key, Some(machine.key_hash().to_text()));
         assert!(status.pinned_pcrs.is_empty() && status.counters.is_none());
         // The same key again, and its renewal, are the machine's own word.
-        for claimant in [world.unproven_claim(&machine), world.unproven_renewal(&machine)] {
+        for claimant in [
+            world.unproven_claim(&machine),
+            world.unproven_renewal(&machine),
+        ] {
             let claimant = claimed(claimant);
-            assert_eq!(claimant.machine().map(|id| id.name.as_str()), Some("edge-1"));
+            assert_eq!(
+                claimant.machine().map(|id| id.name.as_str()),
+                Some("edge-1")
+            );
             if policy == PolicyName::Queue {
                 assert_eq!(claimant.standing(), Standing::Unchanged);
-                world.approve(claimant, &Approval::Before).expect("no person again for the same key");
+                world
+                    .approve(claimant, &Approval::Before)
+                    .expect("no person again for the same key");
             } else {
                 world.approve(claimant, &Approval::Nobody).expect("let in");
             }
@@ -121,7 +151,11 @@ fn without_a_tpm_a_machine_is_let_in_where_the_rule_says_so_and_everything_is_no
 
 #[test]
 fn a_rule_that_does_not_say_so_lets_no_machine_without_a_tpm_in() {
-    for policy in [PolicyName::CloudVerify, PolicyName::Queue, PolicyName::InsecureAlwaysApprove] {
+    for policy in [
+        PolicyName::CloudVerify,
+        PolicyName::Queue,
+        PolicyName::InsecureAlwaysApprove,
+    ] {
         let (mut world, machine) = open(PolicyName::Queue);
         world.rule.policy = policy;
         world.rule.insecure_no_tpm = false;
@@ -146,7 +180,9 @@ fn a_rule_that_does_not_say_so_lets_no_machine_without_a_tpm_in() {
     for policy in [PolicyName::CloudVerify, PolicyName::AlwaysReject] {
         let mut rule = world.rule.clone();
         rule.policy = policy;
-        let fault = config_attest::policy::CheckedRule::try_from(&rule).expect_err("a fault").to_string();
+        let fault = config_attest::policy::CheckedRule::try_from(&rule)
+            .expect_err("a fault")
+            .to_string();
         assert!(fault.contains("insecure_no_tpm"), "{fault}");
     }
 }
@@ -161,20 +197,31 @@ fn a_machine_that_has_a_tpm_never_joins_without_it() {
         world.rule.policy = policy;
         world.rule.insecure_no_tpm = true;
         let before = world.object("worker-1").clone();
-        expect(Anonymous, Code::TpmExpected, joins(&mut world, &SoftKeyed::hiding(&machine)));
+        expect(
+            Anonymous,
+            Code::TpmExpected,
+            joins(&mut world, &SoftKeyed::hiding(&machine)),
+        );
         let stranger = SoftKeyed::new("worker-1", "192.168.77.11", "1");
         expect(Anonymous, Code::TpmExpected, joins(&mut world, &stranger));
-        assert_eq!(*world.object("worker-1"), before, "nothing is changed by it");
+        assert_eq!(
+            *world.object("worker-1"),
+            before,
+            "nothing is changed by it"
+        );
         // Its certificate over its node key is no way in either.
         let hidden = SoftKeyed::hiding(&machine);
         let claimant = world.unproven_renewal(&hidden);
         expect(Anonymous, Code::TpmExpected, decided(&mut world, claimant));
         // Whatever an admin wrote into the Machine by mistake: endorsement keys, issuers, a binding, what was seen once.
         for spoil in [
-            (|machine: &mut Machine| machine.spec.ek.hashes = vec![Digest::ZERO.to_text()]) as fn(&mut Machine),
+            (|machine: &mut Machine| machine.spec.ek.hashes = vec![Digest::ZERO.to_text()])
+                as fn(&mut Machine),
             |machine| machine.spec.ek.issuers = vec!["lab-ca".to_owned()],
             |machine| machine.spec.ek.seen = vec![Digest::ZERO.to_text()],
-            |machine| machine.status.get_or_insert_default().bound_ek = Some(Digest::ZERO.to_text()),
+            |machine| {
+                machine.status.get_or_insert_default().bound_ek = Some(Digest::ZERO.to_text())
+            },
             |machine| machine.status.get_or_insert_default().ak_name = Some("00".to_owned()),
             |machine| machine.spec.insecure_no_tpm = false,
         ] {
@@ -190,8 +237,18 @@ fn a_machine_that_has_a_tpm_never_joins_without_it() {
 
 /// A line of the inventory for a machine without a TPM.
 fn without_tpm(node: &str) -> Machine {
-    let spec = MachineSpec { role: "worker".to_owned(), insecure_no_tpm: true, ..MachineSpec::default() };
-    let mut machine = Machine::named(node, MachineSpec { addresses: vec!["192.168.77.31".to_owned()], ..spec });
+    let spec = MachineSpec {
+        role: "worker".to_owned(),
+        insecure_no_tpm: true,
+        ..MachineSpec::default()
+    };
+    let mut machine = Machine::named(
+        node,
+        MachineSpec {
+            addresses: vec!["192.168.77.31".to_owned()],
+            ..spec
+        },
+    );
     machine.metadata.uid = Some(format!("uid-of-{node}"));
     machine
 }
@@ -216,15 +273,35 @@ fn a_reboot_is_another_key_which_a_person_is_shown() {
     let before = world.object("edge-1").clone();
     let rebooted = SoftKeyed::new("edge-1", "192.168.77.31", "2");
     let claimant = claimed(world.unproven_claim(&rebooted));
-    assert!(claimant.machine().is_none(), "a new key is nobody's own word, so it changes no Machine");
-    let Standing::Changed(changes) = claimant.standing() else { panic!("{:?}", claimant.standing()) };
-    assert!(changes[0].contains(&machine.key_hash().to_text()), "{changes:?}");
-    expect(Anonymous, Code::PolicyRejects, world.approve(claimant, &Approval::Before));
+    assert!(
+        claimant.machine().is_none(),
+        "a new key is nobody's own word, so it changes no Machine"
+    );
+    let Standing::Changed(changes) = claimant.standing() else {
+        panic!("{:?}", claimant.standing())
+    };
+    assert!(
+        changes[0].contains(&machine.key_hash().to_text()),
+        "{changes:?}"
+    );
+    expect(
+        Anonymous,
+        Code::PolicyRejects,
+        world.approve(claimant, &Approval::Before),
+    );
     // Whoever was approved before was approved with another key, or another claim.
     let old = claimed(world.unproven_claim(&machine)).id();
     let claimant = claimed(world.unproven_claim(&rebooted));
-    let approval = Approval::Person { request: "r".to_owned(), id: old, by: "jane".to_owned() };
-    expect(Anonymous, Code::PolicyRejects, world.approve(claimant, &approval));
+    let approval = Approval::Person {
+        request: "r".to_owned(),
+        id: old,
+        by: "jane".to_owned(),
+    };
+    expect(
+        Anonymous,
+        Code::PolicyRejects,
+        world.approve(claimant, &approval),
+    );
     let mut elsewhere = rebooted.clone();
     elsewhere.claims.addresses = vec!["192.168.77.99".to_owned()];
     elsewhere.serving_request.names = vec!["edge-1".to_owned(), "192.168.77.99".to_owned()];
@@ -237,7 +314,15 @@ fn a_reboot_is_another_key_which_a_person_is_shown() {
     );
     world.object("edge-1").spec = before.spec;
     joins(&mut world, &rebooted).expect("a person's word on the new key");
-    assert_eq!(world.object("edge-1").status.clone().unwrap_or_default().node_key, Some(rebooted.key_hash().to_text()));
+    assert_eq!(
+        world
+            .object("edge-1")
+            .status
+            .clone()
+            .unwrap_or_default()
+            .node_key,
+        Some(rebooted.key_hash().to_text())
+    );
     // The key of the boot before renews nothing any more.
     let claimant = world.unproven_renewal(&machine);
     expect(Anonymous, Code::RenewalKeys, decided(&mut world, claimant));
@@ -249,15 +334,30 @@ fn nobody_takes_the_place_of_a_key_that_lives() {
     let (mut world, machine) = open(PolicyName::InsecureAlwaysApprove);
     joins(&mut world, &machine).expect("let in");
     let end = i64::try_from(world.now + 600).expect("a time");
-    let end = jiff::Timestamp::from_second(end).expect("a time").to_string();
-    let certificate = CertificateRef { serial: "01".to_owned(), not_after: end.clone() };
-    world.object("edge-1").status.get_or_insert_default().certificate = Some(certificate);
+    let end = jiff::Timestamp::from_second(end)
+        .expect("a time")
+        .to_string();
+    let certificate = CertificateRef {
+        serial: "01".to_owned(),
+        not_after: end.clone(),
+    };
+    world
+        .object("edge-1")
+        .status
+        .get_or_insert_default()
+        .certificate = Some(certificate);
     let before = world.object("edge-1").clone();
     let other = SoftKeyed::new("edge-1", "192.168.77.31", "2");
     expect(Anonymous, Code::NodeKeyInUse, joins(&mut world, &other));
     assert_eq!(*world.object("edge-1"), before);
     joins(&mut world, &machine).expect("control: the same key");
-    world.object("edge-1").status.get_or_insert_default().certificate.get_or_insert_default().not_after = end;
+    world
+        .object("edge-1")
+        .status
+        .get_or_insert_default()
+        .certificate
+        .get_or_insert_default()
+        .not_after = end;
     // An admin says otherwise, or the certificate has ended.
     let mut told = world.object("edge-1").clone();
     told.spec.readmit_until = Some("2100-01-01T00:00:00Z".to_owned());
@@ -273,7 +373,9 @@ fn the_exchange_is_fresh_and_bound() {
     refused(Anonymous, Code::ProtocolVersion, |world, machine| {
         let mut hello = machine.hello();
         wire::PROTOCOL.clone_into(&mut hello.0.protocol);
-        world.unproven_challenge(&hello.0).map(|_| panic!("a challenge"))
+        world
+            .unproven_challenge(&hello.0)
+            .map(|_| panic!("a challenge"))
     });
     refused(Anonymous, Code::NonceReplayed, |world, machine| {
         let hello = machine.hello();
@@ -304,14 +406,19 @@ fn the_exchange_is_fresh_and_bound() {
         for _ in 0..4 {
             world.unproven_challenge(&hello.0)?;
         }
-        world.unproven_challenge(&hello.0).map(|_| panic!("a challenge"))
+        world
+            .unproven_challenge(&hello.0)
+            .map(|_| panic!("a challenge"))
     });
     for (code, spoil) in [
         (
             Code::Channel,
-            (|channel| channel.exporter = Digest::of(b"another connection")) as fn(&mut config_attest::Channel),
+            (|channel| channel.exporter = Digest::of(b"another connection"))
+                as fn(&mut config_attest::Channel),
         ),
-        (Code::MasterKey, |channel| channel.server_spki = Digest::of(b"another server")),
+        (Code::MasterKey, |channel| {
+            channel.server_spki = Digest::of(b"another server")
+        }),
     ] {
         refused(Anonymous, code, |world, machine| {
             let hello = machine.hello();
@@ -342,7 +449,9 @@ fn the_exchange_is_fresh_and_bound() {
 #[test]
 fn only_the_announced_key_answers() {
     let stranger = SoftKeyed::new("edge-1", "192.168.77.31", "another");
-    refused_as(Anonymous, Code::UnprovenSignature, |_, machine| machine.key = stranger.key.clone());
+    refused_as(Anonymous, Code::UnprovenSignature, |_, machine| {
+        machine.key = stranger.key.clone()
+    });
     refused_with(Anonymous, Code::UnprovenSignature, |evidence, _| {
         let mut bytes = evidence.signature.as_bytes().to_vec();
         let last = bytes.len() - 1;
@@ -354,7 +463,12 @@ fn only_the_announced_key_answers() {
         let hello = machine.hello();
         let challenge = world.unproven_challenge(&hello.0)?;
         let mut evidence = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
-        let question = unproven::question(Purpose::Join, &challenge.session, &machine.key_hash(), &evidence.transcript);
+        let question = unproven::question(
+            Purpose::Join,
+            &challenge.session,
+            &machine.key_hash(),
+            &evidence.transcript,
+        );
         evidence.signature = machine.sign(question.as_bytes());
         let claimant = world.unproven_check(&challenge, &evidence);
         decided(world, claimant)
@@ -366,11 +480,15 @@ fn only_the_announced_key_answers() {
         let claimant = world.unproven_check(&challenge, &evidence);
         decided(world, claimant)
     });
-    refused_as(Anonymous, Code::UnprovenKey, |_, machine| machine.announced.push(0));
+    refused_as(Anonymous, Code::UnprovenKey, |_, machine| {
+        machine.announced.push(0)
+    });
     refused_as(Anonymous, Code::UnprovenKey, |_, machine| {
         // The same key with its point compressed: one key would have two names.
         let compressed = machine.key.verifying_key().to_encoded_point(true);
-        let head = [0x30, 0x39, 0x30, 0x13, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1];
+        let head = [
+            0x30, 0x39, 0x30, 0x13, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1,
+        ];
         let curve = [6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7, 3, 0x22, 0];
         machine.announced = [&head[..], &curve, compressed.as_bytes()].concat();
     });
@@ -393,23 +511,54 @@ fn evidence_of_one_protocol_is_none_in_the_other() {
     ];
     let (mut open_world, keyed) = open(PolicyName::Queue);
     let own_hello = keyed.hello();
-    let own_challenge = open_world.unproven_challenge(&own_hello.0).expect("a challenge");
-    let own_evidence = keyed.evidence(Purpose::Join, &own_hello, &own_challenge, &open_world.channel);
+    let own_challenge = open_world
+        .unproven_challenge(&own_hello.0)
+        .expect("a challenge");
+    let own_evidence = keyed.evidence(
+        Purpose::Join,
+        &own_hello,
+        &own_challenge,
+        &open_world.channel,
+    );
     assert!(serde_json::from_str::<unproven::Hello>(&theirs[0]).is_err());
     assert!(serde_json::from_str::<unproven::Challenge>(&theirs[1]).is_err());
     assert!(serde_json::from_str::<Evidence>(&theirs[2]).is_err());
     let own = |value| json(value);
-    assert!(serde_json::from_str::<wire::Hello>(&own(serde_json::to_value(&own_hello.0).expect("JSON"))).is_err());
     assert!(
-        serde_json::from_str::<wire::Challenge>(&own(serde_json::to_value(&own_challenge).expect("JSON"))).is_err()
+        serde_json::from_str::<wire::Hello>(
+            &own(serde_json::to_value(&own_hello.0).expect("JSON"))
+        )
+        .is_err()
     );
-    assert!(serde_json::from_str::<wire::Evidence>(&own(serde_json::to_value(&own_evidence).expect("JSON"))).is_err());
+    assert!(
+        serde_json::from_str::<wire::Challenge>(&own(
+            serde_json::to_value(&own_challenge).expect("JSON")
+        ))
+        .is_err()
+    );
+    assert!(
+        serde_json::from_str::<wire::Evidence>(&own(
+            serde_json::to_value(&own_evidence).expect("JSON")
+        ))
+        .is_err()
+    );
     // A session of one is unknown to the other.
-    let foreign = unproven::Challenge { session: challenge.session, nonce: challenge.nonce, expires_in_seconds: 30 };
+    let foreign = unproven::Challenge {
+        session: challenge.session,
+        nonce: challenge.nonce,
+        expires_in_seconds: 30,
+    };
     let spliced = keyed.evidence(Purpose::Join, &own_hello, &foreign, &world.channel);
     let claimant = open_world.unproven_check(&foreign, &spliced);
-    expect(Anonymous, Code::SessionUnknown, decided(&mut open_world, claimant));
-    let labels = [unproven::label(Purpose::Join), unproven::label(Purpose::Renew)];
+    expect(
+        Anonymous,
+        Code::SessionUnknown,
+        decided(&mut open_world, claimant),
+    );
+    let labels = [
+        unproven::label(Purpose::Join),
+        unproven::label(Purpose::Renew),
+    ];
     for purpose in [Purpose::Join, Purpose::Renew, Purpose::Bootstrap] {
         assert!(!labels.contains(&purpose.label()));
     }
@@ -420,11 +569,21 @@ fn evidence_of_one_protocol_is_none_in_the_other() {
 
 #[test]
 fn it_asks_for_no_more_than_a_node_may_have() {
-    refused_as(Anonymous, Code::NameInvalid, |_, machine| machine.claims.name.clear());
-    refused_as(Anonymous, Code::NameInvalid, |_, machine| "../nodes".clone_into(&mut machine.claims.name));
-    refused_as(Anonymous, Code::Malformed, |_, machine| machine.claims.instance = "x".repeat(300));
-    refused_as(Anonymous, Code::RoleMismatch, |_, machine| "master".clone_into(&mut machine.claims.role));
-    refused_as(Anonymous, Code::RoleNotAdmitted, |world, _| world.rule.certificate.roles = vec!["master".to_owned()]);
+    refused_as(Anonymous, Code::NameInvalid, |_, machine| {
+        machine.claims.name.clear()
+    });
+    refused_as(Anonymous, Code::NameInvalid, |_, machine| {
+        "../nodes".clone_into(&mut machine.claims.name)
+    });
+    refused_as(Anonymous, Code::Malformed, |_, machine| {
+        machine.claims.instance = "x".repeat(300)
+    });
+    refused_as(Anonymous, Code::RoleMismatch, |_, machine| {
+        "master".clone_into(&mut machine.claims.role)
+    });
+    refused_as(Anonymous, Code::RoleNotAdmitted, |world, _| {
+        world.rule.certificate.roles = vec!["master".to_owned()]
+    });
     refused_as(Anonymous, Code::RoleNotAdmitted, |world, machine| {
         // Not even where rule and inventory say so.
         world.rule.certificate.roles.push("master".to_owned());
@@ -439,10 +598,17 @@ fn it_asks_for_no_more_than_a_node_may_have() {
     });
     refused_as(Anonymous, Code::CsrSanApiServer, |_, machine| {
         machine.claims.addresses.push("192.168.77.10".to_owned());
-        machine.serving_request.names.push("192.168.77.10".to_owned());
+        machine
+            .serving_request
+            .names
+            .push("192.168.77.10".to_owned());
     });
-    refused_as(Anonymous, Code::CsrSan, |_, machine| machine.serving_request.names.push("10.9.9.9".to_owned()));
-    refused_as(Anonymous, Code::CsrServingKey, |_, machine| machine.serving = machine.key.clone());
+    refused_as(Anonymous, Code::CsrSan, |_, machine| {
+        machine.serving_request.names.push("10.9.9.9".to_owned())
+    });
+    refused_as(Anonymous, Code::CsrServingKey, |_, machine| {
+        machine.serving = machine.key.clone()
+    });
     refused(Anonymous, Code::CsrKey, |world, machine| {
         let mut hello = machine.hello();
         let other = SoftKeyed::new("edge-1", "192.168.77.31", "another");
@@ -456,8 +622,10 @@ fn it_asks_for_no_more_than_a_node_may_have() {
     // By the key that it was let in with it is the machine's own word, and follows as from any other.
     refused(Proven, Code::CsrOrganization, |world, machine| {
         joins(world, machine)?;
-        machine.client_request =
-            Requester { organization: "system:masters".to_owned(), ..machine.client_request.clone() };
+        machine.client_request = Requester {
+            organization: "system:masters".to_owned(),
+            ..machine.client_request.clone()
+        };
         joins(world, machine)
     });
 }
@@ -507,7 +675,9 @@ fn a_renewal_is_the_recorded_keys_over_its_own_certificate() {
             joins(world, machine)?;
             let (mut peer, hello) = (world.unproven_peer(machine), machine.hello());
             spoil(&mut peer);
-            world.unproven_renewal_challenge(&hello.0, &peer).map(|_| panic!("a challenge"))
+            world
+                .unproven_renewal_challenge(&hello.0, &peer)
+                .map(|_| panic!("a challenge"))
         });
     }
 }

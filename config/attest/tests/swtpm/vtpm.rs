@@ -31,7 +31,9 @@ impl Drop for Vtpm {
 
 fn run(command: &mut Command, package: &str) -> Vec<u8> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().unwrap_or_else(|fault| panic!("{name}: {fault}: install {package}"));
+    let output = command
+        .output()
+        .unwrap_or_else(|fault| panic!("{name}: {fault}: install {package}"));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {text}");
     output.stdout
@@ -48,19 +50,38 @@ impl Vtpm {
             let mut command = Command::new("swtpm");
             command
                 .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear"])
-                .args(["--tpmstate", &format!("dir={}", dir.path().join("state").display())])
-                .args(["--server", &format!("type=tcp,port={port},bindaddr=127.0.0.1")])
-                .args(["--ctrl", &format!("type=tcp,port={},bindaddr=127.0.0.1", port + 1)])
-                .args(["--pid", &format!("file={}", dir.path().join("pid").display())])
+                .args([
+                    "--tpmstate",
+                    &format!("dir={}", dir.path().join("state").display()),
+                ])
+                .args([
+                    "--server",
+                    &format!("type=tcp,port={port},bindaddr=127.0.0.1"),
+                ])
+                .args([
+                    "--ctrl",
+                    &format!("type=tcp,port={},bindaddr=127.0.0.1", port + 1),
+                ])
+                .args([
+                    "--pid",
+                    &format!("file={}", dir.path().join("pid").display()),
+                ])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null());
-            let process = tests_harness::lifetime::bind(&mut command).expect("a guard").spawn();
+            let process = tests_harness::lifetime::bind(&mut command)
+                .expect("a guard")
+                .spawn();
             let mut process = process.expect("swtpm must be in PATH: install the package swtpm");
             // The pid file appears once both ports are bound; a taken port ends the process and another pair is tried.
             while Instant::now() < deadline {
                 let pid = std::fs::read_to_string(dir.path().join("pid"));
                 if pid.is_ok_and(|pid| pid.trim() == process.id().to_string()) {
-                    return Self { dir, process, port, stream: None };
+                    return Self {
+                        dir,
+                        process,
+                        port,
+                        stream: None,
+                    };
                 }
                 if process.try_wait().expect("a child").is_some() {
                     break;
@@ -69,13 +90,17 @@ impl Vtpm {
             }
             process.kill().ok();
             process.wait().ok();
-            assert!(Instant::now() < deadline, "swtpm did not listen within {LIMIT:?}");
+            assert!(
+                Instant::now() < deadline,
+                "swtpm did not listen within {LIMIT:?}"
+            );
         }
     }
 
     /// PEM of the issuer of the EK certificates.
     pub(crate) fn issuer_pem(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("ca/issuercert.pem")).expect("the issuer's certificate")
+        std::fs::read_to_string(self.dir.path().join("ca/issuercert.pem"))
+            .expect("the issuer's certificate")
     }
 
     /// A path in the test's directory.
@@ -88,7 +113,10 @@ impl Vtpm {
         self.stream = None;
         let tcti = format!("swtpm:host=127.0.0.1,port={}", self.port);
         let mut command = Command::new(name);
-        command.args(arguments).current_dir(self.dir.path()).env("TPM2TOOLS_TCTI", tcti);
+        command
+            .args(arguments)
+            .current_dir(self.dir.path())
+            .env("TPM2TOOLS_TCTI", tcti);
         run(&mut command, "tpm2-tools")
     }
 
@@ -107,9 +135,9 @@ impl Vtpm {
 
     fn once(&mut self, tag: u16, code: u32, body: &[u8]) -> (u32, Vec<u8>) {
         let port = self.port;
-        let stream = self
-            .stream
-            .get_or_insert_with(|| TcpStream::connect(("127.0.0.1", port)).expect("the software TPM listens"));
+        let stream = self.stream.get_or_insert_with(|| {
+            TcpStream::connect(("127.0.0.1", port)).expect("the software TPM listens")
+        });
         let size = u32::try_from(body.len() + 10).expect("a small command");
         let mut bytes = tag.to_be_bytes().to_vec();
         bytes.extend_from_slice(&size.to_be_bytes());
@@ -127,7 +155,13 @@ impl Vtpm {
 
     /// A command with sessions: handles, one authorization each, parameters. Returns the response's handle part of
     /// `out_handles` handles and its parameters.
-    fn authorized(&mut self, code: u32, handles: &[u32], sessions: &[u32], parameters: &[u8]) -> Vec<u8> {
+    fn authorized(
+        &mut self,
+        code: u32,
+        handles: &[u32],
+        sessions: &[u32],
+        parameters: &[u8],
+    ) -> Vec<u8> {
         let mut body = Vec::new();
         for handle in handles {
             body.extend_from_slice(&handle.to_be_bytes());
@@ -169,8 +203,19 @@ impl Vtpm {
     }
 
     /// TPM2_ActivateCredential by the EK's policy (PolicySecret of the endorsement hierarchy), or by its empty auth.
-    pub(crate) fn activate(&mut self, ak: u32, ek: u32, by_policy: bool, id_object: &[u8], secret: &[u8]) -> Vec<u8> {
-        let session = if by_policy { self.policy_secret() } else { PASSWORD };
+    pub(crate) fn activate(
+        &mut self,
+        ak: u32,
+        ek: u32,
+        by_policy: bool,
+        id_object: &[u8],
+        secret: &[u8],
+    ) -> Vec<u8> {
+        let session = if by_policy {
+            self.policy_secret()
+        } else {
+            PASSWORD
+        };
         let parameters = [put(id_object), put(secret)].concat();
         let response = self.authorized(0x147, &[ak, ek], &[PASSWORD, session], &parameters);
         sized(&response[4..]).0.to_vec()
@@ -218,7 +263,10 @@ fn sized(bytes: &[u8]) -> (&[u8], &[u8]) {
 }
 
 fn put(bytes: &[u8]) -> Vec<u8> {
-    let mut out = u16::try_from(bytes.len()).expect("a small parameter").to_be_bytes().to_vec();
+    let mut out = u16::try_from(bytes.len())
+        .expect("a small parameter")
+        .to_be_bytes()
+        .to_vec();
     out.extend_from_slice(bytes);
     out
 }
@@ -237,17 +285,25 @@ fn manufacture(dir: &Path) {
         "statedir={0}\nsigningkey={0}/signkey.pem\nissuercert={0}/issuercert.pem\ncertserial={0}/certserial\n",
         at("ca")
     );
-    let options = "--platform-manufacturer Example\n--platform-version 1\n--platform-model Test\n".to_owned();
-    for (name, text) in [("setup.conf", tool), ("localca.conf", issuer), ("options", options)] {
+    let options =
+        "--platform-manufacturer Example\n--platform-version 1\n--platform-model Test\n".to_owned();
+    for (name, text) in [
+        ("setup.conf", tool),
+        ("localca.conf", issuer),
+        ("options", options),
+    ] {
         std::fs::write(dir.join(name), text).expect("a setting");
     }
     let mut setup = Command::new("swtpm_setup");
-    setup.args(["--tpm2", "--create-ek-cert", "--create-platform-cert", "--pcr-banks", "sha256"]).args([
-        "--tpmstate",
-        &at("state"),
-        "--config",
-        &at("setup.conf"),
-    ]);
+    setup
+        .args([
+            "--tpm2",
+            "--create-ek-cert",
+            "--create-platform-cert",
+            "--pcr-banks",
+            "sha256",
+        ])
+        .args(["--tpmstate", &at("state"), "--config", &at("setup.conf")]);
     run(&mut setup, "swtpm and swtpm-tools");
 }
 

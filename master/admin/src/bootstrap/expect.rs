@@ -50,20 +50,48 @@ impl Expected {
         check_admin_key(args, &cluster, key)?;
         let digest = config_event_digest(&args.user_data_source, &bytes).to_text();
         let machine = describe(args, &machine_config, digest)?;
-        let keys = args.release_key.iter().map(|file| release_key(file)).collect::<Result<Vec<_>>>()?;
-        let issuers = args.ek_issuer.iter().map(|file| issuer(file)).collect::<Result<Vec<_>>>()?;
-        let releases = args.release.iter().map(|file| release(file)).collect::<Result<Vec<_>>>()?;
+        let keys = args
+            .release_key
+            .iter()
+            .map(|file| release_key(file))
+            .collect::<Result<Vec<_>>>()?;
+        let issuers = args
+            .ek_issuer
+            .iter()
+            .map(|file| issuer(file))
+            .collect::<Result<Vec<_>>>()?;
+        let releases = args
+            .release
+            .iter()
+            .map(|file| release(file))
+            .collect::<Result<Vec<_>>>()?;
         let known = known(args, &releases, &keys)?;
         let privileged = machine_config.node.privileged;
         let rule = rule(&cluster, &keys, &issuers, privileged)?;
-        let signing_key = SigningKey::from_pkcs8_der(&key.der())
-            .map_err(|e| Error::input("the admin's key", e.to_string(), "make one with `pratique admin-key`"))?;
+        let signing_key = SigningKey::from_pkcs8_der(&key.der()).map_err(|e| {
+            Error::input(
+                "the admin's key",
+                e.to_string(),
+                "make one with `pratique admin-key`",
+            )
+        })?;
         // The verifier tells Machines apart by uid; this one gets its own from the API later.
         let mut reference = machine.clone();
         reference.metadata.uid = Some("bootstrap".to_owned());
         let inventory = Inventory::new([reference]);
         let api_names = cluster.api_names.iter().map(ToString::to_string).collect();
-        Ok(Self { cluster, machine, releases, signing_key, rule, privileged, api_names, known, issuers, inventory })
+        Ok(Self {
+            cluster,
+            machine,
+            releases,
+            signing_key,
+            rule,
+            privileged,
+            api_names,
+            known,
+            issuers,
+            inventory,
+        })
     }
 
     /// Name of the master's Machine.
@@ -87,7 +115,8 @@ impl Expected {
 
 fn first_master(path: &Path, bytes: &[u8]) -> Result<(MachineConfig, ClusterConfig)> {
     let name = path.display().to_string();
-    let document = config_model::parse(bytes, &name).map_err(|faults| Error::Faults(faults.to_string()))?;
+    let document =
+        config_model::parse(bytes, &name).map_err(|faults| Error::Faults(faults.to_string()))?;
     let kind = document.kind();
     if let Document::Machine(machine) = document
         && let Some(cluster) = machine.cluster().cloned()
@@ -102,19 +131,30 @@ fn first_master(path: &Path, bytes: &[u8]) -> Result<(MachineConfig, ClusterConf
 }
 
 fn check_admin_key(args: &BootstrapArgs, cluster: &ClusterConfig, key: &AdminKey) -> Result<()> {
-    let found = cluster.admin_key.map(|pin| pin.to_string()).unwrap_or_default();
+    let found = cluster
+        .admin_key
+        .map(|pin| pin.to_string())
+        .unwrap_or_default();
     if found == key.hash() {
         return Ok(());
     }
     Err(Error::input(
         args.user_data.display().to_string(),
-        format!("cluster.admin_key is `{found}`, but the key in {} is `{}`", args.admin_key.display(), key.hash()),
+        format!(
+            "cluster.admin_key is `{found}`, but the key in {} is `{}`",
+            args.admin_key.display(),
+            key.hash()
+        ),
         "name the key whose hash is in the user-data; the master takes no other",
     ))
 }
 
 fn describe(args: &BootstrapArgs, config: &MachineConfig, digest: String) -> Result<Machine> {
-    let mut hashes = args.ek.iter().map(|file| ek::hash_of_file(file)).collect::<Result<Vec<_>>>()?;
+    let mut hashes = args
+        .ek
+        .iter()
+        .map(|file| ek::hash_of_file(file))
+        .collect::<Result<Vec<_>>>()?;
     for text in &args.ek_hash {
         hashes.push(ek::hash_of_text(text)?);
     }
@@ -125,8 +165,15 @@ fn describe(args: &BootstrapArgs, config: &MachineConfig, digest: String) -> Res
             "give the EK certificate of the master's TPM with --ek FILE: without it any machine could be the master",
         ));
     }
-    let name = config.name.as_ref().map_or("master-1", |name| name.as_str());
-    let own = config.network.interfaces.iter().flat_map(|interface| &interface.addresses);
+    let name = config
+        .name
+        .as_ref()
+        .map_or("master-1", |name| name.as_str());
+    let own = config
+        .network
+        .interfaces
+        .iter()
+        .flat_map(|interface| &interface.addresses);
     let spec = MachineSpec {
         role: "master".to_owned(),
         addresses: own.map(|cidr| cidr.address.to_string()).collect(),
@@ -152,25 +199,44 @@ fn release(path: &Path) -> Result<ImageRelease> {
 }
 
 fn release_key(path: &Path) -> Result<ReleaseKey> {
-    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = path
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
     ReleaseKey::from_pem(&name, &files::read_text(path)?).map_err(|e| {
-        Error::input(path.display().to_string(), e.to_string(), "name the public release key (PEM) of the image build")
+        Error::input(
+            path.display().to_string(),
+            e.to_string(),
+            "name the public release key (PEM) of the image build",
+        )
     })
 }
 
 fn issuer(path: &Path) -> Result<EkIssuer> {
     EkIssuer::from_pem(ISSUER, &files::read_text(path)?).map_err(|e| {
-        Error::input(path.display().to_string(), e.to_string(), "name the PEM certificates of the TPM's maker")
+        Error::input(
+            path.display().to_string(),
+            e.to_string(),
+            "name the PEM certificates of the TPM's maker",
+        )
     })
 }
 
 /// Opens the releases; a file that nobody known signed is refused before anything happens.
-fn known(args: &BootstrapArgs, releases: &[ImageRelease], keys: &[ReleaseKey]) -> Result<Vec<KnownRelease>> {
+fn known(
+    args: &BootstrapArgs,
+    releases: &[ImageRelease],
+    keys: &[ReleaseKey],
+) -> Result<Vec<KnownRelease>> {
     let mut known = Vec::new();
     for (path, object) in args.release.iter().zip(releases) {
         let subject = path.display().to_string();
         let opened = KnownRelease::open(object, keys).map_err(|e| {
-            Error::input(&subject, crate::error::chain(&e), "name the *.release.json of the image build")
+            Error::input(
+                &subject,
+                crate::error::chain(&e),
+                "name the *.release.json of the image build",
+            )
         })?;
         if opened.verified_by().is_empty() {
             return Err(Error::input(
@@ -186,20 +252,36 @@ fn known(args: &BootstrapArgs, releases: &[ImageRelease], keys: &[ReleaseKey]) -
 
 /// What a rule says of machines whose pods may be privileged, so that it takes this one.
 pub(super) fn allowed(privileged: bool) -> String {
-    if privileged { "allow".to_owned() } else { String::new() }
+    if privileged {
+        "allow".to_owned()
+    } else {
+        String::new()
+    }
 }
 
 /// The master is held to what the cluster's own rule for machines asks, and to its EK, image and user-data in any case.
-fn rule(cluster: &ClusterConfig, keys: &[ReleaseKey], issuers: &[EkIssuer], privileged: bool) -> Result<CheckedRule> {
+fn rule(
+    cluster: &ClusterConfig,
+    keys: &[ReleaseKey],
+    issuers: &[EkIssuer],
+    privileged: bool,
+) -> Result<CheckedRule> {
     let own = cluster.policy.rules.iter().find(|rule| {
-        rule.policy.decides() == Decides::Verifier && rule.signers.iter().any(|s| s == NODE_CLIENT_SIGNER)
+        rule.policy.decides() == Decides::Verifier
+            && rule.signers.iter().any(|s| s == NODE_CLIENT_SIGNER)
     });
     let rule = Rule {
         name: "bootstrap".to_owned(),
-        signers: vec![NODE_CLIENT_SIGNER.to_owned(), NODE_SERVING_SIGNER.to_owned()],
+        signers: vec![
+            NODE_CLIENT_SIGNER.to_owned(),
+            NODE_SERVING_SIGNER.to_owned(),
+        ],
         policy: PolicyName::CloudVerify,
         ek: EkRule {
-            issuers: issuers.iter().map(|issuer| issuer.name().to_owned()).collect(),
+            issuers: issuers
+                .iter()
+                .map(|issuer| issuer.name().to_owned())
+                .collect(),
             hashes: "inventory".to_owned(),
             require: "all".to_owned(),
             ..EkRule::default()
@@ -214,10 +296,17 @@ fn rule(cluster: &ClusterConfig, keys: &[ReleaseKey], issuers: &[EkIssuer], priv
             measured: true,
             digests: "inventory".to_owned(),
             // Without a rule of the cluster's own the user-data at hand decides, whose digest is held to.
-            privileged_pods: own.map_or_else(|| allowed(privileged), |rule| rule.config.privileged_pods.clone()),
+            privileged_pods: own.map_or_else(
+                || allowed(privileged),
+                |rule| rule.config.privileged_pods.clone(),
+            ),
         },
-        certificate: CertificateRule { roles: vec!["master".to_owned()], ..CertificateRule::default() },
+        certificate: CertificateRule {
+            roles: vec!["master".to_owned()],
+            ..CertificateRule::default()
+        },
         ..Rule::default()
     };
-    CheckedRule::try_from(&rule).map_err(|e| Error::input("the rule", e.to_string(), "check the user-data's [[rule]]"))
+    CheckedRule::try_from(&rule)
+        .map_err(|e| Error::input("the rule", e.to_string(), "check the user-data's [[rule]]"))
 }

@@ -13,8 +13,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_attest::bootstrap::{self, AdminStatement, ProvedMaster, Root};
 use config_attest::wire::{
-    BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, Blob, BootstrapAdmit, BootstrapAdmitted,
-    BootstrapHello, Der, Problem, Proof,
+    BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, Blob, BootstrapAdmit,
+    BootstrapAdmitted, BootstrapHello, Der, Problem, Proof,
 };
 use config_attest::{Digest, Refusal};
 use config_kube::Kubeconfig;
@@ -73,7 +73,10 @@ pub(crate) fn run(args: &BootstrapArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|source| Error::Connect { endpoint: args.endpoint.clone(), source })?;
+        .map_err(|source| Error::Connect {
+            endpoint: args.endpoint.clone(),
+            source,
+        })?;
     runtime.block_on(bootstrap(args))
 }
 
@@ -81,14 +84,20 @@ async fn bootstrap(args: &BootstrapArgs) -> Result<()> {
     let endpoint = Endpoint::parse(&args.endpoint)?;
     let (key, made) = AdminKey::open(&args.admin_key)?;
     if made {
-        tell(&format!("made the admin's key in {}", args.admin_key.display()));
+        tell(&format!(
+            "made the admin's key in {}",
+            args.admin_key.display()
+        ));
     }
     let expected = Expected::load(args, &key)?;
     let (mut connection, hello) = reach(&endpoint, Duration::from_secs(args.wait)).await?;
     let proven = attest(&mut connection, &hello, &expected).await?;
     let admitted = admit(&mut connection, &hello, &expected, &key, &proven).await?;
     if admitted.ca_pin != proven.root.spki.to_text() {
-        return Err(answer("admission", "it names another root than the one that was proven"));
+        return Err(answer(
+            "admission",
+            "it names another root than the one that was proven",
+        ));
     }
     write_kubeconfig(args, &endpoint, &expected, &key, &hello, &admitted)?;
     say(&format!("ca_pins = [\"{}\"]", admitted.ca_pin));
@@ -119,15 +128,17 @@ async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, B
     let mut told = false;
     loop {
         let outcome = match Connection::open(endpoint, config.clone()).await {
-            Ok(mut connection) => exchange::<BootstrapHello>(&mut connection, Method::GET, BOOTSTRAP_HELLO_PATH, &())
-                .await
-                .map(|hello| (connection, hello)),
+            Ok(mut connection) => {
+                exchange::<BootstrapHello>(&mut connection, Method::GET, BOOTSTRAP_HELLO_PATH, &())
+                    .await
+                    .map(|hello| (connection, hello))
+            }
             Err(error) => Err(error),
         };
         match outcome {
-            Err(Error::Connect { .. } | Error::Http { .. } | Error::Refused { status: 503, .. })
-                if start.elapsed() < patience =>
-            {
+            Err(
+                Error::Connect { .. } | Error::Http { .. } | Error::Refused { status: 503, .. },
+            ) if start.elapsed() < patience => {
                 if !told {
                     tell(&format!("waiting for the master at {}", endpoint.url));
                     told = true;
@@ -140,11 +151,15 @@ async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, B
 }
 
 /// The proof: nothing that came before it on this connection was believed.
-async fn attest(connection: &mut Connection, hello: &BootstrapHello, expected: &Expected) -> Result<Proven> {
+async fn attest(
+    connection: &mut Connection,
+    hello: &BootstrapHello,
+    expected: &Expected,
+) -> Result<Proven> {
     let exporter = Digest(connection.exporter);
     let reference = expected.reference();
-    let (admitted, root) =
-        bootstrap::check_hello(hello, &reference, exporter, now()).map_err(|refusal| untrusted(&refusal))?;
+    let (admitted, root) = bootstrap::check_hello(hello, &reference, exporter, now())
+        .map_err(|refusal| untrusted(&refusal))?;
     let time = UnixTime::since_unix_epoch(Duration::from_secs(now()));
     if !tls::ends_in(&connection.chain, hello.root.as_bytes(), time) {
         return Err(Error::Untrusted {
@@ -152,12 +167,18 @@ async fn attest(connection: &mut Connection, hello: &BootstrapHello, expected: &
             message: "its TLS certificate does not chain to the root that it shows".to_owned(),
         });
     }
-    let (pending, challenge) =
-        bootstrap::challenge(admitted, &mut rand_core::OsRng).map_err(|refusal| untrusted(&refusal))?;
+    let (pending, challenge) = bootstrap::challenge(admitted, &mut rand_core::OsRng)
+        .map_err(|refusal| untrusted(&refusal))?;
     tell("the master's keys are those of the machine; asking its TPM for a proof");
-    let proof: Proof = exchange(connection, Method::POST, BOOTSTRAP_CHALLENGE_PATH, &challenge).await?;
-    let attested =
-        bootstrap::check(pending, &proof, &reference, &root, exporter, now()).map_err(|refusal| untrusted(&refusal))?;
+    let proof: Proof = exchange(
+        connection,
+        Method::POST,
+        BOOTSTRAP_CHALLENGE_PATH,
+        &challenge,
+    )
+    .await?;
+    let attested = bootstrap::check(pending, &proof, &reference, &root, exporter, now())
+        .map_err(|refusal| untrusted(&refusal))?;
     let (proved, verdict) = bootstrap::proved(&attested);
     tell(&format!(
         "proven: image {} (role {}, svn {}), {} checks passed",
@@ -180,11 +201,20 @@ fn sign(expected: &Expected, root: Root, proved: ProvedMaster) -> Result<Proven>
         proved: Some(proved),
         ..AdminStatement::default()
     };
-    let (statement, signature) = statement
-        .sign(&expected.signing_key)
-        .map_err(|e| Error::input("the statement", e.to_string(), "report this, it is a fault of the program"))?;
+    let (statement, signature) = statement.sign(&expected.signing_key).map_err(|e| {
+        Error::input(
+            "the statement",
+            e.to_string(),
+            "report this, it is a fault of the program",
+        )
+    })?;
     let verdict = bootstrap::to_admin_verdict(&statement, &signature);
-    Ok(Proven { root, statement, signature, verdict })
+    Ok(Proven {
+        root,
+        statement,
+        signature,
+        verdict,
+    })
 }
 
 async fn admit(
@@ -200,11 +230,18 @@ async fn admit(
         statement: Blob::new(proven.statement.clone()).map_err(too_long)?,
         signature: Blob::new(proven.signature.clone()).map_err(too_long)?,
     };
-    tell(&format!("taking over the cluster `{}`", expected.cluster.name));
-    let admitted: BootstrapAdmitted = exchange(connection, Method::POST, BOOTSTRAP_ADMIT_PATH, &admit).await?;
+    tell(&format!(
+        "taking over the cluster `{}`",
+        expected.cluster.name
+    ));
+    let admitted: BootstrapAdmitted =
+        exchange(connection, Method::POST, BOOTSTRAP_ADMIT_PATH, &admit).await?;
     let roots = master_ca::certificates_of_pem(&admitted.roots);
     if roots.first().map(Vec::as_slice) != Some(hello.root.as_bytes()) {
-        return Err(answer("admission", "it holds another root than the one that was proven"));
+        return Err(answer(
+            "admission",
+            "it holds another root than the one that was proven",
+        ));
     }
     Ok(admitted)
 }
@@ -237,31 +274,52 @@ async fn exchange<T: DeserializeOwned>(
     path: &str,
     message: &impl Serialize,
 ) -> Result<T> {
-    let body = if method == Method::GET { Ok(Vec::new()) } else { serde_json::to_vec(message) };
+    let body = if method == Method::GET {
+        Ok(Vec::new())
+    } else {
+        serde_json::to_vec(message)
+    };
     let body = body.map_err(|e| answer(path, &e.to_string()))?;
-    let (status, bytes) = connection.send(method, path, "application/json", body).await?;
+    let (status, bytes) = connection
+        .send(method, path, "application/json", body)
+        .await?;
     if status.is_success() {
         return serde_json::from_slice(&bytes).map_err(|e| answer(path, &e.to_string()));
     }
     let problem: Option<Problem> = serde_json::from_slice(&bytes).ok();
     let text = |problem: &Problem| format!("{}: {}", problem.code, problem.message);
-    let mut message = problem.as_ref().map_or_else(|| "no reason given".to_owned(), text);
+    let mut message = problem
+        .as_ref()
+        .map_or_else(|| "no reason given".to_owned(), text);
     if status == StatusCode::CONFLICT {
         message.push_str(
             "\n  what to do: use the kubeconfig of that time; if it was not you, power the machine off and make it anew",
         );
     }
-    Err(Error::Refused { what: path.to_owned(), status: status.as_u16(), message })
+    Err(Error::Refused {
+        what: path.to_owned(),
+        status: status.as_u16(),
+        message,
+    })
 }
 
 fn untrusted(refusal: &Refusal) -> Error {
-    Error::Untrusted { code: refusal.code().as_str().to_owned(), message: refusal.message() }
+    Error::Untrusted {
+        code: refusal.code().as_str().to_owned(),
+        message: refusal.message(),
+    }
 }
 
 fn answer(what: &str, why: &str) -> Error {
-    Error::Answer { what: what.to_owned(), why: why.to_owned() }
+    Error::Answer {
+        what: what.to_owned(),
+        why: why.to_owned(),
+    }
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }

@@ -10,7 +10,9 @@ use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::Resource;
 use config_kube::machine::AdminVerdict;
 use config_kube::policy::{CertificateRule, ConfigRule, EkRule, ImageRule};
-use config_kube::{CertificatePolicy, CertificatePolicySpec, Machine, MachineStatus, PolicyName, Rule};
+use config_kube::{
+    CertificatePolicy, CertificatePolicySpec, Machine, MachineStatus, PolicyName, Rule,
+};
 use http::{Method, StatusCode};
 use serde::Serialize;
 
@@ -18,9 +20,18 @@ use serde::Serialize;
 const POLICY: &str = "cluster";
 
 /// Creates what is missing.
-pub(crate) async fn create(api: &mut Connection, expected: &Expected, verdict: &AdminVerdict) -> Result<()> {
+pub(crate) async fn create(
+    api: &mut Connection,
+    expected: &Expected,
+    verdict: &AdminVerdict,
+) -> Result<()> {
     for release in &expected.releases {
-        put_in(api, release, release.metadata.name.as_deref().unwrap_or_default()).await?;
+        put_in(
+            api,
+            release,
+            release.metadata.name.as_deref().unwrap_or_default(),
+        )
+        .await?;
     }
     if expected.cluster.policy.rules.is_empty() {
         let policy = CertificatePolicy::named(POLICY, default_policy(expected));
@@ -32,10 +43,21 @@ pub(crate) async fn create(api: &mut Connection, expected: &Expected, verdict: &
 }
 
 /// Creates an object; one of that name that is there already stays.
-async fn put_in<T: Resource + Serialize>(api: &mut Connection, object: &T, name: &str) -> Result<()> {
+async fn put_in<T: Resource + Serialize>(
+    api: &mut Connection,
+    object: &T,
+    name: &str,
+) -> Result<()> {
     let path = collection::<T>();
     let what = format!("{} `{name}`", T::KIND);
-    let (status, body) = api.send(Method::POST, &path, "application/json", encode(object, &what)?).await?;
+    let (status, body) = api
+        .send(
+            Method::POST,
+            &path,
+            "application/json",
+            encode(object, &what)?,
+        )
+        .await?;
     match status {
         StatusCode::CONFLICT => tell(&format!("{what} was there already and is left as it is")),
         status if status.is_success() => tell(&format!("created {what}")),
@@ -48,16 +70,34 @@ async fn put_in<T: Resource + Serialize>(api: &mut Connection, object: &T, name:
 async fn show_verdict(api: &mut Connection, name: &str, verdict: &AdminVerdict) -> Result<()> {
     let what = format!("the verdict on Machine `{name}`");
     let path = format!("{}/{name}", collection::<Machine>());
-    let (status, body) = api.send(Method::GET, &path, "application/json", Vec::new()).await?;
+    let (status, body) = api
+        .send(Method::GET, &path, "application/json", Vec::new())
+        .await?;
     if !status.is_success() {
         return Err(refused(&what, status, &body));
     }
-    let mut machine: Machine =
-        serde_json::from_slice(&body).map_err(|e| Error::Answer { what: what.clone(), why: e.to_string() })?;
-    machine.status.get_or_insert_with(MachineStatus::default).admin_verdict = Some(verdict.clone());
+    let mut machine: Machine = serde_json::from_slice(&body).map_err(|e| Error::Answer {
+        what: what.clone(),
+        why: e.to_string(),
+    })?;
+    machine
+        .status
+        .get_or_insert_with(MachineStatus::default)
+        .admin_verdict = Some(verdict.clone());
     let path = format!("{path}/status");
-    let (status, body) = api.send(Method::PUT, &path, "application/json", encode(&machine, &what)?).await?;
-    if status.is_success() { Ok(()) } else { Err(refused(&what, status, &body)) }
+    let (status, body) = api
+        .send(
+            Method::PUT,
+            &path,
+            "application/json",
+            encode(&machine, &what)?,
+        )
+        .await?;
+    if status.is_success() {
+        Ok(())
+    } else {
+        Err(refused(&what, status, &body))
+    }
 }
 
 fn collection<T: Resource>() -> String {
@@ -65,22 +105,40 @@ fn collection<T: Resource>() -> String {
 }
 
 fn encode(object: &impl Serialize, what: &str) -> Result<Vec<u8>> {
-    serde_json::to_vec(object).map_err(|e| Error::Answer { what: what.to_owned(), why: e.to_string() })
+    serde_json::to_vec(object).map_err(|e| Error::Answer {
+        what: what.to_owned(),
+        why: e.to_string(),
+    })
 }
 
 /// An API `Status`, or whatever came.
 fn refused(what: &str, status: StatusCode, body: &Bytes) -> Error {
     let value: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    let message = value.get("message").and_then(serde_json::Value::as_str).unwrap_or("no reason given");
-    Error::Refused { what: what.to_owned(), status: status.as_u16(), message: message.to_owned() }
+    let message = value
+        .get("message")
+        .and_then(serde_json::Value::as_str)
+        .unwrap_or("no reason given");
+    Error::Refused {
+        what: what.to_owned(),
+        status: status.as_u16(),
+        message: message.to_owned(),
+    }
 }
 
 /// Machines of the inventory, with its EKs and configurations, on releases by the cluster's keys.
 fn default_policy(expected: &Expected) -> CertificatePolicySpec {
-    let keys = expected.cluster.release_keys.iter().map(|key| key.name.to_string()).collect();
+    let keys = expected
+        .cluster
+        .release_keys
+        .iter()
+        .map(|key| key.name.to_string())
+        .collect();
     let rule = Rule {
         name: "machines".to_owned(),
-        signers: vec![NODE_CLIENT_SIGNER.to_owned(), NODE_SERVING_SIGNER.to_owned()],
+        signers: vec![
+            NODE_CLIENT_SIGNER.to_owned(),
+            NODE_SERVING_SIGNER.to_owned(),
+        ],
         policy: PolicyName::CloudVerify,
         ek: EkRule {
             issuers: Vec::new(),
@@ -88,7 +146,11 @@ fn default_policy(expected: &Expected) -> CertificatePolicySpec {
             require: "all".to_owned(),
             ..EkRule::default()
         },
-        images: ImageRule { release_keys: keys, min_svn: 0, max_concurrent: 0 },
+        images: ImageRule {
+            release_keys: keys,
+            min_svn: 0,
+            max_concurrent: 0,
+        },
         config: ConfigRule {
             measured: true,
             digests: "inventory".to_owned(),

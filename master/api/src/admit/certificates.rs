@@ -28,7 +28,8 @@ impl Plugin for CertificateSubjectRestriction {
     }
 
     fn concerns(&self, request: &Request<'_>) -> bool {
-        request.operation == Operation::Create && request.writes("certificates.k8s.io", "certificatesigningrequests")
+        request.operation == Operation::Create
+            && request.writes("certificates.k8s.io", "certificatesigningrequests")
     }
 
     fn check<'a>(
@@ -38,10 +39,16 @@ impl Plugin for CertificateSubjectRestriction {
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         let spec = crate::validate::object(object, "spec");
-        let restricted = spec
-            .is_some_and(|spec| text(spec, "signerName") == CLIENT_SIGNER && asks_for_masters(text(spec, "request")));
-        let text = format!("use of {CLIENT_SIGNER} signer with {MASTERS_GROUP} group is not allowed");
-        let answer = if restricted { Err(request.call.forbidden(meta_text(object, "name"), &text)) } else { Ok(()) };
+        let restricted = spec.is_some_and(|spec| {
+            text(spec, "signerName") == CLIENT_SIGNER && asks_for_masters(text(spec, "request"))
+        });
+        let text =
+            format!("use of {CLIENT_SIGNER} signer with {MASTERS_GROUP} group is not allowed");
+        let answer = if restricted {
+            Err(request.call.forbidden(meta_text(object, "name"), &text))
+        } else {
+            Ok(())
+        };
         Box::pin(std::future::ready(answer))
     }
 }
@@ -55,11 +62,17 @@ pub(super) struct Decision {
 }
 
 /// Approval and denial.
-pub(super) const APPROVAL: Decision =
-    Decision { name: "CertificateApproval", subresource: Subresource::Approval, verb: "approve" };
+pub(super) const APPROVAL: Decision = Decision {
+    name: "CertificateApproval",
+    subresource: Subresource::Approval,
+    verb: "approve",
+};
 /// The certificate, or that there will be none.
-pub(super) const SIGNING: Decision =
-    Decision { name: "CertificateSigning", subresource: Subresource::Status, verb: "sign" };
+pub(super) const SIGNING: Decision = Decision {
+    name: "CertificateSigning",
+    subresource: Subresource::Status,
+    verb: "sign",
+};
 
 impl Plugin for Decision {
     fn name(&self) -> &'static str {
@@ -67,7 +80,8 @@ impl Plugin for Decision {
     }
 
     fn concerns(&self, request: &Request<'_>) -> bool {
-        request.is("certificates.k8s.io", "certificatesigningrequests") && request.subresource == Some(self.subresource)
+        request.is("certificates.k8s.io", "certificatesigningrequests")
+            && request.subresource == Some(self.subresource)
     }
 
     fn check<'a>(
@@ -78,27 +92,43 @@ impl Plugin for Decision {
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
             // Who changes nothing of a signer's word needs not be one.
-            let unchanged = self.subresource == Subresource::Status && signed(Some(new)) == signed(request.old);
-            if unchanged { Ok(()) } else { allowed(request, self.verb, new).await }
+            let unchanged =
+                self.subresource == Subresource::Status && signed(Some(new)) == signed(request.old);
+            if unchanged {
+                Ok(())
+            } else {
+                allowed(request, self.verb, new).await
+            }
         })
     }
 }
 
 /// What only the signer says: the certificate, and that there will be none.
 fn signed(request: Option<&Fields>) -> (Value, Vec<Value>) {
-    let status = request.and_then(|request| object(request, "status")).cloned().unwrap_or_default();
-    let failed = items(&status, "conditions").iter().filter(|condition| condition["type"] == "Failed").cloned();
+    let status = request
+        .and_then(|request| object(request, "status"))
+        .cloned()
+        .unwrap_or_default();
+    let failed = items(&status, "conditions")
+        .iter()
+        .filter(|condition| condition["type"] == "Failed")
+        .cloned();
     (get(&status, "certificate").clone(), failed.collect())
 }
 
 /// Whether the caller may do something in the name of a request's signer: named itself, or with all of its domain.
 async fn allowed(request: &Request<'_>, verb: &str, fields: &Fields) -> Result<(), ApiError> {
-    let signer = object(request.old.unwrap_or(fields), "spec").map_or("", |spec| text(spec, "signerName"));
+    let signer =
+        object(request.old.unwrap_or(fields), "spec").map_or("", |spec| text(spec, "signerName"));
     let domain = signer.split_once('/').map_or(signer, |(domain, _)| domain);
     let call = request.call;
     for name in [signer.to_owned(), format!("{domain}/*")] {
-        let resource =
-            Resource { group: "certificates.k8s.io", resource: "signers", name: &name, ..Resource::default() };
+        let resource = Resource {
+            group: "certificates.k8s.io",
+            resource: "signers",
+            name: &name,
+            ..Resource::default()
+        };
         if authorize::may(&call.api, &call.user, verb, resource).await? {
             return Ok(());
         }
@@ -119,11 +149,14 @@ pub(super) struct Subject {
 impl Subject {
     /// Reads a request: PEM, and that in base64.
     pub(super) fn of_request(request: &str) -> Option<Self> {
-        let pem = base64::engine::general_purpose::STANDARD.decode(request).ok()?;
+        let pem = base64::engine::general_purpose::STANDARD
+            .decode(request)
+            .ok()?;
         let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).ok()?;
         let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).ok()?;
         let subject = &parsed.certification_request_info.subject;
-        let text = |value: &AttributeTypeAndValue<'_>| value.as_str().unwrap_or_default().to_owned();
+        let text =
+            |value: &AttributeTypeAndValue<'_>| value.as_str().unwrap_or_default().to_owned();
         Some(Self {
             users: subject.iter_common_name().map(text).collect(),
             groups: subject.iter_organization().map(text).collect(),
@@ -133,5 +166,6 @@ impl Subject {
 
 /// Whether a request names the admins' group. What can't be read is refused by its signer.
 fn asks_for_masters(request: &str) -> bool {
-    Subject::of_request(request).is_some_and(|subject| subject.groups.iter().any(|group| group == MASTERS_GROUP))
+    Subject::of_request(request)
+        .is_some_and(|subject| subject.groups.iter().any(|group| group == MASTERS_GROUP))
 }

@@ -42,7 +42,10 @@ static KNOWN: &[Known] = &[
     on(&DefaultTolerationSeconds),
     on(&DefaultStorageClass),
     on(&StorageObjectInUseProtection),
-    Known { plugin: &OwnerReferencesPermissionEnforcement, on: false },
+    Known {
+        plugin: &OwnerReferencesPermissionEnforcement,
+        on: false,
+    },
     on(&PersistentVolumeClaimResize),
     on(&RuntimeClass),
     on(&certificates::APPROVAL),
@@ -65,18 +68,29 @@ impl Admission {
     /// Errors: the names that no plugin has, and those that are in both lists.
     pub fn new<S: AsRef<str>>(enable: &[S], disable: &[S]) -> Result<Self, String> {
         let mut admission = Self::default();
-        for (names, list) in [(enable, &mut admission.enabled), (disable, &mut admission.disabled)] {
+        for (names, list) in [
+            (enable, &mut admission.enabled),
+            (disable, &mut admission.disabled),
+        ] {
             for name in names {
                 let name = name.as_ref();
                 let Some(known) = Self::names().into_iter().find(|known| *known == name) else {
                     let all = Self::names().join(", ");
-                    return Err(format!("there is no admission plugin {name:?}; there are: {all}"));
+                    return Err(format!(
+                        "there is no admission plugin {name:?}; there are: {all}"
+                    ));
                 };
                 list.push(known);
             }
         }
-        match admission.enabled.iter().find(|name| admission.disabled.contains(name)) {
-            Some(both) => Err(format!("the admission plugin {both:?} is both enabled and disabled")),
+        match admission
+            .enabled
+            .iter()
+            .find(|name| admission.disabled.contains(name))
+        {
+            Some(both) => Err(format!(
+                "the admission plugin {both:?} is both enabled and disabled"
+            )),
             None => Ok(admission),
         }
     }
@@ -104,14 +118,27 @@ pub(crate) struct Chain {
 
 impl Chain {
     pub(crate) fn new(admission: &Admission) -> Self {
-        let plugins = KNOWN.iter().filter(|known| admission.is_on(known)).map(|known| known.plugin).collect();
-        Self { plugins, turns: (0..TURNS).map(|_| Arc::default()).collect() }
+        let plugins = KNOWN
+            .iter()
+            .filter(|known| admission.is_on(known))
+            .map(|known| known.plugin)
+            .collect();
+        Self {
+            plugins,
+            turns: (0..TURNS).map(|_| Arc::default()).collect(),
+        }
     }
 
     /// Waits for the turn of a writer who uses up a namespace's quotas.
     pub(crate) async fn turn(&self, namespace: &str) -> OwnedMutexGuard<()> {
-        let sum = namespace.bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
-        let turn = self.turns.get(sum % TURNS).map(Arc::clone).unwrap_or_default();
+        let sum = namespace.bytes().fold(0_usize, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(usize::from(byte))
+        });
+        let turn = self
+            .turns
+            .get(sum % TURNS)
+            .map(Arc::clone)
+            .unwrap_or_default();
         turn.lock_owned().await
     }
 
@@ -127,13 +154,21 @@ mod tests {
     #[test]
     fn a_plugin_that_is_switched_off_is_not_in_the_chain() {
         let admission = Admission::new(&[], &["NodeRestriction"]).unwrap();
-        let names: Vec<_> = Chain::new(&admission).plugins().iter().map(|plugin| plugin.name()).collect();
+        let names: Vec<_> = Chain::new(&admission)
+            .plugins()
+            .iter()
+            .map(|plugin| plugin.name())
+            .collect();
         assert!(names.contains(&"NamespaceLifecycle") && !names.contains(&"NodeRestriction"));
     }
 
     #[test]
     fn unknown_names_and_contradictions_are_refused() {
-        assert!(Admission::new(&["Nonsense"], &[]).unwrap_err().contains("Nonsense"));
+        assert!(
+            Admission::new(&["Nonsense"], &[])
+                .unwrap_err()
+                .contains("Nonsense")
+        );
         assert!(Admission::new(&["NodeRestriction"], &["NodeRestriction"]).is_err());
     }
 }

@@ -28,7 +28,9 @@ impl Plugin for PersistentVolumeClaimResize {
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
-            let Some(old) = request.old else { return Ok(()) };
+            let Some(old) = request.old else {
+                return Ok(());
+            };
             if size(claim) <= size(old) {
                 return Ok(());
             }
@@ -40,7 +42,9 @@ impl Plugin for PersistentVolumeClaimResize {
             let grows = match class {
                 "" => false,
                 name => {
-                    let found = request.get(&format!("storageclasses.storage.k8s.io/{name}")).await?;
+                    let found = request
+                        .get(&format!("storageclasses.storage.k8s.io/{name}"))
+                        .await?;
                     let found = found.as_ref().and_then(read).unwrap_or_default();
                     get(&found, "allowVolumeExpansion") == &Value::Bool(true)
                 }
@@ -57,5 +61,8 @@ impl Plugin for PersistentVolumeClaimResize {
 
 fn size(claim: &Fields) -> Option<Quantity> {
     let resources = object(claim, "spec").and_then(|spec| object(spec, "resources"));
-    Quantity::read(get(resources.and_then(|resources| object(resources, "requests"))?, "storage"))
+    Quantity::read(get(
+        resources.and_then(|resources| object(resources, "requests"))?,
+        "storage",
+    ))
 }

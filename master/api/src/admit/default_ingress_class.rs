@@ -32,14 +32,20 @@ impl Plugin for DefaultIngressClass {
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
-            let old = object(metadata(ingress), "annotations").is_some_and(|all| all.contains_key(OLD));
-            let named = object(ingress, "spec").is_some_and(|spec| !get(spec, "ingressClassName").is_null());
+            let old =
+                object(metadata(ingress), "annotations").is_some_and(|all| all.contains_key(OLD));
+            let named = object(ingress, "spec")
+                .is_some_and(|spec| !get(spec, "ingressClassName").is_null());
             if old || named {
                 return Ok(());
             }
             let classes = stored(request, "ingressclasses.networking.k8s.io", "").await?;
-            let Some(name) = newest(classes.iter().map(|(_, fields)| fields), &DEFAULT) else { return Ok(()) };
-            let spec = ingress.entry("spec").or_insert_with(|| Value::Object(Fields::new()));
+            let Some(name) = newest(classes.iter().map(|(_, fields)| fields), &DEFAULT) else {
+                return Ok(());
+            };
+            let spec = ingress
+                .entry("spec")
+                .or_insert_with(|| Value::Object(Fields::new()));
             if let Some(spec) = spec.as_object_mut() {
                 spec.insert("ingressClassName".to_owned(), name.into());
             }

@@ -7,8 +7,10 @@ use crate::validate::{Fields, get, object, text};
 use master_client::BoxFuture;
 use serde_json::Value;
 
-const DEFAULT: [&str; 2] =
-    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+const DEFAULT: [&str; 2] = [
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+];
 /// How claims named their class in older days; also empty it counts as said.
 const OLD: &str = "volume.beta.kubernetes.io/storage-class";
 
@@ -32,13 +34,17 @@ impl Plugin for DefaultStorageClass {
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
-            let old = object(metadata(claim), "annotations").is_some_and(|all| all.contains_key(OLD));
-            let named = object(claim, "spec").is_some_and(|spec| !get(spec, "storageClassName").is_null());
+            let old =
+                object(metadata(claim), "annotations").is_some_and(|all| all.contains_key(OLD));
+            let named =
+                object(claim, "spec").is_some_and(|spec| !get(spec, "storageClassName").is_null());
             if old || named {
                 return Ok(());
             }
             let classes = stored(request, "storageclasses.storage.k8s.io", "").await?;
-            let Some(name) = newest(classes.iter().map(|(_, fields)| fields), &DEFAULT) else { return Ok(()) };
+            let Some(name) = newest(classes.iter().map(|(_, fields)| fields), &DEFAULT) else {
+                return Ok(());
+            };
             if let Some(spec) = claim.get_mut("spec").and_then(Value::as_object_mut) {
                 spec.insert("storageClassName".to_owned(), name.into());
             }
@@ -48,13 +54,23 @@ impl Plugin for DefaultStorageClass {
 }
 
 /// The class that is marked as default by an annotation; of several the youngest, then the first by name (upstream).
-pub(super) fn newest<'a>(classes: impl Iterator<Item = &'a Fields>, marks: &[&str]) -> Option<String> {
+pub(super) fn newest<'a>(
+    classes: impl Iterator<Item = &'a Fields>,
+    marks: &[&str],
+) -> Option<String> {
     let marked = |class: &&Fields| {
         let annotations = object(metadata(class), "annotations");
         annotations.is_some_and(|all| marks.iter().any(|mark| text(all, mark) == "true"))
     };
-    let mut found: Vec<(&str, &str)> =
-        classes.filter(marked).map(|class| (meta_text(class, "creationTimestamp"), meta_text(class, "name"))).collect();
+    let mut found: Vec<(&str, &str)> = classes
+        .filter(marked)
+        .map(|class| {
+            (
+                meta_text(class, "creationTimestamp"),
+                meta_text(class, "name"),
+            )
+        })
+        .collect();
     found.sort_by(|a, b| b.0.cmp(a.0).then(a.1.cmp(b.1)));
     found.first().map(|(_, name)| (*name).to_owned())
 }

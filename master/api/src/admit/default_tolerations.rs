@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 
 /// Upstream's default, for both taints.
 const SECONDS: i64 = 300;
-const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+const TAINTS: [&str; 2] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
 
 /// The plugin.
 #[derive(Debug)]
@@ -41,12 +44,17 @@ fn add(spec: &mut Fields) {
     if tolerations.is_null() {
         *tolerations = json!([]);
     }
-    let Some(tolerations) = tolerations.as_array_mut() else { return };
+    let Some(tolerations) = tolerations.as_array_mut() else {
+        return;
+    };
     let said = |key: &str, tolerations: &[Value]| {
-        tolerations.iter().filter_map(Value::as_object).any(|toleration| {
-            (text(toleration, "key") == key || text(toleration, "key").is_empty())
-                && matches!(text(toleration, "effect"), "" | "NoExecute")
-        })
+        tolerations
+            .iter()
+            .filter_map(Value::as_object)
+            .any(|toleration| {
+                (text(toleration, "key") == key || text(toleration, "key").is_empty())
+                    && matches!(text(toleration, "effect"), "" | "NoExecute")
+            })
     };
     for key in TAINTS {
         if !said(key, tolerations) {
@@ -63,14 +71,23 @@ mod tests {
     #[test]
     fn only_what_is_not_said_is_added() {
         let added = |tolerations: Value| {
-            let mut spec = json!({"tolerations": tolerations}).as_object().cloned().unwrap();
+            let mut spec = json!({"tolerations": tolerations})
+                .as_object()
+                .cloned()
+                .unwrap();
             let before = spec["tolerations"].as_array().map_or(0, Vec::len);
             add(&mut spec);
             spec["tolerations"].as_array().unwrap().len() - before
         };
         assert_eq!(added(Value::Null), 2);
         assert_eq!(added(json!([{"operator": "Exists"}])), 0);
-        assert_eq!(added(json!([{"operator": "Exists", "effect": "NoSchedule"}])), 2);
-        assert_eq!(added(json!([{"key": TAINTS[0], "operator": "Exists", "effect": "NoExecute"}])), 1);
+        assert_eq!(
+            added(json!([{"operator": "Exists", "effect": "NoSchedule"}])),
+            2
+        );
+        assert_eq!(
+            added(json!([{"key": TAINTS[0], "operator": "Exists", "effect": "NoExecute"}])),
+            1
+        );
     }
 }

@@ -13,22 +13,38 @@ const LABEL: &str = "resource.kubernetes.io/admin-access";
 /// Refuses a new claim or template that asks for more than its namespace lets.
 pub(super) async fn check(request: &Request<'_>, new: &Fields) -> Result<(), ApiError> {
     let template = request.writes("resource.k8s.io", "resourceclaimtemplates");
-    if request.operation != Operation::Create || !template && !request.writes("resource.k8s.io", "resourceclaims") {
+    if request.operation != Operation::Create
+        || !template && !request.writes("resource.k8s.io", "resourceclaims")
+    {
         return Ok(());
     }
     let root = At::root("spec");
     let (spec, inner) = (object(new, "spec"), root.field("spec"));
-    let (spec, at) = if template { (spec.and_then(|spec| object(spec, "spec")), &inner) } else { (spec, &root) };
+    let (spec, at) = if template {
+        (spec.and_then(|spec| object(spec, "spec")), &inner)
+    } else {
+        (spec, &root)
+    };
     let faults = faults(spec, at);
     if faults.is_empty() {
         return Ok(());
     }
-    let namespace = request.get(&format!("namespaces/{}", meta_text(new, "namespace"))).await?.as_ref().and_then(read);
-    let labels = namespace.as_ref().and_then(|namespace| object(metadata(namespace), "labels"));
+    let namespace = request
+        .get(&format!("namespaces/{}", meta_text(new, "namespace")))
+        .await?
+        .as_ref()
+        .and_then(read);
+    let labels = namespace
+        .as_ref()
+        .and_then(|namespace| object(metadata(namespace), "labels"));
     if labels.is_some_and(|labels| text(labels, LABEL) == "true") {
         return Ok(());
     }
-    faults.into_error(&request.call.kind.group, &request.call.kind.kind, name_of(new))
+    faults.into_error(
+        &request.call.kind.group,
+        &request.call.kind.kind,
+        name_of(new),
+    )
 }
 
 /// Where a claim asks for an admin's access.
@@ -39,10 +55,18 @@ fn faults(spec: Option<&Fields>, at: &At<'_>) -> Faults {
     let at = at.field("requests");
     let requests = devices.map_or(&[][..], |devices| items(devices, "requests"));
     for (index, request) in requests.iter().enumerate() {
-        if request.pointer("/exactly/adminAccess").and_then(Value::as_bool) == Some(true) {
-            let words =
-                format!("admin access to devices requires the `{LABEL}: true` label on the containing namespace");
-            faults.forbidden(&at.index(index).field("exactly").field("adminAccess"), words);
+        if request
+            .pointer("/exactly/adminAccess")
+            .and_then(Value::as_bool)
+            == Some(true)
+        {
+            let words = format!(
+                "admin access to devices requires the `{LABEL}: true` label on the containing namespace"
+            );
+            faults.forbidden(
+                &at.index(index).field("exactly").field("adminAccess"),
+                words,
+            );
         }
     }
     faults

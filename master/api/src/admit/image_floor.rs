@@ -24,7 +24,9 @@ pub(super) fn remember(call: &Call, new: &mut Fields, old: Option<&Fields>) {
         return;
     }
     let floors = merged(new, old);
-    let Some(metadata) = object_mut(new, "metadata") else { return };
+    let Some(metadata) = object_mut(new, "metadata") else {
+        return;
+    };
     let text = Value::from(json!(floors).to_string());
     match object_mut(metadata, "annotations") {
         Some(annotations) if floors.is_empty() => drop(annotations.remove(FLOORS)),
@@ -36,11 +38,18 @@ pub(super) fn remember(call: &Call, new: &mut Fields, old: Option<&Fields>) {
 
 /// Refuses a lower floor that nobody asked for in so many words.
 pub(super) fn check(request: &Request<'_>, new: &Fields) -> Result<(), ApiError> {
-    let Some(old) = request.old.filter(|_| request.operation == Operation::Update) else { return Ok(()) };
+    let Some(old) = request
+        .old
+        .filter(|_| request.operation == Operation::Update)
+    else {
+        return Ok(());
+    };
     if !request.writes(GROUP, "certificatepolicies") {
         return Ok(());
     }
-    let Some((rule, from, to)) = lowered(old, new) else { return Ok(()) };
+    let Some((rule, from, to)) = lowered(old, new) else {
+        return Ok(());
+    };
     let wanted = format!("{rule}={to}");
     if annotation(new, LOWER_SVN) == Some(wanted.as_str()) {
         return Ok(());
@@ -56,8 +65,16 @@ pub(super) fn check(request: &Request<'_>, new: &Fields) -> Result<(), ApiError>
 
 /// Refuses to forget the floors with the policy: a new one would begin without them.
 pub(super) fn check_delete(request: &Request<'_>, fields: &Fields) -> Result<(), ApiError> {
-    let held = if request.writes(GROUP, "certificatepolicies") { known(fields) } else { BTreeMap::new() };
-    let Some((rule, floor)) = held.into_iter().max_by_key(|(_, floor)| *floor).filter(|(_, floor)| *floor > 1) else {
+    let held = if request.writes(GROUP, "certificatepolicies") {
+        known(fields)
+    } else {
+        BTreeMap::new()
+    };
+    let Some((rule, floor)) = held
+        .into_iter()
+        .max_by_key(|(_, floor)| *floor)
+        .filter(|(_, floor)| *floor > 1)
+    else {
         return Ok(());
     };
     if annotation(fields, LOWER_SVN) == Some(ALL) {
@@ -72,19 +89,31 @@ pub(super) fn check_delete(request: &Request<'_>, fields: &Fields) -> Result<(),
 }
 
 fn annotation<'a>(policy: &'a Fields, key: &str) -> Option<&'a str> {
-    object(object(policy, "metadata")?, "annotations")?.get(key)?.as_str()
+    object(object(policy, "metadata")?, "annotations")?
+        .get(key)?
+        .as_str()
 }
 
 /// The floors of the rules that hold one, by their names.
 fn floors(policy: &Fields) -> Vec<(&str, u64)> {
     let rules = object(policy, "spec").map_or(&[][..], |spec| items(spec, "rules"));
-    let floor = |rule: &Value| rule.pointer("/images/minSvn").and_then(Value::as_u64).unwrap_or_default();
+    let floor = |rule: &Value| {
+        rule.pointer("/images/minSvn")
+            .and_then(Value::as_u64)
+            .unwrap_or_default()
+    };
     let policy = |rule: &Value| PolicyName::deserialize(rule.get("policy")?).ok();
-    let verifies = |rule: &&Value| policy(rule).is_some_and(|policy| policy.decides() == Decides::Verifier);
+    let verifies =
+        |rule: &&Value| policy(rule).is_some_and(|policy| policy.decides() == Decides::Verifier);
     rules
         .iter()
         .filter(verifies)
-        .map(|rule| (rule.get("name").and_then(Value::as_str).unwrap_or_default(), floor(rule)))
+        .map(|rule| {
+            (
+                rule.get("name").and_then(Value::as_str).unwrap_or_default(),
+                floor(rule),
+            )
+        })
         .collect()
 }
 
@@ -92,12 +121,19 @@ fn floors(policy: &Fields) -> Vec<(&str, u64)> {
 fn known(policy: &Fields) -> BTreeMap<String, u64> {
     let noted = annotation(policy, FLOORS).and_then(|text| serde_json::from_str(text).ok());
     let mut known: BTreeMap<String, u64> = noted.unwrap_or_default();
-    known.extend(floors(policy).into_iter().map(|(name, floor)| (name.to_owned(), floor)));
+    known.extend(
+        floors(policy)
+            .into_iter()
+            .map(|(name, floor)| (name.to_owned(), floor)),
+    );
     known
 }
 
 fn merged(new: &Fields, old: Option<&Fields>) -> BTreeMap<String, u64> {
-    let own: BTreeMap<String, u64> = floors(new).into_iter().map(|(name, floor)| (name.to_owned(), floor)).collect();
+    let own: BTreeMap<String, u64> = floors(new)
+        .into_iter()
+        .map(|(name, floor)| (name.to_owned(), floor))
+        .collect();
     let mut others: Vec<(String, u64)> = old.map(known).unwrap_or_default().into_iter().collect();
     others.retain(|(name, _)| !own.contains_key(name));
     others.sort_by_key(|(_, floor)| std::cmp::Reverse(*floor));
@@ -132,16 +168,28 @@ mod tests {
     #[test]
     fn a_floor_falls_by_name_and_not_by_a_new_name_either() {
         let old = policy(&[("masters", 9), ("workers", 7)]);
-        assert_eq!(lowered(&old, &policy(&[("workers", 8), ("masters", 9)])), None);
-        assert_eq!(lowered(&old, &policy(&[("masters", 8)])), Some(("masters", 9, 8)));
-        assert_eq!(lowered(&old, &policy(&[("others", 6)])), Some(("others", 7, 6)));
+        assert_eq!(
+            lowered(&old, &policy(&[("workers", 8), ("masters", 9)])),
+            None
+        );
+        assert_eq!(
+            lowered(&old, &policy(&[("masters", 8)])),
+            Some(("masters", 9, 8))
+        );
+        assert_eq!(
+            lowered(&old, &policy(&[("others", 6)])),
+            Some(("others", 7, 6))
+        );
         assert_eq!(lowered(&old, &policy(&[("others", 7)])), None);
     }
 
     /// What the server keeps of a write: the policy with its floors noted.
     fn kept(mut new: Fields, old: &Fields) -> Fields {
         let floors = json!(merged(&new, Some(old))).to_string();
-        new.insert("metadata".to_owned(), json!({ "annotations": { FLOORS: floors } }));
+        new.insert(
+            "metadata".to_owned(),
+            json!({ "annotations": { FLOORS: floors } }),
+        );
         new
     }
 
@@ -152,23 +200,46 @@ mod tests {
         queue["spec"]["rules"][0]["policy"] = json!("queue");
         let detour = kept(queue, &high);
         assert_eq!(lowered(&high, &detour), None);
-        assert_eq!(lowered(&detour, &policy(&[("workers", 6)])), Some(("workers", 7, 6)));
-        assert_eq!(lowered(&detour, &policy(&[("others", 6)])), Some(("others", 7, 6)));
-        assert_eq!(lowered(&detour, &policy(&[("masters", 8)])), Some(("masters", 9, 8)));
-        assert_eq!(lowered(&detour, &policy(&[("workers", 7), ("masters", 9)])), None);
+        assert_eq!(
+            lowered(&detour, &policy(&[("workers", 6)])),
+            Some(("workers", 7, 6))
+        );
+        assert_eq!(
+            lowered(&detour, &policy(&[("others", 6)])),
+            Some(("others", 7, 6))
+        );
+        assert_eq!(
+            lowered(&detour, &policy(&[("masters", 8)])),
+            Some(("masters", 9, 8))
+        );
+        assert_eq!(
+            lowered(&detour, &policy(&[("workers", 7), ("masters", 9)])),
+            None
+        );
         // A rule that was taken out alone comes back no lower either, and a floor that was lowered on purpose is the new one.
         let fewer = kept(policy(&[("workers", 7)]), &high);
-        assert_eq!(lowered(&fewer, &policy(&[("masters", 7)])), Some(("masters", 9, 7)));
+        assert_eq!(
+            lowered(&fewer, &policy(&[("masters", 7)])),
+            Some(("masters", 9, 7))
+        );
         let consented = kept(policy(&[("workers", 3)]), &high);
         assert_eq!(known(&consented)["workers"], 3);
     }
 
     #[test]
     fn what_is_remembered_has_a_limit_and_loses_the_lowest() {
-        let many: Vec<(String, u64)> = (0..200).map(|svn| (format!("rule-{svn:03}"), svn)).collect();
-        let many: Vec<(&str, u64)> = many.iter().map(|(name, svn)| (name.as_str(), *svn)).collect();
+        let many: Vec<(String, u64)> = (0..200)
+            .map(|svn| (format!("rule-{svn:03}"), svn))
+            .collect();
+        let many: Vec<(&str, u64)> = many
+            .iter()
+            .map(|(name, svn)| (name.as_str(), *svn))
+            .collect();
         let floors = merged(&policy(&[("workers", 1)]), Some(&policy(&many)));
         assert_eq!((floors.len(), floors["workers"]), (MOST, 1));
-        assert!(floors.contains_key("rule-199") && !floors.contains_key("rule-100"), "{floors:?}");
+        assert!(
+            floors.contains_key("rule-199") && !floors.contains_key("rule-100"),
+            "{floors:?}"
+        );
     }
 }

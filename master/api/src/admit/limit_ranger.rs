@@ -26,8 +26,11 @@ impl Plugin for LimitRanger {
         let created = request.operation == Operation::Create && request.writes("", "pods");
         let resized = request.operation == Operation::Update
             && request.is("", "pods")
-            && request.subresource.is_some_and(|subresource| subresource.name() == "resize");
-        let claimed = request.operation != Operation::Delete && request.writes("", "persistentvolumeclaims");
+            && request
+                .subresource
+                .is_some_and(|subresource| subresource.name() == "resize");
+        let claimed =
+            request.operation != Operation::Delete && request.writes("", "persistentvolumeclaims");
         created || resized || claimed
     }
 
@@ -45,7 +48,8 @@ impl Plugin for LimitRanger {
                 }
                 if !ranges.is_empty() {
                     // What containers ask for decides on the class.
-                    let class = object(pod, "spec").map_or("BestEffort", podspec::quality_of_service);
+                    let class =
+                        object(pod, "spec").map_or("BestEffort", podspec::quality_of_service);
                     if let Some(status) = object_mut(pod, "status") {
                         status.insert("qosClass".to_owned(), class.into());
                     }
@@ -87,7 +91,10 @@ async fn ranges(request: &Request<'_>, object: &Fields) -> Result<Vec<Vec<Limit>
     let limits = |fields: &Fields| {
         let spec = crate::validate::object(fields, "spec");
         let list = spec.map_or(&[][..], |spec| items(spec, "limits"));
-        list.iter().filter_map(Value::as_object).map(Limit::read).collect()
+        list.iter()
+            .filter_map(Value::as_object)
+            .map(Limit::read)
+            .collect()
     };
     Ok(found.iter().map(|(_, fields)| limits(fields)).collect())
 }
@@ -118,9 +125,21 @@ impl Limit {
 
     fn faults(&self, requests: &Quantities, limits: &Quantities) -> Vec<String> {
         let kind = &self.kind;
-        let min = self.min.0.iter().filter_map(|(name, least)| below(kind, name, *least, requests, limits));
-        let max = self.max.0.iter().filter_map(|(name, most)| above(kind, name, *most, requests, limits));
-        let ratio = self.ratio.0.iter().filter_map(|(name, most)| too_far(kind, name, *most, requests, limits));
+        let min = self
+            .min
+            .0
+            .iter()
+            .filter_map(|(name, least)| below(kind, name, *least, requests, limits));
+        let max = self
+            .max
+            .0
+            .iter()
+            .filter_map(|(name, most)| above(kind, name, *most, requests, limits));
+        let ratio = self
+            .ratio
+            .0
+            .iter()
+            .filter_map(|(name, most)| too_far(kind, name, *most, requests, limits));
         min.chain(max).chain(ratio).collect()
     }
 }
@@ -136,23 +155,36 @@ fn fill(pod: &mut Fields, range: &[Limit]) {
         return;
     }
     let mut told = Vec::new();
-    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    podspec::change_containers(spec, &["containers", "initContainers"], |list, container| {
-        let word = if list == "containers" { "container" } else { "init container" };
-        let name = text(container, "name").to_owned();
-        let set_limits = set(container, "limits", &limits);
-        let set_requests = set(container, "requests", &requests);
-        for (names, what) in [(set_requests, "request"), (set_limits, "limit")] {
-            if !names.is_empty() {
-                told.push(format!("{} {what} for {word} {name}", names.join(", ")));
+    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
+    podspec::change_containers(
+        spec,
+        &["containers", "initContainers"],
+        |list, container| {
+            let word = if list == "containers" {
+                "container"
+            } else {
+                "init container"
+            };
+            let name = text(container, "name").to_owned();
+            let set_limits = set(container, "limits", &limits);
+            let set_requests = set(container, "requests", &requests);
+            for (names, what) in [(set_requests, "request"), (set_limits, "limit")] {
+                if !names.is_empty() {
+                    told.push(format!("{} {what} for {word} {name}", names.join(", ")));
+                }
             }
-        }
-    });
+        },
+    );
     if told.is_empty() {
         return;
     }
     if let Some(annotations) = object_mut(metadata_mut(pod), "annotations") {
-        annotations.insert(ANNOTATION.to_owned(), format!("LimitRanger plugin set: {}", told.join("; ")).into());
+        annotations.insert(
+            ANNOTATION.to_owned(),
+            format!("LimitRanger plugin set: {}", told.join("; ")).into(),
+        );
     }
 }
 
@@ -161,10 +193,16 @@ fn set(container: &mut Fields, list: &str, defaults: &Quantities) -> Vec<String>
     if defaults.is_empty() {
         return Vec::new();
     }
-    let Some(resources) = object_mut(container, "resources").and_then(|resources| object_mut(resources, list)) else {
+    let Some(resources) =
+        object_mut(container, "resources").and_then(|resources| object_mut(resources, list))
+    else {
         return Vec::new();
     };
-    let missing: Vec<_> = defaults.0.iter().filter(|(name, _)| !resources.contains_key(*name)).collect();
+    let missing: Vec<_> = defaults
+        .0
+        .iter()
+        .filter(|(name, _)| !resources.contains_key(*name))
+        .collect();
     for (name, amount) in &missing {
         resources.insert((*name).clone(), amount.to_string().into());
     }
@@ -178,30 +216,36 @@ fn faults(range: &[Limit], is_pod: bool, fields: &Fields) -> Vec<String> {
     for limit in range {
         match (limit.kind.as_str(), is_pod) {
             ("Container", true) => {
-                let containers = items(spec, "containers").iter().chain(items(spec, "initContainers"));
+                let containers = items(spec, "containers")
+                    .iter()
+                    .chain(items(spec, "initContainers"));
                 for container in containers.filter_map(Value::as_object) {
-                    let list = |name| Quantities::read(object(container, "resources").and_then(|r| object(r, name)));
+                    let list = |name| {
+                        Quantities::read(
+                            object(container, "resources").and_then(|r| object(r, name)),
+                        )
+                    };
                     faults.extend(limit.faults(&list("requests"), &list("limits")));
                 }
             }
-            ("Pod", true) => faults.extend(limit.faults(&quota::peak(spec, "requests"), &quota::peak(spec, "limits"))),
+            ("Pod", true) => faults
+                .extend(limit.faults(&quota::peak(spec, "requests"), &quota::peak(spec, "limits"))),
             ("PersistentVolumeClaim", false) => {
-                let requests = object(spec, "resources").and_then(|resources| object(resources, "requests"));
+                let requests =
+                    object(spec, "resources").and_then(|resources| object(resources, "requests"));
                 let requests = Quantities::read(requests);
                 let nothing = Quantities::default();
-                faults.extend(
-                    limit
-                        .min
-                        .0
-                        .iter()
-                        .filter_map(|(name, least)| below(&limit.kind, name, *least, &requests, &nothing)),
-                );
+                faults.extend(limit.min.0.iter().filter_map(|(name, least)| {
+                    below(&limit.kind, name, *least, &requests, &nothing)
+                }));
                 // Claims have no limits: their requests are held against the most.
                 faults.extend(limit.max.0.iter().filter_map(|(name, most)| {
                     let text = format!("maximum {name} usage per {} is {most}", limit.kind);
                     match requests.get(name) {
                         None => Some(format!("{text}.  No request is specified")),
-                        Some(asked) if asked > *most => Some(format!("{text}, but request is {asked}")),
+                        Some(asked) if asked > *most => {
+                            Some(format!("{text}, but request is {asked}"))
+                        }
                         Some(_) => None,
                     }
                 }));
@@ -212,7 +256,13 @@ fn faults(range: &[Limit], is_pod: bool, fields: &Fields) -> Vec<String> {
     faults
 }
 
-fn below(kind: &str, name: &str, least: Quantity, requests: &Quantities, limits: &Quantities) -> Option<String> {
+fn below(
+    kind: &str,
+    name: &str,
+    least: Quantity,
+    requests: &Quantities,
+    limits: &Quantities,
+) -> Option<String> {
     let text = format!("minimum {name} usage per {kind} is {least}");
     match (requests.get(name), limits.get(name)) {
         (None, _) => Some(format!("{text}.  No request is specified")),
@@ -222,7 +272,13 @@ fn below(kind: &str, name: &str, least: Quantity, requests: &Quantities, limits:
     }
 }
 
-fn above(kind: &str, name: &str, most: Quantity, requests: &Quantities, limits: &Quantities) -> Option<String> {
+fn above(
+    kind: &str,
+    name: &str,
+    most: Quantity,
+    requests: &Quantities,
+    limits: &Quantities,
+) -> Option<String> {
     let text = format!("maximum {name} usage per {kind} is {most}");
     match (requests.get(name), limits.get(name)) {
         (_, None) => Some(format!("{text}.  No limit is specified")),
@@ -232,11 +288,22 @@ fn above(kind: &str, name: &str, most: Quantity, requests: &Quantities, limits: 
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "the ratio is shown with six digits")]
-fn too_far(kind: &str, name: &str, most: Quantity, requests: &Quantities, limits: &Quantities) -> Option<String> {
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "the ratio is shown with six digits"
+)]
+fn too_far(
+    kind: &str,
+    name: &str,
+    most: Quantity,
+    requests: &Quantities,
+    limits: &Quantities,
+) -> Option<String> {
     let text = format!("{name} max limit to request ratio per {kind} is {most}");
     let Some(asked) = requests.get(name).filter(|asked| !asked.is_zero()) else {
-        return Some(format!("{text}, but no request is specified or request is 0"));
+        return Some(format!(
+            "{text}, but no request is specified or request is 0"
+        ));
     };
     let Some(limit) = limits.get(name).filter(|limit| !limit.is_zero()) else {
         return Some(format!("{text}, but no limit is specified or limit is 0"));
@@ -247,7 +314,10 @@ fn too_far(kind: &str, name: &str, most: Quantity, requests: &Quantities, limits
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "literals are passed, and read better so")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "literals are passed, and read better so"
+)]
 mod tests {
     use super::*;
     use serde_json::json;
@@ -270,7 +340,10 @@ mod tests {
             faults(&limit(bounded.clone()), true, &fields(&pod))
         };
         assert_eq!(
-            told(json!({"cpu": "50m"}), json!({"cpu": "150m", "memory": "2Gi"})),
+            told(
+                json!({"cpu": "50m"}),
+                json!({"cpu": "150m", "memory": "2Gi"})
+            ),
             [
                 "minimum cpu usage per Container is 100m, but request is 50m",
                 "maximum memory usage per Container is 1Gi, but limit is 2Gi",
@@ -285,25 +358,40 @@ mod tests {
                 "cpu max limit to request ratio per Container is 2, but no request is specified or request is 0",
             ]
         );
-        assert!(told(json!({"cpu": "100m"}), json!({"cpu": "200m", "memory": "1Gi"})).is_empty());
+        assert!(
+            told(
+                json!({"cpu": "100m"}),
+                json!({"cpu": "200m", "memory": "1Gi"})
+            )
+            .is_empty()
+        );
     }
 
     #[test]
     fn claims_are_held_against_both_bounds() {
-        let range =
-            limit(json!({"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}, "max": {"storage": "2Gi"}}));
+        let range = limit(
+            json!({"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}, "max": {"storage": "2Gi"}}),
+        );
         let told = |size: &str| {
             let claim = json!({"spec": {"resources": {"requests": {"storage": size}}}});
             faults(&range, false, &fields(&claim))
         };
-        assert_eq!(told("3Gi"), ["maximum storage usage per PersistentVolumeClaim is 2Gi, but request is 3Gi"]);
-        assert_eq!(told("500Mi"), ["minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 500Mi"]);
+        assert_eq!(
+            told("3Gi"),
+            ["maximum storage usage per PersistentVolumeClaim is 2Gi, but request is 3Gi"]
+        );
+        assert_eq!(
+            told("500Mi"),
+            ["minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 500Mi"]
+        );
         assert!(told("1Gi").is_empty());
     }
 
     #[test]
     fn defaults_fill_what_is_not_said_and_are_noted() {
-        let range = limit(json!({"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "100m"}}));
+        let range = limit(
+            json!({"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "100m"}}),
+        );
         let mut pod = fields(&json!({"metadata": {}, "spec": {"containers": [
             {"name": "a"}, {"name": "b", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "3"}}}]}}));
         fill(&mut pod, &range);
@@ -311,8 +399,14 @@ mod tests {
             pod["spec"]["containers"][0]["resources"],
             json!({"limits": {"cpu": "1"}, "requests": {"cpu": "100m"}})
         );
-        assert_eq!(pod["spec"]["containers"][1]["resources"]["limits"]["cpu"], "3");
+        assert_eq!(
+            pod["spec"]["containers"][1]["resources"]["limits"]["cpu"],
+            "3"
+        );
         let told = &pod["metadata"]["annotations"][ANNOTATION];
-        assert_eq!(told, "LimitRanger plugin set: cpu request for container a; cpu limit for container a");
+        assert_eq!(
+            told,
+            "LimitRanger plugin set: cpu request for container a; cpu limit for container a"
+        );
     }
 }

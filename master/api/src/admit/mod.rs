@@ -55,7 +55,11 @@ pub(crate) struct Admitted {
 impl Admitted {
     /// Lets the write happen only if an entry is still as it was read.
     pub(crate) fn hold(&mut self, entry: &Entry) {
-        self.ops.push(Op { key: entry.key.clone(), expect: Expect::Revision(entry.modified), action: Action::Check });
+        self.ops.push(Op {
+            key: entry.key.clone(),
+            expect: Expect::Revision(entry.modified),
+            action: Action::Check,
+        });
     }
 }
 
@@ -93,7 +97,15 @@ impl Request<'_> {
 
     /// One key of the store.
     pub(crate) async fn get(&self, key: &str) -> Result<Option<Entry>, ApiError> {
-        Ok(self.call.api.inner.store.get(key).await.map_err(store_error)?.entry)
+        Ok(self
+            .call
+            .api
+            .inner
+            .store
+            .get(key)
+            .await
+            .map_err(store_error)?
+            .entry)
     }
 }
 
@@ -103,10 +115,28 @@ pub(crate) async fn stored(
     table: &str,
     namespace: &str,
 ) -> Result<Vec<(Entry, Fields)>, ApiError> {
-    let prefix = if namespace.is_empty() { format!("{table}/") } else { format!("{table}/{namespace}/") };
-    let query = ListQuery { prefix, ..ListQuery::default() };
-    let entries = request.call.api.inner.store.list(query).await.map_err(store_error)?.entries;
-    Ok(entries.into_iter().filter_map(|entry| read(&entry).map(|fields| (entry, fields))).collect())
+    let prefix = if namespace.is_empty() {
+        format!("{table}/")
+    } else {
+        format!("{table}/{namespace}/")
+    };
+    let query = ListQuery {
+        prefix,
+        ..ListQuery::default()
+    };
+    let entries = request
+        .call
+        .api
+        .inner
+        .store
+        .list(query)
+        .await
+        .map_err(store_error)?
+        .entries;
+    Ok(entries
+        .into_iter()
+        .filter_map(|entry| read(&entry).map(|fields| (entry, fields)))
+        .collect())
 }
 
 /// A stored object without what only an answer carries.
@@ -162,7 +192,12 @@ pub(crate) async fn create(call: &Call, fields: &mut Fields) -> Result<Admitted,
     requestor::decided(call, fields, None);
     requestor::approved(call, fields, None);
     image_floor::remember(call, fields, None);
-    let request = Request { call, operation: Operation::Create, subresource: None, old: None };
+    let request = Request {
+        call,
+        operation: Operation::Create,
+        subresource: None,
+        old: None,
+    };
     let admitted = admit(&request, fields).await?;
     escalation::check(call, fields, None).await?;
     Ok(admitted)
@@ -170,7 +205,12 @@ pub(crate) async fn create(call: &Call, fields: &mut Fields) -> Result<Admitted,
 
 /// Before anything of a stored object is held against a change of it.
 pub(crate) fn reach(call: &Call, stored: &Fields) -> Result<(), ApiError> {
-    call.api.inner.admission.plugins().iter().try_for_each(|plugin| plugin.reach(call, stored))
+    call.api
+        .inner
+        .admission
+        .plugins()
+        .iter()
+        .try_for_each(|plugin| plugin.reach(call, stored))
 }
 
 /// A changed object, which plugins may change further.
@@ -180,7 +220,12 @@ pub(crate) async fn update(
     old: &Fields,
     subresource: Option<Subresource>,
 ) -> Result<Admitted, ApiError> {
-    let request = Request { call, operation: Operation::Update, subresource, old: Some(old) };
+    let request = Request {
+        call,
+        operation: Operation::Update,
+        subresource,
+        old: Some(old),
+    };
     if subresource.is_none() {
         requestor::decided(call, new, Some(old));
         image_floor::remember(call, new, Some(old));
@@ -199,25 +244,45 @@ pub(crate) async fn check(
     subresource: Option<Subresource>,
     admitted: &mut Admitted,
 ) -> Result<(), ApiError> {
-    let operation = if old.is_some() { Operation::Update } else { Operation::Create };
-    let request = Request { call, operation, subresource, old };
+    let operation = if old.is_some() {
+        Operation::Update
+    } else {
+        Operation::Create
+    };
+    let request = Request {
+        call,
+        operation,
+        subresource,
+        old,
+    };
     for plugin in call.api.inner.admission.plugins() {
         if plugin.concerns(&request) {
             plugin.check(&request, new, admitted).await?;
         }
     }
     image_floor::check(&request, new)?;
-    if let Some(extensions) =
-        call.api.inner.extensions.get().filter(|_| subresource.is_none() && call.kind.group == GROUP)
+    if let Some(extensions) = call
+        .api
+        .inner
+        .extensions
+        .get()
+        .filter(|_| subresource.is_none() && call.kind.group == GROUP)
     {
-        admitted.warnings.extend(extensions.warnings(&call.kind.kind, new));
+        admitted
+            .warnings
+            .extend(extensions.warnings(&call.kind.kind, new));
     }
     device_access::check(&request, new).await
 }
 
 /// An object on its way out.
 pub(crate) async fn delete(call: &Call, fields: &Fields) -> Result<Admitted, ApiError> {
-    let request = Request { call, operation: Operation::Delete, subresource: None, old: Some(fields) };
+    let request = Request {
+        call,
+        operation: Operation::Delete,
+        subresource: None,
+        old: Some(fields),
+    };
     let mut admitted = Admitted::default();
     for plugin in call.api.inner.admission.plugins() {
         if plugin.concerns(&request) {

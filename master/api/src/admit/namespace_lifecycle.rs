@@ -36,7 +36,11 @@ impl Plugin for NamespaceLifecycle {
             let namespace = meta_text(object, "namespace");
             let Some(entry) = request.get(&format!("namespaces/{namespace}")).await? else {
                 let message = format!("namespaces {namespace:?} not found");
-                return Err(ApiError::new(Reason::NotFound, message).about("", "namespaces", namespace));
+                return Err(ApiError::new(Reason::NotFound, message).about(
+                    "",
+                    "namespaces",
+                    namespace,
+                ));
             };
             if terminating(&entry.value) {
                 return Err(refusal(request, meta_text(object, "name"), namespace));
@@ -55,7 +59,11 @@ impl Plugin for NamespaceLifecycle {
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         let name = meta_text(object, "name");
         let immortal = request.operation == Operation::Delete && IMMORTAL.contains(&name);
-        let refusal = immortal.then(|| request.call.forbidden(name, "this namespace may not be deleted"));
+        let refusal = immortal.then(|| {
+            request
+                .call
+                .forbidden(name, "this namespace may not be deleted")
+        });
         Box::pin(std::future::ready(refusal.map_or(Ok(()), Err)))
     }
 }
@@ -78,7 +86,9 @@ fn terminating(stored: &[u8]) -> bool {
 }
 
 fn refusal(request: &Request<'_>, name: &str, namespace: &str) -> ApiError {
-    let text = format!("unable to create new content in namespace {namespace} because it is being terminated");
+    let text = format!(
+        "unable to create new content in namespace {namespace} because it is being terminated"
+    );
     let mut error = request.call.forbidden(name, &text);
     error.details.causes.push(Cause {
         reason: "NamespaceTerminating".into(),

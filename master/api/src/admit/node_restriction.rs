@@ -41,7 +41,9 @@ impl Plugin for NodeRestriction {
         let answer = match (request.operation, request.old, call.user.node()) {
             (_, _, None) => Ok(()),
             (Operation::Create, _, Some(node)) => create(call, node, object),
-            (Operation::Update, Some(old), Some(node)) => update(call, node, (object, old), request.subresource),
+            (Operation::Update, Some(old), Some(node)) => {
+                update(call, node, (object, old), request.subresource)
+            }
             (Operation::Update | Operation::Delete, _, Some(node)) => delete(call, node, object),
         };
         Box::pin(std::future::ready(answer))
@@ -66,48 +68,84 @@ fn own_csi_node(call: &Call, node: &str, name: &str) -> Result<(), ApiError> {
     if name == node {
         return Ok(());
     }
-    Err(call.forbidden(name, &format!("can only access CSINode with the same name as the requesting node {node:?}")))
+    Err(call.forbidden(
+        name,
+        &format!("can only access CSINode with the same name as the requesting node {node:?}"),
+    ))
 }
 
-fn own_slice(call: &Call, node: &str, name: &str, slice: &Fields, verb: &str) -> Result<(), ApiError> {
+fn own_slice(
+    call: &Call,
+    node: &str,
+    name: &str,
+    slice: &Fields,
+    verb: &str,
+) -> Result<(), ApiError> {
     if object(slice, "spec").is_some_and(|spec| text(spec, "nodeName") == node) {
         return Ok(());
     }
-    Err(call.forbidden(name, &format!("can only {verb} ResourceSlice with the same NodeName as the requesting node")))
+    Err(call.forbidden(
+        name,
+        &format!("can only {verb} ResourceSlice with the same NodeName as the requesting node"),
+    ))
 }
 
 /// Pods that a node makes mirror what runs on it already, and refer to nothing in the API.
 fn mirror_pod(call: &Call, node: &str, name: &str, pod: &Fields) -> Result<(), ApiError> {
     const MIRROR: &str = "kubernetes.io/config.mirror";
     let refuse = |why: String| Err(call.forbidden(name, &why));
-    if !object(metadata(pod), "annotations").is_some_and(|annotations| annotations.contains_key(MIRROR)) {
-        return refuse(format!("pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"));
+    if !object(metadata(pod), "annotations")
+        .is_some_and(|annotations| annotations.contains_key(MIRROR))
+    {
+        return refuse(format!(
+            "pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"
+        ));
     }
     let spec = object(pod, "spec");
     if spec.map_or("", |spec| text(spec, "nodeName")) != node {
-        return refuse(format!("node {node:?} can only create pods with spec.nodeName set to itself"));
+        return refuse(format!(
+            "node {node:?} can only create pods with spec.nodeName set to itself"
+        ));
     }
     let owners = items(metadata(pod), "ownerReferences");
     let itself = |owner: &Value| {
         let is = |key: &str, value: &str| owner.get(key).is_some_and(|own| own == value);
-        is("apiVersion", "v1") && is("kind", "Node") && is("name", node) && owner["controller"] == true
+        is("apiVersion", "v1")
+            && is("kind", "Node")
+            && is("name", node)
+            && owner["controller"] == true
     };
     match owners {
         [owner] if itself(owner) && owner["blockOwnerDeletion"] != true => {}
         [owner] if itself(owner) => {
-            return refuse(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
+            return refuse(format!(
+                "node {node:?} must not set blockOwnerDeletion on an owner reference"
+            ));
         }
-        _ => return refuse(format!("node {node:?} can only create pods with an owner reference set to itself")),
+        _ => {
+            return refuse(format!(
+                "node {node:?} can only create pods with an owner reference set to itself"
+            ));
+        }
     }
-    if !spec.map_or("", |spec| text(spec, "serviceAccountName")).is_empty() {
-        return refuse(format!("node {node:?} can not create pods that reference a service account"));
-    }
-    for (source, word) in
-        [("secret", "secrets"), ("configMap", "configmaps"), ("persistentVolumeClaim", "persistentvolumeclaims")]
+    if !spec
+        .map_or("", |spec| text(spec, "serviceAccountName"))
+        .is_empty()
     {
+        return refuse(format!(
+            "node {node:?} can not create pods that reference a service account"
+        ));
+    }
+    for (source, word) in [
+        ("secret", "secrets"),
+        ("configMap", "configmaps"),
+        ("persistentVolumeClaim", "persistentvolumeclaims"),
+    ] {
         let volumes = spec.map_or(&[][..], |spec| items(spec, "volumes"));
         if volumes.iter().any(|volume| volume.get(source).is_some()) {
-            return refuse(format!("node {node:?} can not create pods that reference {word}"));
+            return refuse(format!(
+                "node {node:?} can not create pods that reference {word}"
+            ));
         }
     }
     Ok(())
@@ -124,44 +162,72 @@ fn request(call: &Call, fields: &Fields, name: &str) -> Result<(), ApiError> {
         "kubernetes.io/kubelet-serving",
     ];
     if !signers.contains(&signer) {
-        return Err(call.forbidden(name, &format!("a node cannot request a certificate of signer {signer:?}")));
+        return Err(call.forbidden(
+            name,
+            &format!("a node cannot request a certificate of signer {signer:?}"),
+        ));
     }
-    let own = Subject { users: vec![call.user.name.clone()], groups: vec![identity::NODES_GROUP.to_owned()] };
+    let own = Subject {
+        users: vec![call.user.name.clone()],
+        groups: vec![identity::NODES_GROUP.to_owned()],
+    };
     let asked = spec.and_then(|spec| Subject::of_request(text(spec, "request")));
     if asked == Some(own) {
         return Ok(());
     }
     let subject = format!("O={}, CN={}", identity::NODES_GROUP, call.user.name);
-    Err(call.forbidden(name, &format!("a node can only request certificates with the subject {subject}")))
+    Err(call.forbidden(
+        name,
+        &format!("a node can only request certificates with the subject {subject}"),
+    ))
 }
 
 fn own_lease(call: &Call, node: &str, name: &str, namespace: &str) -> Result<(), ApiError> {
     if name == node && namespace == identity::NODE_LEASE_NAMESPACE {
         return Ok(());
     }
-    Err(call.forbidden(name, &format!("can only access node lease with the same name as the requesting node {node:?}")))
+    Err(call.forbidden(
+        name,
+        &format!("can only access node lease with the same name as the requesting node {node:?}"),
+    ))
 }
 
 /// A node that makes its own Node object says of itself what it may say later, and may ask for being left alone.
 fn register(call: &Call, node: &str, name: &str, fields: &Fields) -> Result<(), ApiError> {
     if name != node {
-        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to modify node {name:?}")));
+        return Err(call.forbidden(
+            name,
+            &format!("node {node:?} is not allowed to modify node {name:?}"),
+        ));
     }
     let mut labels = changed_labels(fields, &Fields::new());
     labels.retain(|label| !may_set(label));
     if !labels.is_empty() {
-        return Err(call.forbidden(name, &format!("is not allowed to set labels: {}", labels.join(", "))));
+        return Err(call.forbidden(
+            name,
+            &format!("is not allowed to set labels: {}", labels.join(", ")),
+        ));
     }
     let taints = object(fields, "spec").map_or(&[][..], |spec| items(spec, "taints"));
     let masters = |taint: &&Value| {
         let key = taint.get("key").and_then(Value::as_str).unwrap_or_default();
-        key.strip_prefix(identity::GROUP).is_some_and(|rest| rest.starts_with('/'))
+        key.strip_prefix(identity::GROUP)
+            .is_some_and(|rest| rest.starts_with('/'))
     };
     if taints.iter().any(|taint| masters(&taint)) {
-        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to set taints of the master")));
+        return Err(call.forbidden(
+            name,
+            &format!("node {node:?} is not allowed to set taints of the master"),
+        ));
     }
-    if ["ownerReferences", "finalizers"].iter().any(|key| !items(metadata(fields), key).is_empty()) {
-        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to set owners or finalizers")));
+    if ["ownerReferences", "finalizers"]
+        .iter()
+        .any(|key| !items(metadata(fields), key).is_empty())
+    {
+        return Err(call.forbidden(
+            name,
+            &format!("node {node:?} is not allowed to set owners or finalizers"),
+        ));
     }
     Ok(())
 }
@@ -180,20 +246,32 @@ fn update(
             own_pod(call, node, old)?;
             for key in ["labels", "finalizers", "ownerReferences"] {
                 if get(metadata(new), key) != get(metadata(old), key) {
-                    return Err(call.forbidden(name, &format!("node {node:?} cannot update {key} through pod status")));
+                    return Err(call.forbidden(
+                        name,
+                        &format!("node {node:?} cannot update {key} through pod status"),
+                    ));
                 }
             }
             // By these a pod reaches claims, and its node reads what they name: they are the control plane's to say.
-            let status = |fields: &Fields, key| object(fields, "status").map_or(Value::Null, |s| get(s, key).clone());
+            let status = |fields: &Fields, key| {
+                object(fields, "status").map_or(Value::Null, |s| get(s, key).clone())
+            };
             for key in ["resourceClaimStatuses", "extendedResourceClaimStatus"] {
                 if status(new, key) != status(old, key) {
-                    return Err(call.forbidden(name, &format!("node {node:?} cannot update {key} through pod status")));
+                    return Err(call.forbidden(
+                        name,
+                        &format!("node {node:?} cannot update {key} through pod status"),
+                    ));
                 }
             }
             Ok(())
         }
-        ("PersistentVolumeClaim", Some(Subresource::Status)) if claim_grown(new) != claim_grown(old) => {
-            let why = format!("node {node:?} can only say how large the volume is, and how its growing goes");
+        ("PersistentVolumeClaim", Some(Subresource::Status))
+            if claim_grown(new) != claim_grown(old) =>
+        {
+            let why = format!(
+                "node {node:?} can only say how large the volume is, and how its growing goes"
+            );
             Err(call.forbidden(name, &why))
         }
         ("Lease", _) => own_lease(call, node, name, &call.target.namespace),
@@ -227,19 +305,37 @@ fn claim_grown(claim: &Fields) -> Fields {
 fn own_node(call: &Call, node: &str, new: &Fields, old: &Fields) -> Result<(), ApiError> {
     let name = &call.target.name;
     if name != node {
-        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to modify node {name:?}")));
+        return Err(call.forbidden(
+            name,
+            &format!("node {node:?} is not allowed to modify node {name:?}"),
+        ));
     }
-    let taints = |fields: &Fields| object(fields, "spec").map_or(Value::Null, |spec| get(spec, "taints").clone());
+    let taints = |fields: &Fields| {
+        object(fields, "spec").map_or(Value::Null, |spec| get(spec, "taints").clone())
+    };
     if taints(new) != taints(old) {
-        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to modify taints")));
+        return Err(call.forbidden(
+            name,
+            &format!("node {node:?} is not allowed to modify taints"),
+        ));
     }
-    let spec = |fields: &Fields| object(fields, "spec").filter(|spec| !spec.is_empty()).cloned();
+    let spec = |fields: &Fields| {
+        object(fields, "spec")
+            .filter(|spec| !spec.is_empty())
+            .cloned()
+    };
     if spec(new) != spec(old) {
-        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to modify its spec")));
+        return Err(call.forbidden(
+            name,
+            &format!("node {node:?} is not allowed to modify its spec"),
+        ));
     }
     for key in ["ownerReferences", "finalizers"] {
         if get(metadata(new), key) != get(metadata(old), key) {
-            return Err(call.forbidden(name, &format!("node {node:?} is not allowed to modify {key}")));
+            return Err(call.forbidden(
+                name,
+                &format!("node {node:?} is not allowed to modify {key}"),
+            ));
         }
     }
     let mut changed = changed_labels(new, old);
@@ -247,14 +343,24 @@ fn own_node(call: &Call, node: &str, new: &Fields, old: &Fields) -> Result<(), A
     if changed.is_empty() {
         return Ok(());
     }
-    Err(call.forbidden(name, &format!("is not allowed to modify labels: {}", changed.join(", "))))
+    Err(call.forbidden(
+        name,
+        &format!("is not allowed to modify labels: {}", changed.join(", ")),
+    ))
 }
 
 fn changed_labels(new: &Fields, old: &Fields) -> Vec<String> {
-    let labels = |fields| object(metadata(fields), "labels").cloned().unwrap_or_default();
+    let labels = |fields| {
+        object(metadata(fields), "labels")
+            .cloned()
+            .unwrap_or_default()
+    };
     let (new, old) = (labels(new), labels(old));
-    let mut changed: Vec<String> =
-        new.iter().filter(|(key, value)| old.get(*key) != Some(value)).map(|(k, _)| k.clone()).collect();
+    let mut changed: Vec<String> = new
+        .iter()
+        .filter(|(key, value)| old.get(*key) != Some(value))
+        .map(|(k, _)| k.clone())
+        .collect();
     changed.extend(old.keys().filter(|key| !new.contains_key(*key)).cloned());
     changed.sort();
     changed
@@ -262,8 +368,15 @@ fn changed_labels(new: &Fields, old: &Fields) -> Vec<String> {
 
 fn may_set(label: &str) -> bool {
     let domain = label.split_once('/').map_or("", |(domain, _)| domain);
-    let own = |suffix: &str| domain == suffix || domain.strip_suffix(suffix).is_some_and(|rest| rest.ends_with('.'));
-    identity::KUBELET_LABELS.contains(&label) || own("kubelet.kubernetes.io") || own("node.kubernetes.io")
+    let own = |suffix: &str| {
+        domain == suffix
+            || domain
+                .strip_suffix(suffix)
+                .is_some_and(|rest| rest.ends_with('.'))
+    };
+    identity::KUBELET_LABELS.contains(&label)
+        || own("kubelet.kubernetes.io")
+        || own("node.kubernetes.io")
 }
 
 fn own_pod(call: &Call, node: &str, pod: &Fields) -> Result<(), ApiError> {
@@ -272,7 +385,10 @@ fn own_pod(call: &Call, node: &str, pod: &Fields) -> Result<(), ApiError> {
         return Ok(());
     }
     let name = meta_text(pod, "name");
-    Err(call.forbidden(name, &format!("node {node:?} can only touch pods with spec.nodeName set to itself")))
+    Err(call.forbidden(
+        name,
+        &format!("node {node:?} can only touch pods with spec.nodeName set to itself"),
+    ))
 }
 
 /// An object on its way out.

@@ -30,7 +30,9 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
-            let before = request.old.map_or(&[][..], |old| items(metadata(old), "ownerReferences"));
+            let before = request
+                .old
+                .map_or(&[][..], |old| items(metadata(old), "ownerReferences"));
             let now = items(metadata(object), "ownerReferences");
             if now == before {
                 return Ok(());
@@ -44,12 +46,19 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
                 ..Resource::default()
             };
             // A new object may be given owners by whoever makes it.
-            if request.old.is_some() && !authorize::may(&call.api, &call.user, "delete", own).await? {
+            if request.old.is_some()
+                && !authorize::may(&call.api, &call.user, "delete", own).await?
+            {
                 let text = "cannot set an ownerRef on a resource you can't delete: ";
                 return Err(call.forbidden(name, text));
             }
-            for owner in now.iter().filter(|owner| blocks(owner) && !before.iter().any(|old| old == *owner)) {
-                let Some(owner) = owner.as_object() else { continue };
+            for owner in now
+                .iter()
+                .filter(|owner| blocks(owner) && !before.iter().any(|old| old == *owner))
+            {
+                let Some(owner) = owner.as_object() else {
+                    continue;
+                };
                 if !may_block(request, owner, own.namespace).await? {
                     let text = "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: ";
                     return Err(call.forbidden(name, text));
@@ -62,11 +71,22 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
 
 /// Takes out owners that are there twice, and tells the writer (upstream does so for every kind, plugin or not).
 pub(super) fn once(request: &Request<'_>, object: &mut Fields, warnings: &mut Vec<String>) {
-    let Some(owners) = metadata_mut(object).get_mut("ownerReferences").and_then(Value::as_array_mut) else { return };
+    let Some(owners) = metadata_mut(object)
+        .get_mut("ownerReferences")
+        .and_then(Value::as_array_mut)
+    else {
+        return;
+    };
     let mut twice = Vec::new();
     for (index, owner) in owners.iter().enumerate() {
         if owners[..index].contains(owner) {
-            twice.push(owner.get("uid").and_then(Value::as_str).unwrap_or_default().to_owned());
+            twice.push(
+                owner
+                    .get("uid")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned(),
+            );
         }
     }
     if twice.is_empty() {
@@ -80,7 +100,11 @@ pub(super) fn once(request: &Request<'_>, object: &mut Fields, warnings: &mut Ve
     }
     *owners = kept;
     // Of a patch, only what it leaves is looked at.
-    let when = if request.call.target.verb == Verb::Patch { " after mutating admission happens" } else { "" };
+    let when = if request.call.target.verb == Verb::Patch {
+        " after mutating admission happens"
+    } else {
+        ""
+    };
     warnings.push(format!(
         ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may \
          reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
@@ -92,11 +116,20 @@ fn blocks(owner: &Value) -> bool {
     owner.get("blockOwnerDeletion") == Some(&Value::Bool(true))
 }
 
-async fn may_block(request: &Request<'_>, owner: &Fields, namespace: &str) -> Result<bool, ApiError> {
+async fn may_block(
+    request: &Request<'_>,
+    owner: &Fields,
+    namespace: &str,
+) -> Result<bool, ApiError> {
     let call = request.call;
-    let group = text(owner, "apiVersion").rsplit_once('/').map_or("", |(group, _)| group);
+    let group = text(owner, "apiVersion")
+        .rsplit_once('/')
+        .map_or("", |(group, _)| group);
     let kinds = call.api.inner.registry.kinds();
-    let Some(kind) = kinds.iter().find(|kind| kind.group == group && kind.kind == text(owner, "kind")) else {
+    let Some(kind) = kinds
+        .iter()
+        .find(|kind| kind.group == group && kind.kind == text(owner, "kind"))
+    else {
         return Ok(false);
     };
     let resource = Resource {

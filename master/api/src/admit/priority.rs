@@ -18,7 +18,8 @@ impl Plugin for Priority {
 
     fn concerns(&self, request: &Request<'_>) -> bool {
         request.operation != Operation::Delete
-            && (request.writes("", "pods") || request.writes("scheduling.k8s.io", "priorityclasses"))
+            && (request.writes("", "pods")
+                || request.writes("scheduling.k8s.io", "priorityclasses"))
     }
 
     fn admit<'a>(
@@ -36,9 +37,13 @@ impl Plugin for Priority {
                 return Ok(());
             }
             let spec = object(pod, "spec");
-            let asked = spec.map_or("", |spec| text(spec, "priorityClassName")).to_owned();
+            let asked = spec
+                .map_or("", |spec| text(spec, "priorityClassName"))
+                .to_owned();
             let given = spec.and_then(|spec| get(spec, "priority").as_i64());
-            let policy = spec.map_or("", |spec| text(spec, "preemptionPolicy")).to_owned();
+            let policy = spec
+                .map_or("", |spec| text(spec, "preemptionPolicy"))
+                .to_owned();
             let class = class(request, pod, &asked).await?;
             if let Some(given) = given.filter(|given| *given != class.value) {
                 let text = format!(
@@ -56,7 +61,9 @@ impl Plugin for Priority {
                 );
                 return Err(request.call.forbidden(name_of(pod), &text));
             }
-            let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
+            let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+                return Ok(());
+            };
             if !class.name.is_empty() {
                 spec.insert("priorityClassName".to_owned(), class.name.into());
             }
@@ -99,8 +106,12 @@ fn is_default(class: &Fields) -> bool {
 
 /// What a pod got at its creation stays, where an update leaves it out.
 fn keep(pod: &mut Fields, old: &Fields) {
-    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    let Some(before) = object(old, "spec") else { return };
+    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let Some(before) = object(old, "spec") else {
+        return;
+    };
     for key in ["priority", "preemptionPolicy"] {
         if get(spec, key).is_null() && !get(before, key).is_null() {
             spec.insert(key.to_owned(), get(before, key).clone());
@@ -122,7 +133,12 @@ impl Class {
         Self {
             name: meta_text(fields, "name").to_owned(),
             value: get(fields, "value").as_i64().unwrap_or_default(),
-            policy: if policy.is_empty() { "PreemptLowerPriority" } else { policy }.to_owned(),
+            policy: if policy.is_empty() {
+                "PreemptLowerPriority"
+            } else {
+                policy
+            }
+            .to_owned(),
         }
     }
 }
@@ -131,14 +147,22 @@ impl Class {
 async fn class(request: &Request<'_>, pod: &Fields, asked: &str) -> Result<Class, ApiError> {
     if asked.is_empty() {
         let all = stored(request, "priorityclasses.scheduling.k8s.io", "").await?;
-        let defaults = all.iter().map(|(_, fields)| fields).filter(|fields| is_default(fields));
+        let defaults = all
+            .iter()
+            .map(|(_, fields)| fields)
+            .filter(|fields| is_default(fields));
         // Two can come to be at the same time: the lower one counts (upstream).
         let lowest = defaults.map(Class::of).min_by_key(|class| class.value);
         return Ok(lowest.unwrap_or_else(|| Class::of(&Fields::new())));
     }
     let key = format!("priorityclasses.scheduling.k8s.io/{asked}");
     let found = request.get(&key).await?.as_ref().and_then(read);
-    let unknown = || request.call.forbidden(name_of(pod), &format!("no PriorityClass with name {asked} was found"));
+    let unknown = || {
+        request.call.forbidden(
+            name_of(pod),
+            &format!("no PriorityClass with name {asked} was found"),
+        )
+    };
     found.map(|fields| Class::of(&fields)).ok_or_else(unknown)
 }
 
@@ -149,15 +173,32 @@ mod tests {
 
     #[test]
     fn a_class_without_a_policy_preempts() {
-        let class = Class::of(json!({"metadata": {"name": "a"}, "value": 7}).as_object().unwrap());
-        assert_eq!(class, Class { name: "a".into(), value: 7, policy: "PreemptLowerPriority".into() });
+        let class = Class::of(
+            json!({"metadata": {"name": "a"}, "value": 7})
+                .as_object()
+                .unwrap(),
+        );
+        assert_eq!(
+            class,
+            Class {
+                name: "a".into(),
+                value: 7,
+                policy: "PreemptLowerPriority".into()
+            }
+        );
     }
 
     #[test]
     fn updates_keep_the_priority_that_was_given() {
         let old = json!({"spec": {"priority": 5, "preemptionPolicy": "Never"}});
-        let mut new = json!({"spec": {"preemptionPolicy": "PreemptLowerPriority"}}).as_object().cloned().unwrap();
+        let mut new = json!({"spec": {"preemptionPolicy": "PreemptLowerPriority"}})
+            .as_object()
+            .cloned()
+            .unwrap();
         keep(&mut new, old.as_object().unwrap());
-        assert_eq!(new["spec"], json!({"priority": 5, "preemptionPolicy": "PreemptLowerPriority"}));
+        assert_eq!(
+            new["spec"],
+            json!({"priority": 5, "preemptionPolicy": "PreemptLowerPriority"})
+        );
     }
 }

@@ -12,7 +12,9 @@ pub(super) fn stamp(call: &Call, fields: &mut Fields) {
         return;
     }
     let user = &call.user;
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     for key in ["uid", "extra"] {
         spec.remove(key);
     }
@@ -27,8 +29,16 @@ pub(super) fn stamp(call: &Call, fields: &mut Fields) {
 }
 
 /// What an admin decides about a Machine.
-const DECISIONS: [&str; 8] =
-    ["configDigests", "ek", "insecureNoTpm", "nodeName", "readmitUntil", "retired", "role", "static"];
+const DECISIONS: [&str; 8] = [
+    "configDigests",
+    "ek",
+    "insecureNoTpm",
+    "nodeName",
+    "readmitUntil",
+    "retired",
+    "role",
+    "static",
+];
 
 /// A Machine carries who decided last on whether it may join, and when; nobody says it for somebody else.
 pub(super) fn decided(call: &Call, fields: &mut Fields, old: Option<&Fields>) {
@@ -40,7 +50,11 @@ pub(super) fn decided(call: &Call, fields: &mut Fields, old: Option<&Fields>) {
         DECISIONS.map(|key| spec.map_or(&Value::Null, |spec| get(spec, key)).clone())
     };
     let same = old.is_some() && decisions(old) == decisions(Some(fields));
-    let by = if same { old.and_then(said) } else { Some(by_now(call)) };
+    let by = if same {
+        old.and_then(said)
+    } else {
+        Some(by_now(call))
+    };
     note(fields, by);
 }
 
@@ -50,26 +64,48 @@ pub(super) fn approved(call: &Call, fields: &mut Fields, old: Option<&Fields>) {
         return;
     }
     let decision = |fields: &Fields| {
-        let conditions = object(fields, "status").map_or(&[][..], |status| items(status, "conditions"));
-        let word = |condition: &&Value| ["Approved", "Denied"].iter().any(|word| condition["type"] == *word);
-        let what = |condition: &Value| ["type", "status", "reason", "message"].map(|key| condition[key].clone());
+        let conditions =
+            object(fields, "status").map_or(&[][..], |status| items(status, "conditions"));
+        let word = |condition: &&Value| {
+            ["Approved", "Denied"]
+                .iter()
+                .any(|word| condition["type"] == *word)
+        };
+        let what = |condition: &Value| {
+            ["type", "status", "reason", "message"].map(|key| condition[key].clone())
+        };
         conditions.iter().filter(word).map(what).collect::<Vec<_>>()
     };
     let (now, before) = (decision(fields), old.map(decision).unwrap_or_default());
-    let by = if now == before { old.and_then(said) } else { Some(by_now(call)) };
+    let by = if now == before {
+        old.and_then(said)
+    } else {
+        Some(by_now(call))
+    };
     note(fields, by);
 }
 
 fn said(fields: &Fields) -> Option<Value> {
-    object(object(fields, "metadata")?, "annotations")?.get(DECIDED_BY).cloned()
+    object(object(fields, "metadata")?, "annotations")?
+        .get(DECIDED_BY)
+        .cloned()
 }
 
 fn by_now(call: &Call) -> Value {
-    format!("{} at {}", call.user.name, Timestamp::now().round(jiff::Unit::Second).unwrap_or_default()).into()
+    format!(
+        "{} at {}",
+        call.user.name,
+        Timestamp::now()
+            .round(jiff::Unit::Second)
+            .unwrap_or_default()
+    )
+    .into()
 }
 
 fn note(fields: &mut Fields, by: Option<Value>) {
-    let Some(metadata) = object_mut(fields, "metadata") else { return };
+    let Some(metadata) = object_mut(fields, "metadata") else {
+        return;
+    };
     match by {
         Some(by) => {
             if let Some(annotations) = object_mut(metadata, "annotations") {

@@ -33,8 +33,12 @@ impl Plugin for ResourceQuota {
         }
         match (request.operation, request.subresource) {
             (Operation::Create, None) => true,
-            (Operation::Update, None) => request.is("", "persistentvolumeclaims") || request.is("", "services"),
-            (Operation::Update, Some(subresource)) => request.is("", "pods") && subresource.name() == "resize",
+            (Operation::Update, None) => {
+                request.is("", "persistentvolumeclaims") || request.is("", "services")
+            }
+            (Operation::Update, Some(subresource)) => {
+                request.is("", "pods") && subresource.name() == "resize"
+            }
             (Operation::Create, Some(_)) | (Operation::Delete, _) => false,
         }
     }
@@ -62,26 +66,48 @@ impl Plugin for ResourceQuota {
 }
 
 async fn quotas(request: &Request<'_>, namespace: &str) -> Result<Vec<Entry>, ApiError> {
-    let query = ListQuery { prefix: format!("resourcequotas/{namespace}/"), ..ListQuery::default() };
-    Ok(request.call.api.inner.store.list(query).await.map_err(store_error)?.entries)
+    let query = ListQuery {
+        prefix: format!("resourcequotas/{namespace}/"),
+        ..ListQuery::default()
+    };
+    Ok(request
+        .call
+        .api
+        .inner
+        .store
+        .list(query)
+        .await
+        .map_err(store_error)?
+        .entries)
 }
 
 /// What is to be written into a quota; nothing where the object doesn't concern it.
 fn charge(request: &Request<'_>, object: &Fields, entry: &Entry) -> Result<Option<Op>, ApiError> {
     let registry = &request.call.api.inner.registry;
     let kind = registry.find("", "v1", "resourcequotas");
-    let kind = kind.ok_or_else(|| ApiError::new(Reason::InternalError, "resourcequotas are not served"))?;
+    let kind =
+        kind.ok_or_else(|| ApiError::new(Reason::InternalError, "resourcequotas are not served"))?;
     let mut fields = object::decode_kept(kind, entry)?;
     let quota = Quota::read(&fields);
     let (group, plural) = (&request.call.kind.group, &request.call.kind.plural);
-    let charged = charged(&quota, (group, plural), object, request.old, Timestamp::now());
+    let charged = charged(
+        &quota,
+        (group, plural),
+        object,
+        request.old,
+        Timestamp::now(),
+    );
     match charged.map_err(|why| request.call.forbidden(name_of(object), &why))? {
         None => Ok(None),
         Some(used) => {
             if let Some(status) = object_mut(&mut fields, "status") {
                 status.insert("used".to_owned(), Value::Object(used.to_fields()));
             }
-            Ok(Some(Op::update(&entry.key, entry.modified, object::encode(kind, fields)?)))
+            Ok(Some(Op::update(
+                &entry.key,
+                entry.modified,
+                object::encode(kind, fields)?,
+            )))
         }
     }
 }
@@ -99,18 +125,30 @@ fn charged(
     }
     let concerned = quota.concerned(group, plural);
     if (group, plural) == ("", "pods")
-        && let Some(missing) = inner(object, "spec").and_then(|spec| quota::missing(spec, &concerned))
+        && let Some(missing) =
+            inner(object, "spec").and_then(|spec| quota::missing(spec, &concerned))
     {
         return Err(format!("failed quota: {}: {missing}", quota.name));
     }
     if !quota.uncounted(&concerned).is_empty() {
-        return Err(format!("status unknown for quota: {}, resources: {}", quota.name, concerned.join(",")));
+        return Err(format!(
+            "status unknown for quota: {}, resources: {}",
+            quota.name,
+            concerned.join(",")
+        ));
     }
     let mut delta = quota::usage(group, plural, object, now);
-    let negative: Vec<&str> =
-        delta.0.iter().filter(|(_, amount)| **amount < Quantity::ZERO).map(|(name, _)| name.as_str()).collect();
+    let negative: Vec<&str> = delta
+        .0
+        .iter()
+        .filter(|(_, amount)| **amount < Quantity::ZERO)
+        .map(|(name, _)| name.as_str())
+        .collect();
     if !negative.is_empty() {
-        return Err(format!("quota usage is negative for resource(s): {}", negative.join(",")));
+        return Err(format!(
+            "quota usage is negative for resource(s): {}",
+            negative.join(",")
+        ));
     }
     if let Some(old) = old.filter(|old| quota.matches(group, plural, old)) {
         for (name, before) in quota::usage(group, plural, old, now).0 {
@@ -118,7 +156,9 @@ fn charged(
             delta.set(name, now.minus(before).max(Quantity::ZERO));
         }
     }
-    let requested = delta.only(|name| quota.hard.get(name).is_some() && !delta.get(name).unwrap_or_default().is_zero());
+    let requested = delta.only(|name| {
+        quota.hard.get(name).is_some() && !delta.get(name).unwrap_or_default().is_zero()
+    });
     if requested.is_empty() {
         return Ok(None);
     }
@@ -139,7 +179,10 @@ fn charged(
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "literals are passed, and read better so")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "literals are passed, and read better so"
+)]
 mod tests {
     use super::*;
     use serde_json::json;
@@ -151,11 +194,15 @@ mod tests {
     fn quota(hard: Value, used: Value, spec: Value) -> Quota {
         let mut spec = spec;
         spec["hard"] = hard.clone();
-        Quota::read(&fields(&json!({"metadata": {"name": "q"}, "spec": spec, "status": {"hard": hard, "used": used}})))
+        Quota::read(&fields(
+            &json!({"metadata": {"name": "q"}, "spec": spec, "status": {"hard": hard, "used": used}}),
+        ))
     }
 
     fn pod(resources: Value) -> Fields {
-        fields(&json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "resources": resources}]}}))
+        fields(
+            &json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "resources": resources}]}}),
+        )
     }
 
     fn charge_pod(quota: &Quota, pod: &Fields) -> Result<Option<Quantities>, String> {
@@ -165,36 +212,66 @@ mod tests {
     #[test]
     fn refusals_are_in_upstreams_words() {
         let asks = json!({"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}});
-        let full =
-            quota(json!({"pods": "1", "requests.cpu": "1"}), json!({"pods": "1", "requests.cpu": "600m"}), json!({}));
+        let full = quota(
+            json!({"pods": "1", "requests.cpu": "1"}),
+            json!({"pods": "1", "requests.cpu": "600m"}),
+            json!({}),
+        );
         assert_eq!(
             charge_pod(&full, &pod(asks.clone())).unwrap_err(),
             "exceeded quota: q, requested: pods=1,requests.cpu=500m, used: pods=1,requests.cpu=600m, \
              limited: pods=1,requests.cpu=1"
         );
-        let unset = quota(json!({"requests.memory": "1Gi"}), json!({"requests.memory": "0"}), json!({}));
+        let unset = quota(
+            json!({"requests.memory": "1Gi"}),
+            json!({"requests.memory": "0"}),
+            json!({}),
+        );
         assert_eq!(
             charge_pod(&unset, &pod(asks.clone())).unwrap_err(),
             "failed quota: q: must specify requests.memory for: a"
         );
         let unknown = quota(json!({"pods": "1"}), json!({}), json!({}));
-        assert_eq!(charge_pod(&unknown, &pod(asks)).unwrap_err(), "status unknown for quota: q, resources: pods");
+        assert_eq!(
+            charge_pod(&unknown, &pod(asks)).unwrap_err(),
+            "status unknown for quota: q, resources: pods"
+        );
     }
 
     #[test]
     fn nothing_is_made_under_a_quota_that_nobody_has_counted_yet() {
         let new = |spec: Value, status: Value| {
-            Quota::read(&fields(&json!({"metadata": {"name": "q"}, "spec": {"hard": spec}, "status": status})))
+            Quota::read(&fields(
+                &json!({"metadata": {"name": "q"}, "spec": {"hard": spec}, "status": status}),
+            ))
         };
-        let make = |quota: &Quota| charged(quota, ("", "configmaps"), &Fields::new(), None, Timestamp::UNIX_EPOCH);
+        let make = |quota: &Quota| {
+            charged(
+                quota,
+                ("", "configmaps"),
+                &Fields::new(),
+                None,
+                Timestamp::UNIX_EPOCH,
+            )
+        };
         let limits = json!({"configmaps": "5", "count/configmaps": "5", "secrets": "5"});
         let unknown = "status unknown for quota: q, resources: configmaps,count/configmaps";
         assert_eq!(make(&new(limits.clone(), json!({}))).unwrap_err(), unknown);
         let one = json!({"hard": {"configmaps": "5"}, "used": {"configmaps": "1"}});
-        assert_eq!(make(&new(limits, one.clone())).unwrap_err(), unknown, "a limit that came later");
-        let counted = make(&new(json!({"configmaps": "5", "secrets": "5"}), one)).unwrap().unwrap();
+        assert_eq!(
+            make(&new(limits, one.clone())).unwrap_err(),
+            unknown,
+            "a limit that came later"
+        );
+        let counted = make(&new(json!({"configmaps": "5", "secrets": "5"}), one))
+            .unwrap()
+            .unwrap();
         assert_eq!(counted.to_string(), "configmaps=2");
-        assert_eq!(make(&new(json!({"secrets": "5"}), json!({}))), Ok(None), "no limit of these objects");
+        assert_eq!(
+            make(&new(json!({"secrets": "5"}), json!({}))),
+            Ok(None),
+            "no limit of these objects"
+        );
     }
 
     #[test]
@@ -204,14 +281,23 @@ mod tests {
             json!({"limits.memory": "512Mi", "count/pods": "1"}),
             json!({}),
         );
-        let used = charge_pod(&room, &pod(json!({"limits": {"memory": "1Gi"}}))).unwrap().unwrap();
+        let used = charge_pod(&room, &pod(json!({"limits": {"memory": "1Gi"}})))
+            .unwrap()
+            .unwrap();
         assert_eq!(used.to_string(), "count/pods=2,limits.memory=1536Mi");
     }
 
     #[test]
     fn scopes_leave_other_pods_alone() {
-        let scoped = quota(json!({"pods": "0"}), json!({"pods": "0"}), json!({"scopes": ["BestEffort"]}));
-        assert_eq!(charge_pod(&scoped, &pod(json!({"requests": {"cpu": "1"}}))), Ok(None));
+        let scoped = quota(
+            json!({"pods": "0"}),
+            json!({"pods": "0"}),
+            json!({"scopes": ["BestEffort"]}),
+        );
+        assert_eq!(
+            charge_pod(&scoped, &pod(json!({"requests": {"cpu": "1"}}))),
+            Ok(None)
+        );
         assert!(charge_pod(&scoped, &pod(json!({}))).is_err());
         let selected = quota(
             json!({"pods": "0"}),
@@ -230,10 +316,22 @@ mod tests {
             json!({}),
         );
         let service = |kind: &str| fields(&json!({"spec": {"type": kind, "ports": [{"port": 1}]}}));
-        let charged =
-            |new: &Fields, old: &Fields| charged(&ports, ("", "services"), new, Some(old), Timestamp::UNIX_EPOCH);
-        let used = charged(&service("NodePort"), &service("ClusterIP")).unwrap().unwrap();
+        let charged = |new: &Fields, old: &Fields| {
+            charged(
+                &ports,
+                ("", "services"),
+                new,
+                Some(old),
+                Timestamp::UNIX_EPOCH,
+            )
+        };
+        let used = charged(&service("NodePort"), &service("ClusterIP"))
+            .unwrap()
+            .unwrap();
         assert_eq!(used.to_string(), "services=1,services.nodeports=1");
-        assert_eq!(charged(&service("ClusterIP"), &service("NodePort")), Ok(None));
+        assert_eq!(
+            charged(&service("ClusterIP"), &service("NodePort")),
+            Ok(None)
+        );
     }
 }

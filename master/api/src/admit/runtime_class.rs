@@ -26,9 +26,16 @@ impl Plugin for RuntimeClass {
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
-            let Some(class) = class(request, pod).await? else { return Ok(()) };
-            let refused = pod.get_mut("spec").and_then(Value::as_object_mut).and_then(|spec| apply(spec, &class).err());
-            refused.map_or(Ok(()), |why| Err(request.call.forbidden(name_of(pod), &why)))
+            let Some(class) = class(request, pod).await? else {
+                return Ok(());
+            };
+            let refused = pod
+                .get_mut("spec")
+                .and_then(Value::as_object_mut)
+                .and_then(|spec| apply(spec, &class).err());
+            refused.map_or(Ok(()), |why| {
+                Err(request.call.forbidden(name_of(pod), &why))
+            })
         })
     }
 
@@ -40,10 +47,16 @@ impl Plugin for RuntimeClass {
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         let spec = object(pod, "spec");
         let bare = spec.is_some_and(|spec| {
-            text(spec, "runtimeClassName").is_empty() && object(spec, "overhead").is_some_and(|all| !all.is_empty())
+            text(spec, "runtimeClassName").is_empty()
+                && object(spec, "overhead").is_some_and(|all| !all.is_empty())
         });
-        let text = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
-        let answer = if bare { Err(request.call.forbidden(name_of(pod), text)) } else { Ok(()) };
+        let text =
+            "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
+        let answer = if bare {
+            Err(request.call.forbidden(name_of(pod), text))
+        } else {
+            Ok(())
+        };
         Box::pin(std::future::ready(answer))
     }
 }
@@ -54,8 +67,15 @@ async fn class(request: &Request<'_>, pod: &Fields) -> Result<Option<Fields>, Ap
     if name.is_empty() {
         return Ok(None);
     }
-    let found = request.get(&format!("runtimeclasses.node.k8s.io/{name}")).await?;
-    let unknown = || request.call.forbidden(name_of(pod), &format!("pod rejected: RuntimeClass {name:?} not found"));
+    let found = request
+        .get(&format!("runtimeclasses.node.k8s.io/{name}"))
+        .await?;
+    let unknown = || {
+        request.call.forbidden(
+            name_of(pod),
+            &format!("pod rejected: RuntimeClass {name:?} not found"),
+        )
+    };
     found.as_ref().and_then(read).map(Some).ok_or_else(unknown)
 }
 
@@ -66,17 +86,24 @@ fn apply(spec: &mut Fields, class: &Fields) -> Result<(), String> {
     if let Some(own) = object(spec, "overhead").filter(|own| !own.is_empty())
         && Some(own) != overhead
     {
-        return Err("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead".to_owned());
+        return Err(
+            "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead".to_owned(),
+        );
     }
     if let Some(overhead) = overhead {
         spec.insert("overhead".to_owned(), Value::Object(overhead.clone()));
     }
     let scheduling = object(class, "scheduling").unwrap_or(&empty);
     for (key, value) in object(scheduling, "nodeSelector").into_iter().flatten() {
-        let Some(selector) = object_mut(spec, "nodeSelector") else { continue };
+        let Some(selector) = object_mut(spec, "nodeSelector") else {
+            continue;
+        };
         match selector.get(key) {
             Some(own) if own != value => {
-                let (own, value) = (own.as_str().unwrap_or_default(), value.as_str().unwrap_or_default());
+                let (own, value) = (
+                    own.as_str().unwrap_or_default(),
+                    value.as_str().unwrap_or_default(),
+                );
                 return Err(format!(
                     "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {value}; pod.spec.nodeSelector[{key}] = {own}"
                 ));
@@ -88,7 +115,11 @@ fn apply(spec: &mut Fields, class: &Fields) -> Result<(), String> {
     if !more.is_empty() {
         let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
         if let Some(tolerations) = tolerations.as_array_mut() {
-            let new: Vec<Value> = more.iter().filter(|toleration| !tolerations.contains(toleration)).cloned().collect();
+            let new: Vec<Value> = more
+                .iter()
+                .filter(|toleration| !tolerations.contains(toleration))
+                .cloned()
+                .collect();
             tolerations.extend(new);
         }
     }
@@ -119,11 +150,15 @@ mod tests {
 
     #[test]
     fn what_contradicts_the_class_is_refused() {
-        let class =
-            fields(&json!({"overhead": {"podFixed": {"cpu": "10m"}}, "scheduling": {"nodeSelector": {"vm": "yes"}}}));
+        let class = fields(
+            &json!({"overhead": {"podFixed": {"cpu": "10m"}}, "scheduling": {"nodeSelector": {"vm": "yes"}}}),
+        );
         let error = apply(&mut fields(&json!({"overhead": {"cpu": "1"}})), &class).unwrap_err();
         assert!(error.contains("Overhead doesn't match"), "{error}");
         let error = apply(&mut fields(&json!({"nodeSelector": {"vm": "no"}})), &class).unwrap_err();
-        assert!(error.starts_with("conflict: runtimeClass.scheduling.nodeSelector[vm] = yes;"), "{error}");
+        assert!(
+            error.starts_with("conflict: runtimeClass.scheduling.nodeSelector[vm] = yes;"),
+            "{error}"
+        );
     }
 }

@@ -39,7 +39,9 @@ impl Plugin for ServiceAccount {
         let created = request.operation == Operation::Create && request.writes("", "pods");
         let extended = request.operation == Operation::Update
             && request.is("", "pods")
-            && request.subresource.is_some_and(|subresource| subresource.name() == "ephemeralcontainers");
+            && request
+                .subresource
+                .is_some_and(|subresource| subresource.name() == "ephemeralcontainers");
         created || extended
     }
 
@@ -53,7 +55,9 @@ impl Plugin for ServiceAccount {
             if request.operation != Operation::Create || mirrors(pod) {
                 return Ok(());
             }
-            let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
+            let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+                return Ok(());
+            };
             if text(spec, "serviceAccountName").is_empty() {
                 spec.insert("serviceAccountName".to_owned(), DEFAULT.into());
             }
@@ -61,12 +65,19 @@ impl Plugin for ServiceAccount {
             let name = text(spec, "serviceAccountName").to_owned();
             spec.insert("serviceAccount".to_owned(), name.into());
             let account = account(request, pod).await?;
-            let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
+            let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+                return Ok(());
+            };
             if automounts(spec, &account) {
                 mount_token(spec);
             }
-            if items(spec, "imagePullSecrets").is_empty() && !items(&account, "imagePullSecrets").is_empty() {
-                spec.insert("imagePullSecrets".to_owned(), get(&account, "imagePullSecrets").clone());
+            if items(spec, "imagePullSecrets").is_empty()
+                && !items(&account, "imagePullSecrets").is_empty()
+            {
+                spec.insert(
+                    "imagePullSecrets".to_owned(),
+                    get(&account, "imagePullSecrets").clone(),
+                );
             }
             Ok(())
         })
@@ -85,11 +96,17 @@ impl Plugin for ServiceAccount {
                 mirror_fault(spec)
             } else {
                 let account = account(request, pod).await?;
-                let enforces =
-                    object(metadata(&account), "annotations").is_some_and(|all| text(all, ENFORCE) == "true");
-                if enforces { secret_fault(spec, &account) } else { None }
+                let enforces = object(metadata(&account), "annotations")
+                    .is_some_and(|all| text(all, ENFORCE) == "true");
+                if enforces {
+                    secret_fault(spec, &account)
+                } else {
+                    None
+                }
             };
-            fault.map_or(Ok(()), |fault| Err(request.call.forbidden(name_of(pod), &fault)))
+            fault.map_or(Ok(()), |fault| {
+                Err(request.call.forbidden(name_of(pod), &fault))
+            })
         })
     }
 }
@@ -112,7 +129,9 @@ async fn account(request: &Request<'_>, pod: &Fields) -> Result<Fields, ApiError
             return Ok(found);
         }
     }
-    let text = format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
+    let text = format!(
+        "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"
+    );
     Err(request.call.forbidden(name_of(pod), &text))
 }
 
@@ -124,14 +143,27 @@ fn automounts(spec: &Fields, account: &Fields) -> bool {
 
 /// Mounts the token into every container that has nothing in its place.
 fn mount_token(spec: &mut Fields) {
-    let present = items(spec, "volumes").iter().filter_map(|volume| volume.get("name").and_then(Value::as_str));
-    let present = present.filter(|name| name.starts_with(VOLUME)).map(str::to_owned).next();
-    let name = present.clone().unwrap_or_else(|| crate::verbs::generate(VOLUME));
+    let present = items(spec, "volumes")
+        .iter()
+        .filter_map(|volume| volume.get("name").and_then(Value::as_str));
+    let present = present
+        .filter(|name| name.starts_with(VOLUME))
+        .map(str::to_owned)
+        .next();
+    let name = present
+        .clone()
+        .unwrap_or_else(|| crate::verbs::generate(VOLUME));
     let mut needed = false;
     podspec::change_containers(spec, &["initContainers", "containers"], |_, container| {
         let mounts = container.entry("volumeMounts").or_insert_with(|| json!([]));
-        let Some(mounts) = mounts.as_array_mut() else { return };
-        if !mounts.iter().any(|mount| mount.get("mountPath").is_some_and(|path| path == MOUNT_PATH)) {
+        let Some(mounts) = mounts.as_array_mut() else {
+            return;
+        };
+        if !mounts.iter().any(|mount| {
+            mount
+                .get("mountPath")
+                .is_some_and(|path| path == MOUNT_PATH)
+        }) {
             mounts.push(json!({"name": name, "readOnly": true, "mountPath": MOUNT_PATH}));
             needed = true;
         }
@@ -161,13 +193,21 @@ fn mirror_fault(spec: &Fields) -> Option<String> {
     let volumes = || items(spec, "volumes").iter();
     let has = |key: &str| volumes().any(|volume| volume.get(key).is_some());
     let sources = || {
-        let lists = volumes().filter_map(|volume| volume.pointer("/projected/sources").and_then(Value::as_array));
+        let lists = volumes().filter_map(|volume| {
+            volume
+                .pointer("/projected/sources")
+                .and_then(Value::as_array)
+        });
         lists.flatten()
     };
     let reads = |env: &str, from: &str| {
         containers(spec).any(|(_, container)| {
-            items(container, "env").iter().any(|item| item.pointer(&format!("/valueFrom/{env}")).is_some())
-                || items(container, "envFrom").iter().any(|item| item.get(from).is_some())
+            items(container, "env")
+                .iter()
+                .any(|item| item.pointer(&format!("/valueFrom/{env}")).is_some())
+                || items(container, "envFrom")
+                    .iter()
+                    .any(|item| item.get(from).is_some())
         })
     };
     let projects = |key: &str| sources().any(|source| source.get(key).is_some());
@@ -199,36 +239,56 @@ fn containers(spec: &Fields) -> impl Iterator<Item = (&'static str, &Fields)> {
         ("ephemeralContainers", "ephemeral container"),
     ];
     sorts.into_iter().flat_map(|(list, word)| {
-        items(spec, list).iter().filter_map(Value::as_object).map(move |container| (word, container))
+        items(spec, list)
+            .iter()
+            .filter_map(Value::as_object)
+            .map(move |container| (word, container))
     })
 }
 
 /// What a pod uses beyond the secrets that its account names.
 fn secret_fault(spec: &Fields, account: &Fields) -> Option<String> {
     let own = meta_text(account, "name");
-    let known = |list: &str, name: &str| items(account, list).iter().any(|item| item["name"] == name);
+    let known =
+        |list: &str, name: &str| items(account, list).iter().any(|item| item["name"] == name);
     let of = |name: &str| {
         format!(
             "referencing secret.secretName={name:?} is not allowed because service account {own} does not reference that secret"
         )
     };
-    let word = |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    for name in items(spec, "volumes").iter().filter_map(|volume| word(volume, "/secret/secretName")) {
+    let word = |value: &Value, pointer: &str| {
+        value
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
+    for name in items(spec, "volumes")
+        .iter()
+        .filter_map(|volume| word(volume, "/secret/secretName"))
+    {
         if !known("secrets", &name) {
-            let end = format!("is not allowed because service account {own} does not reference that secret");
+            let end = format!(
+                "is not allowed because service account {own} does not reference that secret"
+            );
             return Some(format!("volume with secret.secretName={name:?} {end}"));
         }
     }
     for (sort, container) in containers(spec) {
         let title = text(container, "name");
         for env in items(container, "env") {
-            if let Some(name) = word(env, "/valueFrom/secretKeyRef/name").filter(|name| !known("secrets", name)) {
+            if let Some(name) =
+                word(env, "/valueFrom/secretKeyRef/name").filter(|name| !known("secrets", name))
+            {
                 let variable = word(env, "/name").unwrap_or_default();
-                return Some(format!("{sort} {title} with envVar {variable} {}", of(&name)));
+                return Some(format!(
+                    "{sort} {title} with envVar {variable} {}",
+                    of(&name)
+                ));
             }
         }
         for from in items(container, "envFrom") {
-            if let Some(name) = word(from, "/secretRef/name").filter(|name| !known("secrets", name)) {
+            if let Some(name) = word(from, "/secretRef/name").filter(|name| !known("secrets", name))
+            {
                 return Some(format!("{sort} {title} with envFrom {}", of(&name)));
             }
         }
@@ -255,11 +315,20 @@ mod tests {
             {"name": "a"}, {"name": "b", "volumeMounts": [{"name": "own", "mountPath": MOUNT_PATH}]}]}));
         mount_token(&mut spec);
         let volume = spec["volumes"][0]["name"].as_str().unwrap().to_owned();
-        assert!(volume.starts_with(VOLUME) && volume.len() == VOLUME.len() + 5, "{volume}");
+        assert!(
+            volume.starts_with(VOLUME) && volume.len() == VOLUME.len() + 5,
+            "{volume}"
+        );
         for list in ["initContainers", "containers"] {
             assert_eq!(spec[list][0]["volumeMounts"][0]["name"], volume.as_str());
         }
-        assert_eq!(spec["containers"][1]["volumeMounts"].as_array().unwrap().len(), 1);
+        assert_eq!(
+            spec["containers"][1]["volumeMounts"]
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
         let before = spec.clone();
         mount_token(&mut spec);
         assert_eq!(before, spec, "a second time changes nothing");
@@ -278,22 +347,39 @@ mod tests {
         let cases = [
             (json!({"serviceAccountName": "a"}), "service accounts"),
             (json!({"volumes": [{"secret": {}}]}), "secrets"),
-            (json!({"containers": [{"envFrom": [{"secretRef": {}}]}]}), "secrets"),
-            (json!({"containers": [{"env": [{"valueFrom": {"configMapKeyRef": {}}}]}]}), "configmaps"),
-            (json!({"volumes": [{"persistentVolumeClaim": {}}]}), "persistentvolumeclaims"),
-            (json!({"volumes": [{"projected": {"sources": [{"serviceAccountToken": {}}]}}]}), "ServiceAccountToken"),
+            (
+                json!({"containers": [{"envFrom": [{"secretRef": {}}]}]}),
+                "secrets",
+            ),
+            (
+                json!({"containers": [{"env": [{"valueFrom": {"configMapKeyRef": {}}}]}]}),
+                "configmaps",
+            ),
+            (
+                json!({"volumes": [{"persistentVolumeClaim": {}}]}),
+                "persistentvolumeclaims",
+            ),
+            (
+                json!({"volumes": [{"projected": {"sources": [{"serviceAccountToken": {}}]}}]}),
+                "ServiceAccountToken",
+            ),
         ];
         for (spec, word) in cases {
             let fault = mirror_fault(&fields(&spec)).unwrap();
             assert!(fault.contains(word), "{spec}: {fault}");
         }
-        assert_eq!(mirror_fault(&fields(&json!({"volumes": [{"hostPath": {}}]}))), None);
+        assert_eq!(
+            mirror_fault(&fields(&json!({"volumes": [{"hostPath": {}}]}))),
+            None
+        );
     }
 
     #[test]
     fn an_enforcing_account_opens_its_own_secrets_only() {
-        let account = fields(&json!({"metadata": {"name": "sa"}, "secrets": [{"name": "mine"}],
-            "imagePullSecrets": [{"name": "pull"}]}));
+        let account = fields(
+            &json!({"metadata": {"name": "sa"}, "secrets": [{"name": "mine"}],
+            "imagePullSecrets": [{"name": "pull"}]}),
+        );
         let good = json!({"volumes": [{"secret": {"secretName": "mine"}}], "imagePullSecrets": [{"name": "pull"}]});
         assert_eq!(secret_fault(&fields(&good), &account), None);
         let bad = json!({"containers": [{"name": "c", "env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": "x"}}}]}]});

@@ -37,7 +37,9 @@ impl Plugin for StorageObjectInUseProtection {
         object: &'a mut Fields,
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
-        let finalizers = metadata_mut(object).entry("finalizers").or_insert_with(|| json!([]));
+        let finalizers = metadata_mut(object)
+            .entry("finalizers")
+            .or_insert_with(|| json!([]));
         if let (Some(finalizers), Some(own)) = (finalizers.as_array_mut(), finalizer(request))
             && !finalizers.iter().any(|known| known == own)
         {

@@ -34,7 +34,9 @@ impl Plugin for TaintNodesByCondition {
             }
             let taint = json!({"key": NOT_READY, "effect": "NoSchedule"});
             if let Some(taints) = taints.as_array_mut()
-                && !taints.iter().any(|known| known["key"] == taint["key"] && known["effect"] == taint["effect"])
+                && !taints
+                    .iter()
+                    .any(|known| known["key"] == taint["key"] && known["effect"] == taint["effect"])
             {
                 taints.push(taint);
             }

@@ -29,7 +29,9 @@ pub(super) fn of(spec: &Fields) -> Vec<IpAddr> {
     if !has_address(spec) {
         return Vec::new();
     }
-    texts(spec, "clusterIPs").filter_map(|address| address.parse().ok()).collect()
+    texts(spec, "clusterIPs")
+        .filter_map(|address| address.parse().ok())
+        .collect()
 }
 
 /// Gives each of a service's families an address and frees those that it has no more.
@@ -56,7 +58,11 @@ pub(super) async fn give(
             }
             let known = ranges.as_deref().unwrap_or_default();
             let (address, range) = match asked {
-                Some(asked) => (asked, held.take_asked(asked, known, get(spec, "clusterIPs")).await?),
+                Some(asked) => (
+                    asked,
+                    held.take_asked(asked, known, get(spec, "clusterIPs"))
+                        .await?,
+                ),
                 None => held.take_any(family, known).await?,
             };
             // Held still, so that the range is not deleted under the address.
@@ -82,25 +88,44 @@ pub(super) async fn give(
 
 /// The ranges from which addresses may be taken, each with its object.
 async fn known_ranges(call: &Call) -> Result<Vec<(Range, Entry)>, ApiError> {
-    let query = ListQuery { prefix: RANGES.to_owned(), ..ListQuery::default() };
-    let listing = call.api.inner.store.list(query).await.map_err(store_error)?;
+    let query = ListQuery {
+        prefix: RANGES.to_owned(),
+        ..ListQuery::default()
+    };
+    let listing = call
+        .api
+        .inner
+        .store
+        .list(query)
+        .await
+        .map_err(store_error)?;
     let mut ranges = Vec::new();
     for entry in listing.entries {
         let object: Fields = serde_json::from_slice(&entry.value).unwrap_or_default();
         if meta_text(&object, "deletionTimestamp").is_empty() {
-            ranges.extend(ranges_of(&object).into_iter().map(|range| (range, entry.clone())));
+            ranges.extend(
+                ranges_of(&object)
+                    .into_iter()
+                    .map(|range| (range, entry.clone())),
+            );
         }
     }
     Ok(ranges)
 }
 
 fn ranges_of(object: &Fields) -> Vec<Range> {
-    inner(object, "spec").into_iter().flat_map(|spec| texts(spec, "cidrs")).filter_map(Range::parse).collect()
+    inner(object, "spec")
+        .into_iter()
+        .flat_map(|spec| texts(spec, "cidrs"))
+        .filter_map(Range::parse)
+        .collect()
 }
 
 /// The ranges that there are, those on their way out among them.
 pub(super) fn all_ranges(entries: &[Entry]) -> Vec<Range> {
-    let objects = entries.iter().filter_map(|entry| serde_json::from_slice::<Fields>(&entry.value).ok());
+    let objects = entries
+        .iter()
+        .filter_map(|entry| serde_json::from_slice::<Fields>(&entry.value).ok());
     objects.flat_map(|object| ranges_of(&object)).collect()
 }
 
@@ -110,13 +135,24 @@ fn key(address: IpAddr) -> String {
 
 /// Offsets of the first and the last address that can be given: not the network's, not IPv4's broadcast.
 fn usable(range: Range) -> Option<(u128, u128)> {
-    let last = range.size().checked_sub(if range.is_ipv6() { 1 } else { 2 })?;
+    let last = range
+        .size()
+        .checked_sub(if range.is_ipv6() { 1 } else { 2 })?;
     (last >= 1).then_some((1, last))
 }
 
 impl Held<'_> {
     async fn is_free(&self, key: &str) -> Result<bool, ApiError> {
-        Ok(self.call.api.inner.store.get(key).await.map_err(store_error)?.entry.is_none())
+        Ok(self
+            .call
+            .api
+            .inner
+            .store
+            .get(key)
+            .await
+            .map_err(store_error)?
+            .entry
+            .is_none())
     }
 
     /// The range that an asked-for address is of, if the address can be had.
@@ -128,7 +164,9 @@ impl Held<'_> {
     ) -> Result<&'r Entry, ApiError> {
         let fits = ranges.iter().find(|(range, _)| {
             let (offset, usable) = (range.offset(address), usable(*range));
-            offset.zip(usable).is_some_and(|(offset, (first, last))| (first..=last).contains(&offset))
+            offset
+                .zip(usable)
+                .is_some_and(|(offset, (first, last))| (first..=last).contains(&offset))
         });
         let why = match fits {
             Some((_, entry)) if self.is_free(&key(address)).await? => return Ok(entry),
@@ -141,19 +179,36 @@ impl Held<'_> {
                     .map(|(range, _)| range.to_string())
                     .collect();
                 let valid = valid.join(", ");
-                format!("the provided IP ({address}) is not in the valid range. The range of valid IPs is {valid}")
+                format!(
+                    "the provided IP ({address}) is not in the valid range. The range of valid IPs is {valid}"
+                )
             }
         };
         let mut faults = Faults::default();
         let at = At::root("spec");
-        faults.invalid(&at.field("clusterIPs"), list, format!("failed to allocate IP {address}: {why}"));
-        Err(super::refuse(faults, &self.owner).err().unwrap_or_else(|| full(&why)))
+        faults.invalid(
+            &at.field("clusterIPs"),
+            list,
+            format!("failed to allocate IP {address}: {why}"),
+        );
+        Err(super::refuse(faults, &self.owner)
+            .err()
+            .unwrap_or_else(|| full(&why)))
     }
 
     /// Any free address of a family, and the object of its range.
-    async fn take_any<'r>(&self, family: &str, ranges: &'r [(Range, Entry)]) -> Result<(IpAddr, &'r Entry), ApiError> {
-        for (range, entry) in ranges.iter().filter(|(range, _)| family_of(range.first()) == family) {
-            let Some((first, last)) = usable(*range) else { continue };
+    async fn take_any<'r>(
+        &self,
+        family: &str,
+        ranges: &'r [(Range, Entry)],
+    ) -> Result<(IpAddr, &'r Entry), ApiError> {
+        for (range, entry) in ranges
+            .iter()
+            .filter(|(range, _)| family_of(range.first()) == family)
+        {
+            let Some((first, last)) = usable(*range) else {
+                continue;
+            };
             let size = last - first + 1;
             let upper = first + reserved(size, 16, 256, 16);
             for _ in 0..PROBES {
@@ -170,16 +225,35 @@ impl Held<'_> {
     }
 
     /// Looks a range through: from a random place up, then from the range's upper part, then its lower one.
-    async fn search(&self, range: Range, bounds: (u128, u128, u128)) -> Result<Option<IpAddr>, ApiError> {
-        let query = ListQuery { prefix: ADDRESSES.to_owned(), ..ListQuery::default() };
-        let listing = self.call.api.inner.store.list(query).await.map_err(store_error)?;
-        let names = listing.entries.iter().filter_map(|entry| entry.key.strip_prefix(ADDRESSES)?.parse().ok());
+    async fn search(
+        &self,
+        range: Range,
+        bounds: (u128, u128, u128),
+    ) -> Result<Option<IpAddr>, ApiError> {
+        let query = ListQuery {
+            prefix: ADDRESSES.to_owned(),
+            ..ListQuery::default()
+        };
+        let listing = self
+            .call
+            .api
+            .inner
+            .store
+            .list(query)
+            .await
+            .map_err(store_error)?;
+        let names = listing
+            .entries
+            .iter()
+            .filter_map(|entry| entry.key.strip_prefix(ADDRESSES)?.parse().ok());
         let taken: BTreeSet<u128> = names.filter_map(|address| range.offset(address)).collect();
         let (first, upper, last) = bounds;
         let start = upper + below(last - upper + 1);
         // Ends after one more step than there are taken addresses, however large the range is.
         let mut offsets = (start..=last).chain(upper..start).chain(first..upper);
-        Ok(offsets.find(|offset| !taken.contains(offset)).map(|offset| range.at(offset)))
+        Ok(offsets
+            .find(|offset| !taken.contains(offset))
+            .map(|offset| range.at(offset)))
     }
 
     /// Takes an address.
@@ -194,7 +268,14 @@ impl Held<'_> {
 
     /// Frees an address, if it is the owner's.
     pub(super) async fn free_address(&mut self, address: IpAddr) -> Result<(), ApiError> {
-        let fetched = self.call.api.inner.store.get(&key(address)).await.map_err(store_error)?;
+        let fetched = self
+            .call
+            .api
+            .inner
+            .store
+            .get(&key(address))
+            .await
+            .map_err(store_error)?;
         if let Some(entry) = fetched.entry
             && parent(&entry.value) == Some(self.owner.clone())
         {
@@ -225,7 +306,10 @@ pub(super) fn is_own(object: &Fields) -> bool {
 }
 
 fn full(why: &str) -> ApiError {
-    ApiError::new(Reason::InternalError, format!("Internal error occurred: failed to allocate a serviceIP: {why}"))
+    ApiError::new(
+        Reason::InternalError,
+        format!("Internal error occurred: failed to allocate a serviceIP: {why}"),
+    )
 }
 
 /// The service that holds an address.
@@ -237,19 +321,32 @@ fn parent(stored: &[u8]) -> Option<Owner> {
 pub(super) fn parent_of(object: &Fields) -> Option<Owner> {
     let parent = inner(inner(object, "spec")?, "parentRef")?;
     let service = text(parent, "group").is_empty() && text(parent, "resource") == "services";
-    service.then(|| Owner { namespace: text(parent, "namespace").to_owned(), name: text(parent, "name").to_owned() })
+    service.then(|| Owner {
+        namespace: text(parent, "namespace").to_owned(),
+        name: text(parent, "name").to_owned(),
+    })
 }
 
 /// An address that a service has stays.
 pub(super) async fn check_unused(request: &Request<'_>, object: &Fields) -> Result<(), ApiError> {
     let name = meta_text(object, "name");
-    let Some(owner) = parent_of(object) else { return Ok(()) };
+    let Some(owner) = parent_of(object) else {
+        return Ok(());
+    };
     let key = format!("services/{}", owner.text());
-    let Some(entry) = request.get(&key).await? else { return Ok(()) };
+    let Some(entry) = request.get(&key).await? else {
+        return Ok(());
+    };
     let service: Fields = serde_json::from_slice(&entry.value).unwrap_or_default();
     let spec = inner(&service, "spec").cloned().unwrap_or_default();
-    if name.parse().is_ok_and(|address| of(&spec).contains(&address)) {
-        return Err(request.call.forbidden(name, &format!("the address is in use by the service {}", owner.text())));
+    if name
+        .parse()
+        .is_ok_and(|address| of(&spec).contains(&address))
+    {
+        return Err(request.call.forbidden(
+            name,
+            &format!("the address is in use by the service {}", owner.text()),
+        ));
     }
     Ok(())
 }

@@ -35,19 +35,32 @@ pub(crate) async fn prepare(api: &ApiServer, client: &Client) -> Result<(), ApiE
         Err(error) => return Err(error),
     }
     service(api, client).await?;
-    if ranges.advertise.is_empty() { Ok(()) } else { endpoints(api, client).await }
+    if ranges.advertise.is_empty() {
+        Ok(())
+    } else {
+        endpoints(api, client).await
+    }
 }
 
 fn typed<T: DeserializeOwned>(object: Value) -> Result<T, ApiError> {
-    serde_json::from_value(object)
-        .map_err(|error| ApiError::new(Reason::InternalError, format!("an object of the server's own: {error}")))
+    serde_json::from_value(object).map_err(|error| {
+        ApiError::new(
+            Reason::InternalError,
+            format!("an object of the server's own: {error}"),
+        )
+    })
 }
 
 /// The service's address is the first of the range, which is in the server's certificate.
 async fn service(api: &ApiServer, client: &Client) -> Result<(), ApiError> {
     let ranges = &api.inner.options.ranges;
-    let Some(range) = ranges.services.first() else { return Ok(()) };
-    let port = ranges.advertise.first().map_or(6443, std::net::SocketAddr::port);
+    let Some(range) = ranges.services.first() else {
+        return Ok(());
+    };
+    let port = ranges
+        .advertise
+        .first()
+        .map_or(6443, std::net::SocketAddr::port);
     let address = range.at(1).to_string();
     let wanted: Service = typed(json!({
         "metadata": {
@@ -74,14 +87,23 @@ async fn service(api: &ApiServer, client: &Client) -> Result<(), ApiError> {
 
 async fn endpoints(api: &ApiServer, client: &Client) -> Result<(), ApiError> {
     let ranges = &api.inner.options.ranges;
-    let port = ranges.advertise.first().map_or(6443, std::net::SocketAddr::port);
+    let port = ranges
+        .advertise
+        .first()
+        .map_or(6443, std::net::SocketAddr::port);
     let ipv6 = ranges.services.first().is_some_and(|range| range.is_ipv6());
-    let fitting = ranges.advertise.iter().filter(|address| address.is_ipv6() == ipv6);
+    let fitting = ranges
+        .advertise
+        .iter()
+        .filter(|address| address.is_ipv6() == ipv6);
     let addresses: Vec<String> = fitting.map(|address| address.ip().to_string()).collect();
     if addresses.is_empty() {
         return Ok(());
     }
-    let list: Vec<Value> = addresses.iter().map(|address| json!({"ip": address})).collect();
+    let list: Vec<Value> = addresses
+        .iter()
+        .map(|address| json!({"ip": address}))
+        .collect();
     let wanted: Endpoints = typed(json!({
         "metadata": {
             "name": NAME, "namespace": "default", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"},
@@ -102,7 +124,10 @@ async fn endpoints(api: &ApiServer, client: &Client) -> Result<(), ApiError> {
         "endpoints": [{"addresses": addresses, "conditions": {"ready": true}}],
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
     }))?;
-    match client.get_opt::<EndpointSlice>(Some("default"), NAME).await? {
+    match client
+        .get_opt::<EndpointSlice>(Some("default"), NAME)
+        .await?
+    {
         None => drop(client.create(&wanted).await?),
         Some(mut found) if found.endpoints != wanted.endpoints || found.ports != wanted.ports => {
             found.endpoints = wanted.endpoints;

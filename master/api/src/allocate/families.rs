@@ -11,14 +11,24 @@ const REQUIRED: &str = "RequireDualStack";
 const PREFERRED: &str = "PreferDualStack";
 
 /// Fills in policy and families; `configured` are the cluster's, the usual one first.
-pub(super) fn settle(spec: &mut Fields, old: Option<&Fields>, configured: &[&'static str], faults: &mut Faults) {
+pub(super) fn settle(
+    spec: &mut Fields,
+    old: Option<&Fields>,
+    configured: &[&'static str],
+    faults: &mut Faults,
+) {
     if text(spec, "type") == "ExternalName" || old.is_some_and(|old| stays_preferred(spec, old)) {
         return;
     }
-    let selectorless = text(spec, "clusterIP") == "None" && object(spec, "selector").is_none_or(Fields::is_empty);
+    let selectorless =
+        text(spec, "clusterIP") == "None" && object(spec, "selector").is_none_or(Fields::is_empty);
     if get(spec, "ipFamilyPolicy").is_null() {
-        let kept = old.map(|old| text(old, "ipFamilyPolicy")).filter(|policy| !policy.is_empty());
-        let policy = kept.unwrap_or(if selectorless { REQUIRED } else { SINGLE }).to_owned();
+        let kept = old
+            .map(|old| text(old, "ipFamilyPolicy"))
+            .filter(|policy| !policy.is_empty());
+        let policy = kept
+            .unwrap_or(if selectorless { REQUIRED } else { SINGLE })
+            .to_owned();
         spec.insert("ipFamilyPolicy".to_owned(), policy.into());
     }
     let at = At::root("spec");
@@ -39,12 +49,20 @@ pub(super) fn settle(spec: &mut Fields, old: Option<&Fields>, configured: &[&'st
     }
     if text(spec, "ipFamilyPolicy") == REQUIRED && configured.len() < 2 {
         let text = "this cluster is not configured for dual-stack services";
-        faults.invalid(&at.field("ipFamilyPolicy"), get(spec, "ipFamilyPolicy"), text);
+        faults.invalid(
+            &at.field("ipFamilyPolicy"),
+            get(spec, "ipFamilyPolicy"),
+            text,
+        );
     }
     let place = at.field("ipFamilies");
     for (number, asked) in items(spec, "ipFamilies").iter().enumerate() {
         if !configured.iter().any(|known| asked == known) {
-            faults.invalid(&place.index(number), asked, "not configured on this cluster");
+            faults.invalid(
+                &place.index(number),
+                asked,
+                "not configured on this cluster",
+            );
         }
     }
     if faults.is_empty() {
@@ -54,15 +72,22 @@ pub(super) fn settle(spec: &mut Fields, old: Option<&Fields>, configured: &[&'st
 
 /// A service that prefers both families and says nothing new stays as it is, whatever became of the cluster.
 fn stays_preferred(spec: &Fields, old: &Fields) -> bool {
-    let same = ["clusterIP", "clusterIPs", "ipFamilies"].iter().all(|key| get(spec, key) == get(old, key));
-    same && [spec, old].iter().all(|spec| text(spec, "ipFamilyPolicy") == PREFERRED)
+    let same = ["clusterIP", "clusterIPs", "ipFamilies"]
+        .iter()
+        .all(|key| get(spec, key) == get(old, key));
+    same && [spec, old]
+        .iter()
+        .all(|spec| text(spec, "ipFamilyPolicy") == PREFERRED)
         && text(old, "type") != "ExternalName"
 }
 
 /// Going back to one family drops the second; who drops it otherwise must say so.
 fn shrink(spec: &mut Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
     let single = text(spec, "ipFamilyPolicy") == SINGLE;
-    for (key, what) in [("clusterIPs", "secondary cluster IP"), ("ipFamilies", "secondary IP family")] {
+    for (key, what) in [
+        ("clusterIPs", "secondary cluster IP"),
+        ("ipFamilies", "secondary IP family"),
+    ] {
         if single {
             if get(spec, key) == get(old, key)
                 && let Some(list) = spec.get_mut(key).and_then(Value::as_array_mut)
@@ -71,7 +96,11 @@ fn shrink(spec: &mut Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
             }
         } else if items(spec, key).len() == 1 && items(old, key).len() == 2 {
             let text = format!("must be 'SingleStack' to release the {what}");
-            faults.invalid(&at.field("ipFamilyPolicy"), get(spec, "ipFamilyPolicy"), text);
+            faults.invalid(
+                &at.field("ipFamilyPolicy"),
+                get(spec, "ipFamilyPolicy"),
+                text,
+            );
         }
     }
 }
@@ -82,15 +111,23 @@ fn contradictions(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
     for (key, what) in [("clusterIPs", "cluster IPs"), ("ipFamilies", "IP families")] {
         if items(spec, key).len() == 2 {
-            let text = format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
-            faults.invalid(&at.field("ipFamilyPolicy"), get(spec, "ipFamilyPolicy"), text);
+            let text = format!(
+                "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified"
+            );
+            faults.invalid(
+                &at.field("ipFamilyPolicy"),
+                get(spec, "ipFamilyPolicy"),
+                text,
+            );
         }
     }
 }
 
 /// Families follow from addresses that are asked for.
 fn infer(spec: &mut Fields, configured: &[&'static str], at: &At<'_>, faults: &mut Faults) {
-    let addresses: Vec<IpAddr> = texts(spec, "clusterIPs").filter_map(|address| address.parse().ok()).collect();
+    let addresses: Vec<IpAddr> = texts(spec, "clusterIPs")
+        .filter_map(|address| address.parse().ok())
+        .collect();
     let known = items(spec, "ipFamilies").len();
     let place = at.field("clusterIPs");
     for (number, address) in addresses.iter().enumerate().skip(known) {
@@ -111,13 +148,17 @@ fn complete(spec: &mut Fields, configured: &[&'static str], other: bool) {
         push(spec, configured.first().copied().unwrap_or("IPv4"));
     }
     if other && text(spec, "ipFamilyPolicy") != SINGLE && items(spec, "ipFamilies").len() == 1 {
-        let first = items(spec, "ipFamilies").first().is_some_and(|family| family == "IPv4");
+        let first = items(spec, "ipFamilies")
+            .first()
+            .is_some_and(|family| family == "IPv4");
         push(spec, if first { "IPv6" } else { "IPv4" });
     }
 }
 
 fn push(spec: &mut Fields, family: &str) {
-    let list = spec.entry("ipFamilies").or_insert_with(|| Value::Array(Vec::new()));
+    let list = spec
+        .entry("ipFamilies")
+        .or_insert_with(|| Value::Array(Vec::new()));
     if let Some(list) = list.as_array_mut() {
         list.push(family.into());
     }
@@ -128,12 +169,20 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn settled(spec: Value, old: Option<Value>, configured: &[&'static str]) -> Result<Value, String> {
-        let Value::Object(mut spec) = spec else { unreachable!("a test's spec is an object") };
+    fn settled(
+        spec: Value,
+        old: Option<Value>,
+        configured: &[&'static str],
+    ) -> Result<Value, String> {
+        let Value::Object(mut spec) = spec else {
+            unreachable!("a test's spec is an object")
+        };
         let old = old.and_then(|old| old.as_object().cloned());
         let mut faults = Faults::default();
         settle(&mut spec, old.as_ref(), configured, &mut faults);
-        faults.into_error("", "Service", "a").map_err(|error| error.message)?;
+        faults
+            .into_error("", "Service", "a")
+            .map_err(|error| error.message)?;
         Ok(Value::Object(spec))
     }
 
@@ -143,7 +192,10 @@ mod tests {
     #[test]
     fn a_service_gets_the_clusters_usual_family() {
         let spec = settled(json!({"type": "ClusterIP"}), None, ONE).unwrap();
-        assert_eq!((&spec["ipFamilyPolicy"], &spec["ipFamilies"]), (&json!("SingleStack"), &json!(["IPv4"])));
+        assert_eq!(
+            (&spec["ipFamilyPolicy"], &spec["ipFamilies"]),
+            (&json!("SingleStack"), &json!(["IPv4"]))
+        );
         let spec = settled(json!({"type": "ClusterIP"}), None, BOTH).unwrap();
         assert_eq!(spec["ipFamilies"], json!(["IPv6"]));
     }
@@ -151,17 +203,30 @@ mod tests {
     #[test]
     fn who_prefers_both_families_gets_what_there_is() {
         let ask = json!({"type": "ClusterIP", "ipFamilyPolicy": "PreferDualStack"});
-        assert_eq!(settled(ask.clone(), None, ONE).unwrap()["ipFamilies"], json!(["IPv4"]));
-        assert_eq!(settled(ask, None, BOTH).unwrap()["ipFamilies"], json!(["IPv6", "IPv4"]));
+        assert_eq!(
+            settled(ask.clone(), None, ONE).unwrap()["ipFamilies"],
+            json!(["IPv4"])
+        );
+        assert_eq!(
+            settled(ask, None, BOTH).unwrap()["ipFamilies"],
+            json!(["IPv6", "IPv4"])
+        );
         let demand = json!({"type": "ClusterIP", "ipFamilyPolicy": "RequireDualStack"});
         let error = settled(demand, None, ONE).unwrap_err();
-        assert!(error.contains("this cluster is not configured for dual-stack services"), "{error}");
+        assert!(
+            error.contains("this cluster is not configured for dual-stack services"),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_headless_service_without_selector_has_both() {
-        let spec =
-            settled(json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"]}), None, ONE).unwrap();
+        let spec = settled(
+            json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"]}),
+            None,
+            ONE,
+        )
+        .unwrap();
         assert_eq!(
             (&spec["ipFamilyPolicy"], &spec["ipFamilies"]),
             (&json!("RequireDualStack"), &json!(["IPv4", "IPv6"]))
@@ -171,9 +236,15 @@ mod tests {
     #[test]
     fn families_follow_addresses() {
         let ask = json!({"type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"]});
-        assert_eq!(settled(ask.clone(), None, BOTH).unwrap()["ipFamilies"], json!(["IPv4"]));
+        assert_eq!(
+            settled(ask.clone(), None, BOTH).unwrap()["ipFamilies"],
+            json!(["IPv4"])
+        );
         let error = settled(ask, None, &["IPv6"]).unwrap_err();
-        assert!(error.contains("IPv4 is not configured on this cluster"), "{error}");
+        assert!(
+            error.contains("IPv4 is not configured on this cluster"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -185,10 +256,16 @@ mod tests {
         let mut new = old.clone();
         new["ipFamilyPolicy"] = json!("SingleStack");
         let spec = settled(new.clone(), Some(old.clone()), BOTH).unwrap();
-        assert_eq!((&spec["clusterIPs"], &spec["ipFamilies"]), (&json!(["10.0.0.1"]), &json!(["IPv4"])));
+        assert_eq!(
+            (&spec["clusterIPs"], &spec["ipFamilies"]),
+            (&json!(["10.0.0.1"]), &json!(["IPv4"]))
+        );
         new["ipFamilyPolicy"] = json!("RequireDualStack");
         new["clusterIPs"] = json!(["10.0.0.1"]);
         let error = settled(new, Some(old), BOTH).unwrap_err();
-        assert!(error.contains("must be 'SingleStack' to release the secondary cluster IP"), "{error}");
+        assert!(
+            error.contains("must be 'SingleStack' to release the secondary cluster IP"),
+            "{error}"
+        );
     }
 }

@@ -37,8 +37,14 @@ pub struct Ranges {
 
 impl Default for Ranges {
     fn default() -> Self {
-        let services = Range::new(IpAddr::V4(Ipv4Addr::new(10, 96, 0, 0)), 12).into_iter().collect();
-        Self { services, node_ports: 30000..=32767, advertise: Vec::new() }
+        let services = Range::new(IpAddr::V4(Ipv4Addr::new(10, 96, 0, 0)), 12)
+            .into_iter()
+            .collect();
+        Self {
+            services,
+            node_ports: 30000..=32767,
+            advertise: Vec::new(),
+        }
     }
 }
 
@@ -55,19 +61,40 @@ pub(crate) async fn admit(
     Box::pin(serve(request, service, admitted)).await
 }
 
-async fn serve(request: &Request<'_>, service: &mut Fields, admitted: &mut Admitted) -> Result<(), ApiError> {
+async fn serve(
+    request: &Request<'_>,
+    service: &mut Fields,
+    admitted: &mut Admitted,
+) -> Result<(), ApiError> {
     let call = request.call;
-    let owner =
-        Owner { namespace: meta_text(service, "namespace").to_owned(), name: meta_text(service, "name").to_owned() };
+    let owner = Owner {
+        namespace: meta_text(service, "namespace").to_owned(),
+        name: meta_text(service, "name").to_owned(),
+    };
     let nothing = Fields::new();
-    let old = request.old.map(|old| object(old, "spec").unwrap_or(&nothing));
-    let Some(spec) = object_mut(service, "spec") else { return Ok(()) };
+    let old = request
+        .old
+        .map(|old| object(old, "spec").unwrap_or(&nothing));
+    let Some(spec) = object_mut(service, "spec") else {
+        return Ok(());
+    };
     let mut faults = Faults::default();
-    let families: Vec<&'static str> =
-        call.api.inner.options.ranges.services.iter().map(|range| family(*range)).collect();
+    let families: Vec<&'static str> = call
+        .api
+        .inner
+        .options
+        .ranges
+        .services
+        .iter()
+        .map(|range| family(*range))
+        .collect();
     families::settle(spec, old, &families, &mut faults);
     refuse(faults, &owner)?;
-    let mut held = Held { call, owner, ops: Vec::new() };
+    let mut held = Held {
+        call,
+        owner,
+        ops: Vec::new(),
+    };
     addresses::give(&mut held, spec, old, admitted).await?;
     ports::give(&mut held, spec, old).await?;
     admitted.ops.append(&mut held.ops);
@@ -76,7 +103,8 @@ async fn serve(request: &Request<'_>, service: &mut Fields, admitted: &mut Admit
 
 /// Whether a write is an object's last.
 fn ends(fields: &Fields) -> bool {
-    !meta_text(fields, "deletionTimestamp").is_empty() && items(metadata(fields), "finalizers").is_empty()
+    !meta_text(fields, "deletionTimestamp").is_empty()
+        && items(metadata(fields), "finalizers").is_empty()
 }
 
 /// What becomes free when an object is gone.
@@ -88,11 +116,17 @@ pub(crate) async fn release(call: &Call, object: &Fields) -> Result<Vec<Op>, Api
 }
 
 async fn free(call: &Call, object: &Fields) -> Result<Vec<Op>, ApiError> {
-    let owner =
-        Owner { namespace: meta_text(object, "namespace").to_owned(), name: meta_text(object, "name").to_owned() };
+    let owner = Owner {
+        namespace: meta_text(object, "namespace").to_owned(),
+        name: meta_text(object, "name").to_owned(),
+    };
     let nothing = Fields::new();
     let spec = self::object(object, "spec").unwrap_or(&nothing);
-    let mut held = Held { call, owner, ops: Vec::new() };
+    let mut held = Held {
+        call,
+        owner,
+        ops: Vec::new(),
+    };
     for address in addresses::of(spec) {
         held.free_address(address).await?;
     }
@@ -149,7 +183,11 @@ fn below(end: u128) -> u128 {
 /// How much of a range is kept for those who ask for something of it by name: a part of it between bounds, which others
 /// get only when the rest is full (upstream's KEP-3070, KEP-3668).
 fn reserved(size: u128, least: u128, most: u128, part: u128) -> u128 {
-    if size <= least { 0 } else { (size / part).clamp(least, most) }
+    if size <= least {
+        0
+    } else {
+        (size / part).clamp(least, most)
+    }
 }
 
 /// The texts of a list.

@@ -20,7 +20,11 @@ const TAKEN: &str = "provided port is already allocated";
 pub(super) fn of(spec: &Fields) -> BTreeSet<i64> {
     let mut ports: BTreeSet<i64> = node_ports(spec).into_iter().collect();
     if needs_health_check(spec) {
-        ports.extend(get(spec, "healthCheckNodePort").as_i64().filter(|port| *port != 0));
+        ports.extend(
+            get(spec, "healthCheckNodePort")
+                .as_i64()
+                .filter(|port| *port != 0),
+        );
     }
     ports
 }
@@ -34,8 +38,15 @@ struct Chosen {
 }
 
 /// Gives a service the ports it needs and frees those that it has no more.
-pub(super) async fn give(held: &mut Held<'_>, spec: &mut Fields, old: Option<&Fields>) -> Result<(), ApiError> {
-    let mut chosen = Chosen { before: old.map(of).unwrap_or_default(), now: BTreeSet::new() };
+pub(super) async fn give(
+    held: &mut Held<'_>,
+    spec: &mut Fields,
+    old: Option<&Fields>,
+) -> Result<(), ApiError> {
+    let mut chosen = Chosen {
+        before: old.map(of).unwrap_or_default(),
+        now: BTreeSet::new(),
+    };
     let wanted = match text(spec, "type") {
         "NodePort" => Some(true),
         "LoadBalancer" => Some(get(spec, "allocateLoadBalancerNodePorts") != &Value::Bool(false)),
@@ -47,7 +58,11 @@ pub(super) async fn give(held: &mut Held<'_>, spec: &mut Fields, old: Option<&Fi
     if needs_health_check(spec) {
         health_port(held, spec, &mut chosen).await?;
     }
-    let after = if wanted.is_some() { of(spec) } else { BTreeSet::new() };
+    let after = if wanted.is_some() {
+        of(spec)
+    } else {
+        BTreeSet::new()
+    };
     for port in chosen.before.difference(&after) {
         held.free_port(*port).await?;
     }
@@ -55,15 +70,30 @@ pub(super) async fn give(held: &mut Held<'_>, spec: &mut Fields, old: Option<&Fi
 }
 
 /// `all`: ports that ask for none get one as well.
-async fn service_ports(held: &mut Held<'_>, spec: &mut Fields, chosen: &mut Chosen, all: bool) -> Result<(), ApiError> {
-    let asked: Vec<(i64, i64)> =
-        items(spec, "ports").iter().map(|port| (number(port, "port"), number(port, "nodePort"))).collect();
+async fn service_ports(
+    held: &mut Held<'_>,
+    spec: &mut Fields,
+    chosen: &mut Chosen,
+    all: bool,
+) -> Result<(), ApiError> {
+    let asked: Vec<(i64, i64)> = items(spec, "ports")
+        .iter()
+        .map(|port| (number(port, "port"), number(port, "nodePort")))
+        .collect();
     let mut given: Vec<i64> = Vec::with_capacity(asked.len());
     for (place, (port, node)) in asked.iter().copied().enumerate() {
         // A new service's port under two protocols has one node port.
-        let earlier = asked.iter().zip(&given).find(|((other, _), had)| *other == port && **had != 0);
-        let earlier = earlier.map(|(_, had)| *had).filter(|_| chosen.before.is_empty());
-        let later = asked.iter().find(|(other, node)| *other == port && *node != 0).map(|(_, node)| *node);
+        let earlier = asked
+            .iter()
+            .zip(&given)
+            .find(|((other, _), had)| *other == port && **had != 0);
+        let earlier = earlier
+            .map(|(_, had)| *had)
+            .filter(|_| chosen.before.is_empty());
+        let later = asked
+            .iter()
+            .find(|(other, node)| *other == port && *node != 0)
+            .map(|(_, node)| *node);
         let node = match (node, earlier.or(later)) {
             (0, _) if !all => 0,
             (0, Some(shared)) => shared,
@@ -75,7 +105,13 @@ async fn service_ports(held: &mut Held<'_>, spec: &mut Fields, chosen: &mut Chos
         }
         given.push(node);
     }
-    for (port, node) in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten().zip(given) {
+    for (port, node) in spec
+        .get_mut("ports")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+        .zip(given)
+    {
         if let (Some(port), true) = (port.as_object_mut(), node != 0) {
             port.insert("nodePort".to_owned(), node.into());
         }
@@ -87,15 +123,26 @@ fn number(fields: &Value, key: &str) -> i64 {
     fields.get(key).and_then(Value::as_i64).unwrap_or_default()
 }
 
-async fn health_port(held: &mut Held<'_>, spec: &mut Fields, chosen: &mut Chosen) -> Result<(), ApiError> {
-    let asked = get(spec, "healthCheckNodePort").as_i64().filter(|port| *port != 0);
+async fn health_port(
+    held: &mut Held<'_>,
+    spec: &mut Fields,
+    chosen: &mut Chosen,
+) -> Result<(), ApiError> {
+    let asked = get(spec, "healthCheckNodePort")
+        .as_i64()
+        .filter(|port| *port != 0);
     let port = match asked {
         Some(port) if chosen.before.contains(&port) => return Ok(()),
         Some(port) => {
-            let why = if chosen.now.contains(&port) { Some(TAKEN.to_owned()) } else { held.unfit(port).await? };
+            let why = if chosen.now.contains(&port) {
+                Some(TAKEN.to_owned())
+            } else {
+                held.unfit(port).await?
+            };
             if let Some(why) = why {
-                let text =
-                    format!("Internal error occurred: failed to allocate requested HealthCheck NodePort {port}: {why}");
+                let text = format!(
+                    "Internal error occurred: failed to allocate requested HealthCheck NodePort {port}: {why}"
+                );
                 return Err(ApiError::new(Reason::InternalError, text));
             }
             port
@@ -122,16 +169,36 @@ impl Held<'_> {
     async fn unfit(&self, port: i64) -> Result<Option<String>, ApiError> {
         let (first, last) = self.bounds();
         if !(first..=last).contains(&port) {
-            let text = format!("provided port is not in the valid range. The range of valid ports is {first}-{last}");
+            let text = format!(
+                "provided port is not in the valid range. The range of valid ports is {first}-{last}"
+            );
             return Ok(Some(text));
         }
-        let taken = self.call.api.inner.store.get(&key(port)).await.map_err(store_error)?.entry.is_some();
+        let taken = self
+            .call
+            .api
+            .inner
+            .store
+            .get(&key(port))
+            .await
+            .map_err(store_error)?
+            .entry
+            .is_some();
         Ok(taken.then(|| TAKEN.to_owned()))
     }
 
     /// Takes a port that was asked for or chosen.
-    async fn take_port(&mut self, port: i64, place: usize, chosen: &mut Chosen) -> Result<(), ApiError> {
-        let why = if chosen.now.contains(&port) { Some(TAKEN.to_owned()) } else { self.unfit(port).await? };
+    async fn take_port(
+        &mut self,
+        port: i64,
+        place: usize,
+        chosen: &mut Chosen,
+    ) -> Result<(), ApiError> {
+        let why = if chosen.now.contains(&port) {
+            Some(TAKEN.to_owned())
+        } else {
+            self.unfit(port).await?
+        };
         let Some(why) = why else {
             chosen.now.insert(port);
             self.write_port(port);
@@ -149,33 +216,61 @@ impl Held<'_> {
         let (first, last) = self.bounds();
         let size = u128::try_from(last - first + 1).unwrap_or(1);
         let upper = first + i64::try_from(reserved(size, 16, 128, 32)).unwrap_or_default();
-        let random =
-            |from: i64| from + i64::try_from(below(u128::try_from(last - from + 1).unwrap_or(1))).unwrap_or_default();
+        let random = |from: i64| {
+            from + i64::try_from(below(u128::try_from(last - from + 1).unwrap_or(1)))
+                .unwrap_or_default()
+        };
         for _ in 0..PROBES {
             let port = random(upper);
-            if !chosen.now.contains(&port) && !chosen.before.contains(&port) && self.unfit(port).await?.is_none() {
+            if !chosen.now.contains(&port)
+                && !chosen.before.contains(&port)
+                && self.unfit(port).await?.is_none()
+            {
                 return Ok(port);
             }
         }
-        let query = ListQuery { prefix: TABLE.to_owned(), ..ListQuery::default() };
-        let listing = self.call.api.inner.store.list(query).await.map_err(store_error)?;
-        let taken: BTreeSet<i64> =
-            listing.entries.iter().filter_map(|entry| entry.key.strip_prefix(TABLE)?.parse().ok()).collect();
+        let query = ListQuery {
+            prefix: TABLE.to_owned(),
+            ..ListQuery::default()
+        };
+        let listing = self
+            .call
+            .api
+            .inner
+            .store
+            .list(query)
+            .await
+            .map_err(store_error)?;
+        let taken: BTreeSet<i64> = listing
+            .entries
+            .iter()
+            .filter_map(|entry| entry.key.strip_prefix(TABLE)?.parse().ok())
+            .collect();
         let start = random(upper);
         let mut ports = (start..=last).chain(upper..start).chain(first..upper);
-        ports.find(|port| !taken.contains(port) && !chosen.now.contains(port)).ok_or_else(|| {
-            let text = "Internal error occurred: failed to allocate a nodePort: range is full";
-            ApiError::new(Reason::InternalError, text)
-        })
+        ports
+            .find(|port| !taken.contains(port) && !chosen.now.contains(port))
+            .ok_or_else(|| {
+                let text = "Internal error occurred: failed to allocate a nodePort: range is full";
+                ApiError::new(Reason::InternalError, text)
+            })
     }
 
     fn write_port(&mut self, port: i64) {
-        self.ops.push(Op::create(&key(port), Bytes::from(self.owner.text())));
+        self.ops
+            .push(Op::create(&key(port), Bytes::from(self.owner.text())));
     }
 
     /// Frees a port, if it is the owner's.
     pub(super) async fn free_port(&mut self, port: i64) -> Result<(), ApiError> {
-        let fetched = self.call.api.inner.store.get(&key(port)).await.map_err(store_error)?;
+        let fetched = self
+            .call
+            .api
+            .inner
+            .store
+            .get(&key(port))
+            .await
+            .map_err(store_error)?;
         if let Some(entry) = fetched.entry
             && entry.value == self.owner.text().as_bytes()
         {

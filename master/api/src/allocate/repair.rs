@@ -60,23 +60,48 @@ struct Picture<'a> {
 
 /// Looks over everything once and repairs what can be repaired; how much was found.
 pub(crate) async fn run(api: &ApiServer, client: &Client) -> Result<usize, ApiError> {
-    let Some(kind) = api.inner.registry.find("networking.k8s.io", "v1", "ipaddresses") else { return Ok(0) };
+    let Some(kind) = api
+        .inner
+        .registry
+        .find("networking.k8s.io", "v1", "ipaddresses")
+    else {
+        return Ok(0);
+    };
     let ranges = addresses::all_ranges(&entries(api, addresses::RANGES).await?);
     if ranges.is_empty() {
         return Ok(0);
     }
     let bounds = &api.inner.options.ranges.node_ports;
-    let services: BTreeMap<Owner, Service> =
-        entries(api, "services/").await?.into_iter().filter_map(Service::read).collect();
+    let services: BTreeMap<Owner, Service> = entries(api, "services/")
+        .await?
+        .into_iter()
+        .filter_map(Service::read)
+        .collect();
     let picture = Picture {
-        had_addresses: services.values().flat_map(|service| &service.addresses).copied().collect(),
-        had_ports: services.values().flat_map(|service| &service.ports).copied().collect(),
+        had_addresses: services
+            .values()
+            .flat_map(|service| &service.addresses)
+            .copied()
+            .collect(),
+        had_ports: services
+            .values()
+            .flat_map(|service| &service.ports)
+            .copied()
+            .collect(),
         services,
         ranges,
         node_ports: i64::from(*bounds.start())..=i64::from(*bounds.end()),
         kind,
-        addresses: entries(api, addresses::ADDRESSES).await?.into_iter().filter_map(held_address).collect(),
-        ports: entries(api, ports::TABLE).await?.into_iter().filter_map(held_port).collect(),
+        addresses: entries(api, addresses::ADDRESSES)
+            .await?
+            .into_iter()
+            .filter_map(held_address)
+            .collect(),
+        ports: entries(api, ports::TABLE)
+            .await?
+            .into_iter()
+            .filter_map(held_port)
+            .collect(),
     };
     let findings = picture.findings()?;
     let found = findings.len();
@@ -87,8 +112,17 @@ pub(crate) async fn run(api: &ApiServer, client: &Client) -> Result<usize, ApiEr
 }
 
 async fn entries(api: &ApiServer, prefix: &str) -> Result<Vec<Entry>, ApiError> {
-    let query = ListQuery { prefix: prefix.to_owned(), ..ListQuery::default() };
-    Ok(api.inner.store.list(query).await.map_err(store_error)?.entries)
+    let query = ListQuery {
+        prefix: prefix.to_owned(),
+        ..ListQuery::default()
+    };
+    Ok(api
+        .inner
+        .store
+        .list(query)
+        .await
+        .map_err(store_error)?
+        .entries)
 }
 
 fn held_address(entry: Entry) -> Option<(IpAddr, (Entry, Fields))> {
@@ -105,15 +139,26 @@ fn held_port(entry: Entry) -> Option<(i64, Entry)> {
 fn owner(entry: &Entry) -> Owner {
     let text = String::from_utf8_lossy(&entry.value);
     let (namespace, name) = text.split_once('/').unwrap_or(("", &text));
-    Owner { namespace: namespace.to_owned(), name: name.to_owned() }
+    Owner {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
 }
 
 fn hold(entry: &Entry) -> Op {
-    Op { key: entry.key.clone(), expect: Expect::Revision(entry.modified), action: Action::Check }
+    Op {
+        key: entry.key.clone(),
+        expect: Expect::Revision(entry.modified),
+        action: Action::Check,
+    }
 }
 
 fn absent(key: &str) -> Op {
-    Op { key: key.into(), expect: Expect::Absent, action: Action::Check }
+    Op {
+        key: key.into(),
+        expect: Expect::Absent,
+        action: Action::Check,
+    }
 }
 
 impl Service {
@@ -127,7 +172,16 @@ impl Service {
         let spec = inner(&object, "spec").unwrap_or(&nothing);
         let about = reference("v1", "Service", &object);
         let (addresses, ports) = (addresses::of(spec), ports::of(spec).into_iter().collect());
-        Some((owner.clone(), Self { entry, owner, about, addresses, ports }))
+        Some((
+            owner.clone(),
+            Self {
+                entry,
+                owner,
+                about,
+                addresses,
+                ports,
+            },
+        ))
     }
 }
 
@@ -150,10 +204,23 @@ impl Picture<'_> {
             for address in &service.addresses {
                 all.extend(self.address(service, *address)?);
             }
-            all.extend(service.ports.iter().filter_map(|port| self.port(service, *port)));
+            all.extend(
+                service
+                    .ports
+                    .iter()
+                    .filter_map(|port| self.port(service, *port)),
+            );
         }
-        all.extend(self.addresses.iter().filter_map(|(address, held)| self.leaked_address(*address, held)));
-        all.extend(self.ports.iter().filter_map(|(port, held)| self.leaked_port(*port, held)));
+        all.extend(
+            self.addresses
+                .iter()
+                .filter_map(|(address, held)| self.leaked_address(*address, held)),
+        );
+        all.extend(
+            self.ports
+                .iter()
+                .filter_map(|(port, held)| self.leaked_port(*port, held)),
+        );
         Ok(all)
     }
 
@@ -165,7 +232,13 @@ impl Picture<'_> {
     fn address(&self, service: &Service, address: IpAddr) -> Result<Option<Finding>, ApiError> {
         let family = crate::kinds::family_of(address);
         let told = |reason, message, ops| {
-            Some(Finding { component: ADDRESSES, about: service.about.clone(), reason, message, ops })
+            Some(Finding {
+                component: ADDRESSES,
+                about: service.about.clone(),
+                reason,
+                message,
+                ops,
+            })
         };
         if !self.ranges.iter().any(|range| range.contains(address)) {
             let message = format!(
@@ -176,8 +249,13 @@ impl Picture<'_> {
         let own = || addresses::held_by(self.kind, address, &service.owner);
         Ok(match self.addresses.get(&address) {
             None => {
-                let message = format!("Cluster IP [{family}]: {address} is not allocated; repairing");
-                told("ClusterIPNotAllocated", message, vec![hold(&service.entry), own()?])
+                let message =
+                    format!("Cluster IP [{family}]: {address} is not allocated; repairing");
+                told(
+                    "ClusterIPNotAllocated",
+                    message,
+                    vec![hold(&service.entry), own()?],
+                )
             }
             Some((entry, object)) => match addresses::parent_of(object) {
                 Some(parent) if parent == service.owner => None,
@@ -192,8 +270,13 @@ impl Picture<'_> {
                         "the ClusterIP [{family}]: {address} for Service {} has a wrong reference; repairing",
                         service.owner.text()
                     );
-                    let Action::Put(value) = own()?.action else { return Ok(None) };
-                    let ops = vec![hold(&service.entry), Op::update(&entry.key, entry.modified, value)];
+                    let Action::Put(value) = own()?.action else {
+                        return Ok(None);
+                    };
+                    let ops = vec![
+                        hold(&service.entry),
+                        Op::update(&entry.key, entry.modified, value),
+                    ];
                     told("ClusterIPNotAllocated", message, ops)
                 }
             },
@@ -203,11 +286,19 @@ impl Picture<'_> {
     /// What is wrong with a node port that a service has.
     fn port(&self, service: &Service, port: i64) -> Option<Finding> {
         let told = |reason, message, ops| {
-            Some(Finding { component: PORTS, about: service.about.clone(), reason, message, ops })
+            Some(Finding {
+                component: PORTS,
+                about: service.about.clone(),
+                reason,
+                message,
+                ops,
+            })
         };
         if !self.node_ports.contains(&port) {
             let (first, last) = (self.node_ports.start(), self.node_ports.end());
-            let message = format!("Port {port} is not within the port range {first}-{last}; please recreate service");
+            let message = format!(
+                "Port {port} is not within the port range {first}-{last}; please recreate service"
+            );
             return told("PortOutOfRange", message, Vec::new());
         }
         let own = Bytes::from(service.owner.text());
@@ -215,30 +306,54 @@ impl Picture<'_> {
             Some(entry) if entry.value == own => None,
             Some(entry) => {
                 if self.has(&owner(entry), |other| other.ports.contains(&port)) {
-                    let message = format!("Port {port} was assigned to multiple services; please recreate service");
+                    let message = format!(
+                        "Port {port} was assigned to multiple services; please recreate service"
+                    );
                     return told("PortAlreadyAllocated", message, Vec::new());
                 }
-                let ops = vec![hold(&service.entry), Op::update(&entry.key, entry.modified, own)];
-                told("PortNotAllocated", format!("Port {port} is not allocated; repairing"), ops)
+                let ops = vec![
+                    hold(&service.entry),
+                    Op::update(&entry.key, entry.modified, own),
+                ];
+                told(
+                    "PortNotAllocated",
+                    format!("Port {port} is not allocated; repairing"),
+                    ops,
+                )
             }
             None => {
                 let ops = vec![hold(&service.entry), Op::create(&ports::key(port), own)];
-                told("PortNotAllocated", format!("Port {port} is not allocated; repairing"), ops)
+                told(
+                    "PortNotAllocated",
+                    format!("Port {port} is not allocated; repairing"),
+                    ops,
+                )
             }
         }
     }
 
     /// An address that is held for a service that does not have it. Those of others are none of ours.
-    fn leaked_address(&self, address: IpAddr, (entry, object): &(Entry, Fields)) -> Option<Finding> {
+    fn leaked_address(
+        &self,
+        address: IpAddr,
+        (entry, object): &(Entry, Fields),
+    ) -> Option<Finding> {
         let owner = addresses::parent_of(object).filter(|_| addresses::is_own(object))?;
         if self.had_addresses.contains(&address) {
             return None;
         }
         let name = owner.text();
-        let message = format!("IPAddress: {address} for Service {name} appears to have leaked: cleaning up");
+        let message =
+            format!("IPAddress: {address} for Service {name} appears to have leaked: cleaning up");
         let about = reference("networking.k8s.io/v1", "IPAddress", object);
         let ops = vec![self.as_seen(&owner), Op::delete(&entry.key, entry.modified)];
-        Some(Finding { component: ADDRESSES, about, reason: "IPAddressNotAllocated", message, ops })
+        Some(Finding {
+            component: ADDRESSES,
+            about,
+            reason: "IPAddressNotAllocated",
+            message,
+            ops,
+        })
     }
 
     /// A node port that is held for a service that does not have it.
@@ -256,14 +371,21 @@ impl Picture<'_> {
         };
         let message = format!("the node port {port} appears to have leaked: cleaning up");
         let ops = vec![self.as_seen(&owner), Op::delete(&entry.key, entry.modified)];
-        Some(Finding { component: PORTS, about, reason: "PortNotAllocated", message, ops })
+        Some(Finding {
+            component: PORTS,
+            about,
+            reason: "PortNotAllocated",
+            message,
+            ops,
+        })
     }
 
     /// The condition that a service is still as it was seen: as it is, or not there.
     fn as_seen(&self, owner: &Owner) -> Op {
-        self.services
-            .get(owner)
-            .map_or_else(|| absent(&format!("services/{}", owner.text())), |service| hold(&service.entry))
+        self.services.get(owner).map_or_else(
+            || absent(&format!("services/{}", owner.text())),
+            |service| hold(&service.entry),
+        )
     }
 }
 
@@ -278,9 +400,20 @@ impl Finding {
             }
         }
         tracing::warn!(reason = self.reason, "{}", self.message);
-        let action = if self.component == PORTS { "PortAllocation" } else { "ClusterIPAllocation" };
-        let happening = Happening { severity: Severity::Warning, reason: self.reason, action, message: self.message };
-        Recorder::new(client.clone(), self.component).record_of(self.about, &happening).await;
+        let action = if self.component == PORTS {
+            "PortAllocation"
+        } else {
+            "ClusterIPAllocation"
+        };
+        let happening = Happening {
+            severity: Severity::Warning,
+            reason: self.reason,
+            action,
+            message: self.message,
+        };
+        Recorder::new(client.clone(), self.component)
+            .record_of(self.about, &happening)
+            .await;
         Ok(())
     }
 }

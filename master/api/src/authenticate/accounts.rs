@@ -56,7 +56,10 @@ async fn object(api: &ApiServer, key: &str) -> Result<Object, ApiError> {
 /// An object that still is the one that a token names.
 async fn live(api: &ApiServer, key: &str, uid: &str, now: i64) -> Result<Object, ApiError> {
     let object = object(api, key).await?;
-    let gone = object.metadata.deletion_timestamp.is_some_and(|gone| gone.as_second() < now - GRACE);
+    let gone = object
+        .metadata
+        .deletion_timestamp
+        .is_some_and(|gone| gone.as_second() < now - GRACE);
     if gone || object.metadata.uid != uid {
         return Err(invalidated());
     }
@@ -70,27 +73,47 @@ pub(super) async fn find(
     token: &str,
     audiences: &[String],
 ) -> Result<Option<Found>, ApiError> {
-    let wanted = if audiences.is_empty() { issuer.audiences() } else { audiences };
+    let wanted = if audiences.is_empty() {
+        issuer.audiences()
+    } else {
+        audiences
+    };
     match issuer.verify(token)? {
         None => Ok(None),
         Some(Said::Bound(claims)) => {
-            let good: Vec<String> = wanted.iter().filter(|wanted| claims.aud.contains(wanted)).cloned().collect();
+            let good: Vec<String> = wanted
+                .iter()
+                .filter(|wanted| claims.aud.contains(wanted))
+                .cloned()
+                .collect();
             if good.is_empty() {
                 let (own, wanted) = (quoted(&claims.aud), quoted(wanted));
-                return Err(bad(format!("token audiences {own} is invalid for the target audiences {wanted}")));
+                return Err(bad(format!(
+                    "token audiences {own} is invalid for the target audiences {wanted}"
+                )));
             }
             let user = bound(api, &claims).await?;
-            Ok(Some(Found { user, audiences: good }))
+            Ok(Some(Found {
+                user,
+                audiences: good,
+            }))
         }
         Some(Said::Legacy(claims)) => {
             // They name no audience, and are good for the API's own.
             let own = issuer.audiences();
-            let good: Vec<String> = wanted.iter().filter(|wanted| own.contains(wanted)).cloned().collect();
+            let good: Vec<String> = wanted
+                .iter()
+                .filter(|wanted| own.contains(wanted))
+                .cloned()
+                .collect();
             if good.is_empty() {
                 return Ok(None);
             }
             let user = legacy(api, &claims, token).await?;
-            Ok(Some(Found { user, audiences: good }))
+            Ok(Some(Found {
+                user,
+                audiences: good,
+            }))
         }
     }
 }
@@ -113,29 +136,55 @@ async fn bound(api: &ApiServer, claims: &Claims) -> Result<UserInfo, ApiError> {
     if claims.sub != format!("system:serviceaccount:{namespace}:{}", account.name) {
         return Err(invalidated());
     }
-    live(api, &format!("serviceaccounts/{namespace}/{}", account.name), &account.uid, now).await?;
+    live(
+        api,
+        &format!("serviceaccounts/{namespace}/{}", account.name),
+        &account.uid,
+        now,
+    )
+    .await?;
     if let Some(secret) = &own.secret {
-        live(api, &format!("secrets/{namespace}/{}", secret.name), &secret.uid, now).await?;
+        live(
+            api,
+            &format!("secrets/{namespace}/{}", secret.name),
+            &secret.uid,
+            now,
+        )
+        .await?;
     }
     let mut node = own.node.as_ref().map(|node| node.name.clone());
     match (&own.pod, &own.node) {
         (Some(pod), _) => {
-            let pod = live(api, &format!("pods/{namespace}/{}", pod.name), &pod.uid, now).await?;
+            let pod = live(
+                api,
+                &format!("pods/{namespace}/{}", pod.name),
+                &pod.uid,
+                now,
+            )
+            .await?;
             node = node.or(pod.spec.node_name);
         }
-        (None, Some(node)) => drop(live(api, &format!("nodes/{}", node.name), &node.uid, now).await?),
+        (None, Some(node)) => {
+            drop(live(api, &format!("nodes/{}", node.name), &node.uid, now).await?)
+        }
         (None, None) => {}
     }
     if let Some(why) = node.and_then(|node| api.node_denial(&node)) {
-        return Err(bad(format!("service account token is bound to a node that is shut out: {why}")));
+        return Err(bad(format!(
+            "service account token is bound to a node that is shut out: {why}"
+        )));
     }
     let mut user = user(namespace, account);
-    user.extra.insert(CREDENTIAL.to_owned(), vec![format!("JTI={}", claims.jti)]);
+    user.extra
+        .insert(CREDENTIAL.to_owned(), vec![format!("JTI={}", claims.jti)]);
     for (kind, bound) in [("pod", &own.pod), ("node", &own.node)] {
         let Some(bound) = bound else { continue };
         for (fact, value) in [("name", &bound.name), ("uid", &bound.uid)] {
             if !value.is_empty() {
-                user.extra.insert(format!("authentication.kubernetes.io/{kind}-{fact}"), vec![value.clone()]);
+                user.extra.insert(
+                    format!("authentication.kubernetes.io/{kind}-{fact}"),
+                    vec![value.clone()],
+                );
             }
         }
     }
@@ -144,23 +193,58 @@ async fn bound(api: &ApiServer, claims: &Claims) -> Result<UserInfo, ApiError> {
 
 async fn legacy(api: &ApiServer, claims: &LegacyClaims, token: &str) -> Result<UserInfo, ApiError> {
     let now = Timestamp::now().as_second();
-    let LegacyClaims { namespace, secret, account, uid, sub, .. } = claims;
+    let LegacyClaims {
+        namespace,
+        secret,
+        account,
+        uid,
+        sub,
+        ..
+    } = claims;
     if *sub != format!("system:serviceaccount:{namespace}:{account}") {
         return Err(invalidated());
     }
-    live(api, &format!("serviceaccounts/{namespace}/{account}"), uid, now).await?;
+    live(
+        api,
+        &format!("serviceaccounts/{namespace}/{account}"),
+        uid,
+        now,
+    )
+    .await?;
     let kept = object(api, &format!("secrets/{namespace}/{secret}")).await?;
-    let stored = kept.data.as_ref().and_then(|data| data.get("token")).and_then(|text| STANDARD.decode(text).ok());
-    let marked = kept.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(INVALID_SINCE));
+    let stored = kept
+        .data
+        .as_ref()
+        .and_then(|data| data.get("token"))
+        .and_then(|text| STANDARD.decode(text).ok());
+    let marked = kept
+        .metadata
+        .labels
+        .as_ref()
+        .is_some_and(|labels| labels.contains_key(INVALID_SINCE));
     let going = kept.metadata.deletion_timestamp.is_some();
-    if kept.r#type != LEGACY_TYPE || marked || going || stored.as_deref() != Some(token.as_bytes()) {
+    if kept.r#type != LEGACY_TYPE || marked || going || stored.as_deref() != Some(token.as_bytes())
+    {
         return Err(invalidated());
     }
-    Ok(user(namespace, &Reference { name: account.clone(), uid: uid.clone() }))
+    Ok(user(
+        namespace,
+        &Reference {
+            name: account.clone(),
+            uid: uid.clone(),
+        },
+    ))
 }
 
 fn user(namespace: &str, account: &Reference) -> UserInfo {
     let name = format!("system:serviceaccount:{namespace}:{}", account.name);
-    let groups = ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
-    UserInfo { uid: account.uid.clone(), extra: BTreeMap::new(), ..UserInfo::authenticated(&name, groups) }
+    let groups = [
+        "system:serviceaccounts".to_owned(),
+        format!("system:serviceaccounts:{namespace}"),
+    ];
+    UserInfo {
+        uid: account.uid.clone(),
+        extra: BTreeMap::new(),
+        ..UserInfo::authenticated(&name, groups)
+    }
 }

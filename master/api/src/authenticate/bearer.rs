@@ -9,30 +9,52 @@ const PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// The token, if the request has one.
 pub(super) fn token(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let value = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
     if let Some(value) = value {
         let mut words = value.trim().splitn(3, ' ');
         let scheme = words.next().unwrap_or_default();
         let token = words.next().unwrap_or_default();
-        return (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned());
+        return (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
+            .then(|| token.to_owned());
     }
-    let protocols = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let protocols = headers
+        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
     let mut protocols = protocols.flat_map(|list| list.split(',')).map(str::trim);
     let encoded = protocols.find_map(|protocol| protocol.strip_prefix(PROTOCOL))?;
-    String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok().filter(|token| !token.is_empty())
+    String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?)
+        .ok()
+        .filter(|token| !token.is_empty())
 }
 
 /// Takes the token out, so that it goes nowhere else.
 pub(super) fn forget(headers: &mut HeaderMap) {
     headers.remove(header::AUTHORIZATION);
-    let listed = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
-    let protocols: Vec<&str> = listed.flat_map(|list| list.split(',')).map(str::trim).collect();
-    if !protocols.iter().any(|protocol| protocol.starts_with(PROTOCOL)) {
+    let listed = headers
+        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let protocols: Vec<&str> = listed
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .collect();
+    if !protocols
+        .iter()
+        .any(|protocol| protocol.starts_with(PROTOCOL))
+    {
         return;
     }
-    let rest: Vec<&str> = protocols.into_iter().filter(|protocol| !protocol.starts_with(PROTOCOL)).collect();
+    let rest: Vec<&str> = protocols
+        .into_iter()
+        .filter(|protocol| !protocol.starts_with(PROTOCOL))
+        .collect();
     match HeaderValue::from_str(&rest.join(", ")) {
-        Ok(value) if !rest.is_empty() => drop(headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value)),
+        Ok(value) if !rest.is_empty() => {
+            drop(headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value))
+        }
         Ok(_) | Err(_) => drop(headers.remove(header::SEC_WEBSOCKET_PROTOCOL)),
     }
 }
@@ -54,9 +76,16 @@ mod tests {
             ("Basic abc", None),
             ("abc", None),
         ] {
-            assert_eq!(token(&with(header::AUTHORIZATION, value)).as_deref(), expected, "{value}");
+            assert_eq!(
+                token(&with(header::AUTHORIZATION, value)).as_deref(),
+                expected,
+                "{value}"
+            );
         }
-        let mut headers = with(header::SEC_WEBSOCKET_PROTOCOL, &format!("{PROTOCOL}YWJj, v5.channel.k8s.io"));
+        let mut headers = with(
+            header::SEC_WEBSOCKET_PROTOCOL,
+            &format!("{PROTOCOL}YWJj, v5.channel.k8s.io"),
+        );
         assert_eq!(token(&headers).as_deref(), Some("abc"));
         forget(&mut headers);
         assert_eq!(headers[header::SEC_WEBSOCKET_PROTOCOL], "v5.channel.k8s.io");

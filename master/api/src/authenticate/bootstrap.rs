@@ -18,9 +18,13 @@ const GROUP: &str = "system:bootstrappers";
 ///
 /// Errors: that the token is known and not good.
 pub(super) async fn find(api: &ApiServer, token: &str) -> Result<Option<UserInfo>, ApiError> {
-    let Some((id, secret)) = parts(token) else { return Ok(None) };
+    let Some((id, secret)) = parts(token) else {
+        return Ok(None);
+    };
     let key = format!("secrets/kube-system/bootstrap-token-{id}");
-    let Some(entry) = api.inner.store.get(&key).await.map_err(store_error)?.entry else { return Ok(None) };
+    let Some(entry) = api.inner.store.get(&key).await.map_err(store_error)?.entry else {
+        return Ok(None);
+    };
     let object: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
     user(&object, id, secret, Timestamp::now()).map(Some)
 }
@@ -28,14 +32,22 @@ pub(super) async fn find(api: &ApiServer, token: &str) -> Result<Option<UserInfo
 /// Six and sixteen characters of a small alphabet, and a dot between.
 fn parts(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
-    let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let plain = |text: &str| {
+        text.bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
     (id.len() == 6 && secret.len() == 16 && plain(id) && plain(secret)).then_some((id, secret))
 }
 
 fn user(object: &Value, id: &str, secret: &str, now: Timestamp) -> Result<UserInfo, ApiError> {
     let data = |key: &str| -> Vec<u8> {
-        let value = object.get("data").and_then(|data| data.get(key)).and_then(Value::as_str);
-        value.and_then(|value| STANDARD.decode(value).ok()).unwrap_or_default()
+        let value = object
+            .get("data")
+            .and_then(|data| data.get(key))
+            .and_then(Value::as_str);
+        value
+            .and_then(|value| STANDARD.decode(value).ok())
+            .unwrap_or_default()
     };
     let text = |key: &str| String::from_utf8(data(key)).unwrap_or_default();
     if object.get("type").and_then(Value::as_str) != Some(TYPE)
@@ -44,12 +56,18 @@ fn user(object: &Value, id: &str, secret: &str, now: Timestamp) -> Result<UserIn
         return Err(bad("the bootstrap token is not there any more"));
     }
     // By their hashes: the time it takes says nothing of the secret.
-    let same = |a: &[u8], b: &[u8]| !a.is_empty() && digest(&SHA256, a).as_ref() == digest(&SHA256, b).as_ref();
+    let same = |a: &[u8], b: &[u8]| {
+        !a.is_empty() && digest(&SHA256, a).as_ref() == digest(&SHA256, b).as_ref()
+    };
     if !same(&data("token-secret"), secret.as_bytes()) || text("token-id") != id {
         return Err(bad("the bootstrap token is not the right one"));
     }
     let expiration = text("expiration");
-    if !expiration.is_empty() && expiration.parse::<Timestamp>().map_or(true, |end| end <= now) {
+    if !expiration.is_empty()
+        && expiration
+            .parse::<Timestamp>()
+            .map_or(true, |end| end <= now)
+    {
         return Err(bad("the bootstrap token has expired"));
     }
     if text("usage-bootstrap-authentication") != "true" {
@@ -58,17 +76,27 @@ fn user(object: &Value, id: &str, secret: &str, now: Timestamp) -> Result<UserIn
     let extra = text("auth-extra-groups");
     let groups: Vec<&str> = extra.split(',').filter(|group| !group.is_empty()).collect();
     if let Some(wrong) = groups.iter().find(|group| !is_group(group)) {
-        return Err(bad(format!("the bootstrap token names a group {wrong:?} that it may not")));
+        return Err(bad(format!(
+            "the bootstrap token names a group {wrong:?} that it may not"
+        )));
     }
-    Ok(UserInfo::authenticated(&format!("system:bootstrap:{id}"), std::iter::once(GROUP).chain(groups)))
+    Ok(UserInfo::authenticated(
+        &format!("system:bootstrap:{id}"),
+        std::iter::once(GROUP).chain(groups),
+    ))
 }
 
 /// Groups that a token may add: below the bootstrappers' own.
 fn is_group(group: &str) -> bool {
-    let rest = group.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix(':')).unwrap_or_default();
+    let rest = group
+        .strip_prefix(GROUP)
+        .and_then(|rest| rest.strip_prefix(':'))
+        .unwrap_or_default();
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     rest.len() <= 256
-        && rest.bytes().all(|byte| plain(byte) || matches!(byte, b':' | b'-'))
+        && rest
+            .bytes()
+            .all(|byte| plain(byte) || matches!(byte, b':' | b'-'))
         && rest.bytes().last().is_some_and(plain)
 }
 
@@ -86,8 +114,9 @@ mod tests {
             data[key] = value.clone();
         }
         let data = data.as_object().unwrap().iter();
-        let data: serde_json::Map<String, Value> =
-            data.map(|(key, value)| (key.clone(), STANDARD.encode(value.as_str().unwrap()).into())).collect();
+        let data: serde_json::Map<String, Value> = data
+            .map(|(key, value)| (key.clone(), STANDARD.encode(value.as_str().unwrap()).into()))
+            .collect();
         json!({"type": TYPE, "metadata": {}, "data": data})
     }
 
@@ -97,7 +126,15 @@ mod tests {
         let ask = |change: Value| user(&secret(&change), "abcdef", "0123456789abcdef", now);
         let user = ask(json!({})).unwrap();
         assert_eq!(user.name, "system:bootstrap:abcdef");
-        assert_eq!(user.groups, [GROUP, "system:bootstrappers:a", "system:bootstrappers:b:c", "system:authenticated"]);
+        assert_eq!(
+            user.groups,
+            [
+                GROUP,
+                "system:bootstrappers:a",
+                "system:bootstrappers:b:c",
+                "system:authenticated"
+            ]
+        );
         assert!(ask(json!({"expiration": "2100-01-01T00:00:00Z"})).is_ok());
         for change in [
             json!({"token-secret": "0123456789abcdee"}),

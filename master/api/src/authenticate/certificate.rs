@@ -19,16 +19,30 @@ pub(crate) fn of_certificate(leaf: &[u8]) -> Option<UserInfo> {
     if name.is_empty() {
         return None;
     }
-    let groups: Vec<String> =
-        subject.iter_organization().filter_map(|group| group.as_str().ok()).map(str::to_owned).collect();
+    let groups: Vec<String> = subject
+        .iter_organization()
+        .filter_map(|group| group.as_str().ok())
+        .map(str::to_owned)
+        .collect();
     // These two are said by the server alone.
-    let own = [identity::AUTHENTICATED_GROUP, identity::UNAUTHENTICATED_GROUP];
-    let mut user = UserInfo::authenticated(name, groups.into_iter().filter(|group| !own.contains(&group.as_str())));
-    let mut uids = subject.iter_attributes().filter(|attribute| attribute.attr_type().to_id_string() == UID);
+    let own = [
+        identity::AUTHENTICATED_GROUP,
+        identity::UNAUTHENTICATED_GROUP,
+    ];
+    let mut user = UserInfo::authenticated(
+        name,
+        groups
+            .into_iter()
+            .filter(|group| !own.contains(&group.as_str())),
+    );
+    let mut uids = subject
+        .iter_attributes()
+        .filter(|attribute| attribute.attr_type().to_id_string() == UID);
     if let Some(uid) = uids.next().and_then(|uid| uid.as_str().ok()) {
         uid.clone_into(&mut user.uid);
     }
     let hash = hex::encode(ring::digest::digest(&ring::digest::SHA256, leaf));
-    user.extra.insert(CREDENTIAL.to_owned(), vec![format!("X509SHA256={hash}")]);
+    user.extra
+        .insert(CREDENTIAL.to_owned(), vec![format!("X509SHA256={hash}")]);
     Some(user)
 }

@@ -105,16 +105,33 @@ pub(super) fn parse(token: &str) -> Option<Unverified<'_>> {
     }
     let (signed, signature) = token.rsplit_once('.')?;
     let (header, payload) = signed.split_once('.')?;
-    let json = |part: &str| serde_json::from_slice::<Value>(&URL_SAFE_NO_PAD.decode(part).ok()?).ok();
+    let json =
+        |part: &str| serde_json::from_slice::<Value>(&URL_SAFE_NO_PAD.decode(part).ok()?).ok();
     let header = json(header)?;
-    let text = |key: &str| header.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |key: &str| {
+        header
+            .get(key)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
-    Some(Unverified { alg: text("alg"), kid: text("kid"), signed, signature, payload: json(payload)? })
+    Some(Unverified {
+        alg: text("alg"),
+        kid: text("kid"),
+        signed,
+        signature,
+        payload: json(payload)?,
+    })
 }
 
 /// What is to be signed.
 pub(super) fn unsigned(kid: &str, claims: &impl Serialize) -> Option<String> {
     let header = serde_json::json!({"alg": "ES256", "kid": kid});
     let payload = serde_json::to_vec(claims).ok()?;
-    Some(format!("{}.{}", URL_SAFE_NO_PAD.encode(header.to_string()), URL_SAFE_NO_PAD.encode(payload)))
+    Some(format!(
+        "{}.{}",
+        URL_SAFE_NO_PAD.encode(header.to_string()),
+        URL_SAFE_NO_PAD.encode(payload)
+    ))
 }

@@ -26,7 +26,9 @@ pub struct TokenList {
 
 impl fmt::Debug for TokenList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenList").field("tokens", &self.users.len()).finish_non_exhaustive()
+        f.debug_struct("TokenList")
+            .field("tokens", &self.users.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -39,7 +41,10 @@ impl TokenList {
     pub fn parse(text: &str) -> Result<Self, TokenFileError> {
         let mut users = HashMap::new();
         for (number, line) in text.lines().enumerate() {
-            let fail = |what| TokenFileError { line: number + 1, what };
+            let fail = |what| TokenFileError {
+                line: number + 1,
+                what,
+            };
             if number == MOST {
                 return Err(fail("there are more tokens than a list may have"));
             }
@@ -48,14 +53,22 @@ impl TokenList {
             }
             let fields = fields(line).map_err(fail)?;
             let [token, name, uid, rest @ ..] = fields.as_slice() else {
-                return Err(fail("expected at least three columns: token, user name, user uid"));
+                return Err(fail(
+                    "expected at least three columns: token, user name, user uid",
+                ));
             };
             if token.is_empty() {
                 return Err(fail("the token is empty"));
             }
             let groups = rest.first().map(String::as_str).unwrap_or_default();
-            let groups = groups.split(',').map(str::trim).filter(|group| !group.is_empty());
-            let user = UserInfo { uid: uid.clone(), ..UserInfo::authenticated(name, groups) };
+            let groups = groups
+                .split(',')
+                .map(str::trim)
+                .filter(|group| !group.is_empty());
+            let user = UserInfo {
+                uid: uid.clone(),
+                ..UserInfo::authenticated(name, groups)
+            };
             users.insert(hash(token), user);
         }
         Ok(Self { users })
@@ -63,7 +76,11 @@ impl TokenList {
 
     /// Whom a token belongs to. By its hash: the time it takes says nothing of other tokens.
     pub(super) fn find(&self, token: &str) -> Option<UserInfo> {
-        if self.users.is_empty() { None } else { self.users.get(&hash(token)).cloned() }
+        if self.users.is_empty() {
+            None
+        } else {
+            self.users.get(&hash(token)).cloned()
+        }
     }
 }
 
@@ -113,9 +130,14 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_upstream_reads_it() {
-        let list = TokenList::parse("t1,alice,u1\r\nt2,bob,u2,\"a,b\"\n\n\"t\"\"3\",\"carol x\",u3,one\n").unwrap();
+        let list =
+            TokenList::parse("t1,alice,u1\r\nt2,bob,u2,\"a,b\"\n\n\"t\"\"3\",\"carol x\",u3,one\n")
+                .unwrap();
         assert_eq!(list.find("t1").unwrap().groups, ["system:authenticated"]);
-        assert_eq!(list.find("t2").unwrap().groups, ["a", "b", "system:authenticated"]);
+        assert_eq!(
+            list.find("t2").unwrap().groups,
+            ["a", "b", "system:authenticated"]
+        );
         let carol = list.find("t\"3").unwrap();
         assert_eq!((&*carol.name, &*carol.uid), ("carol x", "u3"));
         assert!(list.find("t4").is_none() && list.find("").is_none());
@@ -123,7 +145,12 @@ mod tests {
 
     #[test]
     fn a_bad_line_is_told_by_its_number_and_never_shown() {
-        for text in ["x,y,z\nsecret,b\n", "x,y,z\n,b,c\n", "x,y,z\n\"secret,b,c\n", "x,y,z\n\"secret\"x,b,c\n"] {
+        for text in [
+            "x,y,z\nsecret,b\n",
+            "x,y,z\n,b,c\n",
+            "x,y,z\n\"secret,b,c\n",
+            "x,y,z\n\"secret\"x,b,c\n",
+        ] {
             let error = TokenList::parse(text).unwrap_err();
             assert_eq!(error.line, 2, "{text:?}");
             assert!(!error.to_string().contains("secret"), "{error}");

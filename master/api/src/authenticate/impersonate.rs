@@ -33,9 +33,17 @@ pub(crate) fn apply<'a>(
     Box::pin(std::future::ready(Ok(user)))
 }
 
-async fn act(api: &ApiServer, user: UserInfo, headers: &mut HeaderMap) -> Result<UserInfo, ApiError> {
+async fn act(
+    api: &ApiServer,
+    user: UserInfo,
+    headers: &mut HeaderMap,
+) -> Result<UserInfo, ApiError> {
     let wanted = read(headers)?;
-    let named: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with(PREFIX)).cloned().collect();
+    let named: Vec<_> = headers
+        .keys()
+        .filter(|name| name.as_str().starts_with(PREFIX))
+        .cloned()
+        .collect();
     for name in named {
         headers.remove(name);
     }
@@ -50,16 +58,23 @@ fn read(headers: &HeaderMap) -> Result<Wanted, ApiError> {
         if !name.starts_with(PREFIX) {
             continue;
         }
-        let text = value
-            .to_str()
-            .map_err(|_not_text| ApiError::new(Reason::BadRequest, format!("the header {name} is not plain text")))?;
+        let text = value.to_str().map_err(|_not_text| {
+            ApiError::new(
+                Reason::BadRequest,
+                format!("the header {name} is not plain text"),
+            )
+        })?;
         match name {
             "impersonate-user" => text.clone_into(&mut wanted.user),
             "impersonate-uid" => text.clone_into(&mut wanted.uid),
             "impersonate-group" => wanted.groups.push(text.to_owned()),
             _ => {
                 if let Some(key) = name.strip_prefix(EXTRA) {
-                    wanted.extra.entry(unescaped(key)).or_default().push(text.to_owned());
+                    wanted
+                        .extra
+                        .entry(unescaped(key))
+                        .or_default()
+                        .push(text.to_owned());
                 }
             }
         }
@@ -77,7 +92,9 @@ fn unescaped(key: &str) -> String {
     let mut rest = key.as_bytes();
     while let Some((first, after)) = rest.split_first() {
         rest = after;
-        let digits = after.split_first_chunk::<2>().and_then(|(digits, rest)| Some((hex::decode(digits).ok()?, rest)));
+        let digits = after
+            .split_first_chunk::<2>()
+            .and_then(|(digits, rest)| Some((hex::decode(digits).ok()?, rest)));
         match (first, digits) {
             (b'%', Some((byte, after))) => {
                 bytes.extend(byte);
@@ -91,7 +108,9 @@ fn unescaped(key: &str) -> String {
 
 /// Namespace and name of a service account's user name.
 fn account(user: &str) -> Option<(&str, &str)> {
-    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    let (namespace, name) = user
+        .strip_prefix("system:serviceaccount:")?
+        .split_once(':')?;
     (!namespace.is_empty() && !name.is_empty() && !name.contains(':')).then_some((namespace, name))
 }
 
@@ -99,38 +118,88 @@ async fn permit(api: &ApiServer, user: &UserInfo, wanted: &Wanted) -> Result<(),
     let mut parts = Vec::new();
     match account(&wanted.user) {
         Some((namespace, name)) => {
-            parts.push(Resource { resource: "serviceaccounts", namespace, name, ..Resource::default() });
+            parts.push(Resource {
+                resource: "serviceaccounts",
+                namespace,
+                name,
+                ..Resource::default()
+            });
         }
-        None => parts.push(Resource { resource: "users", name: &wanted.user, ..Resource::default() }),
+        None => parts.push(Resource {
+            resource: "users",
+            name: &wanted.user,
+            ..Resource::default()
+        }),
     }
-    parts.extend(wanted.groups.iter().map(|name| Resource { resource: "groups", name, ..Resource::default() }));
-    let authentication = Resource { group: AUTHENTICATION, ..Resource::default() };
+    parts.extend(wanted.groups.iter().map(|name| Resource {
+        resource: "groups",
+        name,
+        ..Resource::default()
+    }));
+    let authentication = Resource {
+        group: AUTHENTICATION,
+        ..Resource::default()
+    };
     for (key, values) in &wanted.extra {
-        let extra = Resource { resource: "userextras", subresource: key, ..authentication };
+        let extra = Resource {
+            resource: "userextras",
+            subresource: key,
+            ..authentication
+        };
         parts.extend(values.iter().map(|name| Resource { name, ..extra }));
     }
     if !wanted.uid.is_empty() {
-        parts.push(Resource { resource: "uids", name: &wanted.uid, ..authentication });
+        parts.push(Resource {
+            resource: "uids",
+            name: &wanted.uid,
+            ..authentication
+        });
     }
     for part in parts {
-        require(api, &Question { user, request: Request::Resource("impersonate", part), of_node: None }).await?;
+        require(
+            api,
+            &Question {
+                user,
+                request: Request::Resource("impersonate", part),
+                of_node: None,
+            },
+        )
+        .await?;
     }
     Ok(())
 }
 
 /// The user that is acted as: with the groups that he always has.
 fn acted(wanted: Wanted) -> UserInfo {
-    let Wanted { user, uid, mut groups, extra } = wanted;
+    let Wanted {
+        user,
+        uid,
+        mut groups,
+        extra,
+    } = wanted;
     if groups.is_empty()
         && let Some((namespace, _)) = account(&user)
     {
-        groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+        groups = vec![
+            "system:serviceaccounts".to_owned(),
+            format!("system:serviceaccounts:{namespace}"),
+        ];
     }
-    let always =
-        if user == identity::ANONYMOUS_USER { identity::UNAUTHENTICATED_GROUP } else { identity::AUTHENTICATED_GROUP };
-    let said = |group: &String| group == identity::AUTHENTICATED_GROUP || group == identity::UNAUTHENTICATED_GROUP;
+    let always = if user == identity::ANONYMOUS_USER {
+        identity::UNAUTHENTICATED_GROUP
+    } else {
+        identity::AUTHENTICATED_GROUP
+    };
+    let said = |group: &String| {
+        group == identity::AUTHENTICATED_GROUP || group == identity::UNAUTHENTICATED_GROUP
+    };
     if !groups.iter().any(said) {
         groups.push(always.to_owned());
     }
-    UserInfo { name: user, uid, groups, extra }
+    UserInfo {
+        name: user,
+        uid,
+        groups,
+        extra,
+    }
 }

@@ -8,7 +8,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::digest::{SHA256, digest};
 use ring::rand::SystemRandom;
 use ring::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, UnparsedPublicKey,
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair,
+    UnparsedPublicKey,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -20,8 +21,8 @@ use std::sync::{Mutex, PoisonError};
 const DEFAULT_URL: &str = "https://kubernetes.default.svc.cluster.local";
 /// DER before the point of a P-256 public key (RFC 5480).
 const SPKI_PREFIX: [u8; 26] = [
-    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce,
-    0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
+    0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
 /// Bytes of an uncompressed point.
 const POINT: usize = 65;
@@ -47,9 +48,15 @@ struct PublicKey {
 
 impl PublicKey {
     fn new(point: &[u8]) -> Option<Self> {
-        let point: [u8; POINT] = point.try_into().ok().filter(|point: &[u8; POINT]| point[0] == 4)?;
+        let point: [u8; POINT] = point
+            .try_into()
+            .ok()
+            .filter(|point: &[u8; POINT]| point[0] == 4)?;
         let spki: Vec<u8> = SPKI_PREFIX.iter().chain(&point).copied().collect();
-        Some(Self { kid: URL_SAFE_NO_PAD.encode(digest(&SHA256, &spki)), point })
+        Some(Self {
+            kid: URL_SAFE_NO_PAD.encode(digest(&SHA256, &spki)),
+            point,
+        })
     }
 
     fn of_spki(spki: &[u8]) -> Option<Self> {
@@ -78,7 +85,10 @@ pub struct TokenIssuer {
 
 impl fmt::Debug for TokenIssuer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenIssuer").field("url", &self.url).field("public", &self.public).finish_non_exhaustive()
+        f.debug_struct("TokenIssuer")
+            .field("url", &self.url)
+            .field("public", &self.public)
+            .finish_non_exhaustive()
     }
 }
 
@@ -104,14 +114,26 @@ impl TokenIssuer {
             }
         }
         let url = url.unwrap_or(DEFAULT_URL).to_owned();
-        let others = audiences.iter().filter(|audience| **audience != url).cloned();
+        let others = audiences
+            .iter()
+            .filter(|audience| **audience != url)
+            .cloned();
         let audiences = std::iter::once(url.clone()).chain(others).collect();
-        Ok(Self { url, audiences, key, public, random, verified: Mutex::default() })
+        Ok(Self {
+            url,
+            audiences,
+            key,
+            public,
+            random,
+            verified: Mutex::default(),
+        })
     }
 
     /// An issuer whose key dies with the process: for servers that are told of none.
     pub(crate) fn passing() -> Option<Self> {
-        let key = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new()).ok()?;
+        let key =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
+                .ok()?;
         Self::new(None, &[], key.as_ref(), &[]).ok()
     }
 
@@ -141,9 +163,16 @@ impl TokenIssuer {
 
     fn sign(&self, claims: &impl Serialize) -> Result<String, ApiError> {
         let fail = || ApiError::new(Reason::InternalError, "the token cannot be signed");
-        let kid = self.public.first().map(|key| key.kid.as_str()).unwrap_or_default();
+        let kid = self
+            .public
+            .first()
+            .map(|key| key.kid.as_str())
+            .unwrap_or_default();
         let text = claims::unsigned(kid, claims).ok_or_else(fail)?;
-        let signature = self.key.sign(&self.random, text.as_bytes()).map_err(|_opaque| fail())?;
+        let signature = self
+            .key
+            .sign(&self.random, text.as_bytes())
+            .map_err(|_opaque| fail())?;
         Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
@@ -154,7 +183,13 @@ impl TokenIssuer {
 
     /// A token without an end, for a secret of type `kubernetes.io/service-account-token`. It is good as long as that
     /// secret holds it, and the service account is the same.
-    pub fn legacy_token(&self, namespace: &str, secret: &str, account: &str, uid: &str) -> Result<String, ApiError> {
+    pub fn legacy_token(
+        &self,
+        namespace: &str,
+        secret: &str,
+        account: &str,
+        uid: &str,
+    ) -> Result<String, ApiError> {
         self.sign(&LegacyClaims {
             iss: LEGACY_ISSUER.to_owned(),
             namespace: namespace.to_owned(),
@@ -170,27 +205,55 @@ impl TokenIssuer {
     /// Errors: that it claims to be this issuer's and is not, or can't be read. Whether what it says still holds is the
     /// caller's to find out.
     pub(super) fn verify(&self, token: &str) -> Result<Option<Said>, ApiError> {
-        let hash: [u8; 32] = digest(&SHA256, token.as_bytes()).as_ref().try_into().unwrap_or_default();
-        let known = self.verified.lock().unwrap_or_else(PoisonError::into_inner).get(&hash).cloned();
+        let hash: [u8; 32] = digest(&SHA256, token.as_bytes())
+            .as_ref()
+            .try_into()
+            .unwrap_or_default();
+        let known = self
+            .verified
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&hash)
+            .cloned();
         if known.is_some() {
             return Ok(known);
         }
-        let Some(unverified) = claims::parse(token) else { return Ok(None) };
-        let issuer = unverified.payload.get("iss").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let Some(unverified) = claims::parse(token) else {
+            return Ok(None);
+        };
+        let issuer = unverified
+            .payload
+            .get("iss")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         if issuer != self.url && issuer != LEGACY_ISSUER {
             return Ok(None);
         }
         if unverified.alg != "ES256" {
-            return Err(bad("the service account token is signed by another algorithm than the issuer's"));
+            return Err(bad(
+                "the service account token is signed by another algorithm than the issuer's",
+            ));
         }
-        let named: Vec<&PublicKey> = self.public.iter().filter(|key| key.kid == unverified.kid).collect();
-        let keys = if named.is_empty() { self.public.iter().collect() } else { named };
+        let named: Vec<&PublicKey> = self
+            .public
+            .iter()
+            .filter(|key| key.kid == unverified.kid)
+            .collect();
+        let keys = if named.is_empty() {
+            self.public.iter().collect()
+        } else {
+            named
+        };
         let good = keys.into_iter().any(|key| {
             let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key.point);
-            key.verify(unverified.signed.as_bytes(), &unverified.signature).is_ok()
+            key.verify(unverified.signed.as_bytes(), &unverified.signature)
+                .is_ok()
         });
         if !good {
-            return Err(bad("the service account token's signature is not the issuer's"));
+            return Err(bad(
+                "the service account token's signature is not the issuer's",
+            ));
         }
         let unreadable = |_error| bad("the service account token's claims cannot be read");
         let said = if issuer == LEGACY_ISSUER {

@@ -46,7 +46,11 @@ pub(crate) fn caller<'a>(
     Box::pin(by_credentials(api, headers, peer))
 }
 
-async fn by_credentials(api: &ApiServer, headers: &mut HeaderMap, peer: &Peer) -> Result<UserInfo, ApiError> {
+async fn by_credentials(
+    api: &ApiServer,
+    headers: &mut HeaderMap,
+    peer: &Peer,
+) -> Result<UserInfo, ApiError> {
     if let Some(user) = peer.user() {
         return Ok(user.clone());
     }
@@ -81,14 +85,25 @@ pub(crate) fn token<'a>(
     Box::pin(look_up(api, token, audiences))
 }
 
-async fn look_up(api: &ApiServer, token: &str, audiences: &[String]) -> Result<Option<Found>, ApiError> {
+async fn look_up(
+    api: &ApiServer,
+    token: &str,
+    audiences: &[String],
+) -> Result<Option<Found>, ApiError> {
     let issuer = api.inner.issuer.as_deref();
     let own = issuer.map_or(&[][..], TokenIssuer::audiences);
     // Tokens that name no audience are good for the API's own.
-    let implied: Vec<String> = audiences.iter().filter(|wanted| own.contains(wanted)).cloned().collect();
+    let implied: Vec<String> = audiences
+        .iter()
+        .filter(|wanted| own.contains(wanted))
+        .cloned()
+        .collect();
     let fits = audiences.is_empty() || !implied.is_empty();
     if let Some(user) = api.inner.options.tokens.find(token) {
-        return Ok(fits.then_some(Found { user, audiences: implied }));
+        return Ok(fits.then_some(Found {
+            user,
+            audiences: implied,
+        }));
     }
     if let Some(issuer) = issuer
         && let Some(found) = accounts::find(api, issuer, token, audiences).await?
@@ -96,5 +111,8 @@ async fn look_up(api: &ApiServer, token: &str, audiences: &[String]) -> Result<O
         return Ok(Some(found));
     }
     let user = bootstrap::find(api, token).await?;
-    Ok(user.filter(|_| fits).map(|user| Found { user, audiences: implied }))
+    Ok(user.filter(|_| fits).map(|user| Found {
+        user,
+        audiences: implied,
+    }))
 }

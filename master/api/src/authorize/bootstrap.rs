@@ -17,7 +17,12 @@ const TRIES: usize = 5;
 /// Writes what is missing. Errors: the first that happened.
 pub(crate) async fn reconcile(client: &Client) -> Result<(), ApiError> {
     settle::<ClusterRole, _>(client, defaults::cluster_roles(), reconcile::role).await?;
-    settle::<ClusterRoleBinding, _>(client, defaults::cluster_role_bindings(), reconcile::binding).await?;
+    settle::<ClusterRoleBinding, _>(
+        client,
+        defaults::cluster_role_bindings(),
+        reconcile::binding,
+    )
+    .await?;
     settle::<Role, _>(client, defaults::roles(), reconcile::role).await?;
     settle::<RoleBinding, _>(client, defaults::role_bindings(), reconcile::binding).await
 }
@@ -48,7 +53,10 @@ async fn settle<T: Object, D: Seeded>(
     let mut existing: HashMap<(String, String), T> = HashMap::new();
     for object in list.items {
         let meta = object.metadata();
-        let key = (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default());
+        let key = (
+            meta.namespace.clone().unwrap_or_default(),
+            meta.name.clone().unwrap_or_default(),
+        );
         existing.insert(key, object);
     }
     let each = wanted.iter().map(|wanted| {
@@ -76,7 +84,9 @@ async fn one<T: Object, D: Seeded>(
                 Step::Nothing => return Ok(()),
                 Step::Update(new) => client.update(&overlay(object, &new)?).await.map(drop),
                 Step::Replace(new) => {
-                    client.delete::<T>(namespace, name, &DeleteParams::default()).await?;
+                    client
+                        .delete::<T>(namespace, name, &DeleteParams::default())
+                        .await?;
                     client.create(&cast::<T>(&new)?).await.map(drop)
                 }
             },
@@ -88,16 +98,23 @@ async fn one<T: Object, D: Seeded>(
             other => return other,
         }
     }
-    let text = format!("the default role or binding {name:?} changes faster than it can be brought up to date");
+    let text = format!(
+        "the default role or binding {name:?} changes faster than it can be brought up to date"
+    );
     Err(ApiError::new(Reason::Conflict, text))
 }
 
 fn cast<T: DeserializeOwned>(object: &impl Serialize) -> Result<T, ApiError> {
-    serde_json::to_value(object).and_then(serde_json::from_value).map_err(|error| unreadable(&error))
+    serde_json::to_value(object)
+        .and_then(serde_json::from_value)
+        .map_err(|error| unreadable(&error))
 }
 
 fn unreadable(error: &serde_json::Error) -> ApiError {
-    ApiError::new(Reason::InternalError, format!("a role or binding cannot be read as its own kind: {error}"))
+    ApiError::new(
+        Reason::InternalError,
+        format!("a role or binding cannot be read as its own kind: {error}"),
+    )
 }
 
 /// The stored object with the new content: the rest of its metadata stays.
@@ -107,7 +124,9 @@ fn overlay<T: Object>(object: &T, new: &impl Serialize) -> Result<T, ApiError> {
     if let (Value::Object(value), Value::Object(new)) = (&mut value, new) {
         for (key, field) in new {
             match (value.get_mut(&key), field) {
-                (Some(Value::Object(own)), Value::Object(field)) if key == "metadata" => own.extend(field),
+                (Some(Value::Object(own)), Value::Object(field)) if key == "metadata" => {
+                    own.extend(field)
+                }
                 (_, field) => drop(value.insert(key, field)),
             }
         }

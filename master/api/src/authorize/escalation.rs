@@ -17,7 +17,10 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 /// A new object (`old` is none), or a changed one.
 pub(crate) async fn check(call: &Call, new: &Fields, old: Option<&Fields>) -> Result<(), ApiError> {
     let kind = &call.kind;
-    if kind.group != GROUP || call.user.in_group(identity::MASTERS_GROUP) || call.api.inner.authorizer.is_open() {
+    if kind.group != GROUP
+        || call.user.in_group(identity::MASTERS_GROUP)
+        || call.api.inner.authorizer.is_open()
+    {
         return Ok(());
     }
     if old.is_some_and(|old| only_lets_go(new, old)) {
@@ -35,7 +38,13 @@ fn only_lets_go(new: &Fields, old: &Fields) -> bool {
     let rest = |fields: &Fields| {
         let mut rest = fields.clone();
         if let Some(metadata) = rest.get_mut("metadata").and_then(Value::as_object_mut) {
-            for key in ["ownerReferences", "finalizers", "managedFields", "resourceVersion", "generation"] {
+            for key in [
+                "ownerReferences",
+                "finalizers",
+                "managedFields",
+                "resourceVersion",
+                "generation",
+            ] {
                 metadata.remove(key);
             }
         }
@@ -67,7 +76,10 @@ async fn role(call: &Call, new: &Fields, old: Option<&Fields>) -> Result<(), Api
     let gathers = |fields: &Fields| !get(fields, "aggregationRule").is_null();
     if gathers(new) || old.is_some_and(gathers) {
         // It can gather anything.
-        let everything = [master_rbac::defaults::on("*", "*", "*"), master_rbac::defaults::paths("*", "*")];
+        let everything = [
+            master_rbac::defaults::on("*", "*", "*"),
+            master_rbac::defaults::paths("*", "*"),
+        ];
         if covered(call, &everything, "").await.is_err() {
             let text = "must have cluster-admin privileges to use an aggregationRule";
             return Err(call.forbidden(meta_text(new, "name"), text));
@@ -92,13 +104,28 @@ async fn covered(call: &Call, wanted: &[Rule], name: &str) -> Result<(), ApiErro
 async fn binding(call: &Call, new: &Fields) -> Result<(), ApiError> {
     let Binding { role_ref, .. } = read(new);
     let namespace = call.target.namespace.as_str();
-    let resource = if role_ref.kind == "Role" { "roles" } else { "clusterroles" };
-    let bound = Resource { group: &role_ref.api_group, resource, subresource: "", namespace, name: &role_ref.name };
+    let resource = if role_ref.kind == "Role" {
+        "roles"
+    } else {
+        "clusterroles"
+    };
+    let bound = Resource {
+        group: &role_ref.api_group,
+        resource,
+        subresource: "",
+        namespace,
+        name: &role_ref.name,
+    };
     if may(&call.api, &call.user, "bind", bound).await? {
         return Ok(());
     }
-    let rules = with_roles(&call.api, |roles| roles.referred(&role_ref, namespace).map(<[Rule]>::to_vec)).await?;
-    let Ok(rules) = rules else { return Err(missing(&role_ref, resource)) };
+    let rules = with_roles(&call.api, |roles| {
+        roles.referred(&role_ref, namespace).map(<[Rule]>::to_vec)
+    })
+    .await?;
+    let Ok(rules) = rules else {
+        return Err(missing(&role_ref, resource));
+    };
     covered(call, &rules, meta_text(new, "name")).await
 }
 

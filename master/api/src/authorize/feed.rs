@@ -46,23 +46,37 @@ pub(super) struct Kept<S> {
 
 impl<S> fmt::Debug for Kept<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").field("tables", &self.tables).field("seen", &self.seen).finish_non_exhaustive()
+        f.debug_struct("Kept")
+            .field("tables", &self.tables)
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
     }
 }
 
 impl<S: Follow> Kept<S> {
     /// Nothing is read before the first question. The prefixes are those of tables, with their `/`.
     pub(super) fn new(tables: &'static [&'static str]) -> Self {
-        Self { tables, feed: Mutex::default(), state: RwLock::default(), seen: AtomicU64::new(0) }
+        Self {
+            tables,
+            feed: Mutex::default(),
+            state: RwLock::default(),
+            seen: AtomicU64::new(0),
+        }
     }
 
     /// Looks at the state as of now.
-    pub(super) async fn with<T>(&self, store: &dyn Store, look: impl FnOnce(&S) -> T) -> Result<T, StoreError> {
+    pub(super) async fn with<T>(
+        &self,
+        store: &dyn Store,
+        look: impl FnOnce(&S) -> T,
+    ) -> Result<T, StoreError> {
         let head = store.revision().await?;
         if self.seen.load(Ordering::Acquire) < head {
             self.catch_up(store, head).await?;
         }
-        Ok(look(&self.state.read().unwrap_or_else(PoisonError::into_inner)))
+        Ok(look(
+            &self.state.read().unwrap_or_else(PoisonError::into_inner),
+        ))
     }
 
     async fn catch_up(&self, store: &dyn Store, head: Revision) -> Result<(), StoreError> {
@@ -100,13 +114,29 @@ impl<S: Follow> Kept<S> {
 
 impl Feed {
     /// Everything that waits, or everything there is.
-    async fn take(&mut self, store: &dyn Store, tables: &[&str], changes: &mut Vec<Change>) -> Result<(), StoreError> {
+    async fn take(
+        &mut self,
+        store: &dyn Store,
+        tables: &[&str],
+        changes: &mut Vec<Change>,
+    ) -> Result<(), StoreError> {
         if self.streams.is_empty() {
             changes.push(Change::Reset);
             for (number, table) in tables.iter().enumerate() {
-                let listing = store.list(ListQuery { prefix: (*table).to_owned(), ..ListQuery::default() }).await?;
-                self.streams.push(store.watch(table, listing.revision).await?);
-                changes.extend(listing.entries.into_iter().map(|entry| Change::Set(number, entry)));
+                let listing = store
+                    .list(ListQuery {
+                        prefix: (*table).to_owned(),
+                        ..ListQuery::default()
+                    })
+                    .await?;
+                self.streams
+                    .push(store.watch(table, listing.revision).await?);
+                changes.extend(
+                    listing
+                        .entries
+                        .into_iter()
+                        .map(|entry| Change::Set(number, entry)),
+                );
             }
         }
         for (number, stream) in self.streams.iter_mut().enumerate() {

@@ -10,8 +10,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// The tables, in the order of the functions below.
-pub(super) const TABLES: &[&str] =
-    &["pods/", "persistentvolumes/", "volumeattachments.storage.k8s.io/", "resourceslices.resource.k8s.io/"];
+pub(super) const TABLES: &[&str] = &[
+    "pods/",
+    "persistentvolumes/",
+    "volumeattachments.storage.k8s.io/",
+    "resourceslices.resource.k8s.io/",
+];
 const PODS: usize = 0;
 const VOLUMES: usize = 1;
 const ATTACHMENTS: usize = 2;
@@ -36,7 +40,10 @@ pub(super) struct Ref {
 
 impl Ref {
     pub(super) fn new(kind: Kind, namespace: &str, name: &str) -> Self {
-        Self { kind, path: format!("{namespace}/{name}").into() }
+        Self {
+            kind,
+            path: format!("{namespace}/{name}").into(),
+        }
     }
 }
 
@@ -72,19 +79,28 @@ pub(super) struct Graph {
 impl Graph {
     /// Whether a pod is bound to a node.
     pub(super) fn has_pod(&self, node: &str, namespace: &str, name: &str) -> bool {
-        self.pods.get(format!("{namespace}/{name}").as_str()).is_some_and(|pod| &*pod.node == node)
+        self.pods
+            .get(format!("{namespace}/{name}").as_str())
+            .is_some_and(|pod| &*pod.node == node)
     }
 
     /// Whether a pod on a node refers to an object, by itself or through a volume.
     pub(super) fn reaches(&self, node: &str, kind: Kind, namespace: &str, name: &str) -> bool {
         let wanted = Ref::new(kind, namespace, name);
         self.direct(node, &wanted)
-            || self.volumes_of.get(&wanted).into_iter().flatten().any(|volume| self.has_volume(node, volume))
+            || self
+                .volumes_of
+                .get(&wanted)
+                .into_iter()
+                .flatten()
+                .any(|volume| self.has_volume(node, volume))
     }
 
     /// Whether a pod on a node uses a persistent volume.
     pub(super) fn has_volume(&self, node: &str, name: &str) -> bool {
-        self.volumes.get(name).is_some_and(|volume| self.direct(node, &volume.claim))
+        self.volumes
+            .get(name)
+            .is_some_and(|volume| self.direct(node, &volume.claim))
     }
 
     /// Whether a volume attachment is a node's.
@@ -98,30 +114,56 @@ impl Graph {
     }
 
     fn direct(&self, node: &str, wanted: &Ref) -> bool {
-        self.reach.get(wanted).is_some_and(|nodes| nodes.contains_key(node))
+        self.reach
+            .get(wanted)
+            .is_some_and(|nodes| nodes.contains_key(node))
     }
 
     fn set_pod(&mut self, path: &str, entry: &Entry) {
-        if self.pods.get(path).is_some_and(|pod| pod.created == entry.created && !pod.moves) {
+        if self
+            .pods
+            .get(path)
+            .is_some_and(|pod| pod.created == entry.created && !pod.moves)
+        {
             return;
         }
         self.remove_pod(path);
-        let Some(bound) = references::of_pod(&entry.value) else { return };
-        let known = self.nodes.get_key_value(bound.node.as_str()).map(|(node, _)| node.clone());
+        let Some(bound) = references::of_pod(&entry.value) else {
+            return;
+        };
+        let known = self
+            .nodes
+            .get_key_value(bound.node.as_str())
+            .map(|(node, _)| node.clone());
         let node: Arc<str> = known.unwrap_or_else(|| bound.node.as_str().into());
         *self.nodes.entry(node.clone()).or_default() += 1;
         let mut refs = Vec::with_capacity(bound.refs.len());
         for wanted in bound.refs {
-            let shared = self.reach.get_key_value(&wanted).map_or(wanted, |(known, _)| known.clone());
-            *self.reach.entry(shared.clone()).or_default().entry(node.clone()).or_default() += 1;
+            let shared = self
+                .reach
+                .get_key_value(&wanted)
+                .map_or(wanted, |(known, _)| known.clone());
+            *self
+                .reach
+                .entry(shared.clone())
+                .or_default()
+                .entry(node.clone())
+                .or_default() += 1;
             refs.push(shared);
         }
-        let pod = Pod { node, created: entry.created, moves: bound.moves, refs: refs.into_boxed_slice() };
+        let pod = Pod {
+            node,
+            created: entry.created,
+            moves: bound.moves,
+            refs: refs.into_boxed_slice(),
+        };
         self.pods.insert(path.into(), pod);
     }
 
     fn remove_pod(&mut self, path: &str) {
-        let Some(pod) = self.pods.remove(path) else { return };
+        let Some(pod) = self.pods.remove(path) else {
+            return;
+        };
         for wanted in &pod.refs {
             if let Some(nodes) = self.reach.get_mut(wanted) {
                 less(nodes, &pod.node);
@@ -135,15 +177,22 @@ impl Graph {
 
     fn set_volume(&mut self, name: &str, value: &[u8]) {
         self.remove_volume(name);
-        let Some((claim, secrets)) = references::of_persistent_volume(value) else { return };
+        let Some((claim, secrets)) = references::of_persistent_volume(value) else {
+            return;
+        };
         for secret in &secrets {
-            self.volumes_of.entry(secret.clone()).or_default().insert(name.into());
+            self.volumes_of
+                .entry(secret.clone())
+                .or_default()
+                .insert(name.into());
         }
         self.volumes.insert(name.into(), Volume { claim, secrets });
     }
 
     fn remove_volume(&mut self, name: &str) {
-        let Some(volume) = self.volumes.remove(name) else { return };
+        let Some(volume) = self.volumes.remove(name) else {
+            return;
+        };
         for secret in &volume.secrets {
             if let Some(names) = self.volumes_of.get_mut(secret) {
                 names.remove(name);
@@ -156,7 +205,11 @@ impl Graph {
 
     /// What is found by its name alone.
     fn named(&mut self, table: usize) -> &mut HashMap<Box<str>, String> {
-        if table == ATTACHMENTS { &mut self.attachments } else { &mut self.slices }
+        if table == ATTACHMENTS {
+            &mut self.attachments
+        } else {
+            &mut self.slices
+        }
     }
 }
 
@@ -171,12 +224,18 @@ fn less(counts: &mut HashMap<Arc<str>, u32>, node: &Arc<str>) {
 
 impl Follow for Graph {
     fn apply(&mut self, change: Change) {
-        let path = |table: usize, key: &Arc<str>| key.strip_prefix(TABLES[table]).unwrap_or_default().to_owned();
+        let path = |table: usize, key: &Arc<str>| {
+            key.strip_prefix(TABLES[table])
+                .unwrap_or_default()
+                .to_owned()
+        };
         match change {
             Change::Reset => *self = Self::default(),
             Change::Set(PODS, entry) => self.set_pod(&path(PODS, &entry.key), &entry),
             Change::Gone(PODS, key) => self.remove_pod(&path(PODS, &key)),
-            Change::Set(VOLUMES, entry) => self.set_volume(&path(VOLUMES, &entry.key), &entry.value),
+            Change::Set(VOLUMES, entry) => {
+                self.set_volume(&path(VOLUMES, &entry.key), &entry.value)
+            }
             Change::Gone(VOLUMES, key) => self.remove_volume(&path(VOLUMES, &key)),
             Change::Set(table, entry) => {
                 let name = path(table, &entry.key);

@@ -61,12 +61,19 @@ pub(crate) struct Question<'a> {
 
 /// A caller as roles see it.
 pub(crate) fn who(user: &UserInfo) -> Who<'_> {
-    Who { name: &user.name, groups: &user.groups }
+    Who {
+        name: &user.name,
+        groups: &user.groups,
+    }
 }
 
 impl Authorizer {
     pub(crate) fn new(modes: &[Mode]) -> Self {
-        Self { modes: modes.to_vec(), roles: Kept::new(roles::TABLES), graph: Kept::new(graph::TABLES) }
+        Self {
+            modes: modes.to_vec(),
+            roles: Kept::new(roles::TABLES),
+            graph: Kept::new(graph::TABLES),
+        }
     }
 
     /// Whether everybody may do everything.
@@ -79,15 +86,32 @@ impl Authorizer {
 /// in it may see it.
 pub(crate) fn resource_of<'a>(target: &'a Target, selector: &'a Selector) -> Resource<'a> {
     let listed = matches!(target.verb, Verb::List | Verb::Watch);
-    let named = if listed { selector.exact("metadata.name").unwrap_or_default() } else { "" };
-    let name = if target.name.is_empty() { named } else { &target.name };
+    let named = if listed {
+        selector.exact("metadata.name").unwrap_or_default()
+    } else {
+        ""
+    };
+    let name = if target.name.is_empty() {
+        named
+    } else {
+        &target.name
+    };
     let own = target.group.is_empty() && target.plural == "namespaces";
     let namespace = if own { &target.name } else { &target.namespace };
-    Resource { group: &target.group, resource: &target.plural, subresource: &target.subresource, namespace, name }
+    Resource {
+        group: &target.group,
+        resource: &target.plural,
+        subresource: &target.subresource,
+        namespace,
+        name,
+    }
 }
 
 /// Decides one question.
-pub(crate) fn decide<'a>(api: &'a ApiServer, question: &'a Question<'a>) -> BoxFuture<'a, Result<Decision, ApiError>> {
+pub(crate) fn decide<'a>(
+    api: &'a ApiServer,
+    question: &'a Question<'a>,
+) -> BoxFuture<'a, Result<Decision, ApiError>> {
     Box::pin(by_modes(api, question))
 }
 
@@ -116,7 +140,10 @@ async fn by_modes(api: &ApiServer, question: &Question<'_>) -> Result<Decision, 
 }
 
 async fn by_roles(api: &ApiServer, question: &Question<'_>) -> Result<Decision, ApiError> {
-    let verdict = with_roles(api, |roles| roles.decide(&who(question.user), &question.request)).await?;
+    let verdict = with_roles(api, |roles| {
+        roles.decide(&who(question.user), &question.request)
+    })
+    .await?;
     Ok(match verdict {
         Verdict::Allowed(why) => Decision::Allow(why),
         Verdict::NoOpinion(why) => Decision::NoOpinion(why),
@@ -124,8 +151,16 @@ async fn by_roles(api: &ApiServer, question: &Question<'_>) -> Result<Decision, 
 }
 
 /// Looks at all roles and bindings as they are now.
-pub(crate) async fn with_roles<T>(api: &ApiServer, look: impl FnOnce(&Snapshot) -> T) -> Result<T, ApiError> {
-    api.inner.authorizer.roles.with(&*api.inner.store, look).await.map_err(store_error)
+pub(crate) async fn with_roles<T>(
+    api: &ApiServer,
+    look: impl FnOnce(&Snapshot) -> T,
+) -> Result<T, ApiError> {
+    api.inner
+        .authorizer
+        .roles
+        .with(&*api.inner.store, look)
+        .await
+        .map_err(store_error)
 }
 
 /// Refuses what is not allowed.
@@ -143,13 +178,30 @@ pub(crate) async fn may(
     verb: &str,
     resource: Resource<'_>,
 ) -> Result<bool, ApiError> {
-    let question = Question { user, request: Request::Resource(verb, resource), of_node: None };
+    let question = Question {
+        user,
+        request: Request::Resource(verb, resource),
+        of_node: None,
+    };
     Ok(matches!(decide(api, &question).await?, Decision::Allow(_)))
 }
 
 /// Whether a caller may use a path that is no resource.
-pub(crate) async fn path(api: &ApiServer, user: &UserInfo, verb: &str, path: &str) -> Result<(), ApiError> {
-    require(api, &Question { user, request: Request::Path(verb, path), of_node: None }).await
+pub(crate) async fn path(
+    api: &ApiServer,
+    user: &UserInfo,
+    verb: &str,
+    path: &str,
+) -> Result<(), ApiError> {
+    require(
+        api,
+        &Question {
+            user,
+            request: Request::Path(verb, path),
+            of_node: None,
+        },
+    )
+    .await
 }
 
 /// Whether a caller may do what it asks of a resource.
@@ -160,14 +212,28 @@ pub(crate) async fn resource(
     selector: &Selector,
 ) -> Result<(), ApiError> {
     let request = Request::Resource(target.verb.as_str(), resource_of(target, selector));
-    let of_node = selector.exact("spec.nodeName").or_else(|| selector.exact("nodeName"));
-    require(api, &Question { user, request, of_node }).await
+    let of_node = selector
+        .exact("spec.nodeName")
+        .or_else(|| selector.exact("nodeName"));
+    require(
+        api,
+        &Question {
+            user,
+            request,
+            of_node,
+        },
+    )
+    .await
 }
 
 /// Upstream's words for a refusal.
 fn refusal(question: &Question<'_>, why: &str) -> ApiError {
     let user = &question.user.name;
-    let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+    let why = if why.is_empty() {
+        String::new()
+    } else {
+        format!(": {why}")
+    };
     let wanted = match question.request {
         Request::Path(verb, path) => {
             return ApiError::new(
@@ -177,14 +243,35 @@ fn refusal(question: &Question<'_>, why: &str) -> ApiError {
         }
         Request::Resource(verb, wanted) => (verb, wanted),
     };
-    let (verb, Resource { group, resource, subresource, namespace, name }) = wanted;
-    let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
-    let full = if subresource.is_empty() { resource.to_owned() } else { format!("{resource}/{subresource}") };
+    let (
+        verb,
+        Resource {
+            group,
+            resource,
+            subresource,
+            namespace,
+            name,
+        },
+    ) = wanted;
+    let qualified = if group.is_empty() {
+        resource.to_owned()
+    } else {
+        format!("{resource}.{group}")
+    };
+    let full = if subresource.is_empty() {
+        resource.to_owned()
+    } else {
+        format!("{resource}/{subresource}")
+    };
     let scope = match namespace {
         "" => "at the cluster scope".to_owned(),
         namespace => format!("in the namespace {namespace:?}"),
     };
-    let named = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+    let named = if name.is_empty() {
+        String::new()
+    } else {
+        format!(" {name:?}")
+    };
     let text = format!(
         "{qualified}{named} is forbidden: User {user:?} cannot {verb} resource {full:?} in API group {group:?} {scope}{why}"
     );

@@ -16,12 +16,21 @@ static RULES: LazyLock<Vec<master_rbac::Rule>> = LazyLock::new(master_rbac::defa
 type Answer = Result<(), String>;
 
 /// Decides for a node.
-pub(super) async fn decide(api: &ApiServer, node: &str, question: &Question<'_>) -> Result<Decision, ApiError> {
+pub(super) async fn decide(
+    api: &ApiServer,
+    node: &str,
+    question: &Question<'_>,
+) -> Result<Decision, ApiError> {
     let answer = match question.request {
         Request::Path(..) => Err(String::new()),
         Request::Resource(verb, wanted) if needs_graph(&wanted) => {
             let look = |graph: &Graph| related(graph, node, verb, &wanted, question.of_node);
-            api.inner.authorizer.graph.with(&*api.inner.store, look).await.map_err(store_error)?
+            api.inner
+                .authorizer
+                .graph
+                .with(&*api.inner.store, look)
+                .await
+                .map_err(store_error)?
         }
         Request::Resource(verb, wanted) => own(api, node, verb, &wanted, question),
     };
@@ -35,7 +44,12 @@ fn needs_graph(wanted: &Resource<'_>) -> bool {
     match wanted.group {
         "" => matches!(
             wanted.resource,
-            "secrets" | "configmaps" | "persistentvolumeclaims" | "persistentvolumes" | "serviceaccounts" | "pods"
+            "secrets"
+                | "configmaps"
+                | "persistentvolumeclaims"
+                | "persistentvolumes"
+                | "serviceaccounts"
+                | "pods"
         ),
         "resource.k8s.io" => matches!(wanted.resource, "resourceclaims" | "resourceslices"),
         "storage.k8s.io" => wanted.resource == "volumeattachments",
@@ -48,7 +62,13 @@ fn refused<T>(why: &str) -> Result<T, String> {
 }
 
 /// What is decided by names alone, and the rest by the rules that are every node's.
-fn own(api: &ApiServer, node: &str, verb: &str, wanted: &Resource<'_>, question: &Question<'_>) -> Answer {
+fn own(
+    api: &ApiServer,
+    node: &str,
+    verb: &str,
+    wanted: &Resource<'_>,
+    question: &Question<'_>,
+) -> Answer {
     match (wanted.group, wanted.resource) {
         ("", "nodes") => own_node(api, node, verb, wanted),
         ("coordination.k8s.io", "leases") => own_lease(node, verb, wanted),
@@ -66,16 +86,22 @@ fn own_node(api: &ApiServer, node: &str, verb: &str, wanted: &Resource<'_>) -> A
             None => refused("nobody here admits machines"),
         },
         // Of itself alone, here and not in admission only: a refused patch may quote the object.
-        ("" | "status", "update" | "patch") | ("", "get" | "list" | "watch") if wanted.name == node => Ok(()),
-        ("" | "status", "update" | "patch") => {
-            Err(format!("node '{node}' is not allowed to modify node '{}'", wanted.name))
+        ("" | "status", "update" | "patch") | ("", "get" | "list" | "watch")
+            if wanted.name == node =>
+        {
+            Ok(())
         }
-        ("", "get" | "list" | "watch") if wanted.name.is_empty() => {
-            Err(format!("node '{node}' cannot read all nodes, only its own Node object"))
-        }
-        ("", "get" | "list" | "watch") => {
-            Err(format!("node '{node}' cannot read '{}', only its own Node object", wanted.name))
-        }
+        ("" | "status", "update" | "patch") => Err(format!(
+            "node '{node}' is not allowed to modify node '{}'",
+            wanted.name
+        )),
+        ("", "get" | "list" | "watch") if wanted.name.is_empty() => Err(format!(
+            "node '{node}' cannot read all nodes, only its own Node object"
+        )),
+        ("", "get" | "list" | "watch") => Err(format!(
+            "node '{node}' cannot read '{}', only its own Node object",
+            wanted.name
+        )),
         _ => refused(""),
     }
 }
@@ -86,7 +112,9 @@ fn own_lease(node: &str, verb: &str, wanted: &Resource<'_>) -> Answer {
     }
     if wanted.namespace != identity::NODE_LEASE_NAMESPACE {
         let namespace = identity::NODE_LEASE_NAMESPACE;
-        return Err(format!("can only access leases in the {namespace:?} system namespace"));
+        return Err(format!(
+            "can only access leases in the {namespace:?} system namespace"
+        ));
     }
     // The name of a new one is seen by admission.
     if verb != "create" && wanted.name != node {
@@ -109,8 +137,20 @@ fn own_csi_node(node: &str, verb: &str, wanted: &Resource<'_>) -> Answer {
 }
 
 /// What is decided by what pods on the node refer to.
-fn related(graph: &Graph, node: &str, verb: &str, wanted: &Resource<'_>, of_node: Option<&str>) -> Answer {
-    let Resource { resource, subresource, namespace, name, .. } = *wanted;
+fn related(
+    graph: &Graph,
+    node: &str,
+    verb: &str,
+    wanted: &Resource<'_>,
+    of_node: Option<&str>,
+) -> Answer {
+    let Resource {
+        resource,
+        subresource,
+        namespace,
+        name,
+        ..
+    } = *wanted;
     let reached = |kind| relation(node, name, graph.reaches(node, kind, namespace, name));
     match resource {
         "secrets" => read_namespaced(verb, wanted).and_then(|()| reached(Kind::Secret)),
@@ -120,11 +160,12 @@ fn related(graph: &Graph, node: &str, verb: &str, wanted: &Resource<'_>, of_node
             _ => refused("can only get/update/patch this type"),
         },
         "persistentvolumeclaims" => read_one(verb, wanted).and_then(|()| reached(Kind::Claim)),
-        "persistentvolumes" => read_one(verb, wanted).and_then(|()| relation(node, name, graph.has_volume(node, name))),
-        "resourceclaims" => read_one(verb, wanted).and_then(|()| reached(Kind::ResourceClaim)),
-        "volumeattachments" => {
-            read_one(verb, wanted).and_then(|()| relation(node, name, graph.has_attachment(node, name)))
+        "persistentvolumes" => {
+            read_one(verb, wanted).and_then(|()| relation(node, name, graph.has_volume(node, name)))
         }
+        "resourceclaims" => read_one(verb, wanted).and_then(|()| reached(Kind::ResourceClaim)),
+        "volumeattachments" => read_one(verb, wanted)
+            .and_then(|()| relation(node, name, graph.has_attachment(node, name))),
         "serviceaccounts" => match (subresource, verb) {
             ("", "get") => reached(Kind::ServiceAccount),
             ("token", "create") if !name.is_empty() => reached(Kind::ServiceAccount),
@@ -144,7 +185,9 @@ fn relation(node: &str, name: &str, found: bool) -> Answer {
     if found {
         return Ok(());
     }
-    Err(format!("no relationship found between node '{node}' and this object"))
+    Err(format!(
+        "no relationship found between node '{node}' and this object"
+    ))
 }
 
 fn read_one(verb: &str, wanted: &Resource<'_>) -> Answer {
@@ -170,18 +213,26 @@ fn read_namespaced(verb: &str, wanted: &Resource<'_>) -> Answer {
     Ok(())
 }
 
-fn slice(graph: &Graph, node: &str, verb: &str, wanted: &Resource<'_>, of_node: Option<&str>) -> Answer {
+fn slice(
+    graph: &Graph,
+    node: &str,
+    verb: &str,
+    wanted: &Resource<'_>,
+    of_node: Option<&str>,
+) -> Answer {
     if !wanted.subresource.is_empty() {
         return refused("cannot authorize ResourceSlice subresources");
     }
     match verb {
         // Whose it is, is seen by admission.
         "create" => Ok(()),
-        "get" | "update" | "patch" | "delete" => relation(node, wanted.name, graph.has_slice(node, wanted.name)),
-        "list" | "watch" | "deletecollection" if of_node == Some(node) => Ok(()),
-        "list" | "watch" | "deletecollection" => {
-            refused("can only list/watch/deletecollection resourceslices with nodeName field selector")
+        "get" | "update" | "patch" | "delete" => {
+            relation(node, wanted.name, graph.has_slice(node, wanted.name))
         }
+        "list" | "watch" | "deletecollection" if of_node == Some(node) => Ok(()),
+        "list" | "watch" | "deletecollection" => refused(
+            "can only list/watch/deletecollection resourceslices with nodeName field selector",
+        ),
         _ => refused(
             "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, \
              deletecollection",
@@ -189,14 +240,27 @@ fn slice(graph: &Graph, node: &str, verb: &str, wanted: &Resource<'_>, of_node: 
     }
 }
 
-fn pod(graph: &Graph, node: &str, verb: &str, wanted: &Resource<'_>, of_node: Option<&str>) -> Answer {
-    let Resource { subresource, namespace, name, .. } = *wanted;
+fn pod(
+    graph: &Graph,
+    node: &str,
+    verb: &str,
+    wanted: &Resource<'_>,
+    of_node: Option<&str>,
+) -> Answer {
+    let Resource {
+        subresource,
+        namespace,
+        name,
+        ..
+    } = *wanted;
     let bound = || relation(node, name, graph.has_pod(node, namespace, name));
     match (subresource, verb) {
         ("", "get") => bound(),
         ("", "list" | "watch") if of_node == Some(node) => Ok(()),
         ("", "list" | "watch") if !name.is_empty() => bound(),
-        ("", "list" | "watch") => refused("can only list/watch pods with spec.nodeName field selector"),
+        ("", "list" | "watch") => {
+            refused("can only list/watch pods with spec.nodeName field selector")
+        }
         // Which ones, is seen by admission.
         ("", "delete") | ("status", "update" | "patch") | ("eviction", "create") => Ok(()),
         _ => refused(""),

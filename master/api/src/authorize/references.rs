@@ -99,11 +99,23 @@ pub(super) fn of_pod(value: &[u8]) -> Option<Bound> {
     if pod.spec.node_name.is_empty() {
         return None;
     }
-    let mirror = pod.metadata.annotations.as_ref().is_some_and(|own| own.contains_key(MIRROR));
-    let moves = pod.spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
+    let mirror = pod
+        .metadata
+        .annotations
+        .as_ref()
+        .is_some_and(|own| own.contains_key(MIRROR));
+    let moves = pod
+        .spec
+        .resource_claims
+        .as_ref()
+        .is_some_and(|claims| !claims.is_empty());
     let node = pod.spec.node_name.clone();
     // A node must never gain anything by a pod that it made itself.
-    let refs = if mirror { BTreeSet::new() } else { references(&pod) };
+    let refs = if mirror {
+        BTreeSet::new()
+    } else {
+        references(&pod)
+    };
     Some(Bound { node, moves, refs })
 }
 
@@ -121,10 +133,21 @@ fn references(pod: &Pod) -> BTreeSet<Ref> {
         add(Kind::Secret, secret.name.as_deref());
     }
     let name = |named: &Option<Named>| named.as_ref().and_then(|named| named.name.clone());
-    for container in
-        [&spec.containers, &spec.init_containers, &spec.ephemeral_containers].into_iter().flatten().flatten()
+    for container in [
+        &spec.containers,
+        &spec.init_containers,
+        &spec.ephemeral_containers,
+    ]
+    .into_iter()
+    .flatten()
+    .flatten()
     {
-        for from in container.env.iter().flatten().filter_map(|variable| variable.value_from.as_ref()) {
+        for from in container
+            .env
+            .iter()
+            .flatten()
+            .filter_map(|variable| variable.value_from.as_ref())
+        {
             add(Kind::Secret, name(&from.secret_key_ref).as_deref());
             add(Kind::ConfigMap, name(&from.config_map_key_ref).as_deref());
         }
@@ -137,15 +160,26 @@ fn references(pod: &Pod) -> BTreeSet<Ref> {
         of_volume(volume, &pod.metadata.name, &mut add);
     }
     let status = pod.status.as_ref();
-    let made: Vec<&Claim> =
-        status.and_then(|status| status.resource_claim_statuses.as_ref()).into_iter().flatten().collect();
+    let made: Vec<&Claim> = status
+        .and_then(|status| status.resource_claim_statuses.as_ref())
+        .into_iter()
+        .flatten()
+        .collect();
     for claim in spec.resource_claims.iter().flatten() {
-        let generated =
-            made.iter().find(|one| one.name == claim.name).and_then(|one| one.resource_claim_name.as_deref());
-        add(Kind::ResourceClaim, claim.resource_claim_name.as_deref().or(generated));
+        let generated = made
+            .iter()
+            .find(|one| one.name == claim.name)
+            .and_then(|one| one.resource_claim_name.as_deref());
+        add(
+            Kind::ResourceClaim,
+            claim.resource_claim_name.as_deref().or(generated),
+        );
     }
     let extended = status.and_then(|status| status.extended_resource_claim_status.as_ref());
-    add(Kind::ResourceClaim, extended.and_then(|claim| claim.resource_claim_name.as_deref()));
+    add(
+        Kind::ResourceClaim,
+        extended.and_then(|claim| claim.resource_claim_name.as_deref()),
+    );
     refs
 }
 
@@ -164,16 +198,29 @@ const SECRETS: &[&str] = &[
 ];
 
 fn of_volume(volume: &Value, pod: &str, add: &mut impl FnMut(Kind, Option<&str>)) {
-    let text = |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let text = |value: &Value, pointer: &str| {
+        value
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
     for pointer in SECRETS {
         add(Kind::Secret, text(volume, pointer).as_deref());
     }
     add(Kind::ConfigMap, text(volume, "/configMap/name").as_deref());
-    for source in volume.pointer("/projected/sources").and_then(Value::as_array).into_iter().flatten() {
+    for source in volume
+        .pointer("/projected/sources")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
         add(Kind::Secret, text(source, "/secret/name").as_deref());
         add(Kind::ConfigMap, text(source, "/configMap/name").as_deref());
     }
-    add(Kind::Claim, text(volume, "/persistentVolumeClaim/claimName").as_deref());
+    add(
+        Kind::Claim,
+        text(volume, "/persistentVolumeClaim/claimName").as_deref(),
+    );
     if volume.get("ephemeral").is_some_and(Value::is_object) {
         let name = text(volume, "/name").unwrap_or_default();
         add(Kind::Claim, Some(&format!("{pod}-{name}")));
@@ -181,10 +228,22 @@ fn of_volume(volume: &Value, pod: &str, add: &mut impl FnMut(Kind, Option<&str>)
 }
 
 /// Sources of a persistent volume whose secrets the node itself reads.
-const VOLUME_SECRETS: &[&str] =
-    &["azureFile", "cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos"];
+const VOLUME_SECRETS: &[&str] = &[
+    "azureFile",
+    "cephfs",
+    "cinder",
+    "flexVolume",
+    "iscsi",
+    "rbd",
+    "scaleIO",
+    "storageos",
+];
 /// References of a CSI source that the node reads.
-const CSI_SECRETS: &[&str] = &["nodePublishSecretRef", "nodeStageSecretRef", "nodeExpandSecretRef"];
+const CSI_SECRETS: &[&str] = &[
+    "nodePublishSecretRef",
+    "nodeStageSecretRef",
+    "nodeExpandSecretRef",
+];
 
 /// The claim that a stored persistent volume is bound to, and the secrets that its node needs for it.
 pub(super) fn of_persistent_volume(value: &[u8]) -> Option<(Ref, BTreeSet<Ref>)> {
@@ -197,7 +256,9 @@ pub(super) fn of_persistent_volume(value: &[u8]) -> Option<(Ref, BTreeSet<Ref>)>
     let (namespace, name) = (text("/claimRef/namespace")?, text("/claimRef/name")?);
     let mut secrets = BTreeSet::new();
     let mut add = |source: &str| {
-        let place = text(&format!("{source}/namespace")).filter(|place| !place.is_empty()).unwrap_or(namespace);
+        let place = text(&format!("{source}/namespace"))
+            .filter(|place| !place.is_empty())
+            .unwrap_or(namespace);
         if let Some(name) = text(&format!("{source}/name")).filter(|name| !name.is_empty()) {
             secrets.insert(Ref::new(Kind::Secret, place, name));
         }
@@ -209,7 +270,9 @@ pub(super) fn of_persistent_volume(value: &[u8]) -> Option<(Ref, BTreeSet<Ref>)>
         add(&format!("/csi/{source}"));
     }
     if let Some(name) = text("/azureFile/secretName") {
-        let place = text("/azureFile/secretNamespace").filter(|place| !place.is_empty()).unwrap_or(namespace);
+        let place = text("/azureFile/secretNamespace")
+            .filter(|place| !place.is_empty())
+            .unwrap_or(namespace);
         secrets.insert(Ref::new(Kind::Secret, place, name));
     }
     Some((Ref::new(Kind::Claim, namespace, name), secrets))

@@ -18,10 +18,12 @@ impl Follow for Snapshot {
     fn apply(&mut self, change: Change) {
         match change {
             Change::Reset => *self = Self::default(),
-            Change::Set(table, entry) if table < ROLE_TABLES => match read::<Role>(&entry.key, &entry.value) {
-                Some(role) => self.set_role(role),
-                None => self.forget(table, &entry.key),
-            },
+            Change::Set(table, entry) if table < ROLE_TABLES => {
+                match read::<Role>(&entry.key, &entry.value) {
+                    Some(role) => self.set_role(role),
+                    None => self.forget(table, &entry.key),
+                }
+            }
             Change::Set(table, entry) => match read::<Binding>(&entry.key, &entry.value) {
                 Some(binding) => self.set_binding(binding),
                 None => self.forget(table, &entry.key),

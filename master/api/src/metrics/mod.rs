@@ -16,8 +16,8 @@ pub(crate) use text::Text;
 
 /// Upper bounds of durations, in seconds (upstream: `apiserver_request_duration_seconds`).
 const BOUNDS: [f64; 23] = [
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
-    45.0, 60.0,
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
+    10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
 
 /// What a request was about, as the labels tell it.
@@ -33,8 +33,13 @@ pub(crate) struct About {
 impl About {
     /// A request for a resource. An unknown subresource is counted as none.
     pub(crate) fn resource(target: &Target, kind: Option<&Arc<Kind>>, dry_run: bool) -> Self {
-        let subresource = kind.and_then(|kind| kind.subresource(&target.subresource)).map_or("", |sub| sub.name());
-        let connects = matches!(subresource, "proxy" | "exec" | "attach" | "portforward" | "log");
+        let subresource = kind
+            .and_then(|kind| kind.subresource(&target.subresource))
+            .map_or("", |sub| sub.name());
+        let connects = matches!(
+            subresource,
+            "proxy" | "exec" | "attach" | "portforward" | "log"
+        );
         let verb = match target.verb {
             _ if connects => "CONNECT",
             Verb::Get => "GET",
@@ -51,25 +56,43 @@ impl About {
             _ if !target.namespace.is_empty() => "namespace",
             _ => "cluster",
         };
-        Self { verb, kind: kind.cloned(), subresource, scope, dry_run }
+        Self {
+            verb,
+            kind: kind.cloned(),
+            subresource,
+            scope,
+            dry_run,
+        }
     }
 
     /// A request for a path that is no resource.
     pub(crate) fn path(verb: &'static str, path: &'static str) -> Self {
-        Self { verb, kind: None, subresource: path, scope: "", dry_run: false }
+        Self {
+            verb,
+            kind: None,
+            subresource: path,
+            scope: "",
+            dry_run: false,
+        }
     }
 
     fn key(&self) -> Key {
-        let kind = self.kind.as_ref().map_or(0, |kind| Arc::as_ptr(kind) as usize);
+        let kind = self
+            .kind
+            .as_ref()
+            .map_or(0, |kind| Arc::as_ptr(kind) as usize);
         (self.verb, kind, self.subresource, self.scope, self.dry_run)
     }
 
     /// The labels that all series of a request share.
     fn labels(&self) -> String {
-        let (group, version, resource) = self
-            .kind
-            .as_ref()
-            .map_or(("", "", ""), |kind| (kind.group.as_str(), kind.version.as_str(), kind.plural.as_str()));
+        let (group, version, resource) = self.kind.as_ref().map_or(("", "", ""), |kind| {
+            (
+                kind.group.as_str(),
+                kind.version.as_str(),
+                kind.plural.as_str(),
+            )
+        });
         let (verb, subresource, scope) = (self.verb, self.subresource, self.scope);
         format!(
             "component=\"apiserver\",dry_run=\"{}\",group=\"{group}\",resource=\"{resource}\",scope=\"{scope}\",\
@@ -96,7 +119,13 @@ struct Series {
 impl Series {
     fn new(about: &About) -> Self {
         let (codes, buckets) = (BTreeMap::new(), [0; BOUNDS.len() + 1]);
-        Self { about: about.clone(), codes, buckets, seconds: 0.0, long_running: Arc::default() }
+        Self {
+            about: about.clone(),
+            codes,
+            buckets,
+            seconds: 0.0,
+            long_running: Arc::default(),
+        }
     }
 }
 
@@ -126,7 +155,9 @@ impl Metrics {
     /// Counts one answered request. How long a watch or a tunnel lasts says nothing, so only others are timed.
     pub(crate) fn count(&self, about: &About, code: u16, took: Duration) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let series = requests.entry(about.key()).or_insert_with(|| Series::new(about));
+        let series = requests
+            .entry(about.key())
+            .or_insert_with(|| Series::new(about));
         *series.codes.entry(code).or_default() += 1;
         if !matches!(about.verb, "WATCH" | "CONNECT") {
             let seconds = took.as_secs_f64();
@@ -138,7 +169,9 @@ impl Metrics {
     /// Counts a request as running.
     pub(crate) fn long_running(&self, about: &About) -> LongRunning {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let series = requests.entry(about.key()).or_insert_with(|| Series::new(about));
+        let series = requests
+            .entry(about.key())
+            .or_insert_with(|| Series::new(about));
         series.long_running.fetch_add(1, Ordering::Relaxed);
         LongRunning(series.long_running.clone())
     }
@@ -146,7 +179,9 @@ impl Metrics {
     /// The counter of events of a kind that went to watches.
     pub(crate) fn watch_events(&self, kind: &Arc<Kind>) -> Arc<AtomicU64> {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, counter) = events.entry(Arc::as_ptr(kind) as usize).or_insert_with(|| (kind.clone(), Arc::default()));
+        let (_, counter) = events
+            .entry(Arc::as_ptr(kind) as usize)
+            .or_insert_with(|| (kind.clone(), Arc::default()));
         counter.clone()
     }
 
@@ -158,17 +193,35 @@ impl Metrics {
     /// Writes everything counted here and by the kernel.
     pub(crate) fn write(&self, text: &mut Text) {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<(String, &Series)> = requests.values().map(|series| (series.about.labels(), series)).collect();
+        let mut all: Vec<(String, &Series)> = requests
+            .values()
+            .map(|series| (series.about.labels(), series))
+            .collect();
         all.sort_by(|(left, _), (right, _)| left.cmp(right));
-        text.family("apiserver_request_total", "counter", "Requests answered, by what was asked and the status.");
+        text.family(
+            "apiserver_request_total",
+            "counter",
+            "Requests answered, by what was asked and the status.",
+        );
         for (labels, series) in &all {
             for (code, count) in &series.codes {
-                text.sample("apiserver_request_total", &format!("code=\"{code}\",{labels}"), *count);
+                text.sample(
+                    "apiserver_request_total",
+                    &format!("code=\"{code}\",{labels}"),
+                    *count,
+                );
             }
         }
         let name = "apiserver_request_duration_seconds";
-        text.family(name, "histogram", "Time from a request's header to its answer's; watches and tunnels aside.");
-        for (labels, series) in all.iter().filter(|(_, series)| series.buckets.iter().any(|count| *count > 0)) {
+        text.family(
+            name,
+            "histogram",
+            "Time from a request's header to its answer's; watches and tunnels aside.",
+        );
+        for (labels, series) in all
+            .iter()
+            .filter(|(_, series)| series.buckets.iter().any(|count| *count > 0))
+        {
             text.histogram(name, labels, &BOUNDS, &series.buckets, series.seconds);
         }
         let name = "apiserver_longrunning_requests";
@@ -182,10 +235,18 @@ impl Metrics {
         drop(requests);
         self.write_events(text);
         let name = "apiserver_request_terminations_total";
-        text.family(name, "counter", "Requests refused because too many were going on.");
+        text.family(
+            name,
+            "counter",
+            "Requests refused because too many were going on.",
+        );
         for (mutating, kind) in ["readOnly", "mutating"].iter().enumerate() {
             let count = self.refused[mutating].load(Ordering::Relaxed);
-            text.sample(name, &format!("code=\"429\",component=\"apiserver\",request_kind=\"{kind}\""), count);
+            text.sample(
+                name,
+                &format!("code=\"429\",component=\"apiserver\",request_kind=\"{kind}\""),
+                count,
+            );
         }
         process::write(text);
     }
@@ -215,7 +276,10 @@ mod tests {
         metrics.count(&about, 200, Duration::from_millis(1));
         metrics.count(&about, 200, Duration::from_millis(30));
         metrics.count(&about, 404, Duration::from_secs(100));
-        let watch = About { verb: "WATCH", ..About::path("GET", "") };
+        let watch = About {
+            verb: "WATCH",
+            ..About::path("GET", "")
+        };
         let open = metrics.long_running(&watch);
         let mut text = Text::default();
         metrics.write(&mut text);

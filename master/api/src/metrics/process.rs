@@ -11,29 +11,59 @@ const KIB: u64 = 1024;
 /// Writes what can be read; a kernel without `/proc` leaves it out.
 pub(super) fn write(text: &mut Text) {
     if let Some((cpu, started)) = times() {
-        text.single("process_cpu_seconds_total", "counter", "Processor time spent.", cpu);
-        text.single("process_start_time_seconds", "gauge", "When the process began, since 1970.", started);
+        text.single(
+            "process_cpu_seconds_total",
+            "counter",
+            "Processor time spent.",
+            cpu,
+        );
+        text.single(
+            "process_start_time_seconds",
+            "gauge",
+            "When the process began, since 1970.",
+            started,
+        );
     }
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = |key: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-        line.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok()
+        line.trim_start_matches(':')
+            .split_whitespace()
+            .next()?
+            .parse::<u64>()
+            .ok()
     };
     for (key, name, help) in [
         ("VmRSS", "process_resident_memory_bytes", "Memory in use."),
-        ("VmSize", "process_virtual_memory_bytes", "Memory addressed."),
+        (
+            "VmSize",
+            "process_virtual_memory_bytes",
+            "Memory addressed.",
+        ),
     ] {
         if let Some(value) = kib(key) {
             text.single(name, "gauge", help, value * KIB);
         }
     }
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
-        text.single("process_open_fds", "gauge", "Descriptors open.", open.count() as u64);
+        text.single(
+            "process_open_fds",
+            "gauge",
+            "Descriptors open.",
+            open.count() as u64,
+        );
     }
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let most = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"));
     if let Some(most) = most.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()) {
-        text.single("process_max_fds", "gauge", "Descriptors that may be open.", most);
+        text.single(
+            "process_max_fds",
+            "gauge",
+            "Descriptors that may be open.",
+            most,
+        );
     }
 }
 
@@ -44,6 +74,14 @@ fn times() -> Option<(f64, f64)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
     let boot = fs::read_to_string("/proc/stat").ok()?;
-    let boot: f64 = boot.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    Some(((number(14)? + number(15)?) / TICKS, boot + number(22)? / TICKS))
+    let boot: f64 = boot
+        .lines()
+        .find_map(|line| line.strip_prefix("btime "))?
+        .trim()
+        .parse()
+        .ok()?;
+    Some((
+        (number(14)? + number(15)?) / TICKS,
+        boot + number(22)? / TICKS,
+    ))
 }

@@ -58,7 +58,14 @@ impl Text {
     }
 
     /// A histogram's samples. `counts` has one more than `bounds`: what is above all of them.
-    pub(crate) fn histogram(&mut self, name: &str, labels: &str, bounds: &[f64], counts: &[u64], sum: f64) {
+    pub(crate) fn histogram(
+        &mut self,
+        name: &str,
+        labels: &str,
+        bounds: &[f64],
+        counts: &[u64],
+        sum: f64,
+    ) {
         let bucket = format!("{name}_bucket");
         let mut total = 0;
         for (bound, count) in bounds.iter().zip(counts) {

@@ -64,7 +64,10 @@ mod tests {
         let text = br#"{"metadata":{"managedFields":[{"manager":"a b"}],"name":"x"},"data":{"managedFields":"no"}}"#;
         let (fields, managed) = read(text).unwrap();
         assert_eq!(managed, Some(r#"[{"manager":"a b"}]"#));
-        assert_eq!(Value::Object(fields), json!({"metadata": {"name": "x"}, "data": {"managedFields": "no"}}));
+        assert_eq!(
+            Value::Object(fields),
+            json!({"metadata": {"name": "x"}, "data": {"managedFields": "no"}})
+        );
         assert!(read(b"[]").is_err());
         assert!(read(br#"{"metadata":{}} x"#).is_err());
     }

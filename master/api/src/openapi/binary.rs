@@ -3,8 +3,15 @@
 use serde_json::{Map, Value};
 
 /// Field numbers of an operation in a path's item.
-const METHODS: [(&str, u64); 7] =
-    [("get", 2), ("put", 3), ("post", 4), ("delete", 5), ("options", 6), ("head", 7), ("patch", 8)];
+const METHODS: [(&str, u64); 7] = [
+    ("get", 2),
+    ("put", 3),
+    ("post", 4),
+    ("delete", 5),
+    ("options", 6),
+    ("head", 7),
+    ("patch", 8),
+];
 
 /// A message as it is written: fields that are empty are left out, as the encoding has it.
 #[derive(Debug, Default)]
@@ -13,7 +20,8 @@ struct Message(Vec<u8>);
 impl Message {
     fn varint(&mut self, mut number: u64) {
         while number >= 0x80 {
-            self.0.push(u8::try_from(number & 0x7f).unwrap_or_default() | 0x80);
+            self.0
+                .push(u8::try_from(number & 0x7f).unwrap_or_default() | 0x80);
             number >>= 7;
         }
         self.0.push(u8::try_from(number).unwrap_or_default());
@@ -30,7 +38,10 @@ impl Message {
     }
 
     fn text(&mut self, number: u64, value: Option<&Value>) {
-        if let Some(text) = value.and_then(Value::as_str).filter(|text| !text.is_empty()) {
+        if let Some(text) = value
+            .and_then(Value::as_str)
+            .filter(|text| !text.is_empty())
+        {
             self.bytes(number, text.as_bytes());
         }
     }
@@ -86,8 +97,12 @@ impl Message {
 
 /// The whole document.
 pub(super) fn encode(document: &Value) -> Vec<u8> {
-    let (mut out, mut info, mut paths, mut definitions) =
-        (Message::default(), Message::default(), Message::default(), Message::default());
+    let (mut out, mut info, mut paths, mut definitions) = (
+        Message::default(),
+        Message::default(),
+        Message::default(),
+        Message::default(),
+    );
     out.text(1, document.get("swagger"));
     info.text(1, document.pointer("/info/title"));
     info.text(2, document.pointer("/info/version"));
@@ -108,8 +123,16 @@ fn fields(value: Option<&Value>) -> &Map<String, Value> {
     value.and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
-fn items<'a>(fields: &'a Map<String, Value>, key: &str) -> impl Iterator<Item = &'a Map<String, Value>> {
-    fields.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
+fn items<'a>(
+    fields: &'a Map<String, Value>,
+    key: &str,
+) -> impl Iterator<Item = &'a Map<String, Value>> {
+    fields
+        .get(key)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object)
 }
 
 fn path(item: &Map<String, Value>) -> Message {
@@ -155,7 +178,10 @@ fn operation(operation: &Map<String, Value>) -> Message {
 
 /// A parameter, as the item of a list of parameters or references.
 fn parameter(parameter: &Map<String, Value>) -> Message {
-    let place = parameter.get("in").and_then(Value::as_str).unwrap_or_default();
+    let place = parameter
+        .get("in")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let mut own = Message::default();
     if place == "body" {
         own.text(1, parameter.get("description"));
@@ -194,7 +220,12 @@ fn schema(schema: &Map<String, Value>) -> Message {
     out.text(12, schema.get("pattern"));
     out.flag(16, schema.get("uniqueItems"));
     out.texts(19, schema.get("required"));
-    for value in schema.get("enum").and_then(Value::as_array).into_iter().flatten() {
+    for value in schema
+        .get("enum")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
         out.any(20, Some(value));
     }
     match schema.get("additionalProperties") {
@@ -232,7 +263,9 @@ mod tests {
 
     /// The content of fields by the numbers on the way to them.
     fn at<'a>(message: &'a [u8], way: &[u64]) -> Vec<&'a [u8]> {
-        let Some((first, rest)) = way.split_first() else { return vec![message] };
+        let Some((first, rest)) = way.split_first() else {
+            return vec![message];
+        };
         let (mut found, mut left) = (Vec::new(), message);
         let varint = |left: &mut &[u8]| {
             let (mut number, mut shift) = (0_u64, 0);
@@ -282,7 +315,10 @@ mod tests {
             }}},
         }));
         let text = |way: &[u64]| {
-            at(&bytes, way).into_iter().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).collect::<Vec<_>>()
+            at(&bytes, way)
+                .into_iter()
+                .map(|bytes| String::from_utf8(bytes.to_vec()).unwrap())
+                .collect::<Vec<_>>()
         };
         assert_eq!(text(&[1]), ["2.0"]);
         assert_eq!(text(&[8, 2, 1]), ["/a"]);
@@ -291,10 +327,18 @@ mod tests {
         assert_eq!(below(&[5]), ["readA"]);
         assert_eq!(below(&[13, 1]), ["x-kubernetes-action"]);
         assert_eq!(below(&[13, 2, 2]), ["\"get\""]);
-        assert_eq!(below(&[8, 1, 2, 3, 6]), ["string"], "the type of a query's parameter");
+        assert_eq!(
+            below(&[8, 1, 2, 3, 6]),
+            ["string"],
+            "the type of a query's parameter"
+        );
         assert_eq!(below(&[8, 1, 1, 5, 1]), ["#/definitions/A"]);
         assert_eq!(below(&[9, 1, 2, 1, 2, 1, 1]), ["#/definitions/A"]);
-        assert_eq!(text(&[8, 2, 2, 9, 1, 2, 4, 5]), ["integer"], "the type of a path's parameter");
+        assert_eq!(
+            text(&[8, 2, 2, 9, 1, 2, 4, 5]),
+            ["integer"],
+            "the type of a path's parameter"
+        );
         assert_eq!(text(&[9, 1, 1]), ["A"]);
         assert_eq!(text(&[9, 1, 2, 4]), [long]);
         assert_eq!(text(&[9, 1, 2, 25, 1, 1]), ["b", "c"]);

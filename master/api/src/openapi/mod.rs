@@ -46,14 +46,23 @@ impl Document {
         // Writing to a Vec doesn't fail.
         let _infallible = encoder.write_all(content);
         let gzip = encoder.finish().unwrap_or_default();
-        Self { path: path.to_owned(), hash, gzip: gzip.into() }
+        Self {
+            path: path.to_owned(),
+            hash,
+            gzip: gzip.into(),
+        }
     }
 
     fn plain(&self) -> Result<Vec<u8>, ApiError> {
         let mut text = Vec::new();
-        GzDecoder::new(&self.gzip[..]).read_to_end(&mut text).map_err(|error| {
-            ApiError::new(Reason::InternalError, format!("the document {} cannot be unpacked: {error}", self.path))
-        })?;
+        GzDecoder::new(&self.gzip[..])
+            .read_to_end(&mut text)
+            .map_err(|error| {
+                ApiError::new(
+                    Reason::InternalError,
+                    format!("the document {} cannot be unpacked: {error}", self.path),
+                )
+            })?;
         Ok(text)
     }
 }
@@ -79,8 +88,17 @@ enum Form {
 
 impl ApiServer {
     /// Answers a path below `/openapi`.
-    pub(crate) async fn openapi(&self, path: &str, parts: &Parts, query: &Query) -> Result<Response<Body>, ApiError> {
-        let form = if path == "/openapi/v2" { older(parts)? } else { Form::Newer };
+    pub(crate) async fn openapi(
+        &self,
+        path: &str,
+        parts: &Parts,
+        query: &Query,
+    ) -> Result<Response<Body>, ApiError> {
+        let form = if path == "/openapi/v2" {
+            older(parts)?
+        } else {
+            Form::Newer
+        };
         let documents = &self.inner.documents;
         if !documents.made(form) {
             // Some hundred milliseconds of work, in which others are answered.
@@ -100,15 +118,27 @@ impl ApiServer {
                 }
             });
             made.await.map_err(|error| {
-                ApiError::new(Reason::InternalError, format!("the documents could not be made: {error}"))
+                ApiError::new(
+                    Reason::InternalError,
+                    format!("the documents could not be made: {error}"),
+                )
             })?;
         }
         let registry = &self.inner.registry;
         let document = match path.strip_prefix("/openapi/v3") {
-            Some("") => return Ok(json_bytes(StatusCode::OK, index(documents.groups(registry)))),
+            Some("") => {
+                return Ok(json_bytes(
+                    StatusCode::OK,
+                    index(documents.groups(registry)),
+                ));
+            }
             Some(rest) => {
                 let name = rest.strip_prefix('/').ok_or_else(no_resource)?;
-                documents.groups(registry).iter().find(|known| known.path == name).ok_or_else(no_resource)?
+                documents
+                    .groups(registry)
+                    .iter()
+                    .find(|known| known.path == name)
+                    .ok_or_else(no_resource)?
             }
             None if form == Form::Text => documents.all(registry),
             None if form == Form::Binary => documents.binary(registry),
@@ -116,7 +146,9 @@ impl ApiServer {
         };
         let mut response = serve(document, path, parts, query)?;
         if form == Form::Binary {
-            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(BINARY));
+            response
+                .headers_mut()
+                .insert(header::CONTENT_TYPE, HeaderValue::from_static(BINARY));
         }
         Ok(response)
     }
@@ -133,17 +165,20 @@ impl Documents {
 
     fn groups(&self, registry: &Registry) -> &[Document] {
         self.groups.get_or_init(|| {
-            let made = |(path, value): (String, Value)| Document::new(&path, value.to_string().as_bytes());
+            let made =
+                |(path, value): (String, Value)| Document::new(&path, value.to_string().as_bytes());
             v3::documents(registry).map(made).collect()
         })
     }
 
     fn all(&self, registry: &Registry) -> &Document {
-        self.all.get_or_init(|| Document::new("v2", v2::document(registry).to_string().as_bytes()))
+        self.all
+            .get_or_init(|| Document::new("v2", v2::document(registry).to_string().as_bytes()))
     }
 
     fn binary(&self, registry: &Registry) -> &Document {
-        self.binary.get_or_init(|| Document::new("v2", &binary::encode(&v2::document(registry))))
+        self.binary
+            .get_or_init(|| Document::new("v2", &binary::encode(&v2::document(registry))))
     }
 }
 
@@ -152,19 +187,30 @@ fn index(documents: &[Document]) -> Vec<u8> {
     let url = |document: &Document| format!("/openapi/v3/{}?hash={}", document.path, document.hash);
     let paths: Map<String, Value> = documents
         .iter()
-        .map(|document| (document.path.clone(), json!({ "serverRelativeURL": url(document) })))
+        .map(|document| {
+            (
+                document.path.clone(),
+                json!({ "serverRelativeURL": url(document) }),
+            )
+        })
         .collect();
     json!({ "paths": paths }).to_string().into_bytes()
 }
 
 /// In which form a client takes version 2: the first that it names and the server has.
 fn older(parts: &Parts) -> Result<Form, ApiError> {
-    let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let accept = parts
+        .headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     for media in accept.split(',') {
         match media.split(';').next().unwrap_or_default().trim() {
             "" | "*/*" | "application/*" | "application/json" => return Ok(Form::Text),
             // The first of both names is no valid media type, and what clients send all the same.
-            "application/com.github.proto-openapi.spec.v2@v1.0+protobuf" | BINARY => return Ok(Form::Binary),
+            "application/com.github.proto-openapi.spec.v2@v1.0+protobuf" | BINARY => {
+                return Ok(Form::Binary);
+            }
             _ => {}
         }
     }
@@ -174,7 +220,12 @@ fn older(parts: &Parts) -> Result<Form, ApiError> {
     ))
 }
 
-fn serve(document: &Document, path: &str, parts: &Parts, query: &Query) -> Result<Response<Body>, ApiError> {
+fn serve(
+    document: &Document,
+    path: &str,
+    parts: &Parts,
+    query: &Query,
+) -> Result<Response<Body>, ApiError> {
     let asked = query.get("hash");
     if !asked.is_empty() && asked != document.hash {
         return moved(&format!("{path}?hash={}", document.hash));
@@ -187,16 +238,25 @@ fn serve(document: &Document, path: &str, parts: &Parts, query: &Query) -> Resul
         unchanged
     } else if wishes.gzip {
         let mut packed = json_bytes(StatusCode::OK, document.gzip.clone());
-        packed.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        packed
+            .headers_mut()
+            .insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         packed
     } else {
         json_bytes(StatusCode::OK, document.plain()?)
     };
     let headers = response.headers_mut();
     // Under a hash it never changes; the client keeps it.
-    let cached = if asked.is_empty() { "no-cache, private" } else { "public, immutable, max-age=31536000" };
+    let cached = if asked.is_empty() {
+        "no-cache, private"
+    } else {
+        "public, immutable, max-age=31536000"
+    };
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cached));
-    headers.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
+    headers.insert(
+        header::VARY,
+        HeaderValue::from_static("Accept, Accept-Encoding"),
+    );
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         headers.insert(header::ETAG, tag);
     }

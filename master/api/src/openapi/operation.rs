@@ -62,35 +62,95 @@ impl Action {
     /// Query parameters: name, type, what it is for.
     fn parameters(self) -> Vec<(&'static str, &'static str, &'static str)> {
         let list = [
-            ("allowWatchBookmarks", "boolean", "Whether bookmarks are wanted in a watch."),
+            (
+                "allowWatchBookmarks",
+                "boolean",
+                "Whether bookmarks are wanted in a watch.",
+            ),
             ("continue", "string", "The token of the page before."),
-            ("fieldSelector", "string", "Restricts the objects by their fields."),
-            ("labelSelector", "string", "Restricts the objects by their labels."),
+            (
+                "fieldSelector",
+                "string",
+                "Restricts the objects by their fields.",
+            ),
+            (
+                "labelSelector",
+                "string",
+                "Restricts the objects by their labels.",
+            ),
             ("limit", "integer", "Objects of one page at most."),
-            ("resourceVersion", "string", "The resource version that is asked for."),
-            ("resourceVersionMatch", "string", "How the resource version is meant."),
-            ("sendInitialEvents", "boolean", "Whether a watch begins with what there is."),
-            ("timeoutSeconds", "integer", "Limits the duration of the call."),
+            (
+                "resourceVersion",
+                "string",
+                "The resource version that is asked for.",
+            ),
+            (
+                "resourceVersionMatch",
+                "string",
+                "How the resource version is meant.",
+            ),
+            (
+                "sendInitialEvents",
+                "boolean",
+                "Whether a watch begins with what there is.",
+            ),
+            (
+                "timeoutSeconds",
+                "integer",
+                "Limits the duration of the call.",
+            ),
         ];
-        let watch = [("watch", "boolean", "Whether changes are wanted instead of a list.")];
+        let watch = [(
+            "watch",
+            "boolean",
+            "Whether changes are wanted instead of a list.",
+        )];
         let write = [
             ("dryRun", "string", "All: nothing is written."),
-            ("fieldManager", "string", "The name of the actor that makes the change."),
-            ("fieldValidation", "string", "Ignore, Warn or Strict: how unknown and duplicate fields are met."),
+            (
+                "fieldManager",
+                "string",
+                "The name of the actor that makes the change.",
+            ),
+            (
+                "fieldValidation",
+                "string",
+                "Ignore, Warn or Strict: how unknown and duplicate fields are met.",
+            ),
         ];
-        let force = [("force", "boolean", "Takes fields from other managers; for apply only.")];
+        let force = [(
+            "force",
+            "boolean",
+            "Takes fields from other managers; for apply only.",
+        )];
         let delete = [
             ("dryRun", "string", "All: nothing is written."),
-            ("gracePeriodSeconds", "integer", "Seconds until the object may go by force."),
+            (
+                "gracePeriodSeconds",
+                "integer",
+                "Seconds until the object may go by force.",
+            ),
             (
                 "ignoreStoreReadErrorWithClusterBreakingPotential",
                 "boolean",
                 "Refused: what this server stores it can read.",
             ),
-            ("orphanDependents", "boolean", "Deprecated: use propagationPolicy."),
-            ("propagationPolicy", "string", "Orphan, Background or Foreground."),
+            (
+                "orphanDependents",
+                "boolean",
+                "Deprecated: use propagationPolicy.",
+            ),
+            (
+                "propagationPolicy",
+                "string",
+                "Orphan, Background or Foreground.",
+            ),
         ];
-        let mut all = vec![("pretty", "string", "If 'true', then the output is pretty printed.")];
+        let mut all = vec![(
+            "pretty",
+            "string",
+            "If 'true', then the output is pretty printed.",
+        )];
         match self {
             Self::List => all.extend(list.into_iter().chain(watch)),
             Self::Create | Self::Replace => all.extend(write),
@@ -98,7 +158,10 @@ impl Action {
             Self::Delete => all.extend(delete),
             Self::DeleteCollection => {
                 all.extend(delete);
-                all.extend(list.into_iter().filter(|(name, ..)| *name != "allowWatchBookmarks"));
+                all.extend(
+                    list.into_iter()
+                        .filter(|(name, ..)| *name != "allowWatchBookmarks"),
+                );
             }
             Self::Read => {}
             Self::Connect => all.clear(),
@@ -110,7 +173,12 @@ impl Action {
 
 /// The tag under which a kind's operations stand.
 pub(super) fn tag(kind: &Kind) -> String {
-    let group = kind.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
+    let group = kind
+        .group
+        .split('.')
+        .next()
+        .filter(|group| !group.is_empty())
+        .unwrap_or("core");
     format!("{group}_{}", kind.version)
 }
 
@@ -128,29 +196,59 @@ pub(super) struct Operation<'a> {
 
 impl<'a> Operation<'a> {
     pub(super) fn of(kind: &'a Kind, action: Action) -> Self {
-        Self { kind, action, subresource: None, schema: kind.schema.clone(), everywhere: false }
+        Self {
+            kind,
+            action,
+            subresource: None,
+            schema: kind.schema.clone(),
+            everywhere: false,
+        }
     }
 
     /// Its name, as upstream's generated clients have it.
     fn id(&self) -> String {
         let capital = |text: &str| {
             let mut chars = text.chars();
-            chars.next().map_or_else(String::new, |first| first.to_uppercase().collect::<String>() + chars.as_str())
+            chars.next().map_or_else(String::new, |first| {
+                first.to_uppercase().collect::<String>() + chars.as_str()
+            })
         };
-        let (group, version) =
-            tag(self.kind).split_once('_').map(|(a, b)| (capital(a), capital(b))).unwrap_or_default();
-        let scope = if self.kind.namespaced && !self.everywhere { "Namespaced" } else { "" };
-        let sub = self.subresource.map_or_else(String::new, |sub| capital(sub.name()));
-        let tail = if self.everywhere { "ForAllNamespaces" } else { "" };
-        let collection = if self.action == Action::DeleteCollection { "deleteCollection" } else { self.action.word() };
-        format!("{collection}{group}{version}{scope}{}{sub}{tail}", self.kind.kind)
+        let (group, version) = tag(self.kind)
+            .split_once('_')
+            .map(|(a, b)| (capital(a), capital(b)))
+            .unwrap_or_default();
+        let scope = if self.kind.namespaced && !self.everywhere {
+            "Namespaced"
+        } else {
+            ""
+        };
+        let sub = self
+            .subresource
+            .map_or_else(String::new, |sub| capital(sub.name()));
+        let tail = if self.everywhere {
+            "ForAllNamespaces"
+        } else {
+            ""
+        };
+        let collection = if self.action == Action::DeleteCollection {
+            "deleteCollection"
+        } else {
+            self.action.word()
+        };
+        format!(
+            "{collection}{group}{version}{scope}{}{sub}{tail}",
+            self.kind.kind
+        )
     }
 
     /// The operation as the document has it.
     pub(super) fn value(&self) -> Value {
         let body = self.subresource.and_then(|sub| sub.body(&self.kind.kind));
-        let (group, version, kind) =
-            body.unwrap_or((self.kind.group.as_str(), self.kind.version.as_str(), self.kind.kind.as_str()));
+        let (group, version, kind) = body.unwrap_or((
+            self.kind.group.as_str(),
+            self.kind.version.as_str(),
+            self.kind.kind.as_str(),
+        ));
         let parameters: Vec<Value> = self
             .action
             .parameters()
@@ -179,7 +277,9 @@ impl<'a> Operation<'a> {
         let (forms, schema, required) = match self.action {
             Action::Create | Action::Replace => (FORMS.to_vec(), self.schema.clone(), true),
             Action::Patch => (patches(self.kind), format!("{META}.Patch"), true),
-            Action::Delete | Action::DeleteCollection => (FORMS.to_vec(), format!("{META}.DeleteOptions"), false),
+            Action::Delete | Action::DeleteCollection => {
+                (FORMS.to_vec(), format!("{META}.DeleteOptions"), false)
+            }
             Action::List | Action::Read | Action::Connect => return None,
         };
         let mut request = json!({ "content": content(&forms, &schema) });
@@ -199,14 +299,18 @@ impl<'a> Operation<'a> {
             Action::List => format!("{}List", self.schema),
             Action::Delete if self.kind.strategy.returns_deleted => self.schema.clone(),
             Action::Delete | Action::DeleteCollection => format!("{META}.Status"),
-            Action::Create | Action::Read | Action::Replace | Action::Patch | Action::Connect => self.schema.clone(),
+            Action::Create | Action::Read | Action::Replace | Action::Patch | Action::Connect => {
+                self.schema.clone()
+            }
         };
         let mut responses = Map::new();
         let codes: &[(&str, &str)] = match self.action {
             Action::Create => &[("200", "OK"), ("201", "Created"), ("202", "Accepted")],
             Action::Replace | Action::Patch => &[("200", "OK"), ("201", "Created")],
             Action::Delete => &[("200", "OK"), ("202", "Accepted")],
-            Action::List | Action::DeleteCollection | Action::Read | Action::Connect => &[("200", "OK")],
+            Action::List | Action::DeleteCollection | Action::Read | Action::Connect => {
+                &[("200", "OK")]
+            }
         };
         for (code, word) in codes {
             let answer = json!({"description": word, "content": content(&FORMS, &schema)});
@@ -219,5 +323,10 @@ impl<'a> Operation<'a> {
 
 fn content(forms: &[&str], schema: &str) -> Value {
     let reference = json!({"schema": {"$ref": format!("{DEFINITIONS}{schema}")}});
-    Value::Object(forms.iter().map(|form| ((*form).to_owned(), reference.clone())).collect())
+    Value::Object(
+        forms
+            .iter()
+            .map(|form| ((*form).to_owned(), reference.clone()))
+            .collect(),
+    )
 }

@@ -12,14 +12,20 @@ const OLDER: &str = "#/definitions/";
 pub(super) fn document(registry: &Registry) -> Value {
     let (mut definitions, mut paths) = (Map::new(), Map::new());
     for (_, mut document) in v3::documents(registry) {
-        if let Some(Value::Object(schemas)) = document.pointer_mut("/components/schemas").map(Value::take) {
+        if let Some(Value::Object(schemas)) =
+            document.pointer_mut("/components/schemas").map(Value::take)
+        {
             for (name, mut schema) in schemas {
                 older_schema(&mut schema);
                 definitions.insert(name, schema);
             }
         }
         if let Some(Value::Object(methods)) = document.get_mut("paths").map(Value::take) {
-            paths.extend(methods.into_iter().map(|(path, methods)| (path, older_methods(methods))));
+            paths.extend(
+                methods
+                    .into_iter()
+                    .map(|(path, methods)| (path, older_methods(methods))),
+            );
         }
     }
     json!({
@@ -33,7 +39,10 @@ fn older_schema(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(older_schema),
         Value::Object(fields) => {
-            let wrapped = fields.get("allOf").and_then(|all| all.pointer("/0/$ref")).cloned();
+            let wrapped = fields
+                .get("allOf")
+                .and_then(|all| all.pointer("/0/$ref"))
+                .cloned();
             if let Some(reference) = wrapped {
                 fields.remove("allOf");
                 fields.remove("default");
@@ -54,7 +63,9 @@ fn older_schema(schema: &mut Value) {
 }
 
 fn older_methods(methods: Value) -> Value {
-    let Value::Object(methods) = methods else { return Value::Null };
+    let Value::Object(methods) = methods else {
+        return Value::Null;
+    };
     let converted = methods.into_iter().map(|(method, value)| {
         let value = if let Value::Array(parameters) = value {
             Value::Array(parameters.into_iter().map(older_parameter).collect())
@@ -68,7 +79,9 @@ fn older_methods(methods: Value) -> Value {
 
 /// A parameter's schema stands in the parameter itself.
 fn older_parameter(parameter: Value) -> Value {
-    let Value::Object(mut parameter) = parameter else { return Value::Null };
+    let Value::Object(mut parameter) = parameter else {
+        return Value::Null;
+    };
     if let Some(Value::Object(schema)) = parameter.remove("schema") {
         parameter.extend(schema);
     }
@@ -77,27 +90,47 @@ fn older_parameter(parameter: Value) -> Value {
 
 /// The body is a parameter, and media types stand beside it.
 fn older_operation(operation: Value) -> Value {
-    let Value::Object(mut operation) = operation else { return Value::Null };
+    let Value::Object(mut operation) = operation else {
+        return Value::Null;
+    };
     let mut parameters: Vec<Value> = match operation.remove("parameters") {
         Some(Value::Array(parameters)) => parameters.into_iter().map(older_parameter).collect(),
         Some(_) | None => Vec::new(),
     };
     if let Some(request) = operation.remove("requestBody") {
-        let content = request.get("content").and_then(Value::as_object).cloned().unwrap_or_default();
+        let content = request
+            .get("content")
+            .and_then(Value::as_object)
+            .cloned()
+            .unwrap_or_default();
         let forms: Vec<&String> = content.keys().collect();
         operation.insert("consumes".to_owned(), json!(forms));
-        if let Some(mut schema) = content.values().next().and_then(|form| form.get("schema")).cloned() {
+        if let Some(mut schema) = content
+            .values()
+            .next()
+            .and_then(|form| form.get("schema"))
+            .cloned()
+        {
             older_schema(&mut schema);
-            let required = request.get("required").cloned().unwrap_or(Value::Bool(false));
-            parameters.push(json!({"name": "body", "in": "body", "required": required, "schema": schema}));
+            let required = request
+                .get("required")
+                .cloned()
+                .unwrap_or(Value::Bool(false));
+            parameters.push(
+                json!({"name": "body", "in": "body", "required": required, "schema": schema}),
+            );
         }
     }
-    operation.insert("produces".to_owned(), json!(["application/json", "application/yaml"]));
+    operation.insert(
+        "produces".to_owned(),
+        json!(["application/json", "application/yaml"]),
+    );
     operation.insert("schemes".to_owned(), json!(["https"]));
     if let Some(Value::Object(responses)) = operation.get_mut("responses") {
         for response in responses.values_mut().filter_map(Value::as_object_mut) {
             let content = response.remove("content");
-            let schema = content.and_then(|content| content.as_object()?.values().next()?.get("schema").cloned());
+            let schema = content
+                .and_then(|content| content.as_object()?.values().next()?.get("schema").cloned());
             if let Some(mut schema) = schema {
                 older_schema(&mut schema);
                 response.insert("schema".to_owned(), schema);

@@ -7,7 +7,9 @@ use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use config_kube::k8s_openapi::api::autoscaling::v1::Scale;
 use config_kube::k8s_openapi::api::core::v1::Binding;
 use config_kube::k8s_openapi::api::policy::v1::Eviction;
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, Patch, Status};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    DeleteOptions, ListMeta, Patch, Status,
+};
 use schemars::generate::SchemaGenerator;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -28,12 +30,23 @@ pub(super) fn documents(registry: &Registry) -> impl Iterator<Item = (String, Va
     let versions: Vec<(String, String)> = registry
         .groups()
         .into_iter()
-        .flat_map(|(group, versions)| versions.into_iter().map(move |version| (group.to_owned(), version.to_owned())))
+        .flat_map(|(group, versions)| {
+            versions
+                .into_iter()
+                .map(move |version| (group.to_owned(), version.to_owned()))
+        })
         .collect();
     versions.into_iter().map(|(group, version)| {
-        let kinds: Vec<&Arc<Kind>> =
-            registry.kinds().iter().filter(|kind| kind.group == group && kind.version == version).collect();
-        let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
+        let kinds: Vec<&Arc<Kind>> = registry
+            .kinds()
+            .iter()
+            .filter(|kind| kind.group == group && kind.version == version)
+            .collect();
+        let path = if group.is_empty() {
+            format!("api/{version}")
+        } else {
+            format!("apis/{group}/{version}")
+        };
         let document = document(&format!("/{path}"), &kinds);
         (path, document)
     })
@@ -61,7 +74,12 @@ fn body_of(subresource: Subresource) -> Option<Source> {
 
 fn document(root: &str, kinds: &[&Arc<Kind>]) -> Value {
     let mut sources: Vec<Source> = kinds.iter().map(|kind| kind.source).collect();
-    sources.extend(kinds.iter().flat_map(|kind| kind.subresources).filter_map(|sub| body_of(*sub)));
+    sources.extend(
+        kinds
+            .iter()
+            .flat_map(|kind| kind.subresources)
+            .filter_map(|sub| body_of(*sub)),
+    );
     sources.extend(SHARED);
     let (mut definitions, _) = schema::definitions(&sources);
     let mut paths = Map::new();
@@ -77,25 +95,43 @@ fn document(root: &str, kinds: &[&Arc<Kind>]) -> Value {
         if let Some(definition) = definitions.get_mut(&kind.schema) {
             definition["x-kubernetes-group-version-kind"] = json!([gvk]);
         }
-        if kind.review.is_none_or(|review| review == Review::Components) {
+        if kind
+            .review
+            .is_none_or(|review| review == Review::Components)
+        {
             definitions.insert(format!("{}List", kind.schema), list_definition(kind));
         }
         add_paths(root, kind, &mut paths);
     }
-    for (name, kind) in [("DeleteOptions", "DeleteOptions"), ("Status", "Status"), ("WatchEvent", "WatchEvent")] {
+    for (name, kind) in [
+        ("DeleteOptions", "DeleteOptions"),
+        ("Status", "Status"),
+        ("WatchEvent", "WatchEvent"),
+    ] {
         let name = format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}");
         if let Some(definition) = definitions.get_mut(&name) {
-            definition["x-kubernetes-group-version-kind"] = json!([{"group": "", "version": "v1", "kind": kind}]);
+            definition["x-kubernetes-group-version-kind"] =
+                json!([{"group": "", "version": "v1", "kind": kind}]);
         }
     }
     for (name, (group, version, kind)) in [
-        ("io.k8s.api.autoscaling.v1.Scale", ("autoscaling", "v1", "Scale")),
-        ("io.k8s.api.policy.v1.Eviction", ("policy", "v1", "Eviction")),
+        (
+            "io.k8s.api.autoscaling.v1.Scale",
+            ("autoscaling", "v1", "Scale"),
+        ),
+        (
+            "io.k8s.api.policy.v1.Eviction",
+            ("policy", "v1", "Eviction"),
+        ),
         ("io.k8s.api.core.v1.Binding", ("", "v1", "Binding")),
-        ("io.k8s.api.authentication.v1.TokenRequest", ("authentication.k8s.io", "v1", "TokenRequest")),
+        (
+            "io.k8s.api.authentication.v1.TokenRequest",
+            ("authentication.k8s.io", "v1", "TokenRequest"),
+        ),
     ] {
         if let Some(definition) = definitions.get_mut(name) {
-            definition["x-kubernetes-group-version-kind"] = json!([{"group": group, "version": version, "kind": kind}]);
+            definition["x-kubernetes-group-version-kind"] =
+                json!([{"group": group, "version": version, "kind": kind}]);
         }
     }
     json!({
@@ -105,7 +141,9 @@ fn document(root: &str, kinds: &[&Arc<Kind>]) -> Value {
 }
 
 fn tag(kinds: &[&Arc<Kind>]) -> String {
-    kinds.first().map_or_else(String::new, |kind| super::operation::tag(kind))
+    kinds
+        .first()
+        .map_or_else(String::new, |kind| super::operation::tag(kind))
 }
 
 /// The list's schema, which clients look up by kind.
@@ -129,22 +167,41 @@ fn list_definition(kind: &Kind) -> Value {
 }
 
 fn add_paths(root: &str, kind: &Kind, paths: &mut Map<String, Value>) {
-    let namespaced = if kind.namespaced { "/namespaces/{namespace}" } else { "" };
+    let namespaced = if kind.namespaced {
+        "/namespaces/{namespace}"
+    } else {
+        ""
+    };
     let collection = format!("{root}{namespaced}/{}", kind.plural);
     let object = format!("{collection}/{{name}}");
     let make = |action: Action| Operation::of(kind, action).value();
     if kind.review == Some(Review::Components) {
-        paths.insert(collection, with_parameters(kind, false, json!({"get": make(Action::List)})));
-        paths.insert(object, with_parameters(kind, true, json!({"get": make(Action::Read)})));
+        paths.insert(
+            collection,
+            with_parameters(kind, false, json!({"get": make(Action::List)})),
+        );
+        paths.insert(
+            object,
+            with_parameters(kind, true, json!({"get": make(Action::Read)})),
+        );
         return;
     }
     if kind.review.is_some() {
-        paths.insert(collection.clone(), with_parameters(kind, false, json!({"post": make(Action::Create)})));
+        paths.insert(
+            collection.clone(),
+            with_parameters(kind, false, json!({"post": make(Action::Create)})),
+        );
         return;
     }
     if kind.namespaced {
-        let everywhere = Operation { everywhere: true, ..Operation::of(kind, Action::List) };
-        paths.insert(format!("{root}/{}", kind.plural), json!({"get": everywhere.value()}));
+        let everywhere = Operation {
+            everywhere: true,
+            ..Operation::of(kind, Action::List)
+        };
+        paths.insert(
+            format!("{root}/{}", kind.plural),
+            json!({"get": everywhere.value()}),
+        );
     }
     let all = json!({
         "get": make(Action::List), "post": make(Action::Create), "delete": make(Action::DeleteCollection),
@@ -161,16 +218,23 @@ fn add_paths(root: &str, kind: &Kind, paths: &mut Map<String, Value>) {
 }
 
 fn add_subresource(object: &str, kind: &Kind, sub: Subresource, paths: &mut Map<String, Value>) {
-    let schema = body_of(sub).map(|source| schema::definitions(&[source]).1.pop().unwrap_or_default());
+    let schema =
+        body_of(sub).map(|source| schema::definitions(&[source]).1.pop().unwrap_or_default());
     let make = |action: Action| {
         let own = Operation::of(kind, action);
-        Operation { subresource: Some(sub), schema: schema.clone().unwrap_or_else(|| own.schema.clone()), ..own }
-            .value()
+        Operation {
+            subresource: Some(sub),
+            schema: schema.clone().unwrap_or_else(|| own.schema.clone()),
+            ..own
+        }
+        .value()
     };
     let mut methods = Map::new();
     for verb in sub.verbs() {
-        let connects =
-            matches!(sub, Subresource::Proxy | Subresource::Exec | Subresource::Attach | Subresource::PortForward);
+        let connects = matches!(
+            sub,
+            Subresource::Proxy | Subresource::Exec | Subresource::Attach | Subresource::PortForward
+        );
         let (method, action) = match *verb {
             "get" if connects => ("get", Action::Connect),
             "create" if connects => ("post", Action::Connect),
@@ -205,8 +269,10 @@ fn with_parameters(kind: &Kind, named: bool, mut methods: Value) -> Value {
         parameters.push(parameter("name", format!("name of the {}", kind.kind)));
     }
     if kind.namespaced {
-        parameters
-            .push(parameter("namespace", "object name and auth scope, such as for teams and projects".to_owned()));
+        parameters.push(parameter(
+            "namespace",
+            "object name and auth scope, such as for teams and projects".to_owned(),
+        ));
     }
     if !parameters.is_empty() {
         methods["parameters"] = Value::Array(parameters);
@@ -218,5 +284,9 @@ fn with_parameters(kind: &Kind, named: bool, mut methods: Value) -> Value {
 /// clients.
 pub(super) fn patches(kind: &Kind) -> Vec<&'static str> {
     let own = kind.group == config_kube::identity::GROUP;
-    PATCHES.iter().copied().filter(|patch| !(own && patch.contains("strategic"))).collect()
+    PATCHES
+        .iter()
+        .copied()
+        .filter(|patch| !(own && patch.contains("strategic")))
+        .collect()
 }

@@ -12,7 +12,10 @@ use serde_json::{Map, Value};
 use table::{Field, Holds, Many};
 
 fn bad(text: impl Into<String>) -> ApiError {
-    ApiError::new(Reason::BadRequest, format!("the body is not readable as protobuf: {}", text.into()))
+    ApiError::new(
+        Reason::BadRequest,
+        format!("the body is not readable as protobuf: {}", text.into()),
+    )
 }
 
 /// Name of the message of an object.
@@ -28,7 +31,9 @@ fn message_of(version: &str, kind: &str) -> Option<&'static [Field]> {
 
 /// Reads a body.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Value, ApiError> {
-    let mut rest = bytes.strip_prefix(b"k8s\0").ok_or_else(|| bad("it does not begin with \"k8s\\0\""))?;
+    let mut rest = bytes
+        .strip_prefix(b"k8s\0")
+        .ok_or_else(|| bad("it does not begin with \"k8s\\0\""))?;
     let (mut version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     while !rest.is_empty() {
         match take(&mut rest)? {
@@ -37,7 +42,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Value, ApiError> {
                     match take(&mut about)? {
                         (1, Wire::Bytes(bytes)) => version = text(bytes)?,
                         (2, Wire::Bytes(bytes)) => kind = text(bytes)?,
-                        (number, _) => return Err(bad(format!("field number {number} of the type is not known"))),
+                        (number, _) => {
+                            return Err(bad(format!(
+                                "field number {number} of the type is not known"
+                            )));
+                        }
                     }
                 }
             }
@@ -85,8 +94,11 @@ fn take<'a>(rest: &mut &'a [u8]) -> Result<(u64, Wire<'a>), ApiError> {
     let wire = match tag & 7 {
         0 => Wire::Number(varint(rest)?),
         2 => {
-            let length = usize::try_from(varint(rest)?).map_err(|_too_long| bad("a length is too large"))?;
-            let (bytes, after) = rest.split_at_checked(length).ok_or_else(|| bad("cut short"))?;
+            let length =
+                usize::try_from(varint(rest)?).map_err(|_too_long| bad("a length is too large"))?;
+            let (bytes, after) = rest
+                .split_at_checked(length)
+                .ok_or_else(|| bad("cut short"))?;
             *rest = after;
             Wire::Bytes(bytes)
         }
@@ -95,7 +107,11 @@ fn take<'a>(rest: &mut &'a [u8]) -> Result<(u64, Wire<'a>), ApiError> {
     Ok((tag >> 3, wire))
 }
 
-fn message(mut rest: &[u8], fields: &[Field], depth: usize) -> Result<Map<String, Value>, ApiError> {
+fn message(
+    mut rest: &[u8],
+    fields: &[Field],
+    depth: usize,
+) -> Result<Map<String, Value>, ApiError> {
     if depth > DEPTH {
         return Err(bad("messages are nested too deep"));
     }
@@ -106,19 +122,29 @@ fn message(mut rest: &[u8], fields: &[Field], depth: usize) -> Result<Map<String
         let field = field.ok_or_else(|| bad(format!("field number {number} is not known")))?;
         match field.many {
             Many::Inline => {
-                let Holds::Message(inner) = field.holds else { return Err(bad("the table is wrong")) };
-                object.append(&mut message(bytes(&wire)?, table::message(inner).unwrap_or_default(), depth + 1)?);
+                let Holds::Message(inner) = field.holds else {
+                    return Err(bad("the table is wrong"));
+                };
+                object.append(&mut message(
+                    bytes(&wire)?,
+                    table::message(inner).unwrap_or_default(),
+                    depth + 1,
+                )?);
             }
             Many::List => {
                 let item = value(&wire, field.holds, depth)?;
-                let list = object.entry(field.name).or_insert_with(|| Value::Array(Vec::new()));
+                let list = object
+                    .entry(field.name)
+                    .or_insert_with(|| Value::Array(Vec::new()));
                 if let Some(list) = list.as_array_mut() {
                     list.push(item);
                 }
             }
             Many::Map => {
                 let (key, value) = entry(bytes(&wire)?, field.holds, depth)?;
-                let map = object.entry(field.name).or_insert_with(|| Value::Object(Map::new()));
+                let map = object
+                    .entry(field.name)
+                    .or_insert_with(|| Value::Object(Map::new()));
                 if let Some(map) = map.as_object_mut() {
                     map.insert(key, value);
                 }
@@ -126,7 +152,8 @@ fn message(mut rest: &[u8], fields: &[Field], depth: usize) -> Result<Map<String
             Many::One => {
                 let value = value(&wire, field.holds, depth)?;
                 // What has no value is written all the same, where the type can't say that it has none.
-                let nothing = value.is_null() || (field.optional && (value == "" || value == 0 || value == false));
+                let nothing = value.is_null()
+                    || (field.optional && (value == "" || value == 0 || value == false));
                 if !nothing {
                     object.insert(field.name.to_owned(), value);
                 }
@@ -151,7 +178,9 @@ fn number(wire: &Wire<'_>) -> Result<u64, ApiError> {
 }
 
 fn text(bytes: &[u8]) -> Result<String, ApiError> {
-    std::str::from_utf8(bytes).map(str::to_owned).map_err(|error| bad(error.to_string()))
+    std::str::from_utf8(bytes)
+        .map(str::to_owned)
+        .map_err(|error| bad(error.to_string()))
 }
 
 fn value(wire: &Wire<'_>, holds: Holds, depth: usize) -> Result<Value, ApiError> {
@@ -159,27 +188,36 @@ fn value(wire: &Wire<'_>, holds: Holds, depth: usize) -> Result<Value, ApiError>
         Holds::Integer => number(wire)?.cast_signed().into(),
         Holds::Boolean => (number(wire)? != 0).into(),
         Holds::Text => text(bytes(wire)?)?.into(),
-        Holds::Bytes => base64::engine::general_purpose::STANDARD.encode(bytes(wire)?).into(),
+        Holds::Bytes => base64::engine::general_purpose::STANDARD
+            .encode(bytes(wire)?)
+            .into(),
         Holds::Time => time(bytes(wire)?, "%Y-%m-%dT%H:%M:%SZ")?,
         Holds::MicroTime => time(bytes(wire)?, "%Y-%m-%dT%H:%M:%S.%6fZ")?,
         Holds::Quantity => text(only(bytes(wire)?)?)?.into(),
         Holds::Either => either(bytes(wire)?)?,
         Holds::Json => {
             let raw = only(bytes(wire)?)?;
-            if raw.is_empty() { Value::Null } else { crate::decode::json(raw)?.value }
+            if raw.is_empty() {
+                Value::Null
+            } else {
+                crate::decode::json(raw)?.value
+            }
         }
         Holds::Wrapped => {
             let (mut rest, mut items) = (bytes(wire)?, Vec::new());
             while !rest.is_empty() {
                 match take(&mut rest)? {
                     (1, Wire::Bytes(bytes)) => items.push(Value::String(text(bytes)?)),
-                    (number, _) => return Err(bad(format!("field number {number} of a list is not known"))),
+                    (number, _) => {
+                        return Err(bad(format!("field number {number} of a list is not known")));
+                    }
                 }
             }
             Value::Array(items)
         }
         Holds::Message(name) => {
-            let fields = table::message(name).ok_or_else(|| bad(format!("{name} is not in the table")))?;
+            let fields =
+                table::message(name).ok_or_else(|| bad(format!("{name} is not in the table")))?;
             Value::Object(message(bytes(wire)?, fields, depth + 1)?)
         }
     })
@@ -191,7 +229,11 @@ fn only(mut rest: &[u8]) -> Result<&[u8], ApiError> {
     while !rest.is_empty() {
         match take(&mut rest)? {
             (1, Wire::Bytes(bytes)) => found = bytes,
-            (number, _) => return Err(bad(format!("field number {number} of a wrapped value is not known"))),
+            (number, _) => {
+                return Err(bad(format!(
+                    "field number {number} of a wrapped value is not known"
+                )));
+            }
         }
     }
     Ok(found)
@@ -218,7 +260,11 @@ fn entry(mut rest: &[u8], holds: Holds, depth: usize) -> Result<(String, Value),
         match take(&mut rest)? {
             (1, Wire::Bytes(bytes)) => key = text(bytes)?,
             (2, wire) => found = value(&wire, holds, depth)?,
-            _ => return Err(bad("a map's entry has a field that is neither key nor value")),
+            _ => {
+                return Err(bad(
+                    "a map's entry has a field that is neither key nor value",
+                ));
+            }
         }
     }
     Ok((key, found))
@@ -265,7 +311,13 @@ mod tests {
         let metadata = [field(1, b"cm"), field(3, b"ns"), field(8, &[8, 60])].concat();
         let data = [field(1, b"k"), field(2, b"v")].concat();
         let binary = [field(1, b"b"), field(2, &[0xff])].concat();
-        let object = [field(1, &metadata), field(2, &data), field(3, &binary), vec![4 << 3, 1]].concat();
+        let object = [
+            field(1, &metadata),
+            field(2, &data),
+            field(3, &binary),
+            vec![4 << 3, 1],
+        ]
+        .concat();
         assert_eq!(
             decode(&wrapped("v1", "ConfigMap", &object)).unwrap(),
             json!({
@@ -284,12 +336,26 @@ mod tests {
         let container = [field(1, b"c"), field(2, b"x:1"), field(8, &limits)].concat();
         let pod = field(2, &[field(1, &volume), field(2, &container)].concat());
         let read = decode(&wrapped("v1", "Pod", &pod)).unwrap();
-        assert_eq!(read["spec"]["volumes"][0], json!({"name": "v", "emptyDir": {}}));
-        assert_eq!(read["spec"]["containers"][0]["resources"]["limits"]["cpu"], "1500m");
-        let port = [vec![3 << 3, 80], field(4, &[vec![8, 1], field(3, b"web")].concat()), vec![5 << 3, 0]].concat();
+        assert_eq!(
+            read["spec"]["volumes"][0],
+            json!({"name": "v", "emptyDir": {}})
+        );
+        assert_eq!(
+            read["spec"]["containers"][0]["resources"]["limits"]["cpu"],
+            "1500m"
+        );
+        let port = [
+            vec![3 << 3, 80],
+            field(4, &[vec![8, 1], field(3, b"web")].concat()),
+            vec![5 << 3, 0],
+        ]
+        .concat();
         let service = field(2, &field(1, &port));
         let read = decode(&wrapped("v1", "Service", &service)).unwrap();
-        assert_eq!(read["spec"]["ports"][0], json!({"port": 80, "targetPort": "web"}));
+        assert_eq!(
+            read["spec"]["ports"][0],
+            json!({"port": 80, "targetPort": "web"})
+        );
     }
 
     #[test]
@@ -297,7 +363,11 @@ mod tests {
         let error = decode(&wrapped("v1", "Nothing", b"")).unwrap_err();
         assert_eq!(error.code, 415);
         let error = decode(&wrapped("v1", "ConfigMap", &field(9, b"x"))).unwrap_err();
-        assert!(error.message.contains("field number 9"), "{}", error.message);
+        assert!(
+            error.message.contains("field number 9"),
+            "{}",
+            error.message
+        );
         assert!(decode(b"{}").is_err());
     }
 

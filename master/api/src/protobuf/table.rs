@@ -78,7 +78,9 @@ fn read() -> HashMap<&'static str, Vec<Field>> {
 fn field(line: &'static str) -> Option<Field> {
     let mut words = line.split(' ');
     let (number, name, content) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
-    let (content, optional) = content.strip_suffix('?').map_or((content, false), |content| (content, true));
+    let (content, optional) = content
+        .strip_suffix('?')
+        .map_or((content, false), |content| (content, true));
     let (many, content) = match content.as_bytes().first()? {
         b'*' => (Many::List, &content[1..]),
         b'%' => (Many::Map, &content[1..]),
@@ -98,7 +100,13 @@ fn field(line: &'static str) -> Option<Field> {
         "w" => Holds::Wrapped,
         message => Holds::Message(message.strip_prefix('@')?),
     };
-    Some(Field { number, name, many, holds, optional })
+    Some(Field {
+        number,
+        name,
+        many,
+        holds,
+        optional,
+    })
 }
 
 #[cfg(test)]
@@ -109,29 +117,45 @@ mod tests {
 
     /// The JSON names of a message's fields, with those of what is embedded in it.
     fn names(fields: &[Field]) -> BTreeSet<&'static str> {
-        let own = fields.iter().filter(|field| field.many != Many::Inline).map(|field| field.name);
-        let inner = fields.iter().filter_map(|field| match (field.many, field.holds) {
-            (Many::Inline, Holds::Message(inner)) => message(inner),
-            _ => None,
-        });
+        let own = fields
+            .iter()
+            .filter(|field| field.many != Many::Inline)
+            .map(|field| field.name);
+        let inner = fields
+            .iter()
+            .filter_map(|field| match (field.many, field.holds) {
+                (Many::Inline, Holds::Message(inner)) => message(inner),
+                _ => None,
+            });
         own.chain(inner.flat_map(names)).collect()
     }
 
     #[test]
     fn every_field_of_every_kind_that_is_served_has_a_number() {
         let kinds = crate::kinds::all();
-        let sources: Vec<_> = kinds.iter().filter(|kind| kind.group != GROUP).map(|kind| kind.source).collect();
+        let sources: Vec<_> = kinds
+            .iter()
+            .filter(|kind| kind.group != GROUP)
+            .map(|kind| kind.source)
+            .collect();
         let (definitions, _) = crate::schema::definitions(&sources);
         let mut missing = Vec::new();
         for (name, definition) in &definitions {
-            let Some(properties) = definition["properties"].as_object() else { continue };
+            let Some(properties) = definition["properties"].as_object() else {
+                continue;
+            };
             let name = name.rsplitn(4, '.').take(3).collect::<Vec<_>>();
-            let [kind, version, group] = name[..] else { continue };
+            let [kind, version, group] = name[..] else {
+                continue;
+            };
             let known = message(&format!("{group}.{version}.{kind}")).map(names);
             let known = known.unwrap_or_default();
-            let told = properties.keys().filter(|key| !matches!(key.as_str(), "apiVersion" | "kind"));
+            let told = properties
+                .keys()
+                .filter(|key| !matches!(key.as_str(), "apiVersion" | "kind"));
             missing.extend(
-                told.filter(|key| !known.contains(key.as_str())).map(|key| format!("{group}.{version}.{kind}: {key}")),
+                told.filter(|key| !known.contains(key.as_str()))
+                    .map(|key| format!("{group}.{version}.{kind}: {key}")),
             );
         }
         assert_eq!(missing, Vec::<String>::new());
@@ -145,9 +169,16 @@ mod tests {
         for (name, fields) in &messages {
             for field in fields {
                 if let Holds::Message(inner) = field.holds {
-                    assert!(messages.contains_key(inner), "{name}.{} is {inner}", field.name);
+                    assert!(
+                        messages.contains_key(inner),
+                        "{name}.{} is {inner}",
+                        field.name
+                    );
                 }
-                assert!(field.many != Many::Inline || matches!(field.holds, Holds::Message(_)), "{name}");
+                assert!(
+                    field.many != Many::Inline || matches!(field.holds, Holds::Message(_)),
+                    "{name}"
+                );
             }
         }
     }

@@ -19,29 +19,49 @@ impl Call {
     }
 
     /// An answer with one stored object.
-    pub(super) fn object_answer(&self, status: StatusCode, entry: &Entry) -> Result<Response<Body>, ApiError> {
+    pub(super) fn object_answer(
+        &self,
+        status: StatusCode,
+        entry: &Entry,
+    ) -> Result<Response<Body>, ApiError> {
         let accept = self.accept()?;
         if accept.form == Form::Object && !accept.yaml {
-            let (head, kept) =
-                (object::head(&self.kind, Extent::Whole), object::kept(&self.kind, entry, Extent::Whole)?);
+            let (head, kept) = (
+                object::head(&self.kind, Extent::Whole),
+                object::kept(&self.kind, entry, Extent::Whole)?,
+            );
             let revision = entry.modified.to_string();
             let parts = [head.as_bytes(), revision.as_bytes(), b"\",", &kept, b"\n"];
             return Ok(json_bytes(status, parts.concat()));
         }
-        let bare = matches!(accept.form, Form::Table(_)) && Include::of(&self.query)? != Include::Object;
-        let read = if bare { object::decode_bare } else { object::decode };
+        let bare =
+            matches!(accept.form, Form::Table(_)) && Include::of(&self.query)? != Include::Object;
+        let read = if bare {
+            object::decode_bare
+        } else {
+            object::decode
+        };
         self.shaped(status, read(&self.kind, entry)?, accept)
     }
 
     /// An answer with an object that is not stored (dry run).
-    pub(super) fn fields_answer(&self, status: StatusCode, mut fields: Fields) -> Result<Response<Body>, ApiError> {
+    pub(super) fn fields_answer(
+        &self,
+        status: StatusCode,
+        mut fields: Fields,
+    ) -> Result<Response<Body>, ApiError> {
         fields.insert("kind".to_owned(), self.kind.kind.as_str().into());
         fields.insert("apiVersion".to_owned(), self.kind.api_version().into());
         object::reveal(&mut fields);
         self.shaped(status, fields, self.accept()?)
     }
 
-    fn shaped(&self, status: StatusCode, fields: Fields, accept: Accept) -> Result<Response<Body>, ApiError> {
+    fn shaped(
+        &self,
+        status: StatusCode,
+        fields: Fields,
+        accept: Accept,
+    ) -> Result<Response<Body>, ApiError> {
         let value = match accept.form {
             Form::Object => Value::Object(fields),
             Form::Partial(version) => table::partial(&fields, version),
@@ -53,8 +73,13 @@ impl Call {
                 return Err(ApiError::new(Reason::NotAcceptable, text));
             }
             Form::Table(version) => {
-                let metadata = json!({"resourceVersion": object::meta_text(&fields, "resourceVersion")});
-                let style = Style { version, include: Include::of(&self.query)?, headings: true };
+                let metadata =
+                    json!({"resourceVersion": object::meta_text(&fields, "resourceVersion")});
+                let style = Style {
+                    version,
+                    include: Include::of(&self.query)?,
+                    headings: true,
+                };
                 table::table(&self.kind, style, [Ok(fields)], &metadata)?
             }
         };
@@ -70,16 +95,25 @@ pub(crate) fn value_answer(
 ) -> Result<Response<Body>, ApiError> {
     if !accept.yaml {
         let mut bytes = serde_json::to_vec(value).map_err(|error| {
-            ApiError::new(Reason::InternalError, format!("the answer cannot be written as JSON: {error}"))
+            ApiError::new(
+                Reason::InternalError,
+                format!("the answer cannot be written as JSON: {error}"),
+            )
         })?;
         bytes.push(b'\n');
         return Ok(json_bytes(status, bytes));
     }
     let text = serde_yaml_ng::to_string(value).map_err(|error| {
-        ApiError::new(Reason::InternalError, format!("the answer cannot be written as YAML: {error}"))
+        ApiError::new(
+            Reason::InternalError,
+            format!("the answer cannot be written as YAML: {error}"),
+        )
     })?;
     let mut response = json_bytes(status, text.into_bytes());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/yaml"),
+    );
     Ok(response)
 }
 
@@ -88,14 +122,25 @@ pub(crate) fn json_bytes(status: StatusCode, bytes: impl Into<bytes::Bytes>) -> 
     let mut response = Response::new(master_client::body(bytes));
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    headers.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, private"),
+    );
     response
 }
 
 /// A success that is no object; `about` is what it tells in `details`.
-pub(super) fn success(status: StatusCode, about: Option<Value>, accept: Accept) -> Result<Response<Body>, ApiError> {
-    let mut value = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+pub(super) fn success(
+    status: StatusCode,
+    about: Option<Value>,
+    accept: Accept,
+) -> Result<Response<Body>, ApiError> {
+    let mut value =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     match about {
         Some(about) => value["details"] = about,
         None => value["code"] = status.as_u16().into(),

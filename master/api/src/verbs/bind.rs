@@ -16,12 +16,25 @@ const TRIES: usize = 16;
 /// Binds the pod that a `Binding` names.
 pub(super) async fn bind_named(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let binding = call.document(content).await?.value;
-    let name = binding.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let name = binding
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
     if name.is_empty() {
-        return Err(ApiError::new(Reason::BadRequest, "name is required: metadata.name says which pod is bound"));
+        return Err(ApiError::new(
+            Reason::BadRequest,
+            "name is required: metadata.name says which pod is bound",
+        ));
     }
     let mut inner = call.plain();
-    inner.kind = call.api.inner.registry.find("", "v1", "pods").ok_or_else(no_resource)?.clone();
+    inner.kind = call
+        .api
+        .inner
+        .registry
+        .find("", "v1", "pods")
+        .ok_or_else(no_resource)?
+        .clone();
     "pods".clone_into(&mut inner.target.plural);
     "binding".clone_into(&mut inner.target.subresource);
     inner.target.name = name;
@@ -31,16 +44,27 @@ pub(super) async fn bind_named(call: &Call, content: Body) -> Result<Response<Bo
 /// Binds the pod that the path names.
 pub(super) async fn bind(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let binding = call.document(content).await?.value;
-    let name = binding.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    let name = binding
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if !name.is_empty() && name != call.target.name {
-        return Err(ApiError::new(Reason::BadRequest, "name in URL does not match name in Binding object"));
+        return Err(ApiError::new(
+            Reason::BadRequest,
+            "name in URL does not match name in Binding object",
+        ));
     }
     bind_to(call, &binding).await
 }
 
 /// Puts a pod on a node, once.
 async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiError> {
-    let word = |pointer: &str| binding.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let word = |pointer: &str| {
+        binding
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
     let node = word("/target/name").to_owned();
     let invalid = |field: &str, text: &str| {
         let message = format!("Binding {:?} is invalid: {field}: {text}", call.target.name);
@@ -50,14 +74,19 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
         return invalid("target.name", "Required value");
     }
     if !matches!(word("/target/kind"), "" | "Node") {
-        return invalid("target.kind", "Unsupported value: supported values: \"Node\", \"<empty>\"");
+        return invalid(
+            "target.kind",
+            "Unsupported value: supported values: \"Node\", \"<empty>\"",
+        );
     }
     let uid = word("/metadata/uid").to_owned();
     for _ in 0..TRIES {
         let entry = call.entry().await?;
         let old = object::decode_kept(&call.kind, &entry)?;
         if !uid.is_empty() && uid != object::meta_text(&old, "uid") {
-            return Err(call.conflict("Precondition failed: the pod is not the one that was to be bound (UID)"));
+            return Err(call.conflict(
+                "Precondition failed: the pod is not the one that was to be bound (UID)",
+            ));
         }
         let bound = bound(call, &old, binding, &node)?;
         if call.dry_run()? {
@@ -78,21 +107,35 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
 fn bound(call: &Call, old: &Fields, binding: &Value, node: &str) -> Result<Fields, ApiError> {
     let mut pod = old.clone();
     if !text(metadata(old), "deletionTimestamp").is_empty() {
-        return Err(call.conflict(&format!("pod {} is being deleted, cannot be assigned to a host", call.target.name)));
+        return Err(call.conflict(&format!(
+            "pod {} is being deleted, cannot be assigned to a host",
+            call.target.name
+        )));
     }
-    let spec = object_mut(&mut pod, "spec").map_or(&mut Fields::new(), |spec| spec).clone();
+    let spec = object_mut(&mut pod, "spec")
+        .map_or(&mut Fields::new(), |spec| spec)
+        .clone();
     let own = text(&spec, "nodeName");
     if !own.is_empty() {
-        return Err(call.conflict(&format!("pod {} is already assigned to node {own:?}", call.target.name)));
+        return Err(call.conflict(&format!(
+            "pod {} is already assigned to node {own:?}",
+            call.target.name
+        )));
     }
     if !items(&spec, "schedulingGates").is_empty() {
-        return Err(call.conflict(&format!("pod {} has non-empty .spec.schedulingGates", call.target.name)));
+        return Err(call.conflict(&format!(
+            "pod {} has non-empty .spec.schedulingGates",
+            call.target.name
+        )));
     }
     if let Some(spec) = object_mut(&mut pod, "spec") {
         spec.insert("nodeName".to_owned(), node.into());
     }
     for kind in ["annotations", "labels"] {
-        let Some(Value::Object(more)) = binding.get("metadata").and_then(|metadata| metadata.get(kind)) else {
+        let Some(Value::Object(more)) = binding
+            .get("metadata")
+            .and_then(|metadata| metadata.get(kind))
+        else {
             continue;
         };
         if let Some(own) = object_mut(metadata_mut(&mut pod), kind) {
@@ -100,9 +143,16 @@ fn bound(call: &Call, old: &Fields, binding: &Value, node: &str) -> Result<Field
         }
     }
     if let Some(status) = object_mut(&mut pod, "status") {
-        let scheduled = |condition: &Value| condition.get("type").is_some_and(|kind| kind == "PodScheduled");
-        let mut conditions: Vec<Value> =
-            items(status, "conditions").iter().filter(|c| !scheduled(c)).cloned().collect();
+        let scheduled = |condition: &Value| {
+            condition
+                .get("type")
+                .is_some_and(|kind| kind == "PodScheduled")
+        };
+        let mut conditions: Vec<Value> = items(status, "conditions")
+            .iter()
+            .filter(|c| !scheduled(c))
+            .cloned()
+            .collect();
         conditions.push(json!({
             "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": object::now(),
         }));

@@ -44,8 +44,16 @@ impl Call {
 
     /// The media type of the body, without parameters.
     pub(super) fn content_type(&self) -> &str {
-        let value = self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        value.unwrap_or_default().split(';').next().unwrap_or_default().trim()
+        let value = self
+            .headers
+            .get(header::CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok());
+        value
+            .unwrap_or_default()
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim()
     }
 
     /// The body as a document, JSON or YAML.
@@ -66,9 +74,10 @@ impl Call {
         match self.content_type() {
             "application/json" | "" => decode::json(bytes).map_err(unrecognized),
             "application/yaml" => decode::yaml(bytes).map_err(unrecognized),
-            "application/vnd.kubernetes.protobuf" => {
-                Ok(Decoded { value: protobuf::decode(bytes)?, duplicates: Vec::new() })
-            }
+            "application/vnd.kubernetes.protobuf" => Ok(Decoded {
+                value: protobuf::decode(bytes)?,
+                duplicates: Vec::new(),
+            }),
             _ => {
                 let text = "the body of the request was in an unknown format - accepted media types include: \
                             application/json, application/yaml";
@@ -93,17 +102,35 @@ impl Call {
 
     /// What an object says that it is must be what the path is of; what it does not say is taken for granted.
     fn expect(&self, fields: &Fields) -> Result<(), ApiError> {
-        let said = |key: &str| fields.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let said = |key: &str| {
+            fields
+                .get(key)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+        };
         let (own_kind, own_version) = (self.kind.kind.clone(), self.kind.api_version());
-        let (kind, version) = (said("kind").unwrap_or(&own_kind), said("apiVersion").unwrap_or(&own_version));
+        let (kind, version) = (
+            said("kind").unwrap_or(&own_kind),
+            said("apiVersion").unwrap_or(&own_version),
+        );
         if kind == own_kind && version == own_version {
             return Ok(());
         }
         let bad = |text: String| Err(ApiError::new(Reason::BadRequest, text));
-        let known = self.api.inner.registry.kinds().iter().any(|one| one.kind == kind && one.api_version() == version);
+        let known = self
+            .api
+            .inner
+            .registry
+            .kinds()
+            .iter()
+            .any(|one| one.kind == kind && one.api_version() == version);
         if known
             && kind == own_kind
-            && version.rsplit_once('/').map(|(group, _)| group).unwrap_or_default() == self.kind.group
+            && version
+                .rsplit_once('/')
+                .map(|(group, _)| group)
+                .unwrap_or_default()
+                == self.kind.group
         {
             return bad(format!(
                 "the API version in the data ({version}) does not match the expected API version ({own_version})"
@@ -111,23 +138,38 @@ impl Call {
         }
         let short = version.rsplit('/').next().unwrap_or(version);
         let why = if known {
-            let package = self.kind.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
+            let package = self
+                .kind
+                .group
+                .split('.')
+                .next()
+                .filter(|group| !group.is_empty())
+                .unwrap_or("core");
             format!("converting ({short}.{kind}) to ({package}.{own_kind}): unknown conversion")
         } else {
             format!(
                 "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
             )
         };
-        bad(format!("{kind} in version {short:?} cannot be handled as a {own_kind}: {why}"))
+        bad(format!(
+            "{kind} in version {short:?} cannot be handled as a {own_kind}: {why}"
+        ))
     }
 
     /// Holds an object against the kind's schema; unknown and duplicate fields are faults or warnings.
-    pub(super) fn check(&self, fields: &mut Fields, duplicates: &[String]) -> Result<Warnings, ApiError> {
+    pub(super) fn check(
+        &self,
+        fields: &mut Fields,
+        duplicates: &[String],
+    ) -> Result<Warnings, ApiError> {
         let checked = self.compare(fields);
         if !checked.wrong.is_empty() {
             let (kind, version) = (&self.kind.kind, &self.kind.version);
             let wrong: Vec<String> = checked.wrong.iter().map(ToString::to_string).collect();
-            let text = format!("{kind} in version {version:?} cannot be handled as a {kind}: {}", wrong.join("; "));
+            let text = format!(
+                "{kind} in version {version:?} cannot be handled as a {kind}: {}",
+                wrong.join("; ")
+            );
             return Err(ApiError::new(Reason::BadRequest, text));
         }
         self.judge(&checked, duplicates)
@@ -135,14 +177,30 @@ impl Call {
 
     /// Holds an object against the kind's schema.
     pub(super) fn compare(&self, fields: &mut Fields) -> Checked {
-        self.api.inner.registry.schemas().check(&self.kind.schema, fields)
+        self.api
+            .inner
+            .registry
+            .schemas()
+            .check(&self.kind.schema, fields)
     }
 
     /// What unknown and duplicate fields are: faults or warnings.
-    pub(super) fn judge(&self, checked: &Checked, duplicates: &[String]) -> Result<Warnings, ApiError> {
-        let unknown = checked.unknown.iter().map(|path| format!("unknown field {path:?}"));
-        let found: Warnings =
-            unknown.chain(duplicates.iter().map(|path| format!("duplicate field {path:?}"))).collect();
+    pub(super) fn judge(
+        &self,
+        checked: &Checked,
+        duplicates: &[String],
+    ) -> Result<Warnings, ApiError> {
+        let unknown = checked
+            .unknown
+            .iter()
+            .map(|path| format!("unknown field {path:?}"));
+        let found: Warnings = unknown
+            .chain(
+                duplicates
+                    .iter()
+                    .map(|path| format!("duplicate field {path:?}")),
+            )
+            .collect();
         match self.validation() {
             Validation::Ignore => Ok(Vec::new()),
             Validation::Warn => Ok(found),
@@ -168,21 +226,36 @@ fn summary(bytes: &[u8]) -> String {
         Some(b'{') => String::from_utf8_lossy(start).into_owned(),
         Some(_) => hex::encode(start),
     };
-    if bytes.len() > SHOWN { format!("{text} ...") } else { text }
+    if bytes.len() > SHOWN {
+        format!("{text} ...")
+    } else {
+        text
+    }
 }
 
 /// Reads a body within limits.
 async fn read(content: Body, limit: usize) -> Result<Bytes, ApiError> {
     let collected = tokio::time::timeout(SLOWEST, collect(content, limit)).await;
-    collected.unwrap_or_else(|_elapsed| Err(ApiError::new(Reason::Timeout, "the request's body did not come in time")))
+    collected.unwrap_or_else(|_elapsed| {
+        Err(ApiError::new(
+            Reason::Timeout,
+            "the request's body did not come in time",
+        ))
+    })
 }
 
 async fn collect(mut content: Body, limit: usize) -> Result<Bytes, ApiError> {
     let mut bytes = BytesMut::new();
     while let Some(frame) = content.frame().await {
-        let frame = frame
-            .map_err(|error| ApiError::new(Reason::BadRequest, format!("the request's body broke off: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
+        let frame = frame.map_err(|error| {
+            ApiError::new(
+                Reason::BadRequest,
+                format!("the request's body broke off: {error}"),
+            )
+        })?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         if bytes.len() + data.len() > limit {
             let text = format!("Request entity too large: limit is {limit}");
             return Err(ApiError::new(Reason::RequestEntityTooLarge, text));

@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     match call.target.verb {
         Verb::Get => {
-            let found = all(call).await.into_iter().find(|part| part["metadata"]["name"] == *call.target.name);
+            let found = all(call)
+                .await
+                .into_iter()
+                .find(|part| part["metadata"]["name"] == *call.target.name);
             let Some(Value::Object(fields)) = found else {
                 let text = format!("Component not found: {}", call.target.name);
                 return Err(ApiError::new(Reason::InternalError, text));
@@ -23,9 +26,12 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
             call.fields_answer(StatusCode::OK, fields)
         }
         Verb::List => list(call, all(call).await),
-        Verb::Watch | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
-            Err(not_allowed())
-        }
+        Verb::Watch
+        | Verb::Create
+        | Verb::Update
+        | Verb::Patch
+        | Verb::Delete
+        | Verb::DeleteCollection => Err(not_allowed()),
     }
 }
 
@@ -52,8 +58,18 @@ async fn all(call: &Call) -> Vec<Value> {
 fn list(call: &Call, parts: Vec<Value>) -> Result<Response<Body>, ApiError> {
     let accept = call.accept()?;
     let selector = call.selector()?;
-    let fields = |part: Value| if let Value::Object(fields) = part { fields } else { Fields::new() };
-    let parts: Vec<Fields> = parts.into_iter().filter(|part| selector.matches(part)).map(fields).collect();
+    let fields = |part: Value| {
+        if let Value::Object(fields) = part {
+            fields
+        } else {
+            Fields::new()
+        }
+    };
+    let parts: Vec<Fields> = parts
+        .into_iter()
+        .filter(|part| selector.matches(part))
+        .map(fields)
+        .collect();
     let list = match accept.form {
         Form::Object => {
             let plain = |mut fields: Fields| {
@@ -65,11 +81,18 @@ fn list(call: &Call, parts: Vec<Value>) -> Result<Response<Body>, ApiError> {
             json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items})
         }
         Form::Table(version) => {
-            let style = Style { version, include: Include::of(&call.query)?, headings: true };
+            let style = Style {
+                version,
+                include: Include::of(&call.query)?,
+                headings: true,
+            };
             table::table(&call.kind, style, parts.into_iter().map(Ok), &json!({}))?
         }
         Form::PartialList(version) => {
-            let items: Vec<Value> = parts.iter().map(|part| table::partial(part, version)).collect();
+            let items: Vec<Value> = parts
+                .iter()
+                .map(|part| table::partial(part, version))
+                .collect();
             json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": {}, "items": items})
         }
         Form::Partial(_) => {

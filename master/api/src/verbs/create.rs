@@ -21,12 +21,18 @@ const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let (mut fields, warnings) = call.object(content).await?;
     let ownership = Ownership::of(&mut fields);
-    make(call, fields, &ownership, warnings.clone()).await.or_else(|error| refused(error, &warnings))
+    make(call, fields, &ownership, warnings.clone())
+        .await
+        .or_else(|error| refused(error, &warnings))
 }
 
 /// A refusal of what was read with warnings tells them as well.
 pub(super) fn refused(error: ApiError, warnings: &[String]) -> Result<Response<Body>, ApiError> {
-    if warnings.is_empty() { Err(error) } else { Ok(warned(crate::server::respond(&error), warnings)) }
+    if warnings.is_empty() {
+        Err(error)
+    } else {
+        Ok(warned(crate::server::respond(&error), warnings))
+    }
 }
 
 /// Creates an object that was read or applied.
@@ -39,7 +45,8 @@ pub(super) async fn make(
     let told = warnings.len();
     let dry_run = call.dry_run()?;
     place(call, &mut fields)?;
-    let generated = meta_text(&fields, "name").is_empty() && !meta_text(&fields, "generateName").is_empty();
+    let generated =
+        meta_text(&fields, "name").is_empty() && !meta_text(&fields, "generateName").is_empty();
     stamp(call, &mut fields);
     (call.kind.strategy.defaults)(&mut fields);
     let owners = call.owners(&Fields::new(), &fields, None, ownership);
@@ -65,7 +72,10 @@ pub(super) async fn make(
         warnings.append(&mut admitted.warnings);
         object::put_managed(&mut fields, owners.clone());
         if dry_run {
-            return Ok(warned(call.fields_answer(StatusCode::CREATED, fields)?, &warnings));
+            return Ok(warned(
+                call.fields_answer(StatusCode::CREATED, fields)?,
+                &warnings,
+            ));
         }
         let name = meta_text(&fields, "name").to_owned();
         let key = call.kind.key(meta_text(&fields, "namespace"), &name);
@@ -74,8 +84,16 @@ pub(super) async fn make(
         match call.api.inner.store.commit(admitted.ops).await {
             Ok(done) => {
                 let revision = done.revision;
-                let entry = Entry { key: key.into(), value: bytes, created: revision, modified: revision };
-                return Ok(warned(call.object_answer(StatusCode::CREATED, &entry)?, &warnings));
+                let entry = Entry {
+                    key: key.into(),
+                    value: bytes,
+                    created: revision,
+                    modified: revision,
+                };
+                return Ok(warned(
+                    call.object_answer(StatusCode::CREATED, &entry)?,
+                    &warnings,
+                ));
             }
             Err(StoreError::Conflict { key: taken, .. }) if taken == key && !generated => {
                 return Err(exists(call, &name));
@@ -85,30 +103,37 @@ pub(super) async fn make(
             Err(error) => return Err(store_error(error)),
         }
     }
-    Err(ApiError::new(Reason::ServerTimeout, "the object could not be created against other writers, try again")
-        .retry_after(1))
+    Err(ApiError::new(
+        Reason::ServerTimeout,
+        "the object could not be created against other writers, try again",
+    )
+    .retry_after(1))
 }
 
 fn exists(call: &Call, name: &str) -> ApiError {
     let plural = call.kind.qualified();
-    ApiError::new(Reason::AlreadyExists, format!("{plural} {name:?} already exists")).about(
-        &call.kind.group,
-        &call.kind.plural,
-        name,
+    ApiError::new(
+        Reason::AlreadyExists,
+        format!("{plural} {name:?} already exists"),
     )
+    .about(&call.kind.group, &call.kind.plural, name)
 }
 
 /// Puts the object into the path's namespace.
 fn place(call: &Call, fields: &mut Fields) -> Result<(), ApiError> {
     if !meta_text(fields, "resourceVersion").is_empty() {
-        return Err(ApiError::new(Reason::BadRequest, "resourceVersion should not be set on objects to be created"));
+        return Err(ApiError::new(
+            Reason::BadRequest,
+            "resourceVersion should not be set on objects to be created",
+        ));
     }
     let namespace = meta_text(fields, "namespace");
     if !call.kind.namespaced {
         return Ok(());
     }
     if !namespace.is_empty() && namespace != call.target.namespace {
-        let text = "the namespace of the provided object does not match the namespace sent on the request";
+        let text =
+            "the namespace of the provided object does not match the namespace sent on the request";
         return Err(ApiError::new(Reason::BadRequest, text));
     }
     metadata_mut(fields).insert("namespace".to_owned(), call.target.namespace.clone().into());
@@ -118,7 +143,13 @@ fn place(call: &Call, fields: &mut Fields) -> Result<(), ApiError> {
 /// What the server says of every new object.
 fn stamp(call: &Call, fields: &mut Fields) {
     let metadata = metadata_mut(fields);
-    for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields", "generation"] {
+    for key in [
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "managedFields",
+        "generation",
+    ] {
         metadata.remove(key);
     }
     metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
@@ -135,7 +166,11 @@ pub(crate) fn generate(base: &str) -> String {
         end -= 1;
     }
     let random = uuid::Uuid::new_v4();
-    let suffix = random.as_bytes().iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
+    let suffix = random
+        .as_bytes()
+        .iter()
+        .take(5)
+        .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
     base[..end].chars().chain(suffix).collect()
 }
 
@@ -143,7 +178,12 @@ pub(crate) fn generate(base: &str) -> String {
 pub(super) fn validate(call: &Call, fields: &Fields) -> Result<(), ApiError> {
     let mut faults = Faults::default();
     let strategy = &call.kind.strategy;
-    meta::validate(metadata(fields), call.kind.namespaced, strategy.names, &mut faults);
+    meta::validate(
+        metadata(fields),
+        call.kind.namespaced,
+        strategy.names,
+        &mut faults,
+    );
     (strategy.validate)(fields, &mut faults);
     (strategy.validate_create)(fields, &mut faults);
     let name = match meta_text(fields, "name") {

@@ -23,9 +23,15 @@ const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disr
 /// Evicts a pod.
 pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let eviction = call.document(content).await?.value;
-    let name = eviction.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    let name = eviction
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if name != call.target.name {
-        return Err(ApiError::new(Reason::BadRequest, "name in URL does not match name in Eviction object"));
+        return Err(ApiError::new(
+            Reason::BadRequest,
+            "name in URL does not match name in Eviction object",
+        ));
     }
     let mut options = Options::parse(eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
     options.dry_run |= call.dry_run()?;
@@ -35,7 +41,11 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
         admit::reach(call, &pod)?;
         delete::preconditions(call, &entry, &pod, &options)?;
         let admitted = admit::delete(call, &pod).await?;
-        let mut ops = if free(&pod) { Vec::new() } else { pay(call, &pod).await? };
+        let mut ops = if free(&pod) {
+            Vec::new()
+        } else {
+            pay(call, &pod).await?
+        };
         if !free(&pod) {
             announce(&mut pod);
         }
@@ -50,28 +60,47 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
             Err(error) => return Err(store_error(error)),
         }
     }
-    Err(ApiError::new(Reason::TooManyRequests, "the pod or its disruption budget changes too fast, try again")
-        .retry_after(10))
+    Err(ApiError::new(
+        Reason::TooManyRequests,
+        "the pod or its disruption budget changes too fast, try again",
+    )
+    .retry_after(10))
 }
 
 /// Whether a pod's going disrupts nothing: it has ended, never ran, or is on its way already.
 fn free(pod: &Fields) -> bool {
     let phase = inner(pod, "status").map_or("", |status| text(status, "phase"));
-    matches!(phase, "Succeeded" | "Failed" | "Pending") || !meta_text(pod, "deletionTimestamp").is_empty()
+    matches!(phase, "Succeeded" | "Failed" | "Pending")
+        || !meta_text(pod, "deletionTimestamp").is_empty()
 }
 
 /// What the pod's budget pays; nothing where it has none or need not.
 async fn pay(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
-    let kind = call.api.inner.registry.find("policy", "v1", "poddisruptionbudgets").ok_or_else(no_resource)?;
-    let query = ListQuery { prefix: kind.prefix(&call.target.namespace), ..ListQuery::default() };
-    let listing = call.api.inner.store.list(query).await.map_err(store_error)?;
+    let kind = call
+        .api
+        .inner
+        .registry
+        .find("policy", "v1", "poddisruptionbudgets")
+        .ok_or_else(no_resource)?;
+    let query = ListQuery {
+        prefix: kind.prefix(&call.target.namespace),
+        ..ListQuery::default()
+    };
+    let listing = call
+        .api
+        .inner
+        .store
+        .list(query)
+        .await
+        .map_err(store_error)?;
     let pod_value = Value::Object(pod.clone());
     let mut found: Option<(Entry, Fields)> = None;
     for entry in listing.entries {
         let budget = object::decode_kept(kind, &entry)?;
         let selector = inner(&budget, "spec").and_then(|spec| label_text(get(spec, "selector")));
         let Some(selector) = selector else { continue };
-        if !Selector::parse(kind, &selector, "").is_ok_and(|selector| selector.matches(&pod_value)) {
+        if !Selector::parse(kind, &selector, "").is_ok_and(|selector| selector.matches(&pod_value))
+        {
             continue;
         }
         if found.is_some() {
@@ -81,7 +110,9 @@ async fn pay(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
         }
         found = Some((entry, budget));
     }
-    let Some((entry, budget)) = found else { return Ok(Vec::new()) };
+    let Some((entry, budget)) = found else {
+        return Ok(Vec::new());
+    };
     if !ready(pod) && unhealthy_may_go(&budget) {
         // Only as long as the pod stays unhealthy: its own revision is held by its own operation.
         return Ok(Vec::new());
@@ -94,7 +125,9 @@ fn ready(pod: &Fields) -> bool {
     let conditions = inner(pod, "status").map_or(&[][..], |status| items(status, "conditions"));
     conditions.iter().any(|condition| {
         condition.get("type").is_some_and(|kind| kind == "Ready")
-            && condition.get("status").is_some_and(|status| status == "True")
+            && condition
+                .get("status")
+                .is_some_and(|status| status == "True")
     })
 }
 
@@ -109,13 +142,17 @@ fn unhealthy_may_go(budget: &Fields) -> bool {
 }
 
 fn count(budget: &Fields, key: &str) -> i64 {
-    inner(budget, "status").and_then(|status| get(status, key).as_i64()).unwrap_or_default()
+    inner(budget, "status")
+        .and_then(|status| get(status, key).as_i64())
+        .unwrap_or_default()
 }
 
 /// The budget after it paid for a pod, or why it doesn't.
 fn pays(mut budget: Fields, pod: &str) -> Result<Fields, ApiError> {
     let name = meta_text(&budget, "name").to_owned();
-    let generation = get(metadata(&budget), "generation").as_i64().unwrap_or_default();
+    let generation = get(metadata(&budget), "generation")
+        .as_i64()
+        .unwrap_or_default();
     if count(&budget, "observedGeneration") < generation {
         let text = format!("The disruption budget {name} is still being processed by the server.");
         return Err(refusal(text).retry_after(10));
@@ -125,12 +162,16 @@ fn pays(mut budget: Fields, pod: &str) -> Result<Fields, ApiError> {
         Err(ApiError::new(Reason::Forbidden, text).about("policy", "poddisruptionbudget", &name))
     };
     let allowed = count(&budget, "disruptionsAllowed");
-    let unseen = inner(&budget, "status").and_then(|status| inner(status, "disruptedPods")).map_or(0, Map::len);
+    let unseen = inner(&budget, "status")
+        .and_then(|status| inner(status, "disruptedPods"))
+        .map_or(0, Map::len);
     if allowed < 0 {
         return forbidden("pdb disruptions allowed is negative");
     }
     if unseen > UNSEEN {
-        return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
+        return forbidden(
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        );
     }
     if allowed == 0 {
         return Err(refusal(why_not(&budget, &name)));
@@ -149,23 +190,36 @@ fn pays(mut budget: Fields, pod: &str) -> Result<Fields, ApiError> {
 
 fn refusal(text: String) -> ApiError {
     let mut error = ApiError::new(Reason::TooManyRequests, WOULD_VIOLATE);
-    error.details.causes = vec![Cause { reason: "DisruptionBudget".into(), message: text, field: String::new() }];
+    error.details.causes = vec![Cause {
+        reason: "DisruptionBudget".into(),
+        message: text,
+        field: String::new(),
+    }];
     error
 }
 
 /// Why a budget allows nothing, in upstream's words.
 fn why_not(budget: &Fields, name: &str) -> String {
     let conditions = inner(budget, "status").map_or(&[][..], |status| items(status, "conditions"));
-    let condition = conditions.iter().filter_map(Value::as_object).find(|one| text(one, "type") == "DisruptionAllowed");
-    let told = condition.filter(|one| text(one, "status") == "False" && !text(one, "message").is_empty());
-    let (wanted, found) = (count(budget, "desiredHealthy"), count(budget, "currentHealthy"));
+    let condition = conditions
+        .iter()
+        .filter_map(Value::as_object)
+        .find(|one| text(one, "type") == "DisruptionAllowed");
+    let told =
+        condition.filter(|one| text(one, "status") == "False" && !text(one, "message").is_empty());
+    let (wanted, found) = (
+        count(budget, "desiredHealthy"),
+        count(budget, "currentHealthy"),
+    );
     match told {
         Some(one) if text(one, "reason") == "SyncFailed" => format!(
             "The disruption budget {name} does not allow evicting pods currently because it failed sync: {}",
             text(one, "message")
         ),
         _ if found <= wanted => {
-            format!("The disruption budget {name} needs {wanted} healthy pods and has {found} currently")
+            format!(
+                "The disruption budget {name} needs {wanted} healthy pods and has {found} currently"
+            )
         }
         Some(one) => format!(
             "The disruption budget {name} does not allow evicting pods currently ({}): {}",
@@ -179,10 +233,21 @@ fn why_not(budget: &Fields, name: &str) -> String {
 /// Says that nothing more may go.
 fn insufficient(status: &mut Fields, generation: i64) {
     let mut conditions = items(status, "conditions").to_vec();
-    let own = |condition: &Value| condition.get("type").is_some_and(|kind| kind == "DisruptionAllowed");
-    let before = conditions.iter().position(own).map(|at| conditions.remove(at)).unwrap_or_default();
+    let own = |condition: &Value| {
+        condition
+            .get("type")
+            .is_some_and(|kind| kind == "DisruptionAllowed")
+    };
+    let before = conditions
+        .iter()
+        .position(own)
+        .map(|at| conditions.remove(at))
+        .unwrap_or_default();
     let since = match before.get("status") {
-        Some(status) if status == "False" => before.get("lastTransitionTime").cloned().unwrap_or_default(),
+        Some(status) if status == "False" => before
+            .get("lastTransitionTime")
+            .cloned()
+            .unwrap_or_default(),
         Some(_) | None => object::now().into(),
     };
     conditions.push(json!({
@@ -194,9 +259,15 @@ fn insufficient(status: &mut Fields, generation: i64) {
 
 /// Tells in the pod's status why it goes.
 fn announce(pod: &mut Fields) {
-    let Some(status) = object_mut(pod, "status") else { return };
+    let Some(status) = object_mut(pod, "status") else {
+        return;
+    };
     let mut conditions = items(status, "conditions").to_vec();
-    conditions.retain(|condition| condition.get("type").is_none_or(|kind| kind != "DisruptionTarget"));
+    conditions.retain(|condition| {
+        condition
+            .get("type")
+            .is_none_or(|kind| kind != "DisruptionTarget")
+    });
     conditions.push(json!({
         "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
         "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": object::now(),
@@ -209,22 +280,34 @@ mod tests {
     use super::*;
 
     fn budget(status: &Value) -> Fields {
-        let budget = json!({"metadata": {"name": "b", "generation": 2}, "spec": {}, "status": status});
+        let budget =
+            json!({"metadata": {"name": "b", "generation": 2}, "spec": {}, "status": status});
         budget.as_object().unwrap().clone()
     }
 
     #[test]
     fn a_budget_pays_one_by_one_and_says_when_it_is_spent() {
-        let full = budget(&json!({"observedGeneration": 2, "disruptionsAllowed": 1, "desiredHealthy": 2}));
+        let full =
+            budget(&json!({"observedGeneration": 2, "disruptionsAllowed": 1, "desiredHealthy": 2}));
         let paid = Value::Object(pays(full, "p").unwrap());
         assert_eq!(paid["status"]["disruptionsAllowed"], 0);
         assert!(paid["status"]["disruptedPods"]["p"].is_string());
-        assert_eq!(paid["status"]["conditions"][0]["reason"], "InsufficientPods");
+        assert_eq!(
+            paid["status"]["conditions"][0]["reason"],
+            "InsufficientPods"
+        );
         let spent = pays(paid.as_object().unwrap().clone(), "q").unwrap_err();
         assert_eq!((spent.code, spent.message.as_str()), (429, WOULD_VIOLATE));
         assert_eq!(spent.details.causes[0].reason, "DisruptionBudget");
-        assert_eq!(spent.details.causes[0].message, "The disruption budget b needs 2 healthy pods and has 0 currently");
-        let stale = pays(budget(&json!({"observedGeneration": 1, "disruptionsAllowed": 1})), "p").unwrap_err();
+        assert_eq!(
+            spent.details.causes[0].message,
+            "The disruption budget b needs 2 healthy pods and has 0 currently"
+        );
+        let stale = pays(
+            budget(&json!({"observedGeneration": 1, "disruptionsAllowed": 1})),
+            "p",
+        )
+        .unwrap_err();
         assert_eq!((stale.code, stale.details.retry_after), (429, Some(10)));
     }
 }

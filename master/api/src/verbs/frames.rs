@@ -36,15 +36,26 @@ struct Line {
 
 impl Lines {
     /// The line, made where nobody made it before.
-    fn get(&self, (kind, what, extent): (&Arc<Kind>, &'static str, Extent), make: impl FnOnce() -> Bytes) -> Bytes {
+    fn get(
+        &self,
+        (kind, what, extent): (&Arc<Kind>, &'static str, Extent),
+        make: impl FnOnce() -> Bytes,
+    ) -> Bytes {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |line: &&Line| line.what == what && line.extent == extent && Arc::ptr_eq(&line.kind, kind);
+        let same = |line: &&Line| {
+            line.what == what && line.extent == extent && Arc::ptr_eq(&line.kind, kind)
+        };
         if let Some(line) = lines.iter().find(same) {
             return line.bytes.clone();
         }
         let bytes = make();
         if lines.len() < LINES {
-            lines.push(Line { kind: kind.clone(), what, extent, bytes: bytes.clone() });
+            lines.push(Line {
+                kind: kind.clone(),
+                what,
+                extent,
+                bytes: bytes.clone(),
+            });
         }
         bytes
     }
@@ -71,7 +82,11 @@ impl Frames {
             Form::Table(_) => Include::of(&call.query)?,
             Form::Object | Form::Partial(_) | Form::PartialList(_) => Include::Metadata,
         };
-        Ok(Self { form: accept.form, include, headings: true })
+        Ok(Self {
+            form: accept.form,
+            include,
+            headings: true,
+        })
     }
 
     /// An event as a line, in as many pieces as it takes to share an object's bytes.
@@ -89,19 +104,32 @@ impl Frames {
             Form::Partial(version) => Extent::Metadata(version),
             Form::Table(version) => {
                 let value = self.row(call, version, entry, revision)?;
-                into.push_back(Bytes::from(format!("{{\"type\":\"{what}\",\"object\":{value}}}\n")));
+                into.push_back(Bytes::from(format!(
+                    "{{\"type\":\"{what}\",\"object\":{value}}}\n"
+                )));
                 return Ok(());
             }
         };
         let kept = object::kept(&call.kind, entry, extent)?;
-        let make = || format!(r#"{{"type":"{what}","object":{}{revision}","#, object::head(&call.kind, extent));
+        let make = || {
+            format!(
+                r#"{{"type":"{what}","object":{}{revision}","#,
+                object::head(&call.kind, extent)
+            )
+        };
         if kept.len() < SHARED {
-            into.push_back(
-                lines
-                    .get((&call.kind, what, extent), || [make().as_bytes(), &kept, extent.tail(), END].concat().into()),
-            );
+            into.push_back(lines.get((&call.kind, what, extent), || {
+                [make().as_bytes(), &kept, extent.tail(), END]
+                    .concat()
+                    .into()
+            }));
         } else {
-            into.extend([make().into(), kept, Bytes::from_static(extent.tail()), Bytes::from_static(END)]);
+            into.extend([
+                make().into(),
+                kept,
+                Bytes::from_static(extent.tail()),
+                Bytes::from_static(END),
+            ]);
         }
         Ok(())
     }
@@ -114,17 +142,29 @@ impl Frames {
         entry: &Entry,
         revision: Revision,
     ) -> Result<Value, ApiError> {
-        let entry = Entry { modified: revision, ..entry.clone() };
+        let entry = Entry {
+            modified: revision,
+            ..entry.clone()
+        };
         let metadata = json!({"resourceVersion": revision.to_string()});
-        let style = Style { version, include: self.include, headings: self.headings };
+        let style = Style {
+            version,
+            include: self.include,
+            headings: self.headings,
+        };
         self.headings = false;
-        let read = if self.include == Include::Object { object::decode } else { object::decode_bare };
+        let read = if self.include == Include::Object {
+            object::decode
+        } else {
+            object::decode_bare
+        };
         table::table(&call.kind, style, [read(&call.kind, &entry)], &metadata)
     }
 
     /// A bookmark: everything up to a revision was told, and perhaps everything that there was at the beginning.
     pub(super) fn bookmark(&mut self, call: &Call, revision: Revision, initial_end: bool) -> Bytes {
-        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        let mut metadata =
+            json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if initial_end {
             metadata["annotations"] = json!({INITIAL_END: "true"});
         }
@@ -136,7 +176,11 @@ impl Frames {
             Form::Partial(version) => partial(version, &metadata),
             Form::Table(version) => {
                 let about = json!({"resourceVersion": revision.to_string()});
-                let style = Style { version, include: Include::Metadata, headings: self.headings };
+                let style = Style {
+                    version,
+                    include: Include::Metadata,
+                    headings: self.headings,
+                };
                 self.headings = false;
                 let table = table::table(&call.kind, style, [], &about);
                 let mut table = table.unwrap_or_default();

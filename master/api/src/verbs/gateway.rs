@@ -16,23 +16,52 @@ const PORT: u16 = 10250;
 
 /// Where a node's kubelet listens, as its Node object tells.
 pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiError> {
-    let kind = call.api.inner.registry.find("", "v1", "nodes").ok_or_else(no_resource)?;
-    let fetched = call.api.inner.store.get(&kind.key("", node)).await.map_err(store_error)?;
-    let missing = || ApiError::new(Reason::NotFound, format!("nodes {node:?} not found")).about("", "nodes", node);
+    let kind = call
+        .api
+        .inner
+        .registry
+        .find("", "v1", "nodes")
+        .ok_or_else(no_resource)?;
+    let fetched = call
+        .api
+        .inner
+        .store
+        .get(&kind.key("", node))
+        .await
+        .map_err(store_error)?;
+    let missing = || {
+        ApiError::new(Reason::NotFound, format!("nodes {node:?} not found"))
+            .about("", "nodes", node)
+    };
     let fields = object::decode_bare(kind, &fetched.entry.ok_or_else(missing)?)?;
     let status = inner(&fields, "status").cloned().unwrap_or_default();
     let address = |kind: &str| {
-        let found =
-            items(&status, "addresses").iter().find(|address| address.get("type").is_some_and(|t| t == kind))?;
+        let found = items(&status, "addresses")
+            .iter()
+            .find(|address| address.get("type").is_some_and(|t| t == kind))?;
         found.get("address")?.as_str().map(str::to_owned)
     };
-    let found = ["InternalIP", "ExternalIP", "InternalDNS", "Hostname"].into_iter().find_map(address);
+    let found = ["InternalIP", "ExternalIP", "InternalDNS", "Hostname"]
+        .into_iter()
+        .find_map(address);
     let address = found.ok_or_else(|| {
-        ApiError::new(Reason::ServiceUnavailable, format!("node {node} has not told its address yet"))
+        ApiError::new(
+            Reason::ServiceUnavailable,
+            format!("node {node} has not told its address yet"),
+        )
     })?;
-    let port = get(&status, "daemonEndpoints").pointer("/kubeletEndpoint/Port").and_then(Value::as_u64);
-    let port = port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0).unwrap_or(PORT);
-    Ok(NodeTarget { name: node.to_owned(), address, port })
+    let port = get(&status, "daemonEndpoints")
+        .pointer("/kubeletEndpoint/Port")
+        .and_then(Value::as_u64);
+    let port = port
+        .and_then(|port| u16::try_from(port).ok())
+        .filter(|port| *port > 0)
+        .unwrap_or(PORT);
+    Ok(NodeTarget {
+        name: node.to_owned(),
+        address,
+        port,
+    })
 }
 
 /// Sends a request to a node and hands back its answer, whose body still comes.
@@ -48,13 +77,19 @@ pub(super) async fn send(
 ) -> Result<Response<NodeBody>, ApiError> {
     let node = target.name.clone();
     if let Some(why) = call.api.node_denial(&node) {
-        return Err(ApiError::new(Reason::ServiceUnavailable, format!("node {node} is not asked: {why}")));
+        return Err(ApiError::new(
+            Reason::ServiceUnavailable,
+            format!("node {node} is not asked: {why}"),
+        ));
     }
     let patience = call.api.inner.options.nodes.header;
     let answer = tokio::time::timeout(patience, ask(call, target, request, wish)).await;
     answer.unwrap_or_else(|_elapsed| {
         let text = format!("node {node} did not answer within {} s", patience.as_secs());
-        Err(ApiError { code: StatusCode::GATEWAY_TIMEOUT.as_u16(), ..ApiError::new(Reason::Timeout, text) })
+        Err(ApiError {
+            code: StatusCode::GATEWAY_TIMEOUT.as_u16(),
+            ..ApiError::new(Reason::Timeout, text)
+        })
     })
 }
 
@@ -67,11 +102,16 @@ async fn ask(
     let node = target.name.clone();
     let limits = &call.api.inner.options.nodes;
     let place = call.api.inner.node_calls.begin(&node)?;
-    let dialer = call
-        .api
-        .node_dialer()
-        .ok_or_else(|| ApiError::new(Reason::ServiceUnavailable, "this server has no way to nodes configured"))?;
-    let stream = dialer.dial(target).await.map_err(|error| unreachable("the node cannot be asked", &error))?;
+    let dialer = call.api.node_dialer().ok_or_else(|| {
+        ApiError::new(
+            Reason::ServiceUnavailable,
+            "this server has no way to nodes configured",
+        )
+    })?;
+    let stream = dialer
+        .dial(target)
+        .await
+        .map_err(|error| unreachable("the node cannot be asked", &error))?;
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(limits.header_bytes.max(8192))
         .max_headers(limits.header_fields)
@@ -100,7 +140,10 @@ async fn ask(
     if answer.status().is_informational() {
         let text = format!("node answered {}, which was not asked for", answer.status());
         let code = StatusCode::BAD_GATEWAY.as_u16();
-        return Err(ApiError { code, ..ApiError::new(Reason::InternalError, text) });
+        return Err(ApiError {
+            code,
+            ..ApiError::new(Reason::InternalError, text)
+        });
     }
     Ok(answer.map(|incoming| NodeBody::new((incoming, driver, place), limits.clone(), wish)))
 }

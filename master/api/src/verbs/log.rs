@@ -12,8 +12,16 @@ use http_body_util::BodyExt;
 use master_client::{Body, body};
 
 /// Parameters that the kubelet understands, as upstream names them on both sides.
-const PARAMETERS: &[&str] =
-    &["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"];
+const PARAMETERS: &[&str] = &[
+    "follow",
+    "previous",
+    "sinceSeconds",
+    "sinceTime",
+    "timestamps",
+    "tailLines",
+    "limitBytes",
+    "stream",
+];
 
 /// Bytes of a node's refusal that are told.
 const REFUSAL: usize = 1024;
@@ -41,11 +49,17 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
 /// The container meant, which the pod must have.
 fn container(spec: &Fields, pod: &str, asked: &str) -> Result<String, ApiError> {
     let names = |list: &str| -> Vec<String> {
-        items(spec, list).iter().filter_map(|c| c.get("name")?.as_str()).map(str::to_owned).collect()
+        items(spec, list)
+            .iter()
+            .filter_map(|c| c.get("name")?.as_str())
+            .map(str::to_owned)
+            .collect()
     };
     let own = names("containers");
-    let all: Vec<String> =
-        ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|list| names(list)).collect();
+    let all: Vec<String> = ["initContainers", "containers", "ephemeralContainers"]
+        .iter()
+        .flat_map(|list| names(list))
+        .collect();
     match (asked, own.as_slice()) {
         ("", [only]) => Ok(only.clone()),
         ("", several) => Err(bad(format!(
@@ -67,7 +81,9 @@ fn log_path(call: &Call, container: &str) -> Result<String, ApiError> {
             continue;
         }
         if matches!(key.as_str(), "sinceSeconds" | "tailLines" | "limitBytes")
-            && value.parse::<i64>().map_or(true, |number| number < i64::from(key != "tailLines"))
+            && value
+                .parse::<i64>()
+                .map_or(true, |number| number < i64::from(key != "tailLines"))
         {
             return Err(ApiError::new(
                 Reason::Invalid,
@@ -90,10 +106,17 @@ fn log_path(call: &Call, container: &str) -> Result<String, ApiError> {
 /// Asks the kubelet and hands its answer on as it comes.
 async fn ask(call: &Call, target: NodeTarget, path: &str) -> Result<Response<Body>, ApiError> {
     let authority = format!("{}:{}", target.name, target.port);
-    let request = Request::get(path).header(header::HOST, authority).body(body(Bytes::new()));
+    let request = Request::get(path)
+        .header(header::HOST, authority)
+        .body(body(Bytes::new()));
     let request = request.map_err(|error| gateway::unreachable("no request path", &error))?;
     let wish = Wish {
-        follow: call.query.get("follow").parse().is_ok_and(|follow: bool| follow) || call.query.get("follow") == "1",
+        follow: call
+            .query
+            .get("follow")
+            .parse()
+            .is_ok_and(|follow: bool| follow)
+            || call.query.get("follow") == "1",
         at_most: call.query.get("limitBytes").parse().ok(),
     };
     let answer = gateway::send(call, target, request, wish).await?;
@@ -108,6 +131,8 @@ async fn ask(call: &Call, target: NodeTarget, path: &str) -> Result<Response<Bod
         return Err(ApiError::new(reason, text));
     }
     let mut response = Response::new(answer.into_body().boxed_unsync());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     Ok(response)
 }

@@ -38,13 +38,21 @@ impl Served<'_> {
 
 impl Versions for Served<'_> {
     fn place(&self, api_version: &str) -> Option<Place<'_>> {
-        Some(self.registry.schemas().place(&self.find(api_version)?.schema))
+        Some(
+            self.registry
+                .schemas()
+                .place(&self.find(api_version)?.schema),
+        )
     }
 
     fn convert(&self, object: &Fields, api_version: &str) -> Option<Fields> {
         let from = object.get("apiVersion").and_then(Value::as_str);
         let from = from.map_or(Some(self.kind), |from| self.find(from))?;
-        Some(object::convert(from, self.find(api_version)?, object.clone()))
+        Some(object::convert(
+            from,
+            self.find(api_version)?,
+            object.clone(),
+        ))
     }
 }
 
@@ -61,7 +69,11 @@ impl Ownership {
     pub(super) fn of(fields: &mut Fields) -> Self {
         let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
         // A text is what was stored, not what the client said.
-        Self::Tracked(metadata.and_then(|metadata| metadata.remove(MANAGED)).filter(Value::is_array))
+        Self::Tracked(
+            metadata
+                .and_then(|metadata| metadata.remove(MANAGED))
+                .filter(Value::is_array),
+        )
     }
 }
 
@@ -71,10 +83,19 @@ pub(super) fn manager(call: &Call) -> String {
     if !named.is_empty() {
         return named.to_owned();
     }
-    let agent = call.headers.get(header::USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let agent = call
+        .headers
+        .get(header::USER_AGENT)
+        .map(|value| String::from_utf8_lossy(value.as_bytes()));
     let agent = agent.unwrap_or_default();
     let mut name = String::new();
-    for c in agent.split('/').next().unwrap_or_default().chars().filter(|c| !c.is_control()) {
+    for c in agent
+        .split('/')
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .filter(|c| !c.is_control())
+    {
         if name.len() + c.len_utf8() > NAME {
             break;
         }
@@ -91,14 +112,21 @@ pub(super) fn forced(call: &Call) -> bool {
 impl Call {
     fn with_write<T>(&self, run: impl FnOnce(&Write<'_>) -> T) -> T {
         let strategy = &self.kind.strategy;
-        let versions = Served { registry: &self.api.inner.registry, kind: &self.kind };
+        let versions = Served {
+            registry: &self.api.inner.registry,
+            kind: &self.kind,
+        };
         let status = self.kind.subresource(&self.target.subresource) == Some(Subresource::Status);
         run(&Write {
             manager: &manager(self),
             api_version: &self.kind.api_version(),
             subresource: &self.target.subresource,
             now: &object::now(),
-            reset: if status { strategy.reset.status } else { strategy.reset.main },
+            reset: if status {
+                strategy.reset.status
+            } else {
+                strategy.reset.main
+            },
             versions: &versions,
         })
     }
@@ -119,20 +147,32 @@ impl Call {
         let owners = self.with_write(|write| update(old, new, live, given, write));
         owners.unwrap_or_else(|error| {
             // A write never fails because of who owns what.
-            tracing::warn!(kind = self.kind.kind, error, "managed fields stay as they were");
+            tracing::warn!(
+                kind = self.kind.kind,
+                error,
+                "managed fields stay as they were"
+            );
             live.map(str::to_owned)
         })
     }
 
     /// Applies a configuration to an object, which is empty where it does not exist.
-    pub(super) fn applied(&self, live: &Fields, managed: Option<&str>, config: &Fields) -> Result<Applied, ApiError> {
+    pub(super) fn applied(
+        &self,
+        live: &Fields,
+        managed: Option<&str>,
+        config: &Fields,
+    ) -> Result<Applied, ApiError> {
         self.with_write(|write| apply(live, managed, config, forced(self), write))
     }
 
     /// Whether the caller might have created the object as well.
     pub(super) async fn may_create(&self) -> Result<(), ApiError> {
         let selector = Selector::parse(&self.kind, "", "")?;
-        let target = Target { verb: Verb::Create, ..self.target.clone() };
+        let target = Target {
+            verb: Verb::Create,
+            ..self.target.clone()
+        };
         authorize::resource(&self.api, &self.user, &target, &selector).await
     }
 }
@@ -141,7 +181,10 @@ impl Call {
 pub(super) fn same_but_times(one: &str, other: &str) -> bool {
     let timeless = |text| {
         let mut managers = Managers::decode(text).ok()?;
-        managers.0.iter_mut().for_each(|manager| manager.time = None);
+        managers
+            .0
+            .iter_mut()
+            .for_each(|manager| manager.time = None);
         Some(managers)
     };
     match (timeless(one), timeless(other)) {
@@ -158,6 +201,7 @@ pub(super) fn named_other(config: &Fields, call: &Call) -> Result<(), ApiError> 
     if uid.is_empty() {
         return Ok(());
     }
-    Err(call
-        .conflict(&format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found")))
+    Err(call.conflict(&format!(
+        "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+    )))
 }

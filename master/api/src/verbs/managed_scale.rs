@@ -16,8 +16,12 @@ use std::sync::LazyLock;
 struct Scales;
 
 static SCHEMA: LazyLock<(Schemas, String)> = LazyLock::new(|| {
-    let (definitions, names) = schema::definitions(&[|generator| generator.subschema_for::<Scale>()]);
-    (Schemas::compile(&definitions), names.into_iter().next().unwrap_or_default())
+    let (definitions, names) =
+        schema::definitions(&[|generator| generator.subschema_for::<Scale>()]);
+    (
+        Schemas::compile(&definitions),
+        names.into_iter().next().unwrap_or_default(),
+    )
 });
 
 impl Versions for Scales {
@@ -32,15 +36,28 @@ impl Versions for Scales {
 
 /// Replaces the steps to the replicas in a version of the kind.
 fn with_paths<T>(call: &Call, run: impl FnOnce(&dyn Fn(&str) -> Option<Vec<String>>) -> T) -> T {
-    let served = Served { registry: &call.api.inner.registry, kind: &call.kind };
+    let served = Served {
+        registry: &call.api.inner.registry,
+        kind: &call.kind,
+    };
     run(&|version: &str| {
         let places = served.find(version)?.scale.as_ref()?;
-        Some(places.replicas.split('/').filter(|step| !step.is_empty()).map(str::to_owned).collect())
+        Some(
+            places
+                .replicas
+                .split('/')
+                .filter(|step| !step.is_empty())
+                .map(str::to_owned)
+                .collect(),
+        )
     })
 }
 
 fn unreadable(error: &str) -> ApiError {
-    ApiError::new(Reason::InternalError, format!("the managed fields cannot be read: {error}"))
+    ApiError::new(
+        Reason::InternalError,
+        format!("the managed fields cannot be read: {error}"),
+    )
 }
 
 impl Call {
@@ -64,9 +81,11 @@ impl Call {
     ) -> Result<Option<String>, ApiError> {
         with_paths(self, |paths| {
             let before = to_scale(live, paths).map_err(|error| unreadable(&error))?;
-            let after = self.with_scale(|write| update(old, new, before.as_deref(), Given::Nothing, write));
+            let after =
+                self.with_scale(|write| update(old, new, before.as_deref(), Given::Nothing, write));
             let after = after.map_err(|error| unreadable(&error))?;
-            from_scale(live, after.as_deref(), &self.kind.api_version(), paths).map_err(|error| unreadable(&error))
+            from_scale(live, after.as_deref(), &self.kind.api_version(), paths)
+                .map_err(|error| unreadable(&error))
         })
     }
 
@@ -79,8 +98,14 @@ impl Call {
     ) -> Result<(Fields, Option<String>), ApiError> {
         with_paths(self, |paths| {
             let before = to_scale(live, paths).map_err(|error| unreadable(&error))?;
-            let done = self.with_scale(|write| apply(old, before.as_deref(), config, forced(self), write))?;
-            let owners = from_scale(live, done.managed.as_deref(), &self.kind.api_version(), paths);
+            let done = self
+                .with_scale(|write| apply(old, before.as_deref(), config, forced(self), write))?;
+            let owners = from_scale(
+                live,
+                done.managed.as_deref(),
+                &self.kind.api_version(),
+                paths,
+            );
             Ok((done.object, owners.map_err(|error| unreadable(&error))?))
         })
     }

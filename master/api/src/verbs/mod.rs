@@ -68,11 +68,17 @@ pub(crate) async fn run(call: Call, content: Body) -> Result<Response<Body>, Api
     if call.kind.namespaced != placed && needs_namespace(&call) {
         // The collection over all namespaces is there, for reading.
         let elsewhere = call.kind.namespaced && call.target.name.is_empty();
-        return Err(if elsewhere { not_allowed() } else { no_resource() });
+        return Err(if elsewhere {
+            not_allowed()
+        } else {
+            no_resource()
+        });
     }
     call.check_write_options()?;
     match call.kind.review {
-        Some(Review::Binding) if call.target.verb == Verb::Create && call.target.name.is_empty() => {
+        Some(Review::Binding)
+            if call.target.verb == Verb::Create && call.target.name.is_empty() =>
+        {
             return bind::bind_named(&call, content).await;
         }
         Some(review) => return review::run(&call, review, content).await,
@@ -100,11 +106,20 @@ async fn whole(call: Call, content: Body) -> Result<Response<Body>, ApiError> {
 }
 
 /// Answers a request for a subresource.
-async fn part(call: &Call, subresource: Subresource, content: Body) -> Result<Response<Body>, ApiError> {
+async fn part(
+    call: &Call,
+    subresource: Subresource,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
     match (subresource, call.target.verb) {
-        (Subresource::Scale, Verb::Get | Verb::Update | Verb::Patch) => scale::run(call, content).await,
+        (Subresource::Scale, Verb::Get | Verb::Update | Verb::Patch) => {
+            scale::run(call, content).await
+        }
         (
-            Subresource::Status | Subresource::Approval | Subresource::EphemeralContainers | Subresource::Resize,
+            Subresource::Status
+            | Subresource::Approval
+            | Subresource::EphemeralContainers
+            | Subresource::Resize,
             Verb::Get,
         ) => read::get(call).await,
         (
@@ -116,19 +131,24 @@ async fn part(call: &Call, subresource: Subresource, content: Body) -> Result<Re
             Verb::Update,
         ) => update::update(call, Some(subresource), content).await,
         (
-            Subresource::Status | Subresource::Approval | Subresource::EphemeralContainers | Subresource::Resize,
+            Subresource::Status
+            | Subresource::Approval
+            | Subresource::EphemeralContainers
+            | Subresource::Resize,
             Verb::Patch,
         ) => patch::patch(call, Some(subresource), content).await,
         (Subresource::Log, Verb::Get) => log::read(call).await,
         (Subresource::Binding, Verb::Create) => bind::bind(call, content).await,
         (Subresource::Eviction, Verb::Create) => evict::evict(call, content).await,
         (Subresource::Token, Verb::Create) => token::create(call, content).await,
-        (Subresource::Proxy, Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete) => {
-            proxy::run(call, call.method.clone(), &call.uri, content).await
-        }
-        (Subresource::Exec | Subresource::Attach | Subresource::PortForward, Verb::Get | Verb::Create) => {
-            Err(proxy::no_tunnel(subresource))
-        }
+        (
+            Subresource::Proxy,
+            Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete,
+        ) => proxy::run(call, call.method.clone(), &call.uri, content).await,
+        (
+            Subresource::Exec | Subresource::Attach | Subresource::PortForward,
+            Verb::Get | Verb::Create,
+        ) => Err(proxy::no_tunnel(subresource)),
         _ => Err(not_allowed()),
     }
 }
@@ -140,18 +160,25 @@ fn needs_namespace(call: &Call) -> bool {
 
 /// Upstream's refusal of a path that names nothing.
 pub(crate) fn no_resource() -> ApiError {
-    ApiError::new(Reason::NotFound, "the server could not find the requested resource")
+    ApiError::new(
+        Reason::NotFound,
+        "the server could not find the requested resource",
+    )
 }
 
 /// A store's refusal where no kind's own word for it applies.
 pub(crate) fn store_error(error: StoreError) -> ApiError {
     match error {
-        StoreError::Busy => {
-            ApiError::new(Reason::TooManyRequests, "too many writes are waiting, try again").retry_after(1)
-        }
+        StoreError::Busy => ApiError::new(
+            Reason::TooManyRequests,
+            "too many writes are waiting, try again",
+        )
+        .retry_after(1),
         StoreError::Compacted { asked, floor } => ApiError::new(
             Reason::Expired,
-            format!("The resourceVersion for the provided list or watch is too old: {asked} ({floor})"),
+            format!(
+                "The resourceVersion for the provided list or watch is too old: {asked} ({floor})"
+            ),
         ),
         StoreError::Future { asked, head } => {
             let text = format!("Too large resource version: {asked}, current: {head}");
@@ -164,8 +191,13 @@ pub(crate) fn store_error(error: StoreError) -> ApiError {
             error
         }
         StoreError::Invalid(text) => ApiError::new(Reason::RequestEntityTooLarge, text),
-        StoreError::Closed => ApiError::new(Reason::ServiceUnavailable, "the server is shutting down"),
-        StoreError::Full(why) => ApiError::new(Reason::InternalError, format!("the store takes no more writes: {why}")),
+        StoreError::Closed => {
+            ApiError::new(Reason::ServiceUnavailable, "the server is shutting down")
+        }
+        StoreError::Full(why) => ApiError::new(
+            Reason::InternalError,
+            format!("the store takes no more writes: {why}"),
+        ),
         other @ (StoreError::Conflict { .. }
         | StoreError::Folder(_)
         | StoreError::Locked(_)
@@ -192,7 +224,13 @@ impl Call {
 
     /// The stored object that the path names.
     async fn entry(&self) -> Result<Entry, ApiError> {
-        let fetched = self.api.inner.store.get(&self.key()).await.map_err(store_error)?;
+        let fetched = self
+            .api
+            .inner
+            .store
+            .get(&self.key())
+            .await
+            .map_err(store_error)?;
         fetched.entry.ok_or_else(|| self.not_found())
     }
 
@@ -213,20 +251,20 @@ impl Call {
     /// As [`Call::conflict`], on one object of a collection.
     fn conflict_on(&self, name: &str, why: &str) -> ApiError {
         let plural = self.kind.qualified();
-        ApiError::new(Reason::Conflict, format!("Operation cannot be fulfilled on {plural} {name:?}: {why}")).about(
-            &self.kind.group,
-            &self.kind.plural,
-            name,
+        ApiError::new(
+            Reason::Conflict,
+            format!("Operation cannot be fulfilled on {plural} {name:?}: {why}"),
         )
+        .about(&self.kind.group, &self.kind.plural, name)
     }
 
     /// The request is understood and refused.
     pub(crate) fn forbidden(&self, name: &str, why: &str) -> ApiError {
         let plural = self.kind.qualified();
-        ApiError::new(Reason::Forbidden, format!("{plural} {name:?} is forbidden: {why}")).about(
-            &self.kind.group,
-            &self.kind.plural,
-            name,
+        ApiError::new(
+            Reason::Forbidden,
+            format!("{plural} {name:?} is forbidden: {why}"),
         )
+        .about(&self.kind.group, &self.kind.plural, name)
     }
 }

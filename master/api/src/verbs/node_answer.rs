@@ -85,7 +85,11 @@ pub(super) struct NodeCall {
 
 impl NodeCalls {
     pub(crate) fn new(limits: &NodeLimits) -> Arc<Self> {
-        Arc::new(Self { total: limits.total, per_node: limits.per_node, open: Mutex::default() })
+        Arc::new(Self {
+            total: limits.total,
+            per_node: limits.per_node,
+            open: Mutex::default(),
+        })
     }
 
     /// A place for one more call to a node.
@@ -97,17 +101,26 @@ impl NodeCalls {
         let all: usize = open.values().sum();
         let own = open.get(node).copied().unwrap_or_default();
         if own >= self.per_node || all >= self.total {
-            let text = format!("too many answers of node {node} are still being read, please try again later");
+            let text = format!(
+                "too many answers of node {node} are still being read, please try again later"
+            );
             return Err(ApiError::new(Reason::TooManyRequests, text).retry_after(1));
         }
         open.insert(node.to_owned(), own + 1);
-        Ok(NodeCall { calls: Arc::clone(self), node: node.to_owned() })
+        Ok(NodeCall {
+            calls: Arc::clone(self),
+            node: node.to_owned(),
+        })
     }
 }
 
 impl Drop for NodeCall {
     fn drop(&mut self) {
-        let mut open = self.calls.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self
+            .calls
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let left = open.get_mut(&self.node).map(|count| {
             *count -= 1;
             *count
@@ -154,8 +167,19 @@ pub(super) struct NodeBody {
 }
 
 impl NodeBody {
-    pub(super) fn new(source: (Incoming, Driver, NodeCall), limits: NodeLimits, wish: Wish) -> Self {
-        Self { source: Some(source), limits, wish, taken: 0, waited: Duration::ZERO, waiting: None }
+    pub(super) fn new(
+        source: (Incoming, Driver, NodeCall),
+        limits: NodeLimits,
+        wish: Wish,
+    ) -> Self {
+        Self {
+            source: Some(source),
+            limits,
+            wish,
+            taken: 0,
+            waited: Duration::ZERO,
+            waiting: None,
+        }
     }
 
     /// How long the node may let us wait from now on.
@@ -164,7 +188,9 @@ impl NodeBody {
             return self.limits.follow_idle;
         }
         let earned = Duration::from_secs(self.taken / self.limits.slowest.max(1));
-        self.limits.idle.min((self.limits.wait + earned).saturating_sub(self.waited))
+        self.limits
+            .idle
+            .min((self.limits.wait + earned).saturating_sub(self.waited))
     }
 
     /// Takes a piece; none of it is kept beyond what the client wants.
@@ -185,7 +211,9 @@ impl NodeBody {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
         loop {
-            let Some((incoming, ..)) = self.source.as_mut() else { return Poll::Ready(None) };
+            let Some((incoming, ..)) = self.source.as_mut() else {
+                return Poll::Ready(None);
+            };
             match Pin::new(incoming).poll_frame(context) {
                 Poll::Ready(None) => {
                     self.source = None;
@@ -199,8 +227,9 @@ impl NodeBody {
                 },
                 Poll::Pending => {
                     let patience = self.patience();
-                    let (_, end) =
-                        self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(patience))));
+                    let (_, end) = self.waiting.get_or_insert_with(|| {
+                        (Instant::now(), Box::pin(tokio::time::sleep(patience)))
+                    });
                     return end.as_mut().poll(context).map(|()| Some(Err(Cut::TooSlow)));
                 }
             }
@@ -247,7 +276,9 @@ impl Body for NodeBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.source.as_ref().is_none_or(|(incoming, ..)| incoming.is_end_stream())
+        self.source
+            .as_ref()
+            .is_none_or(|(incoming, ..)| incoming.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -10,7 +10,10 @@ use serde_json::Value;
 /// Bytes of a field manager's name (upstream: `FieldManagerMaxLength`).
 const MANAGER: usize = 128;
 /// The patch that is server-side apply.
-const APPLY: [&str; 2] = ["application/apply-patch+yaml", "application/apply-patch+cbor"];
+const APPLY: [&str; 2] = [
+    "application/apply-patch+yaml",
+    "application/apply-patch+cbor",
+];
 
 impl Call {
     /// Refuses a write whose options are none.
@@ -19,7 +22,9 @@ impl Call {
             Verb::Create => "CreateOptions",
             Verb::Update => "UpdateOptions",
             Verb::Patch => "PatchOptions",
-            Verb::Get | Verb::List | Verb::Watch | Verb::Delete | Verb::DeleteCollection => return Ok(()),
+            Verb::Get | Verb::List | Verb::Watch | Verb::Delete | Verb::DeleteCollection => {
+                return Ok(());
+            }
         };
         let mut faults = Faults::default();
         if self.target.verb == Verb::Patch {
@@ -28,7 +33,10 @@ impl Call {
                 faults.required(&At::root("fieldManager"), "is required for apply patch");
             }
             if !apply && self.query.has("force") {
-                faults.forbidden(&At::root("force"), "may not be specified for non-apply patch");
+                faults.forbidden(
+                    &At::root("force"),
+                    "may not be specified for non-apply patch",
+                );
             }
         }
         manager(self.query.get("fieldManager"), &mut faults);
@@ -36,7 +44,11 @@ impl Call {
             faults.one_of(&At::root("dryRun"), &Value::from(asked), &["All"]);
         }
         let validation = Value::from(self.query.get("fieldValidation"));
-        faults.one_of(&At::root("fieldValidation"), &validation, &["", "Ignore", "Strict", "Warn"]);
+        faults.one_of(
+            &At::root("fieldValidation"),
+            &validation,
+            &["", "Ignore", "Strict", "Warn"],
+        );
         faults.into_error(META, kind, "")
     }
 

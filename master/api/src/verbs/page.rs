@@ -34,23 +34,36 @@ struct Continue {
 
 impl Continue {
     fn new(revision: Option<Revision>, after: &str) -> Self {
-        let rv = revision.and_then(|revision| i64::try_from(revision).ok()).unwrap_or(-1);
-        Self { v: TOKEN.to_owned(), rv, start: format!("{after}\0") }
+        let rv = revision
+            .and_then(|revision| i64::try_from(revision).ok())
+            .unwrap_or(-1);
+        Self {
+            v: TOKEN.to_owned(),
+            rv,
+            start: format!("{after}\0"),
+        }
     }
 
     fn parse(token: &str) -> Result<Self, ApiError> {
-        let bad = |why: &str| ApiError::new(Reason::BadRequest, format!("invalid continue token: {why}"));
+        let bad =
+            |why: &str| ApiError::new(Reason::BadRequest, format!("invalid continue token: {why}"));
         let bytes = URL_SAFE_NO_PAD.decode(token).ok();
         let read: Option<Self> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let read = read.ok_or_else(|| bad("continue key is not valid"))?;
         if read.v != TOKEN {
-            return Err(bad("continue key is not valid: server does not recognize this encoded version"));
+            return Err(bad(
+                "continue key is not valid: server does not recognize this encoded version",
+            ));
         }
         if read.rv == 0 || read.rv < -1 {
-            return Err(bad("continue key is not valid: incorrect encoded start resourceVersion"));
+            return Err(bad(
+                "continue key is not valid: incorrect encoded start resourceVersion",
+            ));
         }
         if read.start.is_empty() || read.start.contains("..") {
-            return Err(bad("continue key is not valid: encoded start key empty or not clean"));
+            return Err(bad(
+                "continue key is not valid: encoded start key empty or not clean",
+            ));
         }
         Ok(read)
     }
@@ -99,21 +112,36 @@ impl Call {
     fn check_list_options(&self) -> Result<(), ApiError> {
         let mut faults = Faults::default();
         let at = At::root("resourceVersionMatch");
-        let (wanted, version) = (self.query.get("resourceVersionMatch"), self.query.get("resourceVersion"));
+        let (wanted, version) = (
+            self.query.get("resourceVersionMatch"),
+            self.query.get("resourceVersion"),
+        );
         if !wanted.is_empty() {
             if version.is_empty() {
-                faults.forbidden(&at, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+                faults.forbidden(
+                    &at,
+                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
+                );
             }
             if !self.query.get("continue").is_empty() {
-                faults.forbidden(&at, "resourceVersionMatch is forbidden when continue is provided");
+                faults.forbidden(
+                    &at,
+                    "resourceVersionMatch is forbidden when continue is provided",
+                );
             }
             faults.one_of(&at, &Value::from(wanted), &["Exact", "NotOlderThan", ""]);
             if wanted == "Exact" && version == "0" {
-                faults.forbidden(&at, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+                faults.forbidden(
+                    &at,
+                    "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+                );
             }
         }
         if self.query.has("sendInitialEvents") {
-            faults.forbidden(&At::root("sendInitialEvents"), "sendInitialEvents is forbidden for list");
+            faults.forbidden(
+                &At::root("sendInitialEvents"),
+                "sendInitialEvents is forbidden for list",
+            );
         }
         faults.into_error(META, "ListOptions", "")
     }
@@ -130,7 +158,10 @@ impl Call {
             }
             let token = Continue::parse(token)?;
             let after = self.kind.prefix(&self.target.namespace) + token.after();
-            return Ok(Start { revision: Revision::try_from(token.rv).ok(), after: Some(after) });
+            return Ok(Start {
+                revision: Revision::try_from(token.rv).ok(),
+                after: Some(after),
+            });
         }
         let exact = match self.query.get("resourceVersionMatch") {
             "Exact" => true,
@@ -141,12 +172,19 @@ impl Call {
         if let Some(asked) = asked {
             reached(self, asked).await?;
         }
-        Ok(Start { revision: asked.filter(|_| exact), after: None })
+        Ok(Start {
+            revision: asked.filter(|_| exact),
+            after: None,
+        })
     }
 
     /// A page of what the query selects.
     pub(super) async fn page(&self, selector: &Selector) -> Result<Page, ApiError> {
-        let limit = self.query.number("limit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(0);
+        let limit = self
+            .query
+            .number("limit")?
+            .and_then(|limit| usize::try_from(limit).ok())
+            .unwrap_or(0);
         let start = self.start(limit > 0).await?;
         let base = self.kind.prefix(&self.target.namespace);
         // With selectors, how many must be looked at for a page is not known beforehand.
@@ -157,8 +195,13 @@ impl Call {
             after: start.after.clone(),
             limit: asked,
         };
-        let listing =
-            self.api.inner.store.list(query).await.map_err(|error| expired(error, start.after.as_deref(), &base))?;
+        let listing = self
+            .api
+            .inner
+            .store
+            .list(query)
+            .await
+            .map_err(|error| expired(error, start.after.as_deref(), &base))?;
         let mut entries = listing.entries;
         let mut more = listing.remaining > 0;
         if !selector.is_empty() {
@@ -170,7 +213,12 @@ impl Call {
             next = Continue::new(Some(listing.revision), after).text();
         }
         let remaining = (more && selector.is_empty()).then_some(listing.remaining);
-        Ok(Page { revision: listing.revision, entries, next, remaining })
+        Ok(Page {
+            revision: listing.revision,
+            entries,
+            next,
+            remaining,
+        })
     }
 }
 
@@ -188,7 +236,11 @@ fn expired(error: StoreError, after: Option<&str>, base: &str) -> ApiError {
 }
 
 /// Entries that are selected, at most `limit` (0: all), and whether more would be.
-fn select(entries: Vec<Entry>, selector: &Selector, limit: usize) -> Result<(Vec<Entry>, bool), ApiError> {
+fn select(
+    entries: Vec<Entry>,
+    selector: &Selector,
+    limit: usize,
+) -> Result<(Vec<Entry>, bool), ApiError> {
     let mut kept = Vec::new();
     for entry in entries {
         if matches(&entry, selector)? {
@@ -210,7 +262,12 @@ mod tests {
         let token = Continue::new(Some(7), "default/a");
         let read = Continue::parse(&token.text()).unwrap();
         assert_eq!((read.rv, read.after()), (7, "default/a"));
-        assert_eq!(Continue::parse(&Continue::new(None, "a").text()).unwrap().rv, -1);
+        assert_eq!(
+            Continue::parse(&Continue::new(None, "a").text())
+                .unwrap()
+                .rv,
+            -1
+        );
         let encoded = |text: &str| URL_SAFE_NO_PAD.encode(text);
         for bad in [
             "x".to_owned(),

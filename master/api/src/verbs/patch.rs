@@ -53,7 +53,13 @@ pub(super) async fn patch(
         }
         let warnings = call.judge(&checked, &duplicates)?;
         check_name(call, &fields)?;
-        check_preconditions(call, &entry, &old, meta_text(&fields, "resourceVersion"), meta_text(&fields, "uid"))?;
+        check_preconditions(
+            call,
+            &entry,
+            &old,
+            meta_text(&fields, "resourceVersion"),
+            meta_text(&fields, "uid"),
+        )?;
         match write(call, subresource, &entry, old, fields, &ownership).await? {
             Some(response) => return Ok(warned(response, &warnings)),
             None if demanded.is_empty() => {}
@@ -72,7 +78,10 @@ fn misshapen(patch: &Patch, patched: &Value, wrong: &Wrong) -> ApiError {
     };
     let mut faults = Faults::default();
     faults.invalid(&At::root("patch"), &Value::String(value), &why);
-    faults.into_error("", "", "").err().unwrap_or_else(|| ApiError::new(Reason::BadRequest, why))
+    faults
+        .into_error("", "", "")
+        .err()
+        .unwrap_or_else(|| ApiError::new(Reason::BadRequest, why))
 }
 
 fn check_name(call: &Call, fields: &Fields) -> Result<(), ApiError> {
@@ -80,18 +89,38 @@ fn check_name(call: &Call, fields: &Fields) -> Result<(), ApiError> {
     if name == call.target.name {
         return Ok(());
     }
-    let text = format!("the name of the object ({name}) does not match the name on the URL ({})", call.target.name);
+    let text = format!(
+        "the name of the object ({name}) does not match the name on the URL ({})",
+        call.target.name
+    );
     Err(ApiError::new(Reason::BadRequest, text))
 }
 
 /// Applies a configuration: server-side apply.
-async fn apply(call: &Call, subresource: Option<Subresource>, bytes: &Bytes) -> Result<Response<Body>, ApiError> {
-    let (mut config, warnings) = configuration(call, bytes, &call.kind.api_version(), &call.kind.kind)?;
+async fn apply(
+    call: &Call,
+    subresource: Option<Subresource>,
+    bytes: &Bytes,
+) -> Result<Response<Body>, ApiError> {
+    let (mut config, warnings) =
+        configuration(call, bytes, &call.kind.api_version(), &call.kind.kind)?;
     // As they are stored, so that an amount written in another way is neither a change nor a conflict.
-    call.api.inner.registry.schemas().canonical(&call.kind.schema, &mut config);
+    call.api
+        .inner
+        .registry
+        .schemas()
+        .canonical(&call.kind.schema, &mut config);
     let demanded = meta_text(&config, "resourceVersion").to_owned();
     for _ in 0..TRIES {
-        let Some(entry) = call.api.inner.store.get(&call.key()).await.map_err(store_error)?.entry else {
+        let Some(entry) = call
+            .api
+            .inner
+            .store
+            .get(&call.key())
+            .await
+            .map_err(store_error)?
+            .entry
+        else {
             if subresource.is_some() {
                 return Err(call.not_found());
             }
@@ -111,7 +140,16 @@ async fn apply(call: &Call, subresource: Option<Subresource>, bytes: &Bytes) -> 
         check_namespace(call, &config)?;
         check_preconditions(call, &entry, &old, &demanded, meta_text(&config, "uid"))?;
         object::put_managed(&mut old, live);
-        match write(call, subresource, &entry, old, fields, &Ownership::Applied(done.managed)).await? {
+        match write(
+            call,
+            subresource,
+            &entry,
+            old,
+            fields,
+            &Ownership::Applied(done.managed),
+        )
+        .await?
+        {
             Some(response) => return Ok(warned(response, &warnings)),
             None if demanded.is_empty() => {}
             None => return Err(call.conflict(MODIFIED)),
@@ -121,7 +159,11 @@ async fn apply(call: &Call, subresource: Option<Subresource>, bytes: &Bytes) -> 
 }
 
 /// Makes the object that a configuration describes.
-async fn begin(call: &Call, config: &Fields, warnings: &[String]) -> Result<Response<Body>, ApiError> {
+async fn begin(
+    call: &Call,
+    config: &Fields,
+    warnings: &[String],
+) -> Result<Response<Body>, ApiError> {
     let done = call.applied(&Fields::new(), None, config)?;
     named_other(config, call)?;
     let mut fields = done.object;
@@ -131,7 +173,13 @@ async fn begin(call: &Call, config: &Fields, warnings: &[String]) -> Result<Resp
     }
     check_namespace(call, config)?;
     call.may_create().await?;
-    make(call, fields, &Ownership::Applied(done.managed), warnings.to_vec()).await
+    make(
+        call,
+        fields,
+        &Ownership::Applied(done.managed),
+        warnings.to_vec(),
+    )
+    .await
 }
 
 fn check_namespace(call: &Call, config: &Fields) -> Result<(), ApiError> {
@@ -139,7 +187,8 @@ fn check_namespace(call: &Call, config: &Fields) -> Result<(), ApiError> {
     if namespace.is_empty() || namespace == call.target.namespace {
         return Ok(());
     }
-    let text = "the namespace of the provided object does not match the namespace sent on the request";
+    let text =
+        "the namespace of the provided object does not match the namespace sent on the request";
     Err(ApiError::new(Reason::BadRequest, text))
 }
 
@@ -151,21 +200,38 @@ pub(super) fn configuration(
     kind: &str,
 ) -> Result<(Fields, Vec<String>), ApiError> {
     let json = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
-    let read = if json { decode::json(bytes).or_else(|_error| decode::yaml(bytes)) } else { decode::yaml(bytes) };
+    let read = if json {
+        decode::json(bytes).or_else(|_error| decode::yaml(bytes))
+    } else {
+        decode::yaml(bytes)
+    };
     let bad = |text: String| ApiError::new(Reason::BadRequest, text);
-    let Decoded { value, duplicates } = read.map_err(|error| bad(format!("error decoding YAML: {}", error.message)))?;
+    let Decoded { value, duplicates } =
+        read.map_err(|error| bad(format!("error decoding YAML: {}", error.message)))?;
     let Value::Object(config) = value else {
-        return Err(bad("error decoding YAML: the configuration must be an object".to_owned()));
+        return Err(bad(
+            "error decoding YAML: the configuration must be an object".to_owned(),
+        ));
     };
     let text = |key: &str| config.get(key).and_then(Value::as_str).unwrap_or_default();
     if text("apiVersion") != version || text("kind") != kind {
-        return Err(bad(format!("invalid object type: {}, Kind={}", text("apiVersion"), text("kind"))));
+        return Err(bad(format!(
+            "invalid object type: {}, Kind={}",
+            text("apiVersion"),
+            text("kind")
+        )));
     }
-    let told: Vec<String> = duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
+    let told: Vec<String> = duplicates
+        .iter()
+        .map(|path| format!("duplicate field {path:?}"))
+        .collect();
     match call.validation() {
         Validation::Ignore => Ok((config, Vec::new())),
         Validation::Warn => Ok((config, told)),
         Validation::Strict if told.is_empty() => Ok((config, told)),
-        Validation::Strict => Err(bad(format!("error strict decoding YAML: {}", told.join(", ")))),
+        Validation::Strict => Err(bad(format!(
+            "error strict decoding YAML: {}",
+            told.join(", ")
+        ))),
     }
 }

@@ -39,13 +39,27 @@ fn digits(number: u64) -> u64 {
 
 impl Pieces {
     /// A list that begins with `start`, of `items` that each begin with `head` and end with `tail`.
-    pub(super) fn new(start: Bytes, (head, tail): (Bytes, &'static [u8]), items: Vec<Item>) -> Self {
+    pub(super) fn new(
+        start: Bytes,
+        (head, tail): (Bytes, &'static [u8]),
+        items: Vec<Item>,
+    ) -> Self {
         // Each item: the head, the revision, `",`, what is kept, the tail; and a comma before all but the first.
         let own = (head.len() + tail.len()) as u64 + 2;
-        let all: u64 = items.iter().map(|(revision, kept)| own + digits(*revision) + kept.len() as u64).sum();
+        let all: u64 = items
+            .iter()
+            .map(|(revision, kept)| own + digits(*revision) + kept.len() as u64)
+            .sum();
         let commas = (items.len() as u64).saturating_sub(1);
         let left = start.len() as u64 + all + commas + END.len() as u64;
-        Self { start, head, tail, items: items.into_iter(), first: true, left }
+        Self {
+            start,
+            head,
+            tail,
+            items: items.into_iter(),
+            first: true,
+            left,
+        }
     }
 
     /// As a body.
@@ -54,7 +68,11 @@ impl Pieces {
     }
 
     fn piece(&mut self) -> Bytes {
-        let mut piece = BytesMut::with_capacity(usize::try_from(self.left).unwrap_or(PIECE).min(PIECE + (8 << 10)));
+        let mut piece = BytesMut::with_capacity(
+            usize::try_from(self.left)
+                .unwrap_or(PIECE)
+                .min(PIECE + (8 << 10)),
+        );
         piece.put_slice(&std::mem::take(&mut self.start));
         while piece.len() < PIECE {
             let Some((revision, kept)) = self.items.next() else {
@@ -102,7 +120,9 @@ mod tests {
 
     async fn whole(count: u64, size: usize, tail: &'static [u8]) -> (u64, Bytes) {
         let kept = Bytes::from(format!("\"pad\":\"{}\"}}", "x".repeat(size)));
-        let items = (0..count).map(|number| (number * number * 97, kept.clone())).collect();
+        let items = (0..count)
+            .map(|number| (number * number * 97, kept.clone()))
+            .collect();
         let start = Bytes::from_static(br#"{"items":["#);
         let head = Bytes::from_static(br#"{"metadata":{"resourceVersion":""#);
         let pieces = Pieces::new(start, (head, tail), items);
@@ -112,14 +132,24 @@ mod tests {
 
     #[tokio::test]
     async fn lists_of_any_size_are_whole_and_as_long_as_said() {
-        for (count, size) in [(0, 0), (1, 0), (2, 10), (70, 1000), (1000, 1500), (3, 200_000)] {
+        for (count, size) in [
+            (0, 0),
+            (1, 0),
+            (2, 10),
+            (70, 1000),
+            (1000, 1500),
+            (3, 200_000),
+        ] {
             let (said, bytes) = whole(count, size, b"}").await;
             assert_eq!(said, bytes.len() as u64, "{count} items of {size}");
             let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
             let items = value["items"].as_array().unwrap();
             assert_eq!(items.len() as u64, count);
             for (number, item) in (0..count).zip(items) {
-                assert_eq!(item["metadata"]["resourceVersion"], (number * number * 97).to_string());
+                assert_eq!(
+                    item["metadata"]["resourceVersion"],
+                    (number * number * 97).to_string()
+                );
             }
         }
     }

@@ -4,7 +4,9 @@ use super::node_answer::{NodeBody, Wish};
 use super::{Call, gateway, no_resource, store_error};
 use crate::error::{ApiError, Reason};
 use crate::registry::Subresource;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
+};
 use http_body_util::BodyExt;
 use master_client::{Body, body};
 
@@ -33,10 +35,26 @@ struct Place<'a> {
 impl<'a> Place<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let place = match text.split(':').collect::<Vec<_>>().as_slice() {
-            [name] => Self { tls: None, name, port: "" },
-            [name, port] => Self { tls: None, name, port },
-            ["https", name, port] => Self { tls: Some(true), name, port },
-            ["http" | "", name, port] => Self { tls: Some(false), name, port },
+            [name] => Self {
+                tls: None,
+                name,
+                port: "",
+            },
+            [name, port] => Self {
+                tls: None,
+                name,
+                port,
+            },
+            ["https", name, port] => Self {
+                tls: Some(true),
+                name,
+                port,
+            },
+            ["http" | "", name, port] => Self {
+                tls: Some(false),
+                name,
+                port,
+            },
             _ => return None,
         };
         (!place.name.is_empty()).then_some(place)
@@ -44,12 +62,24 @@ impl<'a> Place<'a> {
 }
 
 /// Hands a request on.
-pub(super) async fn run(call: &Call, method: Method, uri: &Uri, content: Body) -> Result<Response<Body>, ApiError> {
+pub(super) async fn run(
+    call: &Call,
+    method: Method,
+    uri: &Uri,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
     let place = Place::parse(&call.target.name).ok_or_else(|| {
-        ApiError::new(Reason::BadRequest, format!("invalid {} request {:?}", call.kind.singular, call.target.name))
+        ApiError::new(
+            Reason::BadRequest,
+            format!(
+                "invalid {} request {:?}",
+                call.kind.singular, call.target.name
+            ),
+        )
     })?;
     if call.headers.contains_key(header::UPGRADE) {
-        let text = "connections that are upgraded are not handed on: this server has no tunnels to nodes";
+        let text =
+            "connections that are upgraded are not handed on: this server has no tunnels to nodes";
         return Err(ApiError::new(Reason::BadRequest, text));
     }
     if call.kind.kind != "Node" {
@@ -60,16 +90,33 @@ pub(super) async fn run(call: &Call, method: Method, uri: &Uri, content: Body) -
     }
     let mut target = gateway::target(call, place.name).await?;
     if !place.port.is_empty() {
-        target.port = place.port.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
-            ApiError::new(Reason::BadRequest, format!("invalid port {:?} in a node request", place.port))
-        })?;
+        target.port = place
+            .port
+            .parse()
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| {
+                ApiError::new(
+                    Reason::BadRequest,
+                    format!("invalid port {:?} in a node request", place.port),
+                )
+            })?;
     }
     if place.tls == Some(false) {
-        let text = "nodes are reached over the cluster's own TLS only: use https:NAME:PORT or NAME:PORT";
+        let text =
+            "nodes are reached over the cluster's own TLS only: use https:NAME:PORT or NAME:PORT";
         return Err(ApiError::new(Reason::BadRequest, text));
     }
-    let path = format!("{}{}", call.target.rest, uri.query().map_or(String::new(), |query| format!("?{query}")));
-    let mut request = Request::builder().method(method).uri(if path.is_empty() { "/" } else { &path });
+    let path = format!(
+        "{}{}",
+        call.target.rest,
+        uri.query()
+            .map_or(String::new(), |query| format!("?{query}"))
+    );
+    let mut request =
+        Request::builder()
+            .method(method)
+            .uri(if path.is_empty() { "/" } else { &path });
     for (name, value) in passed(&call.headers) {
         request = request.header(name, value);
     }
@@ -77,19 +124,27 @@ pub(super) async fn run(call: &Call, method: Method, uri: &Uri, content: Body) -
         .header(header::HOST, format!("{}:{}", target.name, target.port))
         .body(content)
         .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))?;
-    let wish = Wish { follow: follows(&call.target.rest, uri.query().unwrap_or_default()), at_most: None };
+    let wish = Wish {
+        follow: follows(&call.target.rest, uri.query().unwrap_or_default()),
+        at_most: None,
+    };
     let answer = gateway::send(call, target, request, wish).await?;
     Ok(handed_back(answer, uri, &call.target.rest))
 }
 
 /// Whether a path of a kubelet's answers as long as a container runs: its logs, followed.
 fn follows(path: &str, query: &str) -> bool {
-    path.starts_with("/containerLogs/") && query.split('&').any(|pair| matches!(pair, "follow=true" | "follow=1"))
+    path.starts_with("/containerLogs/")
+        && query
+            .split('&')
+            .any(|pair| matches!(pair, "follow=true" | "follow=1"))
 }
 
 /// Headers that go through.
 fn passed(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
-    headers.iter().filter(|(name, _)| !OWN.contains(name) && !name.as_str().starts_with("impersonate-"))
+    headers
+        .iter()
+        .filter(|(name, _)| !OWN.contains(name) && !name.as_str().starts_with("impersonate-"))
 }
 
 /// The other end's answer; where it sends elsewhere, by way of this server.
@@ -101,7 +156,10 @@ fn handed_back(answer: Response<NodeBody>, uri: &Uri, rest: &str) -> Response<Bo
         response.headers_mut().append(name, value.clone());
     }
     let base = uri.path().strip_suffix(rest).unwrap_or(uri.path());
-    let location = parts.headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
+    let location = parts
+        .headers
+        .get(header::LOCATION)
+        .and_then(|value| value.to_str().ok());
     if let Some(location) = location.filter(|location| location.starts_with('/'))
         && let Ok(value) = HeaderValue::from_str(&format!("{base}{location}"))
     {
@@ -112,10 +170,13 @@ fn handed_back(answer: Response<NodeBody>, uri: &Uri, rest: &str) -> Response<Bo
 
 /// Sends the client to the same place with a slash, against which relative links are right.
 fn with_slash(uri: &Uri) -> Result<Response<Body>, ApiError> {
-    let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
+    let query = uri
+        .query()
+        .map_or(String::new(), |query| format!("?{query}"));
     let mut response = Response::new(body(""));
     *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
-    let to = HeaderValue::from_str(&format!("{}/{query}", uri.path())).map_err(|_not_a_header| no_resource())?;
+    let to = HeaderValue::from_str(&format!("{}/{query}", uri.path()))
+        .map_err(|_not_a_header| no_resource())?;
     response.headers_mut().insert(header::LOCATION, to);
     Ok(response)
 }
@@ -126,7 +187,11 @@ async fn no_path(call: &Call, name: &str) -> Result<ApiError, ApiError> {
     let fetched = call.api.inner.store.get(&key).await.map_err(store_error)?;
     if fetched.entry.is_none() {
         let text = format!("{} {name:?} not found", call.kind.qualified());
-        return Ok(ApiError::new(Reason::NotFound, text).about(&call.kind.group, &call.kind.plural, name));
+        return Ok(ApiError::new(Reason::NotFound, text).about(
+            &call.kind.group,
+            &call.kind.plural,
+            name,
+        ));
     }
     let plural = &call.kind.plural;
     let text = format!(
@@ -138,7 +203,10 @@ async fn no_path(call: &Call, name: &str) -> Result<ApiError, ApiError> {
 
 /// The refusal of what needs a tunnel.
 pub(super) fn no_tunnel(subresource: Subresource) -> ApiError {
-    let text = format!("{} is not served: this server has no tunnels to nodes", subresource.name());
+    let text = format!(
+        "{} is not served: this server has no tunnels to nodes",
+        subresource.name()
+    );
     ApiError::new(Reason::MethodNotAllowed, text)
 }
 
@@ -151,7 +219,10 @@ mod tests {
         let place = |tls, name, port| Some(Place { tls, name, port });
         assert_eq!(Place::parse("n1"), place(None, "n1", ""));
         assert_eq!(Place::parse("n1:10250"), place(None, "n1", "10250"));
-        assert_eq!(Place::parse("https:n1:10250"), place(Some(true), "n1", "10250"));
+        assert_eq!(
+            Place::parse("https:n1:10250"),
+            place(Some(true), "n1", "10250")
+        );
         assert_eq!(Place::parse("http:n1:web"), place(Some(false), "n1", "web"));
         for bad in ["", "ftp:n1:1", "a:b:c:d", ":80"] {
             assert_eq!(Place::parse(bad), None, "{bad}");

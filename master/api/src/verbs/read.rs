@@ -28,7 +28,9 @@ pub(super) fn revision(text: &str) -> Result<Option<Revision>, ApiError> {
     match text {
         "" | "0" => Ok(None),
         text => text.parse().map(Some).map_err(|error| {
-            let text = format!("invalid resource version: resourceVersion: Invalid value: {text:?}: {error}");
+            let text = format!(
+                "invalid resource version: resourceVersion: Invalid value: {text:?}: {error}"
+            );
             ApiError::new(Reason::BadRequest, text)
         }),
     }
@@ -46,7 +48,11 @@ pub(super) async fn reached(call: &Call, asked: Revision) -> Result<(), ApiError
 impl Call {
     /// The selectors of the query, and the name in the path of a legacy watch.
     pub(super) fn selector(&self) -> Result<Selector, ApiError> {
-        let parsed = Selector::parse(&self.kind, self.query.get("labelSelector"), self.query.get("fieldSelector"))?;
+        let parsed = Selector::parse(
+            &self.kind,
+            self.query.get("labelSelector"),
+            self.query.get("fieldSelector"),
+        )?;
         let name = &self.target.name;
         match parsed.exact("metadata.name") {
             _ if name.is_empty() => Ok(parsed),
@@ -63,7 +69,9 @@ impl Call {
     pub(super) fn scope(&self, selector: &Selector) -> String {
         let prefix = self.kind.prefix(&self.target.namespace);
         match selector.exact("metadata.name") {
-            Some(name) if !self.kind.namespaced || !self.target.namespace.is_empty() => prefix + name,
+            Some(name) if !self.kind.namespaced || !self.target.namespace.is_empty() => {
+                prefix + name
+            }
             Some(_) | None => prefix,
         }
     }
@@ -95,25 +103,35 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
     let objects = page.entries.iter().map(|entry| read(&call.kind, entry));
     let list = match accept.form {
         Form::Object if !accept.yaml => return list_bytes(call, page, Extent::Whole),
-        Form::PartialList(version) if !accept.yaml => return list_bytes(call, page, Extent::Metadata(version)),
+        Form::PartialList(version) if !accept.yaml => {
+            return list_bytes(call, page, Extent::Metadata(version));
+        }
         Form::Object => {
             let items = objects.collect::<Result<Vec<_>, _>>()?;
             let (kind, version) = (format!("{}List", call.kind.kind), call.kind.api_version());
             json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items})
         }
         Form::Table(version) => {
-            let style = Style { version, include: Include::of(&call.query)?, headings: true };
+            let style = Style {
+                version,
+                include: Include::of(&call.query)?,
+                headings: true,
+            };
             table::table(&call.kind, style, objects, &metadata)?
         }
         Form::PartialList(version) => {
-            let items: Result<Vec<_>, _> = objects.map(|fields| Ok(table::partial(&fields?, version))).collect();
+            let items: Result<Vec<_>, _> = objects
+                .map(|fields| Ok(table::partial(&fields?, version)))
+                .collect();
             json!({
                 "kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items?,
             })
         }
         Form::Partial(_) => {
             let kind = &call.kind.kind;
-            let text = format!("you requested PartialObjectMetadata, but the requested object is a list ({kind}List)");
+            let text = format!(
+                "you requested PartialObjectMetadata, but the requested object is a list ({kind}List)"
+            );
             return Err(ApiError::new(Reason::NotAcceptable, text));
         }
     };
@@ -128,9 +146,15 @@ fn list_bytes(call: &Call, page: &Page, extent: Extent) -> Result<Response<Body>
         Extent::Metadata(version) => ("PartialObjectMetadata", version),
     };
     let metadata = page.metadata();
-    let start = format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
+    let start = format!(
+        r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#
+    );
     let kept = |entry: &Entry| Ok((entry.modified, object::kept(&call.kind, entry, extent)?));
-    let items = page.entries.iter().map(kept).collect::<Result<Vec<_>, ApiError>>()?;
+    let items = page
+        .entries
+        .iter()
+        .map(kept)
+        .collect::<Result<Vec<_>, ApiError>>()?;
     let around = (object::head(&call.kind, extent).into(), extent.tail());
     let mut response = json_bytes(StatusCode::OK, Vec::new());
     *response.body_mut() = Pieces::new(start.into(), around, items).body();

@@ -13,7 +13,11 @@ use master_client::{Body, BoxFuture, UserInfo};
 use serde_json::{Map, Value, json};
 
 /// Answers a review.
-pub(super) fn run(call: &Call, review: Review, content: Body) -> BoxFuture<'_, Result<Response<Body>, ApiError>> {
+pub(super) fn run(
+    call: &Call,
+    review: Review,
+    content: Body,
+) -> BoxFuture<'_, Result<Response<Body>, ApiError>> {
     Box::pin(answer(call, review, content))
 }
 
@@ -26,7 +30,8 @@ async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<B
     }
     let accept = call.accept()?;
     if accept.form != Form::Object {
-        let text = "only the following media types are accepted: application/json, application/yaml";
+        let text =
+            "only the following media types are accepted: application/json, application/yaml";
         return Err(ApiError::new(Reason::NotAcceptable, text));
     }
     let (mut fields, warnings) = call.object(content).await?;
@@ -70,14 +75,21 @@ fn user_info(user: &UserInfo) -> Value {
 }
 
 fn texts(fields: &Fields, key: &str) -> Vec<String> {
-    items(fields, key).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    items(fields, key)
+        .iter()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Whose a token is.
 async fn token(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
     let token = text(spec, "token");
     if token.is_empty() {
-        return Err(ApiError::new(Reason::BadRequest, "token is required for TokenReview in authentication"));
+        return Err(ApiError::new(
+            Reason::BadRequest,
+            "token is required for TokenReview in authentication",
+        ));
     }
     let audiences = texts(spec, "audiences");
     match authenticate::token(&call.api, token, &audiences).await {
@@ -99,10 +111,19 @@ async fn token(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
 
 /// The user whom a review asks about.
 fn named(spec: &Fields) -> UserInfo {
-    let extra = object(spec, "extra").into_iter().flatten().map(|(key, values)| {
-        let values = values.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
-        (key.clone(), values)
-    });
+    let extra = object(spec, "extra")
+        .into_iter()
+        .flatten()
+        .map(|(key, values)| {
+            let values = values
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect();
+            (key.clone(), values)
+        });
     UserInfo {
         name: text(spec, "user").to_owned(),
         uid: text(spec, "uid").to_owned(),
@@ -115,7 +136,10 @@ fn named(spec: &Fields) -> UserInfo {
 fn valid_access(call: &Call, fields: &Fields, spec: &Fields, own: bool) -> Result<(), ApiError> {
     let mut faults = Faults::default();
     let at = At::root("spec");
-    let (resource, path) = (object(spec, "resourceAttributes"), object(spec, "nonResourceAttributes"));
+    let (resource, path) = (
+        object(spec, "resourceAttributes"),
+        object(spec, "nonResourceAttributes"),
+    );
     match (resource, path) {
         (Some(_), Some(_)) => faults.invalid(
             &at.field("nonResourceAttributes"),
@@ -130,10 +154,18 @@ fn valid_access(call: &Call, fields: &Fields, spec: &Fields, own: bool) -> Resul
         (Some(_), None) | (None, Some(_)) => {}
     }
     if !own && text(spec, "user").is_empty() && items(spec, "groups").is_empty() {
-        faults.invalid(&at.field("user"), &"".into(), "at least one of user or group must be specified");
+        faults.invalid(
+            &at.field("user"),
+            &"".into(),
+            "at least one of user or group must be specified",
+        );
     }
     if call.kind.namespaced {
-        let namespace = text(object(fields, "metadata").unwrap_or(&Map::new()), "namespace").to_owned();
+        let namespace = text(
+            object(fields, "metadata").unwrap_or(&Map::new()),
+            "namespace",
+        )
+        .to_owned();
         if !namespace.is_empty() && namespace != call.target.namespace {
             let text = "the namespace of the provided object does not match the namespace sent on the request";
             return Err(ApiError::new(Reason::BadRequest, text));
@@ -142,11 +174,19 @@ fn valid_access(call: &Call, fields: &Fields, spec: &Fields, own: bool) -> Resul
             && text(resource, "namespace") != call.target.namespace
         {
             let at = at.field("resourceAttributes");
-            faults.invalid(&at.field("namespace"), get(resource, "namespace"), "must match metadata.namespace");
+            faults.invalid(
+                &at.field("namespace"),
+                get(resource, "namespace"),
+                "must match metadata.namespace",
+            );
         }
         if path.is_some() {
             let value = get(spec, "nonResourceAttributes");
-            faults.invalid(&at.field("nonResourceAttributes"), value, "disallowed on this kind of request");
+            faults.invalid(
+                &at.field("nonResourceAttributes"),
+                value,
+                "disallowed on this kind of request",
+            );
         }
     }
     faults.into_error(&call.kind.group, &call.kind.kind, "")
@@ -171,20 +211,34 @@ async fn access(call: &Call, user: &UserInfo, spec: &Fields) -> Result<Value, Ap
         None => Request::Path(text(path, "verb"), text(path, "path")),
     };
     let of_node = resource.and_then(of_node);
-    Ok(match decide(&call.api, &Question { user, request, of_node: of_node.as_deref() }).await? {
-        Decision::Allow(why) if why.is_empty() => json!({"allowed": true}),
-        Decision::Allow(why) => json!({"allowed": true, "reason": why}),
-        Decision::NoOpinion(why) if why.is_empty() => json!({"allowed": false}),
-        Decision::NoOpinion(why) => json!({"allowed": false, "reason": why}),
-    })
+    Ok(
+        match decide(
+            &call.api,
+            &Question {
+                user,
+                request,
+                of_node: of_node.as_deref(),
+            },
+        )
+        .await?
+        {
+            Decision::Allow(why) if why.is_empty() => json!({"allowed": true}),
+            Decision::Allow(why) => json!({"allowed": true, "reason": why}),
+            Decision::NoOpinion(why) if why.is_empty() => json!({"allowed": false}),
+            Decision::NoOpinion(why) => json!({"allowed": false, "reason": why}),
+        },
+    )
 }
 
 /// The node to which a review's field selector narrows.
 fn of_node(wanted: &Fields) -> Option<String> {
     let selector = object(wanted, "fieldSelector")?;
-    let asked = items(selector, "requirements").iter().filter_map(Value::as_object);
+    let asked = items(selector, "requirements")
+        .iter()
+        .filter_map(Value::as_object);
     let mut exact = asked.filter(|one| matches!(text(one, "key"), "spec.nodeName" | "nodeName"));
-    let found = exact.find(|one| text(one, "operator") == "In" && items(one, "values").len() == 1)?;
+    let found =
+        exact.find(|one| text(one, "operator") == "In" && items(one, "values").len() == 1)?;
     texts(found, "values").pop()
 }
 
@@ -211,7 +265,8 @@ async fn rules(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
             resource_rules.push(told);
         }
         if !rule.non_resource_urls.is_empty() {
-            path_rules.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
+            path_rules
+                .push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
         }
     }
     let mut errors = grants.missing;

@@ -27,7 +27,10 @@ pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, Ap
     let verb = call.target.verb;
     if verb == Verb::Get {
         let entry = call.entry().await?;
-        return answer(call, &show(places, &object::decode_bare(&call.kind, &entry)?));
+        return answer(
+            call,
+            &show(places, &object::decode_bare(&call.kind, &entry)?),
+        );
     }
     let bytes = call.bytes(content).await?;
     for _ in 0..TRIES {
@@ -40,7 +43,10 @@ pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, Ap
         let mut new = old.clone();
         put(&mut new, &places.replicas, replicas.into());
         object::put_managed(&mut old, live);
-        let demanded = wanted.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
+        let demanded = wanted
+            .pointer("/metadata/resourceVersion")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let plain = call.plain();
         let owners = Ownership::Applied(owners);
         match update::write(&plain, Some(Subresource::Scale), &entry, old, new, &owners).await? {
@@ -88,7 +94,10 @@ pub(super) fn compose(call: &Call, old: &Fields, new: &Fields) -> Fields {
 fn at(object: &Fields, pointer: &str) -> Value {
     let pointer = pointer.trim_start_matches('/');
     match pointer.split_once('/') {
-        Some((first, rest)) => get(object, first).pointer(&format!("/{rest}")).cloned().unwrap_or_default(),
+        Some((first, rest)) => get(object, first)
+            .pointer(&format!("/{rest}"))
+            .cloned()
+            .unwrap_or_default(),
         None => get(object, pointer).clone(),
     }
 }
@@ -96,16 +105,26 @@ fn at(object: &Fields, pointer: &str) -> Value {
 fn fields(value: Value) -> Fields {
     match value {
         Value::Object(fields) => fields,
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Map::new()
+        }
     }
 }
 
 /// The object that a write answered with.
 async fn written(response: Response<Body>) -> Result<Fields, ApiError> {
     let unreadable = |error: &dyn std::fmt::Display| {
-        ApiError::new(Reason::InternalError, format!("the scaled object cannot be read: {error}"))
+        ApiError::new(
+            Reason::InternalError,
+            format!("the scaled object cannot be read: {error}"),
+        )
     };
-    let bytes = response.into_body().collect().await.map_err(|error| unreadable(&error))?.to_bytes();
+    let bytes = response
+        .into_body()
+        .collect()
+        .await
+        .map_err(|error| unreadable(&error))?
+        .to_bytes();
     serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))
 }
 
@@ -113,13 +132,21 @@ async fn written(response: Response<Body>) -> Result<Fields, ApiError> {
 fn show(places: &Scale, object: &Fields) -> Value {
     let number = |pointer: &str| at(object, pointer).as_i64().unwrap_or_default();
     let mut about = Map::new();
-    for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+    for key in [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+    ] {
         if let Some(value) = metadata(object).get(key) {
             about.insert(key.to_owned(), value.clone());
         }
     }
     let mut status = json!({"replicas": number(&places.observed)});
-    if let Some(text) = crate::selector::label_text(&at(object, &places.selector)).filter(|text| !text.is_empty()) {
+    if let Some(text) =
+        crate::selector::label_text(&at(object, &places.selector)).filter(|text| !text.is_empty())
+    {
         status["selector"] = text.into();
     }
     let mut scale = json!({
@@ -134,10 +161,21 @@ fn show(places: &Scale, object: &Fields) -> Value {
 
 /// The wanted number of a scale that is one, and one of this object.
 fn check(call: &Call, old: &Fields, wanted: &Value) -> Result<i64, ApiError> {
-    let word = |pointer: &str| wanted.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let word = |pointer: &str| {
+        wanted
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
     let bad = |text: String| Err(ApiError::new(Reason::BadRequest, text));
-    if !matches!((word("/apiVersion"), word("/kind")), ("" | "autoscaling/v1", "" | "Scale")) {
-        return bad(format!("expected input object type to be Scale, but {} was given", word("/kind")));
+    if !matches!(
+        (word("/apiVersion"), word("/kind")),
+        ("" | "autoscaling/v1", "" | "Scale")
+    ) {
+        return bad(format!(
+            "expected input object type to be Scale, but {} was given",
+            word("/kind")
+        ));
     }
     let name = word("/metadata/name");
     if !name.is_empty() && name != call.target.name {
@@ -152,11 +190,16 @@ fn check(call: &Call, old: &Fields, wanted: &Value) -> Result<i64, ApiError> {
     }
     let own = meta_text(old, "uid");
     if !uid.is_empty() && uid != own {
-        let text = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {own}");
+        let text =
+            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {own}");
         return Err(call.conflict(&text));
     }
     let replicas = wanted.pointer("/spec/replicas").unwrap_or(&Value::Null);
-    let number = if replicas.is_null() { Some(0) } else { replicas.as_i64() };
+    let number = if replicas.is_null() {
+        Some(0)
+    } else {
+        replicas.as_i64()
+    };
     let Some(number) = number.filter(|number| i32::try_from(*number).is_ok()) else {
         return bad(format!(
             "Scale in version \"v1\" cannot be handled as a Scale: spec.replicas: expected int32, found {replicas}"
@@ -188,7 +231,9 @@ fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, ApiError> {
     let about = scale.get("metadata").cloned().unwrap_or_default();
     let shaped = match accept.form {
         Form::Object | Form::PartialList(_) => scale.clone(),
-        Form::Partial(version) => json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": about}),
+        Form::Partial(version) => {
+            json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": about})
+        }
         Form::Table(version) => {
             let object = match Include::of(&call.query)? {
                 Include::Nothing => Value::Null,
@@ -198,7 +243,14 @@ fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, ApiError> {
             table_of(scale, version, &object)
         }
     };
-    value_answer(StatusCode::OK, &shaped, Accept { form: Form::Object, ..accept })
+    value_answer(
+        StatusCode::OK,
+        &shaped,
+        Accept {
+            form: Form::Object,
+            ..accept
+        },
+    )
 }
 
 fn table_of(scale: &Value, version: &str, object: &Value) -> Value {

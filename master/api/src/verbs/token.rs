@@ -33,19 +33,32 @@ struct Bound {
 }
 
 /// Makes a token.
-pub(super) fn create(call: &Call, content: Body) -> BoxFuture<'_, Result<Response<Body>, ApiError>> {
+pub(super) fn create(
+    call: &Call,
+    content: Body,
+) -> BoxFuture<'_, Result<Response<Body>, ApiError>> {
     Box::pin(make(call, content))
 }
 
 async fn make(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
-    let issuer = call.api.inner.issuer.clone().ok_or_else(super::no_resource)?;
-    let account = fields_of(call, &call.key()).await?.ok_or_else(|| call.not_found())?;
+    let issuer = call
+        .api
+        .inner
+        .issuer
+        .clone()
+        .ok_or_else(super::no_resource)?;
+    let account = fields_of(call, &call.key())
+        .await?
+        .ok_or_else(|| call.not_found())?;
     let mut request = read(call, content).await?;
     let spec = object(&request, "spec").cloned().unwrap_or_default();
     let lifetime = get(&spec, "expirationSeconds").as_i64().unwrap_or(USUAL);
     check(call, &request, lifetime)?;
-    let mut audiences: Vec<String> =
-        items(&spec, "audiences").iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let mut audiences: Vec<String> = items(&spec, "audiences")
+        .iter()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
     if let Some(node) = call.user.node() {
         for_node(call, node, &spec, &audiences).await?;
     }
@@ -58,7 +71,15 @@ async fn make(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     };
     let now = Timestamp::now().as_second();
     let told = Timestamp::from_second(now.saturating_add(lifetime)).unwrap_or(Timestamp::MAX);
-    let claims = claims(call, &issuer, &account, audiences.clone(), lifetime, now, bound);
+    let claims = claims(
+        call,
+        &issuer,
+        &account,
+        audiences.clone(),
+        lifetime,
+        now,
+        bound,
+    );
     let token = issuer.issue(&claims)?;
     let mut spec = spec;
     spec.insert("audiences".to_owned(), json!(audiences));
@@ -72,19 +93,29 @@ async fn make(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
             "name": call.target.name, "namespace": call.target.namespace, "creationTimestamp": crate::object::now(),
         }),
     );
-    request.insert("status".to_owned(), json!({"token": token, "expirationTimestamp": told.to_string()}));
-    Ok(json_bytes(StatusCode::CREATED, Value::Object(request).to_string().into_bytes()))
+    request.insert(
+        "status".to_owned(),
+        json!({"token": token, "expirationTimestamp": told.to_string()}),
+    );
+    Ok(json_bytes(
+        StatusCode::CREATED,
+        Value::Object(request).to_string().into_bytes(),
+    ))
 }
 
 async fn read(call: &Call, content: Body) -> Result<Fields, ApiError> {
     let wrong = |text: String| ApiError::new(Reason::BadRequest, text);
     let Value::Object(request) = call.document(content).await?.value else {
-        return Err(wrong(format!("the body is not a {KIND}: expected an object")));
+        return Err(wrong(format!(
+            "the body is not a {KIND}: expected an object"
+        )));
     };
     for (key, expected) in [("kind", KIND), ("apiVersion", "authentication.k8s.io/v1")] {
         let found = text(&request, key);
         if !found.is_empty() && found != expected {
-            return Err(wrong(format!("the {key} in the data ({found}) does not match the expected one ({expected})")));
+            return Err(wrong(format!(
+                "the {key} in the data ({found}) does not match the expected one ({expected})"
+            )));
         }
     }
     // The types are checked as the kind has them; what the request leaves out is filled in.
@@ -98,14 +129,19 @@ async fn read(call: &Call, content: Body) -> Result<Fields, ApiError> {
     typed.remove("status");
     match serde_json::from_value::<TokenRequest>(Value::Object(typed)) {
         Ok(_) => Ok(request),
-        Err(error) => Err(wrong(format!("{KIND} in version \"v1\" cannot be handled as a {KIND}: {error}"))),
+        Err(error) => Err(wrong(format!(
+            "{KIND} in version \"v1\" cannot be handled as a {KIND}: {error}"
+        ))),
     }
 }
 
 fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
     let mut faults = Faults::default();
     let at = At::root("metadata");
-    for (key, own, what) in [("name", &call.target.name, "name"), ("namespace", &call.target.namespace, "namespace")] {
+    for (key, own, what) in [
+        ("name", &call.target.name, "name"),
+        ("namespace", &call.target.namespace, "namespace"),
+    ] {
         let said = meta_text(request, key);
         if !said.is_empty() && said != own {
             let detail = format!("must match the service account {what} if specified");
@@ -115,21 +151,39 @@ fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
     let at = At::root("spec");
     let at = at.field("expirationSeconds");
     if lifetime < SHORTEST {
-        faults.invalid(&at, &lifetime.into(), "may not specify a duration less than 10 minutes");
+        faults.invalid(
+            &at,
+            &lifetime.into(),
+            "may not specify a duration less than 10 minutes",
+        );
     }
     if lifetime > 1 << 32 {
-        faults.invalid(&at, &lifetime.into(), "may not specify a duration larger than 2^32 seconds");
+        faults.invalid(
+            &at,
+            &lifetime.into(),
+            "may not specify a duration larger than 2^32 seconds",
+        );
     }
     faults.into_error(GROUP, KIND, "")
 }
 
 async fn fields_of(call: &Call, key: &str) -> Result<Option<Fields>, ApiError> {
-    let entry = call.api.inner.store.get(key).await.map_err(store_error)?.entry;
+    let entry = call
+        .api
+        .inner
+        .store
+        .get(key)
+        .await
+        .map_err(store_error)?
+        .entry;
     Ok(entry.map(|entry| serde_json::from_slice(&entry.value).unwrap_or_default()))
 }
 
 fn reference(fields: &Fields) -> Reference {
-    Reference { name: meta_text(fields, "name").to_owned(), uid: text(metadata(fields), "uid").to_owned() }
+    Reference {
+        name: meta_text(fields, "name").to_owned(),
+        uid: text(metadata(fields), "uid").to_owned(),
+    }
 }
 
 fn missing(plural: &str, name: &str) -> ApiError {
@@ -147,14 +201,24 @@ async fn bind(call: &Call, wanted: &Fields) -> Result<Bound, ApiError> {
             of_pod(call, &pod).await?
         }
         ("v1", "Node") => {
-            let node = fields_of(call, &format!("nodes/{name}")).await?.ok_or_else(|| missing("nodes", name))?;
+            let node = fields_of(call, &format!("nodes/{name}"))
+                .await?
+                .ok_or_else(|| missing("nodes", name))?;
             let node = reference(&node);
-            Bound { uid: node.uid.clone(), node: Some(node), ..Bound::default() }
+            Bound {
+                uid: node.uid.clone(),
+                node: Some(node),
+                ..Bound::default()
+            }
         }
         ("v1", "Secret") => {
             let secret = fields_of(call, &format!("secrets/{namespace}/{name}")).await?;
             let secret = reference(&secret.ok_or_else(|| missing("secrets", name))?);
-            Bound { uid: secret.uid.clone(), secret: Some(secret), ..Bound::default() }
+            Bound {
+                uid: secret.uid.clone(),
+                secret: Some(secret),
+                ..Bound::default()
+            }
         }
         _ => {
             let text = format!("cannot bind token to object of type {version}, Kind={kind}");
@@ -177,8 +241,9 @@ async fn of_pod(call: &Call, pod: &Fields) -> Result<Bound, ApiError> {
     let spec = object(pod, "spec").unwrap_or(&empty);
     if text(spec, "serviceAccountName") != call.target.name {
         let name = &call.target.name;
-        let text =
-            format!("cannot bind token for serviceaccount {name:?} to pod running with different serviceaccount name.");
+        let text = format!(
+            "cannot bind token for serviceaccount {name:?} to pod running with different serviceaccount name."
+        );
         return Err(ApiError::new(Reason::BadRequest, text));
     }
     let pod = reference(pod);
@@ -186,17 +251,38 @@ async fn of_pod(call: &Call, pod: &Fields) -> Result<Bound, ApiError> {
         "" => None,
         name => {
             let found = fields_of(call, &format!("nodes/{name}")).await?;
-            Some(found.map_or_else(|| Reference { name: name.to_owned(), uid: String::new() }, |node| reference(&node)))
+            Some(found.map_or_else(
+                || Reference {
+                    name: name.to_owned(),
+                    uid: String::new(),
+                },
+                |node| reference(&node),
+            ))
         }
     };
-    Ok(Bound { uid: pod.uid.clone(), pod: Some(pod), node, secret: None })
+    Ok(Bound {
+        uid: pod.uid.clone(),
+        pod: Some(pod),
+        node,
+        secret: None,
+    })
 }
 
 /// Whether a volume of a pod wants a token for an audience.
 fn names_audience(pod_spec: &Fields, audience: &str) -> bool {
-    let sources = items(pod_spec, "volumes").iter().filter_map(|volume| volume.pointer("/projected/sources"));
-    let mut named = sources.filter_map(Value::as_array).flatten().filter_map(|one| one.pointer("/serviceAccountToken"));
-    named.any(|one| one.get("audience").and_then(Value::as_str).unwrap_or_default() == audience)
+    let sources = items(pod_spec, "volumes")
+        .iter()
+        .filter_map(|volume| volume.pointer("/projected/sources"));
+    let mut named = sources
+        .filter_map(Value::as_array)
+        .flatten()
+        .filter_map(|one| one.pointer("/serviceAccountToken"));
+    named.any(|one| {
+        one.get("audience")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            == audience
+    })
 }
 
 fn refuse(call: &Call, why: &str) -> Result<(), ApiError> {
@@ -204,7 +290,12 @@ fn refuse(call: &Call, why: &str) -> Result<(), ApiError> {
 }
 
 /// A node asks for tokens of pods that it runs, for audiences that those name (upstream: `NodeRestriction`).
-async fn for_node(call: &Call, node: &str, spec: &Fields, audiences: &[String]) -> Result<(), ApiError> {
+async fn for_node(
+    call: &Call,
+    node: &str,
+    spec: &Fields,
+    audiences: &[String],
+) -> Result<(), ApiError> {
     let empty = Map::new();
     let wanted = object(spec, "boundObjectRef").unwrap_or(&empty);
     let name = text(wanted, "name");
@@ -212,16 +303,28 @@ async fn for_node(call: &Call, node: &str, spec: &Fields, audiences: &[String]) 
         return refuse(call, "node requested token not bound to a pod");
     }
     if text(wanted, "uid").is_empty() {
-        return refuse(call, "node requested token with a pod binding without a uid");
+        return refuse(
+            call,
+            "node requested token with a pod binding without a uid",
+        );
     }
     let key = format!("pods/{}/{name}", call.target.namespace);
-    let pod = fields_of(call, &key).await?.ok_or_else(|| missing("pods", name))?;
+    let pod = fields_of(call, &key)
+        .await?
+        .ok_or_else(|| missing("pods", name))?;
     let pod_spec = object(&pod, "spec").unwrap_or(&empty);
     if text(pod_spec, "nodeName") != node {
-        return refuse(call, "node requested token bound to a pod scheduled on a different node");
+        return refuse(
+            call,
+            "node requested token bound to a pod scheduled on a different node",
+        );
     }
     let [audience] = audiences else {
-        return if audiences.is_empty() { Ok(()) } else { refuse(call, "node may only request 0 or 1 audiences") };
+        return if audiences.is_empty() {
+            Ok(())
+        } else {
+            refuse(call, "node may only request 0 or 1 audiences")
+        };
     };
     if names_audience(pod_spec, audience) {
         return Ok(());
@@ -232,10 +335,20 @@ async fn for_node(call: &Call, node: &str, spec: &Fields, audiences: &[String]) 
         name: &call.target.name,
         ..Resource::default()
     };
-    if may(&call.api, &call.user, "request-serviceaccounts-token-audience", asked).await? {
+    if may(
+        &call.api,
+        &call.user,
+        "request-serviceaccounts-token-audience",
+        asked,
+    )
+    .await?
+    {
         return Ok(());
     }
-    refuse(call, &format!("audience {audience:?} not found in pod spec volume"))
+    refuse(
+        call,
+        &format!("audience {audience:?} not found in pod spec volume"),
+    )
 }
 
 fn claims(
@@ -248,7 +361,9 @@ fn claims(
     bound: Bound,
 ) -> Claims {
     let (namespace, name) = (&call.target.namespace, &call.target.name);
-    let own = audiences.iter().all(|audience| issuer.audiences().contains(audience));
+    let own = audiences
+        .iter()
+        .all(|audience| issuer.audiences().contains(audience));
     let extended = bound.pod.is_some() && lifetime == OF_PODS && own;
     Claims {
         exp: now.saturating_add(if extended { EXTENDED } else { lifetime }),

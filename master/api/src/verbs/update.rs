@@ -27,7 +27,9 @@ pub(super) async fn update(
 ) -> Result<Response<Body>, ApiError> {
     let (fields, warnings) = call.object(content).await?;
     let answer = replace(call, subresource, fields).await;
-    answer.map(|response| warned(response, &warnings)).or_else(|error| refused(error, &warnings))
+    answer
+        .map(|response| warned(response, &warnings))
+        .or_else(|error| refused(error, &warnings))
 }
 
 /// Replaces an object or a subresource by what was read.
@@ -39,7 +41,10 @@ async fn replace(
     let ownership = Ownership::of(&mut fields);
     let name = meta_text(&fields, "name");
     if name != call.target.name {
-        let text = format!("the name of the object ({name}) does not match the name on the URL ({})", call.target.name);
+        let text = format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            call.target.name
+        );
         return Err(ApiError::new(Reason::BadRequest, text));
     }
     let namespace = meta_text(&fields, "namespace");
@@ -53,7 +58,15 @@ async fn replace(
     let demanded = meta_text(&fields, "resourceVersion").to_owned();
     let uid = meta_text(&fields, "uid").to_owned();
     for _ in 0..TRIES {
-        let Some(entry) = call.api.inner.store.get(&call.key()).await.map_err(store_error)?.entry else {
+        let Some(entry) = call
+            .api
+            .inner
+            .store
+            .get(&call.key())
+            .await
+            .map_err(store_error)?
+            .entry
+        else {
             if !(call.kind.strategy.made_by_update && subresource.is_none()) {
                 return Err(call.not_found());
             }
@@ -89,9 +102,9 @@ pub(super) fn check_preconditions(
     }
     let own = meta_text(old, "uid");
     if !uid.is_empty() && uid != own {
-        return Err(
-            call.conflict(&format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {own}"))
-        );
+        return Err(call.conflict(&format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {own}"
+        )));
     }
     Ok(())
 }
@@ -121,18 +134,24 @@ pub(super) async fn write(
         validate(call, subresource, &new, &old)?;
         admit::check(call, &new, Some(&old), subresource, &mut admitted).await?;
         if call.kind.strategy.generation && spec_changed(&new, &old) {
-            let generation = get(metadata(&old), "generation").as_i64().unwrap_or_default();
+            let generation = get(metadata(&old), "generation")
+                .as_i64()
+                .unwrap_or_default();
             metadata_mut(&mut new).insert("generation".to_owned(), (generation + 1).into());
         }
         let warnings = admitted.warnings;
         let ends = may_end(call, &new);
         let new = owned(call, entry, new, live.as_ref(), owners.as_ref())?;
         if call.dry_run()? {
-            return call.fields_answer(StatusCode::OK, new).map(|answer| Some(warned(answer, &warnings)));
+            return call
+                .fields_answer(StatusCode::OK, new)
+                .map(|answer| Some(warned(answer, &warnings)));
         }
         let bytes = object::encode(&call.kind, new)?;
         if bytes == entry.value && !ends {
-            return call.object_answer(StatusCode::OK, entry).map(|answer| Some(warned(answer, &warnings)));
+            return call
+                .object_answer(StatusCode::OK, entry)
+                .map(|answer| Some(warned(answer, &warnings)));
         }
         let op = if ends {
             Op::delete(&entry.key, entry.modified)
@@ -147,8 +166,15 @@ pub(super) async fn write(
         match call.api.inner.store.commit(ops).await {
             Ok(done) => {
                 let (key, created, modified) = (entry.key.clone(), entry.created, done.revision);
-                let entry = Entry { key, value: bytes, created, modified };
-                return call.object_answer(StatusCode::OK, &entry).map(|answer| Some(warned(answer, &warnings)));
+                let entry = Entry {
+                    key,
+                    value: bytes,
+                    created,
+                    modified,
+                };
+                return call
+                    .object_answer(StatusCode::OK, &entry)
+                    .map(|answer| Some(warned(answer, &warnings)));
             }
             Err(StoreError::Conflict { key, .. }) if *key == *entry.key => return Ok(None),
             // What admission read changed, not the object.
@@ -156,8 +182,11 @@ pub(super) async fn write(
             Err(error) => return Err(store_error(error)),
         }
     }
-    Err(ApiError::new(Reason::ServerTimeout, "the object could not be written against other writers, try again")
-        .retry_after(1))
+    Err(ApiError::new(
+        Reason::ServerTimeout,
+        "the object could not be written against other writers, try again",
+    )
+    .retry_after(1))
 }
 
 /// The object with its owners. Where nothing but the time of theirs is new, the time is not new either.
@@ -202,8 +231,10 @@ fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new:
             let mut result = old.clone();
             take(&mut result, &new, "status");
             if strategy.status_carries_metadata {
-                let (labels, annotations) =
-                    (get(metadata(&new), "labels").clone(), get(metadata(&new), "annotations").clone());
+                let (labels, annotations) = (
+                    get(metadata(&new), "labels").clone(),
+                    get(metadata(&new), "annotations").clone(),
+                );
                 for (key, value) in [("labels", labels), ("annotations", annotations)] {
                     if value.is_null() {
                         metadata_mut(&mut result).remove(key);
@@ -218,8 +249,14 @@ fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new:
     };
     let before = metadata(old).clone();
     let metadata = metadata_mut(&mut result);
-    let kept =
-        ["uid", "namespace", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"];
+    let kept = [
+        "uid",
+        "namespace",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+    ];
     for key in kept {
         take(metadata, &before, key);
     }
@@ -235,11 +272,21 @@ fn take(into: &mut Fields, from: &Fields, key: &str) {
     }
 }
 
-fn validate(call: &Call, subresource: Option<Subresource>, new: &Fields, old: &Fields) -> Result<(), ApiError> {
+fn validate(
+    call: &Call,
+    subresource: Option<Subresource>,
+    new: &Fields,
+    old: &Fields,
+) -> Result<(), ApiError> {
     let mut faults = Faults::default();
     let strategy = &call.kind.strategy;
     let judge = |fields: &Fields, faults: &mut Faults| {
-        meta::validate(metadata(fields), call.kind.namespaced, strategy.names, faults);
+        meta::validate(
+            metadata(fields),
+            call.kind.namespaced,
+            strategy.names,
+            faults,
+        );
         if subresource.is_none() {
             (strategy.validate)(fields, faults);
         }
@@ -252,7 +299,10 @@ fn validate(call: &Call, subresource: Option<Subresource>, new: &Fields, old: &F
         faults.forgive(&known);
     }
     meta::validate_update(metadata(new), metadata(old), &mut faults);
-    if !matches!(subresource, Some(Subresource::EphemeralContainers | Subresource::Resize)) {
+    if !matches!(
+        subresource,
+        Some(Subresource::EphemeralContainers | Subresource::Resize)
+    ) {
         (strategy.validate_update)(new, old, &mut faults);
     }
     if let Some(subresource) = subresource {
@@ -264,9 +314,11 @@ fn validate(call: &Call, subresource: Option<Subresource>, new: &Fields, old: &F
 /// Whether anything but metadata and status changed.
 fn spec_changed(new: &Fields, old: &Fields) -> bool {
     let others = |fields: &Fields| -> Vec<(String, Value)> {
-        let kept =
-            fields.iter().filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status" | "kind" | "apiVersion"));
-        kept.map(|(key, value)| (key.clone(), value.clone())).collect()
+        let kept = fields.iter().filter(|(key, _)| {
+            !matches!(key.as_str(), "metadata" | "status" | "kind" | "apiVersion")
+        });
+        kept.map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
     };
     others(new) != others(old)
 }
@@ -277,7 +329,9 @@ fn may_end(call: &Call, new: &Fields) -> bool {
     if text(metadata, "deletionTimestamp").is_empty() || !items(metadata, "finalizers").is_empty() {
         return false;
     }
-    if call.kind.strategy.graceful && get(metadata, "deletionGracePeriodSeconds").as_i64() != Some(0) {
+    if call.kind.strategy.graceful
+        && get(metadata, "deletionGracePeriodSeconds").as_i64() != Some(0)
+    {
         return false;
     }
     let held = inner(new, "spec").is_some_and(|spec| !items(spec, "finalizers").is_empty());

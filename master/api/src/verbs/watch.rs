@@ -88,8 +88,17 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
         if let Some(asked) = asked {
             super::read::reached(&call, asked).await?;
         }
-        let query = ListQuery { prefix: prefix.clone(), ..ListQuery::default() };
-        let listing = call.api.inner.store.list(query).await.map_err(store_error)?;
+        let query = ListQuery {
+            prefix: prefix.clone(),
+            ..ListQuery::default()
+        };
+        let listing = call
+            .api
+            .inner
+            .store
+            .list(query)
+            .await
+            .map_err(store_error)?;
         entries = listing.entries;
         listed = Some(listing.revision);
         listing.revision
@@ -107,10 +116,18 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     let denied = call.api.deny_list().map(|list| list.changed());
     // Whoever was denied between the request's check and this subscription would not be told of it.
     if let Some(why) = call.api.denial(&call.user, &call.peer) {
-        return Err(ApiError::new(Reason::Unauthorized, format!("Unauthorized: {why}")));
+        return Err(ApiError::new(
+            Reason::Unauthorized,
+            format!("Unauthorized: {why}"),
+        ));
     }
-    let timeout = call.query.number("timeoutSeconds")?.and_then(|seconds| u64::try_from(seconds).ok());
-    let life = timeout.filter(|seconds| *seconds > 0).map_or_else(|| LIFE + jitter(LIFE), Duration::from_secs);
+    let timeout = call
+        .query
+        .number("timeoutSeconds")?
+        .and_then(|seconds| u64::try_from(seconds).ok());
+    let life = timeout
+        .filter(|seconds| *seconds > 0)
+        .map_or_else(|| LIFE + jitter(LIFE), Duration::from_secs);
     let now = Instant::now();
     let deadline = now + life.min(LONGEST);
     let watch = Watch {
@@ -130,7 +147,9 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
         _permit: permit,
         call,
     };
-    Ok(answer(StreamBody::new(stream::unfold(watch, step)).boxed_unsync()))
+    Ok(answer(
+        StreamBody::new(stream::unfold(watch, step)).boxed_unsync(),
+    ))
 }
 
 /// When the next bookmark is due: after the usual time, or shortly before the end.
@@ -141,7 +160,10 @@ fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
 
 /// Whether the watch is to begin with what there is. Those that begin nowhere do, as they always did.
 fn initial_events(call: &Call) -> Result<bool, ApiError> {
-    let (wanted, version) = (call.query.get("resourceVersionMatch"), call.query.get("resourceVersion"));
+    let (wanted, version) = (
+        call.query.get("resourceVersionMatch"),
+        call.query.get("resourceVersion"),
+    );
     let asked = call.query.switch("sendInitialEvents");
     if asked.is_none() && wanted.is_empty() {
         return Ok(matches!(version, "" | "0"));
@@ -149,15 +171,24 @@ fn initial_events(call: &Call) -> Result<bool, ApiError> {
     let mut faults = Faults::default();
     let at = At::root("resourceVersionMatch");
     if asked.is_some() && wanted != "NotOlderThan" {
-        faults.forbidden(&at, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+        faults.forbidden(
+            &at,
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        );
     }
     if !wanted.is_empty() {
         if asked.is_none() {
-            faults.forbidden(&at, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+            faults.forbidden(
+                &at,
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            );
         }
         faults.one_of(&at, &Value::from(wanted), &["NotOlderThan"]);
         if !call.query.get("continue").is_empty() {
-            faults.forbidden(&at, "resourceVersionMatch is forbidden when continue is provided");
+            faults.forbidden(
+                &at,
+                "resourceVersionMatch is forbidden when continue is provided",
+            );
         }
     }
     faults.into_error(META, "ListOptions", "")?;
@@ -172,14 +203,23 @@ fn jitter(of: Duration) -> Duration {
 
 fn answer(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    response.headers_mut().insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, private"),
+    );
     response
 }
 
 fn too_old(error: &StoreError) -> ApiError {
     if let StoreError::Compacted { asked, floor } = error {
-        return ApiError::new(Reason::Expired, format!("too old resource version: {asked} ({floor})"));
+        return ApiError::new(
+            Reason::Expired,
+            format!("too old resource version: {asked} ({floor})"),
+        );
     }
     ApiError::new(Reason::InternalError, error.to_string())
 }
@@ -216,7 +256,8 @@ impl Watch {
             let Some(entry) = self.initial.next() else {
                 self.listed = None;
                 if self.bookmarks {
-                    self.ready.push_back(self.frames.bookmark(&self.call, revision, true));
+                    self.ready
+                        .push_back(self.frames.bookmark(&self.call, revision, true));
                 }
                 return;
             };
@@ -224,7 +265,12 @@ impl Watch {
             let lines = Lines::default();
             let outcome = matches(&entry, &self.selector).and_then(|selected| {
                 let event = (&entry, entry.modified);
-                if selected { self.frames.event(&self.call, "ADDED", event, &lines, &mut self.ready) } else { Ok(()) }
+                if selected {
+                    self.frames
+                        .event(&self.call, "ADDED", event, &lines, &mut self.ready)
+                } else {
+                    Ok(())
+                }
             });
             self.or_end(outcome);
         }
@@ -237,7 +283,11 @@ impl Watch {
             size += next.len();
             next.len() < SHARED && size <= PIECE
         };
-        let more = if first.len() < SHARED { self.ready.iter().take_while(joins).count() } else { 0 };
+        let more = if first.len() < SHARED {
+            self.ready.iter().take_while(joins).count()
+        } else {
+            0
+        };
         if more == 0 {
             return first;
         }
@@ -257,7 +307,11 @@ impl Watch {
     /// Waits for the next thing and makes frames of it, or ends.
     async fn wait(&mut self) {
         let draining = self.call.api.draining();
-        let wake = if self.bookmarks { self.next_bookmark.min(self.deadline) } else { self.deadline };
+        let wake = if self.bookmarks {
+            self.next_bookmark.min(self.deadline)
+        } else {
+            self.deadline
+        };
         // Cancel-safe: the store's `next` loses nothing when dropped, the others only tell that something is so.
         // In this order: who is shut out hears of nothing that came after.
         let batch = tokio::select! {
@@ -283,7 +337,8 @@ impl Watch {
             None => {
                 self.next_bookmark = next_bookmark(Instant::now(), self.deadline);
                 let revision = self.stream.progress();
-                self.ready.push_back(self.frames.bookmark(&self.call, revision, false));
+                self.ready
+                    .push_back(self.frames.bookmark(&self.call, revision, false));
             }
         }
     }
@@ -312,7 +367,10 @@ impl Watch {
                 now: event.now.as_ref().map(|entry| self.excerpt(entry)),
                 before: event.before.as_ref().map(|entry| self.excerpt(entry)),
             });
-            let selected = |side: &Option<Value>| side.as_ref().is_some_and(|value| self.selector.matches(value));
+            let selected = |side: &Option<Value>| {
+                side.as_ref()
+                    .is_some_and(|value| self.selector.matches(value))
+            };
             (selected(&sides.now), selected(&sides.before))
         };
         let (what, entry) = match (is, was, &event.now, &event.before) {
@@ -322,7 +380,13 @@ impl Watch {
             _ => return Ok(()),
         };
         self.counter.fetch_add(1, Ordering::Relaxed);
-        self.frames.event(&self.call, what, (entry, event.revision), &told.lines, &mut self.ready)
+        self.frames.event(
+            &self.call,
+            what,
+            (entry, event.revision),
+            &told.lines,
+            &mut self.ready,
+        )
     }
 
     /// The parts of an object that selectors can ask for.
@@ -330,11 +394,20 @@ impl Watch {
         let full: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
         let mut excerpt = json!({"metadata": {}});
         for key in ["name", "namespace", "labels"] {
-            if let Some(value) = full.pointer("/metadata").and_then(|metadata| metadata.get(key)) {
+            if let Some(value) = full
+                .pointer("/metadata")
+                .and_then(|metadata| metadata.get(key))
+            {
                 excerpt["metadata"][key] = value.clone();
             }
         }
-        for pointer in self.call.kind.selectable.iter().flat_map(|(_, pointers)| pointers.split('|')) {
+        for pointer in self
+            .call
+            .kind
+            .selectable
+            .iter()
+            .flat_map(|(_, pointers)| pointers.split('|'))
+        {
             if let Some(value) = full.pointer(pointer) {
                 put(&mut excerpt, pointer, value.clone());
             }

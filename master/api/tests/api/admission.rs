@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 fn pod(name: &str, more: &Value) -> Value {
     let mut spec = json!({"containers": [{"name": "a", "image": "x"}]});
-    spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    spec.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().cloned().unwrap_or_default());
     json!({"metadata": {"name": name}, "spec": spec})
 }
 
@@ -27,7 +29,12 @@ async fn refused(local: &Local, path: &str, object: &Value, code: u16) -> String
 
 /// A namespace with its account.
 async fn namespace(local: &Local, name: &str, labels: &Value) {
-    create(local, "/api/v1/namespaces", &json!({"metadata": {"name": name, "labels": labels}})).await;
+    create(
+        local,
+        "/api/v1/namespaces",
+        &json!({"metadata": {"name": name, "labels": labels}}),
+    )
+    .await;
     let path = format!("/api/v1/namespaces/{name}/serviceaccounts");
     create(local, &path, &json!({"metadata": {"name": "default"}})).await;
 }
@@ -44,30 +51,69 @@ async fn a_plain_pod_gets_account_token_priority_and_tolerations() {
     assert_eq!(spec["preemptionPolicy"], "PreemptLowerPriority");
     assert_eq!(spec["tolerations"].as_array().unwrap().len(), 2);
     let volume = &spec["volumes"][0];
-    assert_eq!(volume["projected"]["sources"][0]["serviceAccountToken"]["path"], "token");
-    assert_eq!(spec["containers"][0]["volumeMounts"][0]["name"], volume["name"]);
+    assert_eq!(
+        volume["projected"]["sources"][0]["serviceAccountToken"]["path"],
+        "token"
+    );
+    assert_eq!(
+        spec["containers"][0]["volumeMounts"][0]["name"],
+        volume["name"]
+    );
 }
 
 #[tokio::test]
 async fn pods_of_unknown_accounts_and_classes_are_refused() {
     let local = Local::new().await;
-    let text = refused(&local, PODS, &pod("a", &json!({"serviceAccountName": "x"})), 403).await;
+    let text = refused(
+        &local,
+        PODS,
+        &pod("a", &json!({"serviceAccountName": "x"})),
+        403,
+    )
+    .await;
     assert_eq!(
         text,
         "pods \"a\" is forbidden: error looking up service account default/x: serviceaccount \"x\" not found"
     );
-    let text = refused(&local, PODS, &pod("a", &json!({"priorityClassName": "x"})), 403).await;
-    assert_eq!(text, "pods \"a\" is forbidden: no PriorityClass with name x was found");
-    let critical = create(&local, PODS, &pod("a", &json!({"priorityClassName": "system-node-critical"}))).await;
+    let text = refused(
+        &local,
+        PODS,
+        &pod("a", &json!({"priorityClassName": "x"})),
+        403,
+    )
+    .await;
+    assert_eq!(
+        text,
+        "pods \"a\" is forbidden: no PriorityClass with name x was found"
+    );
+    let critical = create(
+        &local,
+        PODS,
+        &pod("a", &json!({"priorityClassName": "system-node-critical"})),
+    )
+    .await;
     assert_eq!(critical["spec"]["priority"], 2_000_001_000);
-    let text = refused(&local, PODS, &pod("b", &json!({"runtimeClassName": "x"})), 403).await;
-    assert_eq!(text, "pods \"b\" is forbidden: pod rejected: RuntimeClass \"x\" not found");
+    let text = refused(
+        &local,
+        PODS,
+        &pod("b", &json!({"runtimeClassName": "x"})),
+        403,
+    )
+    .await;
+    assert_eq!(
+        text,
+        "pods \"b\" is forbidden: pod rejected: RuntimeClass \"x\" not found"
+    );
 }
 
 #[tokio::test]
 async fn a_plugin_that_is_off_is_not_asked() {
     let admission = Admission::new(&[], &["ServiceAccount"]).unwrap();
-    let local = Local::with(Options { admission, ..Options::default() }).await;
+    let local = Local::with(Options {
+        admission,
+        ..Options::default()
+    })
+    .await;
     let made = create(&local, PODS, &pod("a", &json!({"serviceAccountName": "x"}))).await;
     assert_eq!(made["spec"].get("volumes"), None);
 }
@@ -80,22 +126,42 @@ async fn limit_ranges_fill_in_and_refuse() {
     create(&local, "/api/v1/namespaces/default/limitranges", &range).await;
     let made = create(&local, PODS, &pod("a", &json!({}))).await;
     let resources = &made["spec"]["containers"][0]["resources"];
-    assert_eq!(resources, &json!({"limits": {"cpu": "500m"}, "requests": {"cpu": "100m"}}));
-    let big = json!({"containers": [{"name": "a", "image": "x", "resources": {"limits": {"cpu": "2"}}}]});
+    assert_eq!(
+        resources,
+        &json!({"limits": {"cpu": "500m"}, "requests": {"cpu": "100m"}})
+    );
+    let big =
+        json!({"containers": [{"name": "a", "image": "x", "resources": {"limits": {"cpu": "2"}}}]});
     let text = refused(&local, PODS, &pod("b", &big), 403).await;
-    assert_eq!(text, "pods \"b\" is forbidden: maximum cpu usage per Container is 1, but limit is 2");
+    assert_eq!(
+        text,
+        "pods \"b\" is forbidden: maximum cpu usage per Container is 1, but limit is 2"
+    );
 }
 
 #[tokio::test]
 async fn invalid_objects_are_told_so_before_admission_refuses_them() {
     let local = Local::new().await;
-    namespace(&local, "tight", &json!({"pod-security.kubernetes.io/enforce": "restricted"})).await;
+    namespace(
+        &local,
+        "tight",
+        &json!({"pod-security.kubernetes.io/enforce": "restricted"}),
+    )
+    .await;
     let path = "/api/v1/namespaces/tight/pods";
-    let text = refused(&local, path, &pod("a", &json!({"restartPolicy": "Sometimes"})), 422).await;
+    let text = refused(
+        &local,
+        path,
+        &pod("a", &json!({"restartPolicy": "Sometimes"})),
+        422,
+    )
+    .await;
     assert!(text.contains("spec.restartPolicy"), "{text}");
     let text = refused(&local, path, &pod("a", &json!({})), 403).await;
     assert!(
-        text.starts_with("pods \"a\" is forbidden: violates PodSecurity \"restricted:latest\": allowPriv"),
+        text.starts_with(
+            "pods \"a\" is forbidden: violates PodSecurity \"restricted:latest\": allowPriv"
+        ),
         "{text}"
     );
 }
@@ -103,30 +169,68 @@ async fn invalid_objects_are_told_so_before_admission_refuses_them() {
 #[tokio::test]
 async fn a_namespace_warns_about_workloads_and_about_pods_that_are_there() {
     let local = Local::new().await;
-    namespace(&local, "warned", &json!({"pod-security.kubernetes.io/warn": "baseline"})).await;
+    namespace(
+        &local,
+        "warned",
+        &json!({"pod-security.kubernetes.io/warn": "baseline"}),
+    )
+    .await;
     let admin = UserInfo::admin("admin");
-    let host = json!({"metadata": {"name": "t"}, "template": pod("x", &json!({"hostNetwork": true}))});
+    let host =
+        json!({"metadata": {"name": "t"}, "template": pod("x", &json!({"hostNetwork": true}))});
     let send = |path: &'static str, method: Method, object: Value| {
         let (local, admin) = (&local, &admin);
         async move {
-            let kind = if method == Method::POST { "application/json" } else { "application/merge-patch+json" };
-            local.send(admin, method, path, &[("content-type", kind)], object.to_string()).await
+            let kind = if method == Method::POST {
+                "application/json"
+            } else {
+                "application/merge-patch+json"
+            };
+            local
+                .send(
+                    admin,
+                    method,
+                    path,
+                    &[("content-type", kind)],
+                    object.to_string(),
+                )
+                .await
         }
     };
-    let (status, headers, _) = send("/api/v1/namespaces/warned/podtemplates", Method::POST, host).await;
+    let (status, headers, _) =
+        send("/api/v1/namespaces/warned/podtemplates", Method::POST, host).await;
     assert_eq!(status, StatusCode::CREATED);
     let warning = headers["warning"].to_str().unwrap();
-    assert!(warning.contains("would violate PodSecurity \\\"baseline:latest\\\": host namespaces"), "{warning}");
-    let (status, _, _) =
-        send("/api/v1/namespaces/warned/pods", Method::POST, pod("p", &json!({"hostNetwork": true}))).await;
+    assert!(
+        warning.contains("would violate PodSecurity \\\"baseline:latest\\\": host namespaces"),
+        "{warning}"
+    );
+    let (status, _, _) = send(
+        "/api/v1/namespaces/warned/pods",
+        Method::POST,
+        pod("p", &json!({"hostNetwork": true})),
+    )
+    .await;
     assert_eq!(status, StatusCode::CREATED);
-    let enforce = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
+    let enforce =
+        json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
     let (status, headers, _) = send("/api/v1/namespaces/warned", Method::PATCH, enforce).await;
     assert_eq!(status, StatusCode::OK);
-    let told: Vec<&str> = headers.get_all("warning").iter().map(|value| value.to_str().unwrap()).collect();
-    assert!(told[0].contains("existing pods in namespace \\\"warned\\\" violate the new PodSecurity"), "{told:?}");
-    assert!(told[1].contains("p: host namespaces (hostNetwork=true)"), "{told:?}");
-    let wrong = json!({"metadata": {"name": "w", "labels": {"pod-security.kubernetes.io/enforce": "x"}}});
+    let told: Vec<&str> = headers
+        .get_all("warning")
+        .iter()
+        .map(|value| value.to_str().unwrap())
+        .collect();
+    assert!(
+        told[0].contains("existing pods in namespace \\\"warned\\\" violate the new PodSecurity"),
+        "{told:?}"
+    );
+    assert!(
+        told[1].contains("p: host namespaces (hostNetwork=true)"),
+        "{told:?}"
+    );
+    let wrong =
+        json!({"metadata": {"name": "w", "labels": {"pod-security.kubernetes.io/enforce": "x"}}});
     refused(&local, "/api/v1/namespaces", &wrong, 422).await;
 }
 
@@ -138,17 +242,36 @@ async fn a_quota_is_never_exceeded_by_concurrent_writers() {
     let local = Local::new().await;
     let quotas = "/api/v1/namespaces/default/resourcequotas";
     let hard = json!({"count/configmaps": ALLOWED.to_string(), "configmaps": "100"});
-    create(&local, quotas, &json!({"metadata": {"name": "q"}, "spec": {"hard": hard}})).await;
-    let status = json!({"status": {"hard": hard, "used": {"count/configmaps": "0", "configmaps": "0"}}});
-    let (code, _) = local.admin_ask(Method::PATCH, &format!("{quotas}/q/status"), &status).await;
+    create(
+        &local,
+        quotas,
+        &json!({"metadata": {"name": "q"}, "spec": {"hard": hard}}),
+    )
+    .await;
+    let status =
+        json!({"status": {"hard": hard, "used": {"count/configmaps": "0", "configmaps": "0"}}});
+    let (code, _) = local
+        .admin_ask(Method::PATCH, &format!("{quotas}/q/status"), &status)
+        .await;
     assert_eq!(code, StatusCode::OK);
     let maps = "/api/v1/namespaces/default/configmaps";
     let tries = (0..40).map(|number| {
         let local = &local;
-        async move { local.admin_ask(Method::POST, maps, &json!({"metadata": {"name": format!("m{number}")}})).await }
+        async move {
+            local
+                .admin_ask(
+                    Method::POST,
+                    maps,
+                    &json!({"metadata": {"name": format!("m{number}")}}),
+                )
+                .await
+        }
     });
     let answers = futures_util::future::join_all(tries).await;
-    let made = answers.iter().filter(|(status, _)| *status == StatusCode::CREATED).count();
+    let made = answers
+        .iter()
+        .filter(|(status, _)| *status == StatusCode::CREATED)
+        .count();
     let told: Vec<&Value> = answers
         .iter()
         .filter(|(status, _)| *status == StatusCode::FORBIDDEN)
@@ -158,8 +281,13 @@ async fn a_quota_is_never_exceeded_by_concurrent_writers() {
     assert!(told[0].as_str().unwrap().ends_with(
         "is forbidden: exceeded quota: q, requested: count/configmaps=1, used: count/configmaps=7, limited: count/configmaps=7"
     ), "{told:?}");
-    let (_, quota) = local.admin_ask(Method::GET, &format!("{quotas}/q"), &Value::Null).await;
-    assert_eq!(quota["status"]["used"], json!({"configmaps": "7", "count/configmaps": "7"}));
+    let (_, quota) = local
+        .admin_ask(Method::GET, &format!("{quotas}/q"), &Value::Null)
+        .await;
+    assert_eq!(
+        quota["status"]["used"],
+        json!({"configmaps": "7", "count/configmaps": "7"})
+    );
     let (_, list) = local.admin_ask(Method::GET, maps, &Value::Null).await;
     assert_eq!(list["items"].as_array().unwrap().len(), ALLOWED);
 }
@@ -169,13 +297,31 @@ async fn a_dry_run_pays_nothing() {
     let local = Local::new().await;
     let quotas = "/api/v1/namespaces/default/resourcequotas";
     let hard = json!({"count/configmaps": "1"});
-    create(&local, quotas, &json!({"metadata": {"name": "q"}, "spec": {"hard": hard}})).await;
+    create(
+        &local,
+        quotas,
+        &json!({"metadata": {"name": "q"}, "spec": {"hard": hard}}),
+    )
+    .await;
     let status = json!({"status": {"hard": hard, "used": {"count/configmaps": "0"}}});
-    local.admin_ask(Method::PATCH, &format!("{quotas}/q/status"), &status).await;
+    local
+        .admin_ask(Method::PATCH, &format!("{quotas}/q/status"), &status)
+        .await;
     let map = json!({"metadata": {"name": "m"}});
-    create(&local, "/api/v1/namespaces/default/configmaps?dryRun=All", &map).await;
+    create(
+        &local,
+        "/api/v1/namespaces/default/configmaps?dryRun=All",
+        &map,
+    )
+    .await;
     create(&local, "/api/v1/namespaces/default/configmaps", &map).await;
-    refused(&local, "/api/v1/namespaces/default/configmaps", &json!({"metadata": {"name": "n"}}), 403).await;
+    refused(
+        &local,
+        "/api/v1/namespaces/default/configmaps",
+        &json!({"metadata": {"name": "n"}}),
+        403,
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -184,8 +330,14 @@ async fn nobody_asks_for_the_admins_group() {
     let request = crate::common::signing_request("system:masters");
     let object = json!({"metadata": {"name": "c"}, "spec": {
         "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"], "request": request}});
-    let text = refused(&local, "/apis/certificates.k8s.io/v1/certificatesigningrequests", &object, 403).await;
-    assert!(
-        text.ends_with("use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed")
-    );
+    let text = refused(
+        &local,
+        "/apis/certificates.k8s.io/v1/certificatesigningrequests",
+        &object,
+        403,
+    )
+    .await;
+    assert!(text.ends_with(
+        "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"
+    ));
 }

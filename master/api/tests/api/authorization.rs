@@ -18,25 +18,50 @@ async fn cluster() -> Local {
     let server = Local::new().await;
     for name in ["n1", "n2"] {
         let object = json!({"metadata": {"name": name, "labels": {"pratique.dev/role": "worker"}}});
-        assert_eq!(server.admin_ask(Method::POST, "/api/v1/nodes", &object).await.0, StatusCode::CREATED);
+        assert_eq!(
+            server
+                .admin_ask(Method::POST, "/api/v1/nodes", &object)
+                .await
+                .0,
+            StatusCode::CREATED
+        );
         let pod = json!({"metadata": {"name": format!("on-{name}")}, "spec": {
             "nodeName": name,
             "containers": [{"name": "c", "image": "x:1", "envFrom": [{"configMapRef": {"name": format!("map-{name}")}}]}],
             "volumes": [{"name": "v", "secret": {"secretName": format!("secret-{name}")}}],
         }});
-        assert_eq!(server.admin_ask(Method::POST, PODS, &pod).await.0, StatusCode::CREATED);
+        assert_eq!(
+            server.admin_ask(Method::POST, PODS, &pod).await.0,
+            StatusCode::CREATED
+        );
         let secret = json!({"metadata": {"name": format!("secret-{name}")}});
-        server.admin_ask(Method::POST, "/api/v1/namespaces/default/secrets", &secret).await;
+        server
+            .admin_ask(Method::POST, "/api/v1/namespaces/default/secrets", &secret)
+            .await;
         let map = json!({"metadata": {"name": format!("map-{name}")}});
-        server.admin_ask(Method::POST, "/api/v1/namespaces/default/configmaps", &map).await;
+        server
+            .admin_ask(Method::POST, "/api/v1/namespaces/default/configmaps", &map)
+            .await;
     }
     server
 }
 
 /// Asks and expects an answer's code.
-async fn expect(server: &Local, user: &UserInfo, method: Method, path: &str, body: Value, code: u16) {
+async fn expect(
+    server: &Local,
+    user: &UserInfo,
+    method: Method,
+    path: &str,
+    body: Value,
+    code: u16,
+) {
     let (status, answer) = server.ask(user, method.clone(), path, &body).await;
-    assert_eq!(status.as_u16(), code, "{} {method} {path} {body}: {answer}", user.name);
+    assert_eq!(
+        status.as_u16(),
+        code,
+        "{} {method} {path} {body}: {answer}",
+        user.name
+    );
     if code == 403 {
         assert_eq!(answer["reason"], "Forbidden");
     }
@@ -47,22 +72,57 @@ async fn a_stranger_sees_health_and_version_and_nothing_else() {
     let server = cluster().await;
     let nobody = UserInfo::anonymous();
     let known = UserInfo::authenticated("somebody", Vec::<String>::new());
-    for path in ["/livez", "/readyz", "/readyz?verbose", "/healthz", "/version"] {
+    for path in [
+        "/livez",
+        "/readyz",
+        "/readyz?verbose",
+        "/healthz",
+        "/version",
+    ] {
         expect(&server, &nobody, Method::GET, path, Value::Null, 200).await;
     }
-    for path in ["/api", "/apis", "/apis/pratique.dev/v1alpha1", "/openapi/v3", "/metrics", "/", "/anything"] {
+    for path in [
+        "/api",
+        "/apis",
+        "/apis/pratique.dev/v1alpha1",
+        "/openapi/v3",
+        "/metrics",
+        "/",
+        "/anything",
+    ] {
         expect(&server, &nobody, Method::GET, path, Value::Null, 403).await;
     }
     for path in ["/api", "/apis", "/openapi/v3"] {
         expect(&server, &known, Method::GET, path, Value::Null, 200).await;
     }
     for user in [&nobody, &known] {
-        for path in ["/api/v1/nodes", PODS, "/api/v1/secrets", "/apis/pratique.dev/v1alpha1/machines", "/api/v1/none"] {
+        for path in [
+            "/api/v1/nodes",
+            PODS,
+            "/api/v1/secrets",
+            "/apis/pratique.dev/v1alpha1/machines",
+            "/api/v1/none",
+        ] {
             expect(&server, user, Method::GET, path, Value::Null, 403).await;
         }
-        expect(&server, user, Method::POST, "/api/v1/namespaces", json!({"metadata": {"name": "x"}}), 403).await;
+        expect(
+            &server,
+            user,
+            Method::POST,
+            "/api/v1/namespaces",
+            json!({"metadata": {"name": "x"}}),
+            403,
+        )
+        .await;
     }
-    let (_, error) = server.ask(&nobody, Method::GET, "/api/v1/namespaces/default/pods/p", &Value::Null).await;
+    let (_, error) = server
+        .ask(
+            &nobody,
+            Method::GET,
+            "/api/v1/namespaces/default/pods/p",
+            &Value::Null,
+        )
+        .await;
     assert_eq!(
         error["message"],
         "pods \"p\" is forbidden: User \"system:anonymous\" cannot get resource \"pods\" in API group \"\" in the namespace \"default\""
@@ -73,7 +133,12 @@ async fn a_stranger_sees_health_and_version_and_nothing_else() {
 async fn the_admin_may_everything() {
     let server = cluster().await;
     let admin = UserInfo::admin("admin");
-    for path in ["/api/v1/nodes", "/api/v1/secrets", "/metrics", "/apis/pratique.dev/v1alpha1/machines"] {
+    for path in [
+        "/api/v1/nodes",
+        "/api/v1/secrets",
+        "/metrics",
+        "/apis/pratique.dev/v1alpha1/machines",
+    ] {
         expect(&server, &admin, Method::GET, path, Value::Null, 200).await;
     }
 }
@@ -98,7 +163,10 @@ async fn a_node_reads_itself_and_what_is_bound_to_it() {
         ("/api/v1/namespaces/default/secrets/secret-n1", 200),
         ("/api/v1/namespaces/default/secrets/secret-n2", 403),
         ("/api/v1/namespaces/default/secrets", 403),
-        ("/api/v1/namespaces/default/secrets?fieldSelector=metadata.name%3Dsecret-n1", 200),
+        (
+            "/api/v1/namespaces/default/secrets?fieldSelector=metadata.name%3Dsecret-n1",
+            200,
+        ),
         ("/api/v1/namespaces/kube-system/secrets/secret-n1", 403),
         ("/api/v1/namespaces/default/configmaps/map-n1", 200),
         ("/api/v1/namespaces/default/configmaps/map-n2", 403),
@@ -108,7 +176,15 @@ async fn a_node_reads_itself_and_what_is_bound_to_it() {
         expect(&server, &own, Method::GET, path, Value::Null, code).await;
     }
     let merely_called_so = UserInfo::authenticated("system:node:n1", Vec::<String>::new());
-    expect(&server, &merely_called_so, Method::GET, "/api/v1/nodes/n1", Value::Null, 403).await;
+    expect(
+        &server,
+        &merely_called_so,
+        Method::GET,
+        "/api/v1/nodes/n1",
+        Value::Null,
+        403,
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -116,24 +192,92 @@ async fn a_node_writes_its_own_status_and_never_its_labels_taints_or_spec() {
     let server = cluster().await;
     let own = node("n1");
     for (path, body, code) in [
-        ("/api/v1/nodes/n1/status", json!({"status": {"phase": "Running"}}), 200),
-        ("/api/v1/nodes/n2/status", json!({"status": {"phase": "Running"}}), 403),
-        ("/api/v1/nodes/n1", json!({"metadata": {"annotations": {"a": "b"}}}), 200),
-        ("/api/v1/nodes/n1", json!({"metadata": {"labels": {"kubernetes.io/hostname": "n1"}}}), 200),
-        ("/api/v1/nodes/n1", json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}), 403),
-        ("/api/v1/nodes/n1", json!({"metadata": {"labels": {"pratique.dev/role": "master"}}}), 403),
-        ("/api/v1/nodes/n1", json!({"metadata": {"labels": {"pratique.dev/role": null}}}), 403),
-        ("/api/v1/nodes/n1/status", json!({"metadata": {"labels": {"pratique.dev/role": "master"}}}), 403),
-        ("/api/v1/nodes/n1", json!({"metadata": {"labels": {"evilkubelet.kubernetes.io/a": "b"}}}), 403),
-        ("/api/v1/nodes/n1", json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}), 403),
-        ("/api/v1/nodes/n1", json!({"spec": {"unschedulable": true}}), 403),
-        ("/api/v1/nodes/n1", json!({"metadata": {"finalizers": ["a.b/c"]}}), 403),
-        ("/api/v1/nodes/n2", json!({"metadata": {"annotations": {"a": "b"}}}), 403),
+        (
+            "/api/v1/nodes/n1/status",
+            json!({"status": {"phase": "Running"}}),
+            200,
+        ),
+        (
+            "/api/v1/nodes/n2/status",
+            json!({"status": {"phase": "Running"}}),
+            403,
+        ),
+        (
+            "/api/v1/nodes/n1",
+            json!({"metadata": {"annotations": {"a": "b"}}}),
+            200,
+        ),
+        (
+            "/api/v1/nodes/n1",
+            json!({"metadata": {"labels": {"kubernetes.io/hostname": "n1"}}}),
+            200,
+        ),
+        (
+            "/api/v1/nodes/n1",
+            json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}),
+            403,
+        ),
+        (
+            "/api/v1/nodes/n1",
+            json!({"metadata": {"labels": {"pratique.dev/role": "master"}}}),
+            403,
+        ),
+        (
+            "/api/v1/nodes/n1",
+            json!({"metadata": {"labels": {"pratique.dev/role": null}}}),
+            403,
+        ),
+        (
+            "/api/v1/nodes/n1/status",
+            json!({"metadata": {"labels": {"pratique.dev/role": "master"}}}),
+            403,
+        ),
+        (
+            "/api/v1/nodes/n1",
+            json!({"metadata": {"labels": {"evilkubelet.kubernetes.io/a": "b"}}}),
+            403,
+        ),
+        (
+            "/api/v1/nodes/n1",
+            json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}),
+            403,
+        ),
+        (
+            "/api/v1/nodes/n1",
+            json!({"spec": {"unschedulable": true}}),
+            403,
+        ),
+        (
+            "/api/v1/nodes/n1",
+            json!({"metadata": {"finalizers": ["a.b/c"]}}),
+            403,
+        ),
+        (
+            "/api/v1/nodes/n2",
+            json!({"metadata": {"annotations": {"a": "b"}}}),
+            403,
+        ),
     ] {
         expect(&server, &own, Method::PATCH, path, body, code).await;
     }
-    expect(&server, &own, Method::POST, "/api/v1/nodes", json!({"metadata": {"name": "n3"}}), 403).await;
-    expect(&server, &own, Method::DELETE, "/api/v1/nodes/n1", Value::Null, 403).await;
+    expect(
+        &server,
+        &own,
+        Method::POST,
+        "/api/v1/nodes",
+        json!({"metadata": {"name": "n3"}}),
+        403,
+    )
+    .await;
+    expect(
+        &server,
+        &own,
+        Method::DELETE,
+        "/api/v1/nodes/n1",
+        Value::Null,
+        403,
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -141,29 +285,140 @@ async fn a_node_keeps_its_pods_and_its_lease_and_no_others() {
     let server = cluster().await;
     let own = node("n1");
     let running = json!({"status": {"phase": "Running"}});
-    expect(&server, &own, Method::PATCH, &format!("{PODS}/on-n1/status"), running.clone(), 200).await;
-    expect(&server, &own, Method::PATCH, &format!("{PODS}/on-n2/status"), running, 403).await;
+    expect(
+        &server,
+        &own,
+        Method::PATCH,
+        &format!("{PODS}/on-n1/status"),
+        running.clone(),
+        200,
+    )
+    .await;
+    expect(
+        &server,
+        &own,
+        Method::PATCH,
+        &format!("{PODS}/on-n2/status"),
+        running,
+        403,
+    )
+    .await;
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
-    expect(&server, &own, Method::PATCH, &format!("{PODS}/on-n1/status"), labels.clone(), 403).await;
-    expect(&server, &own, Method::PATCH, &format!("{PODS}/on-n1"), labels, 403).await;
-    expect(&server, &own, Method::POST, PODS, json!({"metadata": {"name": "x"}}), 403).await;
+    expect(
+        &server,
+        &own,
+        Method::PATCH,
+        &format!("{PODS}/on-n1/status"),
+        labels.clone(),
+        403,
+    )
+    .await;
+    expect(
+        &server,
+        &own,
+        Method::PATCH,
+        &format!("{PODS}/on-n1"),
+        labels,
+        403,
+    )
+    .await;
+    expect(
+        &server,
+        &own,
+        Method::POST,
+        PODS,
+        json!({"metadata": {"name": "x"}}),
+        403,
+    )
+    .await;
     let binding = json!({"target": {"name": "n1"}});
-    expect(&server, &own, Method::POST, &format!("{PODS}/on-n2/binding"), binding, 403).await;
-    expect(&server, &own, Method::DELETE, &format!("{PODS}/on-n2"), json!({"gracePeriodSeconds": 0}), 403).await;
-    expect(&server, &own, Method::DELETE, &format!("{PODS}/on-n1"), json!({"gracePeriodSeconds": 0}), 200).await;
+    expect(
+        &server,
+        &own,
+        Method::POST,
+        &format!("{PODS}/on-n2/binding"),
+        binding,
+        403,
+    )
+    .await;
+    expect(
+        &server,
+        &own,
+        Method::DELETE,
+        &format!("{PODS}/on-n2"),
+        json!({"gracePeriodSeconds": 0}),
+        403,
+    )
+    .await;
+    expect(
+        &server,
+        &own,
+        Method::DELETE,
+        &format!("{PODS}/on-n1"),
+        json!({"gracePeriodSeconds": 0}),
+        200,
+    )
+    .await;
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-    expect(&server, &own, Method::POST, leases, json!({"metadata": {"name": "n1"}}), 201).await;
-    expect(&server, &own, Method::POST, leases, json!({"metadata": {"name": "n2"}}), 403).await;
-    expect(&server, &own, Method::GET, &format!("{leases}/n1"), Value::Null, 200).await;
-    expect(&server, &own, Method::GET, &format!("{leases}/n2"), Value::Null, 403).await;
+    expect(
+        &server,
+        &own,
+        Method::POST,
+        leases,
+        json!({"metadata": {"name": "n1"}}),
+        201,
+    )
+    .await;
+    expect(
+        &server,
+        &own,
+        Method::POST,
+        leases,
+        json!({"metadata": {"name": "n2"}}),
+        403,
+    )
+    .await;
+    expect(
+        &server,
+        &own,
+        Method::GET,
+        &format!("{leases}/n1"),
+        Value::Null,
+        200,
+    )
+    .await;
+    expect(
+        &server,
+        &own,
+        Method::GET,
+        &format!("{leases}/n2"),
+        Value::Null,
+        403,
+    )
+    .await;
     expect(&server, &own, Method::DELETE, leases, Value::Null, 403).await;
     let elsewhere = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
-    expect(&server, &own, Method::POST, elsewhere, json!({"metadata": {"name": "n1"}}), 403).await;
+    expect(
+        &server,
+        &own,
+        Method::POST,
+        elsewhere,
+        json!({"metadata": {"name": "n1"}}),
+        403,
+    )
+    .await;
 }
 
-async fn json_patch(server: &Local, user: &UserInfo, path: &str, change: &Value) -> (StatusCode, Value) {
+async fn json_patch(
+    server: &Local,
+    user: &UserInfo,
+    path: &str,
+    change: &Value,
+) -> (StatusCode, Value) {
     let kind = [("content-type", "application/json-patch+json")];
-    let (status, _, bytes) = server.send(user, Method::PATCH, path, &kind, change.to_string()).await;
+    let (status, _, bytes) = server
+        .send(user, Method::PATCH, path, &kind, change.to_string())
+        .await;
     (status, serde_json::from_slice(&bytes).unwrap_or_default())
 }
 
@@ -190,15 +445,30 @@ async fn a_refusal_tells_a_node_nothing_of_what_is_anothers() {
             Method::PATCH => json_patch(&server, &own, &path, body).await,
             _ => server.ask(&own, method.clone(), &path, body).await,
         };
-        assert_eq!(status, StatusCode::FORBIDDEN, "{method} {path} {body}: {answer}");
+        assert_eq!(
+            status,
+            StatusCode::FORBIDDEN,
+            "{method} {path} {body}: {answer}"
+        );
         for word in ["x:1", "secret-n2", "map-n2", "UID"] {
-            assert!(!answer.to_string().contains(word), "{method} {path} tells {word}: {answer}");
+            assert!(
+                !answer.to_string().contains(word),
+                "{method} {path} tells {word}: {answer}"
+            );
         }
     }
     // The control: of its own pod it may hear all.
-    let (status, answer) = json_patch(&server, &own, &format!("{PODS}/on-n1/status"), &copied).await;
+    let (status, answer) =
+        json_patch(&server, &own, &format!("{PODS}/on-n1/status"), &copied).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer}");
-    let (status, _) = server.ask(&own, Method::DELETE, &format!("{PODS}/on-n1"), &precondition).await;
+    let (status, _) = server
+        .ask(
+            &own,
+            Method::DELETE,
+            &format!("{PODS}/on-n1"),
+            &precondition,
+        )
+        .await;
     assert_eq!(status, StatusCode::CONFLICT);
 }
 
@@ -220,15 +490,32 @@ async fn a_node_gives_itself_no_claims() {
         "requestMappings": [{"containerName": "c", "resourceName": "example.com/a", "requestName": "r"}]}}});
     expect(&server, &own, Method::PATCH, &status, given_too, 403).await;
     // The control: whose business it is may say it, and the node then goes on with its own.
-    assert_eq!(server.admin_ask(Method::PATCH, &status, &given).await.0, StatusCode::OK);
-    expect(&server, &own, Method::PATCH, &status, json!({"status": {"phase": "Running"}}), 200).await;
+    assert_eq!(
+        server.admin_ask(Method::PATCH, &status, &given).await.0,
+        StatusCode::OK
+    );
+    expect(
+        &server,
+        &own,
+        Method::PATCH,
+        &status,
+        json!({"status": {"phase": "Running"}}),
+        200,
+    )
+    .await;
     let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
     let claim = json!({"metadata": {"name": "disk"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}}}});
-    assert_eq!(server.admin_ask(Method::POST, claims, &claim).await.0, StatusCode::CREATED);
+    assert_eq!(
+        server.admin_ask(Method::POST, claims, &claim).await.0,
+        StatusCode::CREATED
+    );
     let pod = json!({"metadata": {"name": "keeper"}, "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "x:1"}],
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "disk"}}]}});
-    assert_eq!(server.admin_ask(Method::POST, PODS, &pod).await.0, StatusCode::CREATED);
+    assert_eq!(
+        server.admin_ask(Method::POST, PODS, &pod).await.0,
+        StatusCode::CREATED
+    );
     let status = format!("{claims}/disk/status");
     let grown = json!({"status": {"capacity": {"storage": "2Gi"}}});
     expect(&server, &own, Method::PATCH, &status, grown, 200).await;
@@ -247,33 +534,116 @@ async fn a_node_records_events_and_requests_node_certificates() {
     let own = node("n1");
     let events = "/api/v1/namespaces/default/events";
     let about = json!({"kind": "Pod", "name": "on-n1", "namespace": "default"});
-    expect(&server, &own, Method::POST, events, json!({"metadata": {"name": "e"}, "involvedObject": about}), 201).await;
+    expect(
+        &server,
+        &own,
+        Method::POST,
+        events,
+        json!({"metadata": {"name": "e"}, "involvedObject": about}),
+        201,
+    )
+    .await;
     expect(&server, &own, Method::GET, events, Value::Null, 403).await;
-    expect(&server, &own, Method::DELETE, &format!("{events}/e"), Value::Null, 403).await;
+    expect(
+        &server,
+        &own,
+        Method::DELETE,
+        &format!("{events}/e"),
+        Value::Null,
+        403,
+    )
+    .await;
     let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
     let request = |name: &str, signer: &str, node: &str| {
         json!({"metadata": {"name": name}, "spec": {
             "request": crate::common::node_request(node), "usages": ["client auth"], "signerName": signer, "username": "system:admin",
         }})
     };
-    expect(&server, &own, Method::POST, requests, request("a", identity::NODE_CLIENT_SIGNER, "n1"), 201).await;
-    expect(&server, &own, Method::POST, requests, request("b", "kubernetes.io/kube-apiserver-client", "n1"), 403).await;
+    expect(
+        &server,
+        &own,
+        Method::POST,
+        requests,
+        request("a", identity::NODE_CLIENT_SIGNER, "n1"),
+        201,
+    )
+    .await;
+    expect(
+        &server,
+        &own,
+        Method::POST,
+        requests,
+        request("b", "kubernetes.io/kube-apiserver-client", "n1"),
+        403,
+    )
+    .await;
     // Another node's certificate is not asked for, by whatever signer.
-    for signer in ["kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"] {
-        expect(&server, &own, Method::POST, requests, request("c", signer, "n2"), 403).await;
+    for signer in [
+        "kubernetes.io/kube-apiserver-client-kubelet",
+        "kubernetes.io/kubelet-serving",
+    ] {
+        expect(
+            &server,
+            &own,
+            Method::POST,
+            requests,
+            request("c", signer, "n2"),
+            403,
+        )
+        .await;
     }
     let mut other = request("c", "kubernetes.io/kube-apiserver-client-kubelet", "n1");
     other["spec"]["request"] = crate::common::signing_request("system:nodes").into();
     expect(&server, &own, Method::POST, requests, other, 403).await;
-    expect(&server, &own, Method::POST, requests, request("c", "kubernetes.io/kubelet-serving", "n1"), 201).await;
-    let (_, made) = server.admin_ask(Method::GET, &format!("{requests}/a"), &Value::Null).await;
-    assert_eq!(made["spec"]["username"], "system:node:n1", "who asks is said by the server");
-    let approval = json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "x"}]}});
-    expect(&server, &own, Method::PATCH, &format!("{requests}/a/approval"), approval.clone(), 403).await;
+    expect(
+        &server,
+        &own,
+        Method::POST,
+        requests,
+        request("c", "kubernetes.io/kubelet-serving", "n1"),
+        201,
+    )
+    .await;
+    let (_, made) = server
+        .admin_ask(Method::GET, &format!("{requests}/a"), &Value::Null)
+        .await;
+    assert_eq!(
+        made["spec"]["username"], "system:node:n1",
+        "who asks is said by the server"
+    );
+    let approval =
+        json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "x"}]}});
+    expect(
+        &server,
+        &own,
+        Method::PATCH,
+        &format!("{requests}/a/approval"),
+        approval.clone(),
+        403,
+    )
+    .await;
     // Approval goes by its own path.
-    expect(&server, &UserInfo::admin("a"), Method::PATCH, &format!("{requests}/a/status"), approval.clone(), 422).await;
-    expect(&server, &UserInfo::admin("a"), Method::PATCH, &format!("{requests}/a/approval"), approval, 200).await;
-    let (_, done) = server.admin_ask(Method::GET, &format!("{requests}/a"), &Value::Null).await;
+    expect(
+        &server,
+        &UserInfo::admin("a"),
+        Method::PATCH,
+        &format!("{requests}/a/status"),
+        approval.clone(),
+        422,
+    )
+    .await;
+    expect(
+        &server,
+        &UserInfo::admin("a"),
+        Method::PATCH,
+        &format!("{requests}/a/approval"),
+        approval,
+        200,
+    )
+    .await;
+    let (_, done) = server
+        .admin_ask(Method::GET, &format!("{requests}/a"), &Value::Null)
+        .await;
     assert_eq!(done["status"]["conditions"][0]["type"], "Approved");
 }
 
@@ -282,18 +652,82 @@ async fn the_masters_parts_have_their_roles_and_no_more() {
     let server = cluster().await;
     let part = |name: &str| UserInfo::authenticated(name, Vec::<String>::new());
     let scheduler = part(identity::SCHEDULER_USER);
-    expect(&server, &scheduler, Method::GET, "/api/v1/pods", Value::Null, 200).await;
-    expect(&server, &scheduler, Method::GET, "/api/v1/secrets", Value::Null, 403).await;
-    expect(&server, &scheduler, Method::POST, PODS, json!({"metadata": {"name": "x"}}), 403).await;
-    expect(&server, &scheduler, Method::DELETE, "/api/v1/nodes/n1", Value::Null, 403).await;
+    expect(
+        &server,
+        &scheduler,
+        Method::GET,
+        "/api/v1/pods",
+        Value::Null,
+        200,
+    )
+    .await;
+    expect(
+        &server,
+        &scheduler,
+        Method::GET,
+        "/api/v1/secrets",
+        Value::Null,
+        403,
+    )
+    .await;
+    expect(
+        &server,
+        &scheduler,
+        Method::POST,
+        PODS,
+        json!({"metadata": {"name": "x"}}),
+        403,
+    )
+    .await;
+    expect(
+        &server,
+        &scheduler,
+        Method::DELETE,
+        "/api/v1/nodes/n1",
+        Value::Null,
+        403,
+    )
+    .await;
     let controllers = part(identity::CONTROLLER_MANAGER_USER);
     let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}});
-    expect(&server, &controllers, Method::PATCH, "/api/v1/nodes/n1", taint, 200).await;
+    expect(
+        &server,
+        &controllers,
+        Method::PATCH,
+        "/api/v1/nodes/n1",
+        taint,
+        200,
+    )
+    .await;
     let machines = "/apis/pratique.dev/v1alpha1/machines";
     let machine = json!({"metadata": {"name": "m"}, "spec": {"role": "worker"}});
-    expect(&server, &controllers, Method::POST, machines, machine.clone(), 403).await;
+    expect(
+        &server,
+        &controllers,
+        Method::POST,
+        machines,
+        machine.clone(),
+        403,
+    )
+    .await;
     let attestation = part(identity::ATTESTATION_USER);
     expect(&server, &attestation, Method::POST, machines, machine, 201).await;
-    expect(&server, &attestation, Method::POST, "/api/v1/nodes", json!({"metadata": {"name": "n9"}}), 201).await;
-    expect(&server, &attestation, Method::GET, "/api/v1/secrets", Value::Null, 403).await;
+    expect(
+        &server,
+        &attestation,
+        Method::POST,
+        "/api/v1/nodes",
+        json!({"metadata": {"name": "n9"}}),
+        201,
+    )
+    .await;
+    expect(
+        &server,
+        &attestation,
+        Method::GET,
+        "/api/v1/secrets",
+        Value::Null,
+        403,
+    )
+    .await;
 }

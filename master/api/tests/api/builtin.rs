@@ -21,10 +21,23 @@ async fn get(local: &Local, path: &str) -> Value {
 /// Warnings of an answer, without their code.
 async fn told(local: &Local, method: Method, path: &str, body: &Value) -> Vec<String> {
     let user = UserInfo::admin("admin");
-    let (_, headers, _) =
-        local.send(&user, method, path, &[("content-type", "application/json")], body.to_string()).await;
-    let plain =
-        |value: &http::HeaderValue| value.to_str().unwrap().trim_start_matches("299 - ").trim_matches('"').to_owned();
+    let (_, headers, _) = local
+        .send(
+            &user,
+            method,
+            path,
+            &[("content-type", "application/json")],
+            body.to_string(),
+        )
+        .await;
+    let plain = |value: &http::HeaderValue| {
+        value
+            .to_str()
+            .unwrap()
+            .trim_start_matches("299 - ")
+            .trim_matches('"')
+            .to_owned()
+    };
     headers.get_all("warning").iter().map(plain).collect()
 }
 
@@ -32,8 +45,15 @@ async fn told(local: &Local, method: Method, path: &str, body: &Value) -> Vec<St
 async fn apply(local: &Local, manager: &str, path: &str, body: &Value) -> (StatusCode, Value) {
     let path = format!("{path}?fieldManager={manager}");
     let headers = [("content-type", "application/apply-patch+yaml")];
-    let (status, _, bytes) =
-        local.send(&UserInfo::admin("admin"), Method::PATCH, &path, &headers, body.to_string()).await;
+    let (status, _, bytes) = local
+        .send(
+            &UserInfo::admin("admin"),
+            Method::PATCH,
+            &path,
+            &headers,
+            body.to_string(),
+        )
+        .await;
     (status, serde_json::from_slice(&bytes).unwrap())
 }
 
@@ -67,27 +87,61 @@ async fn every_cluster_has_upstreams_flow_schemas_and_they_are_kept() {
     );
     let levels = get(&local, &format!("{FLOWS}/prioritylevelconfigurations")).await;
     assert_eq!(names(&levels).len(), 8);
-    assert_eq!(flows["items"][0]["metadata"]["annotations"]["apf.kubernetes.io/autoupdate-spec"], "true");
+    assert_eq!(
+        flows["items"][0]["metadata"]["annotations"]["apf.kubernetes.io/autoupdate-spec"],
+        "true"
+    );
     let own = json!({"metadata": {"annotations": {"apf.kubernetes.io/autoupdate-spec": "false"}}, "spec": {"matchingPrecedence": 77}});
-    local.admin_ask(Method::PATCH, &format!("{FLOWS}/flowschemas/probes"), &own).await;
-    local.admin_ask(Method::DELETE, &format!("{FLOWS}/flowschemas/catch-all"), &Value::Null).await;
+    local
+        .admin_ask(Method::PATCH, &format!("{FLOWS}/flowschemas/probes"), &own)
+        .await;
+    local
+        .admin_ask(
+            Method::DELETE,
+            &format!("{FLOWS}/flowschemas/catch-all"),
+            &Value::Null,
+        )
+        .await;
     local.api.prepare().await.unwrap();
     let after = get(&local, &format!("{FLOWS}/flowschemas")).await;
     assert_eq!(names(&after), names(&flows), "what is missing comes back");
-    assert_eq!(get(&local, &format!("{FLOWS}/flowschemas/probes")).await["spec"]["matchingPrecedence"], 77);
+    assert_eq!(
+        get(&local, &format!("{FLOWS}/flowschemas/probes")).await["spec"]["matchingPrecedence"],
+        77
+    );
 }
 
 #[tokio::test]
 async fn amounts_are_kept_in_the_one_way_to_write_them() {
     let local = Local::new().await;
     let quota = |cpu: &Value| json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"cpu": cpu, "memory": "1024Mi"}}});
-    let (_, made) = local.admin_ask(Method::POST, QUOTAS, &quota(&json!(0.5))).await;
-    assert_eq!(made["spec"]["hard"], json!({"cpu": "500m", "memory": "1Gi"}));
+    let (_, made) = local
+        .admin_ask(Method::POST, QUOTAS, &quota(&json!(0.5)))
+        .await;
+    assert_eq!(
+        made["spec"]["hard"],
+        json!({"cpu": "500m", "memory": "1Gi"})
+    );
     let path = format!("{QUOTAS}/q");
-    let (_, patched) = local.admin_ask(Method::PATCH, &path, &json!({"spec": {"hard": {"cpu": "1000m"}}})).await;
+    let (_, patched) = local
+        .admin_ask(
+            Method::PATCH,
+            &path,
+            &json!({"spec": {"hard": {"cpu": "1000m"}}}),
+        )
+        .await;
     assert_eq!(patched["spec"]["hard"]["cpu"], "1");
-    let (_, same) = local.admin_ask(Method::PATCH, &path, &json!({"spec": {"hard": {"cpu": "1.0"}}})).await;
-    assert_eq!(same["metadata"]["resourceVersion"], patched["metadata"]["resourceVersion"], "nothing changed");
+    let (_, same) = local
+        .admin_ask(
+            Method::PATCH,
+            &path,
+            &json!({"spec": {"hard": {"cpu": "1.0"}}}),
+        )
+        .await;
+    assert_eq!(
+        same["metadata"]["resourceVersion"], patched["metadata"]["resourceVersion"],
+        "nothing changed"
+    );
 }
 
 #[tokio::test]
@@ -111,12 +165,21 @@ async fn nothing_is_made_under_a_quota_before_it_is_counted() {
     let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "5"}}});
     local.admin_ask(Method::POST, QUOTAS, &quota).await;
     let maps = "/api/v1/namespaces/default/configmaps";
-    let (status, answer) = local.admin_ask(Method::POST, maps, &json!({"metadata": {"name": "m"}})).await;
+    let (status, answer) = local
+        .admin_ask(Method::POST, maps, &json!({"metadata": {"name": "m"}}))
+        .await;
     assert_eq!(status, StatusCode::FORBIDDEN);
-    assert_eq!(answer["message"], "configmaps \"m\" is forbidden: status unknown for quota: q, resources: configmaps");
+    assert_eq!(
+        answer["message"],
+        "configmaps \"m\" is forbidden: status unknown for quota: q, resources: configmaps"
+    );
     let counted = json!({"status": {"hard": {"configmaps": "5"}, "used": {"configmaps": "0"}}});
-    local.admin_ask(Method::PATCH, &format!("{QUOTAS}/q/status"), &counted).await;
-    let (status, _) = local.admin_ask(Method::POST, maps, &json!({"metadata": {"name": "m"}})).await;
+    local
+        .admin_ask(Method::PATCH, &format!("{QUOTAS}/q/status"), &counted)
+        .await;
+    let (status, _) = local
+        .admin_ask(Method::POST, maps, &json!({"metadata": {"name": "m"}}))
+        .await;
     assert_eq!(status, StatusCode::CREATED);
 }
 
@@ -127,16 +190,36 @@ async fn the_clusters_parts_are_told_and_never_written() {
     let list = get(&local, path).await;
     assert_eq!(list["kind"], "ComponentStatusList");
     let conditions = json!([{"type": "Healthy", "status": "True", "message": "ok"}]);
-    assert!(list["items"].as_array().unwrap().iter().all(|part| part["conditions"] == conditions), "{list}");
+    assert!(
+        list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|part| part["conditions"] == conditions),
+        "{list}"
+    );
     let one = get(&local, &format!("{path}/scheduler")).await;
-    assert_eq!((&one["kind"], &one["conditions"]), (&json!("ComponentStatus"), &conditions));
-    assert_eq!(told(&local, Method::GET, path, &Value::Null).await, ["v1 ComponentStatus is deprecated in v1.19+"]);
-    let (status, _) = local.admin_ask(Method::POST, path, &json!({"metadata": {"name": "x"}})).await;
+    assert_eq!(
+        (&one["kind"], &one["conditions"]),
+        (&json!("ComponentStatus"), &conditions)
+    );
+    assert_eq!(
+        told(&local, Method::GET, path, &Value::Null).await,
+        ["v1 ComponentStatus is deprecated in v1.19+"]
+    );
+    let (status, _) = local
+        .admin_ask(Method::POST, path, &json!({"metadata": {"name": "x"}}))
+        .await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     let headers = [("accept", "application/json;as=Table;g=meta.k8s.io;v=v1")];
-    let (_, _, bytes) = local.send(&UserInfo::admin("admin"), Method::GET, path, &headers, "").await;
+    let (_, _, bytes) = local
+        .send(&UserInfo::admin("admin"), Method::GET, path, &headers, "")
+        .await;
     let table: Value = serde_json::from_slice(&bytes).unwrap();
-    assert_eq!(table["rows"][0]["cells"], json!(["controller-manager", "Healthy", "ok", ""]));
+    assert_eq!(
+        table["rows"][0]["cells"],
+        json!(["controller-manager", "Healthy", "ok", ""])
+    );
 }
 
 #[tokio::test]
@@ -167,9 +250,15 @@ async fn old_ways_are_told_with_each_answer() {
 #[tokio::test]
 async fn names_in_tables_are_told_to_be_names() {
     let local = Local::new().await;
-    for path in ["/api/v1/namespaces/default/events", "/apis/storage.k8s.io/v1/storageclasses", "/api/v1/nodes"] {
+    for path in [
+        "/api/v1/namespaces/default/events",
+        "/apis/storage.k8s.io/v1/storageclasses",
+        "/api/v1/nodes",
+    ] {
         let headers = [("accept", "application/json;as=Table;g=meta.k8s.io;v=v1")];
-        let (_, _, bytes) = local.send(&UserInfo::admin("admin"), Method::GET, path, &headers, "").await;
+        let (_, _, bytes) = local
+            .send(&UserInfo::admin("admin"), Method::GET, path, &headers, "")
+            .await;
         let table: Value = serde_json::from_slice(&bytes).unwrap();
         let columns = table["columnDefinitions"].as_array().unwrap();
         let formats: Vec<&str> = columns
@@ -189,18 +278,32 @@ async fn devices_are_had_as_an_admin_where_the_namespace_is_labelled_for_it() {
     let template = json!({"metadata": {"name": "a"}, "spec": {"spec": claim["spec"]}});
     let root = "/apis/resource.k8s.io/v1/namespaces/default";
     for (path, object, field) in [
-        ("resourceclaims", &claim, "spec.devices.requests[0].exactly.adminAccess"),
-        ("resourceclaimtemplates", &template, "spec.spec.devices.requests[0].exactly.adminAccess"),
+        (
+            "resourceclaims",
+            &claim,
+            "spec.devices.requests[0].exactly.adminAccess",
+        ),
+        (
+            "resourceclaimtemplates",
+            &template,
+            "spec.spec.devices.requests[0].exactly.adminAccess",
+        ),
     ] {
-        let (status, answer) = local.admin_ask(Method::POST, &format!("{root}/{path}"), object).await;
+        let (status, answer) = local
+            .admin_ask(Method::POST, &format!("{root}/{path}"), object)
+            .await;
         assert_eq!(
             (status, &answer["details"]["causes"][0]["field"]),
             (StatusCode::UNPROCESSABLE_ENTITY, &json!(field))
         );
     }
     let label = json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}});
-    local.admin_ask(Method::PATCH, "/api/v1/namespaces/default", &label).await;
-    let (status, answer) = local.admin_ask(Method::POST, &format!("{root}/resourceclaims"), &claim).await;
+    local
+        .admin_ask(Method::PATCH, "/api/v1/namespaces/default", &label)
+        .await;
+    let (status, answer) = local
+        .admin_ask(Method::POST, &format!("{root}/resourceclaims"), &claim)
+        .await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
 }
 
@@ -211,8 +314,14 @@ async fn an_owner_that_is_named_twice_is_kept_once() {
     let map = json!({"metadata": {"name": "m", "ownerReferences": [owner, owner]}});
     let path = "/api/v1/namespaces/default/configmaps";
     let words = told(&local, Method::POST, path, &map).await;
-    assert!(words.len() == 1 && words[0].ends_with("duplicate UID(s) observed: u"), "{words:?}");
-    assert_eq!(get(&local, &format!("{path}/m")).await["metadata"]["ownerReferences"], json!([owner]));
+    assert!(
+        words.len() == 1 && words[0].ends_with("duplicate UID(s) observed: u"),
+        "{words:?}"
+    );
+    assert_eq!(
+        get(&local, &format!("{path}/m")).await["metadata"]["ownerReferences"],
+        json!([owner])
+    );
 }
 
 #[tokio::test]
@@ -223,20 +332,38 @@ async fn what_was_taken_before_there_was_a_rule_may_stay_and_nothing_like_it_may
     api.prepare().await.unwrap();
     let local = Local::of(api, folder);
     let path = "/api/v1/namespaces/default/configmaps";
-    local.admin_ask(Method::POST, path, &json!({"metadata": {"name": "m"}, "data": {"good": "1"}})).await;
+    local
+        .admin_ask(
+            Method::POST,
+            path,
+            &json!({"metadata": {"name": "m"}, "data": {"good": "1"}}),
+        )
+        .await;
     let key = "configmaps/default/m";
     let entry = store.get(key).await.unwrap().entry.unwrap();
-    let spoiled = String::from_utf8(entry.value.to_vec()).unwrap().replace("\"good\":\"1\"", "\"not good\":\"1\"");
+    let spoiled = String::from_utf8(entry.value.to_vec())
+        .unwrap()
+        .replace("\"good\":\"1\"", "\"not good\":\"1\"");
     assert!(spoiled.contains("not good"));
-    store.commit(vec![Op::update(key, entry.modified, spoiled.into())]).await.unwrap();
+    store
+        .commit(vec![Op::update(key, entry.modified, spoiled.into())])
+        .await
+        .unwrap();
     let change = |data: Value| {
         let (local, path) = (&local, format!("{path}/m"));
-        async move { local.admin_ask(Method::PATCH, &path, &json!({"data": data})).await }
+        async move {
+            local
+                .admin_ask(Method::PATCH, &path, &json!({"data": data}))
+                .await
+        }
     };
     let (status, answer) = change(json!({"more": "2"})).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     let (status, answer) = change(json!({"nor this": "2"})).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     let causes = answer["details"]["causes"].as_array().unwrap();
-    assert!(causes.len() == 1 && causes[0]["field"] == "data[nor this]", "{answer}");
+    assert!(
+        causes.len() == 1 && causes[0]["field"] == "data[nor this]",
+        "{answer}"
+    );
 }

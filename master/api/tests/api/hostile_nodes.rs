@@ -47,7 +47,13 @@ struct Hostile {
 
 impl Hostile {
     fn new(head: &'static str, then: Then) -> Self {
-        Self { head, then, sent: Arc::default(), cut: Arc::default(), go_on: Arc::default() }
+        Self {
+            head,
+            then,
+            sent: Arc::default(),
+            cut: Arc::default(),
+            go_on: Arc::default(),
+        }
     }
 
     async fn speak(self, mut stream: DuplexStream) -> std::io::Result<()> {
@@ -79,7 +85,10 @@ impl Hostile {
     async fn until_cut(&self) {
         let began = Instant::now();
         while !self.cut.load(Ordering::Acquire) {
-            assert!(began.elapsed() < PATIENCE, "the connection to the node stays open");
+            assert!(
+                began.elapsed() < PATIENCE,
+                "the connection to the node stays open"
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -101,13 +110,18 @@ impl NodeDialer for Hostile {
 
 /// A server with one node, a pod on it, and this in the node's place.
 async fn server(kubelet: &Hostile, limits: NodeLimits) -> Local {
-    let local = Local::with(Options { nodes: limits, ..Options::default() }).await;
+    let local = Local::with(Options {
+        nodes: limits,
+        ..Options::default()
+    })
+    .await;
     assert!(local.api.set_node_dialer(Arc::new(kubelet.clone())));
-    let node =
-        json!({"metadata": {"name": "n"}, "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
-    let pod =
-        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "x:1"}]}});
-    for (path, object) in [("/api/v1/nodes", node), ("/api/v1/namespaces/default/pods", pod)] {
+    let node = json!({"metadata": {"name": "n"}, "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "x:1"}]}});
+    for (path, object) in [
+        ("/api/v1/nodes", node),
+        ("/api/v1/namespaces/default/pods", pod),
+    ] {
         let (status, answer) = local.admin_ask(Method::POST, path, &object).await;
         assert_eq!(status, StatusCode::CREATED, "{answer}");
     }
@@ -116,15 +130,22 @@ async fn server(kubelet: &Hostile, limits: NodeLimits) -> Local {
 
 async fn ask(local: &Local, path: &str) -> Response<Body> {
     let request = Request::get(path).body(master_client::body("")).unwrap();
-    let answer = local.api.handle_as(request, UserInfo::admin("admin"), Peer::default());
-    tokio::time::timeout(PATIENCE, answer).await.expect("an answer in time")
+    let answer = local
+        .api
+        .handle_as(request, UserInfo::admin("admin"), Peer::default());
+    tokio::time::timeout(PATIENCE, answer)
+        .await
+        .expect("an answer in time")
 }
 
 /// Reads to the end; how much there was, and why it broke off.
 async fn read(answer: Response<Body>) -> (u64, Option<String>) {
     let (mut body, mut size) = (answer.into_body(), 0);
     loop {
-        match tokio::time::timeout(PATIENCE, body.frame()).await.expect("a piece, or the end, in time") {
+        match tokio::time::timeout(PATIENCE, body.frame())
+            .await
+            .expect("a piece, or the end, in time")
+        {
             None => return (size, None),
             Some(Err(error)) => return (size, Some(error.to_string())),
             Some(Ok(frame)) => size += frame.into_data().unwrap().len() as u64,
@@ -134,13 +155,20 @@ async fn read(answer: Response<Body>) -> (u64, Option<String>) {
 
 #[tokio::test]
 async fn a_refusal_that_goes_on_for_ever_is_told_by_its_beginning() {
-    for head in ["HTTP/1.1 500 Oops\r\n\r\n", "HTTP/1.1 404 No\r\n\r\n", "HTTP/1.1 302 There\r\nlocation: /x\r\n\r\n"] {
+    for head in [
+        "HTTP/1.1 500 Oops\r\n\r\n",
+        "HTTP/1.1 404 No\r\n\r\n",
+        "HTTP/1.1 302 There\r\nlocation: /x\r\n\r\n",
+    ] {
         let kubelet = Hostile::new(head, Then::Endless("why "));
         let local = server(&kubelet, NodeLimits::default()).await;
         let answer = ask(&local, LOG).await;
         assert!(!answer.status().is_success(), "{head}");
         let sent = kubelet.sent.load(Ordering::Relaxed);
-        assert!(sent < ON_THE_WAY, "{head}: {sent} bytes of a refusal were taken");
+        assert!(
+            sent < ON_THE_WAY,
+            "{head}: {sent} bytes of a refusal were taken"
+        );
         let (size, error) = read(answer).await;
         assert!(size < 4096 && error.is_none(), "{head}: {size} {error:?}");
         kubelet.until_cut().await;
@@ -151,20 +179,36 @@ async fn a_refusal_that_goes_on_for_ever_is_told_by_its_beginning() {
 async fn a_header_that_goes_on_for_ever_is_none() {
     let endless = "x-a-name: a value\r\n";
     for head in ["HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nx: ", ""] {
-        let kubelet = Hostile::new(head, Then::Endless(if head.ends_with(": ") { "value" } else { endless }));
+        let kubelet = Hostile::new(
+            head,
+            Then::Endless(if head.ends_with(": ") {
+                "value"
+            } else {
+                endless
+            }),
+        );
         let local = server(&kubelet, NodeLimits::default()).await;
         for path in [LOG, METRICS] {
-            assert!(ask(&local, path).await.status().is_server_error(), "{head:?}");
+            assert!(
+                ask(&local, path).await.status().is_server_error(),
+                "{head:?}"
+            );
         }
         let sent = kubelet.sent.load(Ordering::Relaxed);
-        assert!(sent < ON_THE_WAY, "{head:?}: {sent} bytes of a header were taken");
+        assert!(
+            sent < ON_THE_WAY,
+            "{head:?}: {sent} bytes of a header were taken"
+        );
         kubelet.until_cut().await;
     }
 }
 
 #[tokio::test]
 async fn an_answer_without_end_has_a_bound_for_every_path_and_status() {
-    let limits = NodeLimits { bytes: 1 << 20, ..NodeLimits::default() };
+    let limits = NodeLimits {
+        bytes: 1 << 20,
+        ..NodeLimits::default()
+    };
     let missing = "HTTP/1.1 404 Not Found\r\ntransfer-encoding: chunked\r\n\r\n";
     let failing = "HTTP/1.1 500 Oops\r\n\r\n";
     for (path, head, text) in [
@@ -189,22 +233,32 @@ async fn an_answer_without_end_has_a_bound_for_every_path_and_status() {
 async fn a_client_gets_no_more_of_a_log_than_it_asked_for() {
     let kubelet = Hostile::new(PLAIN, Then::Endless("line\n"));
     let local = server(&kubelet, NodeLimits::default()).await;
-    let (size, error) = read(ask(&local, &format!("{LOG}?limitBytes=1000&follow=true")).await).await;
+    let (size, error) =
+        read(ask(&local, &format!("{LOG}?limitBytes=1000&follow=true")).await).await;
     assert_eq!((size, error), (1000, None));
     kubelet.until_cut().await;
 }
 
 #[tokio::test]
 async fn a_node_that_sends_a_byte_now_and_then_has_its_time() {
-    let limits = NodeLimits { wait: Duration::from_millis(200), ..NodeLimits::default() };
+    let limits = NodeLimits {
+        wait: Duration::from_millis(200),
+        ..NodeLimits::default()
+    };
     for path in [LOG, METRICS] {
         let kubelet = Hostile::new(PLAIN, Then::Trickle);
         let local = server(&kubelet, limits.clone()).await;
         let (_, error) = read(ask(&local, path).await).await;
-        assert!(error.is_some_and(|why| why.contains("too slowly")), "{path}");
+        assert!(
+            error.is_some_and(|why| why.contains("too slowly")),
+            "{path}"
+        );
         kubelet.until_cut().await;
     }
-    let limits = NodeLimits { idle: Duration::from_millis(100), ..NodeLimits::default() };
+    let limits = NodeLimits {
+        idle: Duration::from_millis(100),
+        ..NodeLimits::default()
+    };
     let local = server(&Hostile::new(PLAIN, Then::Wait), limits).await;
     let (size, error) = read(ask(&local, METRICS).await).await;
     assert!(size == 4 && error.is_some_and(|why| why.contains("too slowly")));
@@ -212,8 +266,14 @@ async fn a_node_that_sends_a_byte_now_and_then_has_its_time() {
 
 #[tokio::test]
 async fn a_header_that_does_not_come_is_waited_for_so_long() {
-    let limits = NodeLimits { header: Duration::from_millis(200), ..NodeLimits::default() };
-    for head in ["HTTP/1.1 200 OK\r\nx: ", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nx"] {
+    let limits = NodeLimits {
+        header: Duration::from_millis(200),
+        ..NodeLimits::default()
+    };
+    for head in [
+        "HTTP/1.1 200 OK\r\nx: ",
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nx",
+    ] {
         let kubelet = Hostile::new(head, Then::Trickle);
         let local = server(&kubelet, limits.clone()).await;
         assert!(ask(&local, METRICS).await.status().is_server_error());
@@ -223,7 +283,10 @@ async fn a_header_that_does_not_come_is_waited_for_so_long() {
 
 #[tokio::test]
 async fn an_answer_that_nobody_asked_for_is_not_handed_on() {
-    let kubelet = Hostile::new("HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", Then::Wait);
+    let kubelet = Hostile::new(
+        "HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        Then::Wait,
+    );
     let local = server(&kubelet, NodeLimits::default()).await;
     assert_eq!(ask(&local, METRICS).await.status(), StatusCode::BAD_GATEWAY);
 }
@@ -231,18 +294,32 @@ async fn an_answer_that_nobody_asked_for_is_not_handed_on() {
 #[tokio::test]
 async fn a_followed_log_may_be_quiet_for_longer_than_an_answer_may() {
     let short = Duration::from_millis(20);
-    let limits = NodeLimits { idle: short, wait: short, bytes: 4, ..NodeLimits::default() };
-    for path in [format!("{LOG}?follow=true"), "/api/v1/nodes/n/proxy/containerLogs/default/p/c?follow=true".to_owned()]
-    {
+    let limits = NodeLimits {
+        idle: short,
+        wait: short,
+        bytes: 4,
+        ..NodeLimits::default()
+    };
+    for path in [
+        format!("{LOG}?follow=true"),
+        "/api/v1/nodes/n/proxy/containerLogs/default/p/c?follow=true".to_owned(),
+    ] {
         let kubelet = Hostile::new(PLAIN, Then::Wait);
         let local = server(&kubelet, limits.clone()).await;
         let mut body = ask(&local, &path).await.into_body();
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first, "one\n");
         let quiet = tokio::time::timeout(short * 10, body.frame()).await;
-        assert!(quiet.is_err(), "{path}: it is cut while it is quiet: {quiet:?}");
+        assert!(
+            quiet.is_err(),
+            "{path}: it is cut while it is quiet: {quiet:?}"
+        );
         kubelet.go_on.notify_one();
-        let second = tokio::time::timeout(PATIENCE, body.frame()).await.unwrap().unwrap().unwrap();
+        let second = tokio::time::timeout(PATIENCE, body.frame())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
         assert_eq!(second.into_data().unwrap(), "two\n");
     }
 }
@@ -256,7 +333,10 @@ async fn a_node_sends_no_faster_than_its_client_takes_and_no_longer_than_it_stay
     // Time enough to send all; what is sent is what fits on the way.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let sent = kubelet.sent.load(Ordering::Relaxed);
-    assert!(sent < ON_THE_WAY, "{sent} bytes wait for a client that takes none");
+    assert!(
+        sent < ON_THE_WAY,
+        "{sent} bytes wait for a client that takes none"
+    );
     drop(body);
     kubelet.until_cut().await;
 }
@@ -264,7 +344,14 @@ async fn a_node_sends_no_faster_than_its_client_takes_and_no_longer_than_it_stay
 #[tokio::test]
 async fn one_node_does_not_hold_all_the_answers_that_are_read() {
     let kubelet = Hostile::new(PLAIN, Then::Wait);
-    let local = server(&kubelet, NodeLimits { per_node: 2, ..NodeLimits::default() }).await;
+    let local = server(
+        &kubelet,
+        NodeLimits {
+            per_node: 2,
+            ..NodeLimits::default()
+        },
+    )
+    .await;
     let followed = format!("{LOG}?follow=true");
     let (first, second) = (ask(&local, &followed).await, ask(&local, &followed).await);
     assert!(first.status() == StatusCode::OK && second.status() == StatusCode::OK);

@@ -8,8 +8,8 @@ use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, ServiceAccount};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use kube::api::{
-    DeleteParams, EvictParams, ListParams, LogParams, Patch, PatchParams, PostParams, Preconditions, VersionMatch,
-    WatchEvent, WatchParams,
+    DeleteParams, EvictParams, ListParams, LogParams, Patch, PatchParams, PostParams,
+    Preconditions, VersionMatch, WatchEvent, WatchParams,
 };
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::controller::Action;
@@ -41,8 +41,14 @@ async fn cluster() -> Cluster {
     api.prepare().await.unwrap();
     let server = Server::over(Local::of(api, folder), ServeOptions::default()).await;
     let kubeconfig: Kubeconfig = serde_json::from_value(server.kubeconfig()).unwrap();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    Cluster { server, store, client: Client::try_from(config).unwrap() }
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .unwrap();
+    Cluster {
+        server,
+        store,
+        client: Client::try_from(config).unwrap(),
+    }
 }
 
 impl Cluster {
@@ -70,7 +76,9 @@ fn pod(name: &str) -> Pod {
 
 /// Waits for something, and gives up with the name of what did not come.
 async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, coming).await.unwrap_or_else(|_elapsed| panic!("{what} did not come"))
+    tokio::time::timeout(SOON, coming)
+        .await
+        .unwrap_or_else(|_elapsed| panic!("{what} did not come"))
 }
 
 fn code<T: std::fmt::Debug>(refused: kube::Result<T>) -> u16 {
@@ -80,7 +88,9 @@ fn code<T: std::fmt::Debug>(refused: kube::Result<T>) -> u16 {
 /// The code of a refusal that the server told.
 fn said(error: kube::Error) -> u16 {
     let text = error.to_string();
-    let kube::Error::Api(status) = error else { panic!("not an answer of the server's: {text}") };
+    let kube::Error::Api(status) = error else {
+        panic!("not an answer of the server's: {text}")
+    };
     status.code
 }
 
@@ -88,40 +98,102 @@ fn said(error: kube::Error) -> u16 {
 async fn every_patch_and_its_conflicts_are_understood() {
     let cluster = cluster().await;
     let maps = cluster.api::<ConfigMap>();
-    let made = maps.create(&PostParams::default(), &config_map("m")).await.unwrap();
-    assert_eq!(code(maps.create(&PostParams::default(), &config_map("m")).await), 409);
+    let made = maps
+        .create(&PostParams::default(), &config_map("m"))
+        .await
+        .unwrap();
+    assert_eq!(
+        code(maps.create(&PostParams::default(), &config_map("m")).await),
+        409
+    );
     let plain = PatchParams::default();
-    let patched = maps.patch("m", &plain, &Patch::Merge(json!({"data": {"b": "2"}}))).await.unwrap();
+    let patched = maps
+        .patch("m", &plain, &Patch::Merge(json!({"data": {"b": "2"}})))
+        .await
+        .unwrap();
     assert_eq!(patched.data.unwrap().len(), 2);
-    let patched = maps.patch("m", &plain, &Patch::Strategic(json!({"data": {"b": null}}))).await.unwrap();
+    let patched = maps
+        .patch("m", &plain, &Patch::Strategic(json!({"data": {"b": null}})))
+        .await
+        .unwrap();
     assert_eq!(patched.data.unwrap().len(), 1);
-    let operations = serde_json::from_value(json!([{"op": "replace", "path": "/data/a", "value": "3"}])).unwrap();
-    let patched = maps.patch("m", &plain, &Patch::Json::<()>(operations)).await.unwrap();
+    let operations =
+        serde_json::from_value(json!([{"op": "replace", "path": "/data/a", "value": "3"}]))
+            .unwrap();
+    let patched = maps
+        .patch("m", &plain, &Patch::Json::<()>(operations))
+        .await
+        .unwrap();
     assert_eq!(patched.data.unwrap()["a"], "3");
 
     let wanted = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": "4"}});
     let by = PatchParams::apply("applier");
-    assert_eq!(code(maps.patch("m", &by, &Patch::Apply(&wanted)).await), 409, "others own the field");
-    let applied = maps.patch("m", &by.clone().force(), &Patch::Apply(&wanted)).await.unwrap();
+    assert_eq!(
+        code(maps.patch("m", &by, &Patch::Apply(&wanted)).await),
+        409,
+        "others own the field"
+    );
+    let applied = maps
+        .patch("m", &by.clone().force(), &Patch::Apply(&wanted))
+        .await
+        .unwrap();
     assert_eq!(applied.data.as_ref().unwrap()["a"], "4");
-    assert!(applied.managed_fields().iter().any(|owner| owner.manager.as_deref() == Some("applier")));
+    assert!(
+        applied
+            .managed_fields()
+            .iter()
+            .any(|owner| owner.manager.as_deref() == Some("applier"))
+    );
     let again = maps.patch("m", &by, &Patch::Apply(&wanted)).await.unwrap();
-    assert_eq!(again.resource_version(), applied.resource_version(), "nothing new was applied");
+    assert_eq!(
+        again.resource_version(),
+        applied.resource_version(),
+        "nothing new was applied"
+    );
 
-    assert_eq!(code(maps.replace("m", &PostParams::default(), &made).await), 409, "a version of long ago");
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    assert_eq!(
+        code(maps.replace("m", &PostParams::default(), &made).await),
+        409,
+        "a version of long ago"
+    );
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
     maps.create(&dry, &config_map("dry")).await.unwrap();
     assert!(maps.get_opt("dry").await.unwrap().is_none());
-    let entry = maps.entry("entered").await.unwrap().or_insert(|| config_map("entered"));
-    let mut entry =
-        entry.and_modify(|map| map.data.get_or_insert_default().insert("b".into(), "2".into()).map_or((), drop));
+    let entry = maps
+        .entry("entered")
+        .await
+        .unwrap()
+        .or_insert(|| config_map("entered"));
+    let mut entry = entry.and_modify(|map| {
+        map.data
+            .get_or_insert_default()
+            .insert("b".into(), "2".into())
+            .map_or((), drop)
+    });
     entry.commit(&PostParams::default()).await.unwrap();
     assert_eq!(maps.get("entered").await.unwrap().data.unwrap().len(), 2);
 
-    let other = Preconditions { uid: Some("somebody else's".into()), ..Preconditions::default() };
-    assert_eq!(code(maps.delete("m", &DeleteParams::default().preconditions(other)).await), 409);
+    let other = Preconditions {
+        uid: Some("somebody else's".into()),
+        ..Preconditions::default()
+    };
+    assert_eq!(
+        code(
+            maps.delete("m", &DeleteParams::default().preconditions(other))
+                .await
+        ),
+        409
+    );
     maps.delete("m", &DeleteParams::foreground()).await.unwrap();
-    maps.delete_collection(&DeleteParams::background(), &ListParams::default().labels("!kept")).await.unwrap();
+    maps.delete_collection(
+        &DeleteParams::background(),
+        &ListParams::default().labels("!kept"),
+    )
+    .await
+    .unwrap();
     assert_eq!(code(maps.get("entered").await), 404);
     cluster.server.stop().await;
 }
@@ -131,84 +203,180 @@ async fn lists_metadata_tables_and_discovery_are_read() {
     let cluster = cluster().await;
     let maps = cluster.api::<ConfigMap>();
     for number in 0..5 {
-        maps.create(&PostParams::default(), &config_map(&format!("m{number}"))).await.unwrap();
+        maps.create(&PostParams::default(), &config_map(&format!("m{number}")))
+            .await
+            .unwrap();
     }
     let page = maps.list(&ListParams::default().limit(2)).await.unwrap();
-    assert_eq!((page.items.len(), page.metadata.remaining_item_count), (2, Some(3)));
+    assert_eq!(
+        (page.items.len(), page.metadata.remaining_item_count),
+        (2, Some(3))
+    );
     let token = page.metadata.continue_.clone().unwrap();
-    let rest = maps.list(&ListParams::default().continue_token(&token)).await.unwrap();
-    assert_eq!(rest.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["m2", "m3", "m4"]);
+    let rest = maps
+        .list(&ListParams::default().continue_token(&token))
+        .await
+        .unwrap();
+    assert_eq!(
+        rest.items
+            .iter()
+            .map(ResourceExt::name_any)
+            .collect::<Vec<_>>(),
+        ["m2", "m3", "m4"]
+    );
     let version = page.metadata.resource_version.unwrap();
     maps.delete("m0", &DeleteParams::default()).await.unwrap();
-    let exact = ListParams::default().at(&version).matching(VersionMatch::Exact);
-    assert_eq!(maps.list(&exact).await.unwrap().items.len(), 5, "as it was then");
-    let metadata = maps.list_metadata(&ListParams::default().fields("metadata.name=m3")).await.unwrap();
+    let exact = ListParams::default()
+        .at(&version)
+        .matching(VersionMatch::Exact);
+    assert_eq!(
+        maps.list(&exact).await.unwrap().items.len(),
+        5,
+        "as it was then"
+    );
+    let metadata = maps
+        .list_metadata(&ListParams::default().fields("metadata.name=m3"))
+        .await
+        .unwrap();
     assert_eq!(metadata.items[0].name_any(), "m3");
     let label = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
-    let one = maps.patch_metadata("m3", &PatchParams::default(), &label).await.unwrap();
+    let one = maps
+        .patch_metadata("m3", &PatchParams::default(), &label)
+        .await
+        .unwrap();
     assert_eq!(one.labels()["a"], "b");
 
     let table = http::Request::get("/api/v1/namespaces/default/configmaps?limit=500")
         .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
-    let table: Value = cluster.client.request(table.body(Vec::new()).unwrap()).await.unwrap();
-    let headings: Vec<&str> =
-        table["columnDefinitions"].as_array().unwrap().iter().filter_map(|column| column["name"].as_str()).collect();
+    let table: Value = cluster
+        .client
+        .request(table.body(Vec::new()).unwrap())
+        .await
+        .unwrap();
+    let headings: Vec<&str> = table["columnDefinitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|column| column["name"].as_str())
+        .collect();
     assert_eq!(headings, ["Name", "Data", "Age"]);
     assert_eq!(table["rows"][0]["cells"][0], "m1");
 
-    assert_eq!(cluster.client.apiserver_version().await.unwrap().minor, "36");
-    let plain = kube::Discovery::new(cluster.client.clone()).run().await.unwrap();
-    let aggregated = kube::Discovery::new(cluster.client.clone()).run_aggregated().await.unwrap();
+    assert_eq!(
+        cluster.client.apiserver_version().await.unwrap().minor,
+        "36"
+    );
+    let plain = kube::Discovery::new(cluster.client.clone())
+        .run()
+        .await
+        .unwrap();
+    let aggregated = kube::Discovery::new(cluster.client.clone())
+        .run_aggregated()
+        .await
+        .unwrap();
     let names = |found: &kube::Discovery| {
         let groups = found.groups().flat_map(|group| {
             let kinds = group.recommended_resources().into_iter();
-            kinds.map(|(kind, able)| format!("{}/{} {:?}", kind.api_version, kind.plural, able.scope))
+            kinds.map(|(kind, able)| {
+                format!("{}/{} {:?}", kind.api_version, kind.plural, able.scope)
+            })
         });
         let mut names: Vec<String> = groups.collect();
         names.sort();
         names
     };
     assert!(names(&plain).len() > 60);
-    assert_eq!(names(&plain), names(&aggregated), "both forms tell the same");
+    assert_eq!(
+        names(&plain),
+        names(&aggregated),
+        "both forms tell the same"
+    );
     cluster.server.stop().await;
 }
 
 #[tokio::test]
 async fn subresources_are_written_and_read() {
     let cluster = cluster().await;
-    cluster.server.local.api.set_node_dialer(Arc::new(Kubelet::default()));
+    cluster
+        .server
+        .local
+        .api
+        .set_node_dialer(Arc::new(Kubelet::default()));
     let deployments = cluster.api::<Deployment>();
-    let template =
-        json!({"metadata": {"labels": {"app": "w"}}, "spec": {"containers": [{"name": "c", "image": "x:1"}]}});
-    let spec = json!({"replicas": 2, "selector": {"matchLabels": {"app": "w"}}, "template": template});
+    let template = json!({"metadata": {"labels": {"app": "w"}}, "spec": {"containers": [{"name": "c", "image": "x:1"}]}});
+    let spec =
+        json!({"replicas": 2, "selector": {"matchLabels": {"app": "w"}}, "template": template});
     let made: Deployment = object(json!({"metadata": {"name": "w"}, "spec": spec}));
-    deployments.create(&PostParams::default(), &made).await.unwrap();
+    deployments
+        .create(&PostParams::default(), &made)
+        .await
+        .unwrap();
     let mut scale = deployments.get_scale("w").await.unwrap();
-    assert_eq!(scale.status.as_ref().unwrap().selector.as_deref(), Some("app=w"));
+    assert_eq!(
+        scale.status.as_ref().unwrap().selector.as_deref(),
+        Some("app=w")
+    );
     scale.spec.as_mut().unwrap().replicas = Some(5);
-    deployments.replace_scale("w", &PostParams::default(), &scale).await.unwrap();
+    deployments
+        .replace_scale("w", &PostParams::default(), &scale)
+        .await
+        .unwrap();
     let smaller = Patch::Merge(json!({"spec": {"replicas": 1}}));
-    deployments.patch_scale("w", &PatchParams::default(), &smaller).await.unwrap();
-    let status = Patch::Merge(json!({"status": {"observedGeneration": 3}, "spec": {"replicas": 9}}));
-    deployments.patch_status("w", &PatchParams::default(), &status).await.unwrap();
+    deployments
+        .patch_scale("w", &PatchParams::default(), &smaller)
+        .await
+        .unwrap();
+    let status =
+        Patch::Merge(json!({"status": {"observedGeneration": 3}, "spec": {"replicas": 9}}));
+    deployments
+        .patch_status("w", &PatchParams::default(), &status)
+        .await
+        .unwrap();
     let found = deployments.get_status("w").await.unwrap();
-    assert_eq!((found.spec.unwrap().replicas, found.status.unwrap().observed_generation), (Some(1), Some(3)));
+    assert_eq!(
+        (
+            found.spec.unwrap().replicas,
+            found.status.unwrap().observed_generation
+        ),
+        (Some(1), Some(3))
+    );
 
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let addresses = json!([{"type": "InternalIP", "address": "10.0.0.1"}]);
-    let node: Node = object(json!({"metadata": {"name": "n1"}, "status": {"addresses": addresses}}));
+    let node: Node =
+        object(json!({"metadata": {"name": "n1"}, "status": {"addresses": addresses}}));
     nodes.create(&PostParams::default(), &node).await.unwrap();
-    let own: ServiceAccount = object(json!({"metadata": {"name": "own"}, "automountServiceAccountToken": false}));
-    cluster.api::<ServiceAccount>().create(&PostParams::default(), &own).await.unwrap();
+    let own: ServiceAccount =
+        object(json!({"metadata": {"name": "own"}, "automountServiceAccountToken": false}));
+    cluster
+        .api::<ServiceAccount>()
+        .create(&PostParams::default(), &own)
+        .await
+        .unwrap();
     let pods = cluster.api::<Pod>();
-    pods.create(&PostParams::default(), &pod("p")).await.unwrap();
-    assert_eq!(pods.logs("p", &LogParams::default()).await.unwrap(), "line 1\nline 2\n");
+    pods.create(&PostParams::default(), &pod("p"))
+        .await
+        .unwrap();
+    assert_eq!(
+        pods.logs("p", &LogParams::default()).await.unwrap(),
+        "line 1\nline 2\n"
+    );
     let debugger = json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "x:1"}]}});
-    let shown =
-        pods.patch_ephemeral_containers("p", &PatchParams::default(), &Patch::Strategic(debugger)).await.unwrap();
+    let shown = pods
+        .patch_ephemeral_containers("p", &PatchParams::default(), &Patch::Strategic(debugger))
+        .await
+        .unwrap();
     assert_eq!(shown.spec.unwrap().ephemeral_containers.unwrap().len(), 1);
     pods.evict("p", &EvictParams::default()).await.unwrap();
-    assert!(pods.get("p").await.unwrap().metadata.deletion_timestamp.is_some(), "its kubelet ends it");
+    assert!(
+        pods.get("p")
+            .await
+            .unwrap()
+            .metadata
+            .deletion_timestamp
+            .is_some(),
+        "its kubelet ends it"
+    );
     cluster.server.stop().await;
 }
 
@@ -222,23 +390,47 @@ async fn next<T: std::fmt::Debug>(
 async fn a_watch_tells_what_is_and_what_comes() {
     let cluster = cluster().await;
     let maps = cluster.api::<ConfigMap>();
-    let first = maps.create(&PostParams::default(), &config_map("a")).await.unwrap();
+    let first = maps
+        .create(&PostParams::default(), &config_map("a"))
+        .await
+        .unwrap();
     let version = first.resource_version().unwrap();
-    let mut events = pin!(maps.watch(&WatchParams::default().fields("metadata.name=b"), &version).await.unwrap());
-    maps.create(&PostParams::default(), &config_map("b")).await.unwrap();
-    maps.patch("b", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "2"}}))).await.unwrap();
+    let mut events = pin!(
+        maps.watch(&WatchParams::default().fields("metadata.name=b"), &version)
+            .await
+            .unwrap()
+    );
+    maps.create(&PostParams::default(), &config_map("b"))
+        .await
+        .unwrap();
+    maps.patch(
+        "b",
+        &PatchParams::default(),
+        &Patch::Merge(json!({"data": {"a": "2"}})),
+    )
+    .await
+    .unwrap();
     maps.delete("b", &DeleteParams::default()).await.unwrap();
     let mut told = Vec::new();
     while told.len() < 3 {
-        told.push(match soon("an event", events.try_next()).await.unwrap().unwrap() {
-            WatchEvent::Added(map) => ("added", map.data.unwrap()["a"].clone()),
-            WatchEvent::Modified(map) => ("modified", map.data.unwrap()["a"].clone()),
-            WatchEvent::Deleted(map) => ("deleted", map.data.unwrap()["a"].clone()),
-            WatchEvent::Bookmark(_) => continue,
-            WatchEvent::Error(status) => panic!("{status:?}"),
-        });
+        told.push(
+            match soon("an event", events.try_next()).await.unwrap().unwrap() {
+                WatchEvent::Added(map) => ("added", map.data.unwrap()["a"].clone()),
+                WatchEvent::Modified(map) => ("modified", map.data.unwrap()["a"].clone()),
+                WatchEvent::Deleted(map) => ("deleted", map.data.unwrap()["a"].clone()),
+                WatchEvent::Bookmark(_) => continue,
+                WatchEvent::Error(status) => panic!("{status:?}"),
+            },
+        );
     }
-    assert_eq!(told, [("added", "1".into()), ("modified", "2".into()), ("deleted", "2".into())]);
+    assert_eq!(
+        told,
+        [
+            ("added", "1".into()),
+            ("modified", "2".into()),
+            ("deleted", "2".into())
+        ]
+    );
     cluster.server.stop().await;
 }
 
@@ -246,37 +438,67 @@ async fn a_watch_tells_what_is_and_what_comes() {
 async fn a_watcher_lists_by_stream_and_begins_anew_where_history_is_lost() {
     let cluster = cluster().await;
     let maps = cluster.api::<ConfigMap>();
-    maps.create(&PostParams::default(), &config_map("a")).await.unwrap();
+    maps.create(&PostParams::default(), &config_map("a"))
+        .await
+        .unwrap();
     // A watch of a second, without bookmarks: the next one begins where the list was.
     let config = watcher::Config::default().streaming_lists().timeout(1);
     let (reader, writer) = reflector::store();
-    let mut stream = pin!(watcher(maps.clone(), config).default_backoff().reflect(writer));
+    let mut stream = pin!(
+        watcher(maps.clone(), config)
+            .default_backoff()
+            .reflect(writer)
+    );
     let mut told = Vec::new();
     while told.last().is_none_or(|last| last != "done") {
         told.push(match next(&mut stream).await {
             watcher::Event::Init => "init".to_owned(),
             watcher::Event::InitApply(map) => map.name_any(),
             watcher::Event::InitDone => "done".to_owned(),
-            watcher::Event::Apply(map) | watcher::Event::Delete(map) => panic!("{}", map.name_any()),
+            watcher::Event::Apply(map) | watcher::Event::Delete(map) => {
+                panic!("{}", map.name_any())
+            }
         });
     }
     assert_eq!(told, ["init", "a", "done"]);
-    maps.create(&PostParams::default(), &config_map("b")).await.unwrap();
+    maps.create(&PostParams::default(), &config_map("b"))
+        .await
+        .unwrap();
     assert!(matches!(next(&mut stream).await, watcher::Event::Apply(map) if map.name_any() == "b"));
     maps.delete("a", &DeleteParams::default()).await.unwrap();
-    assert!(matches!(next(&mut stream).await, watcher::Event::Delete(map) if map.name_any() == "a"));
-    assert_eq!(reader.state().iter().map(|map| map.name_any()).collect::<Vec<_>>(), ["b"]);
+    assert!(
+        matches!(next(&mut stream).await, watcher::Event::Delete(map) if map.name_any() == "a")
+    );
+    assert_eq!(
+        reader
+            .state()
+            .iter()
+            .map(|map| map.name_any())
+            .collect::<Vec<_>>(),
+        ["b"]
+    );
 
     // Nobody listens while history goes on and is thrown away.
-    maps.create(&PostParams::default(), &config_map("c")).await.unwrap();
+    maps.create(&PostParams::default(), &config_map("c"))
+        .await
+        .unwrap();
     maps.delete("c", &DeleteParams::default()).await.unwrap();
     let secret: Secret = object(json!({"metadata": {"name": "s"}}));
-    cluster.api::<Secret>().create(&PostParams::default(), &secret).await.unwrap();
+    cluster
+        .api::<Secret>()
+        .create(&PostParams::default(), &secret)
+        .await
+        .unwrap();
     let newest = cluster.store.revision().await.unwrap();
     cluster.store.compact(newest).await.unwrap();
-    maps.create(&PostParams::default(), &config_map("d")).await.unwrap();
+    maps.create(&PostParams::default(), &config_map("d"))
+        .await
+        .unwrap();
     let refused = maps.watch(&WatchParams::default(), "1").await.unwrap();
-    let refused = soon("a refusal", pin!(refused).try_next()).await.unwrap().unwrap();
+    let refused = soon("a refusal", pin!(refused).try_next())
+        .await
+        .unwrap()
+        .unwrap();
     assert!(matches!(refused, WatchEvent::Error(status) if status.code == 410));
     soon("the state after all", async {
         while !reader.state().iter().any(|map| map.name_any() == "d") {
@@ -296,8 +518,10 @@ async fn reconcile(
     map: Arc<ConfigMap>,
     client: Arc<Client>,
 ) -> Result<Action, kube::runtime::finalizer::Error<kube::Error>> {
-    let (maps, secrets): (Api<ConfigMap>, Api<Secret>) =
-        (Api::namespaced(Client::clone(&client), "default"), Api::namespaced(Client::clone(&client), "default"));
+    let (maps, secrets): (Api<ConfigMap>, Api<Secret>) = (
+        Api::namespaced(Client::clone(&client), "default"),
+        Api::namespaced(Client::clone(&client), "default"),
+    );
     finalizer(&maps, "example.com/secret", map, |life| async {
         match life {
             Life::Apply(map) => {
@@ -320,16 +544,23 @@ async fn a_controller_keeps_what_it_owns_and_finalizes_it() {
     let (maps, secrets) = (cluster.api::<ConfigMap>(), cluster.api::<Secret>());
     let controller = Controller::new(maps.clone(), watcher::Config::default())
         .owns(secrets.clone(), watcher::Config::default())
-        .run(reconcile, |_, _, _| Action::requeue(Duration::from_millis(100)), Arc::new(cluster.client.clone()))
+        .run(
+            reconcile,
+            |_, _, _| Action::requeue(Duration::from_millis(100)),
+            Arc::new(cluster.client.clone()),
+        )
         .for_each(|_| std::future::ready(()));
     let controller = tokio::spawn(controller);
-    maps.create(&PostParams::default(), &config_map("m")).await.unwrap();
+    maps.create(&PostParams::default(), &config_map("m"))
+        .await
+        .unwrap();
     let has = |value: &'static [u8]| {
         let secrets = secrets.clone();
         async move {
             let holds = move |secret: Option<&Secret>| {
                 let data = secret.and_then(|secret| secret.data.as_ref());
-                data.and_then(|data| data.get("a")).is_some_and(|found| found.0 == value)
+                data.and_then(|data| data.get("a"))
+                    .is_some_and(|found| found.0 == value)
             };
             let waited = kube::runtime::wait::await_condition(secrets, "m", holds);
             soon("the secret", waited).await.unwrap();
@@ -338,25 +569,43 @@ async fn a_controller_keeps_what_it_owns_and_finalizes_it() {
     has(b"1").await;
     let finalizers = maps.get("m").await.unwrap().finalizers().to_vec();
     assert_eq!(finalizers, ["example.com/secret"]);
-    maps.patch("m", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "2"}}))).await.unwrap();
+    maps.patch(
+        "m",
+        &PatchParams::default(),
+        &Patch::Merge(json!({"data": {"a": "2"}})),
+    )
+    .await
+    .unwrap();
     has(b"2").await;
     secrets.delete("m", &DeleteParams::default()).await.unwrap();
     has(b"2").await;
     let uid = maps.get("m").await.unwrap().uid().unwrap();
     maps.delete("m", &DeleteParams::default()).await.unwrap();
-    let gone = kube::runtime::wait::await_condition(maps.clone(), "m", kube::runtime::conditions::is_deleted(&uid));
+    let gone = kube::runtime::wait::await_condition(
+        maps.clone(),
+        "m",
+        kube::runtime::conditions::is_deleted(&uid),
+    );
     soon("the end of the config map", gone).await.unwrap();
-    assert!(secrets.get_opt("m").await.unwrap().is_none(), "it was taken away before");
+    assert!(
+        secrets.get_opt("m").await.unwrap().is_none(),
+        "it was taken away before"
+    );
     controller.abort();
     cluster.server.stop().await;
 }
 
 /// Tries to hold a lease; whether it does, and the refusal's code where somebody was faster.
 async fn hold(leases: &Api<Lease>, who: &str, now: jiff::Timestamp) -> Result<bool, u16> {
-    let spec = json!({"holderIdentity": who, "leaseDurationSeconds": 15, "renewTime": now.to_string()});
+    let spec =
+        json!({"holderIdentity": who, "leaseDurationSeconds": 15, "renewTime": now.to_string()});
     let Some(mut found) = leases.get_opt("lead").await.map_err(said)? else {
         let lease: Lease = object(json!({"metadata": {"name": "lead"}, "spec": spec}));
-        return leases.create(&PostParams::default(), &lease).await.map(|_| true).map_err(said);
+        return leases
+            .create(&PostParams::default(), &lease)
+            .await
+            .map(|_| true)
+            .map_err(said);
     };
     let held = found.spec.take().unwrap();
     let until = held.renew_time.map(|time| time.0 + Duration::from_secs(15));
@@ -364,7 +613,11 @@ async fn hold(leases: &Api<Lease>, who: &str, now: jiff::Timestamp) -> Result<bo
         return Ok(false);
     }
     found.spec = Some(object(spec));
-    leases.replace("lead", &PostParams::default(), &found).await.map(|_| true).map_err(said)
+    leases
+        .replace("lead", &PostParams::default(), &found)
+        .await
+        .map(|_| true)
+        .map_err(said)
 }
 
 #[tokio::test]
@@ -375,11 +628,29 @@ async fn of_two_contenders_for_a_lease_one_leads() {
     for round in 0..10 {
         // The lease of the round before has run out: both may take it, and each knows only what it read.
         let (one, other) = tokio::join!(hold(&leases, "one", now), hold(&leases, "other", now));
-        let leaders = [&one, &other].into_iter().filter(|outcome| **outcome == Ok(true)).count();
-        let holder = leases.get("lead").await.unwrap().spec.unwrap().holder_identity.unwrap();
+        let leaders = [&one, &other]
+            .into_iter()
+            .filter(|outcome| **outcome == Ok(true))
+            .count();
+        let holder = leases
+            .get("lead")
+            .await
+            .unwrap()
+            .spec
+            .unwrap()
+            .holder_identity
+            .unwrap();
         let winner = if holder == "one" { &one } else { &other };
-        assert_eq!((leaders, winner), (1, &Ok(true)), "round {round}: {one:?}, {other:?}");
-        assert!([one, other].into_iter().all(|outcome| matches!(outcome, Ok(_) | Err(409))));
+        assert_eq!(
+            (leaders, winner),
+            (1, &Ok(true)),
+            "round {round}: {one:?}, {other:?}"
+        );
+        assert!(
+            [one, other]
+                .into_iter()
+                .all(|outcome| matches!(outcome, Ok(_) | Err(409)))
+        );
         now += Duration::from_secs(60);
     }
     cluster.server.stop().await;

@@ -23,18 +23,37 @@ async fn server() -> Server {
 async fn the_certificate_says_who_the_caller_is() {
     let server = server().await;
     let mut admin = server.connect(Some(&server.admin_identity())).await;
-    assert_eq!(admin.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::OK);
-    let node = server.authority.issue("system:node:n1", &["system:nodes"], &[]);
+    assert_eq!(
+        admin.ask(Method::GET, "/api/v1/nodes", "").await.0,
+        StatusCode::OK
+    );
+    let node = server
+        .authority
+        .issue("system:node:n1", &["system:nodes"], &[]);
     let mut node = server.connect(Some(&node)).await;
     let (status, error) = node.ask(Method::GET, "/api/v1/nodes", "").await;
     assert_eq!(status, StatusCode::FORBIDDEN);
-    assert!(error["message"].as_str().unwrap().contains("User \"system:node:n1\""));
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("User \"system:node:n1\"")
+    );
     let mut nobody = server.connect(None).await;
-    assert_eq!(nobody.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::FORBIDDEN);
-    assert_eq!(nobody.ask(Method::GET, "/livez", "").await.0, StatusCode::OK);
+    assert_eq!(
+        nobody.ask(Method::GET, "/api/v1/nodes", "").await.0,
+        StatusCode::FORBIDDEN
+    );
+    assert_eq!(
+        nobody.ask(Method::GET, "/livez", "").await.0,
+        StatusCode::OK
+    );
     let nameless = server.authority.issue("", &["system:masters"], &[]);
     let mut nameless = server.connect(Some(&nameless)).await;
-    assert_eq!(nameless.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        nameless.ask(Method::GET, "/api/v1/nodes", "").await.0,
+        StatusCode::UNAUTHORIZED
+    );
     server.stop().await;
 }
 
@@ -42,12 +61,16 @@ async fn the_certificate_says_who_the_caller_is() {
 async fn a_certificate_of_another_authority_gets_no_connection() {
     let server = server().await;
     let stranger = crate::common::Authority::new().issue("admin", &["system:masters"], &[]);
-    let stream = server.stream(server.client_tls(Some(&stranger), b"http/1.1")).await;
+    let stream = server
+        .stream(server.client_tls(Some(&stranger), b"http/1.1"))
+        .await;
     // With TLS 1.3 the client learns of it at its first read.
     let refused = match stream {
         Err(_) => true,
         Ok(mut stream) => {
-            let request = stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            let request = stream
+                .write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+                .await;
             request.is_err() || stream.read_u8().await.is_err()
         }
     };
@@ -96,12 +119,23 @@ async fn both_ends_export_the_same_secret_and_each_connection_another() {
     server.local.api.set_extensions(exporters.clone());
     let mut own = Vec::new();
     for _ in 0..2 {
-        let stream = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
-        let mine = stream.get_ref().1.export_keying_material([0; 32], b"EXPORTER-Channel-Binding", Some(&[])).unwrap();
+        let stream = server
+            .stream(server.client_tls(None, b"http/1.1"))
+            .await
+            .unwrap();
+        let mine = stream
+            .get_ref()
+            .1
+            .export_keying_material([0; 32], b"EXPORTER-Channel-Binding", Some(&[]))
+            .unwrap();
         own.push(Some(mine));
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
         tokio::spawn(connection);
-        let request = http::Request::get("/attest/x").body(Full::new(Bytes::new())).unwrap();
+        let request = http::Request::get("/attest/x")
+            .body(Full::new(Bytes::new()))
+            .unwrap();
         sender.send_request(request).await.unwrap();
     }
     assert_eq!(*exporters.0.lock().unwrap(), own);
@@ -111,7 +145,10 @@ async fn both_ends_export_the_same_secret_and_each_connection_another() {
 
 #[tokio::test]
 async fn too_much_at_once_is_told_to_come_back() {
-    let options = Options { watches: 2, ..Options::default() };
+    let options = Options {
+        watches: 2,
+        ..Options::default()
+    };
     let server = Server::start(options, ServeOptions::default()).await;
     let mut admin = server.connect(Some(&server.admin_identity())).await;
     let watch = "/api/v1/configmaps?watch=1";
@@ -126,47 +163,93 @@ async fn too_much_at_once_is_told_to_come_back() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, again).await.expect("room comes back when watches end");
+    tokio::time::timeout(PATIENCE, again)
+        .await
+        .expect("room comes back when watches end");
     server.stop().await;
 }
 
 #[tokio::test]
 async fn a_server_with_its_hands_full_says_so_and_stays_healthy() {
-    let options = Options { in_flight: 0, authorization: vec![Mode::AlwaysAllow], ..Options::default() };
+    let options = Options {
+        in_flight: 0,
+        authorization: vec![Mode::AlwaysAllow],
+        ..Options::default()
+    };
     let full = Server::start(options, ServeOptions::default()).await;
-    let mut reader = full.connect(Some(&full.authority.issue("reader", &[], &[]))).await;
+    let mut reader = full
+        .connect(Some(&full.authority.issue("reader", &[], &[])))
+        .await;
     let refused = reader.open(Method::GET, "/api/v1/nodes", "").await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.headers()["retry-after"], "1");
-    assert_eq!(reader.ask(Method::GET, "/livez", "").await.0, StatusCode::OK);
+    assert_eq!(
+        reader.ask(Method::GET, "/livez", "").await.0,
+        StatusCode::OK
+    );
     let mut admin = full.connect(Some(&full.admin_identity())).await;
-    assert_eq!(admin.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::OK, "who can mend it is let in");
+    assert_eq!(
+        admin.ask(Method::GET, "/api/v1/nodes", "").await.0,
+        StatusCode::OK,
+        "who can mend it is let in"
+    );
     full.stop().await;
 }
 
 #[tokio::test]
 async fn strangers_of_one_network_leave_room_for_those_who_are_known() {
-    let connections = ConnectionLimits { strangers: 3, per_host: 3, per_block: 3, ..ConnectionLimits::default() };
+    let connections = ConnectionLimits {
+        strangers: 3,
+        per_host: 3,
+        per_block: 3,
+        ..ConnectionLimits::default()
+    };
     // None of them ends by itself here.
-    let limits = ServeOptions { connections, idle_stranger: PATIENCE * 10, ..ServeOptions::default() };
+    let limits = ServeOptions {
+        connections,
+        idle_stranger: PATIENCE * 10,
+        ..ServeOptions::default()
+    };
     let server = Server::start(Options::default(), limits).await;
     let mut admin = server.connect(Some(&server.admin_identity())).await;
-    let mut watch = admin.open(Method::GET, "/api/v1/configmaps?watch=1", "").await.into_body();
-    let mut oldest = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
+    let mut watch = admin
+        .open(Method::GET, "/api/v1/configmaps?watch=1", "")
+        .await
+        .into_body();
+    let mut oldest = server
+        .stream(server.client_tls(None, b"http/1.1"))
+        .await
+        .unwrap();
     let mut crowd = Vec::new();
     for _ in 0..20 {
         // Each newcomer is heard, whatever the others hold.
         let mut stranger = server.connect(None).await;
-        assert_eq!(stranger.ask(Method::GET, "/livez", "").await.0, StatusCode::OK);
+        assert_eq!(
+            stranger.ask(Method::GET, "/livez", "").await.0,
+            StatusCode::OK
+        );
         crowd.push(stranger);
     }
-    let ended = tokio::time::timeout(PATIENCE, oldest.read(&mut [0; 1])).await.expect("the oldest one is cut");
+    let ended = tokio::time::timeout(PATIENCE, oldest.read(&mut [0; 1]))
+        .await
+        .expect("the oldest one is cut");
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
-    assert_eq!(admin.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::OK);
+    assert_eq!(
+        admin.ask(Method::GET, "/api/v1/nodes", "").await.0,
+        StatusCode::OK
+    );
     let object = r#"{"metadata":{"name":"told"}}"#;
-    let made = admin.ask(Method::POST, "/api/v1/namespaces/default/configmaps", object).await;
+    let made = admin
+        .ask(
+            Method::POST,
+            "/api/v1/namespaces/default/configmaps",
+            object,
+        )
+        .await;
     assert_eq!(made.0, StatusCode::CREATED);
-    let told = tokio::time::timeout(PATIENCE, watch.frame()).await.expect("the watch goes on");
+    let told = tokio::time::timeout(PATIENCE, watch.frame())
+        .await
+        .expect("the watch goes on");
     assert!(told.is_some_and(|frame| frame.is_ok()));
     server.stop().await;
 }
@@ -174,66 +257,123 @@ async fn strangers_of_one_network_leave_room_for_those_who_are_known() {
 #[tokio::test]
 async fn a_connection_on_which_nothing_is_asked_ends_and_an_open_watch_does_not() {
     let short = Duration::from_millis(300);
-    let limits = ServeOptions { idle: short, idle_stranger: short, ..ServeOptions::default() };
+    let limits = ServeOptions {
+        idle: short,
+        idle_stranger: short,
+        ..ServeOptions::default()
+    };
     let server = Server::start(Options::default(), limits).await;
     let admin = server.admin_identity();
     // Not a byte after the handshake, by either protocol, known or not.
     for identity in [None, Some(&admin)] {
         for protocol in [b"http/1.1".as_slice(), b"h2".as_slice(), b"".as_slice()] {
             let mut config = server.client_tls(identity, protocol);
-            config.alpn_protocols.retain(|protocol| !protocol.is_empty());
+            config
+                .alpn_protocols
+                .retain(|protocol| !protocol.is_empty());
             let mut silent = server.stream(config).await.unwrap();
             let mut said = Vec::new();
             let ended = tokio::time::timeout(PATIENCE, silent.read_to_end(&mut said)).await;
-            assert!(ended.is_ok(), "{:?}: it stays open", String::from_utf8_lossy(protocol));
+            assert!(
+                ended.is_ok(),
+                "{:?}: it stays open",
+                String::from_utf8_lossy(protocol)
+            );
         }
         // A client of HTTP/2 that answers every ping.
-        let stream = server.stream(server.client_tls(identity, b"h2")).await.unwrap();
+        let stream = server
+            .stream(server.client_tls(identity, b"h2"))
+            .await
+            .unwrap();
         let handshake = hyper::client::conn::http2::handshake::<_, _, Full<Bytes>>;
         let (_sender, connection) =
-            handshake(hyper_util::rt::TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+            handshake(hyper_util::rt::TokioExecutor::new(), TokioIo::new(stream))
+                .await
+                .unwrap();
         let ended = tokio::time::timeout(PATIENCE, connection).await;
         assert!(ended.is_ok(), "an idle HTTP/2 connection stays open");
     }
     let mut watcher = server.connect(Some(&admin)).await;
-    let mut watch = watcher.open(Method::GET, "/api/v1/configmaps?watch=1", "").await.into_body();
+    let mut watch = watcher
+        .open(Method::GET, "/api/v1/configmaps?watch=1", "")
+        .await
+        .into_body();
     let quiet = tokio::time::timeout(short * 4, watch.frame()).await;
     assert!(quiet.is_err(), "an open watch is cut: {quiet:?}");
-    assert_eq!(watcher.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::OK);
+    assert_eq!(
+        watcher.ask(Method::GET, "/api/v1/nodes", "").await.0,
+        StatusCode::OK
+    );
     server.stop().await;
 }
 
 #[tokio::test]
 async fn headers_without_end_and_silent_clients_are_dropped() {
     // Two servers: where a handshake must be short, none of a busy machine is sure to be done.
-    let hasty = ServeOptions { handshake: Duration::from_millis(300), ..ServeOptions::default() };
+    let hasty = ServeOptions {
+        handshake: Duration::from_millis(300),
+        ..ServeOptions::default()
+    };
     let hasty = Server::start(Options::default(), hasty).await;
     let mut silent = tokio::net::TcpStream::connect(hasty.address).await.unwrap();
-    let ended = tokio::time::timeout(PATIENCE, silent.read(&mut [0; 1])).await.expect("no handshake, no connection");
+    let ended = tokio::time::timeout(PATIENCE, silent.read(&mut [0; 1]))
+        .await
+        .expect("no handshake, no connection");
     assert!(matches!(ended, Ok(0) | Err(_)));
     hasty.stop().await;
     // Far below the default, and yet time enough for an honest header.
-    let limits = ServeOptions { header: Duration::from_secs(3), ..ServeOptions::default() };
-    assert!(ServeOptions::default().header > PATIENCE, "what ends in time ends by this limit");
+    let limits = ServeOptions {
+        header: Duration::from_secs(3),
+        ..ServeOptions::default()
+    };
+    assert!(
+        ServeOptions::default().header > PATIENCE,
+        "what ends in time ends by this limit"
+    );
     let server = Server::start(Options::default(), limits).await;
-    let mut slow = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
-    slow.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n").await.unwrap();
+    let mut slow = server
+        .stream(server.client_tls(None, b"http/1.1"))
+        .await
+        .unwrap();
+    slow.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n")
+        .await
+        .unwrap();
     let mut answer = Vec::new();
     let ended = tokio::time::timeout(PATIENCE, slow.read_to_end(&mut answer)).await;
-    assert!(ended.is_ok(), "a header that does not end is not waited for");
-    let mut large = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
-    let header = format!("GET /livez HTTP/1.1\r\nhost: x\r\na: {}\r\n\r\n", "b".repeat(1 << 20));
+    assert!(
+        ended.is_ok(),
+        "a header that does not end is not waited for"
+    );
+    let mut large = server
+        .stream(server.client_tls(None, b"http/1.1"))
+        .await
+        .unwrap();
+    let header = format!(
+        "GET /livez HTTP/1.1\r\nhost: x\r\na: {}\r\n\r\n",
+        "b".repeat(1 << 20)
+    );
     let mut answer = Vec::new();
     let (mut read, mut write) = tokio::io::split(&mut large);
     let written = async {
         // The server may close before all is written.
         drop(write.write_all(header.as_bytes()).await);
     };
-    let ((), read) = tokio::join!(written, tokio::time::timeout(PATIENCE, read.read_to_end(&mut answer)));
+    let ((), read) = tokio::join!(
+        written,
+        tokio::time::timeout(PATIENCE, read.read_to_end(&mut answer))
+    );
     assert!(read.is_ok(), "the connection ends");
-    assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    assert!(
+        !answer.starts_with(b"HTTP/1.1 200"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
     let mut admin = server.connect(Some(&server.admin_identity())).await;
-    assert_eq!(admin.ask(Method::GET, "/livez", "").await.0, StatusCode::OK, "the server lives on");
+    assert_eq!(
+        admin.ask(Method::GET, "/livez", "").await.0,
+        StatusCode::OK,
+        "the server lives on"
+    );
     server.stop().await;
 }
 
@@ -241,12 +381,19 @@ async fn headers_without_end_and_silent_clients_are_dropped() {
 async fn shutdown_lets_requests_finish_and_ends_watches() {
     let server = server().await;
     let mut admin = server.connect(Some(&server.admin_identity())).await;
-    let watch = admin.open(Method::GET, "/api/v1/configmaps?watch=1", "").await;
+    let watch = admin
+        .open(Method::GET, "/api/v1/configmaps?watch=1", "")
+        .await;
     let task = server.task;
     server.shutdown.cancel();
-    let body = tokio::time::timeout(PATIENCE, watch.into_body().collect()).await.expect("the watch ends");
+    let body = tokio::time::timeout(PATIENCE, watch.into_body().collect())
+        .await
+        .expect("the watch ends");
     assert!(body.is_ok(), "in order, not cut");
-    tokio::time::timeout(PATIENCE, task).await.expect("serve returns").unwrap();
+    tokio::time::timeout(PATIENCE, task)
+        .await
+        .expect("serve returns")
+        .unwrap();
 }
 
 #[tokio::test]
@@ -259,31 +406,66 @@ async fn logs_come_from_the_pods_node_with_what_was_asked() {
         "addresses": [{"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "10.0.0.9"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10251}},
     }});
-    admin.ask(Method::POST, "/api/v1/nodes", &node.to_string()).await;
+    admin
+        .ask(Method::POST, "/api/v1/nodes", &node.to_string())
+        .await;
     let pods = "/api/v1/namespaces/default/pods";
-    let two = [json!({"name": "a", "image": "x:1"}), json!({"name": "b", "image": "x:1"})];
+    let two = [
+        json!({"name": "a", "image": "x:1"}),
+        json!({"name": "b", "image": "x:1"}),
+    ];
     for (name, spec) in [
         ("one", json!({"nodeName": "n1", "containers": two[..1]})),
         ("two", json!({"nodeName": "n1", "containers": two})),
         ("unbound", json!({"containers": two[..1]})),
-        ("lost", json!({"nodeName": "nowhere", "containers": two[..1]})),
+        (
+            "lost",
+            json!({"nodeName": "nowhere", "containers": two[..1]}),
+        ),
     ] {
         let pod = json!({"metadata": {"name": name}, "spec": spec}).to_string();
-        assert_eq!(admin.ask(Method::POST, pods, &pod).await.0, StatusCode::CREATED);
+        assert_eq!(
+            admin.ask(Method::POST, pods, &pod).await.0,
+            StatusCode::CREATED
+        );
     }
     let path = format!("{pods}/one/log?follow=true&tailLines=5&timestamps=true&pretty=1");
     let log = admin.open(Method::GET, &path, "").await;
     assert_eq!(
         (log.status(), &log.headers()["content-type"]),
-        (StatusCode::OK, &http::HeaderValue::from_static("text/plain"))
+        (
+            StatusCode::OK,
+            &http::HeaderValue::from_static("text/plain")
+        )
     );
-    assert_eq!(log.into_body().collect().await.unwrap().to_bytes(), "line 1\nline 2\n");
+    assert_eq!(
+        log.into_body().collect().await.unwrap().to_bytes(),
+        "line 1\nline 2\n"
+    );
     let asked = kubelet.asked.lock().unwrap().pop().unwrap();
-    assert_eq!(asked.0, NodeTarget { name: "n1".to_owned(), address: "10.0.0.9".to_owned(), port: 10251 });
-    assert_eq!(asked.1, "/containerLogs/default/one/a?follow=true&tailLines=5&timestamps=true");
+    assert_eq!(
+        asked.0,
+        NodeTarget {
+            name: "n1".to_owned(),
+            address: "10.0.0.9".to_owned(),
+            port: 10251
+        }
+    );
+    assert_eq!(
+        asked.1,
+        "/containerLogs/default/one/a?follow=true&tailLines=5&timestamps=true"
+    );
     for (path, code, text) in [
-        ("two/log", 400, "a container name must be specified for pod two, choose one of: [a b]"),
-        ("two/log?container=c", 400, "container c is not valid for pod two"),
+        (
+            "two/log",
+            400,
+            "a container name must be specified for pod two, choose one of: [a b]",
+        ),
+        (
+            "two/log?container=c",
+            400,
+            "container c is not valid for pod two",
+        ),
         ("unbound/log", 400, "does not have a host assigned"),
         ("lost/log", 404, "nodes \"nowhere\" not found"),
         ("one/log?tailLines=x", 422, "tailLines"),
@@ -292,7 +474,10 @@ async fn logs_come_from_the_pods_node_with_what_was_asked() {
     ] {
         let (status, error) = admin.ask(Method::GET, &format!("{pods}/{path}"), "").await;
         assert_eq!(status.as_u16(), code, "{path}: {error}");
-        assert!(error["message"].as_str().unwrap().contains(text), "{path}: {error}");
+        assert!(
+            error["message"].as_str().unwrap().contains(text),
+            "{path}: {error}"
+        );
     }
     server.stop().await;
 }

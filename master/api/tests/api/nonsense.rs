@@ -88,15 +88,28 @@ fn values() -> impl Strategy<Value = Value> {
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
         "[a-zA-Z0-9./:-]{0,12}".prop_map(Value::from),
-        prop::sample::select(vec!["1Gi", "NoSchedule", "Ready", "2026-01-01T00:00:00Z", "eA==", "TCP", "é"])
-            .prop_map(Value::from),
+        prop::sample::select(vec![
+            "1Gi",
+            "NoSchedule",
+            "Ready",
+            "2026-01-01T00:00:00Z",
+            "eA==",
+            "TCP",
+            "é"
+        ])
+        .prop_map(Value::from),
     ];
     leaf.prop_recursive(5, 60, 6, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-            prop::collection::vec((prop::sample::select(KEYS), inner), 0..6).prop_map(|fields| Value::Object(
-                fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect::<Map<_, _>>()
-            )),
+            prop::collection::vec((prop::sample::select(KEYS), inner), 0..6).prop_map(|fields| {
+                Value::Object(
+                    fields
+                        .into_iter()
+                        .map(|(k, v)| (k.to_owned(), v))
+                        .collect::<Map<_, _>>(),
+                )
+            }),
         ]
     })
 }

@@ -59,20 +59,32 @@ print("dynamic calls work")
 
 /// The interpreter that the test command furnished with the client.
 fn python() -> PathBuf {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.pratique/tools/python/bin/python3");
-    assert!(python.exists(), "the Python client is needed: `cargo xtask test` (or `cargo xtask tools`) installs it");
+    let python =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.pratique/tools/python/bin/python3");
+    assert!(
+        python.exists(),
+        "the Python client is needed: `cargo xtask test` (or `cargo xtask tools`) installs it"
+    );
     python
 }
 
 async fn runs(script: &str, expected: &str) {
     let server = Server::start(Options::default(), ServeOptions::default()).await;
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("config"), server.kubeconfig().to_string()).unwrap();
+    std::fs::write(
+        folder.path().join("config"),
+        server.kubeconfig().to_string(),
+    )
+    .unwrap();
     let mut command = Command::new(python());
-    command.args(["-c", script]).env("KUBECONFIG", folder.path().join("config")).env("HOME", folder.path());
+    command
+        .args(["-c", script])
+        .env("KUBECONFIG", folder.path().join("config"))
+        .env("HOME", folder.path());
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = command.output().await.unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains(expected), "{said}");
     server.stop().await;
 }

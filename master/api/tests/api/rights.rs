@@ -34,7 +34,11 @@ fn bound(name: &str, kind: &str, role: &str, user: &str) -> Value {
 }
 
 async fn lists(server: &Local, who: &UserInfo) -> u16 {
-    server.ask(who, Method::GET, PODS, &Value::Null).await.0.as_u16()
+    server
+        .ask(who, Method::GET, PODS, &Value::Null)
+        .await
+        .0
+        .as_u16()
 }
 
 #[tokio::test]
@@ -43,15 +47,27 @@ async fn a_role_counts_for_the_very_next_request() {
     let alice = user("alice");
     for round in 0..20 {
         assert_eq!(lists(&server, &alice).await, 403, "{round}");
-        made(&server, ROLES, json!({"metadata": {"name": "r"}, "rules": [rule(&["list"], "", &["pods"])]})).await;
+        made(
+            &server,
+            ROLES,
+            json!({"metadata": {"name": "r"}, "rules": [rule(&["list"], "", &["pods"])]}),
+        )
+        .await;
         made(&server, BINDINGS, bound("b", "Role", "r", "alice")).await;
         assert_eq!(lists(&server, &alice).await, 200, "{round}");
-        server.admin_ask(Method::DELETE, &format!("{ROLES}/r"), &Value::Null).await;
+        server
+            .admin_ask(Method::DELETE, &format!("{ROLES}/r"), &Value::Null)
+            .await;
         let (status, error) = server.ask(&alice, Method::GET, PODS, &Value::Null).await;
         assert_eq!(status, StatusCode::FORBIDDEN);
         let text = error["message"].as_str().unwrap();
-        assert!(text.ends_with("RBAC: role.rbac.authorization.k8s.io \"r\" not found"), "{text}");
-        server.admin_ask(Method::DELETE, &format!("{BINDINGS}/b"), &Value::Null).await;
+        assert!(
+            text.ends_with("RBAC: role.rbac.authorization.k8s.io \"r\" not found"),
+            "{text}"
+        );
+        server
+            .admin_ask(Method::DELETE, &format!("{BINDINGS}/b"), &Value::Null)
+            .await;
     }
 }
 
@@ -60,12 +76,30 @@ async fn nobody_gives_away_what_he_does_not_have() {
     let server = Local::new().await;
     let alice = user("alice");
     let rules = [
-        rule(&["create", "update", "patch"], "rbac.authorization.k8s.io", &["roles", "rolebindings", "clusterroles"]),
-        rule(&["create"], "rbac.authorization.k8s.io", &["clusterrolebindings"]),
+        rule(
+            &["create", "update", "patch"],
+            "rbac.authorization.k8s.io",
+            &["roles", "rolebindings", "clusterroles"],
+        ),
+        rule(
+            &["create"],
+            "rbac.authorization.k8s.io",
+            &["clusterrolebindings"],
+        ),
         rule(&["get"], "", &["pods"]),
     ];
-    made(&server, CLUSTER_ROLES, json!({"metadata": {"name": "keeper"}, "rules": rules})).await;
-    made(&server, CLUSTER_BINDINGS, bound("keeper", "ClusterRole", "keeper", "alice")).await;
+    made(
+        &server,
+        CLUSTER_ROLES,
+        json!({"metadata": {"name": "keeper"}, "rules": rules}),
+    )
+    .await;
+    made(
+        &server,
+        CLUSTER_BINDINGS,
+        bound("keeper", "ClusterRole", "keeper", "alice"),
+    )
+    .await;
     let wide = json!({"metadata": {"name": "wide"}, "rules": [rule(&["get", "list"], "", &["pods", "secrets"])]});
     let (status, error) = server.ask(&alice, Method::POST, ROLES, &wide).await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{error}");
@@ -77,29 +111,51 @@ async fn nobody_gives_away_what_he_does_not_have() {
          {APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\" \"list\"]}"
     );
     let narrow = json!({"metadata": {"name": "narrow"}, "rules": [rule(&["get"], "", &["pods"])]});
-    assert_eq!(server.ask(&alice, Method::POST, ROLES, &narrow).await.0, StatusCode::CREATED);
+    assert_eq!(
+        server.ask(&alice, Method::POST, ROLES, &narrow).await.0,
+        StatusCode::CREATED
+    );
     let widen = json!({"rules": [rule(&["*"], "*", &["*"])]});
-    let patched = server.ask(&alice, Method::PATCH, &format!("{ROLES}/narrow"), &widen).await;
+    let patched = server
+        .ask(&alice, Method::PATCH, &format!("{ROLES}/narrow"), &widen)
+        .await;
     assert_eq!(patched.0, StatusCode::FORBIDDEN, "by a patch");
     let gathers = json!({"metadata": {"name": "all"}, "rules": [], "aggregationRule": {
         "clusterRoleSelectors": [{"matchLabels": {"a": "b"}}],
     }});
-    let (status, error) = server.ask(&alice, Method::POST, CLUSTER_ROLES, &gathers).await;
+    let (status, error) = server
+        .ask(&alice, Method::POST, CLUSTER_ROLES, &gathers)
+        .await;
     assert_eq!(status, StatusCode::FORBIDDEN, "by gathering");
     assert!(
-        error["message"].as_str().unwrap().ends_with("must have cluster-admin privileges to use an aggregationRule")
+        error["message"]
+            .as_str()
+            .unwrap()
+            .ends_with("must have cluster-admin privileges to use an aggregationRule")
     );
     for (path, object) in [
-        (BINDINGS, bound("b", "ClusterRole", "cluster-admin", "alice")),
-        (CLUSTER_BINDINGS, bound("b", "ClusterRole", "cluster-admin", "alice")),
+        (
+            BINDINGS,
+            bound("b", "ClusterRole", "cluster-admin", "alice"),
+        ),
+        (
+            CLUSTER_BINDINGS,
+            bound("b", "ClusterRole", "cluster-admin", "alice"),
+        ),
     ] {
         let (status, error) = server.ask(&alice, Method::POST, path, &object).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "by a binding: {error}");
     }
     let own = bound("own", "Role", "narrow", "carol");
-    assert_eq!(server.ask(&alice, Method::POST, BINDINGS, &own).await.0, StatusCode::CREATED);
+    assert_eq!(
+        server.ask(&alice, Method::POST, BINDINGS, &own).await.0,
+        StatusCode::CREATED
+    );
     let gone = bound("gone", "Role", "gone", "carol");
-    assert_eq!(server.ask(&alice, Method::POST, BINDINGS, &gone).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(
+        server.ask(&alice, Method::POST, BINDINGS, &gone).await.0,
+        StatusCode::NOT_FOUND
+    );
 }
 
 #[tokio::test]
@@ -111,22 +167,49 @@ async fn who_may_bind_or_escalate_need_not_have_it() {
         "verbs": ["bind"], "apiGroups": [group], "resources": ["clusterroles"], "resourceNames": ["view"],
     });
     let rules = [rule(&["create"], group, &["rolebindings", "roles"]), bind];
-    made(&server, CLUSTER_ROLES, json!({"metadata": {"name": "binder"}, "rules": rules})).await;
-    made(&server, CLUSTER_BINDINGS, bound("binder", "ClusterRole", "binder", "alice")).await;
+    made(
+        &server,
+        CLUSTER_ROLES,
+        json!({"metadata": {"name": "binder"}, "rules": rules}),
+    )
+    .await;
+    made(
+        &server,
+        CLUSTER_BINDINGS,
+        bound("binder", "ClusterRole", "binder", "alice"),
+    )
+    .await;
     let view = bound("v", "ClusterRole", "view", "carol");
-    assert_eq!(server.ask(&alice, Method::POST, BINDINGS, &view).await.0, StatusCode::CREATED);
+    assert_eq!(
+        server.ask(&alice, Method::POST, BINDINGS, &view).await.0,
+        StatusCode::CREATED
+    );
     let admin = bound("a", "ClusterRole", "cluster-admin", "carol");
-    assert_eq!(server.ask(&alice, Method::POST, BINDINGS, &admin).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(
+        server.ask(&alice, Method::POST, BINDINGS, &admin).await.0,
+        StatusCode::FORBIDDEN
+    );
     let wide = json!({"metadata": {"name": "wide"}, "rules": [rule(&["get"], "", &["secrets"])]});
-    assert_eq!(server.ask(&alice, Method::POST, ROLES, &wide).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(
+        server.ask(&alice, Method::POST, ROLES, &wide).await.0,
+        StatusCode::FORBIDDEN
+    );
     made(
         &server,
         CLUSTER_ROLES,
         json!({"metadata": {"name": "up"}, "rules": [rule(&["escalate"], group, &["roles"])]}),
     )
     .await;
-    made(&server, CLUSTER_BINDINGS, bound("up", "ClusterRole", "up", "alice")).await;
-    assert_eq!(server.ask(&alice, Method::POST, ROLES, &wide).await.0, StatusCode::CREATED);
+    made(
+        &server,
+        CLUSTER_BINDINGS,
+        bound("up", "ClusterRole", "up", "alice"),
+    )
+    .await;
+    assert_eq!(
+        server.ask(&alice, Method::POST, ROLES, &wide).await.0,
+        StatusCode::CREATED
+    );
 }
 
 async fn acts(server: &Local, who: &UserInfo, headers: &[(&str, &str)]) -> (StatusCode, Value) {
@@ -154,13 +237,25 @@ async fn one_acts_as_another_only_where_each_part_is_allowed() {
     .await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     let info = &answer["status"]["userInfo"];
-    assert_eq!((&info["username"], &info["uid"]), (&"carol".into(), &"u1".into()));
+    assert_eq!(
+        (&info["username"], &info["uid"]),
+        (&"carol".into(), &"u1".into())
+    );
     assert_eq!(info["groups"], json!(["team", "system:authenticated"]));
     assert_eq!(info["extra"], json!({"example.com/scope": ["one"]}));
-    let (_, answer) = acts(&server, &admin, &[("impersonate-user", "system:serviceaccount:n:a")]).await;
+    let (_, answer) = acts(
+        &server,
+        &admin,
+        &[("impersonate-user", "system:serviceaccount:n:a")],
+    )
+    .await;
     assert_eq!(
         answer["status"]["userInfo"]["groups"],
-        json!(["system:serviceaccounts", "system:serviceaccounts:n", "system:authenticated"])
+        json!([
+            "system:serviceaccounts",
+            "system:serviceaccounts:n",
+            "system:authenticated"
+        ])
     );
     let alice = user("alice");
     let (status, error) = acts(&server, &alice, &[("impersonate-user", "admin")]).await;
@@ -169,38 +264,91 @@ async fn one_acts_as_another_only_where_each_part_is_allowed() {
         error["message"],
         "users \"admin\" is forbidden: User \"alice\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope"
     );
-    let rules =
-        [json!({"verbs": ["impersonate"], "apiGroups": [""], "resources": ["users"], "resourceNames": ["bob"]})];
-    made(&server, CLUSTER_ROLES, json!({"metadata": {"name": "as-bob"}, "rules": rules})).await;
-    made(&server, CLUSTER_BINDINGS, bound("as-bob", "ClusterRole", "as-bob", "alice")).await;
-    assert_eq!(acts(&server, &alice, &[("impersonate-user", "bob")]).await.0, StatusCode::CREATED);
-    for more in [("impersonate-group", "system:masters"), ("impersonate-uid", "x"), ("impersonate-extra-a", "b")] {
+    let rules = [
+        json!({"verbs": ["impersonate"], "apiGroups": [""], "resources": ["users"], "resourceNames": ["bob"]}),
+    ];
+    made(
+        &server,
+        CLUSTER_ROLES,
+        json!({"metadata": {"name": "as-bob"}, "rules": rules}),
+    )
+    .await;
+    made(
+        &server,
+        CLUSTER_BINDINGS,
+        bound("as-bob", "ClusterRole", "as-bob", "alice"),
+    )
+    .await;
+    assert_eq!(
+        acts(&server, &alice, &[("impersonate-user", "bob")])
+            .await
+            .0,
+        StatusCode::CREATED
+    );
+    for more in [
+        ("impersonate-group", "system:masters"),
+        ("impersonate-uid", "x"),
+        ("impersonate-extra-a", "b"),
+    ] {
         assert_eq!(
-            acts(&server, &alice, &[("impersonate-user", "bob"), more]).await.0,
+            acts(&server, &alice, &[("impersonate-user", "bob"), more])
+                .await
+                .0,
             StatusCode::FORBIDDEN,
             "{more:?}"
         );
     }
-    assert_eq!(acts(&server, &alice, &[("impersonate-user", "carol")]).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(
+        acts(&server, &alice, &[("impersonate-user", "carol")])
+            .await
+            .0,
+        StatusCode::FORBIDDEN
+    );
     let (status, _) = acts(&server, &admin, &[("impersonate-group", "team")]).await;
-    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "groups without a user, as upstream refuses it");
+    assert_eq!(
+        status,
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "groups without a user, as upstream refuses it"
+    );
 }
 
 #[tokio::test]
 async fn reviews_tell_who_may_do_what() {
     let server = Local::new().await;
     let alice = user("alice");
-    made(&server, ROLES, json!({"metadata": {"name": "r"}, "rules": [rule(&["get"], "", &["pods"])]})).await;
+    made(
+        &server,
+        ROLES,
+        json!({"metadata": {"name": "r"}, "rules": [rule(&["get"], "", &["pods"])]}),
+    )
+    .await;
     made(&server, BINDINGS, bound("b", "Role", "r", "alice")).await;
     let base = "/apis/authorization.k8s.io/v1";
     let attributes = |verb: &str, namespace: &str| json!({"verb": verb, "resource": "pods", "namespace": namespace});
-    for (verb, namespace, allowed) in [("get", "default", true), ("list", "default", false), ("get", "other", false)] {
+    for (verb, namespace, allowed) in [
+        ("get", "default", true),
+        ("list", "default", false),
+        ("get", "other", false),
+    ] {
         let own = json!({"spec": {"resourceAttributes": attributes(verb, namespace)}});
-        let (status, answer) =
-            server.ask(&alice, Method::POST, &format!("{base}/selfsubjectaccessreviews"), &own).await;
-        assert_eq!((status, &answer["status"]["allowed"]), (StatusCode::CREATED, &allowed.into()), "{answer}");
-        let of = json!({"spec": {"user": "alice", "resourceAttributes": attributes(verb, namespace)}});
-        let (_, answer) = server.admin_ask(Method::POST, &format!("{base}/subjectaccessreviews"), &of).await;
+        let (status, answer) = server
+            .ask(
+                &alice,
+                Method::POST,
+                &format!("{base}/selfsubjectaccessreviews"),
+                &own,
+            )
+            .await;
+        assert_eq!(
+            (status, &answer["status"]["allowed"]),
+            (StatusCode::CREATED, &allowed.into()),
+            "{answer}"
+        );
+        let of =
+            json!({"spec": {"user": "alice", "resourceAttributes": attributes(verb, namespace)}});
+        let (_, answer) = server
+            .admin_ask(Method::POST, &format!("{base}/subjectaccessreviews"), &of)
+            .await;
         assert_eq!(answer["status"]["allowed"], allowed, "{answer}");
     }
     let of = json!({"spec": {"user": "alice", "resourceAttributes": attributes("get", "default")}});
@@ -210,22 +358,68 @@ async fn reviews_tell_who_may_do_what() {
         answer["status"]["reason"],
         "RBAC: allowed by RoleBinding \"b/default\" of Role \"r\" to User \"alice\""
     );
-    let elsewhere = json!({"spec": {"user": "alice", "resourceAttributes": attributes("get", "other")}});
-    assert_eq!(server.admin_ask(Method::POST, &local, &elsewhere).await.0.as_u16(), 422);
-    let (status, _) = server.ask(&alice, Method::POST, &format!("{base}/subjectaccessreviews"), &of).await;
-    assert_eq!(status, StatusCode::FORBIDDEN, "about others one needs a right");
-    for spec in [json!({}), json!({"user": "a"}), json!({"resourceAttributes": {}})] {
+    let elsewhere =
+        json!({"spec": {"user": "alice", "resourceAttributes": attributes("get", "other")}});
+    assert_eq!(
+        server
+            .admin_ask(Method::POST, &local, &elsewhere)
+            .await
+            .0
+            .as_u16(),
+        422
+    );
+    let (status, _) = server
+        .ask(
+            &alice,
+            Method::POST,
+            &format!("{base}/subjectaccessreviews"),
+            &of,
+        )
+        .await;
+    assert_eq!(
+        status,
+        StatusCode::FORBIDDEN,
+        "about others one needs a right"
+    );
+    for spec in [
+        json!({}),
+        json!({"user": "a"}),
+        json!({"resourceAttributes": {}}),
+    ] {
         let asked = json!({ "spec": spec });
-        let (status, _) = server.admin_ask(Method::POST, &format!("{base}/subjectaccessreviews"), &asked).await;
+        let (status, _) = server
+            .admin_ask(
+                Method::POST,
+                &format!("{base}/subjectaccessreviews"),
+                &asked,
+            )
+            .await;
         assert_eq!(status.as_u16(), 422, "{asked}");
     }
     let path = json!({"spec": {"nonResourceAttributes": {"verb": "get", "path": "/version"}}});
-    let (_, answer) = server.ask(&alice, Method::POST, &format!("{base}/selfsubjectaccessreviews"), &path).await;
+    let (_, answer) = server
+        .ask(
+            &alice,
+            Method::POST,
+            &format!("{base}/selfsubjectaccessreviews"),
+            &path,
+        )
+        .await;
     assert_eq!(answer["status"]["allowed"], true);
     let rules = json!({"spec": {"namespace": "default"}});
-    let (_, answer) = server.ask(&alice, Method::POST, &format!("{base}/selfsubjectrulesreviews"), &rules).await;
+    let (_, answer) = server
+        .ask(
+            &alice,
+            Method::POST,
+            &format!("{base}/selfsubjectrulesreviews"),
+            &rules,
+        )
+        .await;
     let told = answer["status"]["resourceRules"].as_array().unwrap();
-    assert!(told.contains(&json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})), "{answer}");
+    assert!(
+        told.contains(&json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})),
+        "{answer}"
+    );
     assert_eq!(answer["status"]["incomplete"], false);
 }
 
@@ -233,21 +427,45 @@ async fn reviews_tell_who_may_do_what() {
 async fn a_namespace_is_seen_by_whom_has_a_role_in_it() {
     let server = Local::new().await;
     let alice = user("alice");
-    made(&server, ROLES, json!({"metadata": {"name": "r"}, "rules": [rule(&["get"], "", &["namespaces"])]})).await;
+    made(
+        &server,
+        ROLES,
+        json!({"metadata": {"name": "r"}, "rules": [rule(&["get"], "", &["namespaces"])]}),
+    )
+    .await;
     made(&server, BINDINGS, bound("b", "Role", "r", "alice")).await;
-    for (path, code) in
-        [("/api/v1/namespaces/default", 200), ("/api/v1/namespaces/kube-system", 403), ("/api/v1/namespaces", 403)]
-    {
-        assert_eq!(server.ask(&alice, Method::GET, path, &Value::Null).await.0.as_u16(), code, "{path}");
+    for (path, code) in [
+        ("/api/v1/namespaces/default", 200),
+        ("/api/v1/namespaces/kube-system", 403),
+        ("/api/v1/namespaces", 403),
+    ] {
+        assert_eq!(
+            server
+                .ask(&alice, Method::GET, path, &Value::Null)
+                .await
+                .0
+                .as_u16(),
+            code,
+            "{path}"
+        );
     }
 }
 
 #[tokio::test]
 async fn where_everything_is_allowed_everything_is() {
-    let open = Local::with(Options { authorization: vec![Mode::AlwaysAllow], ..Options::default() }).await;
+    let open = Local::with(Options {
+        authorization: vec![Mode::AlwaysAllow],
+        ..Options::default()
+    })
+    .await;
     assert_eq!(lists(&open, &user("anybody")).await, 200);
     let admin = bound("b", "ClusterRole", "cluster-admin", "anybody");
-    assert_eq!(open.ask(&user("anybody"), Method::POST, CLUSTER_BINDINGS, &admin).await.0, StatusCode::CREATED);
+    assert_eq!(
+        open.ask(&user("anybody"), Method::POST, CLUSTER_BINDINGS, &admin)
+            .await
+            .0,
+        StatusCode::CREATED
+    );
 }
 
 #[tokio::test]
@@ -255,13 +473,25 @@ async fn defaults_that_an_admin_changed_are_completed_at_the_next_start_and_prot
     let server = Local::new().await;
     let path = format!("{CLUSTER_ROLES}/system:kube-dns");
     let own = json!({"rules": [rule(&["get"], "", &["pods"])]});
-    assert_eq!(server.admin_ask(Method::PATCH, &path, &own).await.0, StatusCode::OK);
+    assert_eq!(
+        server.admin_ask(Method::PATCH, &path, &own).await.0,
+        StatusCode::OK
+    );
     let left = format!("{CLUSTER_ROLES}/system:heapster");
     let annotated = json!({"rules": [], "metadata": {"annotations": {
         "rbac.authorization.kubernetes.io/autoupdate": "false",
     }}});
-    assert_eq!(server.admin_ask(Method::PATCH, &left, &annotated).await.0, StatusCode::OK);
-    server.admin_ask(Method::DELETE, &format!("{CLUSTER_BINDINGS}/system:discovery"), &Value::Null).await;
+    assert_eq!(
+        server.admin_ask(Method::PATCH, &left, &annotated).await.0,
+        StatusCode::OK
+    );
+    server
+        .admin_ask(
+            Method::DELETE,
+            &format!("{CLUSTER_BINDINGS}/system:discovery"),
+            &Value::Null,
+        )
+        .await;
     server.api.prepare().await.unwrap();
     let (_, role) = server.admin_ask(Method::GET, &path, &Value::Null).await;
     let rules = role["rules"].as_array().unwrap();
@@ -269,6 +499,13 @@ async fn defaults_that_an_admin_changed_are_completed_at_the_next_start_and_prot
     assert!(rules.len() > 1, "what was missing is there again: {role}");
     let (_, role) = server.admin_ask(Method::GET, &left, &Value::Null).await;
     assert!(role["rules"].as_array().is_none_or(Vec::is_empty), "{role}");
-    let found = server.admin_ask(Method::GET, &format!("{CLUSTER_BINDINGS}/system:discovery"), &Value::Null).await.0;
+    let found = server
+        .admin_ask(
+            Method::GET,
+            &format!("{CLUSTER_BINDINGS}/system:discovery"),
+            &Value::Null,
+        )
+        .await
+        .0;
     assert_eq!(found, StatusCode::OK);
 }

@@ -33,29 +33,59 @@ async fn a_scale_is_read_replaced_and_patched() {
     create(&server, DEPLOYMENTS, deployment("web", 2)).await;
     let path = format!("{DEPLOYMENTS}/web/scale");
     let (_, mut scale) = server.admin_ask(Method::GET, &path, &Value::Null).await;
-    assert_eq!((&scale["kind"], &scale["apiVersion"]), (&json!("Scale"), &json!("autoscaling/v1")));
-    assert_eq!((&scale["spec"]["replicas"], &scale["status"]["selector"]), (&json!(2), &json!("app=web")));
+    assert_eq!(
+        (&scale["kind"], &scale["apiVersion"]),
+        (&json!("Scale"), &json!("autoscaling/v1"))
+    );
+    assert_eq!(
+        (&scale["spec"]["replicas"], &scale["status"]["selector"]),
+        (&json!(2), &json!("app=web"))
+    );
     scale["spec"]["replicas"] = json!(5);
     let (status, scaled) = server.admin_ask(Method::PUT, &path, &scale).await;
-    assert_eq!((status, &scaled["spec"]["replicas"]), (StatusCode::OK, &json!(5)), "{scaled}");
+    assert_eq!(
+        (status, &scaled["spec"]["replicas"]),
+        (StatusCode::OK, &json!(5)),
+        "{scaled}"
+    );
     let (status, outdated) = server.admin_ask(Method::PUT, &path, &scale).await;
-    assert_eq!((status, &outdated["reason"]), (StatusCode::CONFLICT, &json!("Conflict")));
-    let (_, scaled) = server.admin_ask(Method::PATCH, &path, &json!({"spec": {"replicas": 1}})).await;
+    assert_eq!(
+        (status, &outdated["reason"]),
+        (StatusCode::CONFLICT, &json!("Conflict"))
+    );
+    let (_, scaled) = server
+        .admin_ask(Method::PATCH, &path, &json!({"spec": {"replicas": 1}}))
+        .await;
     assert_eq!(scaled["spec"]["replicas"], 1);
-    let (_, own) = server.admin_ask(Method::GET, &format!("{DEPLOYMENTS}/web"), &Value::Null).await;
-    assert_eq!((&own["spec"]["replicas"], &own["metadata"]["generation"]), (&json!(1), &json!(3)));
-    let (status, bad) = server.admin_ask(Method::PATCH, &path, &json!({"spec": {"replicas": -1}})).await;
+    let (_, own) = server
+        .admin_ask(Method::GET, &format!("{DEPLOYMENTS}/web"), &Value::Null)
+        .await;
+    assert_eq!(
+        (&own["spec"]["replicas"], &own["metadata"]["generation"]),
+        (&json!(1), &json!(3))
+    );
+    let (status, bad) = server
+        .admin_ask(Method::PATCH, &path, &json!({"spec": {"replicas": -1}}))
+        .await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(
         bad["message"],
         "Scale.autoscaling \"web\" is invalid: spec.replicas: Invalid value: -1: must be greater than or equal to 0"
     );
     let dry = format!("{path}?dryRun=All");
-    let (_, told) = server.admin_ask(Method::PATCH, &dry, &json!({"spec": {"replicas": 9}})).await;
+    let (_, told) = server
+        .admin_ask(Method::PATCH, &dry, &json!({"spec": {"replicas": 9}}))
+        .await;
     assert_eq!(told["spec"]["replicas"], 9);
     let (_, same) = server.admin_ask(Method::GET, &path, &Value::Null).await;
     assert_eq!(same["spec"]["replicas"], 1);
-    let (status, _) = server.admin_ask(Method::GET, &format!("{DEPLOYMENTS}/none/scale"), &Value::Null).await;
+    let (status, _) = server
+        .admin_ask(
+            Method::GET,
+            &format!("{DEPLOYMENTS}/none/scale"),
+            &Value::Null,
+        )
+        .await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
@@ -65,33 +95,74 @@ async fn a_budget_pays_for_evictions_until_it_is_spent() {
     for name in ["a", "b"] {
         create(&server, PODS, pod(name)).await;
         let running = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
-        let (status, answer) = server.admin_ask(Method::PATCH, &format!("{PODS}/{name}/status"), &running).await;
+        let (status, answer) = server
+            .admin_ask(Method::PATCH, &format!("{PODS}/{name}/status"), &running)
+            .await;
         assert_eq!(status, StatusCode::OK, "{answer}");
     }
     let selector = json!({"matchLabels": {"app": "web"}});
-    let budget = json!({"metadata": {"name": "p"}, "spec": {"minAvailable": 1, "selector": selector}});
+    let budget =
+        json!({"metadata": {"name": "p"}, "spec": {"minAvailable": 1, "selector": selector}});
     create(&server, BUDGETS, budget).await;
     let evict = |name: &str| json!({"kind": "Eviction", "apiVersion": "policy/v1", "metadata": {"name": name}});
-    let (status, refused) = server.admin_ask(Method::POST, &format!("{PODS}/a/eviction"), &evict("a")).await;
-    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "its controller has not seen it: {refused}");
+    let (status, refused) = server
+        .admin_ask(Method::POST, &format!("{PODS}/a/eviction"), &evict("a"))
+        .await;
+    assert_eq!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS,
+        "its controller has not seen it: {refused}"
+    );
     let counted = json!({"status": {
         "observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
     }});
-    let (status, answer) = server.admin_ask(Method::PATCH, &format!("{BUDGETS}/p/status"), &counted).await;
+    let (status, answer) = server
+        .admin_ask(Method::PATCH, &format!("{BUDGETS}/p/status"), &counted)
+        .await;
     assert_eq!(status, StatusCode::OK, "{answer}");
-    let (status, _) = server.admin_ask(Method::POST, &format!("{PODS}/a/eviction?dryRun=All"), &evict("a")).await;
+    let (status, _) = server
+        .admin_ask(
+            Method::POST,
+            &format!("{PODS}/a/eviction?dryRun=All"),
+            &evict("a"),
+        )
+        .await;
     assert_eq!(status, StatusCode::CREATED);
-    let (status, answer) = server.admin_ask(Method::POST, &format!("{PODS}/a/eviction"), &evict("a")).await;
-    assert_eq!((status, &answer["status"]), (StatusCode::CREATED, &json!("Success")), "{answer}");
-    assert_eq!(server.admin_ask(Method::GET, &format!("{PODS}/a"), &Value::Null).await.0, StatusCode::NOT_FOUND);
-    let (status, spent) = server.admin_ask(Method::POST, &format!("{PODS}/b/eviction"), &evict("b")).await;
+    let (status, answer) = server
+        .admin_ask(Method::POST, &format!("{PODS}/a/eviction"), &evict("a"))
+        .await;
+    assert_eq!(
+        (status, &answer["status"]),
+        (StatusCode::CREATED, &json!("Success")),
+        "{answer}"
+    );
+    assert_eq!(
+        server
+            .admin_ask(Method::GET, &format!("{PODS}/a"), &Value::Null)
+            .await
+            .0,
+        StatusCode::NOT_FOUND
+    );
+    let (status, spent) = server
+        .admin_ask(Method::POST, &format!("{PODS}/b/eviction"), &evict("b"))
+        .await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(spent["details"]["causes"][0]["reason"], "DisruptionBudget");
-    let (_, paid) = server.admin_ask(Method::GET, &format!("{BUDGETS}/p"), &Value::Null).await;
+    let (_, paid) = server
+        .admin_ask(Method::GET, &format!("{BUDGETS}/p"), &Value::Null)
+        .await;
     assert_eq!(paid["status"]["disruptionsAllowed"], 0);
     assert!(paid["status"]["disruptedPods"]["a"].is_string(), "{paid}");
-    assert_eq!(server.admin_ask(Method::GET, &format!("{PODS}/b"), &Value::Null).await.0, StatusCode::OK);
-    let (status, wrong) = server.admin_ask(Method::POST, &format!("{PODS}/b/eviction"), &evict("c")).await;
+    assert_eq!(
+        server
+            .admin_ask(Method::GET, &format!("{PODS}/b"), &Value::Null)
+            .await
+            .0,
+        StatusCode::OK
+    );
+    let (status, wrong) = server
+        .admin_ask(Method::POST, &format!("{PODS}/b/eviction"), &evict("c"))
+        .await;
     assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}");
 }
 
@@ -103,10 +174,18 @@ async fn pods_are_bound_by_the_older_path_too() {
     let path = "/api/v1/namespaces/default/bindings";
     let (status, answer) = server.admin_ask(Method::POST, path, &binding).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
-    let (_, bound) = server.admin_ask(Method::GET, &format!("{PODS}/p"), &Value::Null).await;
+    let (_, bound) = server
+        .admin_ask(Method::GET, &format!("{PODS}/p"), &Value::Null)
+        .await;
     assert_eq!(bound["spec"]["nodeName"], "n1");
-    assert_eq!(server.admin_ask(Method::POST, path, &binding).await.0, StatusCode::CONFLICT);
-    assert_eq!(server.admin_ask(Method::GET, path, &Value::Null).await.0, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(
+        server.admin_ask(Method::POST, path, &binding).await.0,
+        StatusCode::CONFLICT
+    );
+    assert_eq!(
+        server.admin_ask(Method::GET, path, &Value::Null).await.0,
+        StatusCode::METHOD_NOT_ALLOWED
+    );
 }
 
 #[tokio::test]
@@ -120,17 +199,38 @@ async fn a_nodes_own_api_is_reached_and_pods_say_why_they_are_not() {
     create(&server, "/api/v1/nodes", node).await;
     let admin = UserInfo::admin("a");
     for (path, port, seen) in [
-        ("n1/proxy/metrics/resource?x=1", 10250, "/metrics/resource?x=1"),
+        (
+            "n1/proxy/metrics/resource?x=1",
+            10250,
+            "/metrics/resource?x=1",
+        ),
         ("n1:10255/proxy/pods", 10255, "/pods"),
         ("https:n1:10250/proxy/a%2Fb/", 10250, "/a%2Fb/"),
     ] {
-        let (status, _, bytes) = server.send(&admin, Method::GET, &format!("/api/v1/nodes/{path}"), &[], "").await;
-        assert_eq!((status, &bytes[..]), (StatusCode::OK, &b"line 1\nline 2\n"[..]), "{path}");
+        let (status, _, bytes) = server
+            .send(
+                &admin,
+                Method::GET,
+                &format!("/api/v1/nodes/{path}"),
+                &[],
+                "",
+            )
+            .await;
+        assert_eq!(
+            (status, &bytes[..]),
+            (StatusCode::OK, &b"line 1\nline 2\n"[..]),
+            "{path}"
+        );
         let (target, asked) = kubelet.asked.lock().unwrap().pop().unwrap();
         assert_eq!((target.port, asked.as_str()), (port, seen));
     }
-    let (status, headers, _) = server.send(&admin, Method::GET, "/api/v1/nodes/n1/proxy?a=b", &[], "").await;
-    assert_eq!((status.as_u16(), &headers["location"]), (301, &"/api/v1/nodes/n1/proxy/?a=b".parse().unwrap()));
+    let (status, headers, _) = server
+        .send(&admin, Method::GET, "/api/v1/nodes/n1/proxy?a=b", &[], "")
+        .await;
+    assert_eq!(
+        (status.as_u16(), &headers["location"]),
+        (301, &"/api/v1/nodes/n1/proxy/?a=b".parse().unwrap())
+    );
     for (path, code) in [
         ("/api/v1/nodes/none/proxy/x", 404),
         ("/api/v1/nodes/http:n1:80/proxy/x", 400),

@@ -18,16 +18,30 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const WHOAMI: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 fn key() -> Vec<u8> {
-    EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new()).unwrap().as_ref().to_vec()
+    EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
+        .unwrap()
+        .as_ref()
+        .to_vec()
 }
 
 /// A server with a known key, a service account `robot`, a node and a pod of the account on it.
 async fn cluster(signing: &[u8]) -> Local {
     let issuer = TokenIssuer::new(None, &[], signing, &[]).unwrap();
-    let tokens = TokenList::parse("fixed-token,alice,u1,\"system:masters\"\nplain-token,bob,u2\n").unwrap();
-    let server = Local::with(Options { issuer: Some(Arc::new(issuer)), tokens, ..Options::default() }).await;
+    let tokens =
+        TokenList::parse("fixed-token,alice,u1,\"system:masters\"\nplain-token,bob,u2\n").unwrap();
+    let server = Local::with(Options {
+        issuer: Some(Arc::new(issuer)),
+        tokens,
+        ..Options::default()
+    })
+    .await;
     made(&server, ACCOUNTS, json!({"metadata": {"name": "robot"}})).await;
-    made(&server, "/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await;
+    made(
+        &server,
+        "/api/v1/nodes",
+        json!({"metadata": {"name": "n1"}}),
+    )
+    .await;
     made(&server, PODS, pod()).await;
     server
 }
@@ -45,11 +59,25 @@ async fn made(server: &Local, path: &str, object: Value) -> Value {
 }
 
 /// Asks with a token, over the way that connections take.
-async fn ask(server: &Local, token: &str, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
-    let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+async fn ask(
+    server: &Local,
+    token: &str,
+    method: Method,
+    path: &str,
+    body: &Value,
+) -> (StatusCode, Value) {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", "application/json");
     let request = request.header("authorization", format!("Bearer {token}"));
-    let response =
-        server.api.handle(request.body(master_client::body(body.to_string())).unwrap(), Peer::default()).await;
+    let response = server
+        .api
+        .handle(
+            request.body(master_client::body(body.to_string())).unwrap(),
+            Peer::default(),
+        )
+        .await;
     let status = response.status();
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     (status, serde_json::from_slice(&bytes).unwrap_or_default())
@@ -61,7 +89,13 @@ async fn whoami(server: &Local, token: &str) -> (StatusCode, Value) {
 }
 
 async fn request(server: &Local, spec: Value) -> (StatusCode, Value) {
-    server.admin_ask(Method::POST, &format!("{ACCOUNTS}/robot/token"), &json!({"spec": spec})).await
+    server
+        .admin_ask(
+            Method::POST,
+            &format!("{ACCOUNTS}/robot/token"),
+            &json!({"spec": spec}),
+        )
+        .await
 }
 
 async fn token(server: &Local, spec: Value) -> String {
@@ -75,7 +109,12 @@ async fn uid(server: &Local, path: &str) -> Value {
 }
 
 fn claims_of(token: &str) -> Value {
-    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap()).unwrap()
+    serde_json::from_slice(
+        &URL_SAFE_NO_PAD
+            .decode(token.split('.').nth(1).unwrap())
+            .unwrap(),
+    )
+    .unwrap()
 }
 
 fn forged(signing: &[u8], header: &Value, claims: &Value) -> String {
@@ -83,33 +122,70 @@ fn forged(signing: &[u8], header: &Value, claims: &Value) -> String {
     let text = format!("{}.{}", encode(header), encode(claims));
     let random = SystemRandom::new();
     let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, signing, &random).unwrap();
-    format!("{text}.{}", URL_SAFE_NO_PAD.encode(key.sign(&random, text.as_bytes()).unwrap()))
+    format!(
+        "{text}.{}",
+        URL_SAFE_NO_PAD.encode(key.sign(&random, text.as_bytes()).unwrap())
+    )
 }
 
 #[tokio::test]
 async fn a_requested_token_is_its_accounts_and_says_what_it_is_bound_to() {
     let server = cluster(&key()).await;
-    let (pod_uid, node_uid) = (uid(&server, &format!("{PODS}/p")).await, uid(&server, "/api/v1/nodes/n1").await);
-    let bound = token(&server, json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p"}})).await;
+    let (pod_uid, node_uid) = (
+        uid(&server, &format!("{PODS}/p")).await,
+        uid(&server, "/api/v1/nodes/n1").await,
+    );
+    let bound = token(
+        &server,
+        json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p"}}),
+    )
+    .await;
     let (status, user) = whoami(&server, &bound).await;
     assert_eq!(status, StatusCode::CREATED);
     assert_eq!(user["username"], "system:serviceaccount:default:robot");
-    assert_eq!(user["uid"], uid(&server, &format!("{ACCOUNTS}/robot")).await);
+    assert_eq!(
+        user["uid"],
+        uid(&server, &format!("{ACCOUNTS}/robot")).await
+    );
     assert_eq!(
         user["groups"],
-        json!(["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"])
+        json!([
+            "system:serviceaccounts",
+            "system:serviceaccounts:default",
+            "system:authenticated"
+        ])
     );
     let claims = claims_of(&bound);
     let extra = &user["extra"];
     assert_eq!(extra["authentication.kubernetes.io/pod-name"], json!(["p"]));
-    assert_eq!(extra["authentication.kubernetes.io/pod-uid"], json!([pod_uid]));
-    assert_eq!(extra["authentication.kubernetes.io/node-name"], json!(["n1"]));
-    assert_eq!(extra["authentication.kubernetes.io/node-uid"], json!([node_uid]));
+    assert_eq!(
+        extra["authentication.kubernetes.io/pod-uid"],
+        json!([pod_uid])
+    );
+    assert_eq!(
+        extra["authentication.kubernetes.io/node-name"],
+        json!(["n1"])
+    );
+    assert_eq!(
+        extra["authentication.kubernetes.io/node-uid"],
+        json!([node_uid])
+    );
     let id = format!("JTI={}", claims["jti"].as_str().unwrap());
-    assert_eq!(extra["authentication.kubernetes.io/credential-id"], json!([id]));
+    assert_eq!(
+        extra["authentication.kubernetes.io/credential-id"],
+        json!([id])
+    );
     assert_eq!(claims["iss"], ISSUER);
-    assert_eq!(claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(), 3600);
-    assert_eq!(ask(&server, &bound, Method::GET, PODS, &Value::Null).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(
+        claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(),
+        3600
+    );
+    assert_eq!(
+        ask(&server, &bound, Method::GET, PODS, &Value::Null)
+            .await
+            .0,
+        StatusCode::FORBIDDEN
+    );
 }
 
 #[tokio::test]
@@ -118,22 +194,57 @@ async fn requests_for_tokens_are_held_to_upstreams_rules() {
     made(&server, ACCOUNTS, json!({"metadata": {"name": "other"}})).await;
     let reference = |uid: &str| json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid}});
     for (spec, code, words) in [
-        (json!({"expirationSeconds": 599}), 422, "may not specify a duration less than 10 minutes"),
-        (json!({"expirationSeconds": 4_294_967_297_i64}), 422, "may not specify a duration larger than 2^32 seconds"),
-        (reference("of-another"), 409, "does not match the UID in record"),
-        (json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "gone"}}), 404, "not found"),
-        (json!({"boundObjectRef": {"apiVersion": "v1", "kind": "ConfigMap", "name": "p"}}), 400, "cannot bind token"),
+        (
+            json!({"expirationSeconds": 599}),
+            422,
+            "may not specify a duration less than 10 minutes",
+        ),
+        (
+            json!({"expirationSeconds": 4_294_967_297_i64}),
+            422,
+            "may not specify a duration larger than 2^32 seconds",
+        ),
+        (
+            reference("of-another"),
+            409,
+            "does not match the UID in record",
+        ),
+        (
+            json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "gone"}}),
+            404,
+            "not found",
+        ),
+        (
+            json!({"boundObjectRef": {"apiVersion": "v1", "kind": "ConfigMap", "name": "p"}}),
+            400,
+            "cannot bind token",
+        ),
         (json!({"audiences": 1}), 400, "cannot be handled"),
     ] {
         let (status, answer) = request(&server, spec.clone()).await;
         assert_eq!(status.as_u16(), code, "{spec}: {answer}");
-        assert!(answer["message"].as_str().unwrap().contains(words), "{answer}");
+        assert!(
+            answer["message"].as_str().unwrap().contains(words),
+            "{answer}"
+        );
     }
     let other = format!("{ACCOUNTS}/other/token");
-    let (status, answer) = server.admin_ask(Method::POST, &other, &json!({"spec": reference("")})).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST, "a pod of another account: {answer}");
+    let (status, answer) = server
+        .admin_ask(Method::POST, &other, &json!({"spec": reference("")}))
+        .await;
+    assert_eq!(
+        status,
+        StatusCode::BAD_REQUEST,
+        "a pod of another account: {answer}"
+    );
     let gone = format!("{ACCOUNTS}/gone/token");
-    assert_eq!(server.admin_ask(Method::POST, &gone, &json!({"spec": {}})).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(
+        server
+            .admin_ask(Method::POST, &gone, &json!({"spec": {}}))
+            .await
+            .0,
+        StatusCode::NOT_FOUND
+    );
 }
 
 #[tokio::test]
@@ -149,22 +260,61 @@ async fn forged_and_foreign_tokens_are_refused() {
         claims[key] = value;
         claims
     };
-    assert_eq!(whoami(&server, &forged(&signing, &header, &claims)).await.0, StatusCode::CREATED, "the key is known");
+    assert_eq!(
+        whoami(&server, &forged(&signing, &header, &claims)).await.0,
+        StatusCode::CREATED,
+        "the key is known"
+    );
     let now = claims["iat"].as_i64().unwrap();
     let mut named = claims.clone();
     named["kubernetes.io"]["serviceaccount"]["uid"] = "another".into();
     for (what, attack) in [
         ("other signer", forged(&key(), &header, &claims)),
-        ("expired", forged(&signing, &header, &change("exp", (now - 1).into()))),
-        ("not yet", forged(&signing, &header, &change("nbf", (now + 600).into()))),
-        ("audience", forged(&signing, &header, &change("aud", json!(["vault"])))),
-        ("no audience", forged(&signing, &header, &change("aud", json!([])))),
-        ("subject", forged(&signing, &header, &change("sub", "system:serviceaccount:kube-system:robot".into()))),
+        (
+            "expired",
+            forged(&signing, &header, &change("exp", (now - 1).into())),
+        ),
+        (
+            "not yet",
+            forged(&signing, &header, &change("nbf", (now + 600).into())),
+        ),
+        (
+            "audience",
+            forged(&signing, &header, &change("aud", json!(["vault"]))),
+        ),
+        (
+            "no audience",
+            forged(&signing, &header, &change("aud", json!([]))),
+        ),
+        (
+            "subject",
+            forged(
+                &signing,
+                &header,
+                &change("sub", "system:serviceaccount:kube-system:robot".into()),
+            ),
+        ),
         ("uid", forged(&signing, &header, &named)),
-        ("issuer", forged(&signing, &header, &change("iss", "https://evil.example".into()))),
-        ("alg none", forged(&signing, &json!({"alg": "none"}), &claims)),
-        ("alg HS256", forged(&signing, &json!({"alg": "HS256", "kid": "x"}), &claims)),
-        ("no signature", format!("{}.", good.rsplit_once('.').unwrap().0)),
+        (
+            "issuer",
+            forged(
+                &signing,
+                &header,
+                &change("iss", "https://evil.example".into()),
+            ),
+        ),
+        (
+            "alg none",
+            forged(&signing, &json!({"alg": "none"}), &claims),
+        ),
+        (
+            "alg HS256",
+            forged(&signing, &json!({"alg": "HS256", "kid": "x"}), &claims),
+        ),
+        (
+            "no signature",
+            format!("{}.", good.rsplit_once('.').unwrap().0),
+        ),
         ("cut", good[..good.len() - 2].to_owned()),
         ("nonsense", "nonsense".to_owned()),
         (
@@ -183,35 +333,83 @@ async fn forged_and_foreign_tokens_are_refused() {
         ),
     ] {
         let (status, answer) = ask(&server, &attack, Method::GET, "/version", &Value::Null).await;
-        assert_eq!(status, StatusCode::UNAUTHORIZED, "{what}: even where anonymous may: {answer}");
-        assert_eq!(answer["message"], "Unauthorized", "{what}: a stranger learns nothing");
+        assert_eq!(
+            status,
+            StatusCode::UNAUTHORIZED,
+            "{what}: even where anonymous may: {answer}"
+        );
+        assert_eq!(
+            answer["message"], "Unauthorized",
+            "{what}: a stranger learns nothing"
+        );
     }
     let elsewhere = cluster(&key()).await;
     let foreign = token(&elsewhere, json!({})).await;
-    assert_eq!(whoami(&server, &foreign).await.0, StatusCode::UNAUTHORIZED, "another cluster's");
+    assert_eq!(
+        whoami(&server, &foreign).await.0,
+        StatusCode::UNAUTHORIZED,
+        "another cluster's"
+    );
 }
 
 #[tokio::test]
 async fn a_token_dies_with_what_it_is_bound_to() {
     let server = cluster(&key()).await;
-    let of_pod = token(&server, json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p"}})).await;
-    let of_node = token(&server, json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Node", "name": "n1"}})).await;
+    let of_pod = token(
+        &server,
+        json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p"}}),
+    )
+    .await;
+    let of_node = token(
+        &server,
+        json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Node", "name": "n1"}}),
+    )
+    .await;
     let of_account = token(&server, json!({})).await;
     for token in [&of_pod, &of_node, &of_account] {
         assert_eq!(whoami(&server, token).await.0, StatusCode::CREATED);
     }
     let now = json!({"gracePeriodSeconds": 0});
-    assert_eq!(server.admin_ask(Method::DELETE, &format!("{PODS}/p"), &now).await.0, StatusCode::OK);
+    assert_eq!(
+        server
+            .admin_ask(Method::DELETE, &format!("{PODS}/p"), &now)
+            .await
+            .0,
+        StatusCode::OK
+    );
     assert_eq!(whoami(&server, &of_pod).await.0, StatusCode::UNAUTHORIZED);
     made(&server, PODS, pod()).await;
-    assert_eq!(whoami(&server, &of_pod).await.0, StatusCode::UNAUTHORIZED, "another pod of that name");
-    assert_eq!(server.admin_ask(Method::DELETE, "/api/v1/nodes/n1", &now).await.0, StatusCode::OK);
+    assert_eq!(
+        whoami(&server, &of_pod).await.0,
+        StatusCode::UNAUTHORIZED,
+        "another pod of that name"
+    );
+    assert_eq!(
+        server
+            .admin_ask(Method::DELETE, "/api/v1/nodes/n1", &now)
+            .await
+            .0,
+        StatusCode::OK
+    );
     assert_eq!(whoami(&server, &of_node).await.0, StatusCode::UNAUTHORIZED);
     assert_eq!(whoami(&server, &of_account).await.0, StatusCode::CREATED);
-    assert_eq!(server.admin_ask(Method::DELETE, &format!("{ACCOUNTS}/robot"), &Value::Null).await.0, StatusCode::OK);
-    assert_eq!(whoami(&server, &of_account).await.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        server
+            .admin_ask(Method::DELETE, &format!("{ACCOUNTS}/robot"), &Value::Null)
+            .await
+            .0,
+        StatusCode::OK
+    );
+    assert_eq!(
+        whoami(&server, &of_account).await.0,
+        StatusCode::UNAUTHORIZED
+    );
     made(&server, ACCOUNTS, json!({"metadata": {"name": "robot"}})).await;
-    assert_eq!(whoami(&server, &of_account).await.0, StatusCode::UNAUTHORIZED, "another account of that name");
+    assert_eq!(
+        whoami(&server, &of_account).await.0,
+        StatusCode::UNAUTHORIZED,
+        "another account of that name"
+    );
 }
 
 #[tokio::test]
@@ -220,7 +418,9 @@ async fn a_token_of_the_old_kind_is_good_as_long_as_its_secret_holds_it() {
     let server = cluster(&signing).await;
     let account = uid(&server, &format!("{ACCOUNTS}/robot")).await;
     let issuer = TokenIssuer::new(None, &[], &signing, &[]).unwrap();
-    let old = issuer.legacy_token("default", "kept", "robot", account.as_str().unwrap()).unwrap();
+    let old = issuer
+        .legacy_token("default", "kept", "robot", account.as_str().unwrap())
+        .unwrap();
     assert_eq!(whoami(&server, &old).await.0, StatusCode::UNAUTHORIZED);
     let secret = json!({
         "metadata": {"name": "kept", "annotations": {"kubernetes.io/service-account.name": "robot"}},
@@ -228,8 +428,20 @@ async fn a_token_of_the_old_kind_is_good_as_long_as_its_secret_holds_it() {
     });
     made(&server, "/api/v1/namespaces/default/secrets", secret).await;
     let (status, user) = whoami(&server, &old).await;
-    assert_eq!((status, &user["username"]), (StatusCode::CREATED, &"system:serviceaccount:default:robot".into()));
-    server.admin_ask(Method::DELETE, "/api/v1/namespaces/default/secrets/kept", &Value::Null).await;
+    assert_eq!(
+        (status, &user["username"]),
+        (
+            StatusCode::CREATED,
+            &"system:serviceaccount:default:robot".into()
+        )
+    );
+    server
+        .admin_ask(
+            Method::DELETE,
+            "/api/v1/namespaces/default/secrets/kept",
+            &Value::Null,
+        )
+        .await;
     assert_eq!(whoami(&server, &old).await.0, StatusCode::UNAUTHORIZED);
 }
 
@@ -237,29 +449,84 @@ async fn a_token_of_the_old_kind_is_good_as_long_as_its_secret_holds_it() {
 async fn audiences_are_the_reviewers_to_name() {
     let server = cluster(&key()).await;
     let vault = token(&server, json!({"audiences": ["vault", "bank"]})).await;
-    assert_eq!(whoami(&server, &vault).await.0, StatusCode::UNAUTHORIZED, "not for the API");
-    let review = |token: &str, audiences: Value| json!({"spec": {"token": token, "audiences": audiences}});
+    assert_eq!(
+        whoami(&server, &vault).await.0,
+        StatusCode::UNAUTHORIZED,
+        "not for the API"
+    );
+    let review =
+        |token: &str, audiences: Value| json!({"spec": {"token": token, "audiences": audiences}});
     let path = "/apis/authentication.k8s.io/v1/tokenreviews";
-    let (status, answer) = server.admin_ask(Method::POST, path, &review(&vault, json!(["vault", "other"]))).await;
+    let (status, answer) = server
+        .admin_ask(
+            Method::POST,
+            path,
+            &review(&vault, json!(["vault", "other"])),
+        )
+        .await;
     assert_eq!(status, StatusCode::CREATED);
     assert_eq!(answer["status"]["authenticated"], true, "{answer}");
     assert_eq!(answer["status"]["audiences"], json!(["vault"]));
-    assert_eq!(answer["status"]["user"]["username"], "system:serviceaccount:default:robot");
-    let (_, answer) = server.admin_ask(Method::POST, path, &review(&vault, json!([]))).await;
+    assert_eq!(
+        answer["status"]["user"]["username"],
+        "system:serviceaccount:default:robot"
+    );
+    let (_, answer) = server
+        .admin_ask(Method::POST, path, &review(&vault, json!([])))
+        .await;
     assert_ne!(answer["status"]["authenticated"], true);
-    assert!(answer["status"]["error"].as_str().unwrap().contains("audiences"), "{answer}");
-    let (_, answer) = server.admin_ask(Method::POST, path, &review("nonsense", json!([]))).await;
+    assert!(
+        answer["status"]["error"]
+            .as_str()
+            .unwrap()
+            .contains("audiences"),
+        "{answer}"
+    );
+    let (_, answer) = server
+        .admin_ask(Method::POST, path, &review("nonsense", json!([])))
+        .await;
     assert_eq!(answer["status"]["authenticated"], false);
-    assert_eq!(server.admin_ask(Method::POST, path, &review("", json!([]))).await.0, StatusCode::BAD_REQUEST);
-    assert_eq!(server.admin_ask(Method::GET, path, &Value::Null).await.0, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(
+        server
+            .admin_ask(Method::POST, path, &review("", json!([])))
+            .await
+            .0,
+        StatusCode::BAD_REQUEST
+    );
+    assert_eq!(
+        server.admin_ask(Method::GET, path, &Value::Null).await.0,
+        StatusCode::METHOD_NOT_ALLOWED
+    );
 }
 
 #[tokio::test]
 async fn fixed_and_bootstrap_tokens_are_known() {
     let server = cluster(&key()).await;
     assert_eq!(whoami(&server, "plain-token").await.1["username"], "bob");
-    assert_eq!(ask(&server, "fixed-token", Method::GET, "/api/v1/nodes", &Value::Null).await.0, StatusCode::OK);
-    assert_eq!(ask(&server, "plain-token", Method::GET, "/api/v1/nodes", &Value::Null).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(
+        ask(
+            &server,
+            "fixed-token",
+            Method::GET,
+            "/api/v1/nodes",
+            &Value::Null
+        )
+        .await
+        .0,
+        StatusCode::OK
+    );
+    assert_eq!(
+        ask(
+            &server,
+            "plain-token",
+            Method::GET,
+            "/api/v1/nodes",
+            &Value::Null
+        )
+        .await
+        .0,
+        StatusCode::FORBIDDEN
+    );
     let bootstrap = "abcdef.0123456789abcdef";
     assert_eq!(whoami(&server, bootstrap).await.0, StatusCode::UNAUTHORIZED);
     let data = json!({
@@ -271,24 +538,55 @@ async fn fixed_and_bootstrap_tokens_are_known() {
     made(&server, "/api/v1/namespaces/kube-system/secrets", secret).await;
     let (_, user) = whoami(&server, bootstrap).await;
     assert_eq!(user["username"], "system:bootstrap:abcdef");
-    assert_eq!(user["groups"], json!(["system:bootstrappers", "system:authenticated"]));
-    assert_eq!(whoami(&server, "abcdef.0123456789abcdee").await.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        user["groups"],
+        json!(["system:bootstrappers", "system:authenticated"])
+    );
+    assert_eq!(
+        whoami(&server, "abcdef.0123456789abcdee").await.0,
+        StatusCode::UNAUTHORIZED
+    );
 }
 
 #[tokio::test]
 async fn the_issuer_tells_its_keys_to_whom_may_know() {
     let server = cluster(&key()).await;
     let robot = token(&server, json!({})).await;
-    let (status, keys) = ask(&server, &robot, Method::GET, "/openid/v1/jwks", &Value::Null).await;
+    let (status, keys) = ask(
+        &server,
+        &robot,
+        Method::GET,
+        "/openid/v1/jwks",
+        &Value::Null,
+    )
+    .await;
     assert_eq!(status, StatusCode::OK);
-    let header: Value =
-        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(robot.split('.').next().unwrap()).unwrap()).unwrap();
+    let header: Value = serde_json::from_slice(
+        &URL_SAFE_NO_PAD
+            .decode(robot.split('.').next().unwrap())
+            .unwrap(),
+    )
+    .unwrap();
     assert_eq!(keys["keys"][0]["kid"], header["kid"]);
     assert_eq!(keys["keys"][0]["alg"], "ES256");
-    let (_, document) = ask(&server, &robot, Method::GET, "/.well-known/openid-configuration", &Value::Null).await;
+    let (_, document) = ask(
+        &server,
+        &robot,
+        Method::GET,
+        "/.well-known/openid-configuration",
+        &Value::Null,
+    )
+    .await;
     assert_eq!(document["issuer"], ISSUER);
     assert_eq!(document["jwks_uri"], format!("{ISSUER}/openid/v1/jwks"));
-    let (status, _) = ask(&server, "plain-token", Method::GET, "/openid/v1/jwks", &Value::Null).await;
+    let (status, _) = ask(
+        &server,
+        "plain-token",
+        Method::GET,
+        "/openid/v1/jwks",
+        &Value::Null,
+    )
+    .await;
     assert_eq!(status, StatusCode::FORBIDDEN, "service accounts only");
 }
 
@@ -299,7 +597,10 @@ async fn a_key_that_was_retired_still_verifies_what_it_signed() {
     let store = Arc::new(master_store::EmbeddedStore::open(folder.path()).unwrap());
     let issuer = |signing: &[u8], retired: &[Vec<u8>]| {
         let issuer = TokenIssuer::new(None, &[], signing, retired).unwrap();
-        Options { issuer: Some(Arc::new(issuer)), ..Options::default() }
+        Options {
+            issuer: Some(Arc::new(issuer)),
+            ..Options::default()
+        }
     };
     let server = Local::of(ApiServer::new(store.clone(), issuer(&old, &[])), folder);
     server.api.prepare().await.unwrap();
@@ -307,11 +608,20 @@ async fn a_key_that_was_retired_still_verifies_what_it_signed() {
     let signed = token(&server, json!({})).await;
     let random = SystemRandom::new();
     let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &old, &random).unwrap();
-    let point = ring::signature::KeyPair::public_key(&pair).as_ref().to_vec();
+    let point = ring::signature::KeyPair::public_key(&pair)
+        .as_ref()
+        .to_vec();
     let mut spki = hex::decode("3059301306072a8648ce3d020106082a8648ce3d030107034200").unwrap();
     spki.extend(point);
-    let next = Local::of(ApiServer::new(store, issuer(&new, &[spki])), tempfile::tempdir().unwrap());
+    let next = Local::of(
+        ApiServer::new(store, issuer(&new, &[spki])),
+        tempfile::tempdir().unwrap(),
+    );
     assert_eq!(whoami(&next, &signed).await.0, StatusCode::CREATED);
     let fresh = token(&next, json!({})).await;
-    assert_eq!(whoami(&server, &fresh).await.0, StatusCode::UNAUTHORIZED, "the old server knows no new key");
+    assert_eq!(
+        whoami(&server, &fresh).await.0,
+        StatusCode::UNAUTHORIZED,
+        "the old server knows no new key"
+    );
 }

@@ -9,12 +9,34 @@ use serde_json::{Value, json};
 const DEFAULT: &str = "/api/v1/namespaces/default";
 
 /// The status and the message of an answer, and what it warns of.
-async fn asks(server: &Local, method: Method, path: &str, kind: &str, body: &str) -> (StatusCode, String, Vec<String>) {
+async fn asks(
+    server: &Local,
+    method: Method,
+    path: &str,
+    kind: &str,
+    body: &str,
+) -> (StatusCode, String, Vec<String>) {
     let admin = UserInfo::admin("admin");
-    let (status, headers, bytes) = server.send(&admin, method, path, &[("content-type", kind)], body.to_owned()).await;
+    let (status, headers, bytes) = server
+        .send(
+            &admin,
+            method,
+            path,
+            &[("content-type", kind)],
+            body.to_owned(),
+        )
+        .await;
     let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let warnings = headers.get_all("warning").iter().map(|value| value.to_str().unwrap().to_owned()).collect();
-    (status, answer["message"].as_str().unwrap_or_default().to_owned(), warnings)
+    let warnings = headers
+        .get_all("warning")
+        .iter()
+        .map(|value| value.to_str().unwrap().to_owned())
+        .collect();
+    (
+        status,
+        answer["message"].as_str().unwrap_or_default().to_owned(),
+        warnings,
+    )
 }
 
 #[tokio::test]
@@ -36,11 +58,24 @@ async fn a_body_of_another_kind_is_told_from_one_that_cannot_be_read() {
             "the object provided is unrecognized (must be of type Namespace): couldn't get version/kind; json parse error",
         ),
         ("apiVersion: v1", "(61706956657273696f6e3a207631)"),
-        (r#"{"metadata":{"name":"much longer"#, r#"({"metadata":{"name":"much long ...)"#),
+        (
+            r#"{"metadata":{"name":"much longer"#,
+            r#"({"metadata":{"name":"much long ...)"#,
+        ),
         ("", "(<empty>)"),
     ] {
-        let (status, told, _) = asks(&server, Method::POST, "/api/v1/namespaces", "application/json", body).await;
-        assert!(status == StatusCode::BAD_REQUEST && told.contains(message), "{body}: {told}");
+        let (status, told, _) = asks(
+            &server,
+            Method::POST,
+            "/api/v1/namespaces",
+            "application/json",
+            body,
+        )
+        .await;
+        assert!(
+            status == StatusCode::BAD_REQUEST && told.contains(message),
+            "{body}: {told}"
+        );
     }
     let path = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
     let older = r#"{"apiVersion":"autoscaling/v1","kind":"HorizontalPodAutoscaler"}"#;
@@ -55,7 +90,9 @@ async fn a_body_of_another_kind_is_told_from_one_that_cannot_be_read() {
 async fn a_patch_that_leaves_behind_no_object_is_shown_as_upstream_shows_it() {
     let server = Local::new().await;
     let map = json!({"metadata": {"name": "m", "labels": {"a": "b"}}, "data": {"k": "v"}});
-    server.admin_ask(Method::POST, &format!("{DEFAULT}/configmaps"), &map).await;
+    server
+        .admin_ask(Method::POST, &format!("{DEFAULT}/configmaps"), &map)
+        .await;
     for (kind, patch, message) in [
         (
             "application/strategic-merge-patch+json",
@@ -67,12 +104,23 @@ async fn a_patch_that_leaves_behind_no_object_is_shown_as_upstream_shows_it() {
             r#"{"metadata":{"ownerReferences":"odd"}}"#,
             "cannot restore slice from string",
         ),
-        ("application/strategic-merge-patch+json", r#"{"immutable":"odd"}"#, "cannot convert string to bool"),
-        ("application/merge-patch+json", r#"{"metadata":{"labels":"odd"}}"#, "patch: Invalid value: \"{\\\""),
+        (
+            "application/strategic-merge-patch+json",
+            r#"{"immutable":"odd"}"#,
+            "cannot convert string to bool",
+        ),
+        (
+            "application/merge-patch+json",
+            r#"{"metadata":{"labels":"odd"}}"#,
+            "patch: Invalid value: \"{\\\"",
+        ),
     ] {
         let path = format!("{DEFAULT}/configmaps/m");
         let (status, told, _) = asks(&server, Method::PATCH, &path, kind, patch).await;
-        assert!(status == StatusCode::UNPROCESSABLE_ENTITY && told.contains(message), "{patch}: {told}");
+        assert!(
+            status == StatusCode::UNPROCESSABLE_ENTITY && told.contains(message),
+            "{patch}: {told}"
+        );
     }
 }
 
@@ -80,11 +128,18 @@ async fn a_patch_that_leaves_behind_no_object_is_shown_as_upstream_shows_it() {
 async fn maps_that_are_empty_are_not_there() {
     let server = Local::new().await;
     let map = json!({"metadata": {"name": "m", "labels": {"a": "b"}, "annotations": {}}, "data": {"k": "v"}});
-    let (_, made) = server.admin_ask(Method::POST, &format!("{DEFAULT}/configmaps"), &map).await;
+    let (_, made) = server
+        .admin_ask(Method::POST, &format!("{DEFAULT}/configmaps"), &map)
+        .await;
     assert!(made["metadata"].get("annotations").is_none(), "{made}");
     let patch = json!({"metadata": {"labels": {"a": null}}, "data": {"k": null}});
-    let (_, bare) = server.admin_ask(Method::PATCH, &format!("{DEFAULT}/configmaps/m"), &patch).await;
-    assert!(bare["metadata"].get("labels").is_none() && bare.get("data").is_none(), "{bare}");
+    let (_, bare) = server
+        .admin_ask(Method::PATCH, &format!("{DEFAULT}/configmaps/m"), &patch)
+        .await;
+    assert!(
+        bare["metadata"].get("labels").is_none() && bare.get("data").is_none(),
+        "{bare}"
+    );
 }
 
 #[tokio::test]
@@ -92,13 +147,30 @@ async fn a_new_objects_status_shows_its_zeros() {
     let server = Local::new().await;
     let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "minAvailable": 1});
     let path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-    let (_, made) = server.admin_ask(Method::POST, path, &json!({"metadata": {"name": "p"}, "spec": spec})).await;
+    let (_, made) = server
+        .admin_ask(
+            Method::POST,
+            path,
+            &json!({"metadata": {"name": "p"}, "spec": spec}),
+        )
+        .await;
     assert_eq!(made["status"]["disruptionsAllowed"], 0, "{made}");
     let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
-    let (_, made) = server.admin_ask(Method::POST, &format!("{DEFAULT}/services"), &service).await;
+    let (_, made) = server
+        .admin_ask(Method::POST, &format!("{DEFAULT}/services"), &service)
+        .await;
     assert_eq!(made["status"], json!({"loadBalancer": {}}));
-    let (_, made) = server.admin_ask(Method::POST, "/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await;
-    assert!(made["status"].is_object() && made["spec"].is_object(), "{made}");
+    let (_, made) = server
+        .admin_ask(
+            Method::POST,
+            "/api/v1/nodes",
+            &json!({"metadata": {"name": "n"}}),
+        )
+        .await;
+    assert!(
+        made["status"].is_object() && made["spec"].is_object(),
+        "{made}"
+    );
 }
 
 #[tokio::test]
@@ -109,21 +181,36 @@ async fn warnings_come_with_refusals_and_with_kinds_that_go_out_of_use() {
     let (status, _, warnings) = asks(&server, Method::POST, &path, "application/json", bad).await;
     assert_eq!(
         (status, &*warnings),
-        (StatusCode::UNPROCESSABLE_ENTITY, &["299 - \"unknown field \\\"odd\\\"\"".to_owned()][..])
+        (
+            StatusCode::UNPROCESSABLE_ENTITY,
+            &["299 - \"unknown field \\\"odd\\\"\"".to_owned()][..]
+        )
     );
-    let (_, _, warnings) = asks(&server, Method::GET, &format!("{DEFAULT}/endpoints"), "", "").await;
-    let words = "299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\"";
+    let (_, _, warnings) = asks(
+        &server,
+        Method::GET,
+        &format!("{DEFAULT}/endpoints"),
+        "",
+        "",
+    )
+    .await;
+    let words =
+        "299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\"";
     assert_eq!(warnings, [words]);
 }
 
 #[tokio::test]
 async fn resources_are_discovered_in_upstreams_order_of_fields() {
     let server = Local::new().await;
-    let (_, _, bytes) = server.send(&UserInfo::admin("a"), Method::GET, "/api/v1", &[], "").await;
+    let (_, _, bytes) = server
+        .send(&UserInfo::admin("a"), Method::GET, "/api/v1", &[], "")
+        .await;
     let text = String::from_utf8(bytes.to_vec()).unwrap();
     let pods = r#"{"name":"pods","singularName":"pod","namespaced":true,"kind":"Pod","verbs":["create","delete","deletecollection","get","list","patch","update","watch"],"shortNames":["po"],"categories":["all"]"#;
     assert!(text.contains(pods), "{text}");
-    assert!(text.starts_with(r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":["#));
+    assert!(text.starts_with(
+        r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":["#
+    ));
 }
 
 #[tokio::test]
@@ -131,10 +218,26 @@ async fn the_older_document_is_there_in_both_forms() {
     let server = Local::new().await;
     let admin = UserInfo::admin("a");
     let binary = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-    let ask = async |accept: &str| server.send(&admin, Method::GET, "/openapi/v2", &[("accept", accept)], "").await;
+    let ask = async |accept: &str| {
+        server
+            .send(
+                &admin,
+                Method::GET,
+                "/openapi/v2",
+                &[("accept", accept)],
+                "",
+            )
+            .await
+    };
     let (_, headers, bytes) = ask(binary).await;
-    assert_eq!(headers["content-type"], "application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
-    assert!(bytes.windows(19).any(|text| text == b"#/definitions/io.k8") && bytes.starts_with(b"\n\x032.0"));
+    assert_eq!(
+        headers["content-type"],
+        "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+    );
+    assert!(
+        bytes.windows(19).any(|text| text == b"#/definitions/io.k8")
+            && bytes.starts_with(b"\n\x032.0")
+    );
     for accept in ["", "*/*", "application/json", "application/json;q=0.9, */*"] {
         let (_, headers, bytes) = ask(accept).await;
         assert_eq!(headers["content-type"], "application/json", "{accept}");

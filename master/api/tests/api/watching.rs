@@ -16,7 +16,11 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn next(watcher: &mut Watcher<ConfigMap>) -> (&'static str, String) {
-    let event = tokio::time::timeout(PATIENCE, watcher.next()).await.expect("an event comes").unwrap().unwrap();
+    let event = tokio::time::timeout(PATIENCE, watcher.next())
+        .await
+        .expect("an event comes")
+        .unwrap()
+        .unwrap();
     let name = |object: &ConfigMap| object.metadata.name.clone().unwrap_or_default();
     match &event {
         WatchEvent::Added(object) => ("ADDED", name(object)),
@@ -32,7 +36,10 @@ fn owned(kind: &'static str, name: &str) -> (&'static str, String) {
 
 /// A watch from now on; the bookmark that ends its (no) initial events is taken.
 async fn open(client: &Client, namespace: Option<&str>, params: &ListParams) -> Watcher<ConfigMap> {
-    let mut watcher = client.watch::<ConfigMap>(namespace, params, "").await.unwrap();
+    let mut watcher = client
+        .watch::<ConfigMap>(namespace, params, "")
+        .await
+        .unwrap();
     assert_eq!(next(&mut watcher).await.0, "BOOKMARK");
     watcher
 }
@@ -41,45 +48,91 @@ async fn open(client: &Client, namespace: Option<&str>, params: &ListParams) -> 
 async fn a_watch_from_a_list_tells_what_came_after_it() {
     let server = Local::new().await;
     let client = server.admin();
-    server.admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "before"}})).await;
-    let list = client.list::<ConfigMap>(None, &ListParams::default()).await.unwrap();
-    server.admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "a"}})).await;
-    let mut watcher = client.watch::<ConfigMap>(None, &ListParams::default(), &list.resource_version).await.unwrap();
+    server
+        .admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "before"}}))
+        .await;
+    let list = client
+        .list::<ConfigMap>(None, &ListParams::default())
+        .await
+        .unwrap();
+    server
+        .admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "a"}}))
+        .await;
+    let mut watcher = client
+        .watch::<ConfigMap>(None, &ListParams::default(), &list.resource_version)
+        .await
+        .unwrap();
     assert_eq!(next(&mut watcher).await, owned("ADDED", "a"));
-    server.admin_ask(Method::PATCH, &format!("{MAPS}/a"), &json!({"data": {"x": "1"}})).await;
+    server
+        .admin_ask(
+            Method::PATCH,
+            &format!("{MAPS}/a"),
+            &json!({"data": {"x": "1"}}),
+        )
+        .await;
     assert_eq!(next(&mut watcher).await, owned("MODIFIED", "a"));
-    server.admin_ask(Method::DELETE, &format!("{MAPS}/a"), &Value::Null).await;
+    server
+        .admin_ask(Method::DELETE, &format!("{MAPS}/a"), &Value::Null)
+        .await;
     assert_eq!(next(&mut watcher).await, owned("DELETED", "a"));
 }
 
 #[tokio::test]
 async fn an_object_that_comes_to_match_is_added_and_one_that_stops_is_deleted() {
     let server = Local::new().await;
-    let params = ListParams { labels: Some("on=1".to_owned()), ..ListParams::default() };
+    let params = ListParams {
+        labels: Some("on=1".to_owned()),
+        ..ListParams::default()
+    };
     let mut watcher = open(&server.admin(), Some("default"), &params).await;
-    server.admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "a"}})).await;
+    server
+        .admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "a"}}))
+        .await;
     let label = |value: Value| json!({"metadata": {"labels": {"on": value}}});
-    server.admin_ask(Method::PATCH, &format!("{MAPS}/a"), &label(json!("1"))).await;
+    server
+        .admin_ask(Method::PATCH, &format!("{MAPS}/a"), &label(json!("1")))
+        .await;
     assert_eq!(next(&mut watcher).await, owned("ADDED", "a"));
-    server.admin_ask(Method::PATCH, &format!("{MAPS}/a"), &json!({"data": {"x": "1"}})).await;
+    server
+        .admin_ask(
+            Method::PATCH,
+            &format!("{MAPS}/a"),
+            &json!({"data": {"x": "1"}}),
+        )
+        .await;
     assert_eq!(next(&mut watcher).await, owned("MODIFIED", "a"));
-    server.admin_ask(Method::PATCH, &format!("{MAPS}/a"), &label(Value::Null)).await;
+    server
+        .admin_ask(Method::PATCH, &format!("{MAPS}/a"), &label(Value::Null))
+        .await;
     assert_eq!(next(&mut watcher).await, owned("DELETED", "a"));
 }
 
 #[tokio::test]
 async fn initial_events_end_with_a_marked_bookmark() {
     let server = Local::new().await;
-    server.admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "a"}})).await;
+    server
+        .admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "a"}}))
+        .await;
     let path = format!(
         "{MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1"
     );
-    let (_, _, bytes) = server.send(&UserInfo::admin("a"), Method::GET, &path, &[], "").await;
-    let events: Vec<Value> =
-        String::from_utf8(bytes.to_vec()).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    assert_eq!((&events[0]["type"], &events[0]["object"]["metadata"]["name"]), (&json!("ADDED"), &json!("a")));
+    let (_, _, bytes) = server
+        .send(&UserInfo::admin("a"), Method::GET, &path, &[], "")
+        .await;
+    let events: Vec<Value> = String::from_utf8(bytes.to_vec())
+        .unwrap()
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    assert_eq!(
+        (&events[0]["type"], &events[0]["object"]["metadata"]["name"]),
+        (&json!("ADDED"), &json!("a"))
+    );
     assert_eq!(events[1]["type"], "BOOKMARK");
-    assert_eq!(events[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    assert_eq!(
+        events[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"],
+        "true"
+    );
     let without = format!("{MAPS}?watch=1&sendInitialEvents=true");
     let (status, _) = server.admin_ask(Method::GET, &without, &Value::Null).await;
     assert_eq!(status.as_u16(), 422);
@@ -88,17 +141,30 @@ async fn initial_events_end_with_a_marked_bookmark() {
 #[tokio::test]
 async fn a_watch_from_the_forgotten_past_is_gone() {
     let folder = tempfile::tempdir().unwrap();
-    let options = master_store::Options { history_events: 3, ..master_store::Options::default() };
+    let options = master_store::Options {
+        history_events: 3,
+        ..master_store::Options::default()
+    };
     let store = Arc::new(master_store::EmbeddedStore::open_with(folder.path(), &options).unwrap());
     let api = master_api::ApiServer::new(store, Options::default());
     api.prepare().await.unwrap();
     let client = api.client(UserInfo::admin("a"));
-    let old = client.list::<ConfigMap>(None, &ListParams::default()).await.unwrap().resource_version;
+    let old = client
+        .list::<ConfigMap>(None, &ListParams::default())
+        .await
+        .unwrap()
+        .resource_version;
     for number in 0..6 {
         let object = json!({"metadata": {"name": format!("m{number}"), "namespace": "default"}});
-        client.create::<ConfigMap>(&serde_json::from_value(object).unwrap()).await.unwrap();
+        client
+            .create::<ConfigMap>(&serde_json::from_value(object).unwrap())
+            .await
+            .unwrap();
     }
-    let mut watcher = client.watch::<ConfigMap>(None, &ListParams::default(), &old).await.unwrap();
+    let mut watcher = client
+        .watch::<ConfigMap>(None, &ListParams::default(), &old)
+        .await
+        .unwrap();
     let error = watcher.next().await.unwrap_err();
     assert!(error.is_expired() && error.code == 410, "{error:?}");
 }
@@ -108,7 +174,8 @@ struct Switch(AtomicBool, tokio::sync::watch::Sender<u64>);
 
 impl DenyList for Switch {
     fn denied(&self, user: &UserInfo, _: &Peer) -> Option<String> {
-        (self.0.load(Ordering::Acquire) && user.name == "bad").then(|| "machine is untrusted".to_owned())
+        (self.0.load(Ordering::Acquire) && user.name == "bad")
+            .then(|| "machine is untrusted".to_owned())
     }
 
     fn changed(&self) -> tokio::sync::watch::Receiver<u64> {
@@ -119,17 +186,34 @@ impl DenyList for Switch {
 #[tokio::test]
 async fn the_deny_list_cuts_requests_and_open_watches_of_the_denied_only() {
     let server = Local::new().await;
-    let list = Arc::new(Switch(AtomicBool::new(false), tokio::sync::watch::Sender::new(0)));
+    let list = Arc::new(Switch(
+        AtomicBool::new(false),
+        tokio::sync::watch::Sender::new(0),
+    ));
     assert!(server.api.set_deny_list(list.clone()));
-    let (bad, good) = (server.api.client(UserInfo::admin("bad")), server.api.client(UserInfo::admin("good")));
+    let (bad, good) = (
+        server.api.client(UserInfo::admin("bad")),
+        server.api.client(UserInfo::admin("good")),
+    );
     let mut cut = open(&bad, None, &ListParams::default()).await;
     let mut kept = open(&good, None, &ListParams::default()).await;
     list.0.store(true, Ordering::Release);
     list.1.send_replace(1);
-    let ended = tokio::time::timeout(PATIENCE, cut.next()).await.expect("the watch is cut").unwrap();
+    let ended = tokio::time::timeout(PATIENCE, cut.next())
+        .await
+        .expect("the watch is cut")
+        .unwrap();
     assert!(ended.is_none());
-    assert_eq!(bad.list::<ConfigMap>(None, &ListParams::default()).await.unwrap_err().code, 401);
-    server.admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "a"}})).await;
+    assert_eq!(
+        bad.list::<ConfigMap>(None, &ListParams::default())
+            .await
+            .unwrap_err()
+            .code,
+        401
+    );
+    server
+        .admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "a"}}))
+        .await;
     assert_eq!(next(&mut kept).await, owned("ADDED", "a"));
 }
 
@@ -137,11 +221,38 @@ async fn the_deny_list_cuts_requests_and_open_watches_of_the_denied_only() {
 async fn draining_ends_watches_and_readiness() {
     let server = Local::new().await;
     let mut watcher = open(&server.admin(), None, &ListParams::default()).await;
-    assert_eq!(server.admin_ask(Method::GET, "/readyz", &Value::Null).await.0.as_u16(), 200);
+    assert_eq!(
+        server
+            .admin_ask(Method::GET, "/readyz", &Value::Null)
+            .await
+            .0
+            .as_u16(),
+        200
+    );
     server.api.drain();
-    assert!(tokio::time::timeout(PATIENCE, watcher.next()).await.unwrap().unwrap().is_none());
-    assert_eq!(server.admin_ask(Method::GET, "/readyz", &Value::Null).await.0.as_u16(), 500);
-    assert_eq!(server.admin_ask(Method::GET, "/livez", &Value::Null).await.0.as_u16(), 200);
+    assert!(
+        tokio::time::timeout(PATIENCE, watcher.next())
+            .await
+            .unwrap()
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(
+        server
+            .admin_ask(Method::GET, "/readyz", &Value::Null)
+            .await
+            .0
+            .as_u16(),
+        500
+    );
+    assert_eq!(
+        server
+            .admin_ask(Method::GET, "/livez", &Value::Null)
+            .await
+            .0
+            .as_u16(),
+        200
+    );
 }
 
 #[tokio::test]
@@ -190,9 +301,11 @@ impl master_api::Extensions for Echo {
     ) -> BoxFuture<'static, http::Response<master_client::Body>> {
         Box::pin(async move {
             match request.into_body().collect().await {
-                Ok(body) => {
-                    http::Response::new(master_client::body(format!("{} {}", user.name, body.to_bytes().len())))
-                }
+                Ok(body) => http::Response::new(master_client::body(format!(
+                    "{} {}",
+                    user.name,
+                    body.to_bytes().len()
+                ))),
                 Err(_too_large) => http::Response::new(master_client::body("too large")),
             }
         })
@@ -204,9 +317,29 @@ async fn extensions_answer_their_own_paths_for_anybody() {
     let server = Local::new().await;
     server.api.set_extensions(Arc::new(Echo));
     let nobody = UserInfo::anonymous();
-    let (status, _, bytes) = server.send(&nobody, Method::POST, "/attest/v1/sessions", &[], "12345").await;
-    assert_eq!((status.as_u16(), &bytes[..]), (200, &b"system:anonymous 5"[..]));
-    let (_, _, bytes) = server.send(&nobody, Method::POST, "/attest/v1/sessions", &[], vec![b'x'; (3 << 20) + 1]).await;
+    let (status, _, bytes) = server
+        .send(&nobody, Method::POST, "/attest/v1/sessions", &[], "12345")
+        .await;
+    assert_eq!(
+        (status.as_u16(), &bytes[..]),
+        (200, &b"system:anonymous 5"[..])
+    );
+    let (_, _, bytes) = server
+        .send(
+            &nobody,
+            Method::POST,
+            "/attest/v1/sessions",
+            &[],
+            vec![b'x'; (3 << 20) + 1],
+        )
+        .await;
     assert_eq!(&bytes[..], b"too large", "their bodies are bounded too");
-    assert_eq!(server.ask(&nobody, Method::GET, "/attested", &Value::Null).await.0.as_u16(), 403);
+    assert_eq!(
+        server
+            .ask(&nobody, Method::GET, "/attested", &Value::Null)
+            .await
+            .0
+            .as_u16(),
+        403
+    );
 }

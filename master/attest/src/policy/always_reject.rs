@@ -25,7 +25,13 @@ impl Policy for AlwaysReject {
         Judgement::Reject
     }
 
-    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _from: IpAddr, _now: Timestamp) -> Ruling {
+    fn decide(
+        &self,
+        _claimant: &Claimant,
+        _waiting: &Waiting,
+        _from: IpAddr,
+        _now: Timestamp,
+    ) -> Ruling {
         Ruling::Refuse(Code::PolicyRejects)
     }
 }

@@ -18,10 +18,16 @@ impl Policy for CloudVerify {
     }
 
     fn faults(&self, rule: &Rule) -> Vec<String> {
-        let mut faults: Vec<String> =
-            CheckedRule::try_from(rule).err().map(|faults| faults.to_string()).into_iter().collect();
+        let mut faults: Vec<String> = CheckedRule::try_from(rule)
+            .err()
+            .map(|faults| faults.to_string())
+            .into_iter()
+            .collect();
         let machines = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
-        let other = rule.signers.iter().filter(|signer| !machines.contains(&signer.as_str()));
+        let other = rule
+            .signers
+            .iter()
+            .filter(|signer| !machines.contains(&signer.as_str()));
         faults.extend(other.map(|signer| {
             format!(
                 "rule `{}`: {signer} brings no evidence that cloud-verify could look at; name it in a rule of its own \
@@ -36,7 +42,13 @@ impl Policy for CloudVerify {
         proof_asked(rule)
     }
 
-    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _from: IpAddr, _now: Timestamp) -> Ruling {
+    fn decide(
+        &self,
+        _claimant: &Claimant,
+        _waiting: &Waiting,
+        _from: IpAddr,
+        _now: Timestamp,
+    ) -> Ruling {
         Ruling::Verify
     }
 }

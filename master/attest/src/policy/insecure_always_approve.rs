@@ -24,7 +24,13 @@ impl Policy for InsecureAlwaysApprove {
         proof_asked(rule)
     }
 
-    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _from: IpAddr, _now: Timestamp) -> Ruling {
+    fn decide(
+        &self,
+        _claimant: &Claimant,
+        _waiting: &Waiting,
+        _from: IpAddr,
+        _now: Timestamp,
+    ) -> Ruling {
         Ruling::Approve(Approval::Nobody)
     }
 }

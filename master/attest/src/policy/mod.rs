@@ -72,7 +72,13 @@ pub(crate) trait Policy: Debug + Sync {
     fn judge(&self, rule: &Rule) -> Judgement;
 
     /// What is done with a machine that proved which it is, and asks from an address.
-    fn decide(&self, claimant: &Claimant, waiting: &Waiting, from: IpAddr, now: Timestamp) -> Ruling;
+    fn decide(
+        &self,
+        claimant: &Claimant,
+        waiting: &Waiting,
+        from: IpAddr,
+        now: Timestamp,
+    ) -> Ruling;
 }
 
 pub(crate) fn policy_of(name: PolicyName) -> &'static dyn Policy {
@@ -86,8 +92,15 @@ pub(crate) fn policy_of(name: PolicyName) -> &'static dyn Policy {
 
 /// Every fault of a policy's rules, in sentences.
 pub(crate) fn faults(spec: &CertificatePolicySpec) -> Vec<String> {
-    let mut faults: Vec<String> = spec.rules.iter().flat_map(|rule| policy_of(rule.policy).faults(rule)).collect();
-    let (client, serving) = (rule_of(spec, NODE_CLIENT_SIGNER), rule_of(spec, NODE_SERVING_SIGNER));
+    let mut faults: Vec<String> = spec
+        .rules
+        .iter()
+        .flat_map(|rule| policy_of(rule.policy).faults(rule))
+        .collect();
+    let (client, serving) = (
+        rule_of(spec, NODE_CLIENT_SIGNER),
+        rule_of(spec, NODE_SERVING_SIGNER),
+    );
     if client.map(|rule| &rule.name) != serving.map(|rule| &rule.name) {
         faults.push(format!(
             "{NODE_CLIENT_SIGNER} and {NODE_SERVING_SIGNER} are decided by different rules; name both in one"
@@ -102,7 +115,8 @@ pub(crate) fn judge(spec: &CertificatePolicySpec) -> Result<Judgement, Vec<Strin
     if !faults.is_empty() {
         return Err(faults);
     }
-    Ok(rule_of(spec, NODE_CLIENT_SIGNER).map_or(Judgement::Reject, |rule| policy_of(rule.policy).judge(rule)))
+    Ok(rule_of(spec, NODE_CLIENT_SIGNER)
+        .map_or(Judgement::Reject, |rule| policy_of(rule.policy).judge(rule)))
 }
 
 /// The rule for requests under one of upstream's signers; a person decides where none or a faulty one names it.
@@ -112,7 +126,9 @@ pub(crate) fn upstream<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Opt
 
 /// The first rule that names a signer.
 pub(crate) fn rule_of<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Option<&'a Rule> {
-    spec.rules.iter().find(|rule| rule.signers.iter().any(|name| name == signer))
+    spec.rules
+        .iter()
+        .find(|rule| rule.signers.iter().any(|name| name == signer))
 }
 
 /// A rule that has machines prove which they are; one with faults rejects.
@@ -122,9 +138,15 @@ fn proof_asked(rule: &Rule) -> Judgement {
 
 /// Faults of a rule as far as it decides for machines.
 fn faults_for_machines(rule: &Rule) -> Vec<String> {
-    let machines = rule.signers.iter().any(|signer| signer == NODE_CLIENT_SIGNER || signer == NODE_SERVING_SIGNER);
+    let machines = rule
+        .signers
+        .iter()
+        .any(|signer| signer == NODE_CLIENT_SIGNER || signer == NODE_SERVING_SIGNER);
     let faults = CheckedRule::try_from(rule).err().filter(|_| machines);
-    faults.map(|faults| faults.to_string()).into_iter().collect()
+    faults
+        .map(|faults| faults.to_string())
+        .into_iter()
+        .collect()
 }
 
 #[cfg(test)]
@@ -137,11 +159,23 @@ mod tests {
     fn rule(policy: PolicyName) -> Rule {
         Rule {
             name: "r".to_owned(),
-            signers: vec![NODE_CLIENT_SIGNER.to_owned(), NODE_SERVING_SIGNER.to_owned()],
+            signers: vec![
+                NODE_CLIENT_SIGNER.to_owned(),
+                NODE_SERVING_SIGNER.to_owned(),
+            ],
             policy,
-            ek: EkRule { hashes: "inventory".to_owned(), ..EkRule::default() },
-            images: ImageRule { release_keys: vec!["dev".to_owned()], ..ImageRule::default() },
-            certificate: CertificateRule { roles: vec!["worker".to_owned()], ..CertificateRule::default() },
+            ek: EkRule {
+                hashes: "inventory".to_owned(),
+                ..EkRule::default()
+            },
+            images: ImageRule {
+                release_keys: vec!["dev".to_owned()],
+                ..ImageRule::default()
+            },
+            certificate: CertificateRule {
+                roles: vec!["worker".to_owned()],
+                ..CertificateRule::default()
+            },
             ..Rule::default()
         }
     }
@@ -196,7 +230,8 @@ mod tests {
         let with = |policy| {
             let mut rule = rule(policy);
             rule.signers = vec![signer.to_owned()];
-            upstream(&spec(vec![rule]), signer).map_or(Decides::Person, |rule| rule.policy.decides())
+            upstream(&spec(vec![rule]), signer)
+                .map_or(Decides::Person, |rule| rule.policy.decides())
         };
         assert_eq!(upstream(&spec(vec![]), signer), None);
         assert_eq!(with(PolicyName::Queue), Decides::Person);
@@ -207,7 +242,10 @@ mod tests {
         let mut mixed = rule(PolicyName::CloudVerify);
         mixed.signers.push(signer.to_owned());
         let faults = judge(&spec(vec![mixed])).unwrap_err();
-        assert!(faults[0].contains("kubelet-serving") && faults[0].contains("queue"), "{faults:?}");
+        assert!(
+            faults[0].contains("kubelet-serving") && faults[0].contains("queue"),
+            "{faults:?}"
+        );
     }
 
     #[test]

@@ -24,7 +24,13 @@ impl Policy for Queue {
         proof_asked(rule)
     }
 
-    fn decide(&self, claimant: &Claimant, waiting: &Waiting, from: IpAddr, now: Timestamp) -> Ruling {
+    fn decide(
+        &self,
+        claimant: &Claimant,
+        waiting: &Waiting,
+        from: IpAddr,
+        now: Timestamp,
+    ) -> Ruling {
         let standing = claimant.standing();
         if standing == Standing::Unchanged {
             return Ruling::Approve(Approval::Before);

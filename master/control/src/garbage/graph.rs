@@ -166,7 +166,10 @@ impl Graph {
     /// All objects of a kind; what is not among them is gone.
     pub fn listed(&mut self, resource: ResourceId, all: &[Meta]) {
         let there: HashSet<Uid> = all.iter().map(|meta| Uid::of(&meta.uid)).collect();
-        let missing = self.alive.iter().filter(|(uid, (of, _))| *of == resource && !there.contains(uid));
+        let missing = self
+            .alive
+            .iter()
+            .filter(|(uid, (of, _))| *of == resource && !there.contains(uid));
         let missing: Vec<Uid> = missing.map(|(uid, _)| *uid).collect();
         for uid in missing {
             self.remove(uid);
@@ -218,19 +221,40 @@ impl Graph {
     /// Keeps of an object what is needed of it.
     fn place(&mut self, uid: Uid, resource: ResourceId, meta: &Meta) {
         let has = |name: &str| meta.finalizers.iter().any(|finalizer| finalizer == name);
-        let (foreground, orphan, deleting) = (has(FOREGROUND), has(ORPHAN), meta.deletion_timestamp.is_some());
+        let (foreground, orphan, deleting) = (
+            has(FOREGROUND),
+            has(ORPHAN),
+            meta.deletion_timestamp.is_some(),
+        );
         let waited = self.nodes.get(&uid).is_some_and(Node::waits);
         self.unlink(uid);
         if !meta.owner_references.is_empty() || deleting && (foreground || orphan) {
-            let id = Id { resource, namespace: meta.namespace.clone(), name: meta.name.clone(), uid: meta.uid.clone() };
+            let id = Id {
+                resource,
+                namespace: meta.namespace.clone(),
+                name: meta.name.clone(),
+                uid: meta.uid.clone(),
+            };
             for owner in &meta.owner_references {
-                self.dependents.entry(Uid::of(&owner.uid)).or_default().insert(uid);
+                self.dependents
+                    .entry(Uid::of(&owner.uid))
+                    .or_default()
+                    .insert(uid);
             }
             if deleting && (foreground || orphan) {
                 self.going.insert(uid);
             }
             let owners = meta.owner_references.clone();
-            self.nodes.insert(uid, Node { id, owners, deleting, foreground, orphan });
+            self.nodes.insert(
+                uid,
+                Node {
+                    id,
+                    owners,
+                    deleting,
+                    foreground,
+                    orphan,
+                },
+            );
         }
         self.suspect(uid);
         if waited != (deleting && foreground) {
@@ -241,7 +265,9 @@ impl Graph {
     fn unlink(&mut self, uid: Uid) {
         self.going.remove(&uid);
         self.suspects.remove(&uid);
-        let Some(node) = self.nodes.remove(&uid) else { return };
+        let Some(node) = self.nodes.remove(&uid) else {
+            return;
+        };
         for owner in &node.owners {
             let owner = Uid::of(&owner.uid);
             if let Some(all) = self.dependents.get_mut(&owner) {
@@ -268,7 +294,11 @@ impl Graph {
 
     fn suspect(&mut self, uid: Uid) {
         let absent = self.nodes.get(&uid).is_some_and(|node| {
-            !node.deleting && node.owners.iter().any(|owner| self.standing(node, owner) == Standing::Absent)
+            !node.deleting
+                && node
+                    .owners
+                    .iter()
+                    .any(|owner| self.standing(node, owner) == Standing::Absent)
         });
         if absent {
             self.suspects.insert(uid);
@@ -279,9 +309,14 @@ impl Graph {
 
     fn standing(&self, node: &Node, owner: &OwnerRef) -> Standing {
         let uid = Uid::of(&owner.uid);
-        let Some((_, namespace)) = self.alive.get(&uid) else { return Standing::Absent };
+        let Some((_, namespace)) = self.alive.get(&uid) else {
+            return Standing::Absent;
+        };
         // An owner in another namespace is none (upstream); one of something without a namespace can't be told.
-        if !namespace.is_empty() && !node.id.namespace.is_empty() && **namespace != *node.id.namespace {
+        if !namespace.is_empty()
+            && !node.id.namespace.is_empty()
+            && **namespace != *node.id.namespace
+        {
             return Standing::Absent;
         }
         match self.nodes.get(&uid) {
@@ -299,35 +334,62 @@ impl Graph {
     fn judge(&self, uid: Uid) -> Option<Deed> {
         let node = self.nodes.get(&uid).filter(|node| !node.deleting)?;
         let of = |standing: Standing| {
-            let owners = node.owners.iter().filter(move |owner| self.standing(node, owner) == standing);
+            let owners = node
+                .owners
+                .iter()
+                .filter(move |owner| self.standing(node, owner) == standing);
             owners.cloned().collect::<Vec<OwnerRef>>()
         };
-        let (solid, waiting, absent) = (of(Standing::Solid), of(Standing::Waiting), of(Standing::Absent));
+        let (solid, waiting, absent) = (
+            of(Standing::Solid),
+            of(Standing::Waiting),
+            of(Standing::Absent),
+        );
         let object = node.id.clone();
         if !solid.is_empty() {
-            let owners: Vec<String> = waiting.iter().chain(&absent).map(|owner| owner.uid.clone()).collect();
-            return (!owners.is_empty()).then_some(Deed::Release { object, owners, absent });
+            let owners: Vec<String> = waiting
+                .iter()
+                .chain(&absent)
+                .map(|owner| owner.uid.clone())
+                .collect();
+            return (!owners.is_empty()).then_some(Deed::Release {
+                object,
+                owners,
+                absent,
+            });
         }
         if waiting.is_empty() && absent.is_empty() {
             return None;
         }
         if !waiting.is_empty() && self.owned(uid).next().is_some() {
-            if self.owned(uid).any(|(_, node)| node.waits()) && node.owners.iter().any(|owner| owner.block) {
+            if self.owned(uid).any(|(_, node)| node.waits())
+                && node.owners.iter().any(|owner| owner.block)
+            {
                 return Some(Deed::Unblock { object });
             }
-            return Some(Deed::Collect { object, policy: "Foreground", absent });
+            return Some(Deed::Collect {
+                object,
+                policy: "Foreground",
+                absent,
+            });
         }
         let policy = match (node.orphan, node.foreground) {
             (true, _) => "Orphan",
             (false, true) => "Foreground",
             (false, false) => "Background",
         };
-        Some(Deed::Collect { object, policy, absent })
+        Some(Deed::Collect {
+            object,
+            policy,
+            absent,
+        })
     }
 
     /// What an object needs whose deletion waits for others.
     fn finish(&self, uid: Uid, deeds: &mut Vec<Deed>) {
-        let Some(node) = self.nodes.get(&uid) else { return };
+        let Some(node) = self.nodes.get(&uid) else {
+            return;
+        };
         let object = node.id.clone();
         if node.orphan {
             let dependents = self.owned(uid).map(|(_, node)| node.id.clone()).collect();
@@ -335,11 +397,18 @@ impl Graph {
             return;
         }
         let own = node.id.uid.as_str();
-        let blocks = |node: &Node| node.owners.iter().any(|owner| owner.block && owner.uid == own);
+        let blocks = |node: &Node| {
+            node.owners
+                .iter()
+                .any(|owner| owner.block && owner.uid == own)
+        };
         if self.owned(uid).any(|(_, node)| blocks(node)) {
             deeds.extend(self.owned(uid).filter_map(|(uid, _)| self.judge(uid)));
         } else {
-            deeds.push(Deed::Finish { object, finalizer: FOREGROUND });
+            deeds.push(Deed::Finish {
+                object,
+                finalizer: FOREGROUND,
+            });
         }
     }
 }

@@ -12,7 +12,8 @@ use crate::observe::{Kind, Observed};
 use crate::write::Write;
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use master_client::{
-    ApiError, Client, DeleteParams, Happening, Meta, OwnerRef, Patch, Reason, Recorder, Resource, Severity,
+    ApiError, Client, DeleteParams, Happening, Meta, OwnerRef, Patch, Reason, Recorder, Resource,
+    Severity,
 };
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -26,8 +27,11 @@ const SOON: Duration = Duration::from_millis(100);
 const TRIES: usize = 8;
 
 /// What it does, for whoever grants it.
-pub(crate) const RIGHTS: &[Right] =
-    &[Right { group: "*", resource: "*", verbs: &["get", "list", "watch", "patch", "delete"] }];
+pub(crate) const RIGHTS: &[Right] = &[Right {
+    group: "*",
+    resource: "*",
+    verbs: &["get", "list", "watch", "patch", "delete"],
+}];
 
 /// The controller.
 #[derive(Debug, Default)]
@@ -55,10 +59,21 @@ impl Controller for Garbage {
                 Deed::Unblock { .. } | Deed::Finish { .. } | Deed::Orphan { .. } => &[],
             };
             let namespace = &deed.object().namespace;
-            let foreign = absent.iter().filter(|owner| observed.graph.elsewhere(owner, namespace)).cloned().collect();
-            Write::Garbage { deed: Box::new(deed), foreign, resources: Arc::clone(&observed.resources) }
+            let foreign = absent
+                .iter()
+                .filter(|owner| observed.graph.elsewhere(owner, namespace))
+                .cloned()
+                .collect();
+            Write::Garbage {
+                deed: Box::new(deed),
+                foreign,
+                resources: Arc::clone(&observed.resources),
+            }
         };
-        Plan { writes: deeds.into_iter().map(write).collect(), again }
+        Plan {
+            writes: deeds.into_iter().map(write).collect(),
+            again,
+        }
     }
 }
 
@@ -69,21 +84,39 @@ pub(crate) async fn carry_out(
     foreign: &[OwnerRef],
     resources: &[Resource],
 ) -> Result<(), ApiError> {
-    let hands = Hands { client, recorder, resources };
+    let hands = Hands {
+        client,
+        recorder,
+        resources,
+    };
     match deed {
-        Deed::Collect { object, policy, absent } => {
+        Deed::Collect {
+            object,
+            policy,
+            absent,
+        } => {
             hands.tell(&object, foreign).await?;
             hands.collect(&object, policy, &absent).await
         }
-        Deed::Release { object, owners, absent } => {
+        Deed::Release {
+            object,
+            owners,
+            absent,
+        } => {
             hands.tell(&object, foreign).await?;
-            if hands.are_gone(&object, &absent).await? { hands.release(&object, &owners).await } else { Ok(()) }
+            if hands.are_gone(&object, &absent).await? {
+                hands.release(&object, &owners).await
+            } else {
+                Ok(())
+            }
         }
         Deed::Unblock { object } => hands.edit(&object, "ownerReferences", unblock).await,
         Deed::Finish { object, finalizer } => hands.finish(&object, finalizer).await,
         Deed::Orphan { object, dependents } => {
             for dependent in dependents {
-                hands.release(&dependent, std::slice::from_ref(&object.uid)).await?;
+                hands
+                    .release(&dependent, std::slice::from_ref(&object.uid))
+                    .await?;
             }
             hands.finish(&object, graph::ORPHAN).await
         }
@@ -105,21 +138,41 @@ struct Hands<'a> {
 impl Hands<'_> {
     fn resource(&self, id: &Id) -> Result<&Resource, ApiError> {
         self.resources.get(usize::from(id.resource)).ok_or_else(|| {
-            ApiError::new(Reason::InternalError, format!("the kind of {} is not served any more", id.name))
+            ApiError::new(
+                Reason::InternalError,
+                format!("the kind of {} is not served any more", id.name),
+            )
         })
     }
 
     /// Deletes an object if nothing about its owners is other than it was thought.
-    async fn collect(&self, object: &Id, policy: &'static str, absent: &[OwnerRef]) -> Result<(), ApiError> {
+    async fn collect(
+        &self,
+        object: &Id,
+        policy: &'static str,
+        absent: &[OwnerRef],
+    ) -> Result<(), ApiError> {
         let resource = self.resource(object)?;
-        let Some(live) = self.client.partial(resource, &object.namespace, &object.name).await? else { return Ok(()) };
+        let Some(live) = self
+            .client
+            .partial(resource, &object.namespace, &object.name)
+            .await?
+        else {
+            return Ok(());
+        };
         let known = |owner: &OwnerRef| absent.iter().any(|absent| absent.uid == owner.uid);
-        if live.uid != object.uid || live.deletion_timestamp.is_some() || live.owner_references.is_empty() {
+        if live.uid != object.uid
+            || live.deletion_timestamp.is_some()
+            || live.owner_references.is_empty()
+        {
             return Ok(());
         }
         // Owners that are not gone are going: they wait for this object. Others that came meanwhile hold it.
         for owner in live.owner_references.iter().filter(|owner| !known(owner)) {
-            let waits = self.owner(object, owner).await?.is_some_and(|owner| waits(&owner));
+            let waits = self
+                .owner(object, owner)
+                .await?
+                .is_some_and(|owner| waits(&owner));
             if !waits {
                 return Ok(());
             }
@@ -133,7 +186,9 @@ impl Hands<'_> {
             propagation: Some(policy),
             ..DeleteParams::default()
         };
-        self.client.remove(resource, &object.namespace, &object.name, &params).await
+        self.client
+            .remove(resource, &object.namespace, &object.name, &params)
+            .await
     }
 
     /// Whether owners are gone, past all caches.
@@ -148,66 +203,117 @@ impl Hands<'_> {
 
     /// An owner as it is now: in the object's namespace, with the very UID.
     async fn owner(&self, object: &Id, owner: &OwnerRef) -> Result<Option<Meta>, ApiError> {
-        let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
-        let kind = self.resources.iter().find(|known| known.group == group && known.kind == owner.kind);
+        let group = owner
+            .api_version
+            .rsplit_once('/')
+            .map_or("", |(group, _)| group);
+        let kind = self
+            .resources
+            .iter()
+            .find(|known| known.group == group && known.kind == owner.kind);
         let Some(kind) = kind else {
-            let text =
-                format!("{} is owned by a {} of {}, which is not served", object.name, owner.kind, owner.api_version);
+            let text = format!(
+                "{} is owned by a {} of {}, which is not served",
+                object.name, owner.kind, owner.api_version
+            );
             return Err(ApiError::new(Reason::NotAcceptable, text));
         };
         if kind.namespaced && object.namespace.is_empty() {
             self.tell(object, std::slice::from_ref(owner)).await?;
-            let text = format!("{} has no namespace, so a {} can't own it", object.name, owner.kind);
+            let text = format!(
+                "{} has no namespace, so a {} can't own it",
+                object.name, owner.kind
+            );
             return Err(ApiError::new(Reason::NotAcceptable, text));
         }
-        let found = self.client.partial(kind, &object.namespace, &owner.name).await?;
+        let found = self
+            .client
+            .partial(kind, &object.namespace, &owner.name)
+            .await?;
         Ok(found.filter(|found| found.uid == owner.uid))
     }
 
     async fn release(&self, object: &Id, owners: &[String]) -> Result<(), ApiError> {
         let keep = |all: &mut Vec<Value>| {
-            all.retain(|owner| !owners.iter().any(|uid| owner.get("uid").is_some_and(|own| own == uid.as_str())));
+            all.retain(|owner| {
+                !owners
+                    .iter()
+                    .any(|uid| owner.get("uid").is_some_and(|own| own == uid.as_str()))
+            });
         };
         self.edit(object, "ownerReferences", keep).await
     }
 
     async fn finish(&self, object: &Id, finalizer: &str) -> Result<(), ApiError> {
-        self.edit(object, "finalizers", |all: &mut Vec<Value>| all.retain(|own| own != finalizer)).await
+        self.edit(object, "finalizers", |all: &mut Vec<Value>| {
+            all.retain(|own| own != finalizer)
+        })
+        .await
     }
 
     /// Changes a list in an object's metadata. That it is gone is no error.
-    async fn edit(&self, object: &Id, list: &str, change: impl Fn(&mut Vec<Value>)) -> Result<(), ApiError> {
+    async fn edit(
+        &self,
+        object: &Id,
+        list: &str,
+        change: impl Fn(&mut Vec<Value>),
+    ) -> Result<(), ApiError> {
         let resource = self.resource(object)?;
         let place = (object.namespace.as_str(), object.name.as_str(), None);
         for _ in 0..TRIES {
-            let live = match self.client.whole(resource, &object.namespace, &object.name).await {
+            let live = match self
+                .client
+                .whole(resource, &object.namespace, &object.name)
+                .await
+            {
                 Ok(live) => live.0,
                 Err(error) if error.is_not_found() => return Ok(()),
                 Err(error) => return Err(error),
             };
             let empty = Map::new();
-            let metadata = live.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
-            if metadata.get("uid").is_none_or(|uid| uid != object.uid.as_str()) {
+            let metadata = live
+                .get("metadata")
+                .and_then(Value::as_object)
+                .unwrap_or(&empty);
+            if metadata
+                .get("uid")
+                .is_none_or(|uid| uid != object.uid.as_str())
+            {
                 return Ok(());
             }
-            let before = metadata.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
+            let before = metadata
+                .get(list)
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default();
             let mut after = before.clone();
             change(&mut after);
             if after == before {
                 return Ok(());
             }
-            let after = if after.is_empty() { Value::Null } else { Value::Array(after) };
+            let after = if after.is_empty() {
+                Value::Null
+            } else {
+                Value::Array(after)
+            };
             let patch = json!({"metadata": {
                 "uid": object.uid, "resourceVersion": metadata.get("resourceVersion"), list: after,
             }});
-            match self.client.change(resource, place, &Patch::Merge(patch)).await {
+            match self
+                .client
+                .change(resource, place, &Patch::Merge(patch))
+                .await
+            {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_not_found() => return Ok(()),
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(ApiError::new(Reason::ServerTimeout, format!("{} changes faster than it can be written", object.name)))
+        Err(ApiError::new(
+            Reason::ServerTimeout,
+            format!("{} changes faster than it can be written", object.name),
+        ))
     }
 
     /// Says that an owner is where it can't own anything.
@@ -224,15 +330,35 @@ impl Hands<'_> {
             };
             let message = format!(
                 "ownerRef [{}/{}, namespace: {}, name: {}, uid: {}] does not exist in namespace {:?}",
-                owner.api_version, owner.kind, object.namespace, owner.name, owner.uid, object.namespace
+                owner.api_version,
+                owner.kind,
+                object.namespace,
+                owner.name,
+                owner.uid,
+                object.namespace
             );
-            let (severity, reason, action) = (Severity::Warning, "OwnerRefInvalidNamespace", "Collecting");
-            self.recorder.record_of(about, &Happening { severity, reason, action, message }).await;
+            let (severity, reason, action) =
+                (Severity::Warning, "OwnerRefInvalidNamespace", "Collecting");
+            self.recorder
+                .record_of(
+                    about,
+                    &Happening {
+                        severity,
+                        reason,
+                        action,
+                        message,
+                    },
+                )
+                .await;
         }
         Ok(())
     }
 }
 
 fn waits(owner: &Meta) -> bool {
-    owner.deletion_timestamp.is_some() && owner.finalizers.iter().any(|finalizer| finalizer == graph::FOREGROUND)
+    owner.deletion_timestamp.is_some()
+        && owner
+            .finalizers
+            .iter()
+            .any(|finalizer| finalizer == graph::FOREGROUND)
 }

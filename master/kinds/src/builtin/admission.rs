@@ -6,12 +6,17 @@ use super::{admission_policy as policies, admission_validate as rules};
 use crate::registry::{Column, Kind, Strategy, Subresource, column};
 use crate::validate::{Fields, items, object, text};
 use config_kube::k8s_openapi::api::admissionregistration::v1::{
-    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration, ValidatingAdmissionPolicy,
-    ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
+    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration,
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
 };
 
 const HOOKS: &[Column] = &[
-    Column { name: "Webhooks", kind: "integer", priority: 0, cell: |fields, _| items(fields, "webhooks").len().into() },
+    Column {
+        name: "Webhooks",
+        kind: "integer",
+        priority: 0,
+        cell: |fields, _| items(fields, "webhooks").len().into(),
+    },
     AGE,
 ];
 
@@ -31,7 +36,10 @@ fn mutating_hooks() -> Kind {
     Kind {
         columns: HOOKS,
         categories: &["api-extensions"],
-        strategy: Strategy { defaults: |fields| rules::hook_defaults(fields, true), ..hooks() },
+        strategy: Strategy {
+            defaults: |fields| rules::hook_defaults(fields, true),
+            ..hooks()
+        },
         ..Kind::of::<MutatingWebhookConfiguration>(false)
     }
 }
@@ -40,23 +48,38 @@ fn validating_hooks() -> Kind {
     Kind {
         columns: HOOKS,
         categories: &["api-extensions"],
-        strategy: Strategy { defaults: |fields| rules::hook_defaults(fields, false), ..hooks() },
+        strategy: Strategy {
+            defaults: |fields| rules::hook_defaults(fields, false),
+            ..hooks()
+        },
         ..Kind::of::<ValidatingWebhookConfiguration>(false)
     }
 }
 
 fn hooks() -> Strategy {
-    Strategy { validate: rules::hooks, warn: rules::warn_hooks, generation: true, ..Strategy::default() }
+    Strategy {
+        validate: rules::hooks,
+        warn: rules::warn_hooks,
+        generation: true,
+        ..Strategy::default()
+    }
 }
 
 fn policy() -> Strategy {
-    Strategy { defaults: rules::policy_defaults, warn: rules::warn_policy, generation: true, ..Strategy::default() }
+    Strategy {
+        defaults: rules::policy_defaults,
+        warn: rules::warn_policy,
+        generation: true,
+        ..Strategy::default()
+    }
 }
 
 const PARAM_KIND: Column = column("ParamKind", |fields, _| param_kind(fields).into());
 
 const BINDING: &[Column] = &[
-    column("PolicyName", |fields, _| text(spec(fields), "policyName").into()),
+    column("PolicyName", |fields, _| {
+        text(spec(fields), "policyName").into()
+    }),
     column("ParamRef", |fields, _| param(fields).into()),
     AGE,
 ];
@@ -69,7 +92,9 @@ fn param_kind(fields: &Fields) -> String {
 }
 
 fn param(fields: &Fields) -> String {
-    let Some(param) = object(spec(fields), "paramRef") else { return "<unset>".to_owned() };
+    let Some(param) = object(spec(fields), "paramRef") else {
+        return "<unset>".to_owned();
+    };
     match (text(param, "namespace"), text(param, "name")) {
         ("", "") => "<unset>".to_owned(),
         ("", name) => format!("*/{name}"),
@@ -107,7 +132,10 @@ fn validating_binding() -> Kind {
     Kind {
         columns: BINDING,
         categories: &["api-extensions"],
-        strategy: Strategy { validate: |fields, faults| policies::binding(fields, true, faults), ..policy() },
+        strategy: Strategy {
+            validate: |fields, faults| policies::binding(fields, true, faults),
+            ..policy()
+        },
         ..Kind::of::<ValidatingAdmissionPolicyBinding>(false)
     }
 }
@@ -127,7 +155,10 @@ fn mutating_policy() -> Kind {
                 AGE,
             ]
         },
-        strategy: Strategy { validate: policies::mutating, ..policy() },
+        strategy: Strategy {
+            validate: policies::mutating,
+            ..policy()
+        },
         ..Kind::of::<MutatingAdmissionPolicy>(false)
     }
 }
@@ -136,7 +167,10 @@ fn mutating_binding() -> Kind {
     Kind {
         columns: BINDING,
         categories: &["api-extensions"],
-        strategy: Strategy { validate: |fields, faults| policies::binding(fields, false, faults), ..policy() },
+        strategy: Strategy {
+            validate: |fields, faults| policies::binding(fields, false, faults),
+            ..policy()
+        },
         ..Kind::of::<MutatingAdmissionPolicyBinding>(false)
     }
 }

@@ -5,7 +5,9 @@ use super::admission_validate::{FAILURE, MATCH, OPERATIONS, conditions, rule};
 use super::service::spec;
 use crate::object::meta_text;
 use crate::validate::forms::{choice, formed, has, word};
-use crate::validate::{At, Faults, Fields, conditions as status_conditions, get, items, labels, names, object, text};
+use crate::validate::{
+    At, Faults, Fields, conditions as status_conditions, get, items, labels, names, object, text,
+};
 use std::collections::HashSet;
 
 const NO_EXPRESSION: &str = "expression is not specified";
@@ -61,15 +63,23 @@ pub(super) fn validating(fields: &Fields, faults: &mut Faults) {
     }
     let mut known = HashSet::new();
     for (index, note) in annotations.iter().enumerate() {
-        let (at, Some(note)) = (notes.index(index), note.as_object()) else { continue };
+        let (at, Some(note)) = (notes.index(index), note.as_object()) else {
+            continue;
+        };
         let key = text(note, "key");
         let full = format!("{}/{key}", meta_text(fields, "name"));
         formed(&full.into(), &at.field("key"), names::qualified, faults);
         let expression = text(note, "valueExpression").trim();
         if expression.is_empty() {
-            faults.required(&at.field("valueExpression"), "valueExpression is not specified");
+            faults.required(
+                &at.field("valueExpression"),
+                "valueExpression is not specified",
+            );
         } else if expression.len() > ANNOTATION {
-            faults.required(&at.field("valueExpression"), &format!("must not exceed {ANNOTATION} bytes in length"));
+            faults.required(
+                &at.field("valueExpression"),
+                &format!("must not exceed {ANNOTATION} bytes in length"),
+            );
         }
         if !known.insert(key) {
             faults.duplicate(&at.field("key"), word(note, "key"));
@@ -90,7 +100,13 @@ pub(super) fn mutating(fields: &Fields, faults: &mut Faults) {
             self::mutation(mutation, &place.index(index), faults);
         }
     }
-    choice(spec, "reinvocationPolicy", &at, &["IfNeeded", "Never"], faults);
+    choice(
+        spec,
+        "reinvocationPolicy",
+        &at,
+        &["IfNeeded", "Never"],
+        faults,
+    );
 }
 
 /// What policies of both sorts have.
@@ -112,12 +128,18 @@ fn common(spec: &Fields, operations: &[&str], at: &At<'_>, faults: &mut Faults) 
     conditions(spec, at, faults);
     let place = at.field("variables");
     for (index, variable) in items(spec, "variables").iter().enumerate() {
-        let (at, Some(variable)) = (place.index(index), variable.as_object()) else { continue };
+        let (at, Some(variable)) = (place.index(index), variable.as_object()) else {
+            continue;
+        };
         let name = text(variable, "name");
         if name.trim().is_empty() {
             faults.required(&at.field("name"), "name is not specified");
         } else if names::identifier(name).is_err() || RESERVED.contains(&name) {
-            faults.invalid(&at.field("name"), get(variable, "name"), "name is not a valid CEL identifier");
+            faults.invalid(
+                &at.field("name"),
+                get(variable, "name"),
+                "name is not a valid CEL identifier",
+            );
         }
         if text(variable, "expression").trim().is_empty() {
             faults.required(&at.field("expression"), NO_EXPRESSION);
@@ -141,7 +163,11 @@ fn param_kind(kind: &Fields, at: &At<'_>, faults: &mut Faults) {
                 formed(&(*version).into(), &place, names::dns_label, faults);
             }
         }
-        _ => faults.invalid(&place, get(kind, "apiVersion"), format!("unexpected GroupVersion string: {version}")),
+        _ => faults.invalid(
+            &place,
+            get(kind, "apiVersion"),
+            format!("unexpected GroupVersion string: {version}"),
+        ),
     }
     let name = text(kind, "kind");
     if name.is_empty() {
@@ -163,7 +189,9 @@ fn resources(constraints: &Fields, operations: &[&str], at: &At<'_>, faults: &mu
     for key in ["resourceRules", "excludeResourceRules"] {
         let at = at.field(key);
         for (number, named) in items(constraints, key).iter().enumerate() {
-            let (at, Some(named)) = (at.index(number), named.as_object()) else { continue };
+            let (at, Some(named)) = (at.index(number), named.as_object()) else {
+                continue;
+            };
             let (list, place) = (items(named, "resourceNames"), at.field("resourceNames"));
             for (index, name) in list.iter().enumerate() {
                 formed(name, &place.index(index), names::path_segment, faults);
@@ -180,33 +208,65 @@ fn validation(validation: &Fields, at: &At<'_>, faults: &mut Faults) {
     if text(validation, "expression").trim().is_empty() {
         faults.required(&at.field("expression"), NO_EXPRESSION);
     }
-    let blank = |key: &str| !text(validation, key).is_empty() && text(validation, key).trim().is_empty();
+    let blank =
+        |key: &str| !text(validation, key).is_empty() && text(validation, key).trim().is_empty();
     if blank("messageExpression") {
         let value = get(validation, "messageExpression");
-        faults.invalid(&at.field("messageExpression"), value, "must be non-empty if specified");
+        faults.invalid(
+            &at.field("messageExpression"),
+            value,
+            "must be non-empty if specified",
+        );
     }
     let message = get(validation, "message");
     if blank("message") {
-        faults.invalid(&at.field("message"), message, "message must be non-empty if specified");
+        faults.invalid(
+            &at.field("message"),
+            message,
+            "message must be non-empty if specified",
+        );
     } else if text(validation, "message").trim().contains(['\n', '\r']) {
-        faults.invalid(&at.field("message"), message, "message must not contain line breaks");
+        faults.invalid(
+            &at.field("message"),
+            message,
+            "message must not contain line breaks",
+        );
     }
     if has(validation, "reason") {
-        let known = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
+        let known = [
+            "Forbidden",
+            "Invalid",
+            "RequestEntityTooLarge",
+            "Unauthorized",
+        ];
         faults.one_of(&at.field("reason"), get(validation, "reason"), &known);
     }
 }
 
 fn mutation(mutation: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let (apply, patch) = (("ApplyConfiguration", "applyConfiguration"), ("JSONPatch", "jsonPatch"));
+    let (apply, patch) = (
+        ("ApplyConfiguration", "applyConfiguration"),
+        ("JSONPatch", "jsonPatch"),
+    );
     let (own, other) = match text(mutation, "patchType") {
         "ApplyConfiguration" => (apply, patch),
         "JSONPatch" => (patch, apply),
-        _ => return choice(mutation, "patchType", at, &["ApplyConfiguration", "JSONPatch"], faults),
+        _ => {
+            return choice(
+                mutation,
+                "patchType",
+                at,
+                &["ApplyConfiguration", "JSONPatch"],
+                faults,
+            );
+        }
     };
     let place = at.field(own.1);
     match object(mutation, own.1) {
-        None => faults.required(&place, &format!("must be specified when patchType is {}", own.0)),
+        None => faults.required(
+            &place,
+            &format!("must be specified when patchType is {}", own.0),
+        ),
         Some(how) if text(how, "expression").trim().is_empty() => {
             faults.required(&place.field("expression"), NO_EXPRESSION);
         }
@@ -220,13 +280,18 @@ fn mutation(mutation: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 /// Checks what is told of a policy's expressions.
 pub(super) fn status(fields: &Fields, faults: &mut Faults) {
-    let Some(status) = object(fields, "status") else { return };
+    let Some(status) = object(fields, "status") else {
+        return;
+    };
     let at = At::root("status");
     let checking = at.field("typeChecking");
     let place = checking.field("expressionWarnings");
-    let warnings = object(status, "typeChecking").map_or(&[][..], |checking| items(checking, "expressionWarnings"));
+    let warnings = object(status, "typeChecking")
+        .map_or(&[][..], |checking| items(checking, "expressionWarnings"));
     for (index, warning) in warnings.iter().enumerate() {
-        let (at, Some(warning)) = (place.index(index), warning.as_object()) else { continue };
+        let (at, Some(warning)) = (place.index(index), warning.as_object()) else {
+            continue;
+        };
         for key in ["warning", "fieldRef"] {
             if text(warning, key).trim().is_empty() {
                 faults.required(&at.field(key), "");
@@ -242,7 +307,12 @@ pub(super) fn binding(fields: &Fields, refuses: bool, faults: &mut Faults) {
     if text(spec, "policyName").is_empty() {
         faults.required(&at.field("policyName"), "");
     } else {
-        formed(get(spec, "policyName"), &at.field("policyName"), names::subdomain, faults);
+        formed(
+            get(spec, "policyName"),
+            &at.field("policyName"),
+            names::subdomain,
+            faults,
+        );
     }
     if let Some(param) = object(spec, "paramRef") {
         param_ref(param, &at.field("paramRef"), faults);
@@ -261,7 +331,12 @@ fn param_ref(param: &Fields, at: &At<'_>, faults: &mut Faults) {
     const BOTH: &str = "name and selector are mutually exclusive";
     let (name, selector) = (text(param, "name"), object(param, "selector"));
     if !name.is_empty() {
-        formed(get(param, "name"), &at.field("name"), names::path_segment, faults);
+        formed(
+            get(param, "name"),
+            &at.field("name"),
+            names::path_segment,
+            faults,
+        );
         if selector.is_some() {
             faults.forbidden(&at.field("name"), BOTH);
         }
@@ -274,7 +349,13 @@ fn param_ref(param: &Fields, at: &At<'_>, faults: &mut Faults) {
     } else if name.is_empty() {
         faults.required(at, "one of name or selector must be specified");
     }
-    choice(param, "parameterNotFoundAction", at, &["Deny", "Allow"], faults);
+    choice(
+        param,
+        "parameterNotFoundAction",
+        at,
+        &["Deny", "Allow"],
+        faults,
+    );
 }
 
 fn actions(spec: &Fields, at: &At<'_>, faults: &mut Faults) {

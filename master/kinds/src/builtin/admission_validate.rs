@@ -2,7 +2,9 @@
 //! `admissionregistration/validation`).
 
 use crate::validate::forms::{needed, optional_choice, word};
-use crate::validate::{At, Faults, Fields, default_to, get, items, labels, names, net, object, object_mut, text};
+use crate::validate::{
+    At, Faults, Fields, default_to, get, items, labels, names, net, object, object_mut, text,
+};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -16,19 +18,32 @@ const CONDITIONS: usize = 64;
 /// What every writer of a webhook is told.
 pub(super) fn warn_hooks(fields: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     if !items(fields, "webhooks").is_empty() {
-        warnings.push("admission webhooks are stored but not called by this version: nothing is enforced".to_owned());
+        warnings.push(
+            "admission webhooks are stored but not called by this version: nothing is enforced"
+                .to_owned(),
+        );
     }
 }
 
 /// What every writer of a policy or binding is told.
 pub(super) fn warn_policy(_: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
-    warnings.push("admission policies are stored but not evaluated by this version: nothing is enforced".to_owned());
+    warnings.push(
+        "admission policies are stored but not evaluated by this version: nothing is enforced"
+            .to_owned(),
+    );
 }
 
 /// Fills in webhooks.
 pub(super) fn hook_defaults(fields: &mut Fields, mutating: bool) {
-    for hook in fields.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten() {
-        let Some(hook) = hook.as_object_mut() else { continue };
+    for hook in fields
+        .get_mut("webhooks")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let Some(hook) = hook.as_object_mut() else {
+            continue;
+        };
         default_to(hook, "failurePolicy", "Fail");
         default_to(hook, "matchPolicy", "Equivalent");
         default_to(hook, "namespaceSelector", json!({}));
@@ -38,7 +53,9 @@ pub(super) fn hook_defaults(fields: &mut Fields, mutating: bool) {
             default_to(hook, "reinvocationPolicy", "Never");
         }
         rule_scopes(hook, "rules");
-        let service = hook.get_mut("clientConfig").and_then(|config| config.get_mut("service"));
+        let service = hook
+            .get_mut("clientConfig")
+            .and_then(|config| config.get_mut("service"));
         if let Some(service) = service.and_then(Value::as_object_mut) {
             default_to(service, "port", 443);
         }
@@ -46,7 +63,12 @@ pub(super) fn hook_defaults(fields: &mut Fields, mutating: bool) {
 }
 
 fn rule_scopes(fields: &mut Fields, key: &str) {
-    for rule in fields.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten() {
+    for rule in fields
+        .get_mut(key)
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
         if let Some(rule) = rule.as_object_mut() {
             default_to(rule, "scope", "*");
         }
@@ -55,12 +77,20 @@ fn rule_scopes(fields: &mut Fields, key: &str) {
 
 /// Fills in a policy or binding.
 pub(super) fn policy_defaults(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
-    let key = if spec.contains_key("matchResources") { "matchResources" } else { "matchConstraints" };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
+    let key = if spec.contains_key("matchResources") {
+        "matchResources"
+    } else {
+        "matchConstraints"
+    };
     if !spec.contains_key("policyName") {
         default_to(spec, "failurePolicy", "Fail");
     }
-    let Some(constraints) = spec.get_mut(key).and_then(Value::as_object_mut) else { return };
+    let Some(constraints) = spec.get_mut(key).and_then(Value::as_object_mut) else {
+        return;
+    };
     default_to(constraints, "matchPolicy", "Equivalent");
     default_to(constraints, "namespaceSelector", json!({}));
     default_to(constraints, "objectSelector", json!({}));
@@ -73,7 +103,9 @@ pub(super) fn hooks(fields: &Fields, faults: &mut Faults) {
     let at = At::root("webhooks");
     let mut known = HashSet::new();
     for (number, hook) in items(fields, "webhooks").iter().enumerate() {
-        let (at, Some(hook)) = (at.index(number), hook.as_object()) else { continue };
+        let (at, Some(hook)) = (at.index(number), hook.as_object()) else {
+            continue;
+        };
         self::hook(hook, &at, faults);
         review_versions(hook, &at, faults);
         let name = text(hook, "name");
@@ -100,15 +132,28 @@ fn hook(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
         faults.one_of(&place, effects, &["None", "NoneOnDryRun"]);
     }
     let timeout = get(hook, "timeoutSeconds");
-    if timeout.as_i64().is_some_and(|seconds| !(1..=30).contains(&seconds)) {
+    if timeout
+        .as_i64()
+        .is_some_and(|seconds| !(1..=30).contains(&seconds))
+    {
         let text = "the timeout value must be between 1 and 30 seconds";
         faults.invalid(&at.field("timeoutSeconds"), timeout, text);
     }
     for key in ["namespaceSelector", "objectSelector"] {
         labels::selector(object(hook, key), &at.field(key), faults);
     }
-    optional_choice(hook, "reinvocationPolicy", at, &["IfNeeded", "Never"], faults);
-    client(object(hook, "clientConfig"), &at.field("clientConfig"), faults);
+    optional_choice(
+        hook,
+        "reinvocationPolicy",
+        at,
+        &["IfNeeded", "Never"],
+        faults,
+    );
+    client(
+        object(hook, "clientConfig"),
+        &at.field("clientConfig"),
+        faults,
+    );
     conditions(hook, at, faults);
 }
 
@@ -126,7 +171,10 @@ fn full_name(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 fn review_versions(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let (versions, place) = (items(hook, "admissionReviewVersions"), at.field("admissionReviewVersions"));
+    let (versions, place) = (
+        items(hook, "admissionReviewVersions"),
+        at.field("admissionReviewVersions"),
+    );
     if versions.is_empty() {
         return faults.required(&place, "must specify one of v1, v1beta1");
     }
@@ -137,7 +185,10 @@ fn review_versions(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
             faults.invalid(&place.index(index), version, fault);
         }
     }
-    if !versions.iter().any(|version| version == "v1" || version == "v1beta1") {
+    if !versions
+        .iter()
+        .any(|version| version == "v1" || version == "v1beta1")
+    {
         let text = "must include at least one of v1, v1beta1";
         faults.invalid(&place, get(hook, "admissionReviewVersions"), text);
     }
@@ -147,7 +198,9 @@ fn client(config: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     let url = config.map_or(&Value::Null, |config| get(config, "url"));
     let service = config.and_then(|config| object(config, "service"));
     match (url.as_str(), service) {
-        (None, None) | (Some(_), Some(_)) => faults.required(at, "exactly one of url or service is required"),
+        (None, None) | (Some(_), Some(_)) => {
+            faults.required(at, "exactly one of url or service is required")
+        }
         (Some(text), None) => self::url(text, &at.field("url"), faults),
         (None, Some(service)) => self::service(service, &at.field("service"), faults),
     }
@@ -159,10 +212,18 @@ fn url(text: &str, at: &At<'_>, faults: &mut Faults) {
     let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (scheme, rest) = rest.split_once("://").unwrap_or(("", rest));
-    let host = if scheme.is_empty() { "" } else { rest.split('/').next().unwrap_or_default() };
+    let host = if scheme.is_empty() {
+        ""
+    } else {
+        rest.split('/').next().unwrap_or_default()
+    };
     let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
     if scheme != "https" {
-        faults.invalid(at, &scheme.into(), format!("'https' is the only allowed URL scheme{FORM}"));
+        faults.invalid(
+            at,
+            &scheme.into(),
+            format!("'https' is the only allowed URL scheme{FORM}"),
+        );
     }
     if host.is_empty() {
         faults.invalid(at, &"".into(), format!("host must be specified{FORM}"));
@@ -183,8 +244,15 @@ fn service(service: &Fields, at: &At<'_>, faults: &mut Faults) {
         needed(service, key, at, faults);
     }
     let port = get(service, "port");
-    if !port.as_i64().is_some_and(|port| (1..=65535).contains(&port)) {
-        faults.invalid(&at.field("port"), port, format!("port is not valid: {}", net::NO_PORT));
+    if !port
+        .as_i64()
+        .is_some_and(|port| (1..=65535).contains(&port))
+    {
+        faults.invalid(
+            &at.field("port"),
+            port,
+            format!("port is not valid: {}", net::NO_PORT),
+        );
     }
     let (value, at) = (get(service, "path"), at.field("path"));
     let path = value.as_str().unwrap_or_default();
@@ -198,7 +266,12 @@ fn service(service: &Fields, at: &At<'_>, faults: &mut Faults) {
         faults.invalid(&at, value, "must start with a '/'");
     }
     let steps = path.get(1..).unwrap_or_default();
-    for (index, step) in steps.strip_suffix('/').unwrap_or(steps).split('/').enumerate() {
+    for (index, step) in steps
+        .strip_suffix('/')
+        .unwrap_or(steps)
+        .split('/')
+        .enumerate()
+    {
         if step.is_empty() {
             faults.invalid(&at, value, format!("segment[{index}] may not be empty"));
         } else if let Err(fault) = names::subdomain(step) {
@@ -214,7 +287,13 @@ pub(super) fn rule(rule: &Fields, operations: &[&str], at: &At<'_>, faults: &mut
     for (number, value) in items(rule, "operations").iter().enumerate() {
         faults.one_of(&place.index(number), value, operations);
     }
-    stars(rule, "apiGroups", "API groups", &at.field("apiGroups"), faults);
+    stars(
+        rule,
+        "apiGroups",
+        "API groups",
+        &at.field("apiGroups"),
+        faults,
+    );
     let place = at.field("apiVersions");
     stars(rule, "apiVersions", "API versions", &place, faults);
     for (number, value) in items(rule, "apiVersions").iter().enumerate() {
@@ -233,7 +312,11 @@ fn stars(rule: &Fields, key: &str, words: &str, at: &At<'_>, faults: &mut Faults
         faults.required(at, "");
     }
     if list.len() > 1 && list.iter().any(|value| value == "*") {
-        faults.invalid(at, get(rule, key), format!("if '*' is present, must not specify other {words}"));
+        faults.invalid(
+            at,
+            get(rule, key),
+            format!("if '*' is present, must not specify other {words}"),
+        );
     }
 }
 
@@ -260,7 +343,11 @@ fn resources(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
             faults.invalid(&at.index(index), value, words);
         }
         if everywhere.contains(sub) {
-            faults.invalid(&at.index(index), value, format!("if '*/{sub}' is present, must not specify {name}"));
+            faults.invalid(
+                &at.index(index),
+                value,
+                format!("if '*/{sub}' is present, must not specify {name}"),
+            );
         }
         if sub == "*" {
             whole.insert(resource);
@@ -271,7 +358,11 @@ fn resources(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
     let has = |name: &str| list.iter().any(|value| value == name);
     if list.len() > 1 && has("*/*") {
-        faults.invalid(at, get(rule, "resources"), "if '*/*' is present, must not specify other resources");
+        faults.invalid(
+            at,
+            get(rule, "resources"),
+            "if '*/*' is present, must not specify other resources",
+        );
     }
     if has("*") && plain {
         let words = "if '*' is present, must not specify other resources without subresources";
@@ -288,7 +379,9 @@ pub(super) fn conditions(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
     let mut known = HashSet::new();
     for (number, condition) in conditions.iter().enumerate() {
-        let (at, Some(condition)) = (at.index(number), condition.as_object()) else { continue };
+        let (at, Some(condition)) = (at.index(number), condition.as_object()) else {
+            continue;
+        };
         if text(condition, "expression").trim().is_empty() {
             faults.required(&at.field("expression"), "");
         }

@@ -33,10 +33,15 @@ mod tests {
     fn every_status_of_a_new_object_fits_its_kind() {
         let registry = crate::registry::Registry::new(super::super::all());
         for kind in registry.kinds().iter().filter(|kind| kind.blank.is_some()) {
-            let mut object = serde_json::Map::from_iter([("status".to_owned(), kind.blank.clone().unwrap())]);
+            let mut object =
+                serde_json::Map::from_iter([("status".to_owned(), kind.blank.clone().unwrap())]);
             let before = object.clone();
             let checked = registry.schemas().check(&kind.schema, &mut object);
-            assert!(checked.unknown.is_empty() && checked.wrong.is_empty() && object == before, "{}", kind.kind);
+            assert!(
+                checked.unknown.is_empty() && checked.wrong.is_empty() && object == before,
+                "{}",
+                kind.kind
+            );
         }
     }
 }

@@ -25,8 +25,13 @@ pub(super) const NAME: Column = column("Name", |fields, _| meta_text(fields, "na
 pub(super) fn named_default(fields: &Fields, annotations: &[&str]) -> String {
     let name = meta_text(fields, "name");
     let notes = object(metadata(fields), "annotations");
-    let default = notes.is_some_and(|notes| annotations.iter().any(|key| text(notes, key) == "true"));
-    if default { format!("{name} (default)") } else { name.to_owned() }
+    let default =
+        notes.is_some_and(|notes| annotations.iter().any(|key| text(notes, key) == "true"));
+    if default {
+        format!("{name} (default)")
+    } else {
+        name.to_owned()
+    }
 }
 
 /// A flag, or that it isn't set.
@@ -41,32 +46,51 @@ pub(super) fn flag(fields: &Fields, key: &str) -> Value {
 pub(super) fn load_balancer(fields: &Fields) -> String {
     let points = object(fields, "status").and_then(|status| object(status, "loadBalancer"));
     let points = points.map_or(&[][..], |balancer| items(balancer, "ingress"));
-    let addresses = points.iter().filter_map(Value::as_object).map(|point| match text(point, "ip") {
-        "" => text(point, "hostname"),
-        address => address,
-    });
+    let addresses =
+        points
+            .iter()
+            .filter_map(Value::as_object)
+            .map(|point| match text(point, "ip") {
+                "" => text(point, "hostname"),
+                address => address,
+            });
     let unique: BTreeSet<&str> = addresses.filter(|address| !address.is_empty()).collect();
     unique.into_iter().collect::<Vec<_>>().join(",")
 }
 
 /// Pairs as `key=value,…`, `<none>` where there are none.
 pub(super) fn pairs(map: Option<&Fields>) -> String {
-    let mut pairs: Vec<String> =
-        map.into_iter().flatten().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+    let mut pairs: Vec<String> = map
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
     pairs.sort_unstable();
-    if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
+    if pairs.is_empty() {
+        "<none>".to_owned()
+    } else {
+        pairs.join(",")
+    }
 }
 
 /// A label selector as text, `<none>` where it chooses everything.
 pub(super) fn selector(selector: Option<&Fields>) -> String {
-    let Some(selector) = selector else { return "<none>".to_owned() };
+    let Some(selector) = selector else {
+        return "<none>".to_owned();
+    };
     let mut parts = match pairs(object(selector, "matchLabels")).as_str() {
         "<none>" => Vec::new(),
         pairs => vec![pairs.to_owned()],
     };
-    for expression in items(selector, "matchExpressions").iter().filter_map(Value::as_object) {
+    for expression in items(selector, "matchExpressions")
+        .iter()
+        .filter_map(Value::as_object)
+    {
         let key = text(expression, "key");
-        let mut values: Vec<&str> = items(expression, "values").iter().filter_map(Value::as_str).collect();
+        let mut values: Vec<&str> = items(expression, "values")
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         values.sort_unstable();
         parts.push(match text(expression, "operator") {
             "In" => format!("{key} in ({})", values.join(",")),
@@ -75,7 +99,11 @@ pub(super) fn selector(selector: Option<&Fields>) -> String {
             _ => key.to_owned(),
         });
     }
-    if parts.is_empty() { "<none>".to_owned() } else { parts.join(",") }
+    if parts.is_empty() {
+        "<none>".to_owned()
+    } else {
+        parts.join(",")
+    }
 }
 
 /// How old an object is.
@@ -94,7 +122,11 @@ pub fn since(time: &str, now: Timestamp) -> String {
 /// A duration in seconds, in one or two units (apimachinery `util/duration`).
 pub(super) fn human(seconds: i64) -> String {
     let two = |big: i64, unit: &str, small: i64, small_unit: &str| {
-        if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit}{small}{small_unit}") }
+        if small == 0 {
+            format!("{big}{unit}")
+        } else {
+            format!("{big}{unit}{small}{small_unit}")
+        }
     };
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     let days = hours / 24;
@@ -115,7 +147,10 @@ pub(super) fn human(seconds: i64) -> String {
 
 /// A text at a JSON pointer below a top-level field, `<none>` where it is empty.
 pub(super) fn at<'a>(fields: &'a Fields, field: &str, pointer: &str) -> &'a str {
-    let found = fields.get(field).and_then(|value| value.pointer(pointer)).and_then(Value::as_str);
+    let found = fields
+        .get(field)
+        .and_then(|value| value.pointer(pointer))
+        .and_then(Value::as_str);
     found.filter(|text| !text.is_empty()).unwrap_or("<none>")
 }
 

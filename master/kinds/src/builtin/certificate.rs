@@ -15,8 +15,12 @@ pub(super) fn request() -> Kind {
         columns: const {
             &[
                 AGE,
-                column("SignerName", |fields, _| at(fields, "spec", "/signerName").into()),
-                column("Requestor", |fields, _| at(fields, "spec", "/username").into()),
+                column("SignerName", |fields, _| {
+                    at(fields, "spec", "/signerName").into()
+                }),
+                column("Requestor", |fields, _| {
+                    at(fields, "spec", "/username").into()
+                }),
                 column("RequestedDuration", |fields, _| duration(fields).into()),
                 column("Condition", |fields, _| condition(fields).into()),
             ]
@@ -49,7 +53,9 @@ pub(super) fn conditions(fields: &Fields) -> &[Value] {
 /// The places of the conditions of a type.
 pub(super) fn of_type(conditions: &[Value], kind: &str) -> Vec<usize> {
     let same = |condition: &Value| condition.get("type").is_some_and(|found| found == kind);
-    (0..conditions.len()).filter(|index| same(&conditions[*index])).collect()
+    (0..conditions.len())
+        .filter(|index| same(&conditions[*index]))
+        .collect()
 }
 
 /// Approval changes the conditions alone; the status leaves those of approval and denial as they were, unless there are
@@ -63,15 +69,23 @@ fn through(subresource: Subresource, result: &mut Fields, new: &Fields, old: &Fi
         for kind in ["Approved", "Denied"] {
             let (now, then) = (of_type(&list, kind), of_type(before, kind));
             if now.len() == then.len() {
-                now.into_iter().zip(then).for_each(|(now, then)| list[now] = before[then].clone());
+                now.into_iter()
+                    .zip(then)
+                    .for_each(|(now, then)| list[now] = before[then].clone());
             }
         }
     } else {
         return;
     }
-    list.iter_mut().filter_map(Value::as_object_mut).for_each(|condition| stamp(condition, before));
+    list.iter_mut()
+        .filter_map(Value::as_object_mut)
+        .for_each(|condition| stamp(condition, before));
     if let Some(status) = object_mut(result, "status") {
-        put(status, "conditions", Some(&Value::Array(list)).filter(|list| **list != Value::Array(Vec::new())));
+        put(
+            status,
+            "conditions",
+            Some(&Value::Array(list)).filter(|list| **list != Value::Array(Vec::new())),
+        );
     }
 }
 
@@ -80,9 +94,20 @@ fn stamp(condition: &mut Fields, before: &[Value]) {
         condition.insert("lastUpdateTime".to_owned(), now().into());
     }
     if text(condition, "lastTransitionTime").is_empty() {
-        let same = |old: &&Value| ["type", "status"].iter().all(|key| old.get(key) == condition.get(*key));
-        let known = before.iter().find(same).and_then(|old| old.get("lastTransitionTime")).cloned();
-        condition.insert("lastTransitionTime".to_owned(), known.unwrap_or_else(|| now().into()));
+        let same = |old: &&Value| {
+            ["type", "status"]
+                .iter()
+                .all(|key| old.get(key) == condition.get(*key))
+        };
+        let known = before
+            .iter()
+            .find(same)
+            .and_then(|old| old.get("lastTransitionTime"))
+            .cloned();
+        condition.insert(
+            "lastTransitionTime".to_owned(),
+            known.unwrap_or_else(|| now().into()),
+        );
     }
 }
 
@@ -94,11 +119,22 @@ fn duration(fields: &Fields) -> String {
 fn condition(fields: &Fields) -> String {
     let status = object(fields, "status");
     let conditions = status.map_or(&[][..], |status| items(status, "conditions"));
-    let has = |kind: &str| conditions.iter().any(|condition| condition.get("type").is_some_and(|found| found == kind));
+    let has = |kind: &str| {
+        conditions
+            .iter()
+            .any(|condition| condition.get("type").is_some_and(|found| found == kind))
+    };
     let issued = status.is_some_and(|status| !text(status, "certificate").is_empty());
-    let mut words: Vec<&str> = ["Approved", "Denied", "Failed"].into_iter().filter(|kind| has(kind)).collect();
+    let mut words: Vec<&str> = ["Approved", "Denied", "Failed"]
+        .into_iter()
+        .filter(|kind| has(kind))
+        .collect();
     if issued {
         words.push("Issued");
     }
-    if words.is_empty() { "Pending".to_owned() } else { words.join(",") }
+    if words.is_empty() {
+        "Pending".to_owned()
+    } else {
+        words.join(",")
+    }
 }

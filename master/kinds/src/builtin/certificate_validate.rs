@@ -79,7 +79,9 @@ pub(super) fn request(fields: &Fields, faults: &mut Faults) {
 }
 
 fn bytes(text: &str) -> Result<Vec<u8>, String> {
-    base64::engine::general_purpose::STANDARD.decode(text).map_err(|error| error.to_string())
+    base64::engine::general_purpose::STANDARD
+        .decode(text)
+        .map_err(|error| error.to_string())
 }
 
 /// Whether a request (PEM, and that in base64) can be read, and is signed with the key that it is about. Algorithms that
@@ -87,7 +89,10 @@ fn bytes(text: &str) -> Result<Vec<u8>, String> {
 fn signed(request: &str) -> Result<(), String> {
     let wrong = || "PEM block type must be CERTIFICATE REQUEST".to_owned();
     let text = bytes(request)?;
-    let pem = Pem::iter_from_buffer(&text).next().and_then(Result::ok).ok_or_else(wrong)?;
+    let pem = Pem::iter_from_buffer(&text)
+        .next()
+        .and_then(Result::ok)
+        .ok_or_else(wrong)?;
     if pem.label != "CERTIFICATE REQUEST" {
         return Err(wrong());
     }
@@ -108,7 +113,8 @@ fn signer(name: &str, at: &At<'_>, faults: &mut Faults) {
     }
     let parts: Vec<&str> = name.split('/').collect();
     let [domain, path] = parts.as_slice() else {
-        let words = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        let words =
+            "must be a fully qualified domain and path of the form 'example.com/signer-name'";
         return faults.invalid(at, &name.into(), words);
     };
     if domain.len() > DOMAIN {
@@ -116,7 +122,11 @@ fn signer(name: &str, at: &At<'_>, faults: &mut Faults) {
     }
     for label in domain.split('.') {
         if let Err(fault) = names::label(label) {
-            faults.invalid(at, &(*domain).into(), format!("validating label {label:?}: {fault}"));
+            faults.invalid(
+                at,
+                &(*domain).into(),
+                format!("validating label {label:?}: {fault}"),
+            );
         }
     }
     if !domain.contains('.') {
@@ -125,7 +135,11 @@ fn signer(name: &str, at: &At<'_>, faults: &mut Faults) {
     }
     for label in path.split('.') {
         if let Err(fault) = names::subdomain(label) {
-            faults.invalid(at, &(*path).into(), format!("validating label {label:?}: {fault}"));
+            faults.invalid(
+                at,
+                &(*path).into(),
+                format!("validating label {label:?}: {fault}"),
+            );
         }
     }
     if name.len() > SIGNER {
@@ -139,27 +153,41 @@ pub(super) fn status(subresource: Subresource, new: &Fields, old: &Fields, fault
     let at = root.field("conditions");
     let (now, before) = (conditions(new), conditions(old));
     all_conditions(now, before, &at, faults);
-    let certificate = |fields| object(fields, "status").map_or("", |status| text(status, "certificate"));
+    let certificate =
+        |fields| object(fields, "status").map_or("", |status| text(status, "certificate"));
     let (issued, known) = (certificate(new), certificate(old));
     if issued != known
         && let Err(fault) = chain(issued)
     {
-        faults.invalid(&root.field("certificate"), &"<certificate data>".into(), fault);
+        faults.invalid(
+            &root.field("certificate"),
+            &"<certificate data>".into(),
+            fault,
+        );
     }
     for kind in DECISIONS {
         if of_type(now, kind).len() < of_type(before, kind).len() {
-            faults.forbidden(&at, format!("updates may not remove a condition of type {kind:?}"));
+            faults.forbidden(
+                &at,
+                format!("updates may not remove a condition of type {kind:?}"),
+            );
         }
     }
     if subresource != Subresource::Approval {
         for kind in ["Approved", "Denied"] {
             if of_type(now, kind).len() > of_type(before, kind).len() {
-                faults.forbidden(&at, format!("updates may not add a condition of type {kind:?}"));
+                faults.forbidden(
+                    &at,
+                    format!("updates may not add a condition of type {kind:?}"),
+                );
             }
         }
     }
     if issued != known && !known.is_empty() {
-        faults.forbidden(&root.field("certificate"), "updates may not modify existing certificate content");
+        faults.forbidden(
+            &root.field("certificate"),
+            "updates may not modify existing certificate content",
+        );
     }
 }
 
@@ -170,18 +198,28 @@ fn all_conditions(now: &[Value], before: &[Value], at: &At<'_>, faults: &mut Fau
     }
     let mut known: Vec<&str> = Vec::new();
     for (index, condition) in now.iter().enumerate() {
-        let (at, Some(condition)) = (at.index(index), condition.as_object()) else { continue };
+        let (at, Some(condition)) = (at.index(index), condition.as_object()) else {
+            continue;
+        };
         let kind = text(condition, "type");
         if kind.is_empty() {
             faults.required(&at.field("type"), "");
         }
-        let allowed: &[&str] = if DECISIONS.contains(&kind) { &["True"] } else { &["False", "True", "Unknown"] };
+        let allowed: &[&str] = if DECISIONS.contains(&kind) {
+            &["True"]
+        } else {
+            &["False", "True", "Unknown"]
+        };
         if text(condition, "status").is_empty() {
             faults.required(&at.field("status"), "");
         } else {
             faults.one_of(&at.field("status"), get(condition, "status"), allowed);
         }
-        let other = if kind == "Approved" { "Denied" } else { "Approved" };
+        let other = if kind == "Approved" {
+            "Denied"
+        } else {
+            "Approved"
+        };
         if matches!(kind, "Approved" | "Denied") && known.contains(&other) {
             let words = "Approved and Denied conditions are mutually exclusive";
             faults.invalid(&at.field("type"), &kind.into(), words);
@@ -203,10 +241,18 @@ fn chain(text: &str) -> Result<(), String> {
     for pem in Pem::iter_from_buffer(&text) {
         let Ok(pem) = pem else { break };
         if pem.label != "CERTIFICATE" {
-            return Err(format!("only CERTIFICATE PEM blocks are allowed, found {:?}", pem.label));
+            return Err(format!(
+                "only CERTIFICATE PEM blocks are allowed, found {:?}",
+                pem.label
+            ));
         }
-        X509Certificate::from_der(&pem.contents).map_err(|error| format!("x509: malformed certificate: {error}"))?;
+        X509Certificate::from_der(&pem.contents)
+            .map_err(|error| format!("x509: malformed certificate: {error}"))?;
         blocks += 1;
     }
-    if blocks == 0 { Err("must contain at least one CERTIFICATE PEM block".to_owned()) } else { Ok(()) }
+    if blocks == 0 {
+        Err("must contain at least one CERTIFICATE PEM block".to_owned())
+    } else {
+        Ok(())
+    }
 }

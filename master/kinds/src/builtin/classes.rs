@@ -12,17 +12,29 @@ pub(super) fn priority() -> Kind {
         short_names: &["pc"],
         columns: const {
             &[
-                Column { name: "Value", kind: "integer", priority: 0, cell: |fields, _| get(fields, "value").clone() },
+                Column {
+                    name: "Value",
+                    kind: "integer",
+                    priority: 0,
+                    cell: |fields, _| get(fields, "value").clone(),
+                },
                 Column {
                     name: "Global-Default",
                     kind: "boolean",
                     priority: 0,
-                    cell: |fields, _| get(fields, "globalDefault").as_bool().unwrap_or_default().into(),
+                    cell: |fields, _| {
+                        get(fields, "globalDefault")
+                            .as_bool()
+                            .unwrap_or_default()
+                            .into()
+                    },
                 },
                 AGE,
-                column("PreemptionPolicy", |fields, _| match text(fields, "preemptionPolicy") {
-                    "" => "<unset>".into(),
-                    policy => policy.into(),
+                column("PreemptionPolicy", |fields, _| {
+                    match text(fields, "preemptionPolicy") {
+                        "" => "<unset>".into(),
+                        policy => policy.into(),
+                    }
                 }),
             ]
         },
@@ -39,8 +51,17 @@ pub(super) fn priority() -> Kind {
 
 pub(super) fn runtime() -> Kind {
     Kind {
-        columns: const { &[column("Handler", |fields, _| text(fields, "handler").into()), AGE] },
-        strategy: Strategy { validate: rules::runtime, validate_update: rules::runtime_update, ..Strategy::default() },
+        columns: const {
+            &[
+                column("Handler", |fields, _| text(fields, "handler").into()),
+                AGE,
+            ]
+        },
+        strategy: Strategy {
+            validate: rules::runtime,
+            validate_update: rules::runtime_update,
+            ..Strategy::default()
+        },
         ..Kind::of::<RuntimeClass>(false)
     }
 }

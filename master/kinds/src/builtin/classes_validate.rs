@@ -7,11 +7,17 @@ use crate::validate::{At, Faults, Fields, get, items, labels, names, object, tex
 /// The highest priority that users may give.
 const HIGHEST: i64 = 1_000_000_000;
 /// Classes of the system, and their values.
-const SYSTEM: [(&str, i64); 2] = [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
+const SYSTEM: [(&str, i64); 2] = [
+    ("system-cluster-critical", 2_000_000_000),
+    ("system-node-critical", 2_000_001_000),
+];
 
 /// Checks a class of priority.
 pub(super) fn priority(fields: &Fields, faults: &mut Faults) {
-    let (name, value) = (meta_text(fields, "name"), get(fields, "value").as_i64().unwrap_or_default());
+    let (name, value) = (
+        meta_text(fields, "name"),
+        get(fields, "value").as_i64().unwrap_or_default(),
+    );
     if name.starts_with("system-") {
         let root = At::root("metadata");
         if !SYSTEM.contains(&(name, value)) {
@@ -29,7 +35,11 @@ pub(super) fn priority(fields: &Fields, faults: &mut Faults) {
     }
     let at = At::root("preemptionPolicy");
     if !get(fields, "preemptionPolicy").is_null() {
-        faults.one_of(&at, get(fields, "preemptionPolicy"), &["Never", "PreemptLowerPriority"]);
+        faults.one_of(
+            &at,
+            get(fields, "preemptionPolicy"),
+            &["Never", "PreemptLowerPriority"],
+        );
     }
 }
 
@@ -52,9 +62,15 @@ pub(super) fn runtime(fields: &Fields, faults: &mut Faults) {
         let limits = Fields::from_iter([("limits".to_owned(), fixed.clone())]);
         podspec::requirements(&limits, &At::root("overhead"), faults);
     }
-    let Some(scheduling) = object(fields, "scheduling") else { return };
+    let Some(scheduling) = object(fields, "scheduling") else {
+        return;
+    };
     let at = At::root("scheduling");
-    labels::labels(object(scheduling, "nodeSelector"), &at.field("nodeSelector"), faults);
+    labels::labels(
+        object(scheduling, "nodeSelector"),
+        &at.field("nodeSelector"),
+        faults,
+    );
     let at = at.field("tolerations");
     let mut known = Vec::new();
     for (number, toleration) in items(scheduling, "tolerations").iter().enumerate() {
@@ -67,5 +83,9 @@ pub(super) fn runtime(fields: &Fields, faults: &mut Faults) {
 
 /// A class keeps its handler: pods that have it run in it.
 pub(super) fn runtime_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    faults.immutable(&At::root("handler"), get(new, "handler"), get(old, "handler"));
+    faults.immutable(
+        &At::root("handler"),
+        get(new, "handler"),
+        get(old, "handler"),
+    );
 }

@@ -12,8 +12,12 @@ use serde_json::{Map, Value};
 /// Bytes of data that a config map or secret holds at most.
 const DATA: usize = 1 << 20;
 
-const DATA_COLUMN: Column =
-    Column { name: "Data", kind: "integer", priority: 0, cell: |fields, _| entries(fields, "data").into() };
+const DATA_COLUMN: Column = Column {
+    name: "Data",
+    kind: "integer",
+    priority: 0,
+    cell: |fields, _| entries(fields, "data").into(),
+};
 
 pub(super) fn config_map() -> Kind {
     Kind {
@@ -21,7 +25,9 @@ pub(super) fn config_map() -> Kind {
         columns: const {
             &[
                 Column {
-                    cell: |fields, _| (entries(fields, "data") + entries(fields, "binaryData")).into(),
+                    cell: |fields, _| {
+                        (entries(fields, "data") + entries(fields, "binaryData")).into()
+                    },
                     ..DATA_COLUMN
                 },
                 AGE,
@@ -29,7 +35,9 @@ pub(super) fn config_map() -> Kind {
         },
         strategy: Strategy {
             validate: map,
-            validate_update: |new, old, faults| immutable(new, old, &["data", "binaryData"], faults),
+            validate_update: |new, old, faults| {
+                immutable(new, old, &["data", "binaryData"], faults)
+            },
             ..Strategy::default()
         },
         ..Kind::of::<ConfigMap>(true)
@@ -38,7 +46,13 @@ pub(super) fn config_map() -> Kind {
 
 pub(super) fn secret() -> Kind {
     Kind {
-        columns: const { &[column("Type", |fields, _| text(fields, "type").into()), DATA_COLUMN, AGE] },
+        columns: const {
+            &[
+                column("Type", |fields, _| text(fields, "type").into()),
+                DATA_COLUMN,
+                AGE,
+            ]
+        },
         selectable: &[("type", "/type")],
         strategy: Strategy {
             defaults: secret_defaults,
@@ -62,8 +76,12 @@ pub(super) fn secret() -> Kind {
 /// `stringData` is write-only: it goes into `data`.
 fn secret_defaults(fields: &mut Fields) {
     default_to(fields, "type", "Opaque");
-    let Some(Value::Object(plain)) = fields.remove("stringData") else { return };
-    let data = fields.entry("data").or_insert_with(|| Value::Object(Map::new()));
+    let Some(Value::Object(plain)) = fields.remove("stringData") else {
+        return;
+    };
+    let data = fields
+        .entry("data")
+        .or_insert_with(|| Value::Object(Map::new()));
     for (key, value) in plain {
         let encoded = STANDARD.encode(value.as_str().unwrap_or_default());
         if let Some(data) = data.as_object_mut() {
@@ -97,10 +115,16 @@ fn map(fields: &Fields, faults: &mut Faults) {
     let (plain, binary) = (of("data"), of("binaryData"));
     keys(fields, "data", faults);
     let size = keys(fields, "binaryData", faults)
-        + plain.values().map(|value| value.as_str().map_or(0, str::len)).sum::<usize>();
-    for (own, other, key) in [("data", "binaryData", plain), ("binaryData", "data", binary)]
-        .into_iter()
-        .flat_map(|(own, other, map)| map.keys().map(move |key| (own, other, key)))
+        + plain
+            .values()
+            .map(|value| value.as_str().map_or(0, str::len))
+            .sum::<usize>();
+    for (own, other, key) in [
+        ("data", "binaryData", plain),
+        ("binaryData", "data", binary),
+    ]
+    .into_iter()
+    .flat_map(|(own, other, map)| map.keys().map(move |key| (own, other, key)))
     {
         if of(other).contains_key(key) {
             let words = format!("duplicate of key present in {other}");
@@ -126,13 +150,17 @@ fn content(fields: &Fields, faults: &mut Faults) {
     match text(fields, "type") {
         "kubernetes.io/service-account-token" => {
             let (account, root) = ("kubernetes.io/service-account.name", At::root("metadata"));
-            if object(metadata(fields), "annotations").is_none_or(|notes| text(notes, account).is_empty()) {
+            if object(metadata(fields), "annotations")
+                .is_none_or(|notes| text(notes, account).is_empty())
+            {
                 faults.required(&root.field("annotations").key(account), "");
             }
         }
         "kubernetes.io/dockercfg" => document(data, ".dockercfg", &at, faults),
         "kubernetes.io/dockerconfigjson" => document(data, ".dockerconfigjson", &at, faults),
-        "kubernetes.io/basic-auth" if !data.contains_key("username") && !data.contains_key("password") => {
+        "kubernetes.io/basic-auth"
+            if !data.contains_key("username") && !data.contains_key("password") =>
+        {
             needed(&["username", "password"], faults);
         }
         "kubernetes.io/ssh-auth" if text(data, "ssh-privatekey").is_empty() => {
@@ -145,8 +173,12 @@ fn content(fields: &Fields, faults: &mut Faults) {
 
 /// A key's value must be a JSON object.
 fn document(data: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
-    let Some(value) = data.get(key) else { return faults.required(&at.key(key), "") };
-    let text = STANDARD.decode(value.as_str().unwrap_or_default()).unwrap_or_default();
+    let Some(value) = data.get(key) else {
+        return faults.required(&at.key(key), "");
+    };
+    let text = STANDARD
+        .decode(value.as_str().unwrap_or_default())
+        .unwrap_or_default();
     if let Err(error) = serde_json::from_slice::<Option<Fields>>(&text) {
         faults.invalid(&at.key(key), &"<secret contents redacted>".into(), error);
     }
@@ -161,10 +193,15 @@ fn warn_secret(fields: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) 
     let data = object(fields, "data").unwrap_or(&nothing);
     let is_pem = |key: &str| {
         let text = STANDARD.decode(text(data, key)).unwrap_or_default();
-        x509_parser::pem::Pem::iter_from_buffer(&text).next().is_some_and(|pem| pem.is_ok())
+        x509_parser::pem::Pem::iter_from_buffer(&text)
+            .next()
+            .is_some_and(|pem| pem.is_ok())
     };
-    let wrong = [("tls.crt", "certificate"), ("tls.key", "key")].into_iter().find(|(key, _)| !is_pem(key));
-    warnings.extend(wrong.map(|(_, word)| format!("tls: failed to find any PEM data in {word} input")));
+    let wrong = [("tls.crt", "certificate"), ("tls.key", "key")]
+        .into_iter()
+        .find(|(key, _)| !is_pem(key));
+    warnings
+        .extend(wrong.map(|(_, word)| format!("tls: failed to find any PEM data in {word} input")));
 }
 
 fn immutable(new: &Fields, old: &Fields, maps: &[&str], faults: &mut Faults) {
@@ -172,7 +209,10 @@ fn immutable(new: &Fields, old: &Fields, maps: &[&str], faults: &mut Faults) {
         return;
     }
     if get(new, "immutable") != &Value::Bool(true) {
-        faults.forbidden(&At::root("immutable"), "field is immutable when `immutable` is set");
+        faults.forbidden(
+            &At::root("immutable"),
+            "field is immutable when `immutable` is set",
+        );
     }
     for map in maps {
         if get(new, map) != get(old, map) {

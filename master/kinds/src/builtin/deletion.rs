@@ -36,7 +36,10 @@ pub(super) fn tell(kinds: &mut [Kind]) {
     for kind in kinds {
         let is = |group: &str, plural: &str| kind.group == group && kind.plural == plural;
         kind.strategy.returns_deleted = RETURNED.iter().any(|(group, plural)| is(group, plural));
-        if let Some((.., dependents)) = DEPENDENTS.iter().find(|(group, plural, _)| is(group, plural)) {
+        if let Some((.., dependents)) = DEPENDENTS
+            .iter()
+            .find(|(group, plural, _)| is(group, plural))
+        {
             kind.strategy.dependents = *dependents;
         }
     }

@@ -6,11 +6,21 @@ use super::{devices_slice, devices_status, devices_validate as rules};
 use crate::object::meta_text;
 use crate::registry::{Kind, Strategy, Subresource, column};
 use crate::validate::{Fields, get, items, object, object_mut, text};
-use config_kube::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
+use config_kube::k8s_openapi::api::resource::v1::{
+    DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice,
+};
 
 pub(super) fn class() -> Kind {
-    let strategy = Strategy { validate: rules::class, generation: true, ..Strategy::default() };
-    Kind { columns: const { &[AGE] }, strategy, ..Kind::of::<DeviceClass>(false) }
+    let strategy = Strategy {
+        validate: rules::class,
+        generation: true,
+        ..Strategy::default()
+    };
+    Kind {
+        columns: const { &[AGE] },
+        strategy,
+        ..Kind::of::<DeviceClass>(false)
+    }
 }
 
 pub(super) fn claim() -> Kind {
@@ -54,7 +64,11 @@ pub(super) fn template() -> Kind {
         validate_update: rules::same_spec,
         ..Strategy::default()
     };
-    Kind { columns: const { &[AGE] }, strategy, ..Kind::of::<ResourceClaimTemplate>(true) }
+    Kind {
+        columns: const { &[AGE] },
+        strategy,
+        ..Kind::of::<ResourceClaimTemplate>(true)
+    }
 }
 
 pub(super) fn slice() -> Kind {
@@ -63,11 +77,18 @@ pub(super) fn slice() -> Kind {
             &[
                 column("Node", |fields, _| node(fields).into()),
                 column("Driver", |fields, _| text(spec(fields), "driver").into()),
-                column("Pool", |fields, _| object(spec(fields), "pool").map_or("", |pool| text(pool, "name")).into()),
+                column("Pool", |fields, _| {
+                    object(spec(fields), "pool")
+                        .map_or("", |pool| text(pool, "name"))
+                        .into()
+                }),
                 AGE,
             ]
         },
-        selectable: &[("spec.nodeName", "/spec/nodeName"), ("spec.driver", "/spec/driver")],
+        selectable: &[
+            ("spec.nodeName", "/spec/nodeName"),
+            ("spec.driver", "/spec/driver"),
+        ],
         strategy: Strategy {
             create: |fields| devices_slice::stamp_taints(fields, None),
             update: |new, old| devices_slice::stamp_taints(new, Some(old)),

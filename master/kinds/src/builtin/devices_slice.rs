@@ -25,16 +25,40 @@ const OPTIONS: usize = 10;
 /// When a taint was added is said where nobody said it; `old` has those that were there before.
 pub(super) fn stamp_taints(fields: &mut Fields, old: Option<&Fields>) {
     let known = |device: &str, taint: &Fields| -> Option<Value> {
-        let devices = items(spec(old?), "devices").iter().filter_map(Value::as_object);
-        let mut taints = devices.filter(|own| text(own, "name") == device).flat_map(|own| items(own, "taints"));
-        let same = |before: &&Value| ["key", "value", "effect"].iter().all(|key| before.get(key) == taint.get(*key));
+        let devices = items(spec(old?), "devices")
+            .iter()
+            .filter_map(Value::as_object);
+        let mut taints = devices
+            .filter(|own| text(own, "name") == device)
+            .flat_map(|own| items(own, "taints"));
+        let same = |before: &&Value| {
+            ["key", "value", "effect"]
+                .iter()
+                .all(|key| before.get(key) == taint.get(*key))
+        };
         taints.find(same)?.get("timeAdded").cloned()
     };
-    let devices = object_mut(fields, "spec").and_then(|spec| spec.get_mut("devices")).and_then(Value::as_array_mut);
-    for device in devices.into_iter().flatten().filter_map(Value::as_object_mut) {
+    let devices = object_mut(fields, "spec")
+        .and_then(|spec| spec.get_mut("devices"))
+        .and_then(Value::as_array_mut);
+    for device in devices
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object_mut)
+    {
         let name = text(device, "name").to_owned();
-        for taint in device.get_mut("taints").and_then(Value::as_array_mut).into_iter().flatten() {
-            let Some(taint) = taint.as_object_mut().filter(|taint| !has(taint, "timeAdded")) else { continue };
+        for taint in device
+            .get_mut("taints")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            let Some(taint) = taint
+                .as_object_mut()
+                .filter(|taint| !has(taint, "timeAdded"))
+            else {
+                continue;
+            };
             let time = known(&name, taint).unwrap_or_else(|| now().into());
             taint.insert("timeAdded".to_owned(), time);
         }
@@ -49,23 +73,48 @@ pub(super) fn slice(fields: &Fields, faults: &mut Faults) {
     let pool = object(spec, "pool").unwrap_or(&nothing);
     let place = at.field("pool");
     pool_name(pool, "name", &place, faults);
-    let (slices, generation) = (number(pool, "resourceSliceCount"), number(pool, "generation"));
+    let (slices, generation) = (
+        number(pool, "resourceSliceCount"),
+        number(pool, "generation"),
+    );
     if slices <= 0 {
-        faults.invalid(&place.field("resourceSliceCount"), &slices.into(), "must be greater than zero");
+        faults.invalid(
+            &place.field("resourceSliceCount"),
+            &slices.into(),
+            "must be greater than zero",
+        );
     }
     if generation < 0 {
-        faults.invalid(&place.field("generation"), &generation.into(), "must be greater than or equal to zero");
+        faults.invalid(
+            &place.field("generation"),
+            &generation.into(),
+            "must be greater than or equal to zero",
+        );
     }
     nodes(spec, &at, faults);
     if has(spec, "sharedCounters") && has(spec, "devices") {
-        faults.invalid(&at, &"".into(), "only one of `sharedCounters` or `devices` is allowed");
+        faults.invalid(
+            &at,
+            &"".into(),
+            "only one of `sharedCounters` or `devices` is allowed",
+        );
     }
     let chosen = on(spec, "perDeviceNodeSelection");
     let devices = items(spec, "devices");
-    let most = if devices.iter().filter_map(Value::as_object).any(is_rich) { RICH_DEVICES } else { DEVICES };
-    set(devices, (most, "name"), &at.field("devices"), faults, |device, at, faults| {
-        self::device(device, chosen, at, faults);
-    });
+    let most = if devices.iter().filter_map(Value::as_object).any(is_rich) {
+        RICH_DEVICES
+    } else {
+        DEVICES
+    };
+    set(
+        devices,
+        (most, "name"),
+        &at.field("devices"),
+        faults,
+        |device, at, faults| {
+            self::device(device, chosen, at, faults);
+        },
+    );
     set(
         items(spec, "sharedCounters"),
         (COUNTER_SETS, "name"),
@@ -101,35 +150,67 @@ fn is_rich(device: &Fields) -> bool {
 fn nodes(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
     let mut given = Vec::new();
-    node_name(spec, "must be either unset or set to a non-empty string", &mut given, at, faults);
+    node_name(
+        spec,
+        "must be either unset or set to a non-empty string",
+        &mut given,
+        at,
+        faults,
+    );
     if let Some(selector) = object(spec, "nodeSelector") {
         given.push("`nodeSelector`");
         let place = at.field("nodeSelector");
         labels::node_selector(selector, &place, faults);
         if items(selector, "nodeSelectorTerms").len() != 1 {
             let words = "must have exactly one node selector term";
-            faults.invalid(&place.field("nodeSelectorTerms"), get(selector, "nodeSelectorTerms"), words);
+            faults.invalid(
+                &place.field("nodeSelectorTerms"),
+                get(selector, "nodeSelectorTerms"),
+                words,
+            );
         }
     }
     switch(spec, "allNodes", "`allNodes`", &mut given, at, faults);
-    switch(spec, "perDeviceNodeSelection", "`perDeviceNodeSelection`", &mut given, at, faults);
+    switch(
+        spec,
+        "perDeviceNodeSelection",
+        "`perDeviceNodeSelection`",
+        &mut given,
+        at,
+        faults,
+    );
     match given.as_slice() {
         [] => faults.required(at, ONE),
         [_] => {}
         several => {
             let shown = format!("{{{}}}", several.join(", "));
-            faults.invalid(at, &shown.into(), format!("{ONE}, but multiple fields are set"));
+            faults.invalid(
+                at,
+                &shown.into(),
+                format!("{ONE}, but multiple fields are set"),
+            );
         }
     }
 }
 
-fn node_name(fields: &Fields, empty: &str, given: &mut Vec<&'static str>, at: &At<'_>, faults: &mut Faults) {
+fn node_name(
+    fields: &Fields,
+    empty: &str,
+    given: &mut Vec<&'static str>,
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
     match get(fields, "nodeName").as_str() {
         None => {}
         Some("") => faults.invalid(&at.field("nodeName"), &"".into(), empty),
         Some(_) => {
             given.push("`nodeName`");
-            formed(get(fields, "nodeName"), &at.field("nodeName"), names::subdomain, faults);
+            formed(
+                get(fields, "nodeName"),
+                &at.field("nodeName"),
+                names::subdomain,
+                faults,
+            );
         }
     }
 }
@@ -145,12 +226,21 @@ fn switch(
     match get(fields, key).as_bool() {
         None => {}
         Some(true) => given.push(word),
-        Some(false) => faults.invalid(&at.field(key), &false.into(), "must be either unset or set to true"),
+        Some(false) => faults.invalid(
+            &at.field(key),
+            &false.into(),
+            "must be either unset or set to true",
+        ),
     }
 }
 
 fn device(device: &Fields, chosen: bool, at: &At<'_>, faults: &mut Faults) {
-    formed(word(device, "name"), &at.field("name"), names::label, faults);
+    formed(
+        word(device, "name"),
+        &at.field("name"),
+        names::label,
+        faults,
+    );
     facts(device, at, faults);
     let place = at.field("attributes");
     for (name, value) in object(device, "attributes").into_iter().flatten() {
@@ -163,23 +253,42 @@ fn device(device: &Fields, chosen: bool, at: &At<'_>, faults: &mut Faults) {
     let shared = on(device, "allowMultipleAllocations");
     for (name, value) in object(device, "capacity").into_iter().flatten() {
         qualified(name, &place, faults);
-        let Some(capacity) = value.as_object() else { continue };
+        let Some(capacity) = value.as_object() else {
+            continue;
+        };
         let at = place.key(name);
         match object(capacity, "requestPolicy") {
-            Some(policy) if shared => self::policy(capacity, policy, &at.field("requestPolicy"), faults),
-            Some(_) => faults.forbidden(&at.field("requestPolicy"), "allowMultipleAllocations must be true"),
+            Some(policy) if shared => {
+                self::policy(capacity, policy, &at.field("requestPolicy"), faults)
+            }
+            Some(_) => faults.forbidden(
+                &at.field("requestPolicy"),
+                "allowMultipleAllocations must be true",
+            ),
             None => {}
         }
     }
-    list(items(device, "taints"), TAINTS, &at.field("taints"), faults, |item, at, faults| {
-        if let Some(item) = item.as_object() {
-            taint(item, at, faults);
-        }
-    });
+    list(
+        items(device, "taints"),
+        TAINTS,
+        &at.field("taints"),
+        faults,
+        |item, at, faults| {
+            if let Some(item) = item.as_object() {
+                taint(item, at, faults);
+            }
+        },
+    );
     let consumed = items(device, "consumesCounters");
-    set(consumed, (CONSUMED_SETS, "counterSet"), &at.field("consumesCounters"), faults, |set, at, faults| {
-        counters(set, "counterSet", at, faults);
-    });
+    set(
+        consumed,
+        (CONSUMED_SETS, "counterSet"),
+        &at.field("consumesCounters"),
+        faults,
+        |set, at, faults| {
+            counters(set, "counterSet", at, faults);
+        },
+    );
     device_nodes(device, chosen, at, faults);
     binding(device, at, faults);
 }
@@ -189,11 +298,17 @@ fn facts(device: &Fields, at: &At<'_>, faults: &mut Faults) {
     let attributes = object(device, "attributes").unwrap_or(&nothing);
     let facts = attributes.len() + object(device, "capacity").map_or(0, Fields::len);
     if facts > FACTS {
-        let words = format!("the total number of attributes and capacities must not exceed {FACTS}");
+        let words =
+            format!("the total number of attributes and capacities must not exceed {FACTS}");
         faults.invalid(at, &facts.into(), words);
     }
     let count = |value: &Value| value.as_array().map_or(0, Vec::len);
-    let of = |attribute: &Value| attribute.as_object().map_or(0, |all| all.values().map(count).sum::<usize>()).max(1);
+    let of = |attribute: &Value| {
+        attribute
+            .as_object()
+            .map_or(0, |all| all.values().map(count).sum::<usize>())
+            .max(1)
+    };
     let values: usize = attributes.values().map(of).sum();
     if values > VALUES {
         let words = format!("the total number of attribute values must not exceed {VALUES}");
@@ -208,10 +323,17 @@ fn attribute(attribute: &Fields, at: &At<'_>, faults: &mut Faults) {
     if has(attribute, "version") {
         version(get(attribute, "version"), &at.field("version"), faults);
     }
-    for key in ["bools", "ints", "strings", "versions"].into_iter().filter(|key| has(attribute, key)) {
+    for key in ["bools", "ints", "strings", "versions"]
+        .into_iter()
+        .filter(|key| has(attribute, key))
+    {
         let (place, all) = (at.field(key), items(attribute, key));
         if all.is_empty() {
-            faults.invalid(&place, get(attribute, key), "must not be empty if specified");
+            faults.invalid(
+                &place,
+                get(attribute, key),
+                "must not be empty if specified",
+            );
         }
         for (index, item) in all.iter().enumerate() {
             match key {
@@ -221,11 +343,17 @@ fn attribute(attribute: &Fields, at: &At<'_>, faults: &mut Faults) {
             }
         }
     }
-    let keys = ["bool", "int", "string", "version", "bools", "ints", "strings", "versions"];
+    let keys = [
+        "bool", "int", "string", "version", "bools", "ints", "strings", "versions",
+    ];
     match keys.into_iter().filter(|key| has(attribute, key)).count() {
         0 => faults.invalid(at, &"".into(), "exactly one value must be specified"),
         1 => {}
-        _ => faults.invalid(at, &Value::Object(attribute.clone()), "exactly one value must be specified"),
+        _ => faults.invalid(
+            at,
+            &Value::Object(attribute.clone()),
+            "exactly one value must be specified",
+        ),
     }
 }
 
@@ -237,21 +365,34 @@ fn string(value: &Value, at: &At<'_>, faults: &mut Faults) {
 
 fn version(value: &Value, at: &At<'_>, faults: &mut Faults) {
     if !value.as_str().is_some_and(is_version) {
-        faults.invalid(at, value, "must be a string compatible with semver.org spec 2.0.0");
+        faults.invalid(
+            at,
+            value,
+            "must be a string compatible with semver.org spec 2.0.0",
+        );
     }
     string(value, at, faults);
 }
 
 /// Whether a text is a version as semver.org has it.
 fn is_version(text: &str) -> bool {
-    let (rest, build) = text.split_once('+').map_or((text, None), |(rest, build)| (rest, Some(build)));
-    let (core, before) = rest.split_once('-').map_or((rest, None), |(core, before)| (core, Some(before)));
-    let word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let (rest, build) = text
+        .split_once('+')
+        .map_or((text, None), |(rest, build)| (rest, Some(build)));
+    let (core, before) = rest
+        .split_once('-')
+        .map_or((rest, None), |(core, before)| (core, Some(before)));
+    let word = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let plain = |part: &str| digits(part) && (part == "0" || !part.starts_with('0'));
     core.split('.').count() == 3
         && core.split('.').all(plain)
-        && before.is_none_or(|all| all.split('.').all(|part| word(part) && (!digits(part) || plain(part))))
+        && before.is_none_or(|all| {
+            all.split('.')
+                .all(|part| word(part) && (!digits(part) || plain(part)))
+        })
         && build.is_none_or(|all| all.split('.').all(word))
 }
 
@@ -262,13 +403,18 @@ fn counters(set: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
     match object(set, "counters").filter(|all| !all.is_empty()) {
         None => faults.required(&place, ""),
         Some(all) if all.len() > COUNTERS => faults.too_many(&place, all.len(), COUNTERS),
-        Some(all) => all.keys().for_each(|name| formed(&name.as_str().into(), &place, names::label, faults)),
+        Some(all) => all
+            .keys()
+            .for_each(|name| formed(&name.as_str().into(), &place, names::label, faults)),
     }
 }
 
 fn device_nodes(device: &Fields, chosen: bool, at: &At<'_>, faults: &mut Faults) {
     if !chosen {
-        if ["nodeName", "nodeSelector", "allNodes"].iter().any(|key| has(device, key)) {
+        if ["nodeName", "nodeSelector", "allNodes"]
+            .iter()
+            .any(|key| has(device, key))
+        {
             let words = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to \
                          true in the ResourceSlice spec";
             faults.invalid(at, &Value::Null, words);
@@ -318,12 +464,20 @@ fn options(values: &[Value], usual: Quantity, whole: Quantity, at: &At<'_>, faul
     let read: Vec<Quantity> = values.iter().filter_map(Quantity::read).collect();
     for (index, pair) in read.windows(2).enumerate() {
         if pair[0] > pair[1] {
-            faults.invalid(&at.index(index + 1), &values[index + 1], "values must be sorted in ascending order");
+            faults.invalid(
+                &at.index(index + 1),
+                &values[index + 1],
+                "values must be sorted in ascending order",
+            );
         }
     }
     list(values, OPTIONS, at, faults, |value, at, faults| {
         if Quantity::read(value).is_some_and(|value| value > whole) {
-            faults.invalid(at, value, format!("option is larger than capacity value: {whole}"));
+            faults.invalid(
+                at,
+                value,
+                format!("option is larger than capacity value: {whole}"),
+            );
         }
     });
     for (index, value) in read.iter().enumerate().take(OPTIONS) {
@@ -332,7 +486,11 @@ fn options(values: &[Value], usual: Quantity, whole: Quantity, at: &At<'_>, faul
         }
     }
     if !read.contains(&usual) {
-        faults.invalid(at, &usual.to_string().into(), "default value is not valid according to the requestPolicy");
+        faults.invalid(
+            at,
+            &usual.to_string().into(),
+            "default value is not valid according to the requestPolicy",
+        );
     }
 }
 
@@ -343,23 +501,45 @@ fn range(range: &Fields, usual: Quantity, whole: Quantity, at: &At<'_>, faults: 
         return faults.required(&at.field("min"), "required when validRange is defined");
     };
     if min > whole {
-        faults.invalid(&at.field("min"), &shown(min), format!("min is larger than capacity value: {whole}"));
+        faults.invalid(
+            &at.field("min"),
+            &shown(min),
+            format!("min is larger than capacity value: {whole}"),
+        );
     }
     if usual < min {
-        faults.invalid(&at.field("default"), &shown(usual), format!("default is less than min: {min}"));
+        faults.invalid(
+            &at.field("default"),
+            &shown(usual),
+            format!("default is less than min: {min}"),
+        );
     }
     if let Some(max) = of("max") {
         if min > max {
-            faults.invalid(&at.field("max"), &shown(min), format!("min is larger than max: {max}"));
+            faults.invalid(
+                &at.field("max"),
+                &shown(min),
+                format!("min is larger than max: {max}"),
+            );
         }
         if max > whole {
-            faults.invalid(&at.field("max"), &shown(max), format!("max is larger than capacity value: {whole}"));
+            faults.invalid(
+                &at.field("max"),
+                &shown(max),
+                format!("max is larger than capacity value: {whole}"),
+            );
         }
         if usual > max {
-            faults.invalid(&at.field("default"), &shown(usual), format!("default is more than max: {max}"));
+            faults.invalid(
+                &at.field("default"),
+                &shown(usual),
+                format!("default is more than max: {max}"),
+            );
         }
     }
-    let (Some(step), place) = (of("step"), at.field("step")) else { return };
+    let (Some(step), place) = (of("step"), at.field("step")) else {
+        return;
+    };
     if step <= Quantity::ZERO {
         return faults.invalid(&place, &shown(step), "must be greater than zero");
     }
@@ -382,10 +562,25 @@ mod tests {
 
     #[test]
     fn versions_are_those_of_semver_org() {
-        for good in ["1.2.3", "0.0.0", "1.0.0-alpha.1", "1.0.0-0a+build.007", "1.0.0+x-y"] {
+        for good in [
+            "1.2.3",
+            "0.0.0",
+            "1.0.0-alpha.1",
+            "1.0.0-0a+build.007",
+            "1.0.0+x-y",
+        ] {
             assert!(is_version(good), "{good}");
         }
-        for bad in ["", "1.2", "01.2.3", "1.2.3-", "1.2.3-01", "1.2.3+", "1.2.3-a..b", "v1.2.3"] {
+        for bad in [
+            "",
+            "1.2",
+            "01.2.3",
+            "1.2.3-",
+            "1.2.3-01",
+            "1.2.3+",
+            "1.2.3-a..b",
+            "v1.2.3",
+        ] {
             assert!(!is_version(bad), "{bad}");
         }
     }

@@ -1,6 +1,8 @@
 //! What becomes of a claim of devices: who has it, and what it was given (upstream: `resource/validation`).
 
-use super::devices_validate::{LIST, Requests, binding, configuration, list, pool_name, raw, set, tolerations};
+use super::devices_validate::{
+    LIST, Requests, binding, configuration, list, pool_name, raw, set, tolerations,
+};
 use super::service::spec;
 use super::storage_validate::driver_name;
 use crate::object::meta_text;
@@ -25,11 +27,17 @@ pub(super) fn status(new: &Fields, old: &Fields, faults: &mut Faults) {
     let (status, before, at) = (of(new), of(old), At::root("status"));
     let known = Requests::of(spec(new));
     let users = items(status, "reservedFor");
-    set(users, (CONSUMERS, "uid"), &at.field("reservedFor"), faults, |user, at, faults| {
-        for key in ["resource", "name", "uid"] {
-            needed(user, key, at, faults);
-        }
-    });
+    set(
+        users,
+        (CONSUMERS, "uid"),
+        &at.field("reservedFor"),
+        faults,
+        |user, at, faults| {
+            for key in ["resource", "name", "uid"] {
+                needed(user, key, at, faults);
+            }
+        },
+    );
     let allocation = object(status, "allocation");
     devices(status, allocation, &at.field("devices"), faults);
     if !users.is_empty() {
@@ -37,7 +45,9 @@ pub(super) fn status(new: &Fields, old: &Fields, faults: &mut Faults) {
         if allocation.is_none() {
             faults.forbidden(&place, "may not be specified when `allocated` is not set");
         } else if !meta_text(new, "deletionTimestamp").is_empty()
-            && users.iter().any(|user| !items(before, "reservedFor").contains(user))
+            && users
+                .iter()
+                .any(|user| !items(before, "reservedFor").contains(user))
         {
             let words = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
             faults.forbidden(&place, words);
@@ -45,9 +55,15 @@ pub(super) fn status(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
     match (allocation, object(before, "allocation")) {
         (Some(_), Some(_)) => {
-            faults.immutable(&at.field("allocation"), get(status, "allocation"), get(before, "allocation"));
+            faults.immutable(
+                &at.field("allocation"),
+                get(status, "allocation"),
+                get(before, "allocation"),
+            );
         }
-        (Some(allocation), None) => self::allocation(allocation, &known, &at.field("allocation"), faults),
+        (Some(allocation), None) => {
+            self::allocation(allocation, &known, &at.field("allocation"), faults)
+        }
         (None, _) => {}
     }
 }
@@ -55,21 +71,39 @@ pub(super) fn status(new: &Fields, old: &Fields, faults: &mut Faults) {
 fn allocation(allocation: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &mut Faults) {
     if let Some(devices) = object(allocation, "devices") {
         let place = at.field("devices");
-        list(items(devices, "results"), LIST, &place.field("results"), faults, |result, at, faults| {
-            if let Some(result) = result.as_object() {
-                self::result(result, known, at, faults);
-            }
-        });
-        list(items(devices, "config"), 2 * LIST, &place.field("config"), faults, |config, at, faults| {
-            let Some(config) = config.as_object() else { return };
-            if text(config, "source").is_empty() {
-                faults.required(&at.field("source"), "");
-            } else {
-                faults.one_of(&at.field("source"), get(config, "source"), &["FromClaim", "FromClass"]);
-            }
-            known.references(config, at, faults);
-            configuration(config, at, faults);
-        });
+        list(
+            items(devices, "results"),
+            LIST,
+            &place.field("results"),
+            faults,
+            |result, at, faults| {
+                if let Some(result) = result.as_object() {
+                    self::result(result, known, at, faults);
+                }
+            },
+        );
+        list(
+            items(devices, "config"),
+            2 * LIST,
+            &place.field("config"),
+            faults,
+            |config, at, faults| {
+                let Some(config) = config.as_object() else {
+                    return;
+                };
+                if text(config, "source").is_empty() {
+                    faults.required(&at.field("source"), "");
+                } else {
+                    faults.one_of(
+                        &at.field("source"),
+                        get(config, "source"),
+                        &["FromClaim", "FromClass"],
+                    );
+                }
+                known.references(config, at, faults);
+                configuration(config, at, faults);
+            },
+        );
     }
     if let Some(selector) = object(allocation, "nodeSelector") {
         labels::node_selector(selector, &at.field("nodeSelector"), faults);
@@ -87,10 +121,19 @@ fn result(result: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &mut Fault
 fn device(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     driver_name(word(fields, "driver"), &at.field("driver"), faults);
     pool_name(fields, "pool", at, faults);
-    formed(word(fields, "device"), &at.field("device"), names::label, faults);
+    formed(
+        word(fields, "device"),
+        &at.field("device"),
+        names::label,
+        faults,
+    );
     let share = get(fields, "shareID");
     if let Some(id) = share.as_str()
-        && uuid::Uuid::parse_str(id).map(|read| read.hyphenated().to_string()).ok().as_deref() != Some(id)
+        && uuid::Uuid::parse_str(id)
+            .map(|read| read.hyphenated().to_string())
+            .ok()
+            .as_deref()
+            != Some(id)
     {
         let words = "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase \
                      hexadecimal characters";
@@ -100,7 +143,10 @@ fn device(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 /// Driver, pool, device and share: what tells one device from another.
 fn identity(device: &Fields) -> String {
-    let own: Vec<&str> = ["driver", "pool", "device", "shareID"].iter().map(|key| text(device, key)).collect();
+    let own: Vec<&str> = ["driver", "pool", "device", "shareID"]
+        .iter()
+        .map(|key| text(device, key))
+        .collect();
     own.join("/").trim_end_matches('/').to_owned()
 }
 
@@ -108,14 +154,24 @@ fn identity(device: &Fields) -> String {
 fn devices(status: &Fields, allocation: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     let results = allocation.and_then(|allocation| object(allocation, "devices"));
     let given = results.map_or(&[][..], |devices| items(devices, "results"));
-    let given: Vec<String> = given.iter().filter_map(Value::as_object).map(identity).collect();
+    let given: Vec<String> = given
+        .iter()
+        .filter_map(Value::as_object)
+        .map(identity)
+        .collect();
     let mut seen = Vec::new();
     for (index, told) in items(status, "devices").iter().enumerate() {
-        let (at, Some(told)) = (at.index(index), told.as_object()) else { continue };
+        let (at, Some(told)) = (at.index(index), told.as_object()) else {
+            continue;
+        };
         device(told, &at, faults);
         let own = identity(told);
         if !given.contains(&own) {
-            faults.invalid(&at, &own.as_str().into(), "must be an allocated device in the claim");
+            faults.invalid(
+                &at,
+                &own.as_str().into(),
+                "must be an allocated device in the claim",
+            );
         }
         let (all, place) = (items(told, "conditions"), at.field("conditions"));
         if all.len() > CONDITIONS {
@@ -150,11 +206,16 @@ fn network(network: &Fields, at: &At<'_>, faults: &mut Faults) {
         });
         match found {
             None => {
-                let words = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+                let words =
+                    "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
                 faults.invalid(at, address, words);
             }
             Some(canonical) if address != canonical.as_str() => {
-                faults.invalid(at, address, format!("must be in canonical form ({canonical:?})"));
+                faults.invalid(
+                    at,
+                    address,
+                    format!("must be in canonical form ({canonical:?})"),
+                );
             }
             Some(_) => {}
         }

@@ -4,7 +4,9 @@
 use super::service::spec;
 use super::storage_validate::driver_name;
 use crate::validate::forms::{self, formed, has, needed_form, number, word};
-use crate::validate::{At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, resource, text};
+use crate::validate::{
+    At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, resource, text,
+};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -20,8 +22,7 @@ const IDENTIFIER: usize = 32;
 /// Bytes of a pool's name.
 const POOL: usize = 253;
 const EFFECTS: &[&str] = &["NoExecute", "NoSchedule", "None"];
-const NO_REQUEST: &str =
-    "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+const NO_REQUEST: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
 /// Checks the items of a list, unless they are too many to look at.
 pub(super) fn list(
@@ -53,8 +54,13 @@ pub(super) fn set(
         }
     });
     if all.len() <= most {
-        let keys: Vec<Value> =
-            all.iter().map(|item| item.as_object().map_or(Value::Null, |item| word(item, key).clone())).collect();
+        let keys: Vec<Value> = all
+            .iter()
+            .map(|item| {
+                item.as_object()
+                    .map_or(Value::Null, |item| word(item, key).clone())
+            })
+            .collect();
         once(&keys, at, faults);
     }
 }
@@ -71,12 +77,19 @@ pub(super) fn once(all: &[Value], at: &At<'_>, faults: &mut Faults) {
 /// Fills in a claim's spec.
 pub(super) fn claim_defaults(spec: Option<&mut Fields>) {
     let devices = spec.and_then(|spec| spec.get_mut("devices"));
-    let requests = devices.and_then(|devices| devices.get_mut("requests")).and_then(Value::as_array_mut);
+    let requests = devices
+        .and_then(|devices| devices.get_mut("requests"))
+        .and_then(Value::as_array_mut);
     for request in requests.into_iter().flatten() {
         if let Some(exactly) = request.get_mut("exactly").and_then(Value::as_object_mut) {
             request_defaults(exactly);
         }
-        for request in request.get_mut("firstAvailable").and_then(Value::as_array_mut).into_iter().flatten() {
+        for request in request
+            .get_mut("firstAvailable")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             if let Some(request) = request.as_object_mut() {
                 request_defaults(request);
             }
@@ -89,7 +102,12 @@ fn request_defaults(request: &mut Fields) {
     if text(request, "allocationMode") == "ExactCount" && number(request, "count") == 0 {
         request.insert("count".to_owned(), 1.into());
     }
-    for toleration in request.get_mut("tolerations").and_then(Value::as_array_mut).into_iter().flatten() {
+    for toleration in request
+        .get_mut("tolerations")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
         if let Some(toleration) = toleration.as_object_mut() {
             default_to(toleration, "operator", "Equal");
         }
@@ -98,7 +116,11 @@ fn request_defaults(request: &mut Fields) {
 
 /// Fills in a template.
 pub(super) fn template_defaults(fields: &mut Fields) {
-    claim_defaults(object_mut(fields, "spec").and_then(|spec| spec.get_mut("spec")).and_then(Value::as_object_mut));
+    claim_defaults(
+        object_mut(fields, "spec")
+            .and_then(|spec| spec.get_mut("spec"))
+            .and_then(Value::as_object_mut),
+    );
 }
 
 /// The names of a claim's requests, each with those of its alternatives.
@@ -108,9 +130,12 @@ pub(super) struct Requests<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
 impl<'a> Requests<'a> {
     /// Of a claim's spec.
     pub(super) fn of(spec: &'a Fields) -> Self {
-        let requests = object(spec, "devices").map_or(&[][..], |devices| items(devices, "requests"));
+        let requests =
+            object(spec, "devices").map_or(&[][..], |devices| items(devices, "requests"));
         let each = requests.iter().filter_map(Value::as_object).map(|request| {
-            let names = items(request, "firstAvailable").iter().filter_map(|request| request.get("name")?.as_str());
+            let names = items(request, "firstAvailable")
+                .iter()
+                .filter_map(|request| request.get("name")?.as_str());
             (text(request, "name"), names.collect())
         });
         Self(each.collect())
@@ -119,7 +144,10 @@ impl<'a> Requests<'a> {
     fn has(&self, name: &str) -> bool {
         match name.split_once('/') {
             None => self.0.contains_key(name),
-            Some((request, alternative)) => self.0.get(request).is_some_and(|names| names.contains(alternative)),
+            Some((request, alternative)) => self
+                .0
+                .get(request)
+                .is_some_and(|names| names.contains(alternative)),
         }
     }
 
@@ -140,7 +168,9 @@ impl<'a> Requests<'a> {
     /// Checks a list of such names.
     pub(super) fn references(&self, fields: &Fields, at: &At<'_>, faults: &mut Faults) {
         let (all, at) = (items(fields, "requests"), at.field("requests"));
-        list(all, LIST, &at, faults, |name, at, faults| self.reference(name, at, faults));
+        list(all, LIST, &at, faults, |name, at, faults| {
+            self.reference(name, at, faults)
+        });
         if all.len() <= LIST {
             once(all, &at, faults);
         }
@@ -157,7 +187,11 @@ pub(super) fn template(fields: &Fields, faults: &mut Faults) {
     let (template, at) = (spec(fields), At::root("spec"));
     let place = at.field("metadata");
     if let Some(meta) = object(template, "metadata") {
-        labels::annotations(object(meta, "annotations"), &place.field("annotations"), faults);
+        labels::annotations(
+            object(meta, "annotations"),
+            &place.field("annotations"),
+            faults,
+        );
         labels::labels(object(meta, "labels"), &place.field("labels"), faults);
     }
     claim_spec(spec(template), &at.field("spec"), faults);
@@ -169,37 +203,76 @@ pub(super) fn same_spec(new: &Fields, old: &Fields, faults: &mut Faults) {
 }
 
 fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let Some(devices) = object(spec, "devices") else { return };
+    let Some(devices) = object(spec, "devices") else {
+        return;
+    };
     let (known, at) = (Requests::of(spec), at.field("devices"));
-    set(items(devices, "requests"), (LIST, "name"), &at.field("requests"), faults, request);
-    list(items(devices, "constraints"), LIST, &at.field("constraints"), faults, |item, at, faults| {
-        if let Some(item) = item.as_object() {
-            constraint(item, &known, at, faults);
-        }
-    });
-    list(items(devices, "config"), LIST, &at.field("config"), faults, |item, at, faults| {
-        if let Some(item) = item.as_object() {
-            known.references(item, at, faults);
-            configuration(item, at, faults);
-        }
-    });
+    set(
+        items(devices, "requests"),
+        (LIST, "name"),
+        &at.field("requests"),
+        faults,
+        request,
+    );
+    list(
+        items(devices, "constraints"),
+        LIST,
+        &at.field("constraints"),
+        faults,
+        |item, at, faults| {
+            if let Some(item) = item.as_object() {
+                constraint(item, &known, at, faults);
+            }
+        },
+    );
+    list(
+        items(devices, "config"),
+        LIST,
+        &at.field("config"),
+        faults,
+        |item, at, faults| {
+            if let Some(item) = item.as_object() {
+                known.references(item, at, faults);
+                configuration(item, at, faults);
+            }
+        },
+    );
 }
 
 fn request(request: &Fields, at: &At<'_>, faults: &mut Faults) {
-    formed(word(request, "name"), &at.field("name"), names::label, faults);
+    formed(
+        word(request, "name"),
+        &at.field("name"),
+        names::label,
+        faults,
+    );
     let alternatives = items(request, "firstAvailable");
     match (object(request, "exactly"), alternatives.is_empty()) {
-        (None, true) => faults.required(at, "exactly one of `exactly` or `firstAvailable` is required"),
+        (None, true) => faults.required(
+            at,
+            "exactly one of `exactly` or `firstAvailable` is required",
+        ),
         (Some(_), false) => {
             let words = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
             faults.invalid(at, &Value::Null, words);
         }
         (Some(exactly), true) => asked(exactly, &at.field("exactly"), faults),
         (None, false) => {
-            set(alternatives, (ALTERNATIVES, "name"), &at.field("firstAvailable"), faults, |request, at, faults| {
-                formed(word(request, "name"), &at.field("name"), names::label, faults);
-                asked(request, at, faults);
-            });
+            set(
+                alternatives,
+                (ALTERNATIVES, "name"),
+                &at.field("firstAvailable"),
+                faults,
+                |request, at, faults| {
+                    formed(
+                        word(request, "name"),
+                        &at.field("name"),
+                        names::label,
+                        faults,
+                    );
+                    asked(request, at, faults);
+                },
+            );
         }
     }
 }
@@ -210,46 +283,77 @@ fn asked(request: &Fields, at: &At<'_>, faults: &mut Faults) {
     let (count, place) = (number(request, "count"), at.field("count"));
     match text(request, "allocationMode") {
         "All" if count != 0 => {
-            faults.invalid(&place, &count.into(), "must not be specified when allocationMode is 'All'");
+            faults.invalid(
+                &place,
+                &count.into(),
+                "must not be specified when allocationMode is 'All'",
+            );
         }
-        "ExactCount" if count <= 0 => faults.invalid(&place, &count.into(), "must be greater than zero"),
+        "ExactCount" if count <= 0 => {
+            faults.invalid(&place, &count.into(), "must be greater than zero")
+        }
         "All" | "ExactCount" => {}
-        _ => faults.unsupported(&at.field("allocationMode"), word(request, "allocationMode"), &["All", "ExactCount"]),
+        _ => faults.unsupported(
+            &at.field("allocationMode"),
+            word(request, "allocationMode"),
+            &["All", "ExactCount"],
+        ),
     }
     tolerations(request, at, faults);
 }
 
 /// Checks the selectors of a request or class.
 fn selectors(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
-    list(items(fields, "selectors"), LIST, &at.field("selectors"), faults, |selector, at, faults| {
-        let place = at.field("cel");
-        match selector.get("cel").and_then(Value::as_object) {
-            None => faults.required(&place, ""),
-            Some(cel) if text(cel, "expression").len() > EXPRESSION => {
-                faults.too_long(&place.field("expression"), EXPRESSION);
+    list(
+        items(fields, "selectors"),
+        LIST,
+        &at.field("selectors"),
+        faults,
+        |selector, at, faults| {
+            let place = at.field("cel");
+            match selector.get("cel").and_then(Value::as_object) {
+                None => faults.required(&place, ""),
+                Some(cel) if text(cel, "expression").len() > EXPRESSION => {
+                    faults.too_long(&place.field("expression"), EXPRESSION);
+                }
+                Some(_) => {}
             }
-            Some(_) => {}
-        }
-    });
+        },
+    );
 }
 
 /// Checks what taints of devices are put up with.
 pub(super) fn tolerations(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("tolerations");
     for (index, toleration) in items(fields, "tolerations").iter().enumerate() {
-        let (at, Some(toleration)) = (at.index(index), toleration.as_object()) else { continue };
+        let (at, Some(toleration)) = (at.index(index), toleration.as_object()) else {
+            continue;
+        };
         if !text(toleration, "key").is_empty() {
-            formed(get(toleration, "key"), &at.field("key"), names::qualified, faults);
+            formed(
+                get(toleration, "key"),
+                &at.field("key"),
+                names::qualified,
+                faults,
+            );
         }
         let value = word(toleration, "value");
         match text(toleration, "operator") {
             "Exists" if !text(toleration, "value").is_empty() => {
-                faults.invalid(&at.field("value"), value, "must be empty for operator `Exists`");
+                faults.invalid(
+                    &at.field("value"),
+                    value,
+                    "must be empty for operator `Exists`",
+                );
             }
             "Exists" => {}
             "Equal" => formed(value, &at.field("value"), names::label_value, faults),
             "" => faults.required(&at.field("operator"), ""),
-            _ => faults.unsupported(&at.field("operator"), word(toleration, "operator"), &["Equal", "Exists"]),
+            _ => faults.unsupported(
+                &at.field("operator"),
+                word(toleration, "operator"),
+                &["Equal", "Exists"],
+            ),
         }
         if !text(toleration, "effect").is_empty() {
             faults.one_of(&at.field("effect"), get(toleration, "effect"), EFFECTS);
@@ -268,8 +372,7 @@ fn constraint(constraint: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &m
     if let Some(key) = keys.into_iter().find(|key| has(constraint, key)) {
         full_name(text(constraint, key), &at.field(key), faults);
     } else {
-        let words =
-            "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
+        let words = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
         faults.required(at, words);
     }
 }
@@ -331,7 +434,12 @@ pub(super) fn configuration(config: &Fields, at: &At<'_>, faults: &mut Faults) {
         return faults.required(&at, "");
     };
     driver_name(word(opaque, "driver"), &at.field("driver"), faults);
-    raw(get(opaque, "parameters"), PARAMETERS, &at.field("parameters"), faults);
+    raw(
+        get(opaque, "parameters"),
+        PARAMETERS,
+        &at.field("parameters"),
+        faults,
+    );
 }
 
 /// Checks an object of somebody else's form.
@@ -349,14 +457,27 @@ pub(super) fn raw(value: &Value, most: usize, at: &At<'_>, faults: &mut Faults) 
 pub(super) fn class(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     selectors(spec, &at, faults);
-    list(items(spec, "config"), LIST, &at.field("config"), faults, |config, at, faults| {
-        if let Some(config) = config.as_object() {
-            configuration(config, at, faults);
-        }
-    });
+    list(
+        items(spec, "config"),
+        LIST,
+        &at.field("config"),
+        faults,
+        |config, at, faults| {
+            if let Some(config) = config.as_object() {
+                configuration(config, at, faults);
+            }
+        },
+    );
     let name = get(spec, "extendedResourceName");
-    if name.as_str().is_some_and(|name| !resource::is_extended(name)) {
-        faults.invalid(&at.field("extendedResourceName"), name, "must be a valid extended resource name");
+    if name
+        .as_str()
+        .is_some_and(|name| !resource::is_extended(name))
+    {
+        faults.invalid(
+            &at.field("extendedResourceName"),
+            name,
+            "must be a valid extended resource name",
+        );
     }
 }
 
@@ -365,9 +486,15 @@ pub(super) fn binding(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     const MOST: usize = 4;
     let (met, failed) = ("bindingConditions", "bindingFailureConditions");
     for key in [met, failed] {
-        list(items(fields, key), MOST, &at.field(key), faults, |name, at, faults| {
-            formed(name, at, names::qualified, faults);
-        });
+        list(
+            items(fields, key),
+            MOST,
+            &at.field(key),
+            faults,
+            |name, at, faults| {
+                formed(name, at, names::qualified, faults);
+            },
+        );
     }
     let (met_at, failed_at) = (at.field(met), at.field(failed));
     let (wanted, failures) = (items(fields, met), items(fields, failed));
@@ -375,7 +502,10 @@ pub(super) fn binding(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     once(failures, &failed_at, faults);
     let wanted_names: HashSet<&str> = wanted.iter().filter_map(Value::as_str).collect();
     for (index, name) in failures.iter().enumerate() {
-        if name.as_str().is_some_and(|name| wanted_names.contains(name)) {
+        if name
+            .as_str()
+            .is_some_and(|name| wanted_names.contains(name))
+        {
             let words = "bindingFailureConditions must not overlap with bindingConditions";
             faults.invalid(&failed_at.index(index), name, words);
         }

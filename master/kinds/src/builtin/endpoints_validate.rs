@@ -14,7 +14,12 @@ const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 
 /// Ports have a name, if an empty one, and are of TCP.
 pub(super) fn slice_defaults(fields: &mut Fields) {
-    for port in fields.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+    for port in fields
+        .get_mut("ports")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
         if let Some(port) = port.as_object_mut() {
             default_to(port, "name", "");
             default_to(port, "protocol", "TCP");
@@ -24,8 +29,18 @@ pub(super) fn slice_defaults(fields: &mut Fields) {
 
 /// Ports are of TCP.
 pub(super) fn defaults(fields: &mut Fields) {
-    for subset in fields.get_mut("subsets").and_then(Value::as_array_mut).into_iter().flatten() {
-        for port in subset.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+    for subset in fields
+        .get_mut("subsets")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        for port in subset
+            .get_mut("ports")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             if let Some(port) = port.as_object_mut() {
                 default_to(port, "protocol", "TCP");
             }
@@ -79,7 +94,9 @@ fn endpoint(endpoint: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
         faults.invalid(&at.field("hostname"), host, fault);
     }
     let at = at.field("hints");
-    let Some(hints) = object(endpoint, "hints") else { return };
+    let Some(hints) = object(endpoint, "hints") else {
+        return;
+    };
     for list in ["forZones", "forNodes"] {
         let at = at.field(list);
         let mut seen = HashSet::new();
@@ -103,13 +120,23 @@ fn endpoint(endpoint: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
 fn address(value: &Value, kind: &str, at: &At<'_>, faults: &mut Faults) {
     let own = value.as_str().unwrap_or_default();
     let parsed = match kind {
-        "IPv4" => own.parse::<Ipv4Addr>().map(IpAddr::V4).map_err(|_bad| "must be a valid IPv4 address"),
-        "IPv6" => own.parse::<Ipv6Addr>().map(IpAddr::V6).map_err(|_bad| "must be a valid IPv6 address"),
+        "IPv4" => own
+            .parse::<Ipv4Addr>()
+            .map(IpAddr::V4)
+            .map_err(|_bad| "must be a valid IPv4 address"),
+        "IPv6" => own
+            .parse::<Ipv6Addr>()
+            .map(IpAddr::V6)
+            .map_err(|_bad| "must be a valid IPv6 address"),
         _ => {
             if let Err(fault) = names::subdomain(own) {
                 faults.invalid(at, value, fault);
             } else if !own.contains('.') {
-                faults.invalid(at, value, "should be a domain with at least two segments separated by dots");
+                faults.invalid(
+                    at,
+                    value,
+                    "should be a domain with at least two segments separated by dots",
+                );
             }
             return;
         }
@@ -128,7 +155,9 @@ fn slice_ports(fields: &Fields, faults: &mut Faults) {
     }
     let mut seen = HashSet::new();
     for (number, port) in ports.iter().enumerate() {
-        let (at, Some(port)) = (at.index(number), port.as_object()) else { continue };
+        let (at, Some(port)) = (at.index(number), port.as_object()) else {
+            continue;
+        };
         let name = text(port, "name");
         if !name.is_empty()
             && let Err(fault) = names::label(name)
@@ -154,14 +183,20 @@ fn application(port: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 /// A slice keeps its kind of addresses.
 pub(super) fn slice_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    faults.immutable(&At::root("addressType"), get(new, "addressType"), get(old, "addressType"));
+    faults.immutable(
+        &At::root("addressType"),
+        get(new, "addressType"),
+        get(old, "addressType"),
+    );
 }
 
 /// Checks endpoints.
 pub(super) fn endpoints(fields: &Fields, faults: &mut Faults) {
     let at = At::root("subsets");
     for (number, subset) in items(fields, "subsets").iter().enumerate() {
-        let (at, Some(subset)) = (at.index(number), subset.as_object()) else { continue };
+        let (at, Some(subset)) = (at.index(number), subset.as_object()) else {
+            continue;
+        };
         let lists = ["addresses", "notReadyAddresses"];
         if lists.iter().all(|list| items(subset, list).is_empty()) {
             faults.required(&at, "must specify `addresses` or `notReadyAddresses`");
@@ -188,7 +223,10 @@ fn subset_address(address: &Fields, at: &At<'_>, faults: &mut Faults) {
     if let Some(parsed) = net::address(get(address, "ip"), &at.field("ip"), faults) {
         net::no_special(parsed, get(address, "ip"), &at.field("ip"), faults);
     }
-    for (key, rule) in [("hostname", names::label as fn(&str) -> Result<(), String>), ("nodeName", names::subdomain)] {
+    for (key, rule) in [
+        ("hostname", names::label as fn(&str) -> Result<(), String>),
+        ("nodeName", names::subdomain),
+    ] {
         let value = text(address, key);
         if !value.is_empty()
             && let Err(fault) = rule(value)

@@ -19,14 +19,21 @@ pub(super) fn core() -> Kind {
             ("involvedObject.name", "/involvedObject/name"),
             ("involvedObject.uid", "/involvedObject/uid"),
             ("involvedObject.apiVersion", "/involvedObject/apiVersion"),
-            ("involvedObject.resourceVersion", "/involvedObject/resourceVersion"),
+            (
+                "involvedObject.resourceVersion",
+                "/involvedObject/resourceVersion",
+            ),
             ("involvedObject.fieldPath", "/involvedObject/fieldPath"),
             ("reason", "/reason"),
             ("reportingComponent", "/reportingComponent"),
             ("source", "/source/component|/reportingComponent"),
             ("type", "/type"),
         ],
-        strategy: Strategy { validate: rules::legacy, made_by_update: true, ..Strategy::default() },
+        strategy: Strategy {
+            validate: rules::legacy,
+            made_by_update: true,
+            ..Strategy::default()
+        },
         ..Kind::of::<core::v1::Event>(true)
     }
 }
@@ -43,7 +50,10 @@ pub(super) fn events() -> Kind {
             ("regarding.name", "/involvedObject/name"),
             ("regarding.uid", "/involvedObject/uid"),
             ("regarding.apiVersion", "/involvedObject/apiVersion"),
-            ("regarding.resourceVersion", "/involvedObject/resourceVersion"),
+            (
+                "regarding.resourceVersion",
+                "/involvedObject/resourceVersion",
+            ),
             ("regarding.fieldPath", "/involvedObject/fieldPath"),
             ("reason", "/reason"),
             ("reportingController", "/reportingComponent"),
@@ -75,12 +85,20 @@ const COLUMNS: &[Column] = &[
     column("Type", |fields, _| text(fields, "type").into()),
     column("Reason", |fields, _| text(fields, "reason").into()),
     column("Object", |fields, _| subject(fields).into()),
-    wide("Subobject", |fields, _| text(about(fields), "fieldPath").into()),
+    wide("Subobject", |fields, _| {
+        text(about(fields), "fieldPath").into()
+    }),
     wide("Source", |fields, _| source(fields).into()),
-    column("Message", |fields, _| either(fields, "message", "note").trim().into()),
-    wide("First Seen", |fields, now| since(first_time(fields), now).into()),
+    column("Message", |fields, _| {
+        either(fields, "message", "note").trim().into()
+    }),
+    wide("First Seen", |fields, now| {
+        since(first_time(fields), now).into()
+    }),
     wide("Count", |fields, _| count(fields)),
-    wide("Name", |fields, _| crate::object::meta_text(fields, "name").into()),
+    wide("Name", |fields, _| {
+        crate::object::meta_text(fields, "name").into()
+    }),
 ];
 
 /// The first of two fields that says anything.
@@ -94,12 +112,18 @@ pub(super) fn either<'a>(fields: &'a Fields, one: &str, other: &str) -> &'a str 
 /// What an event is about.
 pub(super) fn about(fields: &Fields) -> &Fields {
     static EMPTY: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(Fields::new);
-    object(fields, "involvedObject").or_else(|| object(fields, "regarding")).unwrap_or(&EMPTY)
+    object(fields, "involvedObject")
+        .or_else(|| object(fields, "regarding"))
+        .unwrap_or(&EMPTY)
 }
 
 fn subject(fields: &Fields) -> String {
     let about = about(fields);
-    format!("{}/{}", text(about, "kind").to_lowercase(), text(about, "name"))
+    format!(
+        "{}/{}",
+        text(about, "kind").to_lowercase(),
+        text(about, "name")
+    )
 }
 
 fn first_time(fields: &Fields) -> &str {
@@ -111,8 +135,19 @@ fn first_time(fields: &Fields) -> &str {
 
 fn last_seen(fields: &Fields, now: Timestamp) -> String {
     let last = object(fields, "series").map_or("", |series| text(series, "lastObservedTime"));
-    let last = if last.is_empty() { either(fields, "lastTimestamp", "deprecatedLastTimestamp") } else { last };
-    since(if last.is_empty() { first_time(fields) } else { last }, now)
+    let last = if last.is_empty() {
+        either(fields, "lastTimestamp", "deprecatedLastTimestamp")
+    } else {
+        last
+    };
+    since(
+        if last.is_empty() {
+            first_time(fields)
+        } else {
+            last
+        },
+        now,
+    )
 }
 
 fn source(fields: &Fields) -> String {
@@ -132,5 +167,8 @@ fn count(fields: &Fields) -> Value {
     if let Some(series) = object(fields, "series") {
         return get(series, "count").clone();
     }
-    fields.get("count").unwrap_or(get(fields, "deprecatedCount")).clone()
+    fields
+        .get("count")
+        .unwrap_or(get(fields, "deprecatedCount"))
+        .clone()
 }

@@ -40,7 +40,11 @@ pub(super) fn legacy(fields: &Fields, faults: &mut Faults) {
     };
     if !fits {
         let at = At::root("involvedObject");
-        faults.invalid(&at.field("namespace"), &namespace.into(), "does not match event.namespace");
+        faults.invalid(
+            &at.field("namespace"),
+            &namespace.into(),
+            "does not match event.namespace",
+        );
     }
     if !text(fields, "eventTime").is_empty() {
         reported(fields, faults);
@@ -51,7 +55,10 @@ pub(super) fn legacy(fields: &Fields, faults: &mut Faults) {
 }
 
 fn reported(fields: &Fields, faults: &mut Faults) {
-    let (at, reporter) = (At::root("reportingController"), either(fields, "reportingController", "reportingComponent"));
+    let (at, reporter) = (
+        At::root("reportingController"),
+        either(fields, "reportingController", "reportingComponent"),
+    );
     if reporter.is_empty() {
         faults.required(&at, "");
     }
@@ -69,7 +76,11 @@ fn reported(fields: &Fields, faults: &mut Faults) {
 
 fn short(found: &str, most: usize, key: &str, faults: &mut Faults) {
     if found.len() > most {
-        faults.invalid(&At::root(key), &"".into(), format!("can have at most {most} characters"));
+        faults.invalid(
+            &At::root(key),
+            &"".into(),
+            format!("can have at most {most} characters"),
+        );
     }
 }
 
@@ -81,13 +92,22 @@ pub(super) fn create(fields: &Fields, faults: &mut Faults) {
     }
     let kind = text(fields, "type");
     if !matches!(kind, "Normal" | "Warning") {
-        faults.invalid(&At::root("type"), &"".into(), format!("has invalid value: {kind}"));
+        faults.invalid(
+            &At::root("type"),
+            &"".into(),
+            format!("has invalid value: {kind}"),
+        );
     }
-    for (served, stored) in FIELDS.iter().filter(|(served, _)| served.starts_with("deprecated")) {
+    for (served, stored) in FIELDS
+        .iter()
+        .filter(|(served, _)| served.starts_with("deprecated"))
+    {
         let said = match get(fields, served) {
             Value::Object(source) => source.values().any(|part| part != ""),
             Value::Number(count) => count.as_i64() != Some(0),
-            other @ (Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_)) => !other.is_null(),
+            other @ (Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_)) => {
+                !other.is_null()
+            }
         };
         if said {
             faults.invalid(&At::root(stored), &"".into(), "needs to be unset");
@@ -96,9 +116,15 @@ pub(super) fn create(fields: &Fields, faults: &mut Faults) {
 }
 
 fn series(fields: &Fields, faults: &mut Faults) {
-    let Some(series) = object(fields, "series") else { return };
+    let Some(series) = object(fields, "series") else {
+        return;
+    };
     if number(series, "count") < 2 {
-        faults.invalid(&At::root("series.count"), &"".into(), "should be at least 2");
+        faults.invalid(
+            &At::root("series.count"),
+            &"".into(),
+            "should be at least 2",
+        );
     }
     if !has(series, "lastObservedTime") {
         faults.required(&At::root("series.lastObservedTime"), "");

@@ -13,9 +13,15 @@ pub(super) fn schema() -> Kind {
         subresources: &[Subresource::Status],
         columns: const {
             &[
-                column("PriorityLevel", |fields, _| at(fields, "spec", "/priorityLevelConfiguration/name").into()),
-                integer("MatchingPrecedence", |fields, _| value(fields, "/spec/matchingPrecedence")),
-                column("DistinguisherMethod", |fields, _| at(fields, "spec", "/distinguisherMethod/type").into()),
+                column("PriorityLevel", |fields, _| {
+                    at(fields, "spec", "/priorityLevelConfiguration/name").into()
+                }),
+                integer("MatchingPrecedence", |fields, _| {
+                    value(fields, "/spec/matchingPrecedence")
+                }),
+                column("DistinguisherMethod", |fields, _| {
+                    at(fields, "spec", "/distinguisherMethod/type").into()
+                }),
                 AGE,
                 column("MissingPL", |fields, _| missing(fields).into()),
             ]
@@ -33,7 +39,12 @@ pub(super) fn schema() -> Kind {
 }
 
 const fn integer(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
-    Column { name, kind: "integer", priority: 0, cell }
+    Column {
+        name,
+        kind: "integer",
+        priority: 0,
+        cell,
+    }
 }
 
 fn value(fields: &Fields, pointer: &str) -> Value {
@@ -48,8 +59,12 @@ fn value(fields: &Fields, pointer: &str) -> Value {
 /// The status of the condition that says whether the level is there.
 fn missing(fields: &Fields) -> &str {
     let conditions = object(fields, "status").map_or(&[][..], |status| items(status, "conditions"));
-    let dangling = conditions.iter().find(|condition| condition["type"] == "Dangling");
-    dangling.and_then(|condition| condition["status"].as_str()).unwrap_or("?")
+    let dangling = conditions
+        .iter()
+        .find(|condition| condition["type"] == "Dangling");
+    dangling
+        .and_then(|condition| condition["status"].as_str())
+        .unwrap_or("?")
 }
 
 pub(super) fn level() -> Kind {
@@ -59,10 +74,17 @@ pub(super) fn level() -> Kind {
             &[
                 column("Type", |fields, _| at(fields, "spec", "/type").into()),
                 integer("NominalConcurrencyShares", |fields, _| shares(fields)),
-                integer("Queues", |fields, _| value(fields, "/spec/limited/limitResponse/queuing/queues")),
-                integer("HandSize", |fields, _| value(fields, "/spec/limited/limitResponse/queuing/handSize")),
+                integer("Queues", |fields, _| {
+                    value(fields, "/spec/limited/limitResponse/queuing/queues")
+                }),
+                integer("HandSize", |fields, _| {
+                    value(fields, "/spec/limited/limitResponse/queuing/handSize")
+                }),
                 integer("QueueLengthLimit", |fields, _| {
-                    value(fields, "/spec/limited/limitResponse/queuing/queueLengthLimit")
+                    value(
+                        fields,
+                        "/spec/limited/limitResponse/queuing/queueLengthLimit",
+                    )
                 }),
                 AGE,
             ]
@@ -81,5 +103,9 @@ pub(super) fn level() -> Kind {
 
 fn shares(fields: &Fields) -> Value {
     let limited = value(fields, "/spec/limited/nominalConcurrencyShares");
-    if limited.is_number() { limited } else { value(fields, "/spec/exempt/nominalConcurrencyShares") }
+    if limited.is_number() {
+        limited
+    } else {
+        value(fields, "/spec/exempt/nominalConcurrencyShares")
+    }
 }

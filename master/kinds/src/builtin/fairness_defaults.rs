@@ -31,7 +31,10 @@ pub fn levels() -> Vec<(&'static str, Value)> {
         "nominalConcurrencyShares": 5, "lendablePercent": 0, "limitResponse": {"type": "Reject"},
     });
     vec![
-        (EXEMPT, json!({"type": "Exempt", "exempt": {"nominalConcurrencyShares": 0, "lendablePercent": 0}})),
+        (
+            EXEMPT,
+            json!({"type": "Exempt", "exempt": {"nominalConcurrencyShares": 0, "lendablePercent": 0}}),
+        ),
         (CATCH_ALL, json!({"type": "Limited", "limited": rejected})),
         ("system", queued(30, 33, 64, 6)),
         ("node-high", queued(40, 25, 64, 6)),
@@ -46,12 +49,22 @@ pub fn levels() -> Vec<(&'static str, Value)> {
 pub fn schemas() -> Vec<(&'static str, Value)> {
     let masters = groups(&["system:masters"]);
     let nodes = || groups(&["system:nodes"]);
-    let leaders = [user("system:kube-controller-manager"), user("system:kube-scheduler"), system_accounts()];
+    let leaders = [
+        user("system:kube-controller-manager"),
+        user("system:kube-scheduler"),
+        system_accounts(),
+    ];
     let probes = json!([{"verbs": ["get"], "nonResourceURLs": ["/healthz", "/readyz", "/livez"]}]);
     vec![
         (EXEMPT, schema(EXEMPT, 1, "", &everything(masters))),
-        (CATCH_ALL, schema(CATCH_ALL, 10_000, "ByUser", &everything(groups(EVERYBODY)))),
-        ("system-nodes", schema("system", 500, "ByUser", &everything(nodes()))),
+        (
+            CATCH_ALL,
+            schema(CATCH_ALL, 10_000, "ByUser", &everything(groups(EVERYBODY))),
+        ),
+        (
+            "system-nodes",
+            schema("system", 500, "ByUser", &everything(nodes())),
+        ),
         (
             "system-node-high",
             schema("node-high", 400, "ByUser", &{
@@ -60,27 +73,69 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
                 json!({"subjects": nodes(), "resourceRules": [own, leases]})
             }),
         ),
-        ("probes", schema(EXEMPT, 2, "", &json!({"subjects": groups(EVERYBODY), "nonResourceRules": probes}))),
+        (
+            "probes",
+            schema(
+                EXEMPT,
+                2,
+                "",
+                &json!({"subjects": groups(EVERYBODY), "nonResourceRules": probes}),
+            ),
+        ),
         (
             "system-leader-election",
             schema("leader-election", 100, "ByUser", &{
-                let leases = resources(&["get", "create", "update"], "coordination.k8s.io", &["leases"], false);
+                let leases = resources(
+                    &["get", "create", "update"],
+                    "coordination.k8s.io",
+                    &["leases"],
+                    false,
+                );
                 json!({"subjects": leaders, "resourceRules": [leases]})
             }),
         ),
-        ("kube-controller-manager", of_user("system:kube-controller-manager")),
+        (
+            "kube-controller-manager",
+            of_user("system:kube-controller-manager"),
+        ),
         ("kube-scheduler", of_user("system:kube-scheduler")),
         (
             "kube-system-service-accounts",
-            schema("workload-high", 900, "ByNamespace", &everything(json!([system_accounts()]))),
+            schema(
+                "workload-high",
+                900,
+                "ByNamespace",
+                &everything(json!([system_accounts()])),
+            ),
         ),
-        ("service-accounts", schema("workload-low", 9000, "ByUser", &everything(groups(&["system:serviceaccounts"])))),
-        ("global-default", schema("global-default", 9900, "ByUser", &everything(groups(EVERYBODY)))),
+        (
+            "service-accounts",
+            schema(
+                "workload-low",
+                9000,
+                "ByUser",
+                &everything(groups(&["system:serviceaccounts"])),
+            ),
+        ),
+        (
+            "global-default",
+            schema(
+                "global-default",
+                9900,
+                "ByUser",
+                &everything(groups(EVERYBODY)),
+            ),
+        ),
     ]
 }
 
 fn of_user(name: &str) -> Value {
-    schema("workload-high", 800, "ByNamespace", &everything(json!([user(name)])))
+    schema(
+        "workload-high",
+        800,
+        "ByNamespace",
+        &everything(json!([user(name)])),
+    )
 }
 
 fn schema(level: &str, precedence: i32, distinguisher: &str, rule: &Value) -> Value {
@@ -104,7 +159,8 @@ fn everything(subjects: Value) -> Value {
 }
 
 fn resources(verbs: &[&str], group: &str, resources: &[&str], cluster: bool) -> Value {
-    let mut rule = json!({"verbs": verbs, "apiGroups": [group], "resources": resources, "namespaces": ["*"]});
+    let mut rule =
+        json!({"verbs": verbs, "apiGroups": [group], "resources": resources, "namespaces": ["*"]});
     if cluster {
         rule["clusterScope"] = true.into();
     }
@@ -112,7 +168,10 @@ fn resources(verbs: &[&str], group: &str, resources: &[&str], cluster: bool) -> 
 }
 
 fn groups(names: &[&str]) -> Value {
-    names.iter().map(|name| json!({"kind": "Group", "group": {"name": name}})).collect()
+    names
+        .iter()
+        .map(|name| json!({"kind": "Group", "group": {"name": name}}))
+        .collect()
 }
 
 fn user(name: &str) -> Value {

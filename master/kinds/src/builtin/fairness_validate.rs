@@ -4,12 +4,24 @@ use super::fairness_defaults::{self, EXEMPT, is_mandatory};
 use super::service::spec;
 use crate::object::meta_text;
 use crate::validate::forms::{has, needed, number, word};
-use crate::validate::{At, Faults, Fields, default_to, get, items, names, object, object_mut, text};
+use crate::validate::{
+    At, Faults, Fields, default_to, get, items, names, object, object_mut, text,
+};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
 const LAST: i64 = 10_000;
-const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
+const VERBS: &[&str] = &[
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "proxy",
+    "update",
+    "watch",
+];
 const MOST_QUEUES: i64 = 10_000_000;
 /// Bits of the hash that hands are dealt by.
 const HASH_BITS: i64 = 60;
@@ -31,7 +43,9 @@ pub(super) fn schema_defaults(fields: &mut Fields) {
 
 /// Fills in a priority level.
 pub(super) fn level_defaults(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     if text(spec, "type") == "Exempt" {
         default_to(spec, "exempt", json!({}));
     }
@@ -39,10 +53,14 @@ pub(super) fn level_defaults(fields: &mut Fields) {
         default_to(exempt, "nominalConcurrencyShares", 0);
         default_to(exempt, "lendablePercent", 0);
     }
-    let Some(limited) = spec.get_mut("limited").and_then(Value::as_object_mut) else { return };
+    let Some(limited) = spec.get_mut("limited").and_then(Value::as_object_mut) else {
+        return;
+    };
     default_to(limited, "nominalConcurrencyShares", 30);
     default_to(limited, "lendablePercent", 0);
-    let queuing = limited.get_mut("limitResponse").and_then(|response| response.get_mut("queuing"));
+    let queuing = limited
+        .get_mut("limitResponse")
+        .and_then(|response| response.get_mut("queuing"));
     if let Some(queuing) = queuing.and_then(Value::as_object_mut) {
         fill(queuing, "queues", 64);
         fill(queuing, "handSize", 8);
@@ -57,7 +75,10 @@ fn star(list: &[Value]) -> bool {
 /// Checks a flow schema.
 pub(super) fn schema(fields: &Fields, faults: &mut Faults) {
     let (name, spec, at) = (meta_text(fields, "name"), spec(fields), At::root("spec"));
-    let (precedence, place) = (number(spec, "matchingPrecedence"), at.field("matchingPrecedence"));
+    let (precedence, place) = (
+        number(spec, "matchingPrecedence"),
+        at.field("matchingPrecedence"),
+    );
     let shown = precedence.into();
     if precedence <= 0 {
         faults.invalid(&place, &shown, "must be a positive value");
@@ -66,11 +87,19 @@ pub(super) fn schema(fields: &Fields, faults: &mut Faults) {
         faults.invalid(&place, &shown, format!("must not be greater than {LAST}"));
     }
     if precedence == 1 && name != EXEMPT {
-        faults.invalid(&place, &shown, "only the schema named 'exempt' may have matchingPrecedence 1");
+        faults.invalid(
+            &place,
+            &shown,
+            "only the schema named 'exempt' may have matchingPrecedence 1",
+        );
     }
     if let Some(method) = object(spec, "distinguisherMethod") {
         let place = at.field("distinguisherMethod");
-        faults.one_of(&place.field("type"), word(method, "type"), &["ByNamespace", "ByUser"]);
+        faults.one_of(
+            &place.field("type"),
+            word(method, "type"),
+            &["ByNamespace", "ByUser"],
+        );
     }
     let nothing = Fields::new();
     let level = object(spec, "priorityLevelConfiguration").unwrap_or(&nothing);
@@ -87,13 +116,18 @@ pub(super) fn schema(fields: &Fields, faults: &mut Faults) {
         }
     }
     if is_mandatory(name) && !is_fixed(name, spec, &fairness_defaults::schemas()) {
-        faults.invalid(&at, get(fields, "spec"), format!("spec of '{name}' must equal the fixed value"));
+        faults.invalid(
+            &at,
+            get(fields, "spec"),
+            format!("spec of '{name}' must equal the fixed value"),
+        );
     }
     conditions(fields, faults);
 }
 
 fn is_fixed(name: &str, spec: &Fields, all: &[(&str, Value)]) -> bool {
-    all.iter().any(|(own, fixed)| *own == name && fixed.as_object() == Some(spec))
+    all.iter()
+        .any(|(own, fixed)| *own == name && fixed.as_object() == Some(spec))
 }
 
 fn rule(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
@@ -106,9 +140,15 @@ fn rule(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
             self::subject(subject, &place.index(index), faults);
         }
     }
-    let (resources, others) = (items(rule, "resourceRules"), items(rule, "nonResourceRules"));
+    let (resources, others) = (
+        items(rule, "resourceRules"),
+        items(rule, "nonResourceRules"),
+    );
     if resources.is_empty() && others.is_empty() {
-        faults.required(at, "at least one of resourceRules and nonResourceRules has to be non-empty");
+        faults.required(
+            at,
+            "at least one of resourceRules and nonResourceRules has to be non-empty",
+        );
     }
     let place = at.field("resourceRules");
     for (index, rule) in resources.iter().enumerate() {
@@ -125,23 +165,37 @@ fn rule(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// A subject: its kind, its field, and whether that must have a name only.
-const SUBJECTS: &[(&str, &str)] = &[("ServiceAccount", "serviceAccount"), ("User", "user"), ("Group", "group")];
+const SUBJECTS: &[(&str, &str)] = &[
+    ("ServiceAccount", "serviceAccount"),
+    ("User", "user"),
+    ("Group", "group"),
+];
 
 fn subject(subject: &Fields, at: &At<'_>, faults: &mut Faults) {
     let kind = text(subject, "kind");
     let Some((_, own)) = SUBJECTS.iter().find(|(known, _)| *known == kind) else {
-        faults.unsupported(&at.field("kind"), word(subject, "kind"), &["Group", "ServiceAccount", "User"]);
+        faults.unsupported(
+            &at.field("kind"),
+            word(subject, "kind"),
+            &["Group", "ServiceAccount", "User"],
+        );
         return;
     };
     let place = at.field(own);
     match object(subject, own) {
-        None => faults.required(&place, &format!("{own} is required when subject kind is '{kind}'")),
+        None => faults.required(
+            &place,
+            &format!("{own} is required when subject kind is '{kind}'"),
+        ),
         Some(account) if *own == "serviceAccount" => self::account(account, &place, faults),
         Some(named) => needed(named, "name", &place, faults),
     }
     for (other, field) in SUBJECTS.iter().filter(|(other, _)| *other != kind) {
         if has(subject, field) {
-            faults.forbidden(&at.field(field), format!("{field} is forbidden when subject kind is not '{other}'"));
+            faults.forbidden(
+                &at.field(field),
+                format!("{field} is forbidden when subject kind is not '{other}'"),
+            );
         }
     }
 }
@@ -156,7 +210,10 @@ fn account(account: &Fields, at: &At<'_>, faults: &mut Faults) {
         faults.invalid(&at.field("name"), get(account, "name"), fault);
     }
     if namespace.is_empty() {
-        faults.required(&at.field("namespace"), "must specify namespace for service account");
+        faults.required(
+            &at.field("namespace"),
+            "must specify namespace for service account",
+        );
     } else if let Err(fault) = names::label(namespace) {
         faults.invalid(&at.field("namespace"), get(account, "namespace"), fault);
     }
@@ -168,27 +225,45 @@ fn verbs(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
         faults.required(&place, "verbs must contain at least one value");
     } else if star(verbs) {
         if verbs.len() > 1 {
-            faults.invalid(&place, get(rule, "verbs"), "if '*' is present, must not specify other verbs");
+            faults.invalid(
+                &place,
+                get(rule, "verbs"),
+                "if '*' is present, must not specify other verbs",
+            );
         }
-    } else if verbs.iter().any(|verb| !VERBS.contains(&verb.as_str().unwrap_or_default())) {
+    } else if verbs
+        .iter()
+        .any(|verb| !VERBS.contains(&verb.as_str().unwrap_or_default()))
+    {
         faults.unsupported(&place, get(rule, "verbs"), VERBS);
     }
 }
 
 fn resource_rule(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
     verbs(rule, at, faults);
-    for (key, one, others) in [("apiGroups", "api group", "api groups"), ("resources", "resource", "resources")] {
+    for (key, one, others) in [
+        ("apiGroups", "api group", "api groups"),
+        ("resources", "resource", "resources"),
+    ] {
         let (list, place) = (items(rule, key), at.field(key));
         if list.is_empty() {
-            faults.required(&place, &format!("resource rules must supply at least one {one}"));
+            faults.required(
+                &place,
+                &format!("resource rules must supply at least one {one}"),
+            );
         } else if list.len() > 1 && star(list) {
-            faults.invalid(&place, get(rule, key), format!("if '*' is present, must not specify other {others}"));
+            faults.invalid(
+                &place,
+                get(rule, key),
+                format!("if '*' is present, must not specify other {others}"),
+            );
         }
     }
     let (namespaces, place) = (items(rule, "namespaces"), at.field("namespaces"));
     if namespaces.is_empty() {
         if get(rule, "clusterScope") != &Value::Bool(true) {
-            let words = "resource rules that are not cluster scoped must supply at least one namespace";
+            let words =
+                "resource rules that are not cluster scoped must supply at least one namespace";
             faults.required(&place, words);
         }
     } else if star(namespaces) {
@@ -199,7 +274,8 @@ fn resource_rule(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
     } else {
         for (index, namespace) in namespaces.iter().enumerate() {
             if let Err(fault) = names::label(namespace.as_str().unwrap_or_default()) {
-                let words = format!("each member of this list must be '*' or a DNS-1123 label; {fault}");
+                let words =
+                    format!("each member of this list must be '*' or a DNS-1123 label; {fault}");
                 faults.invalid(&place.index(index), namespace, words);
             }
         }
@@ -246,7 +322,9 @@ fn conditions(fields: &Fields, faults: &mut Faults) {
     let mut known = HashSet::new();
     let conditions = object(fields, "status").map_or(&[][..], |status| items(status, "conditions"));
     for (index, condition) in conditions.iter().enumerate() {
-        let (at, Some(condition)) = (at.index(index), condition.as_object()) else { continue };
+        let (at, Some(condition)) = (at.index(index), condition.as_object()) else {
+            continue;
+        };
         if !known.insert(text(condition, "type")) {
             faults.duplicate(&at.field("type"), word(condition, "type"));
         }
@@ -267,12 +345,19 @@ pub(super) fn level(fields: &Fields, faults: &mut Faults) {
     let kind = text(spec, "type");
     let place = at.field("type");
     if (name == EXEMPT) != (kind == "Exempt") {
-        faults.invalid(&place, word(spec, "type"), "type must be 'Exempt' if and only if name is 'exempt'");
+        faults.invalid(
+            &place,
+            word(spec, "type"),
+            "type must be 'Exempt' if and only if name is 'exempt'",
+        );
     }
     match kind {
         "Exempt" => {
             if has(spec, "limited") {
-                faults.forbidden(&at.field("limited"), "must be nil if the type is not Limited");
+                faults.forbidden(
+                    &at.field("limited"),
+                    "must be nil if the type is not Limited",
+                );
             }
             if let Some(exempt) = object(spec, "exempt") {
                 shares(exempt, &at.field("exempt"), faults);
@@ -283,7 +368,10 @@ pub(super) fn level(fields: &Fields, faults: &mut Faults) {
                 faults.forbidden(&at.field("exempt"), "must be nil if the type is Limited");
             }
             match object(spec, "limited") {
-                None => faults.required(&at.field("limited"), "must not be empty when type is Limited"),
+                None => faults.required(
+                    &at.field("limited"),
+                    "must not be empty when type is Limited",
+                ),
                 Some(limited) => self::limited(limited, &at.field("limited"), faults),
             }
         }
@@ -303,7 +391,10 @@ fn mandatory(name: &str, spec: &Fields, shown: &Value, faults: &mut Faults) {
     let mut except = "";
     if name == EXEMPT {
         except = " except the 'spec.exempt' field";
-        let fixed = levels.iter().find(|(own, _)| *own == name).and_then(|(_, fixed)| fixed.get("exempt"));
+        let fixed = levels
+            .iter()
+            .find(|(own, _)| *own == name)
+            .and_then(|(_, fixed)| fixed.get("exempt"));
         spec.insert("exempt".to_owned(), fixed.cloned().unwrap_or_default());
     }
     if !is_fixed(name, &spec, &levels) {
@@ -318,8 +409,15 @@ fn shares(level: &Fields, at: &At<'_>, faults: &mut Faults) {
         faults.invalid(&at.field("nominalConcurrencyShares"), shares, NOT_NEGATIVE);
     }
     let lendable = get(level, "lendablePercent");
-    if lendable.as_i64().is_some_and(|lendable| !(0..=100).contains(&lendable)) {
-        faults.invalid(&at.field("lendablePercent"), lendable, "must be between 0 and 100, inclusive");
+    if lendable
+        .as_i64()
+        .is_some_and(|lendable| !(0..=100).contains(&lendable))
+    {
+        faults.invalid(
+            &at.field("lendablePercent"),
+            lendable,
+            "must be between 0 and 100, inclusive",
+        );
     }
 }
 
@@ -344,7 +442,11 @@ fn limited(limited: &Fields, at: &At<'_>, faults: &mut Faults) {
             faults.required(&at.field("queuing"), words);
         }
         ("Queue", Some(queuing)) => self::queuing(queuing, &at.field("queuing"), faults),
-        _ => faults.unsupported(&at.field("type"), word(response, "type"), &["Queue", "Reject"]),
+        _ => faults.unsupported(
+            &at.field("type"),
+            word(response, "type"),
+            &["Queue", "Reject"],
+        ),
     }
 }
 
@@ -352,19 +454,31 @@ fn queuing(queuing: &Fields, at: &At<'_>, faults: &mut Faults) {
     let of = |key: &str| number(queuing, key);
     let (queues, hand, length) = (of("queues"), of("handSize"), of("queueLengthLimit"));
     if length <= 0 {
-        faults.invalid(&at.field("queueLengthLimit"), &length.into(), "must be positive");
+        faults.invalid(
+            &at.field("queueLengthLimit"),
+            &length.into(),
+            "must be positive",
+        );
     }
     let place = at.field("queues");
     if queues <= 0 {
         faults.invalid(&place, &queues.into(), "must be positive");
     } else if queues > MOST_QUEUES {
-        faults.invalid(&place, &queues.into(), format!("must not be greater than {MOST_QUEUES}"));
+        faults.invalid(
+            &place,
+            &queues.into(),
+            format!("must not be greater than {MOST_QUEUES}"),
+        );
     }
     let place = at.field("handSize");
     if hand <= 0 {
         faults.invalid(&place, &hand.into(), "must be positive");
     } else if hand > queues {
-        faults.invalid(&place, &hand.into(), format!("should not be greater than queues ({queues})"));
+        faults.invalid(
+            &place,
+            &hand.into(),
+            format!("should not be greater than queues ({queues})"),
+        );
     } else if entropy(queues, hand) > HASH_BITS {
         let words = format!(
             "required entropy bits of deckSize {queues} and handSize {hand} should not be greater than {HASH_BITS}"

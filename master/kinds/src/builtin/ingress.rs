@@ -16,7 +16,9 @@ pub(super) fn ingress() -> Kind {
         subresources: &[Subresource::Status],
         columns: const {
             &[
-                column("Class", |fields, _| at(fields, "spec", "/ingressClassName").into()),
+                column("Class", |fields, _| {
+                    at(fields, "spec", "/ingressClassName").into()
+                }),
                 column("Hosts", |fields, _| hosts(fields).into()),
                 column("Address", |fields, _| load_balancer(fields).into()),
                 column("Ports", |fields, _| ports(fields).into()),
@@ -36,32 +38,46 @@ pub(super) fn ingress() -> Kind {
 
 fn hosts(fields: &Fields) -> String {
     let rules = items(spec(fields), "rules");
-    let hosts: Vec<&str> = rules.iter().filter_map(|rule| rule.get("host")?.as_str()).collect();
+    let hosts: Vec<&str> = rules
+        .iter()
+        .filter_map(|rule| rule.get("host")?.as_str())
+        .collect();
     match hosts.as_slice() {
         [] => "*".to_owned(),
         hosts if hosts.len() > SHOWN => {
-            format!("{} + {} more...", hosts[..SHOWN].join(","), rules.len() - SHOWN)
+            format!(
+                "{} + {} more...",
+                hosts[..SHOWN].join(","),
+                rules.len() - SHOWN
+            )
         }
         hosts => hosts.join(","),
     }
 }
 
 fn ports(fields: &Fields) -> &'static str {
-    if items(spec(fields), "tls").is_empty() { "80" } else { "80, 443" }
+    if items(spec(fields), "tls").is_empty() {
+        "80"
+    } else {
+        "80, 443"
+    }
 }
 
 pub(super) fn class() -> Kind {
     Kind {
         columns: const {
             &[
-                column("Controller", |fields, _| text(spec(fields), "controller").into()),
+                column("Controller", |fields, _| {
+                    text(spec(fields), "controller").into()
+                }),
                 column("Parameters", |fields, _| parameters(fields).into()),
                 AGE,
             ]
         },
         strategy: Strategy {
             defaults: |fields| {
-                let parameters = object_mut(fields, "spec").and_then(|spec| spec.get_mut("parameters"));
+                let parameters =
+                    object_mut(fields, "spec").and_then(|spec| spec.get_mut("parameters"));
                 if let Some(parameters) = parameters.and_then(serde_json::Value::as_object_mut) {
                     default_to(parameters, "scope", "Cluster");
                 }
@@ -76,8 +92,18 @@ pub(super) fn class() -> Kind {
 }
 
 fn parameters(fields: &Fields) -> String {
-    let Some(parameters) = object(spec(fields), "parameters") else { return "<none>".to_owned() };
-    let (group, kind, name) = (text(parameters, "apiGroup"), text(parameters, "kind"), text(parameters, "name"));
-    let kind = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+    let Some(parameters) = object(spec(fields), "parameters") else {
+        return "<none>".to_owned();
+    };
+    let (group, kind, name) = (
+        text(parameters, "apiGroup"),
+        text(parameters, "kind"),
+        text(parameters, "name"),
+    );
+    let kind = if group.is_empty() {
+        kind.to_owned()
+    } else {
+        format!("{kind}.{group}")
+    };
     format!("{kind}/{name}")
 }

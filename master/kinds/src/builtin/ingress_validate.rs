@@ -36,7 +36,8 @@ pub(super) fn ingress(fields: &Fields, faults: &mut Faults) {
 /// A new ingress names its class in one of the two ways.
 pub(super) fn ingress_create(fields: &Fields, faults: &mut Faults) {
     let class = get(spec(fields), "ingressClassName");
-    let note = object(metadata(fields), "annotations").map_or(&Value::Null, |notes| get(notes, CLASS));
+    let note =
+        object(metadata(fields), "annotations").map_or(&Value::Null, |notes| get(notes, CLASS));
     if !class.is_null() && !note.is_null() {
         let root = At::root("metadata");
         let text = "can not be set when the class field is also set";
@@ -46,7 +47,9 @@ pub(super) fn ingress_create(fields: &Fields, faults: &mut Faults) {
 
 fn tls(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     for (number, entry) in items(spec, "tls").iter().enumerate() {
-        let (at, Some(entry)) = (at.index(number), entry.as_object()) else { continue };
+        let (at, Some(entry)) = (at.index(number), entry.as_object()) else {
+            continue;
+        };
         let hosts = at.field("hosts");
         for (number, host) in items(entry, "hosts").iter().enumerate() {
             host_name(host, &hosts.index(number), faults);
@@ -62,7 +65,11 @@ fn tls(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 fn host_name(host: &Value, at: &At<'_>, faults: &mut Faults) {
     let name = host.as_str().unwrap_or_default();
-    let fits = if name.contains('*') { names::wildcard(name) } else { names::subdomain(name) };
+    let fits = if name.contains('*') {
+        names::wildcard(name)
+    } else {
+        names::subdomain(name)
+    };
     if let Err(fault) = fits {
         faults.invalid(at, host, fault);
     }
@@ -70,15 +77,23 @@ fn host_name(host: &Value, at: &At<'_>, faults: &mut Faults) {
 
 fn rules(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     for (number, rule) in items(spec, "rules").iter().enumerate() {
-        let (at, Some(rule)) = (at.index(number), rule.as_object()) else { continue };
+        let (at, Some(rule)) = (at.index(number), rule.as_object()) else {
+            continue;
+        };
         let host = text(rule, "host");
         if !host.is_empty() {
             if host.parse::<std::net::IpAddr>().is_ok() {
-                faults.invalid(&at.field("host"), get(rule, "host"), "must be a DNS name, not an IP address");
+                faults.invalid(
+                    &at.field("host"),
+                    get(rule, "host"),
+                    "must be a DNS name, not an IP address",
+                );
             }
             host_name(get(rule, "host"), &at.field("host"), faults);
         }
-        let Some(http) = object(rule, "http") else { continue };
+        let Some(http) = object(rule, "http") else {
+            continue;
+        };
         let at = at.field("http");
         let at = at.field("paths");
         if items(http, "paths").is_empty() {
@@ -123,12 +138,20 @@ fn path(path: &Fields, at: &At<'_>, faults: &mut Faults) {
         }
     }
     let nothing = Fields::new();
-    backend(object(path, "backend").unwrap_or(&nothing), &at.field("backend"), faults);
+    backend(
+        object(path, "backend").unwrap_or(&nothing),
+        &at.field("backend"),
+        faults,
+    );
 }
 
 fn backend(backend: &Fields, at: &At<'_>, faults: &mut Faults) {
     match (object(backend, "service"), object(backend, "resource")) {
-        (Some(_), Some(_)) => faults.invalid(at, &"".into(), "cannot set both resource and service backends"),
+        (Some(_), Some(_)) => faults.invalid(
+            at,
+            &"".into(),
+            "cannot set both resource and service backends",
+        ),
         (None, None) => faults.invalid(at, &"".into(), "resource or service backend is required"),
         (None, Some(resource)) => {
             let at = at.field("resource");
@@ -161,7 +184,11 @@ fn backend_port(port: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
         ("", 0) => faults.required(&place, "port name or number is required"),
         ("", _) => net::port(number, &place.field("number"), faults),
         (_, 0) => net::port_or_name(&name.into(), &place.field("name"), faults),
-        (_, _) => faults.invalid(&place, &"".into(), "cannot set both port name & port number"),
+        (_, _) => faults.invalid(
+            &place,
+            &"".into(),
+            "cannot set both port name & port number",
+        ),
     }
 }
 
@@ -173,7 +200,11 @@ pub(super) fn ingress_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let points = object(new, "status").and_then(|status| object(status, "loadBalancer"));
     let root = At::root("status");
     let at = root.field("loadBalancer");
-    load_balancer(points.map_or(&[][..], |balancer| items(balancer, "ingress")), &at.field("ingress"), faults);
+    load_balancer(
+        points.map_or(&[][..], |balancer| items(balancer, "ingress")),
+        &at.field("ingress"),
+        faults,
+    );
 }
 
 /// Checks a class.
@@ -189,7 +220,9 @@ pub(super) fn class(fields: &Fields, faults: &mut Faults) {
     } else if let Err(fault) = names::domain_path(controller) {
         faults.invalid(&place, get(spec, "controller"), fault);
     }
-    let Some(parameters) = object(spec, "parameters") else { return };
+    let Some(parameters) = object(spec, "parameters") else {
+        return;
+    };
     let at = at.field("parameters");
     let group = get(parameters, "apiGroup");
     if let Some(name) = group.as_str()
@@ -220,12 +253,20 @@ pub(super) fn class(fields: &Fields, faults: &mut Faults) {
                 faults.forbidden(&place, "`parameters.scope` is set to 'Cluster'");
             }
         }
-        _ => faults.one_of(&at.field("scope"), get(parameters, "scope"), &["Cluster", "Namespace"]),
+        _ => faults.one_of(
+            &at.field("scope"),
+            get(parameters, "scope"),
+            &["Cluster", "Namespace"],
+        ),
     }
 }
 
 /// A class keeps its controller.
 pub(super) fn class_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
-    faults.immutable(&at.field("controller"), get(spec(new), "controller"), get(spec(old), "controller"));
+    faults.immutable(
+        &at.field("controller"),
+        get(spec(new), "controller"),
+        get(spec(old), "controller"),
+    );
 }

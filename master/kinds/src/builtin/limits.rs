@@ -31,20 +31,35 @@ pub(super) fn quota() -> Kind {
                 AGE,
             ]
         },
-        strategy: Strategy { validate: rules::quota, validate_update: rules::quota_update, ..Strategy::default() },
+        strategy: Strategy {
+            validate: rules::quota,
+            validate_update: rules::quota_update,
+            ..Strategy::default()
+        },
         ..Kind::of::<ResourceQuota>(true)
     }
 }
 
 /// What is used of what there is, of limits or of everything else.
 fn used(fields: &Fields, limits: bool) -> String {
-    let Some(status) = object(fields, "status") else { return String::new() };
-    let (Some(hard), used) = (object(status, "hard"), object(status, "used")) else { return String::new() };
-    let mut names: Vec<&String> = hard.keys().filter(|name| name.starts_with("limits.") == limits).collect();
+    let Some(status) = object(fields, "status") else {
+        return String::new();
+    };
+    let (Some(hard), used) = (object(status, "hard"), object(status, "used")) else {
+        return String::new();
+    };
+    let mut names: Vec<&String> = hard
+        .keys()
+        .filter(|name| name.starts_with("limits.") == limits)
+        .collect();
     names.sort_unstable();
     let shown = names.iter().map(|name| {
         let used = used.map_or("", |used| text(used, name));
-        format!("{name}: {}/{}", if used.is_empty() { "0" } else { used }, text(hard, name))
+        format!(
+            "{name}: {}/{}",
+            if used.is_empty() { "0" } else { used },
+            text(hard, name)
+        )
     });
     shown.collect::<Vec<_>>().join(", ")
 }

@@ -18,13 +18,33 @@ const SCOPES: &[&str] = &[
 ];
 /// What pods that promise nothing can be counted by, and what other pods can.
 const PODS: &[&str] = &["pods"];
-const COMPUTE: &[&str] = &["pods", "cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+const COMPUTE: &[&str] = &[
+    "pods",
+    "cpu",
+    "memory",
+    "requests.cpu",
+    "requests.memory",
+    "limits.cpu",
+    "limits.memory",
+];
 
 /// Containers get as default what they may have at most, and as request what they get or need at least.
 pub(super) fn range_defaults(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
-    for limit in spec.get_mut("limits").and_then(Value::as_array_mut).into_iter().flatten() {
-        let Some(limit) = limit.as_object_mut().filter(|limit| text(limit, "type") == "Container") else { continue };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
+    for limit in spec
+        .get_mut("limits")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let Some(limit) = limit
+            .as_object_mut()
+            .filter(|limit| text(limit, "type") == "Container")
+        else {
+            continue;
+        };
         fill(limit, "default", "max");
         fill(limit, "defaultRequest", "default");
         fill(limit, "defaultRequest", "min");
@@ -32,7 +52,9 @@ pub(super) fn range_defaults(fields: &mut Fields) {
 }
 
 fn fill(limit: &mut Fields, into: &str, from: &str) {
-    let Some(from) = object(limit, from).cloned().filter(|from| !from.is_empty()) else { return };
+    let Some(from) = object(limit, from).cloned().filter(|from| !from.is_empty()) else {
+        return;
+    };
     if let Some(into) = object_mut(limit, into) {
         for (name, value) in from {
             into.entry(name).or_insert(value);
@@ -46,13 +68,21 @@ pub(super) fn range(fields: &Fields, faults: &mut Faults) {
     let at = root.field("limits");
     let mut known = HashSet::new();
     for (number, limit) in items(spec(fields), "limits").iter().enumerate() {
-        let (at, Some(limit)) = (at.index(number), limit.as_object()) else { continue };
+        let (at, Some(limit)) = (at.index(number), limit.as_object()) else {
+            continue;
+        };
         let kind = text(limit, "type");
         let place = at.field("type");
         if let Err(fault) = names::qualified(kind) {
             faults.invalid(&place, get(limit, "type"), fault);
-        } else if !kind.contains('/') && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim") {
-            faults.invalid(&place, get(limit, "type"), "must be a standard limit type or fully qualified");
+        } else if !kind.contains('/')
+            && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim")
+        {
+            faults.invalid(
+                &place,
+                get(limit, "type"),
+                "must be a standard limit type or fully qualified",
+            );
         }
         if !known.insert(kind) {
             faults.duplicate(&place, get(limit, "type"));
@@ -62,7 +92,13 @@ pub(super) fn range(fields: &Fields, faults: &mut Faults) {
 }
 
 fn bounds(limit: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
-    let maps = ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"];
+    let maps = [
+        "max",
+        "min",
+        "default",
+        "defaultRequest",
+        "maxLimitRequestRatio",
+    ];
     let mut resources = BTreeSet::new();
     for key in maps {
         let place = at.field(key);
@@ -98,35 +134,73 @@ fn milli(quantity: Quantity) -> i128 {
 
 /// Smallest to largest: min, default request, default, max.
 fn order(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
-    let value = |key: &str| object(limit, key).map(|map| text(map, name)).filter(|text| !text.is_empty());
+    let value = |key: &str| {
+        object(limit, key)
+            .map(|map| text(map, name))
+            .filter(|text| !text.is_empty())
+    };
     let rules = [
         ("min", "max", "min", "min value", "max value"),
-        ("min", "defaultRequest", "defaultRequest", "min value", "default request value"),
-        ("defaultRequest", "max", "defaultRequest", "default request value", "max value"),
-        ("defaultRequest", "default", "defaultRequest", "default request value", "default limit value"),
+        (
+            "min",
+            "defaultRequest",
+            "defaultRequest",
+            "min value",
+            "default request value",
+        ),
+        (
+            "defaultRequest",
+            "max",
+            "defaultRequest",
+            "default request value",
+            "max value",
+        ),
+        (
+            "defaultRequest",
+            "default",
+            "defaultRequest",
+            "default request value",
+            "default limit value",
+        ),
         ("min", "default", "default", "min value", "default value"),
         ("default", "max", "default", "default value", "max value"),
     ];
     for (small, large, place, small_name, large_name) in rules {
-        let (Some(low), Some(high)) = (value(small), value(large)) else { continue };
+        let (Some(low), Some(high)) = (value(small), value(large)) else {
+            continue;
+        };
         if Quantity::parse(low) > Quantity::parse(high) {
             let shown = value(place).unwrap_or_default();
             let text = format!("{small_name} {low} is greater than {large_name} {high}");
             faults.invalid(&at.field(place).key(name), &shown.into(), text);
         }
     }
-    let Some(ratio) = value("maxLimitRequestRatio") else { return };
+    let Some(ratio) = value("maxLimitRequestRatio") else {
+        return;
+    };
     let place = at.field("maxLimitRequestRatio");
-    let Some(parsed) = Quantity::parse(ratio) else { return };
+    let Some(parsed) = Quantity::parse(ratio) else {
+        return;
+    };
     if parsed < Quantity::count(1) {
-        faults.invalid(&place.key(name), &ratio.into(), format!("ratio {ratio} is less than 1"));
+        faults.invalid(
+            &place.key(name),
+            &ratio.into(),
+            format!("ratio {ratio} is less than 1"),
+        );
     }
-    let (min, max) = (value("min").and_then(Quantity::parse), value("max").and_then(Quantity::parse));
+    let (min, max) = (
+        value("min").and_then(Quantity::parse),
+        value("max").and_then(Quantity::parse),
+    );
     if let (Some(min), Some(max)) = (min, max)
         && !min.is_zero()
         && milli(parsed) * milli(min) > milli(max) * 1000
     {
-        let text = format!("ratio {ratio} is greater than max/min = {}", milli(max) / milli(min));
+        let text = format!(
+            "ratio {ratio} is greater than max/min = {}",
+            milli(max) / milli(min)
+        );
         faults.invalid(&place.key(name), &ratio.into(), text);
     }
 }
@@ -152,15 +226,25 @@ fn scopes(spec: &Fields, hard: Option<&Fields>, at: &At<'_>, faults: &mut Faults
     let own = items(spec, "scopes");
     if !own.is_empty() {
         let names: Vec<&str> = own.iter().filter_map(Value::as_str).collect();
-        scope_set(&names, get(spec, "scopes"), hard, &at.field("scopes"), faults);
+        scope_set(
+            &names,
+            get(spec, "scopes"),
+            hard,
+            &at.field("scopes"),
+            faults,
+        );
     }
-    let Some(selector) = object(spec, "scopeSelector") else { return };
+    let Some(selector) = object(spec, "scopeSelector") else {
+        return;
+    };
     let place = at.field("scopeSelector");
     let place = place.field("matchExpressions");
     let expressions = items(selector, "matchExpressions");
     let mut names = Vec::new();
     for (number, expression) in expressions.iter().enumerate() {
-        let (at, Some(expression)) = (place.index(number), expression.as_object()) else { continue };
+        let (at, Some(expression)) = (place.index(number), expression.as_object()) else {
+            continue;
+        };
         names.push(text(expression, "scopeName"));
         let values = !items(expression, "values").is_empty();
         match text(expression, "operator") {
@@ -175,30 +259,57 @@ fn scopes(spec: &Fields, hard: Option<&Fields>, at: &At<'_>, faults: &mut Faults
                 faults.invalid(&at.field("values"), get(expression, "values"), text);
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            _ => faults.invalid(&at.field("operator"), get(expression, "operator"), "not a valid selector operator"),
+            _ => faults.invalid(
+                &at.field("operator"),
+                get(expression, "operator"),
+                "not a valid selector operator",
+            ),
         }
     }
-    scope_set(&names, get(selector, "matchExpressions"), hard, &place, faults);
+    scope_set(
+        &names,
+        get(selector, "matchExpressions"),
+        hard,
+        &place,
+        faults,
+    );
 }
 
-fn scope_set(names: &[&str], shown: &Value, hard: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+fn scope_set(
+    names: &[&str],
+    shown: &Value,
+    hard: Option<&Fields>,
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
     for name in names {
         if !SCOPES.contains(name) {
             faults.invalid(at, shown, "unsupported scope");
         }
         let counted: &[&str] = match *name {
             "BestEffort" => PODS,
-            "NotBestEffort" | "Terminating" | "NotTerminating" | "PriorityClass" | "CrossNamespacePodAffinity" => {
-                COMPUTE
-            }
+            "NotBestEffort"
+            | "Terminating"
+            | "NotTerminating"
+            | "PriorityClass"
+            | "CrossNamespacePodAffinity" => COMPUTE,
             _ => continue,
         };
-        let unfit = |resource: &&String| resource::is_of_quotas(resource) && !counted.contains(&resource.as_str());
-        if hard.into_iter().flat_map(Fields::keys).any(|resource| unfit(&resource)) {
+        let unfit = |resource: &&String| {
+            resource::is_of_quotas(resource) && !counted.contains(&resource.as_str())
+        };
+        if hard
+            .into_iter()
+            .flat_map(Fields::keys)
+            .any(|resource| unfit(&resource))
+        {
             faults.invalid(at, shown, "unsupported scope applied to resource");
         }
     }
-    for pair in [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]] {
+    for pair in [
+        ["BestEffort", "NotBestEffort"],
+        ["Terminating", "NotTerminating"],
+    ] {
         if pair.iter().all(|scope| names.contains(scope)) {
             faults.invalid(at, shown, "conflicting scopes");
         }
@@ -209,12 +320,21 @@ fn scope_set(names: &[&str], shown: &Value, hard: Option<&Fields>, at: &At<'_>, 
 pub(super) fn quota_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     let set = |fields: &Fields| -> BTreeSet<String> {
-        items(spec(fields), "scopes").iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        items(spec(fields), "scopes")
+            .iter()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect()
     };
     if set(new) != set(old) {
-        faults.invalid(&at.field("scopes"), get(spec(new), "scopes"), "field is immutable");
+        faults.invalid(
+            &at.field("scopes"),
+            get(spec(new), "scopes"),
+            "field is immutable",
+        );
     }
-    if let Some(status) = object(new, "status").filter(|_| get(new, "status") != get(old, "status")) {
+    if let Some(status) = object(new, "status").filter(|_| get(new, "status") != get(old, "status"))
+    {
         let at = At::root("status");
         amounts(object(status, "hard"), &at.field("hard"), faults);
         amounts(object(status, "used"), &at.field("used"), faults);

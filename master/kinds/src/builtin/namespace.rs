@@ -14,7 +14,12 @@ pub(super) fn namespace() -> Kind {
     Kind {
         short_names: &["ns"],
         subresources: &[Subresource::Finalize, Subresource::Status],
-        columns: const { &[column("Status", |fields, _| at(fields, "status", "/phase").into()), AGE] },
+        columns: const {
+            &[
+                column("Status", |fields, _| at(fields, "status", "/phase").into()),
+                AGE,
+            ]
+        },
         selectable: &[("status.phase", "/status/phase")],
         strategy: Strategy {
             names: names::label,
@@ -47,7 +52,8 @@ fn tell_name(fields: &mut Fields) {
 
 /// A namespace does not go before it is emptied.
 fn hold(fields: &mut Fields) {
-    let finalizers = object_mut(fields, "spec").map(|spec| spec.entry("finalizers").or_insert_with(|| json!([])));
+    let finalizers = object_mut(fields, "spec")
+        .map(|spec| spec.entry("finalizers").or_insert_with(|| json!([])));
     if let Some(list) = finalizers.and_then(Value::as_array_mut)
         && !list.iter().any(|own| own == HOLD)
     {
@@ -72,7 +78,11 @@ fn change(subresource: Subresource, new: &Fields, _: &Fields, faults: &mut Fault
     }
     let phase = object(new, "status").map_or("", |status| text(status, "phase"));
     let going = !meta_text(new, "deletionTimestamp").is_empty();
-    let (fits, not) = if going { ("Terminating", "not ") } else { ("Active", "") };
+    let (fits, not) = if going {
+        ("Terminating", "not ")
+    } else {
+        ("Active", "")
+    };
     if phase != fits {
         let at = At::root("status");
         let words = format!("may only be '{fits}' if `deletionTimestamp` is {not}empty");

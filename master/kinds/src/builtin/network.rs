@@ -15,7 +15,14 @@ const HOLD: &str = "networking.k8s.io/service-cidr-finalizer";
 pub(super) fn policy() -> Kind {
     Kind {
         short_names: &["netpol"],
-        columns: const { &[column("Pod-Selector", |fields, _| selector(object(spec(fields), "podSelector")).into()), AGE] },
+        columns: const {
+            &[
+                column("Pod-Selector", |fields, _| {
+                    selector(object(spec(fields), "podSelector")).into()
+                }),
+                AGE,
+            ]
+        },
         strategy: Strategy {
             defaults: rules::policy_defaults,
             validate: rules::policy,
@@ -41,11 +48,21 @@ pub(super) fn address() -> Kind {
 }
 
 fn parent(fields: &Fields) -> String {
-    let Some(parent) = object(spec(fields), "parentRef") else { return "<none>".to_owned() };
+    let Some(parent) = object(spec(fields), "parentRef") else {
+        return "<none>".to_owned();
+    };
     let (group, resource) = (text(parent, "group"), text(parent, "resource"));
     let (namespace, name) = (text(parent, "namespace"), text(parent, "name"));
-    let resource = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
-    if namespace.is_empty() { format!("{resource}/{name}") } else { format!("{resource}/{namespace}/{name}") }
+    let resource = if group.is_empty() {
+        resource.to_owned()
+    } else {
+        format!("{resource}.{group}")
+    };
+    if namespace.is_empty() {
+        format!("{resource}/{name}")
+    } else {
+        format!("{resource}/{namespace}/{name}")
+    }
 }
 
 pub(super) fn range() -> Kind {
@@ -71,7 +88,9 @@ pub(super) fn range() -> Kind {
 
 /// A range does not go as long as an address is of it.
 fn hold(fields: &mut Fields) {
-    let finalizers = metadata_mut(fields).entry("finalizers").or_insert_with(|| json!([]));
+    let finalizers = metadata_mut(fields)
+        .entry("finalizers")
+        .or_insert_with(|| json!([]));
     if let Some(list) = finalizers.as_array_mut()
         && !list.iter().any(|own| own == HOLD)
     {
@@ -80,6 +99,9 @@ fn hold(fields: &mut Fields) {
 }
 
 fn cidrs(fields: &Fields) -> String {
-    let cidrs: Vec<&str> = items(spec(fields), "cidrs").iter().filter_map(Value::as_str).collect();
+    let cidrs: Vec<&str> = items(spec(fields), "cidrs")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     cidrs.join(",")
 }

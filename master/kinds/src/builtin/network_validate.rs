@@ -1,7 +1,9 @@
 //! What network policies, addresses and ranges must be (upstream: `networking/validation`).
 
 use super::service::spec;
-use crate::validate::{At, Faults, Fields, default_to, get, items, labels, names, net, object, object_mut, text};
+use crate::validate::{
+    At, Faults, Fields, default_to, get, items, labels, names, net, object, object_mut, text,
+};
 use serde_json::Value;
 use std::net::IpAddr;
 
@@ -9,10 +11,22 @@ const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 
 /// Ports are of TCP; a policy is of ingress, and of egress where it says something of it.
 pub(super) fn policy_defaults(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     for list in ["ingress", "egress"] {
-        for rule in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            for port in rule.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        for rule in spec
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            for port in rule
+                .get_mut("ports")
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten()
+            {
                 if let Some(port) = port.as_object_mut() {
                     default_to(port, "protocol", "TCP");
                 }
@@ -31,11 +45,17 @@ pub(super) fn policy_defaults(fields: &mut Fields) {
 pub(super) fn policy(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
     let at = At::root("spec");
-    labels::selector(object(spec, "podSelector"), &at.field("podSelector"), faults);
+    labels::selector(
+        object(spec, "podSelector"),
+        &at.field("podSelector"),
+        faults,
+    );
     for (list, peers) in [("ingress", "from"), ("egress", "to")] {
         let at = at.field(list);
         for (number, rule) in items(spec, list).iter().enumerate() {
-            let (at, Some(rule)) = (at.index(number), rule.as_object()) else { continue };
+            let (at, Some(rule)) = (at.index(number), rule.as_object()) else {
+                continue;
+            };
             let ports_at = at.field("ports");
             for (number, port) in items(rule, "ports").iter().enumerate() {
                 policy_port(port, &ports_at.index(number), faults);
@@ -51,7 +71,11 @@ pub(super) fn policy(fields: &Fields, faults: &mut Faults) {
     let types = items(spec, "policyTypes");
     let at = at.field("policyTypes");
     if types.len() > 2 {
-        faults.invalid(&at, get(spec, "policyTypes"), "may not specify more than two policyTypes");
+        faults.invalid(
+            &at,
+            get(spec, "policyTypes"),
+            "may not specify more than two policyTypes",
+        );
         return;
     }
     for (number, kind) in types.iter().enumerate() {
@@ -60,7 +84,9 @@ pub(super) fn policy(fields: &Fields, faults: &mut Faults) {
 }
 
 fn policy_port(port: &Value, at: &At<'_>, faults: &mut Faults) {
-    let Some(fields) = port.as_object() else { return };
+    let Some(fields) = port.as_object() else {
+        return;
+    };
     if !get(fields, "protocol").is_null() {
         faults.one_of(&at.field("protocol"), get(fields, "protocol"), PROTOCOLS);
     }
@@ -71,8 +97,14 @@ fn policy_port(port: &Value, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("endPort");
     match (first, last.as_i64()) {
         (_, None) => {}
-        (Value::Null, Some(_)) => faults.invalid(&at, last, "may not be specified when `port` is not specified"),
-        (Value::String(_), Some(_)) => faults.invalid(&at, last, "may not be specified when `port` is non-numeric"),
+        (Value::Null, Some(_)) => faults.invalid(
+            &at,
+            last,
+            "may not be specified when `port` is not specified",
+        ),
+        (Value::String(_), Some(_)) => {
+            faults.invalid(&at, last, "may not be specified when `port` is non-numeric")
+        }
         (_, Some(end)) => {
             if first.as_i64().is_some_and(|first| end < first) {
                 faults.invalid(&at, first, "must be greater than or equal to `port`");
@@ -86,7 +118,8 @@ fn policy_peer(peer: &Fields, at: &At<'_>, faults: &mut Faults) {
     for key in ["podSelector", "namespaceSelector"] {
         labels::selector(object(peer, key), &at.field(key), faults);
     }
-    let selectors = usize::from(peer.contains_key("podSelector")) + usize::from(peer.contains_key("namespaceSelector"));
+    let selectors = usize::from(peer.contains_key("podSelector"))
+        + usize::from(peer.contains_key("namespaceSelector"));
     let block = object(peer, "ipBlock");
     match (selectors, block) {
         (0, None) => faults.required(at, "must specify a peer"),
@@ -107,7 +140,11 @@ fn ip_block(block: &Fields, at: &At<'_>, faults: &mut Faults) {
         if let (Some(whole), Some(part)) = (whole, part)
             && !(whole.contains(part.first()) && whole.prefix() < part.prefix())
         {
-            faults.invalid(&place.index(number), value, "must be a strict subset of `cidr`");
+            faults.invalid(
+                &place.index(number),
+                value,
+                "must be a strict subset of `cidr`",
+            );
         }
     }
 }
@@ -125,7 +162,9 @@ pub(super) fn address_name(name: &str) -> Result<(), String> {
 pub(super) fn address(fields: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     let at = at.field("parentRef");
-    let Some(parent) = object(spec(fields), "parentRef") else { return faults.required(&at, "") };
+    let Some(parent) = object(spec(fields), "parentRef") else {
+        return faults.required(&at, "");
+    };
     if !text(parent, "group").is_empty()
         && let Err(fault) = names::subdomain(text(parent, "group"))
     {
@@ -148,7 +187,11 @@ pub(super) fn address(fields: &Fields, faults: &mut Faults) {
 /// An address keeps its owner.
 pub(super) fn address_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
-    faults.immutable(&at.field("parentRef"), get(spec(new), "parentRef"), get(spec(old), "parentRef"));
+    faults.immutable(
+        &at.field("parentRef"),
+        get(spec(new), "parentRef"),
+        get(spec(old), "parentRef"),
+    );
 }
 
 /// Checks a range.
@@ -160,11 +203,17 @@ pub(super) fn cidrs(fields: &Fields, faults: &mut Faults) {
         return faults.required(&at, "at least one CIDR required");
     }
     if list.len() > 2 {
-        return faults.invalid(&at, get(spec(fields), "cidrs"), "may only hold up to 2 values");
+        return faults.invalid(
+            &at,
+            get(spec(fields), "cidrs"),
+            "may only hold up to 2 values",
+        );
     }
     let mut known: Vec<net::Range> = Vec::new();
     for (number, value) in list.iter().enumerate() {
-        let Some(range) = net::range(value, &at.index(number), faults) else { continue };
+        let Some(range) = net::range(value, &at.index(number), faults) else {
+            continue;
+        };
         if value.as_str() != Some(range.to_string().as_str()) {
             let text = format!("must be in canonical form (\"{range}\")");
             faults.invalid(&at.index(number), value, text);
@@ -185,7 +234,11 @@ pub(super) fn cidrs_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let grown = before.len() == 1 && after.len() == 2;
     for (number, value) in before.iter().enumerate() {
         if after.get(number) != Some(value) || after.len() > before.len() && !grown {
-            faults.invalid(&at.index(number), after.get(number).unwrap_or(&Value::Null), "field is immutable");
+            faults.invalid(
+                &at.index(number),
+                after.get(number).unwrap_or(&Value::Null),
+                "field is immutable",
+            );
         }
     }
 }

@@ -17,12 +17,24 @@ pub(super) fn node() -> Kind {
                 column("Status", |fields, _| status(fields).into()),
                 column("Roles", |fields, _| roles(fields).into()),
                 AGE,
-                column("Version", |fields, _| at(fields, "status", "/nodeInfo/kubeletVersion").into()),
-                wide("Internal-IP", |fields, _| address(fields, "InternalIP").into()),
-                wide("External-IP", |fields, _| address(fields, "ExternalIP").into()),
-                wide("OS-Image", |fields, _| info(fields, "/nodeInfo/osImage").into()),
-                wide("Kernel-Version", |fields, _| info(fields, "/nodeInfo/kernelVersion").into()),
-                wide("Container-Runtime", |fields, _| info(fields, "/nodeInfo/containerRuntimeVersion").into()),
+                column("Version", |fields, _| {
+                    at(fields, "status", "/nodeInfo/kubeletVersion").into()
+                }),
+                wide("Internal-IP", |fields, _| {
+                    address(fields, "InternalIP").into()
+                }),
+                wide("External-IP", |fields, _| {
+                    address(fields, "ExternalIP").into()
+                }),
+                wide("OS-Image", |fields, _| {
+                    info(fields, "/nodeInfo/osImage").into()
+                }),
+                wide("Kernel-Version", |fields, _| {
+                    info(fields, "/nodeInfo/kernelVersion").into()
+                }),
+                wide("Container-Runtime", |fields, _| {
+                    info(fields, "/nodeInfo/containerRuntimeVersion").into()
+                }),
             ]
         },
         selectable: &[("spec.unschedulable", "/spec/unschedulable")],
@@ -49,14 +61,20 @@ fn info<'a>(fields: &'a Fields, pointer: &str) -> &'a str {
 
 fn defaults(fields: &mut Fields) {
     allocatable(fields);
-    if let Value::Object(spec) = fields.entry("spec").or_insert_with(|| Value::Object(Fields::new())) {
+    if let Value::Object(spec) = fields
+        .entry("spec")
+        .or_insert_with(|| Value::Object(Fields::new()))
+    {
         ranges(spec);
     }
 }
 
 /// The range of a node's pods is told twice: alone, and first in a list.
 fn ranges(spec: &mut Fields) {
-    let (one, first) = (text(spec, "podCIDR").to_owned(), items(spec, "podCIDRs").first().cloned());
+    let (one, first) = (
+        text(spec, "podCIDR").to_owned(),
+        items(spec, "podCIDRs").first().cloned(),
+    );
     match first {
         Some(first) if one.is_empty() => drop(spec.insert("podCIDR".to_owned(), first)),
         Some(first) if first == one.as_str() => {}
@@ -74,7 +92,9 @@ fn drop_source(fields: &mut Fields) {
 
 /// What is allocatable is what there is, where nothing else is said.
 fn allocatable(fields: &mut Fields) {
-    let Some(status) = fields.get_mut("status").and_then(Value::as_object_mut) else { return };
+    let Some(status) = fields.get_mut("status").and_then(Value::as_object_mut) else {
+        return;
+    };
     if let Some(capacity) = status.get("capacity").cloned() {
         status.entry("allocatable").or_insert(capacity);
     }
@@ -82,8 +102,13 @@ fn allocatable(fields: &mut Fields) {
 
 fn status(fields: &Fields) -> String {
     let conditions = object(fields, "status").map_or(&[][..], |status| items(status, "conditions"));
-    let ready = conditions.iter().find(|condition| condition.get("type").is_some_and(|kind| kind == "Ready"));
-    let mut text = match ready.and_then(|ready| ready.get("status")).and_then(Value::as_str) {
+    let ready = conditions
+        .iter()
+        .find(|condition| condition.get("type").is_some_and(|kind| kind == "Ready"));
+    let mut text = match ready
+        .and_then(|ready| ready.get("status"))
+        .and_then(Value::as_str)
+    {
         Some("True") => "Ready".to_owned(),
         Some(_) => "NotReady".to_owned(),
         None => "Unknown".to_owned(),
@@ -96,20 +121,31 @@ fn status(fields: &Fields) -> String {
 
 fn roles(fields: &Fields) -> String {
     let mut roles: Vec<&str> = labels(fields)
-        .filter_map(|(key, value)| match key.strip_prefix(NODE_ROLE_LABEL_PREFIX) {
-            Some(role) => Some(role),
-            None if key == "kubernetes.io/role" => Some(value),
-            None => None,
-        })
+        .filter_map(
+            |(key, value)| match key.strip_prefix(NODE_ROLE_LABEL_PREFIX) {
+                Some(role) => Some(role),
+                None if key == "kubernetes.io/role" => Some(value),
+                None => None,
+            },
+        )
         .filter(|role| !role.is_empty())
         .collect();
     roles.sort_unstable();
     roles.dedup();
-    if roles.is_empty() { "<none>".to_owned() } else { roles.join(",") }
+    if roles.is_empty() {
+        "<none>".to_owned()
+    } else {
+        roles.join(",")
+    }
 }
 
 fn address<'a>(fields: &'a Fields, kind: &str) -> &'a str {
     let addresses = object(fields, "status").map_or(&[][..], |status| items(status, "addresses"));
-    let found = addresses.iter().find(|address| address.get("type").is_some_and(|found| found == kind));
-    found.and_then(|address| address.get("address")).and_then(Value::as_str).unwrap_or("<none>")
+    let found = addresses
+        .iter()
+        .find(|address| address.get("type").is_some_and(|found| found == kind));
+    found
+        .and_then(|address| address.get("address"))
+        .and_then(Value::as_str)
+        .unwrap_or("<none>")
 }

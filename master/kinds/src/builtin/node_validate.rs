@@ -21,7 +21,9 @@ pub(super) fn node(fields: &Fields, faults: &mut Faults) {
 fn taints(taints: &[Value], at: &At<'_>, faults: &mut Faults) {
     let mut known: Vec<(&str, &str)> = Vec::new();
     for (index, value) in taints.iter().enumerate() {
-        let (at, Some(taint)) = (at.index(index), value.as_object()) else { continue };
+        let (at, Some(taint)) = (at.index(index), value.as_object()) else {
+            continue;
+        };
         forms::taint(taint, EFFECTS, &at, faults);
         let own = (text(taint, "key"), text(taint, "effect"));
         if known.contains(&own) {
@@ -46,11 +48,18 @@ fn room(fields: &Fields, faults: &mut Faults) {
 fn ranges(list: &[Value], shown: &Value, faults: &mut Faults) {
     let root = At::root("spec");
     let at = root.field("podCIDRs");
-    let read: Vec<_> =
-        list.iter().enumerate().filter_map(|(index, range)| net::range(range, &at.index(index), faults)).collect();
+    let read: Vec<_> = list
+        .iter()
+        .enumerate()
+        .filter_map(|(index, range)| net::range(range, &at.index(index), faults))
+        .collect();
     let families = read.iter().filter(|range| range.is_ipv6()).count();
     if list.len() > 2 || list.len() == 2 && read.len() == 2 && families != 1 {
-        faults.invalid(&at, shown, "may specify no more than one CIDR for each IP family");
+        faults.invalid(
+            &at,
+            shown,
+            "may specify no more than one CIDR for each IP family",
+        );
     }
 }
 
@@ -82,6 +91,8 @@ pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
 /// Says what of a node's spec nobody reads any more.
 pub(super) fn warn(fields: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     if !text(spec(fields), "externalID").is_empty() {
-        warnings.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
+        warnings.push(
+            "spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned(),
+        );
     }
 }

@@ -38,14 +38,21 @@ pub(super) fn service_account() -> Kind {
 
 /// Of secrets an account knows the names.
 fn names_alone(fields: &mut Fields) {
-    for secret in fields.get_mut("secrets").and_then(Value::as_array_mut).into_iter().flatten() {
+    for secret in fields
+        .get_mut("secrets")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
         let name = secret.get("name").cloned();
         *secret = name.map_or_else(|| json!({}), |name| json!({"name": name}));
     }
 }
 
 fn warn_account(new: &Fields, old: Option<&Fields>, warnings: &mut Vec<String>) {
-    let enforces = |fields| object(metadata(fields), "annotations").is_some_and(|notes| notes.contains_key(ENFORCE));
+    let enforces = |fields| {
+        object(metadata(fields), "annotations").is_some_and(|notes| notes.contains_key(ENFORCE))
+    };
     if enforces(new) && !old.is_some_and(enforces) {
         warnings.push(format!(
             "metadata.annotations[{ENFORCE}]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted \
@@ -56,19 +63,36 @@ fn warn_account(new: &Fields, old: Option<&Fields>, warnings: &mut Vec<String>) 
 
 pub(super) fn lease() -> Kind {
     Kind {
-        columns: const { &[column("Holder", |fields, _| at(fields, "spec", "/holderIdentity").into()), AGE] },
-        strategy: Strategy { validate: lease_spec, made_by_update: true, ..Strategy::default() },
+        columns: const {
+            &[
+                column("Holder", |fields, _| {
+                    at(fields, "spec", "/holderIdentity").into()
+                }),
+                AGE,
+            ]
+        },
+        strategy: Strategy {
+            validate: lease_spec,
+            made_by_update: true,
+            ..Strategy::default()
+        },
         ..Kind::of::<Lease>(true)
     }
 }
 
 fn lease_spec(fields: &Fields, faults: &mut Faults) {
-    let Some(spec) = object(fields, "spec") else { return };
+    let Some(spec) = object(fields, "spec") else {
+        return;
+    };
     let at = At::root("spec");
     for (key, least) in [("leaseDurationSeconds", 1), ("leaseTransitions", 0)] {
         let value = get(spec, key);
         if value.as_i64().is_some_and(|value| value < least) {
-            let detail = if least == 1 { "must be greater than 0" } else { "must be greater than or equal to 0" };
+            let detail = if least == 1 {
+                "must be greater than 0"
+            } else {
+                "must be greater than or equal to 0"
+            };
             faults.invalid(&at.field(key), value, detail);
         }
     }
@@ -83,6 +107,9 @@ fn lease_spec(fields: &Fields, faults: &mut Faults) {
         }
     }
     if !text(spec, "preferredHolder").is_empty() && text(spec, "strategy").is_empty() {
-        faults.forbidden(&at.field("preferredHolder"), "may only be specified if `strategy` is defined");
+        faults.forbidden(
+            &at.field("preferredHolder"),
+            "may only be specified if `strategy` is defined",
+        );
     }
 }

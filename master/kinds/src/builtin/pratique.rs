@@ -8,13 +8,26 @@ use serde_json::Value;
 
 /// All of them.
 pub(super) fn all() -> Vec<Kind> {
-    vec![machine(), image_release(), node_attestation(), certificate_policy()]
+    vec![
+        machine(),
+        image_release(),
+        node_attestation(),
+        certificate_policy(),
+    ]
 }
 
 /// What they share: status as a subresource that carries nothing else, generations.
 fn own(kind: Kind) -> Kind {
-    let strategy = Strategy { status_carries_metadata: false, generation: true, ..kind.strategy };
-    Kind { subresources: &[Subresource::Status], strategy, ..kind }
+    let strategy = Strategy {
+        status_carries_metadata: false,
+        generation: true,
+        ..kind.strategy
+    };
+    Kind {
+        subresources: &[Subresource::Status],
+        strategy,
+        ..kind
+    }
 }
 
 fn machine() -> Kind {
@@ -24,17 +37,32 @@ fn machine() -> Kind {
                 column("State", |fields, _| machine_state(fields).into()),
                 column("Role", |fields, _| at(fields, "spec", "/role").into()),
                 column("Node", |fields, _| machine_node(fields).into()),
-                column("Image", |fields, _| at(fields, "status", "/image/id").into()),
-                column("Reason", |fields, _| none_is_empty(at(fields, "status", "/reason")).into()),
+                column("Image", |fields, _| {
+                    at(fields, "status", "/image/id").into()
+                }),
+                column("Reason", |fields, _| {
+                    none_is_empty(at(fields, "status", "/reason")).into()
+                }),
                 column("Last Proof", |fields, now| last_proof(fields, now).into()),
                 AGE,
-                wide("Privileged", |fields, _| none_is_empty(at(fields, "status", "/privilegedPods")).into()),
-                wide("Config", |fields, _| at(fields, "status", "/config/digest").into()),
-                wide("Certificate", |fields, _| at(fields, "status", "/certificate/serial").into()),
-                wide("Expires", |fields, _| at(fields, "status", "/certificate/notAfter").into()),
+                wide("Privileged", |fields, _| {
+                    none_is_empty(at(fields, "status", "/privilegedPods")).into()
+                }),
+                wide("Config", |fields, _| {
+                    at(fields, "status", "/config/digest").into()
+                }),
+                wide("Certificate", |fields, _| {
+                    at(fields, "status", "/certificate/serial").into()
+                }),
+                wide("Expires", |fields, _| {
+                    at(fields, "status", "/certificate/notAfter").into()
+                }),
             ]
         },
-        strategy: Strategy { validate: machine_spec, ..Strategy::default() },
+        strategy: Strategy {
+            validate: machine_spec,
+            ..Strategy::default()
+        },
         ..Kind::of::<Machine>(false)
     })
 }
@@ -44,7 +72,9 @@ fn none_is_empty(text: &str) -> &str {
 }
 
 fn machine_state(fields: &Fields) -> String {
-    let said = |flag: &str| object(fields, "spec").is_some_and(|spec| get(spec, flag) == &Value::Bool(true));
+    let said = |flag: &str| {
+        object(fields, "spec").is_some_and(|spec| get(spec, flag) == &Value::Bool(true))
+    };
     if said("retired") {
         return "Retired".to_owned();
     }
@@ -76,8 +106,14 @@ fn last_proof(fields: &Fields, now: jiff::Timestamp) -> String {
 /// `sha256:` and 64 hexadecimal digits.
 fn digest(at: &At<'_>, value: &Value, faults: &mut Faults) {
     let hex = value.as_str().and_then(|text| text.strip_prefix("sha256:"));
-    if !hex.is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))) {
-        faults.invalid(at, value, "must be \"sha256:\" followed by 64 lower-case hexadecimal digits");
+    if !hex.is_some_and(|hex| {
+        hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    }) {
+        faults.invalid(
+            at,
+            value,
+            "must be \"sha256:\" followed by 64 lower-case hexadecimal digits",
+        );
     }
 }
 
@@ -122,7 +158,8 @@ fn without_tpm(at: &At<'_>, spec: &Fields, faults: &mut Faults) {
         faults.invalid(&at.field("static"), get(spec, "static"), FAULT);
     }
     if get(spec, "role").as_str() == Some("master") {
-        let fault = "must be worker with insecureNoTpm: a master keeps the cluster's keys in its TPM";
+        let fault =
+            "must be worker with insecureNoTpm: a master keeps the cluster's keys in its TPM";
         faults.invalid(&at.field("role"), get(spec, "role"), fault);
     }
 }
@@ -137,15 +174,24 @@ fn image_release() -> Kind {
                     kind: "integer",
                     priority: 0,
                     cell: |fields, _| {
-                        fields.get("status").and_then(|status| status.get("svn")).cloned().unwrap_or_default()
+                        fields
+                            .get("status")
+                            .and_then(|status| status.get("svn"))
+                            .cloned()
+                            .unwrap_or_default()
                     },
                 },
                 column("Verified By", |fields, _| verified_by(fields).into()),
-                column("Fault", |fields, _| none_is_empty(at(fields, "status", "/fault")).into()),
+                column("Fault", |fields, _| {
+                    none_is_empty(at(fields, "status", "/fault")).into()
+                }),
                 AGE,
             ]
         },
-        strategy: Strategy { validate: release_spec, ..Strategy::default() },
+        strategy: Strategy {
+            validate: release_spec,
+            ..Strategy::default()
+        },
         ..Kind::of::<ImageRelease>(false)
     })
 }
@@ -153,7 +199,11 @@ fn image_release() -> Kind {
 fn verified_by(fields: &Fields) -> String {
     let names = object(fields, "status").map_or(&[][..], |status| items(status, "verifiedBy"));
     let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
-    if names.is_empty() { "<none>".to_owned() } else { names.join(",") }
+    if names.is_empty() {
+        "<none>".to_owned()
+    } else {
+        names.join(",")
+    }
 }
 
 fn release_spec(fields: &Fields, faults: &mut Faults) {
@@ -168,14 +218,24 @@ fn node_attestation() -> Kind {
     own(Kind {
         columns: const {
             &[
-                column("Verdict", |fields, _| at(fields, "status", "/verdict").into()),
-                column("Code", |fields, _| none_is_empty(at(fields, "status", "/code")).into()),
-                column("Machine", |fields, _| at(fields, "status", "/machine").into()),
-                column("Claimed", |fields, _| at(fields, "spec", "/claims/name").into()),
+                column("Verdict", |fields, _| {
+                    at(fields, "status", "/verdict").into()
+                }),
+                column("Code", |fields, _| {
+                    none_is_empty(at(fields, "status", "/code")).into()
+                }),
+                column("Machine", |fields, _| {
+                    at(fields, "status", "/machine").into()
+                }),
+                column("Claimed", |fields, _| {
+                    at(fields, "spec", "/claims/name").into()
+                }),
                 column("Remote", |fields, _| at(fields, "spec", "/remote").into()),
                 AGE,
                 wide("EK", |fields, _| at(fields, "spec", "/ekHash").into()),
-                wide("Message", |fields, _| none_is_empty(at(fields, "status", "/message")).into()),
+                wide("Message", |fields, _| {
+                    none_is_empty(at(fields, "status", "/message")).into()
+                }),
             ]
         },
         selectable: &[
@@ -197,7 +257,10 @@ fn certificate_policy() -> Kind {
                 AGE,
             ]
         },
-        strategy: Strategy { validate: policy_spec, ..Strategy::default() },
+        strategy: Strategy {
+            validate: policy_spec,
+            ..Strategy::default()
+        },
         ..Kind::of::<CertificatePolicy>(false)
     })
 }
@@ -209,7 +272,10 @@ fn usage(fields: &Fields) -> &'static str {
 
 fn rules(fields: &Fields) -> String {
     let rules = object(fields, "spec").map_or(&[][..], |spec| items(spec, "rules"));
-    let names: Vec<&str> = rules.iter().filter_map(|rule| rule.get("name")?.as_str()).collect();
+    let names: Vec<&str> = rules
+        .iter()
+        .filter_map(|rule| rule.get("name")?.as_str())
+        .collect();
     names.join(",")
 }
 
@@ -225,7 +291,11 @@ fn policy_spec(fields: &Fields, faults: &mut Faults) {
     match serde_json::from_value(spec.clone()) {
         Ok(typed) => {
             for fault in config_model::check_policy(&typed) {
-                faults.invalid(&At::root(&fault.path), found(&spec, &fault.path), fault.text);
+                faults.invalid(
+                    &At::root(&fault.path),
+                    found(&spec, &fault.path),
+                    fault.text,
+                );
             }
         }
         Err(_another_form) => policy_names(&spec, faults),
@@ -234,7 +304,10 @@ fn policy_spec(fields: &Fields, faults: &mut Faults) {
 
 /// What is at `spec.rules[0].images.minSvn`; null where there is nothing.
 fn found<'a>(spec: &'a Value, path: &str) -> &'a Value {
-    let pointer = path.trim_start_matches("spec").replace(['.', '['], "/").replace(']', "");
+    let pointer = path
+        .trim_start_matches("spec")
+        .replace(['.', '['], "/")
+        .replace(']', "");
     spec.pointer(&pointer).unwrap_or(&Value::Null)
 }
 
@@ -242,10 +315,20 @@ fn found<'a>(spec: &'a Value, path: &str) -> &'a Value {
 fn policy_names(spec: &Value, faults: &mut Faults) {
     let at = At::root("spec");
     let at = at.field("rules");
-    let rules = spec.as_object().map_or(&[][..], |spec| items(spec, "rules"));
-    for (number, rule) in rules.iter().enumerate().filter_map(|(number, rule)| Some((number, rule.as_object()?))) {
+    let rules = spec
+        .as_object()
+        .map_or(&[][..], |spec| items(spec, "rules"));
+    for (number, rule) in rules
+        .iter()
+        .enumerate()
+        .filter_map(|(number, rule)| Some((number, rule.as_object()?)))
+    {
         let policies = PolicyName::ALL.map(PolicyName::as_str);
-        faults.one_of(&at.index(number).field("policy"), get(rule, "policy"), &policies);
+        faults.one_of(
+            &at.index(number).field("policy"),
+            get(rule, "policy"),
+            &policies,
+        );
     }
 }
 
@@ -271,7 +354,10 @@ mod tests {
         let sound = json!({ "role": "worker", "insecureNoTpm": true, "ek": {} });
         assert_eq!(told(sound.clone()), format!("{:?}", Faults::default()));
         for (pointer, value) in [
-            ("ek", json!({ "hashes": [format!("sha256:{}", "0a".repeat(32))] })),
+            (
+                "ek",
+                json!({ "hashes": [format!("sha256:{}", "0a".repeat(32))] }),
+            ),
             ("ek", json!({ "issuers": ["lab-ca"] })),
             ("static", json!(true)),
             ("role", json!("master")),
@@ -280,11 +366,13 @@ mod tests {
             bad[pointer] = value;
             assert!(told(bad).contains("insecureNoTpm"), "{pointer}");
         }
-        let seen =
-            json!({ "spec": sound, "status": { "state": "Unproven", "lastAttestation": "2026-01-01T00:00:00Z" } });
+        let seen = json!({ "spec": sound, "status": { "state": "Unproven", "lastAttestation": "2026-01-01T00:00:00Z" } });
         let fields = seen.as_object().unwrap();
         assert_eq!(
-            (machine_state(fields).as_str(), last_proof(fields, jiff::Timestamp::now()).as_str()),
+            (
+                machine_state(fields).as_str(),
+                last_proof(fields, jiff::Timestamp::now()).as_str()
+            ),
             ("Unproven", "none")
         );
     }
@@ -293,12 +381,20 @@ mod tests {
     fn a_policy_is_refused_with_the_faults_of_its_document() {
         let rule = json!({ "name": "machines", "signers": ["pratique.dev/node-client", "pratique.dev/node-serving"], "policy": "queue",
             "certificate": { "roles": ["worker"] } });
-        assert_eq!(told(&json!({ "rules": [rule] })), format!("{:?}", Faults::default()));
+        assert_eq!(
+            told(&json!({ "rules": [rule] })),
+            format!("{:?}", Faults::default())
+        );
         let mut bad = rule.clone();
         bad["signers"] = json!(["pratique.dev/node-clint", "pratique.dev/node-serving"]);
         bad["queue"] = json!({ "expiresSeconds": 1 });
         let text = told(&json!({ "rules": [bad] }));
-        for part in ["spec.rules[0].signers[0]", "did you mean", "spec.rules[0].queue.expiresSeconds", "expected"] {
+        for part in [
+            "spec.rules[0].signers[0]",
+            "did you mean",
+            "spec.rules[0].queue.expiresSeconds",
+            "expected",
+        ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
         let mut unknown = rule;

@@ -3,7 +3,9 @@
 use super::cells::{AGE, CREATED};
 use crate::registry::{Column, Kind, Strategy, column, wide};
 use crate::validate::labels;
-use crate::validate::{At, Faults, Fields, default_to, get, items, names, object, object_mut, text};
+use crate::validate::{
+    At, Faults, Fields, default_to, get, items, names, object, object_mut, text,
+};
 use config_kube::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use serde_json::Value;
 
@@ -15,24 +17,57 @@ pub(super) fn cluster_role() -> Kind {
         rules(fields, false, faults);
         aggregation(fields, faults);
     };
-    let strategy = Strategy { names: names::path_segment, validate, made_by_update: true, ..Strategy::default() };
-    Kind { columns: const { &[CREATED] }, strategy, ..Kind::of::<ClusterRole>(false) }
+    let strategy = Strategy {
+        names: names::path_segment,
+        validate,
+        made_by_update: true,
+        ..Strategy::default()
+    };
+    Kind {
+        columns: const { &[CREATED] },
+        strategy,
+        ..Kind::of::<ClusterRole>(false)
+    }
 }
 
 pub(super) fn role() -> Kind {
     let validate = |fields: &Fields, faults: &mut Faults| rules(fields, true, faults);
-    let strategy = Strategy { names: names::path_segment, validate, made_by_update: true, ..Strategy::default() };
-    Kind { columns: const { &[CREATED] }, strategy, ..Kind::of::<Role>(true) }
+    let strategy = Strategy {
+        names: names::path_segment,
+        validate,
+        made_by_update: true,
+        ..Strategy::default()
+    };
+    Kind {
+        columns: const { &[CREATED] },
+        strategy,
+        ..Kind::of::<Role>(true)
+    }
 }
 
 pub(super) fn cluster_binding() -> Kind {
     let validate = |fields: &Fields, faults: &mut Faults| bound(fields, &["ClusterRole"], faults);
-    Kind { columns: BINDING, strategy: Strategy { validate, ..binds() }, ..Kind::of::<ClusterRoleBinding>(false) }
+    Kind {
+        columns: BINDING,
+        strategy: Strategy {
+            validate,
+            ..binds()
+        },
+        ..Kind::of::<ClusterRoleBinding>(false)
+    }
 }
 
 pub(super) fn binding() -> Kind {
-    let validate = |fields: &Fields, faults: &mut Faults| bound(fields, &["Role", "ClusterRole"], faults);
-    Kind { columns: BINDING, strategy: Strategy { validate, ..binds() }, ..Kind::of::<RoleBinding>(true) }
+    let validate =
+        |fields: &Fields, faults: &mut Faults| bound(fields, &["Role", "ClusterRole"], faults);
+    Kind {
+        columns: BINDING,
+        strategy: Strategy {
+            validate,
+            ..binds()
+        },
+        ..Kind::of::<RoleBinding>(true)
+    }
 }
 
 /// What both kinds of bindings have in common.
@@ -44,7 +79,11 @@ fn binds() -> Strategy {
             if let Some(role) = object_mut(fields, "roleRef") {
                 default_to(role, "apiGroup", GROUP);
             }
-            let subjects = fields.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten();
+            let subjects = fields
+                .get_mut("subjects")
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten();
             for subject in subjects.filter_map(Value::as_object_mut) {
                 if matches!(text(subject, "kind"), "User" | "Group") {
                     default_to(subject, "apiGroup", GROUP);
@@ -53,7 +92,11 @@ fn binds() -> Strategy {
         },
         validate_update: |new, old, faults| {
             if get(new, "roleRef") != get(old, "roleRef") {
-                faults.invalid(&At::root("roleRef"), get(new, "roleRef"), "cannot change roleRef");
+                faults.invalid(
+                    &At::root("roleRef"),
+                    get(new, "roleRef"),
+                    "cannot change roleRef",
+                );
             }
         },
         ..Strategy::default()
@@ -64,7 +107,9 @@ fn rules(fields: &Fields, namespaced: bool, faults: &mut Faults) {
     let at = At::root("rules");
     for (number, rule) in items(fields, "rules").iter().enumerate() {
         let at = at.index(number);
-        let Some(rule) = rule.as_object() else { continue };
+        let Some(rule) = rule.as_object() else {
+            continue;
+        };
         let none = |key: &str| items(rule, key).is_empty();
         if none("verbs") {
             faults.required(&at.field("verbs"), "verbs must contain at least one value");
@@ -72,29 +117,48 @@ fn rules(fields: &Fields, namespaced: bool, faults: &mut Faults) {
         if !none("nonResourceURLs") {
             let (at, value) = (at.field("nonResourceURLs"), get(rule, "nonResourceURLs"));
             if namespaced {
-                faults.invalid(&at, value, "namespaced rules cannot apply to non-resource URLs");
+                faults.invalid(
+                    &at,
+                    value,
+                    "namespaced rules cannot apply to non-resource URLs",
+                );
             }
             if !(none("apiGroups") && none("resources") && none("resourceNames")) {
-                faults.invalid(&at, value, "rules cannot apply to both regular resources and non-resource URLs");
+                faults.invalid(
+                    &at,
+                    value,
+                    "rules cannot apply to both regular resources and non-resource URLs",
+                );
             }
             continue;
         }
         if none("apiGroups") {
-            faults.required(&at.field("apiGroups"), "resource rules must supply at least one api group");
+            faults.required(
+                &at.field("apiGroups"),
+                "resource rules must supply at least one api group",
+            );
         }
         if none("resources") {
-            faults.required(&at.field("resources"), "resource rules must supply at least one resource");
+            faults.required(
+                &at.field("resources"),
+                "resource rules must supply at least one resource",
+            );
         }
     }
 }
 
 fn aggregation(fields: &Fields, faults: &mut Faults) {
-    let Some(aggregation) = object(fields, "aggregationRule") else { return };
+    let Some(aggregation) = object(fields, "aggregationRule") else {
+        return;
+    };
     let at = At::root("aggregationRule");
     let at = at.field("clusterRoleSelectors");
     let selectors = items(aggregation, "clusterRoleSelectors");
     if selectors.is_empty() {
-        faults.required(&at, "at least one clusterRoleSelector required if aggregationRule is non-nil");
+        faults.required(
+            &at,
+            "at least one clusterRoleSelector required if aggregationRule is non-nil",
+        );
     }
     for (number, selector) in selectors.iter().enumerate() {
         labels::selector(selector.as_object(), &at.index(number), faults);
@@ -141,7 +205,11 @@ fn who(subject: &Fields, namespaced: bool, at: &At<'_>, faults: &mut Faults) {
             }
         }
         "User" | "Group" => faults.one_of(&at.field("apiGroup"), &group, &[GROUP]),
-        kind => faults.one_of(&at.field("kind"), &kind.into(), &["ServiceAccount", "User", "Group"]),
+        kind => faults.one_of(
+            &at.field("kind"),
+            &kind.into(),
+            &["ServiceAccount", "User", "Group"],
+        ),
     }
 }
 
@@ -150,19 +218,31 @@ const BINDING: &[Column] = &[
     AGE,
     wide("Users", |fields, _| subjects(fields, "User").into()),
     wide("Groups", |fields, _| subjects(fields, "Group").into()),
-    wide("ServiceAccounts", |fields, _| subjects(fields, "ServiceAccount").into()),
+    wide("ServiceAccounts", |fields, _| {
+        subjects(fields, "ServiceAccount").into()
+    }),
 ];
 
 fn role_of(fields: &Fields) -> String {
-    object(fields, "roleRef").map(|role| format!("{}/{}", text(role, "kind"), text(role, "name"))).unwrap_or_default()
+    object(fields, "roleRef")
+        .map(|role| format!("{}/{}", text(role, "kind"), text(role, "name")))
+        .unwrap_or_default()
 }
 
 fn subjects(fields: &Fields, kind: &str) -> String {
-    let subjects = items(fields, "subjects").iter().filter_map(Value::as_object);
-    let names = subjects.filter(|subject| text(subject, "kind") == kind).map(|subject| {
-        let name = text(subject, "name");
-        if kind == "ServiceAccount" { format!("{}/{name}", text(subject, "namespace")) } else { name.to_owned() }
-    });
+    let subjects = items(fields, "subjects")
+        .iter()
+        .filter_map(Value::as_object);
+    let names = subjects
+        .filter(|subject| text(subject, "kind") == kind)
+        .map(|subject| {
+            let name = text(subject, "name");
+            if kind == "ServiceAccount" {
+                format!("{}/{name}", text(subject, "namespace"))
+            } else {
+                name.to_owned()
+            }
+        });
     names.collect::<Vec<_>>().join(", ")
 }
 
@@ -172,13 +252,18 @@ mod tests {
     use serde_json::json;
 
     fn told(kind: &Kind, object: Value) -> Vec<String> {
-        let Value::Object(mut fields) = object else { panic!("an object") };
+        let Value::Object(mut fields) = object else {
+            panic!("an object")
+        };
         (kind.strategy.defaults)(&mut fields);
         let mut faults = Faults::default();
         (kind.strategy.validate)(&fields, &mut faults);
         let error = faults.into_error(GROUP, &kind.kind, "x").err();
         let causes = error.map(|error| error.details.causes).unwrap_or_default();
-        causes.into_iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect()
+        causes
+            .into_iter()
+            .map(|cause| format!("{}: {}", cause.field, cause.message))
+            .collect()
     }
 
     #[test]
@@ -196,7 +281,10 @@ mod tests {
         assert_eq!(told(&cluster_role(), rules.clone()), common);
         let namespaced = told(&role(), rules);
         assert_eq!(namespaced.len(), 4);
-        assert!(namespaced[3].ends_with("namespaced rules cannot apply to non-resource URLs"), "{namespaced:?}");
+        assert!(
+            namespaced[3].ends_with("namespaced rules cannot apply to non-resource URLs"),
+            "{namespaced:?}"
+        );
         let empty = json!({"aggregationRule": {"clusterRoleSelectors": []}});
         assert_eq!(told(&cluster_role(), empty).len(), 1);
     }
@@ -206,7 +294,11 @@ mod tests {
         let good = json!({"roleRef": {"kind": "ClusterRole", "name": "r"}, "subjects": [
             {"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s", "namespace": "n"},
         ]});
-        assert_eq!(told(&binding(), good.clone()), Vec::<String>::new(), "groups are filled in");
+        assert_eq!(
+            told(&binding(), good.clone()),
+            Vec::<String>::new(),
+            "groups are filled in"
+        );
         assert_eq!(told(&cluster_binding(), good), Vec::<String>::new());
         let bad = json!({"roleRef": {"kind": "Role", "name": ""}, "subjects": [
             {"kind": "Robot", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}, {"kind": "Group", "name": ""},

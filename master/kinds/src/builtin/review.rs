@@ -11,32 +11,53 @@ use config_kube::k8s_openapi::api::core::v1::{Binding, ComponentStatus};
 use serde_json::Value;
 
 pub(super) fn self_subject() -> Kind {
-    Kind { review: Some(Review::SelfSubject), ..Kind::of::<SelfSubjectReview>(false) }
+    Kind {
+        review: Some(Review::SelfSubject),
+        ..Kind::of::<SelfSubjectReview>(false)
+    }
 }
 
 pub(super) fn token() -> Kind {
-    Kind { review: Some(Review::Token), ..Kind::of::<TokenReview>(false) }
+    Kind {
+        review: Some(Review::Token),
+        ..Kind::of::<TokenReview>(false)
+    }
 }
 
 pub(super) fn local_subject_access() -> Kind {
-    Kind { review: Some(Review::LocalSubjectAccess), ..Kind::of::<LocalSubjectAccessReview>(true) }
+    Kind {
+        review: Some(Review::LocalSubjectAccess),
+        ..Kind::of::<LocalSubjectAccessReview>(true)
+    }
 }
 
 pub(super) fn self_subject_access() -> Kind {
-    Kind { review: Some(Review::SelfSubjectAccess), ..Kind::of::<SelfSubjectAccessReview>(false) }
+    Kind {
+        review: Some(Review::SelfSubjectAccess),
+        ..Kind::of::<SelfSubjectAccessReview>(false)
+    }
 }
 
 pub(super) fn self_subject_rules() -> Kind {
-    Kind { review: Some(Review::SelfSubjectRules), ..Kind::of::<SelfSubjectRulesReview>(false) }
+    Kind {
+        review: Some(Review::SelfSubjectRules),
+        ..Kind::of::<SelfSubjectRulesReview>(false)
+    }
 }
 
 pub(super) fn subject_access() -> Kind {
-    Kind { review: Some(Review::SubjectAccess), ..Kind::of::<SubjectAccessReview>(false) }
+    Kind {
+        review: Some(Review::SubjectAccess),
+        ..Kind::of::<SubjectAccessReview>(false)
+    }
 }
 
 /// The older way to bind a pod.
 pub(super) fn binding() -> Kind {
-    Kind { review: Some(Review::Binding), ..Kind::of::<Binding>(true) }
+    Kind {
+        review: Some(Review::Binding),
+        ..Kind::of::<Binding>(true)
+    }
 }
 
 /// How the cluster's parts are.
@@ -45,15 +66,23 @@ pub(super) fn component() -> Kind {
         short_names: &["cs"],
         columns: const {
             &[
-                column("Status", |fields, _| match healthy(fields).map(|condition| text(condition, "status")) {
-                    Some("True") => "Healthy".into(),
-                    Some(_) => "Unhealthy".into(),
-                    None => "Unknown".into(),
+                column("Status", |fields, _| {
+                    match healthy(fields).map(|condition| text(condition, "status")) {
+                        Some("True") => "Healthy".into(),
+                        Some(_) => "Unhealthy".into(),
+                        None => "Unknown".into(),
+                    }
                 }),
                 column("Message", |fields, _| {
-                    healthy(fields).map_or("", |condition| text(condition, "message")).into()
+                    healthy(fields)
+                        .map_or("", |condition| text(condition, "message"))
+                        .into()
                 }),
-                column("Error", |fields, _| healthy(fields).map_or("", |condition| text(condition, "error")).into()),
+                column("Error", |fields, _| {
+                    healthy(fields)
+                        .map_or("", |condition| text(condition, "error"))
+                        .into()
+                }),
             ]
         },
         review: Some(Review::Components),
@@ -63,6 +92,8 @@ pub(super) fn component() -> Kind {
 }
 
 fn healthy(fields: &Fields) -> Option<&Fields> {
-    let mut conditions = items(fields, "conditions").iter().filter_map(Value::as_object);
+    let mut conditions = items(fields, "conditions")
+        .iter()
+        .filter_map(Value::as_object);
     conditions.find(|condition| text(condition, "type") == "Healthy")
 }

@@ -18,14 +18,21 @@ pub(super) fn service() -> Kind {
         columns: const {
             &[
                 column("Type", |fields, _| text(spec(fields), "type").into()),
-                column("Cluster-IP", |fields, _| or_none(text(spec(fields), "clusterIP")).into()),
+                column("Cluster-IP", |fields, _| {
+                    or_none(text(spec(fields), "clusterIP")).into()
+                }),
                 column("External-IP", |fields, _| external(fields).into()),
                 column("Port(s)", |fields, _| ports(fields).into()),
                 AGE,
-                wide("Selector", |fields, _| pairs(object(spec(fields), "selector")).into()),
+                wide("Selector", |fields, _| {
+                    pairs(object(spec(fields), "selector")).into()
+                }),
             ]
         },
-        selectable: &[("spec.clusterIP", "/spec/clusterIP"), ("spec.type", "/spec/type")],
+        selectable: &[
+            ("spec.clusterIP", "/spec/clusterIP"),
+            ("spec.type", "/spec/type"),
+        ],
         strategy: Strategy {
             made_by_update: true,
             names: names::dns_label,
@@ -52,20 +59,35 @@ fn or_none(text: &str) -> &str {
 /// Where a service is reached from outside.
 fn external(fields: &Fields) -> String {
     let spec = spec(fields);
-    let own: Vec<&str> = items(spec, "externalIPs").iter().filter_map(Value::as_str).collect();
+    let own: Vec<&str> = items(spec, "externalIPs")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     match text(spec, "type") {
         "ExternalName" => text(spec, "externalName").to_owned(),
         "LoadBalancer" => {
             let balancers = load_balancer(fields);
-            let all: Vec<&str> = (!balancers.is_empty()).then_some(balancers.as_str()).into_iter().chain(own).collect();
-            if all.is_empty() { "<pending>".to_owned() } else { all.join(",") }
+            let all: Vec<&str> = (!balancers.is_empty())
+                .then_some(balancers.as_str())
+                .into_iter()
+                .chain(own)
+                .collect();
+            if all.is_empty() {
+                "<pending>".to_owned()
+            } else {
+                all.join(",")
+            }
         }
         _ => or_none(&own.join(",")).to_owned(),
     }
 }
 
 fn ports(fields: &Fields) -> String {
-    let ports: Vec<String> = items(spec(fields), "ports").iter().filter_map(Value::as_object).map(port).collect();
+    let ports: Vec<String> = items(spec(fields), "ports")
+        .iter()
+        .filter_map(Value::as_object)
+        .map(port)
+        .collect();
     or_none(&ports.join(",")).to_owned()
 }
 
@@ -95,7 +117,10 @@ pub fn needs_health_check(spec: &Fields) -> bool {
 }
 
 fn needs_address(spec: &Fields) -> bool {
-    matches!(text(spec, "type"), "ClusterIP" | "NodePort" | "LoadBalancer")
+    matches!(
+        text(spec, "type"),
+        "ClusterIP" | "NodePort" | "LoadBalancer"
+    )
 }
 
 fn needs_node_ports(spec: &Fields) -> bool {
@@ -103,12 +128,15 @@ fn needs_node_ports(spec: &Fields) -> bool {
 }
 
 fn defaults(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     default_to(spec, "sessionAffinity", "None");
     match text(spec, "sessionAffinity") {
         "None" => drop(spec.remove("sessionAffinityConfig")),
         "ClientIP" => {
-            let client = object_mut(spec, "sessionAffinityConfig").and_then(|config| object_mut(config, "clientIP"));
+            let client = object_mut(spec, "sessionAffinityConfig")
+                .and_then(|config| object_mut(config, "clientIP"));
             if let Some(client) = client {
                 default_to(client, "timeoutSeconds", AFFINITY);
             }
@@ -116,8 +144,15 @@ fn defaults(fields: &mut Fields) {
         _ => {}
     }
     default_to(spec, "type", "ClusterIP");
-    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-        let Some(port) = port.as_object_mut() else { continue };
+    for port in spec
+        .get_mut("ports")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let Some(port) = port.as_object_mut() else {
+            continue;
+        };
         default_to(port, "protocol", "TCP");
         if matches!(get(port, "targetPort"), Value::Null)
             || get(port, "targetPort") == 0
@@ -139,9 +174,14 @@ fn defaults(fields: &mut Fields) {
         return;
     }
     default_to(spec, "allocateLoadBalancerNodePorts", true);
-    let points = fields.get_mut("status").and_then(|status| status.pointer_mut("/loadBalancer/ingress"));
+    let points = fields
+        .get_mut("status")
+        .and_then(|status| status.pointer_mut("/loadBalancer/ingress"));
     for point in points.and_then(Value::as_array_mut).into_iter().flatten() {
-        if let Some(point) = point.as_object_mut().filter(|point| !text(point, "ip").is_empty()) {
+        if let Some(point) = point
+            .as_object_mut()
+            .filter(|point| !text(point, "ip").is_empty())
+        {
             default_to(point, "ipMode", "VIP");
         }
     }
@@ -156,7 +196,9 @@ fn remove_zero(fields: &mut Fields, key: &str) {
 
 /// The list of addresses follows the one address.
 fn create(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     let first = text(spec, "clusterIP").to_owned();
     if items(spec, "clusterIPs").is_empty() {
         spec.remove("clusterIPs");
@@ -168,7 +210,9 @@ fn create(fields: &mut Fields) {
 
 fn update(new: &mut Fields, old: &Fields) {
     let old = spec(old);
-    let Some(new) = object_mut(new, "spec") else { return };
+    let Some(new) = object_mut(new, "spec") else {
+        return;
+    };
     drop_dependent(new, old);
     keep_allocated(new, old);
     same_address(new, old);
@@ -177,7 +221,9 @@ fn update(new: &mut Fields, old: &Fields) {
 /// What belonged to the old type and was left as it was goes with the type.
 fn drop_dependent(new: &mut Fields, old: &Fields) {
     if needs_address(old) && !needs_address(new) {
-        if get(new, "clusterIP") == get(old, "clusterIP") && get(new, "clusterIPs") == get(old, "clusterIPs") {
+        if get(new, "clusterIP") == get(old, "clusterIP")
+            && get(new, "clusterIPs") == get(old, "clusterIPs")
+        {
             new.remove("clusterIP");
             new.remove("clusterIPs");
         }
@@ -186,7 +232,12 @@ fn drop_dependent(new: &mut Fields, old: &Fields) {
         drop_same(new, old, "internalTrafficPolicy");
     }
     if needs_node_ports(old) && !needs_node_ports(new) && node_ports(new) == node_ports(old) {
-        for port in new.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        for port in new
+            .get_mut("ports")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             port.as_object_mut().map(|port| port.remove("nodePort"));
         }
     }
@@ -210,7 +261,9 @@ fn drop_same(new: &mut Fields, old: &Fields, key: &str) {
 
 /// Node ports of a service's ports, in their order.
 pub fn node_ports(spec: &Fields) -> Vec<i64> {
-    let ports = items(spec, "ports").iter().filter_map(|port| port.get("nodePort")?.as_i64());
+    let ports = items(spec, "ports")
+        .iter()
+        .filter_map(|port| port.get("nodePort")?.as_i64());
     ports.filter(|port| *port != 0).collect()
 }
 
@@ -227,7 +280,10 @@ fn keep_allocated(new: &mut Fields, old: &Fields) {
     if needs_node_ports(old) && needs_node_ports(new) {
         keep_node_ports(new, old);
     }
-    if needs_health_check(old) && needs_health_check(new) && get(new, "healthCheckNodePort").is_null() {
+    if needs_health_check(old)
+        && needs_health_check(new)
+        && get(new, "healthCheckNodePort").is_null()
+    {
         copy(new, old, "healthCheckNodePort");
     }
 }
@@ -243,11 +299,28 @@ fn keep_node_ports(new: &mut Fields, old: &Fields) {
         get(one, "port") == get(other, "port") && get(one, "protocol") == get(other, "protocol")
     };
     let asked = node_ports(new);
-    for port in new.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-        let Some(port) = port.as_object_mut().filter(|port| get(port, "nodePort").is_null()) else { continue };
-        let before = items(old, "ports").iter().filter_map(Value::as_object).find(|before| same(before, port));
-        let node = before.map(|before| get(before, "nodePort")).filter(|node| node.as_i64().is_some_and(|n| n != 0));
-        if let Some(node) = node.filter(|node| node.as_i64().is_some_and(|node| !asked.contains(&node))) {
+    for port in new
+        .get_mut("ports")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let Some(port) = port
+            .as_object_mut()
+            .filter(|port| get(port, "nodePort").is_null())
+        else {
+            continue;
+        };
+        let before = items(old, "ports")
+            .iter()
+            .filter_map(Value::as_object)
+            .find(|before| same(before, port));
+        let node = before
+            .map(|before| get(before, "nodePort"))
+            .filter(|node| node.as_i64().is_some_and(|n| n != 0));
+        if let Some(node) =
+            node.filter(|node| node.as_i64().is_some_and(|node| !asked.contains(&node)))
+        {
             port.insert("nodePort".to_owned(), node.clone());
         }
     }
@@ -255,7 +328,8 @@ fn keep_node_ports(new: &mut Fields, old: &Fields) {
 
 /// A writer who changes one of the two forms of the address means both.
 fn same_address(new: &mut Fields, old: &Fields) {
-    let untold = items(new, "clusterIPs").is_empty() || get(new, "clusterIPs") == get(old, "clusterIPs");
+    let untold =
+        items(new, "clusterIPs").is_empty() || get(new, "clusterIPs") == get(old, "clusterIPs");
     if get(new, "clusterIP") == get(old, "clusterIP") || !untold {
         return;
     }

@@ -18,10 +18,18 @@ pub fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     match all.first() {
         None if !first.is_empty() => faults.required(&addresses_at, ""),
         Some(_) if first.is_empty() => {
-            faults.invalid(&addresses_at, get(spec, "clusterIPs"), "must be empty when `clusterIP` is not specified");
+            faults.invalid(
+                &addresses_at,
+                get(spec, "clusterIPs"),
+                "must be empty when `clusterIP` is not specified",
+            );
         }
         Some(found) if found != first => {
-            faults.invalid(&addresses_at, get(spec, "clusterIPs"), "first value must match `clusterIP`");
+            faults.invalid(
+                &addresses_at,
+                get(spec, "clusterIPs"),
+                "first value must match `clusterIP`",
+            );
         }
         Some(_) | None => {}
     }
@@ -68,9 +76,18 @@ fn addresses(spec: &Fields, all: &[Value], at: &At<'_>, faults: &mut Faults) {
     if !good {
         return;
     }
-    let count = |six: bool| parsed.iter().filter(|address| address.is_ipv6() == six).count();
+    let count = |six: bool| {
+        parsed
+            .iter()
+            .filter(|address| address.is_ipv6() == six)
+            .count()
+    };
     if count(true) > 1 || count(false) > 1 {
-        faults.invalid(at, list, "may specify no more than one IP for each IP family");
+        faults.invalid(
+            at,
+            list,
+            "may specify no more than one IP for each IP family",
+        );
     }
     for (number, (family, address)) in items(spec, "ipFamilies").iter().zip(&parsed).enumerate() {
         let own = family_of(*address);
@@ -91,7 +108,10 @@ pub fn family_of(address: IpAddr) -> &'static str {
 
 /// Checks how addresses and families change.
 pub(super) fn validate_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
-    if [new, old].iter().any(|spec| text(spec, "type") == "ExternalName") {
+    if [new, old]
+        .iter()
+        .any(|spec| text(spec, "type") == "ExternalName")
+    {
         return;
     }
     if !(headless(new) && headless(old)) {
@@ -110,20 +130,35 @@ fn change(new: &Fields, old: &Fields, key: &str, one: &str, at: &At<'_>, faults:
         for (number, (was, is)) in before.iter().zip(after).enumerate() {
             if was != is {
                 let number = if key == "ipFamilies" { 0 } else { number };
-                faults.invalid(&place.index(number), get(new, key), "may not change once set");
+                faults.invalid(
+                    &place.index(number),
+                    get(new, key),
+                    "may not change once set",
+                );
             }
         }
         return;
     }
     let moved = matches!((before.first(), after.first()), (Some(was), Some(is)) if was != is);
     if before.len() > after.len() && after.is_empty() {
-        faults.invalid(&place.index(0), get(new, key), format!("primary {one} can not be unset"));
+        faults.invalid(
+            &place.index(0),
+            get(new, key),
+            format!("primary {one} can not be unset"),
+        );
     }
     if moved {
         faults.invalid(&place.index(0), get(new, key), "may not change once set");
     }
-    if before.len() > after.len() && after.len() == 1 && text(new, "ipFamilyPolicy") != "SingleStack" {
+    if before.len() > after.len()
+        && after.len() == 1
+        && text(new, "ipFamilyPolicy") != "SingleStack"
+    {
         let text = format!("must be set to 'SingleStack' when releasing the secondary {one}");
-        faults.invalid(&at.field("ipFamilyPolicy"), get(new, "ipFamilyPolicy"), text);
+        faults.invalid(
+            &at.field("ipFamilyPolicy"),
+            get(new, "ipFamilyPolicy"),
+            text,
+        );
     }
 }

@@ -28,7 +28,11 @@ pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
     if kind.is_empty() {
         faults.required(&at.field("type"), "");
     } else {
-        faults.one_of(&at.field("type"), get(spec, "type"), &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
+        faults.one_of(
+            &at.field("type"),
+            get(spec, "type"),
+            &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"],
+        );
     }
     balancer(fields, spec, kind, &at, faults);
     traffic(spec, kind, &at, faults);
@@ -47,7 +51,10 @@ fn by_type(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
                 }
             }
             if !get(spec, "ipFamilyPolicy").is_null() {
-                faults.forbidden(&at.field("ipFamilyPolicy"), "may not be set for ExternalName services");
+                faults.forbidden(
+                    &at.field("ipFamilyPolicy"),
+                    "may not be set for ExternalName services",
+                );
             }
             match text(spec, "externalName") {
                 "" => faults.required(&at.field("externalName"), ""),
@@ -66,28 +73,47 @@ fn by_type(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
 fn ports(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("ports");
     let list = items(spec, "ports");
-    let (mut known_names, mut known, mut known_nodes) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let (mut known_names, mut known, mut known_nodes) =
+        (HashSet::new(), HashSet::new(), HashSet::new());
     for (number, port) in list.iter().enumerate() {
-        let (at, Some(port)) = (at.index(number), port.as_object()) else { continue };
+        let (at, Some(port)) = (at.index(number), port.as_object()) else {
+            continue;
+        };
         if kind == "LoadBalancer" && get(port, "port").as_i64() == Some(KUBELET) {
-            let text = format!("may not expose port {KUBELET} externally since it is used by kubelet");
+            let text =
+                format!("may not expose port {KUBELET} externally since it is used by kubelet");
             faults.invalid(&at, get(port, "port"), text);
         }
         one_port(port, list.len() > 1, &mut known_names, &at, faults);
-        let (protocol, node) = (text(port, "protocol"), get(port, "nodePort").as_i64().unwrap_or_default());
+        let (protocol, node) = (
+            text(port, "protocol"),
+            get(port, "nodePort").as_i64().unwrap_or_default(),
+        );
         if kind == "ClusterIP" && node != 0 {
-            faults.forbidden(&at.field("nodePort"), "may not be used when `type` is 'ClusterIP'");
+            faults.forbidden(
+                &at.field("nodePort"),
+                "may not be used when `type` is 'ClusterIP'",
+            );
         }
         if node != 0 && !known_nodes.insert((protocol, node)) {
             faults.duplicate(&at.field("nodePort"), get(port, "nodePort"));
         }
         if !known.insert((protocol, get(port, "port").as_i64())) {
-            faults.duplicate(&at, &json!({"port": get(port, "port"), "protocol": protocol}));
+            faults.duplicate(
+                &at,
+                &json!({"port": get(port, "port"), "protocol": protocol}),
+            );
         }
     }
 }
 
-fn one_port<'a>(port: &'a Fields, needs_name: bool, known: &mut HashSet<&'a str>, at: &At<'_>, faults: &mut Faults) {
+fn one_port<'a>(
+    port: &'a Fields,
+    needs_name: bool,
+    known: &mut HashSet<&'a str>,
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
     match text(port, "name") {
         "" if needs_name => faults.required(&at.field("name"), ""),
         "" => {}
@@ -104,7 +130,11 @@ fn one_port<'a>(port: &'a Fields, needs_name: bool, known: &mut HashSet<&'a str>
     if text(port, "protocol").is_empty() {
         faults.required(&at.field("protocol"), "");
     } else {
-        faults.one_of(&at.field("protocol"), get(port, "protocol"), &["SCTP", "TCP", "UDP"]);
+        faults.one_of(
+            &at.field("protocol"),
+            get(port, "protocol"),
+            &["SCTP", "TCP", "UDP"],
+        );
     }
     net::port_or_name(get(port, "targetPort"), &at.field("targetPort"), faults);
     if let Some(protocol) = get(port, "appProtocol").as_str()
@@ -141,7 +171,11 @@ fn affinity(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
                 faults.forbidden(&config_at, "must not be set when session affinity is None");
             }
         }
-        _ => faults.one_of(&at.field("sessionAffinity"), get(spec, "sessionAffinity"), &["ClientIP", "None"]),
+        _ => faults.one_of(
+            &at.field("sessionAffinity"),
+            get(spec, "sessionAffinity"),
+            &["ClientIP", "None"],
+        ),
     }
 }
 
@@ -169,7 +203,8 @@ fn balancer(fields: &Fields, spec: &Fields, kind: &str, at: &At<'_>, faults: &mu
             let trimmed = Value::from(value.as_str().unwrap_or_default().trim());
             net::range(&trimmed, &at_ranges.index(number), faults);
         }
-    } else if let Some(list) = object(crate::object::metadata(fields), "annotations").map(|notes| get(notes, RANGES))
+    } else if let Some(list) =
+        object(crate::object::metadata(fields), "annotations").map(|notes| get(notes, RANGES))
         && let Some(list) = list.as_str()
     {
         let root = At::root("metadata");
@@ -178,14 +213,19 @@ fn balancer(fields: &Fields, spec: &Fields, kind: &str, at: &At<'_>, faults: &mu
         if !is_balancer {
             faults.forbidden(&at, ONLY);
         }
-        let bad = list.split(',').any(|range| net::Range::parse(range.trim()).is_none());
+        let bad = list
+            .split(',')
+            .any(|range| net::Range::parse(range.trim()).is_none());
         if !list.trim().is_empty() && bad {
             let text = "must be a list of IP ranges. For example, 10.240.0.0/24,10.250.0.0/24";
             faults.invalid(&at, &list.into(), text);
         }
     }
     let nodes = at.field("allocateLoadBalancerNodePorts");
-    match (is_balancer, get(spec, "allocateLoadBalancerNodePorts").is_null()) {
+    match (
+        is_balancer,
+        get(spec, "allocateLoadBalancerNodePorts").is_null(),
+    ) {
         (true, true) => faults.required(&nodes, ""),
         (false, false) => faults.forbidden(&nodes, ONLY),
         (true, false) | (false, true) => {}
@@ -202,7 +242,10 @@ fn balancer(fields: &Fields, spec: &Fields, kind: &str, at: &At<'_>, faults: &mu
 
 fn traffic(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
     let policies = ["Cluster", "Local"];
-    let (external, place) = (get(spec, "externalTrafficPolicy"), at.field("externalTrafficPolicy"));
+    let (external, place) = (
+        get(spec, "externalTrafficPolicy"),
+        at.field("externalTrafficPolicy"),
+    );
     if externally_accessible(spec) {
         if text(spec, "externalTrafficPolicy").is_empty() {
             faults.required(&place, "");
@@ -210,9 +253,16 @@ fn traffic(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
             faults.one_of(&place, external, &policies);
         }
     } else if !text(spec, "externalTrafficPolicy").is_empty() {
-        faults.invalid(&place, external, "may only be set for externally-accessible services");
+        faults.invalid(
+            &place,
+            external,
+            "may only be set for externally-accessible services",
+        );
     }
-    let (health, place) = (get(spec, "healthCheckNodePort"), at.field("healthCheckNodePort"));
+    let (health, place) = (
+        get(spec, "healthCheckNodePort"),
+        at.field("healthCheckNodePort"),
+    );
     let number = health.as_i64().unwrap_or_default();
     if needs_health_check(spec) {
         if number == 0 {
@@ -221,7 +271,8 @@ fn traffic(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
             net::port(health, &place, faults);
         }
     } else if number != 0 {
-        let text = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        let text =
+            "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
         faults.invalid(&place, health, text);
     }
     let internal = get(spec, "internalTrafficPolicy");
@@ -243,12 +294,20 @@ pub(super) fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let (before, after) = (spec(old), spec(new));
     service_families::validate_update(after, before, &at, faults);
     let both = |wanted: fn(&Fields) -> bool| wanted(before) && wanted(after);
-    if both(needs_health_check) && get(before, "healthCheckNodePort") != get(after, "healthCheckNodePort") {
+    if both(needs_health_check)
+        && get(before, "healthCheckNodePort") != get(after, "healthCheckNodePort")
+    {
         faults.forbidden(&at.field("healthCheckNodePort"), "field is immutable");
     }
     let class = get(after, "loadBalancerClass");
-    if both(|spec| text(spec, "type") == "LoadBalancer") && get(before, "loadBalancerClass") != class {
-        faults.invalid(&at.field("loadBalancerClass"), class, "may not change once set");
+    if both(|spec| text(spec, "type") == "LoadBalancer")
+        && get(before, "loadBalancerClass") != class
+    {
+        faults.invalid(
+            &at.field("loadBalancerClass"),
+            class,
+            "may not change once set",
+        );
     }
     if get(new, "status") != get(old, "status") {
         status(new, text(after, "type"), faults);
@@ -271,12 +330,17 @@ fn status(fields: &Fields, kind: &str, faults: &mut Faults) {
 /// Points of a load balancer's status; for ingresses too.
 pub(super) fn load_balancer(points: &[Value], at: &At<'_>, faults: &mut Faults) {
     for (number, point) in points.iter().enumerate() {
-        let (at, Some(point)) = (at.index(number), point.as_object()) else { continue };
+        let (at, Some(point)) = (at.index(number), point.as_object()) else {
+            continue;
+        };
         let mode = get(point, "ipMode");
         if !text(point, "ip").is_empty() {
             net::address(get(point, "ip"), &at.field("ip"), faults);
         } else if !mode.is_null() {
-            faults.forbidden(&at.field("ipMode"), "may not be specified when `ip` is not set");
+            faults.forbidden(
+                &at.field("ipMode"),
+                "may not be specified when `ip` is not set",
+            );
         }
         if !mode.is_null() {
             faults.one_of(&at.field("ipMode"), mode, &["Proxy", "VIP"]);
@@ -287,7 +351,11 @@ pub(super) fn load_balancer(points: &[Value], at: &At<'_>, faults: &mut Faults) 
                 faults.invalid(&at.field("hostname"), get(point, "hostname"), fault);
             }
             if host.parse::<std::net::IpAddr>().is_ok() {
-                faults.invalid(&at.field("hostname"), get(point, "hostname"), "must be a DNS name, not an IP address");
+                faults.invalid(
+                    &at.field("hostname"),
+                    get(point, "hostname"),
+                    "must be a DNS name, not an IP address",
+                );
             }
         }
     }

@@ -20,11 +20,24 @@ pub(super) fn class() -> Kind {
         named: false,
         columns: const {
             &[
-                Column { cell: |fields, _| named_default(fields, &[DEFAULT_CLASS, DEFAULT_CLASS_BETA]).into(), ..NAME },
-                column("Provisioner", |fields, _| text(fields, "provisioner").into()),
-                column("ReclaimPolicy", |fields, _| or(text(fields, "reclaimPolicy"), "Delete").into()),
-                column("VolumeBindingMode", |fields, _| or(text(fields, "volumeBindingMode"), "Immediate").into()),
-                column("AllowVolumeExpansion", |fields, _| flag(fields, "allowVolumeExpansion")),
+                Column {
+                    cell: |fields, _| {
+                        named_default(fields, &[DEFAULT_CLASS, DEFAULT_CLASS_BETA]).into()
+                    },
+                    ..NAME
+                },
+                column("Provisioner", |fields, _| {
+                    text(fields, "provisioner").into()
+                }),
+                column("ReclaimPolicy", |fields, _| {
+                    or(text(fields, "reclaimPolicy"), "Delete").into()
+                }),
+                column("VolumeBindingMode", |fields, _| {
+                    or(text(fields, "volumeBindingMode"), "Immediate").into()
+                }),
+                column("AllowVolumeExpansion", |fields, _| {
+                    flag(fields, "allowVolumeExpansion")
+                }),
                 AGE,
             ]
         },
@@ -45,7 +58,12 @@ fn or<'a>(text: &'a str, none: &'a str) -> &'a str {
 pub(super) fn attributes_class() -> Kind {
     Kind {
         short_names: &["vac"],
-        columns: const { &[column("DriverName", |fields, _| text(fields, "driverName").into()), AGE] },
+        columns: const {
+            &[
+                column("DriverName", |fields, _| text(fields, "driverName").into()),
+                AGE,
+            ]
+        },
         strategy: Strategy {
             validate: rules::attributes,
             validate_update: rules::attributes_update,
@@ -60,13 +78,19 @@ pub(super) fn attachment() -> Kind {
         subresources: &[Subresource::Status],
         columns: const {
             &[
-                column("Attacher", |fields, _| text(spec(fields), "attacher").into()),
+                column("Attacher", |fields, _| {
+                    text(spec(fields), "attacher").into()
+                }),
                 column("PV", |fields, _| {
-                    at(fields, "spec", "/source/persistentVolumeName").replace("<none>", "").into()
+                    at(fields, "spec", "/source/persistentVolumeName")
+                        .replace("<none>", "")
+                        .into()
                 }),
                 column("Node", |fields, _| text(spec(fields), "nodeName").into()),
                 column("Attached", |fields, _| {
-                    let attached = fields.get("status").is_some_and(|status| status["attached"] == true);
+                    let attached = fields
+                        .get("status")
+                        .is_some_and(|status| status["attached"] == true);
                     if attached { "true" } else { "false" }.into()
                 }),
                 AGE,
@@ -86,11 +110,19 @@ pub(super) fn driver() -> Kind {
     Kind {
         columns: const {
             &[
-                boolean("AttachRequired", |fields, _| flag(spec(fields), "attachRequired")),
-                boolean("PodInfoOnMount", |fields, _| flag(spec(fields), "podInfoOnMount")),
-                boolean("StorageCapacity", |fields, _| flag(spec(fields), "storageCapacity")),
+                boolean("AttachRequired", |fields, _| {
+                    flag(spec(fields), "attachRequired")
+                }),
+                boolean("PodInfoOnMount", |fields, _| {
+                    flag(spec(fields), "podInfoOnMount")
+                }),
+                boolean("StorageCapacity", |fields, _| {
+                    flag(spec(fields), "storageCapacity")
+                }),
                 column("TokenRequests", |fields, _| audiences(fields).into()),
-                boolean("RequiresRepublish", |fields, _| flag(spec(fields), "requiresRepublish")),
+                boolean("RequiresRepublish", |fields, _| {
+                    flag(spec(fields), "requiresRepublish")
+                }),
                 column("Modes", |fields, _| lifecycles(fields).into()),
                 AGE,
             ]
@@ -106,18 +138,36 @@ pub(super) fn driver() -> Kind {
 }
 
 const fn boolean(name: &'static str, cell: fn(&Fields, jiff::Timestamp) -> Value) -> Column {
-    Column { name, kind: "boolean", priority: 0, cell }
+    Column {
+        name,
+        kind: "boolean",
+        priority: 0,
+        cell,
+    }
 }
 
 fn audiences(fields: &Fields) -> String {
     let requests = items(spec(fields), "tokenRequests").iter();
-    let list: Vec<&str> = requests.map(|request| request["audience"].as_str().unwrap_or_default()).collect();
-    if list.is_empty() { "<unset>".to_owned() } else { list.join(",") }
+    let list: Vec<&str> = requests
+        .map(|request| request["audience"].as_str().unwrap_or_default())
+        .collect();
+    if list.is_empty() {
+        "<unset>".to_owned()
+    } else {
+        list.join(",")
+    }
 }
 
 fn lifecycles(fields: &Fields) -> String {
-    let list: Vec<&str> = items(spec(fields), "volumeLifecycleModes").iter().filter_map(Value::as_str).collect();
-    if list.is_empty() { "<none>".to_owned() } else { list.join(",") }
+    let list: Vec<&str> = items(spec(fields), "volumeLifecycleModes")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    if list.is_empty() {
+        "<none>".to_owned()
+    } else {
+        list.join(",")
+    }
 }
 
 pub(super) fn node() -> Kind {
@@ -133,7 +183,11 @@ pub(super) fn node() -> Kind {
                 AGE,
             ]
         },
-        strategy: Strategy { validate: rules::node, validate_update: rules::node_update, ..Strategy::default() },
+        strategy: Strategy {
+            validate: rules::node,
+            validate_update: rules::node_update,
+            ..Strategy::default()
+        },
         ..Kind::of::<CSINode>(false)
     }
 }
@@ -142,8 +196,12 @@ pub(super) fn capacity() -> Kind {
     Kind {
         columns: const {
             &[
-                column("StorageClassName", |fields, _| text(fields, "storageClassName").into()),
-                column("Capacity", |fields, _| get(fields, "capacity").as_str().unwrap_or("<unset>").into()),
+                column("StorageClassName", |fields, _| {
+                    text(fields, "storageClassName").into()
+                }),
+                column("Capacity", |fields, _| {
+                    get(fields, "capacity").as_str().unwrap_or("<unset>").into()
+                }),
             ]
         },
         strategy: Strategy {

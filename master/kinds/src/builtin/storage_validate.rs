@@ -3,7 +3,9 @@
 use super::service::spec;
 use crate::object::metadata;
 use crate::quantity::Quantity;
-use crate::validate::{At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, text};
+use crate::validate::{
+    At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, text,
+};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -65,7 +67,11 @@ pub(super) fn class(fields: &Fields, faults: &mut Faults) {
     let at = At::root("reclaimPolicy");
     faults.one_of(&at, get(fields, "reclaimPolicy"), &["Delete", "Retain"]);
     let at = At::root("volumeBindingMode");
-    faults.one_of(&at, get(fields, "volumeBindingMode"), &["Immediate", "WaitForFirstConsumer"]);
+    faults.one_of(
+        &at,
+        get(fields, "volumeBindingMode"),
+        &["Immediate", "WaitForFirstConsumer"],
+    );
     let at = At::root("allowedTopologies");
     let mut known: Vec<&Value> = Vec::new();
     for (number, term) in items(fields, "allowedTopologies").iter().enumerate() {
@@ -83,7 +89,9 @@ fn topology(term: &Value, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("matchLabelExpressions");
     let mut keys = HashSet::new();
     for (number, expression) in items(term, "matchLabelExpressions").iter().enumerate() {
-        let (at, Some(expression)) = (at.index(number), expression.as_object()) else { continue };
+        let (at, Some(expression)) = (at.index(number), expression.as_object()) else {
+            continue;
+        };
         if items(expression, "values").is_empty() {
             faults.required(&at.field("values"), "");
         }
@@ -114,7 +122,12 @@ fn never(new: &Fields, old: &Fields, keys: &[&str], faults: &mut Faults) {
 
 /// A class is what it was made.
 pub(super) fn class_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    never(new, old, &["parameters", "provisioner", "reclaimPolicy"], faults);
+    never(
+        new,
+        old,
+        &["parameters", "provisioner", "reclaimPolicy"],
+        faults,
+    );
     let key = "volumeBindingMode";
     faults.immutable(&At::root(key), get(new, key), get(old, key));
 }
@@ -142,11 +155,17 @@ pub(super) fn attachment(fields: &Fields, faults: &mut Faults) {
     let source = object(spec, "source").unwrap_or(&nothing);
     let place = at.field("source");
     let one = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
-    match (get(source, "inlineVolumeSpec").is_null(), get(source, "persistentVolumeName").as_str()) {
+    match (
+        get(source, "inlineVolumeSpec").is_null(),
+        get(source, "persistentVolumeName").as_str(),
+    ) {
         (true, None) => faults.required(&place, one),
         (false, Some(_)) => faults.forbidden(&place, one),
         (true, Some("")) => {
-            faults.required(&place.field("persistentVolumeName"), "must specify non empty persistentVolumeName");
+            faults.required(
+                &place.field("persistentVolumeName"),
+                "must specify non empty persistentVolumeName",
+            );
         }
         (true, Some(_)) | (false, None) => {}
     }
@@ -176,10 +195,16 @@ pub(super) fn driver_name(name: &Value, at: &At<'_>, faults: &mut Faults) {
 
 /// Checks what became of an attachment.
 pub(super) fn attachment_status(fields: &Fields, faults: &mut Faults) {
-    let Some(status) = object(fields, "status") else { return };
+    let Some(status) = object(fields, "status") else {
+        return;
+    };
     let at = At::root("status");
     let facts = object(status, "attachmentMetadata").into_iter().flatten();
-    if facts.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum::<usize>() > PARAMETER_BYTES {
+    if facts
+        .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
+        .sum::<usize>()
+        > PARAMETER_BYTES
+    {
         faults.too_long(&at.field("attachmentMetadata"), PARAMETER_BYTES);
     }
     for key in ["attachError", "detachError"] {
@@ -191,9 +216,16 @@ pub(super) fn attachment_status(fields: &Fields, faults: &mut Faults) {
 
 /// Fills in a driver.
 pub(super) fn driver_defaults(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     default_to(spec, "attachRequired", true);
-    for key in ["podInfoOnMount", "storageCapacity", "requiresRepublish", "seLinuxMount"] {
+    for key in [
+        "podInfoOnMount",
+        "storageCapacity",
+        "requiresRepublish",
+        "seLinuxMount",
+    ] {
         default_to(spec, key, false);
     }
     default_to(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
@@ -209,28 +241,50 @@ pub(super) fn driver(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
     let at = At::root("spec");
     let policies = ["File", "None", "ReadWriteOnceWithFSType"];
-    faults.one_of(&at.field("fsGroupPolicy"), get(spec, "fsGroupPolicy"), &policies);
+    faults.one_of(
+        &at.field("fsGroupPolicy"),
+        get(spec, "fsGroupPolicy"),
+        &policies,
+    );
     for mode in items(spec, "volumeLifecycleModes") {
-        faults.one_of(&at.field("volumeLifecycleModes"), mode, &["Ephemeral", "Persistent"]);
+        faults.one_of(
+            &at.field("volumeLifecycleModes"),
+            mode,
+            &["Ephemeral", "Persistent"],
+        );
     }
     let period = get(spec, "nodeAllocatableUpdatePeriodSeconds");
     if period.as_i64().is_some_and(|period| period < PERIOD) {
         let place = at.field("nodeAllocatableUpdatePeriodSeconds");
-        faults.invalid(&place, period, format!("must be greater than or equal to {PERIOD} seconds"));
+        faults.invalid(
+            &place,
+            period,
+            format!("must be greater than or equal to {PERIOD} seconds"),
+        );
     }
     let place = at.field("tokenRequests");
     let mut audiences = HashSet::new();
     for (number, request) in items(spec, "tokenRequests").iter().enumerate() {
-        let (at, Some(request)) = (place.index(number), request.as_object()) else { continue };
+        let (at, Some(request)) = (place.index(number), request.as_object()) else {
+            continue;
+        };
         if !audiences.insert(text(request, "audience")) {
             faults.duplicate(&at.field("audience"), get(request, "audience"));
         }
         let seconds = get(request, "expirationSeconds");
         let place = at.field("expirationSeconds");
         match seconds.as_i64() {
-            Some(..600) => faults.invalid(&place, seconds, "may not specify a duration less than 10 minutes"),
+            Some(..600) => faults.invalid(
+                &place,
+                seconds,
+                "may not specify a duration less than 10 minutes",
+            ),
             Some(4_294_967_297..) => {
-                faults.invalid(&place, seconds, "may not specify a duration larger than 2^32 seconds");
+                faults.invalid(
+                    &place,
+                    seconds,
+                    "may not specify a duration larger than 2^32 seconds",
+                );
             }
             Some(_) | None => {}
         }
@@ -241,7 +295,10 @@ pub(super) fn driver(fields: &Fields, faults: &mut Faults) {
 pub(super) fn driver_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     // Upstream's spelling of the first place.
-    for (key, place) in [("attachRequired", "attachedRequired"), ("volumeLifecycleModes", "volumeLifecycleModes")] {
+    for (key, place) in [
+        ("attachRequired", "attachedRequired"),
+        ("volumeLifecycleModes", "volumeLifecycleModes"),
+    ] {
         faults.immutable(&at.field(place), get(spec(new), key), get(spec(old), key));
     }
 }
@@ -252,7 +309,9 @@ pub(super) fn node(fields: &Fields, faults: &mut Faults) {
     let at = root.field("drivers");
     let mut known = HashSet::new();
     for (number, driver) in items(spec(fields), "drivers").iter().enumerate() {
-        let (at, Some(driver)) = (at.index(number), driver.as_object()) else { continue };
+        let (at, Some(driver)) = (at.index(number), driver.as_object()) else {
+            continue;
+        };
         driver_name(get(driver, "name"), &at.field("name"), faults);
         let id = text(driver, "nodeID");
         if id.is_empty() {
@@ -263,7 +322,11 @@ pub(super) fn node(fields: &Fields, faults: &mut Faults) {
         }
         let count = object(driver, "allocatable").map_or(&Value::Null, |room| get(room, "count"));
         if count.as_i64().is_some_and(|count| count < 0) {
-            faults.invalid(&at.field("allocatable").field("count"), count, "must be greater than or equal to 0");
+            faults.invalid(
+                &at.field("allocatable").field("count"),
+                count,
+                "must be greater than or equal to 0",
+            );
         }
         if !known.insert(text(driver, "name")) {
             faults.duplicate(&at.field("name"), get(driver, "name"));
@@ -294,7 +357,9 @@ pub(super) fn node_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let root = At::root("spec");
     let at = root.field("drivers");
     for driver in items(spec(new), "drivers") {
-        let before = items(spec(old), "drivers").iter().find(|before| before.get("name") == driver.get("name"));
+        let before = items(spec(old), "drivers")
+            .iter()
+            .find(|before| before.get("name") == driver.get("name"));
         if before.is_some_and(|before| without_room(before) != without_room(driver)) {
             faults.invalid(&at, driver, "field is immutable");
         }
@@ -309,11 +374,19 @@ pub(super) fn capacity(fields: &Fields, faults: &mut Faults) {
     }
     for key in ["capacity", "maximumVolumeSize"] {
         let value = get(fields, key);
-        if value.as_str().and_then(Quantity::parse).is_some_and(Quantity::is_negative) {
+        if value
+            .as_str()
+            .and_then(Quantity::parse)
+            .is_some_and(Quantity::is_negative)
+        {
             faults.invalid(&At::root(key), value, "must be greater than or equal to 0");
         }
     }
-    labels::selector(object(fields, "nodeTopology"), &At::root("nodeTopology"), faults);
+    labels::selector(
+        object(fields, "nodeTopology"),
+        &At::root("nodeTopology"),
+        faults,
+    );
 }
 
 /// Room is told anew; of what, stays.

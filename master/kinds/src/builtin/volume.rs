@@ -19,16 +19,26 @@ pub(super) fn volume() -> Kind {
         subresources: &[Subresource::Status],
         columns: const {
             &[
-                column("Capacity", |fields, _| text(object_of(spec(fields), "capacity"), "storage").into()),
+                column("Capacity", |fields, _| {
+                    text(object_of(spec(fields), "capacity"), "storage").into()
+                }),
                 column("Access Modes", |fields, _| modes(spec(fields)).into()),
-                column("Reclaim Policy", |fields, _| text(spec(fields), "persistentVolumeReclaimPolicy").into()),
+                column("Reclaim Policy", |fields, _| {
+                    text(spec(fields), "persistentVolumeReclaimPolicy").into()
+                }),
                 column("Status", |fields, _| phase(fields).into()),
                 column("Claim", |fields, _| claim_of(fields).into()),
                 column("StorageClass", |fields, _| class(fields).into()),
-                column("VolumeAttributesClass", |fields, _| unset(spec(fields), "volumeAttributesClassName").into()),
-                column("Reason", |fields, _| text(object_of(fields, "status"), "reason").into()),
+                column("VolumeAttributesClass", |fields, _| {
+                    unset(spec(fields), "volumeAttributesClassName").into()
+                }),
+                column("Reason", |fields, _| {
+                    text(object_of(fields, "status"), "reason").into()
+                }),
                 AGE,
-                wide("VolumeMode", |fields, _| unset(spec(fields), "volumeMode").into()),
+                wide("VolumeMode", |fields, _| {
+                    unset(spec(fields), "volumeMode").into()
+                }),
             ]
         },
         strategy: Strategy {
@@ -58,13 +68,19 @@ pub(super) fn claim() -> Kind {
         columns: const {
             &[
                 column("Status", |fields, _| phase(fields).into()),
-                column("Volume", |fields, _| text(spec(fields), "volumeName").into()),
+                column("Volume", |fields, _| {
+                    text(spec(fields), "volumeName").into()
+                }),
                 column("Capacity", |fields, _| claimed(fields).into()),
                 column("Access Modes", |fields, _| claimed_modes(fields).into()),
                 column("StorageClass", |fields, _| class(fields).into()),
-                column("VolumeAttributesClass", |fields, _| unset(spec(fields), "volumeAttributesClassName").into()),
+                column("VolumeAttributesClass", |fields, _| {
+                    unset(spec(fields), "volumeAttributesClassName").into()
+                }),
                 AGE,
-                wide("VolumeMode", |fields, _| unset(spec(fields), "volumeMode").into()),
+                wide("VolumeMode", |fields, _| {
+                    unset(spec(fields), "volumeMode").into()
+                }),
             ]
         },
         strategy: Strategy {
@@ -85,10 +101,17 @@ pub(super) fn claim() -> Kind {
 /// Fills in a claim's spec, wherever it stands: what a claim is filled from is told in both ways that there are.
 pub(super) fn claim_defaults(spec: &mut Fields) {
     default_to(spec, "volumeMode", "Filesystem");
-    let (source, reference) = (get(spec, "dataSource").clone(), get(spec, "dataSourceRef").clone());
+    let (source, reference) = (
+        get(spec, "dataSource").clone(),
+        get(spec, "dataSourceRef").clone(),
+    );
     match (source.is_null(), reference.is_null()) {
         (false, true) => drop(spec.insert("dataSourceRef".to_owned(), source)),
-        (true, false) if reference.get("namespace").is_none_or(|namespace| namespace == "") => {
+        (true, false)
+            if reference
+                .get("namespace")
+                .is_none_or(|namespace| namespace == "") =>
+        {
             spec.insert("dataSource".to_owned(), reference);
         }
         (true | false, true | false) => {}
@@ -114,10 +137,22 @@ fn phase(fields: &Fields) -> &str {
 
 /// Access modes as users know them, each once and in one order.
 fn modes(fields: &Fields) -> String {
-    let has = |mode: &str| items(fields, "accessModes").iter().any(|found| found == mode);
-    let known =
-        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
-    let shown: Vec<&str> = known.iter().filter(|(mode, _)| has(mode)).map(|(_, short)| *short).collect();
+    let has = |mode: &str| {
+        items(fields, "accessModes")
+            .iter()
+            .any(|found| found == mode)
+    };
+    let known = [
+        ("ReadWriteOnce", "RWO"),
+        ("ReadOnlyMany", "ROX"),
+        ("ReadWriteMany", "RWX"),
+        ("ReadWriteOncePod", "RWOP"),
+    ];
+    let shown: Vec<&str> = known
+        .iter()
+        .filter(|(mode, _)| has(mode))
+        .map(|(_, short)| *short)
+        .collect();
     shown.join(",")
 }
 
@@ -129,8 +164,11 @@ fn claim_of(fields: &Fields) -> String {
 
 /// The storage class, where it stands now or where it once stood.
 fn class(fields: &Fields) -> &str {
-    let annotation = object(metadata(fields), "annotations").map_or(&Value::Null, |notes| get(notes, CLASS_ANNOTATION));
-    annotation.as_str().unwrap_or_else(|| text(spec(fields), "storageClassName"))
+    let annotation = object(metadata(fields), "annotations")
+        .map_or(&Value::Null, |notes| get(notes, CLASS_ANNOTATION));
+    annotation
+        .as_str()
+        .unwrap_or_else(|| text(spec(fields), "storageClassName"))
 }
 
 fn claimed(fields: &Fields) -> &str {
@@ -144,5 +182,9 @@ fn claimed(fields: &Fields) -> &str {
 }
 
 fn claimed_modes(fields: &Fields) -> String {
-    if text(spec(fields), "volumeName").is_empty() { String::new() } else { modes(object_of(fields, "status")) }
+    if text(spec(fields), "volumeName").is_empty() {
+        String::new()
+    } else {
+        modes(object_of(fields, "status"))
+    }
 }

@@ -31,7 +31,10 @@ const SOURCES: &[(&str, &[&str])] = &[
 
 /// The sources that a volume's spec names.
 pub(super) fn of(spec: &Fields) -> Vec<(&'static str, &Value)> {
-    SOURCES.iter().filter_map(|(name, _)| spec.get(*name).map(|source| (*name, source))).collect()
+    SOURCES
+        .iter()
+        .filter_map(|(name, _)| spec.get(*name).map(|source| (*name, source)))
+        .collect()
 }
 
 /// Fills in what upstream fills in for sources.
@@ -39,12 +42,31 @@ pub(super) fn defaults(spec: &mut Fields) {
     let defaults: &[(&str, &[(&str, &str)])] = &[
         ("hostPath", &[("type", "")]),
         ("iscsi", &[("iscsiInterface", "default")]),
-        ("rbd", &[("pool", "rbd"), ("user", "admin"), ("keyring", "/etc/ceph/keyring")]),
-        ("scaleIO", &[("storageMode", "ThinProvisioned"), ("fsType", "xfs")]),
-        ("azureDisk", &[("cachingMode", "ReadWrite"), ("kind", "Shared"), ("fsType", "ext4")]),
+        (
+            "rbd",
+            &[
+                ("pool", "rbd"),
+                ("user", "admin"),
+                ("keyring", "/etc/ceph/keyring"),
+            ],
+        ),
+        (
+            "scaleIO",
+            &[("storageMode", "ThinProvisioned"), ("fsType", "xfs")],
+        ),
+        (
+            "azureDisk",
+            &[
+                ("cachingMode", "ReadWrite"),
+                ("kind", "Shared"),
+                ("fsType", "ext4"),
+            ],
+        ),
     ];
     for (source, fields) in defaults {
-        let Some(source) = spec.get_mut(*source).and_then(Value::as_object_mut) else { continue };
+        let Some(source) = spec.get_mut(*source).and_then(Value::as_object_mut) else {
+            continue;
+        };
         for (key, value) in *fields {
             default_to(source, key, *value);
         }
@@ -65,9 +87,14 @@ pub(super) fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
             faults.forbidden(&at.field(name), "may not specify more than 1 volume type");
             continue;
         }
-        let Some(source) = source.as_object() else { continue };
+        let Some(source) = source.as_object() else {
+            continue;
+        };
         let at = at.field(name);
-        let needed = SOURCES.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, needed)| needed);
+        let needed = SOURCES
+            .iter()
+            .find(|(known, _)| known == name)
+            .map_or(&[][..], |(_, needed)| needed);
         for key in needed {
             if text(source, key).is_empty() {
                 faults.required(&at.field(key), "");
@@ -90,10 +117,20 @@ fn paths(name: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
         "csi" => {
             let driver = text(source, "driver");
             if !driver.is_empty() {
-                super::storage_validate::driver_name(get(source, "driver"), &at.field("driver"), faults);
+                super::storage_validate::driver_name(
+                    get(source, "driver"),
+                    &at.field("driver"),
+                    faults,
+                );
             }
-            for key in ["controllerPublishSecretRef", "nodePublishSecretRef", "nodeStageSecretRef"] {
-                let Some(secret) = object(source, key) else { continue };
+            for key in [
+                "controllerPublishSecretRef",
+                "nodePublishSecretRef",
+                "nodeStageSecretRef",
+            ] {
+                let Some(secret) = object(source, key) else {
+                    continue;
+                };
                 for part in ["name", "namespace"] {
                     if text(secret, part).is_empty() {
                         faults.required(&at.field(key).field(part), "");
@@ -102,9 +139,16 @@ fn paths(name: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
             }
         }
         "fc" => {
-            let some = |key: &str| get(source, key).as_array().is_some_and(|list| !list.is_empty());
+            let some = |key: &str| {
+                get(source, key)
+                    .as_array()
+                    .is_some_and(|list| !list.is_empty())
+            };
             if !some("targetWWNs") && !some("wwids") {
-                faults.required(&at.field("targetWWNs"), "must specify either targetWWNs or wwids, but not both");
+                faults.required(
+                    &at.field("targetWWNs"),
+                    "must specify either targetWWNs or wwids, but not both",
+                );
             }
         }
         _ => {}

@@ -7,7 +7,12 @@ use crate::quantity::Quantity;
 use crate::validate::{At, Faults, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 
-const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+const MODES: &[&str] = &[
+    "ReadOnlyMany",
+    "ReadWriteMany",
+    "ReadWriteOnce",
+    "ReadWriteOncePod",
+];
 const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
 
 fn modes(spec: &Fields, at: &At<'_>, missing: &str, faults: &mut Faults) {
@@ -20,7 +25,10 @@ fn modes(spec: &Fields, at: &At<'_>, missing: &str, faults: &mut Faults) {
         faults.one_of(&place, mode, MODES);
     }
     if modes.len() > 1 && modes.iter().any(|mode| mode == "ReadWriteOncePod") {
-        faults.forbidden(&place, "may not use ReadWriteOncePod with other access modes");
+        faults.forbidden(
+            &place,
+            "may not use ReadWriteOncePod with other access modes",
+        );
     }
 }
 
@@ -43,7 +51,11 @@ fn class_name(spec: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
 
 fn volume_mode(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     if !get(spec, "volumeMode").is_null() {
-        faults.one_of(&at.field("volumeMode"), get(spec, "volumeMode"), VOLUME_MODES);
+        faults.one_of(
+            &at.field("volumeMode"),
+            get(spec, "volumeMode"),
+            VOLUME_MODES,
+        );
     }
 }
 
@@ -68,14 +80,21 @@ pub(super) fn volume(fields: &Fields, faults: &mut Faults) {
     let policy = text(spec, "persistentVolumeReclaimPolicy");
     if !policy.is_empty() {
         let known = ["Delete", "Recycle", "Retain"];
-        faults.one_of(&at.field("persistentVolumeReclaimPolicy"), get(spec, "persistentVolumeReclaimPolicy"), &known);
+        faults.one_of(
+            &at.field("persistentVolumeReclaimPolicy"),
+            get(spec, "persistentVolumeReclaimPolicy"),
+            &known,
+        );
     }
     let affinity = object(spec, "nodeAffinity");
     let place = at.field("nodeAffinity");
     if let Some(affinity) = affinity {
         match object(affinity, "required") {
             Some(required) => labels::node_selector(required, &place.field("required"), faults),
-            None => faults.required(&place.field("required"), "must specify required node constraints"),
+            None => faults.required(
+                &place.field("required"),
+                "must specify required node constraints",
+            ),
         }
     }
     volume_sources::validate(spec, &at, faults);
@@ -91,7 +110,10 @@ pub(super) fn volume(fields: &Fields, faults: &mut Faults) {
     volume_mode(spec, &at, faults);
     let attributes = get(spec, "volumeAttributesClassName");
     if attributes == "" {
-        faults.required(&at.field("volumeAttributesClassName"), "an empty string is disallowed");
+        faults.required(
+            &at.field("volumeAttributesClassName"),
+            "an empty string is disallowed",
+        );
     }
     class_name(spec, "volumeAttributesClassName", &at, faults);
 }
@@ -104,8 +126,14 @@ pub(super) fn volume_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         let text = "spec.persistentvolumesource is immutable after creation";
         faults.forbidden(&at.field("persistentvolumesource"), text);
     }
-    faults.immutable(&at.field("volumeMode"), get(after, "volumeMode"), get(before, "volumeMode"));
-    if !get(before, "nodeAffinity").is_null() && get(before, "nodeAffinity") != get(after, "nodeAffinity") {
+    faults.immutable(
+        &at.field("volumeMode"),
+        get(after, "volumeMode"),
+        get(before, "volumeMode"),
+    );
+    if !get(before, "nodeAffinity").is_null()
+        && get(before, "nodeAffinity") != get(after, "nodeAffinity")
+    {
         let text = "field is immutable, except for updating from beta label to GA";
         faults.invalid(&at.field("nodeAffinity"), get(after, "nodeAffinity"), text);
     }
@@ -122,7 +150,10 @@ pub(super) fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     labels::selector(object(spec, "selector"), &at.field("selector"), faults);
     let resources = object(spec, "resources");
     let place = at.field("resources");
-    match resources.and_then(|resources| object(resources, "requests")).and_then(|requests| requests.get("storage")) {
+    match resources
+        .and_then(|resources| object(resources, "requests"))
+        .and_then(|requests| requests.get("storage"))
+    {
         None => faults.required(&place.key("storage"), ""),
         Some(storage) => positive(storage, &place.key("storage"), faults),
     }
@@ -135,12 +166,18 @@ pub(super) fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
     let (source, reference) = (object(spec, "dataSource"), object(spec, "dataSourceRef"));
     if let (Some(source), Some(reference)) = (source, reference) {
-        let same = ["apiGroup", "kind", "name"].iter().all(|key| get(source, key) == get(reference, key));
+        let same = ["apiGroup", "kind", "name"]
+            .iter()
+            .all(|key| get(source, key) == get(reference, key));
         if !text(reference, "namespace").is_empty() {
             let text = "may not be specified when dataSourceRef.namespace is specified";
             faults.invalid(&at.field("dataSource"), get(spec, "dataSource"), text);
         } else if !same {
-            faults.invalid(&at.field("dataSource"), get(spec, "dataSource"), "must match dataSourceRef");
+            faults.invalid(
+                &at.field("dataSource"),
+                get(spec, "dataSource"),
+                "must match dataSourceRef",
+            );
         }
     }
     class_name(spec, "volumeAttributesClassName", at, faults);
@@ -185,9 +222,14 @@ pub(super) fn claim_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
     if bound {
         as_before("volumeAttributesClassName");
-        let asked = |spec: &Fields| object(spec, "resources").and_then(|all| object(all, "requests")).cloned();
+        let asked = |spec: &Fields| {
+            object(spec, "resources")
+                .and_then(|all| object(all, "requests"))
+                .cloned()
+        };
         let old_size = asked(before).and_then(|requests| requests.get("storage").cloned());
-        if let (Some(size), Some(Value::Object(resources))) = (old_size, allowed.get_mut("resources"))
+        if let (Some(size), Some(Value::Object(resources))) =
+            (old_size, allowed.get_mut("resources"))
             && let Some(requests) = resources.get_mut("requests").and_then(Value::as_object_mut)
         {
             requests.insert("storage".to_owned(), size);
@@ -202,9 +244,17 @@ pub(super) fn claim_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let root = At::root("metadata");
     let notes = root.field("annotations");
     if beta_class(new) != beta_class(old) {
-        faults.immutable(&notes.key(BETA_CLASS), &beta_class(new).into(), &beta_class(old).into());
+        faults.immutable(
+            &notes.key(BETA_CLASS),
+            &beta_class(new).into(),
+            &beta_class(old).into(),
+        );
     }
-    faults.immutable(&at.field("volumeMode"), get(after, "volumeMode"), get(before, "volumeMode"));
+    faults.immutable(
+        &at.field("volumeMode"),
+        get(after, "volumeMode"),
+        get(before, "volumeMode"),
+    );
 }
 
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -214,13 +264,28 @@ fn beta_class(fields: &Fields) -> Option<&str> {
 }
 
 /// What was asked for can be taken back down to what there is.
-fn shrunk(old: &Fields, before: Option<Fields>, after: Option<Fields>, at: &At<'_>, faults: &mut Faults) {
+fn shrunk(
+    old: &Fields,
+    before: Option<Fields>,
+    after: Option<Fields>,
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
     let size = |map: Option<Fields>| map.and_then(|map| Quantity::parse(text(&map, "storage")));
-    let (Some(before), Some(after)) = (size(before), size(after)) else { return };
-    let real = size(object(old, "status").and_then(|status| object(status, "capacity")).cloned());
+    let (Some(before), Some(after)) = (size(before), size(after)) else {
+        return;
+    };
+    let real = size(
+        object(old, "status")
+            .and_then(|status| object(status, "capacity"))
+            .cloned(),
+    );
     if after < before && real.is_none_or(|real| after <= real) {
         let place = at.field("resources");
         let place = place.field("requests");
-        faults.forbidden(&place.field("storage"), "field can not be less than status.capacity");
+        faults.forbidden(
+            &place.field("storage"),
+            "field can not be less than status.capacity",
+        );
     }
 }

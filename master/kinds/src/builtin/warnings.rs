@@ -21,13 +21,15 @@ pub(super) fn tell(kinds: &mut [Kind]) {
         let warn: Warn = match (kind.group.as_str(), kind.kind.as_str()) {
             ("", "Pod") => pod,
             ("", "PodTemplate") => |new, old, told| template(new, old, &["template"], told),
-            ("", "ReplicationController") | ("apps", "Deployment" | "ReplicaSet") | ("batch", "Job") => {
-                |new, old, told| {
-                    name(new, old, "Pod names and hostnames", told);
-                    template(new, old, &["spec", "template"], told);
-                }
+            ("", "ReplicationController")
+            | ("apps", "Deployment" | "ReplicaSet")
+            | ("batch", "Job") => |new, old, told| {
+                name(new, old, "Pod names and hostnames", told);
+                template(new, old, &["spec", "template"], told);
+            },
+            ("apps", "DaemonSet") => {
+                |new, old, told| template(new, old, &["spec", "template"], told)
             }
-            ("apps", "DaemonSet") => |new, old, told| template(new, old, &["spec", "template"], told),
             ("apps", "StatefulSet") => stateful_set,
             ("batch", "CronJob") => cron_job,
             ("", "Service") => service,
@@ -63,10 +65,17 @@ fn pod(new: &Fields, old: Option<&Fields>, told: &mut Vec<String>) {
 
 /// A template, where it is new or the part of the object that it is in changed.
 fn template(new: &Fields, old: Option<&Fields>, path: &[&str], told: &mut Vec<String>) {
-    let Some((first, rest)) = path.split_first() else { return };
-    let found = path.iter().try_fold(new, |fields, step| object(fields, step));
-    if let Some(found) = found.filter(|_| old.is_none_or(|old| get(old, first) != get(new, first))) {
-        below(&At::root(first), rest, &mut |at| pods::of_template(found, at, told));
+    let Some((first, rest)) = path.split_first() else {
+        return;
+    };
+    let found = path
+        .iter()
+        .try_fold(new, |fields, step| object(fields, step));
+    if let Some(found) = found.filter(|_| old.is_none_or(|old| get(old, first) != get(new, first)))
+    {
+        below(&At::root(first), rest, &mut |at| {
+            pods::of_template(found, at, told)
+        });
     }
 }
 
@@ -88,7 +97,8 @@ fn stateful_set(new: &Fields, old: Option<&Fields>, told: &mut Vec<String>) {
         }
     }
     if number(spec(new), "revisionHistoryLimit") < 0 {
-        let words = "a negative value retains all historical revisions; a value >= 0 is recommended";
+        let words =
+            "a negative value retains all historical revisions; a value >= 0 is recommended";
         told.push(format!("spec.revisionHistoryLimit: {words}"));
     }
 }
@@ -131,8 +141,15 @@ fn volume(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
                 .to_owned(),
         );
     }
-    told.extend(pods::old_volumes(spec).map(|(kind, words)| format!("{}: {words}", at.field(kind))));
-    pods::whole(object(spec, "capacity"), "storage", &at.field("capacity"), told);
+    told.extend(
+        pods::old_volumes(spec).map(|(kind, words)| format!("{}: {words}", at.field(kind))),
+    );
+    pods::whole(
+        object(spec, "capacity"),
+        "storage",
+        &at.field("capacity"),
+        told,
+    );
 }
 
 fn claim(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
@@ -151,17 +168,26 @@ fn network_policy(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
     let at = At::root("spec");
     for (list, peers) in [("ingress", "from"), ("egress", "to")] {
         let place = at.field(list);
-        for (index, rule) in items(spec(new), list).iter().filter_map(Value::as_object).enumerate() {
+        for (index, rule) in items(spec(new), list)
+            .iter()
+            .filter_map(Value::as_object)
+            .enumerate()
+        {
             let rule_at = place.index(index);
             let place = rule_at.field(peers);
             for (index, peer) in items(rule, peers).iter().enumerate() {
-                let Some(block) = peer.get("ipBlock").and_then(Value::as_object) else { continue };
+                let Some(block) = peer.get("ipBlock").and_then(Value::as_object) else {
+                    continue;
+                };
                 let peer_at = place.index(index);
                 let at = peer_at.field("ipBlock");
                 told.extend(net::range_warning(text(block, "cidr"), &at.field("cidr")));
                 let place = at.field("except");
                 for (index, part) in items(block, "except").iter().enumerate() {
-                    told.extend(net::range_warning(part.as_str().unwrap_or_default(), &place.index(index)));
+                    told.extend(net::range_warning(
+                        part.as_str().unwrap_or_default(),
+                        &place.index(index),
+                    ));
                 }
             }
         }
@@ -169,32 +195,53 @@ fn network_policy(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
 }
 
 fn runtime_class(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
-    let chosen = object(new, "scheduling").and_then(|scheduling| object(scheduling, "nodeSelector"));
-    for words in chosen.unwrap_or(nothing()).keys().filter_map(|key| pods::old_label(key)) {
+    let chosen =
+        object(new, "scheduling").and_then(|scheduling| object(scheduling, "nodeSelector"));
+    for words in chosen
+        .unwrap_or(nothing())
+        .keys()
+        .filter_map(|key| pods::old_label(key))
+    {
         told.push(format!("scheduling.nodeSelector: {words}"));
     }
 }
 
 fn storage_class(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
     let at = At::root("allowedTopologies");
-    for (index, term) in items(new, "allowedTopologies").iter().filter_map(Value::as_object).enumerate() {
+    for (index, term) in items(new, "allowedTopologies")
+        .iter()
+        .filter_map(Value::as_object)
+        .enumerate()
+    {
         let at = at.index(index);
         let place = at.field("matchLabelExpressions");
         for (index, expression) in items(term, "matchLabelExpressions").iter().enumerate() {
-            let key = expression.get("key").and_then(Value::as_str).unwrap_or_default();
-            told.extend(pods::old_label(key).map(|words| format!("{}: {words}", place.index(index))));
+            let key = expression
+                .get("key")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            told.extend(
+                pods::old_label(key).map(|words| format!("{}: {words}", place.index(index))),
+            );
         }
     }
 }
 
 fn capacity(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
-    let Some(topology) = object(new, "nodeTopology") else { return };
+    let Some(topology) = object(new, "nodeTopology") else {
+        return;
+    };
     let at = At::root("nodeTopology");
     let place = at.field("matchExpressions");
     for (index, expression) in items(topology, "matchExpressions").iter().enumerate() {
-        let key = expression.get("key").and_then(Value::as_str).unwrap_or_default();
+        let key = expression
+            .get("key")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let at = place.index(index);
-        told.extend(pods::old_label(key).map(|words| format!("{}: {key} is {words}", at.field("key"))));
+        told.extend(
+            pods::old_label(key).map(|words| format!("{}: {key} is {words}", at.field("key"))),
+        );
     }
     let place = at.field("matchLabels");
     for key in object(topology, "matchLabels").unwrap_or(nothing()).keys() {
@@ -205,12 +252,17 @@ fn capacity(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
 fn service(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
     let (spec, at) = (spec(new), At::root("spec"));
     if annotation(new, OLD_HINTS) {
-        told.push(format!("annotation {OLD_HINTS} is deprecated, please use {HINTS} instead"));
+        told.push(format!(
+            "annotation {OLD_HINTS} is deprecated, please use {HINTS} instead"
+        ));
     }
     let addresses = |key: &str, told: &mut Vec<String>| {
         let place = at.field(key);
         for (index, address) in items(spec, key).iter().enumerate() {
-            told.extend(net::address_warning(address.as_str().unwrap_or_default(), &place.index(index)));
+            told.extend(net::address_warning(
+                address.as_str().unwrap_or_default(),
+                &place.index(index),
+            ));
         }
     };
     addresses("clusterIPs", told);
@@ -220,7 +272,10 @@ fn service(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
         let ignored = [
             ("loadBalancerIP", !text(spec, "loadBalancerIP").is_empty()),
             ("externalIPs", external),
-            ("SessionAffinity", !matches!(text(spec, "sessionAffinity"), "" | "None")),
+            (
+                "SessionAffinity",
+                !matches!(text(spec, "sessionAffinity"), "" | "None"),
+            ),
         ];
         told.extend(
             ignored
@@ -231,12 +286,21 @@ fn service(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
     }
     addresses("externalIPs", told);
     if external && !headless && kind != "ExternalName" {
-        told.push("spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_owned());
+        told.push(
+            "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
+                .to_owned(),
+        );
     }
-    told.extend(net::address_warning(text(spec, "loadBalancerIP"), &at.field("loadBalancerIP")));
+    told.extend(net::address_warning(
+        text(spec, "loadBalancerIP"),
+        &at.field("loadBalancerIP"),
+    ));
     let place = at.field("loadBalancerSourceRanges");
     for (index, range) in items(spec, "loadBalancerSourceRanges").iter().enumerate() {
-        told.extend(net::range_warning(range.as_str().unwrap_or_default(), &place.index(index)));
+        told.extend(net::range_warning(
+            range.as_str().unwrap_or_default(),
+            &place.index(index),
+        ));
     }
     if external && kind == "ExternalName" {
         told.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
@@ -245,6 +309,9 @@ fn service(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
         told.push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
     }
     if text(spec, "trafficDistribution") == "PreferClose" {
-        told.push("spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"".to_owned());
+        told.push(
+            "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\""
+                .to_owned(),
+        );
     }
 }

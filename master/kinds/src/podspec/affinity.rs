@@ -27,7 +27,9 @@ fn of_nodes(affinity: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
     let list = at.field(PREFERRED);
     for (index, term) in items(affinity, PREFERRED).iter().enumerate() {
-        let Some(term) = term.as_object() else { continue };
+        let Some(term) = term.as_object() else {
+            continue;
+        };
         let at = list.index(index);
         weight(term, &at, faults);
         if let Some(preference) = object(term, "preference") {
@@ -39,7 +41,11 @@ fn of_nodes(affinity: &Fields, at: &At<'_>, faults: &mut Faults) {
 fn weight(term: &Fields, at: &At<'_>, faults: &mut Faults) {
     let weight = number(term, "weight");
     if !(1..=100).contains(&weight) {
-        faults.invalid(&at.field("weight"), &weight.into(), "must be in the range 1-100");
+        faults.invalid(
+            &at.field("weight"),
+            &weight.into(),
+            "must be in the range 1-100",
+        );
     }
 }
 
@@ -52,7 +58,9 @@ fn of_pods(affinity: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
     let list = at.field(PREFERRED);
     for (index, weighted) in items(affinity, PREFERRED).iter().enumerate() {
-        let Some(weighted) = weighted.as_object() else { continue };
+        let Some(weighted) = weighted.as_object() else {
+            continue;
+        };
         let at = list.index(index);
         weight(weighted, &at, faults);
         let term = object(weighted, "podAffinityTerm").unwrap_or(super::nothing());
@@ -71,7 +79,12 @@ fn pod_term(term: &Fields, at: &At<'_>, faults: &mut Faults) {
     if text(term, "topologyKey").is_empty() {
         faults.required(&at.field("topologyKey"), "can not be empty");
     }
-    formed(word(term, "topologyKey"), &at.field("topologyKey"), names::qualified, faults);
+    formed(
+        word(term, "topologyKey"),
+        &at.field("topologyKey"),
+        names::qualified,
+        faults,
+    );
 }
 
 /// Keys whose values are the pod's own: valid, not both wanted and unwanted, and said in one way only.
@@ -81,7 +94,10 @@ fn label_keys(term: &Fields, at: &At<'_>, faults: &mut Faults) {
         let place = at.field(list);
         let keys = items(term, list);
         if !keys.is_empty() && selector.is_none() {
-            faults.forbidden(&place, "must not be specified when labelSelector is not set");
+            faults.forbidden(
+                &place,
+                "must not be specified when labelSelector is not set",
+            );
             continue;
         }
         for (index, key) in keys.iter().enumerate() {
@@ -91,8 +107,16 @@ fn label_keys(term: &Fields, at: &At<'_>, faults: &mut Faults) {
     let keys = items(term, "matchLabelKeys");
     let mut said: BTreeSet<&str> = BTreeSet::new();
     if let Some(selector) = selector {
-        said.extend(object(selector, "matchLabels").into_iter().flatten().map(|(key, _)| key.as_str()));
-        for expression in items(selector, "matchExpressions").iter().filter_map(Value::as_object) {
+        said.extend(
+            object(selector, "matchLabels")
+                .into_iter()
+                .flatten()
+                .map(|(key, _)| key.as_str()),
+        );
+        for expression in items(selector, "matchExpressions")
+            .iter()
+            .filter_map(Value::as_object)
+        {
             let key = text(expression, "key");
             if let Some(index) = keys.iter().position(|own| own == key)
                 && said.contains(key)
@@ -109,7 +133,11 @@ fn label_keys(term: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("matchLabelKeys");
     for (index, key) in keys.iter().enumerate() {
         if items(term, "mismatchLabelKeys").contains(key) {
-            faults.invalid(&place.index(index), key, "exists in both matchLabelKeys and mismatchLabelKeys");
+            faults.invalid(
+                &place.index(index),
+                key,
+                "exists in both matchLabelKeys and mismatchLabelKeys",
+            );
         }
     }
 }

@@ -14,7 +14,10 @@ const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 fn all(annotations: Option<&Fields>) -> impl Iterator<Item = (&str, &str)> {
-    annotations.into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
+    annotations
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
 }
 
 /// Whether a pod shows one of the kubelet's own.
@@ -27,7 +30,11 @@ pub fn of_pod(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: 
     for (key, value) in all(annotations) {
         let shown = Value::from(value);
         if key == MIRROR && text(spec, "nodeName").is_empty() {
-            faults.invalid(&at.key(key), &shown, "must set spec.nodeName if mirror pod annotation is set");
+            faults.invalid(
+                &at.key(key),
+                &shown,
+                "must set spec.nodeName if mirror pod annotation is set",
+            );
         } else if key == TOLERATIONS && !value.is_empty() {
             tolerations(value, at, faults);
         } else if key == COST && !is_cost(value) {
@@ -36,12 +43,20 @@ pub fn of_pod(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: 
             seccomp(value, &at.field(key), faults);
         } else if let Some(name) = key.strip_prefix(APP_ARMOR) {
             let mut known = false;
-            each_container(spec, &At::root("spec"), |container, _| known |= text(container, "name") == name);
+            each_container(spec, &At::root("spec"), |container, _| {
+                known |= text(container, "name") == name
+            });
             if !known {
                 faults.invalid(&at.key(key), &Value::from(name), "container not found");
             }
-            if !matches!(value, "" | "runtime/default" | "unconfined") && !value.starts_with("localhost/") {
-                faults.invalid(&at.key(key), &shown, format!("invalid AppArmor profile name: {value:?}"));
+            if !matches!(value, "" | "runtime/default" | "unconfined")
+                && !value.starts_with("localhost/")
+            {
+                faults.invalid(
+                    &at.key(key),
+                    &shown,
+                    format!("invalid AppArmor profile name: {value:?}"),
+                );
             }
         }
     }
@@ -49,7 +64,9 @@ pub fn of_pod(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: 
 
 /// A number as Go writes it, without a plus or zeros before it.
 fn is_cost(value: &str) -> bool {
-    value.parse::<i32>().is_ok_and(|cost| cost.to_string() == value)
+    value
+        .parse::<i32>()
+        .is_ok_and(|cost| cost.to_string() == value)
 }
 
 fn tolerations(value: &str, at: &At<'_>, faults: &mut Faults) {
@@ -71,29 +88,53 @@ fn seccomp(profile: &str, at: &At<'_>, faults: &mut Faults) {
 
 /// Where the older annotations and the fields both say something, they must say the same.
 pub fn on_create(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let said = |key: &str| annotations.and_then(|all| all.get(key)).and_then(Value::as_str);
-    let profile =
-        |fields: &Fields, key: &str| -> Option<Fields> { object(object(fields, "securityContext")?, key).cloned() };
+    let said = |key: &str| {
+        annotations
+            .and_then(|all| all.get(key))
+            .and_then(Value::as_str)
+    };
+    let profile = |fields: &Fields, key: &str| -> Option<Fields> {
+        object(object(fields, "securityContext")?, key).cloned()
+    };
     if let (Some(own), Some(annotation)) = (profile(spec, "seccompProfile"), said(SECCOMP_POD)) {
         let place = at.field("securityContext");
-        agree(&own, annotation, "seccomp", &place.field("seccompProfile"), faults);
+        agree(
+            &own,
+            annotation,
+            "seccomp",
+            &place.field("seccompProfile"),
+            faults,
+        );
     }
     let windows = object(spec, "os").is_some_and(|os| text(os, "name") == "windows");
     let of_pod = profile(spec, "appArmorProfile");
     each_container(spec, at, |container, at| {
         let place = at.field("securityContext");
         let name = text(container, "name");
-        if let (Some(own), Some(annotation)) =
-            (profile(container, "seccompProfile"), said(&format!("{SECCOMP_CONTAINER}{name}")))
-        {
-            agree(&own, annotation, "seccomp", &place.field("seccompProfile"), faults);
+        if let (Some(own), Some(annotation)) = (
+            profile(container, "seccompProfile"),
+            said(&format!("{SECCOMP_CONTAINER}{name}")),
+        ) {
+            agree(
+                &own,
+                annotation,
+                "seccomp",
+                &place.field("seccompProfile"),
+                faults,
+            );
         }
         if let (Some(own), Some(annotation), false) = (
             profile(container, "appArmorProfile").or_else(|| of_pod.clone()),
             said(&format!("{APP_ARMOR}{name}")),
             windows,
         ) {
-            agree(&own, annotation, "apparmor", &place.field("appArmorProfile"), faults);
+            agree(
+                &own,
+                annotation,
+                "apparmor",
+                &place.field("appArmorProfile"),
+                faults,
+            );
         }
     });
 }
@@ -101,12 +142,17 @@ pub fn on_create(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, fault
 fn agree(profile: &Fields, annotation: &str, what: &str, at: &At<'_>, faults: &mut Faults) {
     let same = match text(profile, "type") {
         "Unconfined" => annotation == "unconfined",
-        "RuntimeDefault" => annotation == "runtime/default" || (what == "seccomp" && annotation == "docker/default"),
+        "RuntimeDefault" => {
+            annotation == "runtime/default" || (what == "seccomp" && annotation == "docker/default")
+        }
         "Localhost" => annotation.starts_with("localhost/"),
         _ => true,
     };
     if !same {
-        faults.forbidden(&at.field("type"), format!("{what} type in annotation and field must match"));
+        faults.forbidden(
+            &at.field("type"),
+            format!("{what} type in annotation and field must match"),
+        );
     } else if text(profile, "type") == "Localhost"
         && annotation.strip_prefix("localhost/") != Some(text(profile, "localhostProfile"))
     {
@@ -121,13 +167,23 @@ pub fn update(new: Option<&Fields>, old: Option<&Fields>, at: &At<'_>, faults: &
     for (key, value) in old.into_iter().flatten() {
         if find(new, key).as_ref() != Some(value) {
             if key.starts_with(APP_ARMOR) {
-                faults.forbidden(&at.key(key), "may not remove or update AppArmor annotations");
+                faults.forbidden(
+                    &at.key(key),
+                    "may not remove or update AppArmor annotations",
+                );
             } else if key == MIRROR {
-                faults.forbidden(&at.key(key), "may not remove or update mirror pod annotation");
+                faults.forbidden(
+                    &at.key(key),
+                    "may not remove or update mirror pod annotation",
+                );
             }
         }
     }
-    for key in new.into_iter().flat_map(serde_json::Map::keys).filter(|key| find(old, key).is_none()) {
+    for key in new
+        .into_iter()
+        .flat_map(serde_json::Map::keys)
+        .filter(|key| find(old, key).is_none())
+    {
         if key.starts_with(APP_ARMOR) {
             faults.forbidden(&at.key(key), "may not add AppArmor annotations");
         } else if key == MIRROR {
@@ -143,7 +199,12 @@ pub fn tokens_without_account(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
     let list = at.field("volumes");
     for (index, volume) in items(spec, "volumes").iter().enumerate() {
-        let Some(projected) = volume.as_object().and_then(|volume| object(volume, "projected")) else { continue };
+        let Some(projected) = volume
+            .as_object()
+            .and_then(|volume| object(volume, "projected"))
+        else {
+            continue;
+        };
         let volume = list.index(index);
         let place = volume.field("projected");
         let place = place.field("sources");

@@ -8,12 +8,17 @@ use std::collections::BTreeSet;
 
 /// The containers of a list with their places.
 fn each<'a>(spec: &'a Fields, list: &str) -> impl Iterator<Item = (usize, &'a Fields)> {
-    items(spec, list).iter().enumerate().filter_map(|(number, container)| Some((number, container.as_object()?)))
+    items(spec, list)
+        .iter()
+        .enumerate()
+        .filter_map(|(number, container)| Some((number, container.as_object()?)))
 }
 
 /// Names of the containers of a list.
 fn names_of<'a>(spec: &'a Fields, list: &str) -> BTreeSet<&'a str> {
-    each(spec, list).map(|(_, container)| text(container, "name")).collect()
+    each(spec, list)
+        .map(|(_, container)| text(container, "name"))
+        .collect()
 }
 
 /// Checks the main containers.
@@ -60,7 +65,12 @@ pub(super) fn initial(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults:
             handlers::lifecycle(container, spec, context, &at, faults);
             handlers::probes(container, context, &at, faults);
         } else {
-            for key in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
+            for key in [
+                "lifecycle",
+                "livenessProbe",
+                "readinessProbe",
+                "startupProbe",
+            ] {
                 if has(container, key) {
                     let words = "may not be set for init containers without restartPolicy=Always";
                     faults.forbidden(&at.field(key), words);
@@ -107,16 +117,30 @@ pub(super) fn ephemeral(spec: &Fields, context: &Context<'_>, at: &At<'_>, fault
         }
         let target = text(container, "targetContainerName");
         if !target.is_empty() && !others.contains(target) {
-            faults.not_found(&at.field("targetContainerName"), get(container, "targetContainerName"));
+            faults.not_found(
+                &at.field("targetContainerName"),
+                get(container, "targetContainerName"),
+            );
         }
-        let empty = |value: &Value| value.as_object().is_some_and(serde_json::Map::is_empty) || value == &Value::Null;
-        for (key, _) in container.iter().filter(|(key, value)| !EPHEMERAL.contains(&key.as_str()) && !empty(value)) {
+        let empty = |value: &Value| {
+            value.as_object().is_some_and(serde_json::Map::is_empty) || value == &Value::Null
+        };
+        for (key, _) in container
+            .iter()
+            .filter(|(key, value)| !EPHEMERAL.contains(&key.as_str()) && !empty(value))
+        {
             faults.forbidden(&at.field(key), "cannot be set for an Ephemeral Container");
         }
         let mounts = at.field("volumeMounts");
         for (number, mount) in each(container, "volumeMounts") {
-            for key in ["subPath", "subPathExpr"].into_iter().filter(|key| !text(mount, key).is_empty()) {
-                faults.forbidden(&mounts.index(number).field(key), "cannot be set for an Ephemeral Container");
+            for key in ["subPath", "subPathExpr"]
+                .into_iter()
+                .filter(|key| !text(mount, key).is_empty())
+            {
+                faults.forbidden(
+                    &mounts.index(number).field(key),
+                    "cannot be set for an Ephemeral Container",
+                );
             }
         }
     }
@@ -132,7 +156,11 @@ fn trimmed(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut 
 fn untrimmed_image(container: &Fields, at: &At<'_>, faults: &mut Faults) {
     let image = text(container, "image");
     if image.trim() != image {
-        faults.invalid(&at.field("image"), get(container, "image"), "must not have leading or trailing whitespace");
+        faults.invalid(
+            &at.field("image"),
+            get(container, "image"),
+            "must not have leading or trailing whitespace",
+        );
     }
 }
 
@@ -140,19 +168,41 @@ fn untrimmed_image(container: &Fields, at: &At<'_>, faults: &mut Faults) {
 fn common(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     needed_form(container, "name", at, names::label, faults);
     needed(container, "image", at, faults);
-    choice(container, "terminationMessagePolicy", at, &["File", "FallbackToLogsOnError"], faults);
+    choice(
+        container,
+        "terminationMessagePolicy",
+        at,
+        &["File", "FallbackToLogsOnError"],
+        faults,
+    );
     network::ports(container, &at.field("ports"), faults);
     env::variables(container, context, at, faults);
     env::sources(container, at, faults);
     mounts::mounts(container, context, at, faults);
     mounts::devices(container, context, at, faults);
-    choice(container, "imagePullPolicy", at, &["Always", "IfNotPresent", "Never"], faults);
+    choice(
+        container,
+        "imagePullPolicy",
+        at,
+        &["Always", "IfNotPresent", "Never"],
+        faults,
+    );
     if let Some(needs) = object(container, "resources") {
         resources::validate(needs, Some(&context.claims), &at.field("resources"), faults);
     }
-    resize_policy(container, context.restart, &at.field("resizePolicy"), faults);
+    resize_policy(
+        container,
+        context.restart,
+        &at.field("resizePolicy"),
+        faults,
+    );
     if let Some(security) = object(container, "securityContext") {
-        security::of_container(security, context.host_users, &at.field("securityContext"), faults);
+        security::of_container(
+            security,
+            context.host_users,
+            &at.field("securityContext"),
+            faults,
+        );
     }
 }
 
@@ -164,9 +214,10 @@ fn resize_policy(container: &Fields, restart: &str, at: &At<'_>, faults: &mut Fa
         if !seen.insert(name) {
             faults.duplicate(&at.index(number), get(policy, "resourceName"));
         }
-        for (key, supported) in
-            [("resourceName", ["cpu", "memory"]), ("restartPolicy", ["NotRequired", "RestartContainer"])]
-        {
+        for (key, supported) in [
+            ("resourceName", ["cpu", "memory"]),
+            ("restartPolicy", ["NotRequired", "RestartContainer"]),
+        ] {
             if text(policy, key).is_empty() {
                 faults.required(at, "");
             } else {
@@ -190,14 +241,23 @@ fn restart(container: &Fields, policies: &[&str], at: &At<'_>, faults: &mut Faul
     let rules = items(container, "restartPolicyRules");
     let list = at.field("restartPolicyRules");
     if !rules.is_empty() && !has(container, "restartPolicy") {
-        faults.required(&at.field("restartPolicy"), "must specify restartPolicy when restart rules are used");
+        faults.required(
+            &at.field("restartPolicy"),
+            "must specify restartPolicy when restart rules are used",
+        );
     }
     if rules.len() > RULES {
         faults.too_many(&list, rules.len(), RULES);
     }
     for (number, rule) in each(container, "restartPolicyRules") {
         let at = list.index(number);
-        choice(rule, "action", &at, &["Restart", "RestartAllContainers"], faults);
+        choice(
+            rule,
+            "action",
+            &at,
+            &["Restart", "RestartAllContainers"],
+            faults,
+        );
         let place = at.field("exitCodes");
         let Some(codes) = object(rule, "exitCodes") else {
             faults.required(&place, "must be specified");

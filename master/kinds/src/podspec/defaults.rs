@@ -15,7 +15,12 @@ const TOKEN: i64 = 3600;
 
 /// The objects of a list, to be changed.
 fn each_mut<'a>(fields: &'a mut Fields, list: &str) -> impl Iterator<Item = &'a mut Fields> {
-    fields.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
+    fields
+        .get_mut(list)
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object_mut)
 }
 
 /// An inner object, to be changed, if it is there.
@@ -49,7 +54,11 @@ pub fn of_spec(spec: &mut Fields) {
     default_to(spec, "securityContext", Value::Object(Map::new()));
     // The account has an older name, which is kept beside it.
     let account = text(spec, "serviceAccountName").to_owned();
-    let account = if account.is_empty() { text(spec, "serviceAccount").to_owned() } else { account };
+    let account = if account.is_empty() {
+        text(spec, "serviceAccount").to_owned()
+    } else {
+        account
+    };
     if !account.is_empty() {
         spec.insert("serviceAccount".to_owned(), account.clone().into());
         spec.insert("serviceAccountName".to_owned(), account.into());
@@ -66,8 +75,14 @@ pub fn of_spec(spec: &mut Fields) {
 
 /// Amounts are kept in thousandths; finer ones are rounded up.
 fn round_up(list: Option<&mut Value>) {
-    for value in list.and_then(Value::as_object_mut).into_iter().flat_map(|list| list.values_mut()) {
-        let Some(amount) = value.as_str().and_then(|text| text.parse::<Amount>().ok()) else { continue };
+    for value in list
+        .and_then(Value::as_object_mut)
+        .into_iter()
+        .flat_map(|list| list.values_mut())
+    {
+        let Some(amount) = value.as_str().and_then(|text| text.parse::<Amount>().ok()) else {
+            continue;
+        };
         let rounded = Amount::milli(amount.ceil_milli());
         if rounded != amount && amount.ceil_milli() < i64::MAX {
             *value = Value::from(rounded.to_quantity().0);
@@ -122,8 +137,12 @@ fn field_version(from: &mut Fields) {
 }
 
 fn probe(probe: &mut Fields) {
-    for (key, value) in [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
-    {
+    for (key, value) in [
+        ("timeoutSeconds", 1),
+        ("periodSeconds", 10),
+        ("successThreshold", 1),
+        ("failureThreshold", 3),
+    ] {
         number(probe, key, value);
     }
     http(probe);
@@ -154,8 +173,21 @@ fn volume(volume: &mut Fields) {
     let others: [(&str, &[(&str, Value)]); 6] = [
         ("hostPath", &[("type", json!(""))]),
         ("iscsi", &[("iscsiInterface", json!("default"))]),
-        ("rbd", &[("pool", json!("rbd")), ("user", json!("admin")), ("keyring", json!("/etc/ceph/keyring"))]),
-        ("scaleIO", &[("storageMode", json!("ThinProvisioned")), ("fsType", json!("xfs"))]),
+        (
+            "rbd",
+            &[
+                ("pool", json!("rbd")),
+                ("user", json!("admin")),
+                ("keyring", json!("/etc/ceph/keyring")),
+            ],
+        ),
+        (
+            "scaleIO",
+            &[
+                ("storageMode", json!("ThinProvisioned")),
+                ("fsType", json!("xfs")),
+            ],
+        ),
         (
             "azureDisk",
             &[
@@ -168,7 +200,9 @@ fn volume(volume: &mut Fields) {
         ("image", &[]),
     ];
     for (source, values) in others {
-        let Some(fields) = inner(volume, source) else { continue };
+        let Some(fields) = inner(volume, source) else {
+            continue;
+        };
         for (key, value) in values {
             default_to(fields, key, value.clone());
         }
@@ -180,7 +214,9 @@ fn volume(volume: &mut Fields) {
     if let Some(projected) = inner(volume, "projected") {
         each_mut(projected, "sources").for_each(projection);
     }
-    if let Some(template) = inner(volume, "ephemeral").and_then(|source| inner(source, "volumeClaimTemplate")) {
+    if let Some(template) =
+        inner(volume, "ephemeral").and_then(|source| inner(source, "volumeClaimTemplate"))
+    {
         claim(template);
     }
 }
@@ -228,8 +264,12 @@ pub fn of_pod(spec: &mut Fields) {
 
 /// A limit without a request is a request too.
 fn limits_are_requests(container: &mut Fields) {
-    let Some(needs) = inner(container, "resources") else { return };
-    let Some(limits) = object(needs, "limits").cloned() else { return };
+    let Some(needs) = inner(container, "resources") else {
+        return;
+    };
+    let Some(limits) = object(needs, "limits").cloned() else {
+        return;
+    };
     if let Some(requests) = object_mut(needs, "requests") {
         for (name, limit) in limits {
             requests.entry(name).or_insert(limit);
@@ -239,7 +279,10 @@ fn limits_are_requests(container: &mut Fields) {
 
 /// Where the pod as a whole has limits, it asks for what its containers ask for, or for the limits.
 fn whole_requests(spec: &mut Fields) {
-    let limits = object(spec, "resources").and_then(|needs| object(needs, "limits")).cloned().unwrap_or_default();
+    let limits = object(spec, "resources")
+        .and_then(|needs| object(needs, "limits"))
+        .cloned()
+        .unwrap_or_default();
     if limits.is_empty() {
         return;
     }
@@ -250,14 +293,20 @@ fn whole_requests(spec: &mut Fields) {
             let value = container.pointer("/resources/requests")?.get(name)?;
             (value.as_str()?.parse::<Amount>().ok()? == amount).then(|| value.clone())
         };
-        items(spec, "containers").iter().find_map(same).unwrap_or_else(|| Value::from(amount.to_quantity().0))
+        items(spec, "containers")
+            .iter()
+            .find_map(same)
+            .unwrap_or_else(|| Value::from(amount.to_quantity().0))
     };
     let of_containers: Vec<(String, Value)> = asked
         .iter()
         .filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"))
         .map(|(name, amount)| (name.clone(), shown(name, *amount)))
         .collect();
-    let Some(requests) = inner(spec, "resources").and_then(|needs| object_mut(needs, "requests")) else { return };
+    let Some(requests) = inner(spec, "resources").and_then(|needs| object_mut(needs, "requests"))
+    else {
+        return;
+    };
     for (name, value) in of_containers.into_iter().chain(limits) {
         requests.entry(name).or_insert(value);
     }

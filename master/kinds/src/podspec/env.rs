@@ -20,14 +20,27 @@ const FIELDS: &[&str] = &[
 ];
 
 /// Checks `env`.
-pub(super) fn variables(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn variables(
+    container: &Fields,
+    context: &Context<'_>,
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
     let list = at.field("env");
     for (number, variable) in items(container, "env").iter().enumerate() {
-        let Some(variable) = variable.as_object() else { continue };
+        let Some(variable) = variable.as_object() else {
+            continue;
+        };
         let at = list.index(number);
         needed_form(variable, "name", &at, names::env_name, faults);
         if let Some(from) = object(variable, "valueFrom") {
-            value_from(from, text(variable, "value"), context, &at.field("valueFrom"), faults);
+            value_from(
+                from,
+                text(variable, "value"),
+                context,
+                &at.field("valueFrom"),
+                faults,
+            );
         }
     }
 }
@@ -58,15 +71,28 @@ fn value_from(from: &Fields, value: &str, context: &Context<'_>, at: &At<'_>, fa
                      `fileKeyRef`";
         faults.invalid(at, &nothing, words);
     } else if !value.is_empty() {
-        faults.invalid(at, &nothing, "may not be specified when `value` is not empty");
+        faults.invalid(
+            at,
+            &nothing,
+            "may not be specified when `value` is not empty",
+        );
     } else if sources > 1 {
-        faults.invalid(at, &nothing, "may not have more than one field specified at a time");
+        faults.invalid(
+            at,
+            &nothing,
+            "may not have more than one field specified at a time",
+        );
     }
 }
 
 /// A key of a config map or secret.
 fn key_of(reference: &Fields, at: &At<'_>, faults: &mut Faults) {
-    formed(word(reference, "name"), &at.field("name"), names::subdomain, faults);
+    formed(
+        word(reference, "name"),
+        &at.field("name"),
+        names::subdomain,
+        faults,
+    );
     needed_form(reference, "key", at, names::config_key, faults);
 }
 
@@ -95,7 +121,9 @@ fn file_key(reference: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut
 pub(super) fn sources(container: &Fields, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("envFrom");
     for (number, source) in items(container, "envFrom").iter().enumerate() {
-        let Some(source) = source.as_object() else { continue };
+        let Some(source) = source.as_object() else {
+            continue;
+        };
         let at = list.index(number);
         optional_form(source, "prefix", &at, names::env_name, faults);
         let mut sources = 0;
@@ -107,9 +135,17 @@ pub(super) fn sources(container: &Fields, at: &At<'_>, faults: &mut Faults) {
         }
         let nothing = Value::String(String::new());
         if sources == 0 {
-            faults.invalid(&list, &nothing, "must specify one of: `configMapRef` or `secretRef`");
+            faults.invalid(
+                &list,
+                &nothing,
+                "must specify one of: `configMapRef` or `secretRef`",
+            );
         } else if sources > 1 {
-            faults.invalid(&list, &nothing, "may not have more than one field specified at a time");
+            faults.invalid(
+                &list,
+                &nothing,
+                "may not have more than one field specified at a time",
+            );
         }
     }
 }

@@ -25,11 +25,12 @@ pub mod warnings;
 mod tests;
 
 pub use annotations::{
-    is_mirror, of_pod as pod_annotations, on_create as annotations_on_create, tokens_without_account,
-    update as annotations_update,
+    is_mirror, of_pod as pod_annotations, on_create as annotations_on_create,
+    tokens_without_account, update as annotations_update,
 };
 pub use defaults::{
-    claim as claim_defaults, of_pod as pod_defaults, of_spec as spec_defaults, template as template_defaults,
+    claim as claim_defaults, of_pod as pod_defaults, of_spec as spec_defaults,
+    template as template_defaults,
 };
 pub use network::pull_policy_of;
 pub use placement::tolerations;
@@ -60,7 +61,10 @@ pub struct Place<'a> {
 
 impl Place<'_> {
     /// In a template.
-    pub const TEMPLATE: Self = Self { pod: false, name: "" };
+    pub const TEMPLATE: Self = Self {
+        pod: false,
+        name: "",
+    };
 }
 
 /// What the checks of containers need to know about the rest of the spec.
@@ -93,9 +97,25 @@ pub fn validate(spec: &Fields, place: Place<'_>, at: &At<'_>, faults: &mut Fault
     containers::ephemeral(spec, &context, at, faults);
     resources::of_pod(spec, at, faults);
     network::host_ports(spec, place, at, faults);
-    choice(spec, "restartPolicy", at, &["Always", "OnFailure", "Never"], faults);
-    choice(spec, "dnsPolicy", at, &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"], faults);
-    labels::labels(object(spec, "nodeSelector"), &at.field("nodeSelector"), faults);
+    choice(
+        spec,
+        "restartPolicy",
+        at,
+        &["Always", "OnFailure", "Never"],
+        faults,
+    );
+    choice(
+        spec,
+        "dnsPolicy",
+        at,
+        &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
+        faults,
+    );
+    labels::labels(
+        object(spec, "nodeSelector"),
+        &at.field("nodeSelector"),
+        faults,
+    );
     security::of_pod(spec, at, faults);
     affinity::validate(object(spec, "affinity"), &at.field("affinity"), faults);
     network::dns(spec, at, faults);
@@ -119,26 +139,53 @@ fn identity(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     for key in ["serviceAccountName", "nodeName"] {
         optional_form(spec, key, at, names::subdomain, faults);
     }
-    within(spec, "activeDeadlineSeconds", at, 1, i64::from(i32::MAX), faults);
+    within(
+        spec,
+        "activeDeadlineSeconds",
+        at,
+        1,
+        i64::from(i32::MAX),
+        faults,
+    );
     optional_form(spec, "priorityClassName", at, names::subdomain, faults);
     if has(spec, "runtimeClassName") {
-        formed(get(spec, "runtimeClassName"), &at.field("runtimeClassName"), names::subdomain, faults);
+        formed(
+            get(spec, "runtimeClassName"),
+            &at.field("runtimeClassName"),
+            names::subdomain,
+            faults,
+        );
     }
-    optional_choice(spec, "preemptionPolicy", at, &["PreemptLowerPriority", "Never"], faults);
+    optional_choice(
+        spec,
+        "preemptionPolicy",
+        at,
+        &["PreemptLowerPriority", "Never"],
+        faults,
+    );
 }
 
 /// Gates of readiness and of scheduling.
 fn gates(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("readinessGates");
     for (number, gate) in items(spec, "readinessGates").iter().enumerate() {
-        let Some(gate) = gate.as_object() else { continue };
+        let Some(gate) = gate.as_object() else {
+            continue;
+        };
         let kind = crate::validate::forms::word(gate, "conditionType");
-        formed(kind, &list.index(number).field("conditionType"), names::qualified, faults);
+        formed(
+            kind,
+            &list.index(number).field("conditionType"),
+            names::qualified,
+            faults,
+        );
     }
     let list = at.field("schedulingGates");
     let mut seen = BTreeSet::new();
     for (number, gate) in items(spec, "schedulingGates").iter().enumerate() {
-        let Some(gate) = gate.as_object() else { continue };
+        let Some(gate) = gate.as_object() else {
+            continue;
+        };
         let name = crate::validate::forms::word(gate, "name");
         formed(name, &list.index(number), names::qualified, faults);
         if !seen.insert(text(gate, "name")) {
@@ -160,9 +207,18 @@ pub fn each_container(spec: &Fields, at: &At<'_>, mut visit: impl FnMut(&Fields,
 }
 
 /// Changes the containers of lists of a spec, one after the other.
-pub fn change_containers<'a>(spec: &mut Fields, lists: &[&'a str], mut change: impl FnMut(&'a str, &mut Fields)) {
+pub fn change_containers<'a>(
+    spec: &mut Fields,
+    lists: &[&'a str],
+    mut change: impl FnMut(&'a str, &mut Fields),
+) {
     for list in lists {
-        for container in spec.get_mut(*list).and_then(Value::as_array_mut).into_iter().flatten() {
+        for container in spec
+            .get_mut(*list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             if let Some(container) = container.as_object_mut() {
                 change(list, container);
             }

@@ -7,8 +7,12 @@ use std::collections::BTreeSet;
 
 /// Names and paths of a list.
 fn pairs<'a>(container: &'a Fields, list: &str, path: &str) -> Vec<(&'a str, &'a str)> {
-    let entries = items(container, list).iter().filter_map(|entry| entry.as_object());
-    entries.map(|entry| (text(entry, "name"), text(entry, path))).collect()
+    let entries = items(container, list)
+        .iter()
+        .filter_map(|entry| entry.as_object());
+    entries
+        .map(|entry| (text(entry, "name"), text(entry, path)))
+        .collect()
 }
 
 /// Checks `volumeMounts`.
@@ -17,7 +21,9 @@ pub(super) fn mounts(container: &Fields, context: &Context<'_>, at: &At<'_>, fau
     let devices = pairs(container, "volumeDevices", "devicePath");
     let mut paths = BTreeSet::new();
     for (number, mount) in items(container, "volumeMounts").iter().enumerate() {
-        let Some(mount) = mount.as_object() else { continue };
+        let Some(mount) = mount.as_object() else {
+            continue;
+        };
         let at = list.index(number);
         let (name, path) = (text(mount, "name"), text(mount, "mountPath"));
         needed(mount, "name", &at, faults);
@@ -27,10 +33,18 @@ pub(super) fn mounts(container: &Fields, context: &Context<'_>, at: &At<'_>, fau
         }
         needed(mount, "mountPath", &at, faults);
         if !paths.insert(path) {
-            faults.invalid(&at.field("mountPath"), word(mount, "mountPath"), "must be unique");
+            faults.invalid(
+                &at.field("mountPath"),
+                word(mount, "mountPath"),
+                "must be unique",
+            );
         }
         if devices.iter().any(|(device, _)| *device == name) {
-            faults.invalid(&at.field("name"), word(mount, "name"), "must not already exist in volumeDevices");
+            faults.invalid(
+                &at.field("name"),
+                word(mount, "name"),
+                "must not already exist in volumeDevices",
+            );
         }
         if devices.iter().any(|(_, device)| *device == path) {
             let words = "must not already exist as a path in volumeDevices";
@@ -53,7 +67,11 @@ fn sub_paths(mount: &Fields, at: &At<'_>, list: &At<'_>, faults: &mut Faults) {
             let words = "subPathExpr and subPath are mutually exclusive";
             faults.invalid(&at.field("subPathExpr"), get(mount, "subPathExpr"), words);
         }
-        descending_path(get(mount, "subPathExpr"), &list.field("subPathExpr"), faults);
+        descending_path(
+            get(mount, "subPathExpr"),
+            &list.field("subPathExpr"),
+            faults,
+        );
     }
 }
 
@@ -62,10 +80,18 @@ fn propagation(container: &Fields, mount: &Fields, list: &At<'_>, faults: &mut F
         return;
     }
     let place = list.field("mountPropagation");
-    faults.one_of(&place, get(mount, "mountPropagation"), &["Bidirectional", "HostToContainer", "None"]);
-    let privileged = object(container, "securityContext").is_some_and(|security| on(security, "privileged"));
+    faults.one_of(
+        &place,
+        get(mount, "mountPropagation"),
+        &["Bidirectional", "HostToContainer", "None"],
+    );
+    let privileged =
+        object(container, "securityContext").is_some_and(|security| on(security, "privileged"));
     if text(mount, "mountPropagation") == "Bidirectional" && !privileged {
-        faults.forbidden(&place, "Bidirectional mount propagation is available only to privileged containers");
+        faults.forbidden(
+            &place,
+            "Bidirectional mount propagation is available only to privileged containers",
+        );
     }
 }
 
@@ -77,11 +103,18 @@ fn recursive(mount: &Fields, at: &At<'_>, faults: &mut Faults) {
                 faults.forbidden(at, "may only be specified when readOnly is true");
             }
             if !matches!(text(mount, "mountPropagation"), "" | "None") {
-                faults.forbidden(at, "may only be specified when mountPropagation is None or not specified");
+                faults.forbidden(
+                    at,
+                    "may only be specified when mountPropagation is None or not specified",
+                );
             }
         }
         _ if !mount.contains_key("recursiveReadOnly") => {}
-        _ => faults.unsupported(at, get(mount, "recursiveReadOnly"), &["Disabled", "Enabled", "IfPossible"]),
+        _ => faults.unsupported(
+            at,
+            get(mount, "recursiveReadOnly"),
+            &["Disabled", "Enabled", "IfPossible"],
+        ),
     }
 }
 
@@ -91,7 +124,9 @@ pub(super) fn devices(container: &Fields, context: &Context<'_>, at: &At<'_>, fa
     let mounted = pairs(container, "volumeMounts", "mountPath");
     let (mut paths, mut names) = (BTreeSet::new(), BTreeSet::new());
     for (number, device) in items(container, "volumeDevices").iter().enumerate() {
-        let Some(device) = device.as_object() else { continue };
+        let Some(device) = device.as_object() else {
+            continue;
+        };
         let at = list.index(number);
         let (name, path) = (text(device, "name"), text(device, "devicePath"));
         let (at_name, at_path) = (at.field("name"), at.field("devicePath"));
@@ -101,7 +136,9 @@ pub(super) fn devices(container: &Fields, context: &Context<'_>, at: &At<'_>, fa
         }
         match context.volumes.get(name) {
             None => faults.not_found(&at_name, word(device, "name")),
-            Some(volume) if volume.contains_key("persistentVolumeClaim") || volume.contains_key("ephemeral") => {}
+            Some(volume)
+                if volume.contains_key("persistentVolumeClaim")
+                    || volume.contains_key("ephemeral") => {}
             Some(_) => {
                 let words = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
                 faults.invalid(&at_name, word(device, "name"), words);
@@ -112,15 +149,27 @@ pub(super) fn devices(container: &Fields, context: &Context<'_>, at: &At<'_>, fa
             faults.invalid(&at_path, word(device, "devicePath"), "must be unique");
         }
         if path.split('/').any(|part| part == "..") {
-            faults.invalid(&at_path, get(device, "devicePath"), "can not contain backsteps ('..')");
+            faults.invalid(
+                &at_path,
+                get(device, "devicePath"),
+                "can not contain backsteps ('..')",
+            );
         } else {
             paths.insert(path);
         }
         if mounted.iter().any(|(mount, _)| *mount == name) {
-            faults.invalid(&at_name, word(device, "name"), "must not already exist in volumeMounts");
+            faults.invalid(
+                &at_name,
+                word(device, "name"),
+                "must not already exist in volumeMounts",
+            );
         }
         if mounted.iter().any(|(_, mount)| *mount == path) {
-            faults.invalid(&at_path, word(device, "devicePath"), "must not already exist as a path in volumeMounts");
+            faults.invalid(
+                &at_path,
+                word(device, "devicePath"),
+                "must not already exist as a path in volumeMounts",
+            );
         }
         if !name.is_empty() {
             names.insert(name);

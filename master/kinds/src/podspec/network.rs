@@ -17,7 +17,9 @@ pub fn pull_policy_of(image: &str) -> &'static str {
 pub(super) fn ports(container: &Fields, at: &At<'_>, faults: &mut Faults) {
     let mut known = BTreeSet::new();
     for (index, port) in items(container, "ports").iter().enumerate() {
-        let Some(port) = port.as_object() else { continue };
+        let Some(port) = port.as_object() else {
+            continue;
+        };
         let at = at.index(index);
         let name = text(port, "name");
         if !name.is_empty() {
@@ -32,7 +34,11 @@ pub(super) fn ports(container: &Fields, at: &At<'_>, faults: &mut Faults) {
             if value == 0 && needed {
                 faults.required(&at.field(key), "");
             } else if value != 0 && !(1..=65535).contains(&value) {
-                faults.invalid(&at.field(key), get(port, key), "must be between 1 and 65535, inclusive");
+                faults.invalid(
+                    &at.field(key),
+                    get(port, key),
+                    "must be between 1 and 65535, inclusive",
+                );
             }
         }
         choice(port, "protocol", &at, &["SCTP", "TCP", "UDP"], faults);
@@ -40,10 +46,17 @@ pub(super) fn ports(container: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// One port of the node goes to one container.
-pub(super) fn unique_host_ports(container: &Fields, taken: &mut BTreeSet<String>, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn unique_host_ports(
+    container: &Fields,
+    taken: &mut BTreeSet<String>,
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
     let at = at.field("ports");
     for (index, port) in items(container, "ports").iter().enumerate() {
-        let Some(port) = port.as_object() else { continue };
+        let Some(port) = port.as_object() else {
+            continue;
+        };
         let host = number(port, "hostPort");
         if host == 0 {
             continue;
@@ -64,11 +77,15 @@ pub(super) fn host_ports(spec: &Fields, place: Place<'_>, at: &At<'_>, faults: &
     }
     let list = at.field("containers");
     for (index, container) in items(spec, "containers").iter().enumerate() {
-        let Some(container) = container.as_object() else { continue };
+        let Some(container) = container.as_object() else {
+            continue;
+        };
         let at = list.index(index);
         let at = at.field("ports");
         for (index, port) in items(container, "ports").iter().enumerate() {
-            let Some(port) = port.as_object() else { continue };
+            let Some(port) = port.as_object() else {
+                continue;
+            };
             let host = number(port, "hostPort");
             if (place.pod || host != 0) && host != number(port, "containerPort") {
                 let words = "must match `containerPort` when `hostNetwork` is true";
@@ -90,15 +107,26 @@ pub(super) fn names(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         return;
     }
     let at_name = at.field("hostnameOverride");
-    formed(get(spec, "hostnameOverride"), &at_name, names::subdomain, faults);
+    formed(
+        get(spec, "hostnameOverride"),
+        &at_name,
+        names::subdomain,
+        faults,
+    );
     if text(spec, "hostnameOverride").len() > HOSTNAME {
         faults.too_long(&at_name, HOSTNAME);
     }
     if on(spec, "setHostnameAsFQDN") {
-        faults.forbidden(&at.field("setHostnameAsFQDN"), "must not be set to true when `hostnameOverride` is set");
+        faults.forbidden(
+            &at.field("setHostnameAsFQDN"),
+            "must not be set to true when `hostnameOverride` is set",
+        );
     }
     if host_network(spec) {
-        faults.forbidden(&at.field("hostNetwork"), "must not be set to true when `hostnameOverride` is set");
+        faults.forbidden(
+            &at.field("hostNetwork"),
+            "must not be set to true when `hostnameOverride` is set",
+        );
     }
 }
 
@@ -106,7 +134,9 @@ pub(super) fn names(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 pub(super) fn host_aliases(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("hostAliases");
     for (index, alias) in items(spec, "hostAliases").iter().enumerate() {
-        let Some(alias) = alias.as_object() else { continue };
+        let Some(alias) = alias.as_object() else {
+            continue;
+        };
         let at = list.index(index);
         net::address(word(alias, "ip"), &at.field("ip"), faults);
         let at = at.field("hostnames");
@@ -152,23 +182,39 @@ pub(super) fn dns(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     searches(config, &at.field("searches"), faults);
     let place = at.field("options");
     for (index, option) in items(config, "options").iter().enumerate() {
-        if option.as_object().is_some_and(|option| text(option, "name").is_empty()) {
+        if option
+            .as_object()
+            .is_some_and(|option| text(option, "name").is_empty())
+        {
             faults.required(&place.index(index), "must not be empty");
         }
     }
 }
 
 fn searches(config: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let paths: Vec<&str> = items(config, "searches").iter().filter_map(Value::as_str).collect();
+    let paths: Vec<&str> = items(config, "searches")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     let all = get(config, "searches");
     if paths.len() > SEARCHES {
-        faults.invalid(at, all, format!("must not have more than {SEARCHES} search paths"));
+        faults.invalid(
+            at,
+            all,
+            format!("must not have more than {SEARCHES} search paths"),
+        );
     }
     if paths.join(" ").len() > SEARCH_TEXT {
-        let words = format!("must not have more than {SEARCH_TEXT} characters (including spaces) in the search list");
+        let words = format!(
+            "must not have more than {SEARCH_TEXT} characters (including spaces) in the search list"
+        );
         faults.invalid(at, all, words);
     }
-    for (index, path) in paths.into_iter().enumerate().filter(|(_, path)| *path != ".") {
+    for (index, path) in paths
+        .into_iter()
+        .enumerate()
+        .filter(|(_, path)| *path != ".")
+    {
         let path = path.strip_suffix('.').unwrap_or(path);
         if let Err(fault) = underscored(path) {
             faults.invalid(&at.index(index), &Value::from(path), fault);
@@ -181,11 +227,13 @@ fn underscored(name: &str) -> Result<(), String> {
     if name.len() > 253 {
         return Err("must be no more than 253 bytes".to_owned());
     }
-    let end = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let end =
+        |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let start = |byte: Option<&u8>| end(byte) || byte == Some(&b'_');
     let label = |part: &str| {
         let bytes = part.as_bytes();
-        let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+        let inner =
+            |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
         start(bytes.first()) && end(bytes.last()) && bytes.iter().all(inner)
     };
     if !name.is_empty() && name.split('.').all(label) {

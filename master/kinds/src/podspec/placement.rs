@@ -18,7 +18,12 @@ fn toleration(toleration: &Fields, at: &At<'_>, faults: &mut Faults) {
     let (key, operator) = (text(toleration, "key"), text(toleration, "operator"));
     let place = at.field("operator");
     if !key.is_empty() {
-        formed(get(toleration, "key"), &at.field("key"), names::qualified, faults);
+        formed(
+            get(toleration, "key"),
+            &at.field("key"),
+            names::qualified,
+            faults,
+        );
     } else if operator != "Exists" {
         let words = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
         faults.invalid(&place, word(toleration, "operator"), words);
@@ -28,9 +33,18 @@ fn toleration(toleration: &Fields, at: &At<'_>, faults: &mut Faults) {
         faults.invalid(&at.field("effect"), word(toleration, "effect"), words);
     }
     match operator {
-        "" | "Equal" => formed(word(toleration, "value"), &place, names::label_value, faults),
+        "" | "Equal" => formed(
+            word(toleration, "value"),
+            &place,
+            names::label_value,
+            faults,
+        ),
         "Exists" if !text(toleration, "value").is_empty() => {
-            faults.invalid(&place, get(toleration, "value"), "value must be empty when `operator` is 'Exists'");
+            faults.invalid(
+                &place,
+                get(toleration, "value"),
+                "value must be empty when `operator` is 'Exists'",
+            );
         }
         "Exists" => {}
         _ => faults.unsupported(&place, get(toleration, "operator"), &["Equal", "Exists"]),
@@ -45,21 +59,34 @@ fn toleration(toleration: &Fields, at: &At<'_>, faults: &mut Faults) {
 pub(super) fn spread(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let constraints = items(spec, "topologySpreadConstraints");
     for (index, constraint) in constraints.iter().enumerate() {
-        let Some(constraint) = constraint.as_object() else { continue };
+        let Some(constraint) = constraint.as_object() else {
+            continue;
+        };
         let at = at.index(index);
         if number(constraint, "maxSkew") <= 0 {
-            faults.invalid(&at.field("maxSkew"), &number(constraint, "maxSkew").into(), POSITIVE);
+            faults.invalid(
+                &at.field("maxSkew"),
+                &number(constraint, "maxSkew").into(),
+                POSITIVE,
+            );
         }
-        let (key, action) = (text(constraint, "topologyKey"), text(constraint, "whenUnsatisfiable"));
+        let (key, action) = (
+            text(constraint, "topologyKey"),
+            text(constraint, "whenUnsatisfiable"),
+        );
         if key.is_empty() {
             faults.required(&at.field("topologyKey"), "can not be empty");
         }
         let actions = ["DoNotSchedule", "ScheduleAnyway"];
-        faults.one_of(&at.field("whenUnsatisfiable"), word(constraint, "whenUnsatisfiable"), &actions);
+        faults.one_of(
+            &at.field("whenUnsatisfiable"),
+            word(constraint, "whenUnsatisfiable"),
+            &actions,
+        );
         let same = |other: &Value| {
-            other
-                .as_object()
-                .is_some_and(|other| text(other, "topologyKey") == key && text(other, "whenUnsatisfiable") == action)
+            other.as_object().is_some_and(|other| {
+                text(other, "topologyKey") == key && text(other, "whenUnsatisfiable") == action
+            })
         };
         if constraints.iter().skip(index + 1).any(same) {
             let shown = Value::from(format!("{{{key}, {action}}}"));
@@ -70,7 +97,11 @@ pub(super) fn spread(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
             optional_choice(constraint, key, &at, &["Honor", "Ignore"], faults);
         }
         label_keys(constraint, &at.field("matchLabelKeys"), faults);
-        labels::selector(object(constraint, "labelSelector"), &at.field("labelSelector"), faults);
+        labels::selector(
+            object(constraint, "labelSelector"),
+            &at.field("labelSelector"),
+            faults,
+        );
     }
 }
 
@@ -82,7 +113,8 @@ fn domains(constraint: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
     let action = text(constraint, "whenUnsatisfiable");
     if action != "DoNotSchedule" {
-        let words = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");
+        let words =
+            format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");
         faults.invalid(at, value, words);
     }
 }
@@ -95,8 +127,15 @@ fn label_keys(constraint: &Fields, at: &At<'_>, faults: &mut Faults) {
     let mut said: BTreeSet<&str> = BTreeSet::new();
     match object(constraint, "labelSelector") {
         Some(selector) => {
-            said.extend(object(selector, "matchLabels").into_iter().flatten().map(|(key, _)| key.as_str()));
-            let expressions = items(selector, "matchExpressions").iter().filter_map(Value::as_object);
+            said.extend(
+                object(selector, "matchLabels")
+                    .into_iter()
+                    .flatten()
+                    .map(|(key, _)| key.as_str()),
+            );
+            let expressions = items(selector, "matchExpressions")
+                .iter()
+                .filter_map(Value::as_object);
             said.extend(expressions.map(|expression| text(expression, "key")));
         }
         None => faults.forbidden(at, "must not be specified when labelSelector is not set"),
@@ -104,7 +143,11 @@ fn label_keys(constraint: &Fields, at: &At<'_>, faults: &mut Faults) {
     for (index, key) in keys.iter().enumerate() {
         formed(key, &at.index(index), names::qualified, faults);
         if key.as_str().is_some_and(|key| said.contains(key)) {
-            faults.invalid(&at.index(index), key, "exists in both matchLabelKeys and labelSelector");
+            faults.invalid(
+                &at.index(index),
+                key,
+                "exists in both matchLabelKeys and labelSelector",
+            );
         }
     }
 }

@@ -38,7 +38,10 @@ pub fn class(spec: &Fields) -> &'static str {
     match object(spec, "resources") {
         Some(_whole) => count(spec.get("resources")),
         None => {
-            for container in items(spec, "containers").iter().chain(items(spec, "initContainers")) {
+            for container in items(spec, "containers")
+                .iter()
+                .chain(items(spec, "initContainers"))
+            {
                 count(container.get("resources"));
             }
         }
@@ -46,5 +49,9 @@ pub fn class(spec: &Fields) -> &'static str {
     if requests.is_empty() && limits.is_empty() {
         return "BestEffort";
     }
-    if limited && requests == limits { "Guaranteed" } else { "Burstable" }
+    if limited && requests == limits {
+        "Guaranteed"
+    } else {
+        "Burstable"
+    }
 }

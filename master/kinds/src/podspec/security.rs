@@ -10,8 +10,15 @@ use std::collections::BTreeSet;
 const LARGEST: i64 = i32::MAX as i64;
 
 fn user_or_group(value: &Value, at: &At<'_>, faults: &mut Faults) {
-    if value.as_i64().is_some_and(|id| !(0..=LARGEST).contains(&id)) {
-        faults.invalid(at, value, format!("must be between 0 and {LARGEST}, inclusive"));
+    if value
+        .as_i64()
+        .is_some_and(|id| !(0..=LARGEST).contains(&id))
+    {
+        faults.invalid(
+            at,
+            value,
+            format!("must be between 0 and {LARGEST}, inclusive"),
+        );
     }
 }
 
@@ -26,9 +33,15 @@ pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("securityContext");
     if on(spec, "hostPID") && on(spec, "shareProcessNamespace") {
         let words = "ShareProcessNamespace and HostPID cannot both be enabled";
-        faults.invalid(&at.field("shareProcessNamespace"), &Value::Bool(true), words);
+        faults.invalid(
+            &at.field("shareProcessNamespace"),
+            &Value::Bool(true),
+            words,
+        );
     }
-    let Some(context) = object(spec, "securityContext") else { return };
+    let Some(context) = object(spec, "securityContext") else {
+        return;
+    };
     user_or_group(get(context, "fsGroup"), &at.field("fsGroup"), faults);
     runs_as(context, &at, faults);
     let groups = at.field("supplementalGroups");
@@ -36,10 +49,28 @@ pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         user_or_group(group, &groups.index(number), faults);
     }
     sysctls(context, spec, &at.field("sysctls"), faults);
-    optional_choice(context, "fsGroupChangePolicy", &at, &["Always", "OnRootMismatch"], faults);
+    optional_choice(
+        context,
+        "fsGroupChangePolicy",
+        &at,
+        &["Always", "OnRootMismatch"],
+        faults,
+    );
     profiles(context, &at, faults);
-    optional_choice(context, "supplementalGroupsPolicy", &at, &["Merge", "Strict"], faults);
-    optional_choice(context, "seLinuxChangePolicy", &at, &["MountOption", "Recursive"], faults);
+    optional_choice(
+        context,
+        "supplementalGroupsPolicy",
+        &at,
+        &["Merge", "Strict"],
+        faults,
+    );
+    optional_choice(
+        context,
+        "seLinuxChangePolicy",
+        &at,
+        &["MountOption", "Recursive"],
+        faults,
+    );
 }
 
 /// Profiles that pods and containers both can have.
@@ -69,8 +100,12 @@ pub(super) fn of_container(context: &Fields, host_users: bool, at: &At<'_>, faul
             let words = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
             faults.invalid(at, &whole, words);
         }
-        let added = object(context, "capabilities").map_or(&[][..], |capabilities| items(capabilities, "add"));
-        for _capability in added.iter().filter(|capability| *capability == "CAP_SYS_ADMIN") {
+        let added = object(context, "capabilities")
+            .map_or(&[][..], |capabilities| items(capabilities, "add"));
+        for _capability in added
+            .iter()
+            .filter(|capability| *capability == "CAP_SYS_ADMIN")
+        {
             let words = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
             faults.invalid(at, &whole, words);
         }
@@ -81,13 +116,22 @@ pub(super) fn of_container(context: &Fields, host_users: bool, at: &At<'_>, faul
 fn seccomp(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
     let kind = text(profile, "type");
     if kind.is_empty() {
-        faults.required(&at.field("type"), "type is required when seccompProfile is set");
+        faults.required(
+            &at.field("type"),
+            "type is required when seccompProfile is set",
+        );
     } else {
-        faults.one_of(&at.field("type"), get(profile, "type"), &["Localhost", "RuntimeDefault", "Unconfined"]);
+        faults.one_of(
+            &at.field("type"),
+            get(profile, "type"),
+            &["Localhost", "RuntimeDefault", "Unconfined"],
+        );
     }
     let place = at.field("localhostProfile");
     match (kind, has(profile, "localhostProfile")) {
-        ("Localhost", false) => faults.required(&place, "must be set when seccomp type is Localhost"),
+        ("Localhost", false) => {
+            faults.required(&place, "must be set when seccomp type is Localhost")
+        }
         ("Localhost", true) => descending_path(get(profile, "localhostProfile"), &place, faults),
         (_, true) => {
             let words = "can only be set when seccomp type is Localhost";
@@ -104,7 +148,10 @@ fn app_armor(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("localhostProfile");
     let name = get(profile, "localhostProfile");
     match text(profile, "type") {
-        "" => faults.required(&at.field("type"), "type is required when appArmorProfile is set"),
+        "" => faults.required(
+            &at.field("type"),
+            "type is required when appArmorProfile is set",
+        ),
         "Localhost" => {
             let words = "must be set when AppArmor type is Localhost";
             let own = name.as_str().unwrap_or_default();
@@ -119,11 +166,19 @@ fn app_armor(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
         }
         "RuntimeDefault" | "Unconfined" => {
             if !name.is_null() {
-                faults.invalid(&place, name, "can only be set when AppArmor type is Localhost");
+                faults.invalid(
+                    &place,
+                    name,
+                    "can only be set when AppArmor type is Localhost",
+                );
             }
         }
         _ => {
-            faults.unsupported(&at.field("type"), get(profile, "type"), &["Localhost", "RuntimeDefault", "Unconfined"]);
+            faults.unsupported(
+                &at.field("type"),
+                get(profile, "type"),
+                &["Localhost", "RuntimeDefault", "Unconfined"],
+            );
         }
     }
 }
@@ -135,10 +190,12 @@ const OF_NETWORK: &[&str] = &["net."];
 const OF_PROCESSES: &[&str] = &["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
 
 fn is_sysctl(name: &str) -> bool {
-    let end = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let end =
+        |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let part = |part: &str| {
         let bytes = part.as_bytes();
-        let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+        let inner =
+            |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
         end(bytes.first()) && end(bytes.last()) && bytes.iter().all(inner)
     };
     name.len() <= SYSCTL && name.split(['.', '/']).all(part)
@@ -147,7 +204,9 @@ fn is_sysctl(name: &str) -> bool {
 fn sysctls(context: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let mut seen = BTreeSet::new();
     for (number, sysctl) in items(context, "sysctls").iter().enumerate() {
-        let Some(sysctl) = sysctl.as_object() else { continue };
+        let Some(sysctl) = sysctl.as_object() else {
+            continue;
+        };
         let item = at.index(number);
         let place = item.field("name");
         let (name, value) = (text(sysctl, "name"), word(sysctl, "name"));
@@ -164,7 +223,11 @@ fn sysctls(context: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         let dotted = name.replace('/', ".");
         let of = |prefixes: &[&str]| prefixes.iter().any(|prefix| dotted.starts_with(prefix));
         if host_network(spec) && of(OF_NETWORK) {
-            faults.invalid(&place, value, "may not be specified when 'hostNetwork' is true");
+            faults.invalid(
+                &place,
+                value,
+                "may not be specified when 'hostNetwork' is true",
+            );
         } else if on(spec, "hostIPC") && of(OF_PROCESSES) {
             faults.invalid(&place, value, "may not be specified when 'hostIPC' is true");
         }
@@ -179,21 +242,38 @@ const USER: usize = 104;
 fn windows(options: &Fields, at: &At<'_>, faults: &mut Faults) {
     if has(options, "gmsaCredentialSpecName") {
         let name = get(options, "gmsaCredentialSpecName");
-        formed(name, &at.field("gmsaCredentialSpecName"), names::subdomain, faults);
+        formed(
+            name,
+            &at.field("gmsaCredentialSpecName"),
+            names::subdomain,
+            faults,
+        );
     }
     if has(options, "gmsaCredentialSpec") {
         let place = at.field("gmsaCredentialSpec");
         let value = get(options, "gmsaCredentialSpec");
         match text(options, "gmsaCredentialSpec").len() {
-            0 => faults.invalid(&place, value, "gmsaCredentialSpec cannot be an empty string"),
+            0 => faults.invalid(
+                &place,
+                value,
+                "gmsaCredentialSpec cannot be an empty string",
+            ),
             length if length > CREDENTIALS => {
-                faults.invalid(&place, value, "gmsaCredentialSpec size must be under 64 KiB");
+                faults.invalid(
+                    &place,
+                    value,
+                    "gmsaCredentialSpec size must be under 64 KiB",
+                );
             }
             _ => {}
         }
     }
     if has(options, "runAsUserName") {
-        windows_user(get(options, "runAsUserName"), &at.field("runAsUserName"), faults);
+        windows_user(
+            get(options, "runAsUserName"),
+            &at.field("runAsUserName"),
+            faults,
+        );
     }
 }
 
@@ -208,7 +288,11 @@ fn windows_user(value: &Value, at: &At<'_>, faults: &mut Faults) {
         return;
     }
     if name.matches('\\').count() > 1 {
-        faults.invalid(at, value, "runAsUserName cannot contain more than one backslash");
+        faults.invalid(
+            at,
+            value,
+            "runAsUserName cannot contain more than one backslash",
+        );
         return;
     }
     let (domain, user) = match name.split_once('\\') {
@@ -216,21 +300,40 @@ fn windows_user(value: &Value, at: &At<'_>, faults: &mut Faults) {
         None => (None, name),
     };
     if domain.is_some_and(|domain| domain.len() >= DOMAIN) {
-        faults.invalid(at, value, format!("runAsUserName's Domain length must be under {DOMAIN} characters"));
+        faults.invalid(
+            at,
+            value,
+            format!("runAsUserName's Domain length must be under {DOMAIN} characters"),
+        );
     }
     if domain.is_some_and(|domain| !is_net_bios(domain) && !is_domain(domain)) {
-        faults.invalid(at, value, "runAsUserName's Domain doesn't match the NetBios nor the DNS format");
+        faults.invalid(
+            at,
+            value,
+            "runAsUserName's Domain doesn't match the NetBios nor the DNS format",
+        );
     }
     if user.is_empty() {
         faults.invalid(at, value, "runAsUserName's User cannot be empty");
     } else if user.len() > USER {
-        faults.invalid(at, value, format!("runAsUserName's User length must not be longer than {USER} characters"));
+        faults.invalid(
+            at,
+            value,
+            format!("runAsUserName's User length must not be longer than {USER} characters"),
+        );
     }
     if !user.is_empty() && user.chars().all(|c| matches!(c, '.' | ' ')) {
-        faults.invalid(at, value, "runAsUserName's User cannot contain only periods or spaces");
+        faults.invalid(
+            at,
+            value,
+            "runAsUserName's User cannot contain only periods or spaces",
+        );
     }
-    if user.contains(['"', '/', '\\', ':', ';', '|', '=', ',', '+', '*', '?', '<', '>', '@', '[', ']']) {
-        let words = "runAsUserName's User cannot contain the following characters: \"/\\:;|=,+*?<>@[]";
+    if user.contains([
+        '"', '/', '\\', ':', ';', '|', '=', ',', '+', '*', '?', '<', '>', '@', '[', ']',
+    ]) {
+        let words =
+            "runAsUserName's User cannot contain the following characters: \"/\\:;|=,+*?<>@[]";
         faults.invalid(at, value, words);
     }
 }
@@ -265,9 +368,14 @@ pub(super) fn host_process(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         if let (Some(pod), Some(own)) = (of_pod, own)
             && pod != own
         {
-            let words = format!("pod hostProcess value must be identical if both are specified, was {pod}");
+            let words =
+                format!("pod hostProcess value must be identical if both are specified, was {pod}");
             let place = at.field("securityContext");
-            faults.invalid(&place.field("windowsOptions").field("hostProcess"), &own.into(), words);
+            faults.invalid(
+                &place.field("windowsOptions").field("hostProcess"),
+                &own.into(),
+                words,
+            );
         }
         hosts += usize::from(own.or(of_pod) == Some(true));
     });
@@ -289,7 +397,11 @@ pub(super) fn host_users(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     if get(spec, "hostUsers") != &Value::Bool(false) {
         return;
     }
-    for (key, path) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+    for (key, path) in [
+        ("hostNetwork", "hostNetwork"),
+        ("hostPID", "HostPID"),
+        ("hostIPC", "HostIPC"),
+    ] {
         if on(spec, key) {
             faults.forbidden(&at.field(path), "when `pod.Spec.HostUsers` is false");
         }

@@ -6,7 +6,9 @@ use crate::validate::{At, Faults, Fields, get, items, object, text};
 
 /// Checks the operating system that a pod names, and what it means for the rest.
 pub(super) fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let Some(system) = object(spec, "os") else { return };
+    let Some(system) = object(spec, "os") else {
+        return;
+    };
     let place = at.field("os");
     match text(system, "name") {
         "" => faults.required(&place.field("name"), "cannot be empty"),
@@ -18,7 +20,9 @@ pub(super) fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 fn linux(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let words = "windows options cannot be set for a linux pod";
-    let options = |fields: &Fields| object(fields, "securityContext").is_some_and(|own| has(own, "windowsOptions"));
+    let options = |fields: &Fields| {
+        object(fields, "securityContext").is_some_and(|own| has(own, "windowsOptions"))
+    };
     if options(spec) {
         faults.forbidden(&at.field("securityContext").field("windowsOptions"), words);
     }
@@ -53,10 +57,16 @@ fn windows(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
             faults.forbidden(&place.field("sysctls"), WORDS);
         }
     }
-    for key in ["hostUsers", "shareProcessNamespace"].into_iter().filter(|key| has(spec, key)) {
+    for key in ["hostUsers", "shareProcessNamespace"]
+        .into_iter()
+        .filter(|key| has(spec, key))
+    {
         faults.forbidden(&at.field(key), WORDS);
     }
-    for key in ["hostPID", "hostIPC"].into_iter().filter(|key| on(spec, key)) {
+    for key in ["hostPID", "hostIPC"]
+        .into_iter()
+        .filter(|key| on(spec, key))
+    {
         faults.forbidden(&at.field(key), WORDS);
     }
     let of_container = [
@@ -72,7 +82,9 @@ fn windows(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         "runAsGroup",
     ];
     each_container(spec, at, |container, at| {
-        let Some(context) = object(container, "securityContext") else { return };
+        let Some(context) = object(container, "securityContext") else {
+            return;
+        };
         let place = at.field("securityContext");
         for key in of_container.into_iter().filter(|key| has(context, key)) {
             faults.forbidden(&place.field(key), WORDS);

@@ -23,7 +23,10 @@ pub fn template(template: &Fields, at: &At<'_>, faults: &mut Faults) {
     let own = object(template, "metadata").and_then(|metadata| object(metadata, "annotations"));
     annotations::on_create(own, spec, &place, faults);
     if !items(spec, "ephemeralContainers").is_empty() {
-        faults.forbidden(&place.field("ephemeralContainers"), "ephemeral containers not allowed in pod template");
+        faults.forbidden(
+            &place.field("ephemeralContainers"),
+            "ephemeral containers not allowed in pod template",
+        );
     }
 }
 

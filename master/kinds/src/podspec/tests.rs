@@ -12,24 +12,38 @@ fn told(spec: Value, place: Place<'_>) -> Vec<String> {
     pod_defaults(&mut spec);
     let mut faults = Faults::default();
     validate(&spec, place, &At::root("spec"), &mut faults);
-    faults.found().map(|(field, reason, _)| format!("{field} {}", reason.trim_start_matches("FieldValue"))).collect()
+    faults
+        .found()
+        .map(|(field, reason, _)| format!("{field} {}", reason.trim_start_matches("FieldValue")))
+        .collect()
 }
 
 fn of_pod(spec: Value) -> Vec<String> {
-    told(spec, Place { pod: true, name: "p" })
+    told(
+        spec,
+        Place {
+            pod: true,
+            name: "p",
+        },
+    )
 }
 
 /// A spec of one container with more fields of the spec.
 fn with(more: Value) -> Value {
     let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
-    spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+    spec.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().cloned().unwrap());
     spec
 }
 
 /// A spec of one container with more fields of the container.
 fn container(more: Value) -> Value {
     let mut container = json!({"name": "c", "image": "i"});
-    container.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+    container
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().cloned().unwrap());
     json!({"containers": [container], "volumes": [
         {"name": "v", "emptyDir": {}}, {"name": "pvc", "persistentVolumeClaim": {"claimName": "x"}},
     ]})
@@ -46,15 +60,24 @@ fn check(cases: Vec<(Value, &[&str])>) {
 fn a_spec_without_fault_is_told_nothing() {
     check(vec![
         (with(json!({})), &[]),
-        (with(json!({"nodeSelector": {"a/b": "c"}, "hostname": "h", "os": {"name": "linux"}})), &[]),
+        (
+            with(json!({"nodeSelector": {"a/b": "c"}, "hostname": "h", "os": {"name": "linux"}})),
+            &[],
+        ),
         (
             container(
                 json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a']"}}}]}),
             ),
             &[],
         ),
-        (container(json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]})), &[]),
-        (container(json!({"volumeDevices": [{"name": "pvc", "devicePath": "/dev/x"}]})), &[]),
+        (
+            container(json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]})),
+            &[],
+        ),
+        (
+            container(json!({"volumeDevices": [{"name": "pvc", "devicePath": "/dev/x"}]})),
+            &[],
+        ),
     ]);
 }
 
@@ -65,10 +88,16 @@ fn faults_of_the_spec_itself() {
         (json!({"containers": []}), &["spec.containers Required"]),
         case(
             json!({"restartPolicy": "Sometimes", "dnsPolicy": "x"}),
-            &["spec.restartPolicy NotSupported", "spec.dnsPolicy NotSupported"],
+            &[
+                "spec.restartPolicy NotSupported",
+                "spec.dnsPolicy NotSupported",
+            ],
         ),
         case(json!({"dnsPolicy": "None"}), &["spec.dnsConfig Required"]),
-        case(json!({"dnsPolicy": "None", "dnsConfig": {}}), &["spec.dnsConfig.nameservers Required"]),
+        case(
+            json!({"dnsPolicy": "None", "dnsConfig": {}}),
+            &["spec.dnsConfig.nameservers Required"],
+        ),
         case(
             json!({"dnsConfig": {"nameservers": ["a", "1.1.1.1", "1.1.1.2", "1.1.1.3"], "searches": ["A", "ok.", "."], "options": [{"value": "1"}]}}),
             &[
@@ -87,14 +116,23 @@ fn faults_of_the_spec_itself() {
                 "spec.runtimeClassName Invalid",
             ],
         ),
-        case(json!({"hostname": "a.b", "subdomain": "_"}), &["spec.hostname Invalid", "spec.subdomain Invalid"]),
+        case(
+            json!({"hostname": "a.b", "subdomain": "_"}),
+            &["spec.hostname Invalid", "spec.subdomain Invalid"],
+        ),
         case(
             json!({"hostAliases": [{"ip": "x", "hostnames": ["-"]}]}),
-            &["spec.hostAliases[0].ip Invalid", "spec.hostAliases[0].hostnames[0] Invalid"],
+            &[
+                "spec.hostAliases[0].ip Invalid",
+                "spec.hostAliases[0].hostnames[0] Invalid",
+            ],
         ),
         case(
             json!({"readinessGates": [{"conditionType": "-"}], "schedulingGates": [{"name": "a"}, {"name": "a"}]}),
-            &["spec.readinessGates[0].conditionType Invalid", "spec.schedulingGates[1] Duplicate"],
+            &[
+                "spec.readinessGates[0].conditionType Invalid",
+                "spec.schedulingGates[1] Duplicate",
+            ],
         ),
         case(
             json!({"hostPID": true, "shareProcessNamespace": true}),
@@ -111,7 +149,10 @@ fn faults_of_the_spec_itself() {
         case(json!({"os": {"name": "plan9"}}), &["spec.os NotSupported"]),
         case(
             json!({"preemptionPolicy": "x", "overhead": {"cpu": "-1"}}),
-            &["spec.preemptionPolicy NotSupported", "spec.overhead.limits[cpu] Invalid"],
+            &[
+                "spec.preemptionPolicy NotSupported",
+                "spec.overhead.limits[cpu] Invalid",
+            ],
         ),
     ]);
 }
@@ -121,15 +162,24 @@ fn faults_of_containers() {
     check(vec![
         (
             json!({"containers": [{"name": "A"}]}),
-            &["spec.containers[0].name Invalid", "spec.containers[0].image Required"],
+            &[
+                "spec.containers[0].name Invalid",
+                "spec.containers[0].image Required",
+            ],
         ),
         (
             json!({"containers": [{"image": " i "}]}),
-            &["spec.containers[0].name Required", "spec.containers[0].image Invalid"],
+            &[
+                "spec.containers[0].name Required",
+                "spec.containers[0].image Invalid",
+            ],
         ),
         (
             json!({"containers": [{"name": "a", "image": "i"}, {"name": "a", "image": "i"}], "initContainers": [{"name": "a", "image": "i"}]}),
-            &["spec.containers[1].name Duplicate", "spec.initContainers[0].name Duplicate"],
+            &[
+                "spec.containers[1].name Duplicate",
+                "spec.initContainers[0].name Duplicate",
+            ],
         ),
         (
             container(json!({"imagePullPolicy": "x", "terminationMessagePolicy": "y"})),
@@ -178,7 +228,10 @@ fn faults_of_what_containers_mount_and_how_they_restart() {
     check(vec![
         (
             container(json!({"envFrom": [{}, {"configMapRef": {"name": ""}}]})),
-            &["spec.containers[0].envFrom Invalid", "spec.containers[0].envFrom[1].configMapRef.name Required"],
+            &[
+                "spec.containers[0].envFrom Invalid",
+                "spec.containers[0].envFrom[1].configMapRef.name Required",
+            ],
         ),
         (
             container(json!({"volumeMounts": [
@@ -217,7 +270,9 @@ fn faults_of_what_containers_mount_and_how_they_restart() {
 fn faults_of_probes_and_hooks() {
     check(vec![
         (
-            container(json!({"livenessProbe": {}, "readinessProbe": {"exec": {}, "terminationGracePeriodSeconds": 1}})),
+            container(
+                json!({"livenessProbe": {}, "readinessProbe": {"exec": {}, "terminationGracePeriodSeconds": 1}}),
+            ),
             &[
                 "spec.containers[0].livenessProbe Required",
                 "spec.containers[0].readinessProbe.exec.command Required",
@@ -284,8 +339,13 @@ fn faults_of_resources() {
             &["spec.containers[0].resources.claims[0] NotFound"],
         ),
         (
-            with(json!({"resourceClaims": [{"name": "a"}, {"name": "a", "resourceClaimName": "x"}]})),
-            &["spec.resourceClaims[0] Invalid", "spec.resourceClaims[1].name Duplicate"],
+            with(
+                json!({"resourceClaims": [{"name": "a"}, {"name": "a", "resourceClaimName": "x"}]}),
+            ),
+            &[
+                "spec.resourceClaims[0] Invalid",
+                "spec.resourceClaims[1].name Duplicate",
+            ],
         ),
         (
             with(json!({"resources": {"limits": {"ephemeral-storage": "1Gi"}}})),
@@ -299,16 +359,24 @@ fn faults_of_resources() {
 
 #[test]
 fn faults_of_volumes() {
-    let volume = |volume: Value, expected: &'static [&'static str]| (with(json!({"volumes": [volume]})), expected);
+    let volume = |volume: Value, expected: &'static [&'static str]| {
+        (with(json!({"volumes": [volume]})), expected)
+    };
     check(vec![
-        volume(json!({"name": "A", "emptyDir": {}}), &["spec.volumes[0].name Invalid"]),
+        volume(
+            json!({"name": "A", "emptyDir": {}}),
+            &["spec.volumes[0].name Invalid"],
+        ),
         volume(
             json!({"name": "a", "emptyDir": {}, "hostPath": {"path": "/"}}),
             &["spec.volumes[0].hostPath Forbidden"],
         ),
         volume(
             json!({"name": "a", "hostPath": {"path": "/a/../b", "type": "x"}}),
-            &["spec.volumes[0].hostPath.path Invalid", "spec.volumes[0].hostPath.type NotSupported"],
+            &[
+                "spec.volumes[0].hostPath.path Invalid",
+                "spec.volumes[0].hostPath.type NotSupported",
+            ],
         ),
         volume(
             json!({"name": "a", "configMap": {"defaultMode": 512, "items": [{"path": "../a", "mode": -1}]}}),
@@ -320,12 +388,21 @@ fn faults_of_volumes() {
                 "spec.volumes[0].configMap.items[0].mode Invalid",
             ],
         ),
-        volume(json!({"name": "a", "gcePersistentDisk": {}}), &["spec.volumes[0].persistentDisk.pdName Required"]),
+        volume(
+            json!({"name": "a", "gcePersistentDisk": {}}),
+            &["spec.volumes[0].persistentDisk.pdName Required"],
+        ),
         volume(
             json!({"name": "a", "iscsi": {"targetPortal": "p", "iqn": "iqn.x", "lun": 300}}),
-            &["spec.volumes[0].iscsi.iqn Invalid", "spec.volumes[0].iscsi.lun Invalid"],
+            &[
+                "spec.volumes[0].iscsi.iqn Invalid",
+                "spec.volumes[0].iscsi.lun Invalid",
+            ],
         ),
-        volume(json!({"name": "a", "csi": {"driver": "-"}}), &["spec.volumes[0].csi.driver Invalid"]),
+        volume(
+            json!({"name": "a", "csi": {"driver": "-"}}),
+            &["spec.volumes[0].csi.driver Invalid"],
+        ),
         volume(
             json!({"name": "a", "projected": {"sources": [
                 {"serviceAccountToken": {"expirationSeconds": 1}, "secret": {"name": ""}},
@@ -348,7 +425,10 @@ fn faults_of_volumes() {
                 "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.resources[storage] Required",
             ],
         ),
-        volume(json!({"name": "a", "image": {}}), &["spec.volumes[0].image.reference Required"]),
+        volume(
+            json!({"name": "a", "image": {}}),
+            &["spec.volumes[0].image.reference Required"],
+        ),
     ]);
 }
 
@@ -422,7 +502,10 @@ fn faults_of_security() {
             container(
                 json!({"securityContext": {"privileged": true, "allowPrivilegeEscalation": false, "procMount": "Unmasked"}}),
             ),
-            &["spec.containers[0].securityContext.procMount Invalid", "spec.containers[0].securityContext Invalid"],
+            &[
+                "spec.containers[0].securityContext.procMount Invalid",
+                "spec.containers[0].securityContext Invalid",
+            ],
         ),
     ]);
 }
@@ -436,22 +519,41 @@ fn a_template_may_leave_ports_and_images_to_its_pods() {
     });
     let said = |place| {
         let mut faults = Faults::default();
-        validate(spec.as_object().unwrap(), place, &At::root("spec"), &mut faults);
+        validate(
+            spec.as_object().unwrap(),
+            place,
+            &At::root("spec"),
+            &mut faults,
+        );
         faults.found().count()
     };
     assert_eq!(said(Place::TEMPLATE), 0);
-    assert_eq!(said(Place { pod: true, name: "p" }), 2);
+    assert_eq!(
+        said(Place {
+            pod: true,
+            name: "p"
+        }),
+        2
+    );
 }
 
 #[test]
 fn quality_of_service_is_upstreams() {
-    let class = |containers: Value| quality_of_service(json!({"containers": containers}).as_object().unwrap());
+    let class = |containers: Value| {
+        quality_of_service(json!({"containers": containers}).as_object().unwrap())
+    };
     let full = json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1000m", "memory": "1024Mi"}});
     assert_eq!(class(json!([{}])), "BestEffort");
     assert_eq!(class(json!([{"resources": full}])), "Guaranteed");
     assert_eq!(class(json!([{"resources": full}, {}])), "Burstable");
-    assert_eq!(class(json!([{"resources": {"requests": {"cpu": "0"}}}])), "BestEffort");
-    assert_eq!(class(json!([{"resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}}])), "Burstable");
+    assert_eq!(
+        class(json!([{"resources": {"requests": {"cpu": "0"}}}])),
+        "BestEffort"
+    );
+    assert_eq!(
+        class(json!([{"resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}}])),
+        "Burstable"
+    );
 }
 
 /// Names of fields that specs have.

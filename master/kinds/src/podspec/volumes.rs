@@ -18,7 +18,12 @@ struct Source {
 }
 
 const fn source(field: &'static str, check: Check) -> Source {
-    Source { field, second: field, within: field, check }
+    Source {
+        field,
+        second: field,
+        within: field,
+        check,
+    }
 }
 
 /// The sources, in the order in which upstream takes the first of them for the one that was meant.
@@ -26,7 +31,10 @@ const SOURCES: &[Source] = &[
     source("emptyDir", sources::empty_dir),
     source("hostPath", sources::host_path),
     source("gitRepo", sources::git_repo),
-    Source { within: "persistentDisk", ..source("gcePersistentDisk", sources::gce_disk) },
+    Source {
+        within: "persistentDisk",
+        ..source("gcePersistentDisk", sources::gce_disk)
+    },
     source("awsElasticBlockStore", sources::aws_store),
     source("secret", sources::secret),
     source("nfs", sources::nfs),
@@ -36,9 +44,15 @@ const SOURCES: &[Source] = &[
     source("persistentVolumeClaim", sources::claim),
     source("rbd", sources::rbd),
     source("cinder", sources::cinder),
-    Source { second: "cephFS", ..source("cephfs", sources::cephfs) },
+    Source {
+        second: "cephFS",
+        ..source("cephfs", sources::cephfs)
+    },
     source("quobyte", sources::quobyte),
-    Source { second: "downwarAPI", ..source("downwardAPI", sources::downward) },
+    Source {
+        second: "downwarAPI",
+        ..source("downwardAPI", sources::downward)
+    },
     source("fc", sources::fibre_channel),
     source("flexVolume", sources::flex),
     source("configMap", sources::config_map),
@@ -69,11 +83,22 @@ pub(super) fn validate<'a>(
     let made: BTreeSet<String> = volumes
         .iter()
         .filter(|volume| !place.name.is_empty() && volume.get("ephemeral").is_some())
-        .map(|volume| format!("{}-{}", place.name, volume.get("name").and_then(Value::as_str).unwrap_or_default()))
+        .map(|volume| {
+            format!(
+                "{}-{}",
+                place.name,
+                volume
+                    .get("name")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+            )
+        })
         .collect();
     let mut known = HashMap::new();
     for (number, volume) in volumes.iter().enumerate() {
-        let Some(volume) = volume.as_object() else { continue };
+        let Some(volume) = volume.as_object() else {
+            continue;
+        };
         let at = at.index(number);
         let before = faults.found().count();
         source_of(volume, place, &at, faults);
@@ -81,7 +106,8 @@ pub(super) fn validate<'a>(
         if faults.found().count() == before {
             known.insert(text(volume, "name"), volume);
         }
-        let claim = object(volume, "persistentVolumeClaim").map_or("", |claim| text(claim, "claimName"));
+        let claim =
+            object(volume, "persistentVolumeClaim").map_or("", |claim| text(claim, "claimName"));
         if made.contains(claim) {
             let words = "must not reference a PVC that gets created for an ephemeral volume";
             let at = at.field("persistentVolumeClaim");
@@ -102,9 +128,14 @@ fn name(volume: &Fields, known: &HashMap<&str, &Fields>, at: &At<'_>, faults: &m
 fn source_of(volume: &Fields, place: Place<'_>, at: &At<'_>, faults: &mut Faults) {
     let mut first = None;
     for source in SOURCES {
-        let Some(fields) = object(volume, source.field) else { continue };
+        let Some(fields) = object(volume, source.field) else {
+            continue;
+        };
         if first.is_some() {
-            faults.forbidden(&at.field(source.second), "may not specify more than 1 volume type");
+            faults.forbidden(
+                &at.field(source.second),
+                "may not specify more than 1 volume type",
+            );
             continue;
         }
         first = Some(source.field);
@@ -135,6 +166,10 @@ fn claim_name(volume: &Fields, source: &str, place: Place<'_>, at: &At<'_>, faul
     }
     let claim = format!("{}-{name}", place.name);
     if let Err(fault) = names::subdomain(&claim) {
-        faults.invalid(&at.field("name"), get(volume, "name"), format!("PVC name {claim:?}: {fault}"));
+        faults.invalid(
+            &at.field("name"),
+            get(volume, "name"),
+            format!("PVC name {claim:?}: {fault}"),
+        );
     }
 }

@@ -10,17 +10,35 @@ use std::collections::BTreeSet;
 
 /// Labels of nodes that have other names by now.
 const OLD_LABELS: &[(&str, &str)] = &[
-    ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
-    ("beta.kubernetes.io/os", "deprecated since v1.14; use \"kubernetes.io/os\" instead"),
+    (
+        "beta.kubernetes.io/arch",
+        "deprecated since v1.14; use \"kubernetes.io/arch\" instead",
+    ),
+    (
+        "beta.kubernetes.io/os",
+        "deprecated since v1.14; use \"kubernetes.io/os\" instead",
+    ),
     (
         "failure-domain.beta.kubernetes.io/region",
         "deprecated since v1.17; use \"topology.kubernetes.io/region\" instead",
     ),
-    ("failure-domain.beta.kubernetes.io/zone", "deprecated since v1.17; use \"topology.kubernetes.io/zone\" instead"),
-    ("beta.kubernetes.io/instance-type", "deprecated since v1.17; use \"node.kubernetes.io/instance-type\" instead"),
+    (
+        "failure-domain.beta.kubernetes.io/zone",
+        "deprecated since v1.17; use \"topology.kubernetes.io/zone\" instead",
+    ),
+    (
+        "beta.kubernetes.io/instance-type",
+        "deprecated since v1.17; use \"node.kubernetes.io/instance-type\" instead",
+    ),
     ("app.kubernetes.io/created-by", "deprecated since v1.9"),
-    ("scheduler.alpha.kubernetes.io/preferAvoidPods", "deprecated since v1.22; use Taints and Tolerations instead"),
-    ("node-role.kubernetes.io/master", "use \"node-role.kubernetes.io/control-plane\" instead"),
+    (
+        "scheduler.alpha.kubernetes.io/preferAvoidPods",
+        "deprecated since v1.22; use Taints and Tolerations instead",
+    ),
+    (
+        "node-role.kubernetes.io/master",
+        "use \"node-role.kubernetes.io/control-plane\" instead",
+    ),
 ];
 /// Annotations that nothing reads any more.
 const OLD_ANNOTATIONS: &[(&str, &str)] = &[
@@ -28,13 +46,25 @@ const OLD_ANNOTATIONS: &[(&str, &str)] = &[
         "scheduler.alpha.kubernetes.io/critical-pod",
         "non-functional in v1.16+; use the \"priorityClassName\" field instead",
     ),
-    ("security.alpha.kubernetes.io/sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
-    ("security.alpha.kubernetes.io/unsafe-sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
+    (
+        "security.alpha.kubernetes.io/sysctls",
+        "non-functional in v1.11+; use the \"sysctls\" field instead",
+    ),
+    (
+        "security.alpha.kubernetes.io/unsafe-sysctls",
+        "non-functional in v1.11+; use the \"sysctls\" field instead",
+    ),
 ];
 /// Kinds of volumes that are gone or going.
 const OLD_VOLUMES: &[(&str, &str)] = &[
-    ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
-    ("gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
+    (
+        "photonPersistentDisk",
+        "deprecated in v1.11, non-functional in v1.16+",
+    ),
+    (
+        "gitRepo",
+        "deprecated in v1.11, and disabled by default in v1.33+",
+    ),
     ("scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
     ("flocker", "deprecated in v1.22, non-functional in v1.25+"),
     ("storageos", "deprecated in v1.22, non-functional in v1.25+"),
@@ -50,49 +80,87 @@ const NO_POD: &str = "a null labelSelector results in matching no pod";
 
 /// What is said of a label of nodes that has another name by now.
 pub fn old_label(key: &str) -> Option<&'static str> {
-    OLD_LABELS.iter().find(|(label, _)| *label == key).map(|(_, words)| *words)
+    OLD_LABELS
+        .iter()
+        .find(|(label, _)| *label == key)
+        .map(|(_, words)| *words)
 }
 
 /// What is said of a kind of volume that is gone or going.
 pub fn old_volumes(source: &Fields) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
-    OLD_VOLUMES.iter().copied().filter(|(kind, _)| has(source, kind))
+    OLD_VOLUMES
+        .iter()
+        .copied()
+        .filter(|(kind, _)| has(source, kind))
 }
 
 /// Says what is old or odd in a pod.
 pub fn of_pod(spec: &Fields, metadata: &Fields, told: &mut Vec<String>) {
-    all(spec, metadata, (&At::root("spec"), &At::root("metadata"), false), told);
+    all(
+        spec,
+        metadata,
+        (&At::root("spec"), &At::root("metadata"), false),
+        told,
+    );
 }
 
 /// Says what is old or odd in a template.
 pub fn of_template(template: &Fields, at: &At<'_>, told: &mut Vec<String>) {
     let spec = object(template, "spec").unwrap_or(nothing());
     let metadata = object(template, "metadata").unwrap_or(nothing());
-    all(spec, metadata, (&at.field("spec"), &at.field("metadata"), true), told);
+    all(
+        spec,
+        metadata,
+        (&at.field("spec"), &at.field("metadata"), true),
+        told,
+    );
 }
 
-fn all(spec: &Fields, metadata: &Fields, (at, meta, template): (&At<'_>, &At<'_>, bool), told: &mut Vec<String>) {
+fn all(
+    spec: &Fields,
+    metadata: &Fields,
+    (at, meta, template): (&At<'_>, &At<'_>, bool),
+    told: &mut Vec<String>,
+) {
     let notes = object(metadata, "annotations").unwrap_or(nothing());
     let notes_at = meta.field("annotations");
     nodes(spec, at, told);
-    for (key, words) in OLD_ANNOTATIONS.iter().filter(|(key, _)| notes.contains_key(*key)) {
+    for (key, words) in OLD_ANNOTATIONS
+        .iter()
+        .filter(|(key, _)| notes.contains_key(*key))
+    {
         told.push(format!("{}: {words}", notes_at.key(key)));
     }
     volumes(spec, at, told);
     twice(spec, "hostAliases", "ip", at, told);
     twice(spec, "imagePullSecrets", "name", at, told);
-    for (index, secret) in items(spec, "imagePullSecrets").iter().filter_map(Value::as_object).enumerate() {
+    for (index, secret) in items(spec, "imagePullSecrets")
+        .iter()
+        .filter_map(Value::as_object)
+        .enumerate()
+    {
         if text(secret, "name").is_empty() {
             let list = at.field("imagePullSecrets");
-            told.push(format!("{}: invalid empty name \"\"", list.index(index).field("name")));
+            told.push(format!(
+                "{}: invalid empty name \"\"",
+                list.index(index).field("name")
+            ));
         }
     }
     fractions(object(spec, "overhead"), &at.field("overhead"), told);
     let security = object(spec, "securityContext").unwrap_or(nothing());
     let older = |key: &str, since: &str, field: &str| {
-        format!("{}: {since}; use the \"{field}\" field instead", notes_at.key(key))
+        format!(
+            "{}: {since}; use the \"{field}\" field instead",
+            notes_at.key(key)
+        )
     };
     if !has(security, "seccompProfile") && notes.contains_key(SECCOMP_POD) {
-        told.push(older(SECCOMP_POD, "non-functional in v1.27+", "seccompProfile"));
+        told.push(older(
+            SECCOMP_POD,
+            "non-functional in v1.27+",
+            "seccompProfile",
+        ));
     }
     each_container(spec, at, |container, at| {
         let own = object(container, "securityContext").unwrap_or(nothing());
@@ -115,7 +183,10 @@ fn all(spec: &Fields, metadata: &Fields, (at, meta, template): (&At<'_>, &At<'_>
     ports(spec, at, told);
     if number(spec, "terminationGracePeriodSeconds") < 0 {
         let words = "must be >= 0; negative values are invalid and will be treated as 1";
-        told.push(format!("{}: {words}", at.field("terminationGracePeriodSeconds")));
+        told.push(format!(
+            "{}: {words}",
+            at.field("terminationGracePeriodSeconds")
+        ));
     }
     affinity(spec, at, told);
 }
@@ -123,7 +194,10 @@ fn all(spec: &Fields, metadata: &Fields, (at, meta, template): (&At<'_>, &At<'_>
 /// Labels of nodes, where a pod chooses some.
 fn nodes(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
     let place = at.field("nodeSelector");
-    for key in object(spec, "nodeSelector").into_iter().flat_map(Fields::keys) {
+    for key in object(spec, "nodeSelector")
+        .into_iter()
+        .flat_map(Fields::keys)
+    {
         told.extend(old_label(key).map(|words| format!("{}: {words}", place.key(key))));
     }
     let affinity = object(spec, "affinity").and_then(|affinity| object(affinity, "nodeAffinity"));
@@ -135,16 +209,24 @@ fn nodes(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
     }
     let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
     let place = place.field(preferred);
-    for (index, term) in affinity.map_or(&[][..], |affinity| items(affinity, preferred)).iter().enumerate() {
+    for (index, term) in affinity
+        .map_or(&[][..], |affinity| items(affinity, preferred))
+        .iter()
+        .enumerate()
+    {
         if let Some(term) = term.get("preference").and_then(Value::as_object) {
             node_term(term, &place.index(index).field("preference"), told);
         }
     }
     let place = at.field("topologySpreadConstraints");
     for (index, spread) in items(spec, "topologySpreadConstraints").iter().enumerate() {
-        let (at, Some(spread)) = (place.index(index), spread.as_object()) else { continue };
+        let (at, Some(spread)) = (place.index(index), spread.as_object()) else {
+            continue;
+        };
         let key = text(spread, "topologyKey");
-        told.extend(old_label(key).map(|words| format!("{}: {key} is {words}", at.field("topologyKey"))));
+        told.extend(
+            old_label(key).map(|words| format!("{}: {key} is {words}", at.field("topologyKey"))),
+        );
         if !has(spread, "labelSelector") {
             told.push(format!("{}: {NO_POD}", at.field("labelSelector")));
         }
@@ -164,7 +246,10 @@ pub fn node_selector(selector: &Fields, at: &At<'_>, told: &mut Vec<String>) {
 fn node_term(term: &Fields, at: &At<'_>, told: &mut Vec<String>) {
     let place = at.field("matchExpressions");
     for (index, expression) in items(term, "matchExpressions").iter().enumerate() {
-        let key = expression.get("key").and_then(Value::as_str).unwrap_or_default();
+        let key = expression
+            .get("key")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let at = place.index(index);
         told.extend(old_label(key).map(|words| format!("{}: {key} is {words}", at.field("key"))));
     }
@@ -173,12 +258,23 @@ fn node_term(term: &Fields, at: &At<'_>, told: &mut Vec<String>) {
 fn volumes(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
     let place = at.field("volumes");
     for (index, volume) in items(spec, "volumes").iter().enumerate() {
-        let (at, Some(volume)) = (place.index(index), volume.as_object()) else { continue };
+        let (at, Some(volume)) = (place.index(index), volume.as_object()) else {
+            continue;
+        };
         told.extend(old_volumes(volume).map(|(kind, words)| {
             // Upstream's path has the name of its own field.
-            format!("{}: {words}", at.field(if kind == "storageos" { "storageOS" } else { kind }))
+            format!(
+                "{}: {words}",
+                at.field(if kind == "storageos" {
+                    "storageOS"
+                } else {
+                    kind
+                })
+            )
         }));
-        let template = volume.get("ephemeral").and_then(|source| source.pointer("/volumeClaimTemplate/spec"));
+        let template = volume
+            .get("ephemeral")
+            .and_then(|source| source.pointer("/volumeClaimTemplate/spec"));
         if let Some(claim) = template.and_then(Value::as_object) {
             let place = at.field("ephemeral");
             let place = place.field("volumeClaimTemplate");
@@ -199,37 +295,63 @@ pub fn claim_sizes(claim: &Fields, at: &At<'_>, told: &mut Vec<String>) {
 
 /// Files that a token of the account lies over.
 fn beside_tokens(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
-    let projected = |volume: &Value| volume.pointer("/projected/sources").and_then(Value::as_array).cloned();
+    let projected = |volume: &Value| {
+        volume
+            .pointer("/projected/sources")
+            .and_then(Value::as_array)
+            .cloned()
+    };
     let volumes = items(spec, "volumes");
     let sources = volumes.iter().filter_map(projected).flatten();
     let tokens: BTreeSet<String> = sources
-        .filter_map(|source| source.pointer("/serviceAccountToken/path").and_then(Value::as_str).map(str::to_owned))
+        .filter_map(|source| {
+            source
+                .pointer("/serviceAccountToken/path")
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+        })
         .collect();
     if tokens.is_empty() {
         return;
     }
-    for (index, source) in volumes
-        .iter()
-        .enumerate()
-        .flat_map(|(index, volume)| projected(volume).into_iter().flatten().map(move |source| (index, source)))
-    {
+    for (index, source) in volumes.iter().enumerate().flat_map(|(index, volume)| {
+        projected(volume)
+            .into_iter()
+            .flatten()
+            .map(move |source| (index, source))
+    }) {
         let volume = at.index(index);
         let place = volume.field("projected");
         let place = place.field("sources");
-        for (key, word) in [("configMap", "configMap"), ("secret", "secrets"), ("downwardAPI", "downwardAPI")] {
+        for (key, word) in [
+            ("configMap", "configMap"),
+            ("secret", "secrets"),
+            ("downwardAPI", "downwardAPI"),
+        ] {
             let place = place.field(word);
-            let files = source.get(key).and_then(|source| source.get("items")).and_then(Value::as_array);
+            let files = source
+                .get(key)
+                .and_then(|source| source.get("items"))
+                .and_then(Value::as_array);
             for (index, file) in files.into_iter().flatten().enumerate() {
                 let path = file.get("path").and_then(Value::as_str).unwrap_or_default();
                 if tokens.contains(path) {
-                    told.push(format!("{}: has duplicated path with ServiceAccountToken {path:?}", place.index(index)));
+                    told.push(format!(
+                        "{}: has duplicated path with ServiceAccountToken {path:?}",
+                        place.index(index)
+                    ));
                 }
             }
         }
-        let path = source.pointer("/clusterTrustBundle/path").and_then(Value::as_str).unwrap_or_default();
+        let path = source
+            .pointer("/clusterTrustBundle/path")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         if tokens.contains(path) {
             let place = place.field("ClusterTrustBundle");
-            told.push(format!("{place}: has duplicated path with ServiceAccountToken {path:?}"));
+            told.push(format!(
+                "{place}: has duplicated path with ServiceAccountToken {path:?}"
+            ));
         }
     }
 }
@@ -241,7 +363,10 @@ fn twice(spec: &Fields, list: &str, key: &str, at: &At<'_>, told: &mut Vec<Strin
     for (index, item) in items(spec, list).iter().enumerate() {
         let value = item.get(key).and_then(Value::as_str).unwrap_or_default();
         if !known.insert(value) {
-            told.push(format!("{}: duplicate {key} {value:?}", place.index(index).field(key)));
+            told.push(format!(
+                "{}: duplicate {key} {value:?}",
+                place.index(index).field(key)
+            ));
         }
     }
 }
@@ -258,7 +383,10 @@ pub fn whole(amounts: Option<&Fields>, name: &str, at: &At<'_>, told: &mut Vec<S
     let found = amounts.and_then(|amounts| Quantity::read(get(amounts, name)));
     if let Some(amount) = found.filter(|amount| amount.amount().ceil_milli() % 1000 != 0) {
         let shown = amount.to_string();
-        told.push(format!("{}: fractional byte value {shown:?} is invalid, must be an integer", at.key(name)));
+        told.push(format!(
+            "{}: fractional byte value {shown:?} is invalid, must be an integer",
+            at.key(name)
+        ));
     }
 }
 
@@ -266,11 +394,19 @@ pub fn whole(amounts: Option<&Fields>, name: &str, at: &At<'_>, told: &mut Vec<S
 fn hidden(container: &Fields, at: &At<'_>, told: &mut Vec<String>) {
     let place = at.field("env");
     let mut known = BTreeSet::new();
-    for (index, variable) in items(container, "env").iter().filter_map(Value::as_object).enumerate() {
+    for (index, variable) in items(container, "env")
+        .iter()
+        .filter_map(Value::as_object)
+        .enumerate()
+    {
         let (name, value) = (text(variable, "name"), text(variable, "value"));
         let own = format!("$({name})");
-        if !known.insert(name) && (has(variable, "valueFrom") || value == own || !value.contains(&own)) {
-            let words = format!("hides previous definition of {name:?}, which may be dropped when using apply");
+        if !known.insert(name)
+            && (has(variable, "valueFrom") || value == own || !value.contains(&own))
+        {
+            let words = format!(
+                "hides previous definition of {name:?}, which may be dropped when using apply"
+            );
             told.push(format!("{}: {words}", place.index(index)));
         }
     }
@@ -281,7 +417,11 @@ fn ports(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
     let mut known: Vec<(String, Fields)> = Vec::new();
     each_container(spec, at, |container, at| {
         let place = at.field("ports");
-        for (index, port) in items(container, "ports").iter().filter_map(Value::as_object).enumerate() {
+        for (index, port) in items(container, "ports")
+            .iter()
+            .filter_map(Value::as_object)
+            .enumerate()
+        {
             let own = place.index(index).to_string();
             let (ip, host) = (text(port, "hostIP"), number(port, "hostPort"));
             let (container, protocol) = (number(port, "containerPort"), text(port, "protocol"));
@@ -292,8 +432,9 @@ fn ports(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
                 );
                 told.push(format!("{own}: hostIP set without hostPort: {shown}"));
             }
-            let same =
-                |other: &Fields| number(other, "containerPort") == container && text(other, "protocol") == protocol;
+            let same = |other: &Fields| {
+                number(other, "containerPort") == container && text(other, "protocol") == protocol
+            };
             for (place, other) in known.iter().filter(|(_, other)| same(other)) {
                 let (other_ip, other_host) = (text(other, "hostIP"), number(other, "hostPort"));
                 let how = if (ip, host) == (other_ip, other_host) {
@@ -314,21 +455,36 @@ fn ports(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
 
 /// Terms without a selector.
 fn affinity(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
-    let Some(affinity) = object(spec, "affinity") else { return };
+    let Some(affinity) = object(spec, "affinity") else {
+        return;
+    };
     let place = at.field("affinity");
     for key in ["podAffinity", "podAntiAffinity"] {
-        let Some(own) = object(affinity, key) else { continue };
+        let Some(own) = object(affinity, key) else {
+            continue;
+        };
         let place = place.field(key);
         let lists = [
             ("requiredDuringSchedulingIgnoredDuringExecution", ""),
-            ("preferredDuringSchedulingIgnoredDuringExecution", "podAffinityTerm"),
+            (
+                "preferredDuringSchedulingIgnoredDuringExecution",
+                "podAffinityTerm",
+            ),
         ];
         for (list, inner) in lists {
             let place = place.field(list);
-            for (index, term) in items(own, list).iter().filter_map(Value::as_object).enumerate() {
+            for (index, term) in items(own, list)
+                .iter()
+                .filter_map(Value::as_object)
+                .enumerate()
+            {
                 let at = place.index(index);
                 let weighted = at.field(inner);
-                let (term, at) = if inner.is_empty() { (Some(term), &at) } else { (object(term, inner), &weighted) };
+                let (term, at) = if inner.is_empty() {
+                    (Some(term), &at)
+                } else {
+                    (object(term, inner), &weighted)
+                };
                 if term.is_some_and(|term| !has(term, "labelSelector")) {
                     told.push(format!("{}: {NO_POD}", at.field("labelSelector")));
                 }

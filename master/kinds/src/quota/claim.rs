@@ -9,7 +9,10 @@ const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
 
 pub(super) fn tracks(resource: &str) -> bool {
     let of_class = |name: &str| name == STORAGE || name == CLAIMS;
-    of_class(resource) || resource.split_once(OF_CLASS).is_some_and(|(_, name)| of_class(name))
+    of_class(resource)
+        || resource
+            .split_once(OF_CLASS)
+            .is_some_and(|(_, name)| of_class(name))
 }
 
 pub(super) fn usage(fields: &Fields) -> Quantities {
@@ -31,8 +34,14 @@ pub(super) fn usage(fields: &Fields) -> Quantities {
 /// The class in the spec or, from older days, in an annotation.
 fn class(fields: &Fields) -> &str {
     let annotations = object(crate::object::metadata(fields), "annotations");
-    let old = annotations.map_or("", |annotations| text(annotations, "volume.beta.kubernetes.io/storage-class"));
-    if old.is_empty() { object(fields, "spec").map_or("", |spec| text(spec, "storageClassName")) } else { old }
+    let old = annotations.map_or("", |annotations| {
+        text(annotations, "volume.beta.kubernetes.io/storage-class")
+    });
+    if old.is_empty() {
+        object(fields, "spec").map_or("", |spec| text(spec, "storageClassName"))
+    } else {
+        old
+    }
 }
 
 /// What is asked for, or what is already given where that is more.
@@ -40,6 +49,7 @@ fn size(fields: &Fields) -> Option<Quantity> {
     let asked = object(fields, "spec").and_then(|spec| object(spec, "resources"));
     let asked = asked.and_then(|resources| object(resources, "requests"));
     let given = object(fields, "status").and_then(|status| object(status, "allocatedResources"));
-    let storage = |list: Option<&Fields>| list.and_then(|list| Quantity::read(get(list, "storage")));
+    let storage =
+        |list: Option<&Fields>| list.and_then(|list| Quantity::read(get(list, "storage")));
     storage(asked).max(storage(given))
 }

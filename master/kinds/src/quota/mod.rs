@@ -20,7 +20,12 @@ use std::collections::BTreeSet;
 const IGNORED: &[(&str, &str)] = &[("", "events"), ("events.k8s.io", "events")];
 
 /// Old names of counts, beside `count/…`.
-const COUNTED: &[&str] = &["configmaps", "secrets", "replicationcontrollers", "resourcequotas"];
+const COUNTED: &[&str] = &[
+    "configmaps",
+    "secrets",
+    "replicationcontrollers",
+    "resourcequotas",
+];
 
 /// Whether a quota may count objects of a kind.
 pub fn counts(group: &str, plural: &str) -> bool {
@@ -29,7 +34,11 @@ pub fn counts(group: &str, plural: &str) -> bool {
 
 /// `count/pods`, `count/deployments.apps`.
 pub fn count_name(group: &str, plural: &str) -> String {
-    if group.is_empty() { format!("count/{plural}") } else { format!("count/{plural}.{group}") }
+    if group.is_empty() {
+        format!("count/{plural}")
+    } else {
+        format!("count/{plural}.{group}")
+    }
 }
 
 /// What an object uses.
@@ -49,7 +58,9 @@ pub fn usage(group: &str, plural: &str, fields: &Fields, now: Timestamp) -> Quan
 
 /// Whether a resource that a quota limits is one that objects of a kind may use.
 pub fn tracks(group: &str, plural: &str, resource: &str) -> bool {
-    if resource == count_name(group, plural) || group.is_empty() && COUNTED.contains(&plural) && resource == plural {
+    if resource == count_name(group, plural)
+        || group.is_empty() && COUNTED.contains(&plural) && resource == plural
+    {
         return true;
     }
     match (group, plural) {
@@ -81,14 +92,25 @@ impl Quota {
         let empty = Fields::new();
         let spec = object(fields, "spec").unwrap_or(&empty);
         let status = object(fields, "status").unwrap_or(&empty);
-        let plain = items(spec, "scopes").iter().filter_map(Value::as_str).map(Scope::exists);
-        let selector = object(spec, "scopeSelector").map_or(&[][..], |found| items(found, "matchExpressions"));
+        let plain = items(spec, "scopes")
+            .iter()
+            .filter_map(Value::as_str)
+            .map(Scope::exists);
+        let selector =
+            object(spec, "scopeSelector").map_or(&[][..], |found| items(found, "matchExpressions"));
         Self {
             name: text(crate::object::metadata(fields), "name").to_owned(),
             wanted: Quantities::read(object(spec, "hard")),
             hard: Quantities::read(object(status, "hard")),
             used: Quantities::read(object(status, "used")),
-            scopes: plain.chain(selector.iter().filter_map(Value::as_object).map(Scope::read)).collect(),
+            scopes: plain
+                .chain(
+                    selector
+                        .iter()
+                        .filter_map(Value::as_object)
+                        .map(Scope::read),
+                )
+                .collect(),
         }
     }
 
@@ -96,7 +118,10 @@ impl Quota {
     /// counted yet.
     pub fn concerned(&self, group: &str, plural: &str) -> Vec<&str> {
         let names: BTreeSet<&str> = self.hard.names().chain(self.wanted.names()).collect();
-        names.into_iter().filter(|name| tracks(group, plural, name)).collect()
+        names
+            .into_iter()
+            .filter(|name| tracks(group, plural, name))
+            .collect()
     }
 
     /// Those of these limits of which nobody knows how much is used: nothing may be made under them until they are counted.
@@ -107,7 +132,9 @@ impl Quota {
 
     /// Whether the quota's scopes hold for an object.
     pub fn covers(&self, group: &str, plural: &str, fields: &Fields) -> bool {
-        self.scopes.iter().all(|scope| scope.covers(group, plural, fields))
+        self.scopes
+            .iter()
+            .all(|scope| scope.covers(group, plural, fields))
     }
 
     /// Whether an object uses anything of what the quota limits.

@@ -21,17 +21,27 @@ const NAMES: &[&str] = &[
 ];
 
 /// Where a quota limits one of these, every container must ask for it. Upstream does so for these only.
-const DEMANDED: &[&str] = &["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+const DEMANDED: &[&str] = &[
+    "cpu",
+    "memory",
+    "requests.cpu",
+    "requests.memory",
+    "limits.cpu",
+    "limits.memory",
+];
 
 pub(super) fn tracks(resource: &str) -> bool {
     NAMES.contains(&resource)
         || resource.starts_with("hugepages-")
-        || resource.strip_prefix("requests.").is_some_and(|rest| rest.starts_with("hugepages-") || is_extended(rest))
+        || resource
+            .strip_prefix("requests.")
+            .is_some_and(|rest| rest.starts_with("hugepages-") || is_extended(rest))
 }
 
 /// Whether a resource is of a vendor's own making.
 fn is_extended(name: &str) -> bool {
-    name.split_once('/').is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
+    name.split_once('/')
+        .is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
 /// A pod whose containers ended, or whose time to end is over, uses nothing but its name.
@@ -50,9 +60,15 @@ fn ended(fields: &Fields, now: Timestamp) -> bool {
         return true;
     }
     let metadata = crate::object::metadata(fields);
-    let Ok(deleted) = text(metadata, "deletionTimestamp").parse::<Timestamp>() else { return false };
+    let Ok(deleted) = text(metadata, "deletionTimestamp").parse::<Timestamp>() else {
+        return false;
+    };
     let grace = get(metadata, "deletionGracePeriodSeconds").as_i64();
-    grace.is_some_and(|grace| deleted.checked_add(SignedDuration::from_secs(grace)).is_ok_and(|end| now > end))
+    grace.is_some_and(|grace| {
+        deleted
+            .checked_add(SignedDuration::from_secs(grace))
+            .is_ok_and(|end| now > end)
+    })
 }
 
 /// Requests and limits under the names of quotas.
@@ -60,7 +76,9 @@ fn named(requests: &Quantities, limits: &Quantities) -> Quantities {
     let mut used = Quantities::default();
     used.set("pods", Quantity::count(1));
     for (name, amount) in &requests.0 {
-        if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-") {
+        if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage")
+            || name.starts_with("hugepages-")
+        {
             used.set(name.as_str(), *amount);
             used.set(format!("requests.{name}"), *amount);
         } else if is_extended(name) {
@@ -99,7 +117,10 @@ pub fn peak(spec: &Fields, list: &str) -> Quantities {
     let (mut sidecars, mut peak) = (Quantities::default(), Quantities::default());
     for container in items(spec, "initContainers") {
         let mut needed = own(container);
-        if container.get("restartPolicy").is_some_and(|policy| policy == "Always") {
+        if container
+            .get("restartPolicy")
+            .is_some_and(|policy| policy == "Always")
+        {
             sum.add(&needed);
             sidecars.add(&needed);
             needed = sidecars.clone();
@@ -109,7 +130,9 @@ pub fn peak(spec: &Fields, list: &str) -> Quantities {
         peak.max(&needed);
     }
     sum.max(&peak);
-    for (name, amount) in Quantities::read(object(spec, "resources").and_then(|pod| object(pod, list))).0 {
+    for (name, amount) in
+        Quantities::read(object(spec, "resources").and_then(|pod| object(pod, list))).0
+    {
         sum.set(name, amount);
     }
     sum
@@ -134,24 +157,42 @@ pub fn missing(spec: &Fields, limited: &[&str]) -> Option<String> {
         &Quantities::read(of_pod.and_then(|pod| object(pod, "requests"))),
         &Quantities::read(of_pod.and_then(|pod| object(pod, "limits"))),
     );
-    let demanded: BTreeSet<&str> = limited.iter().copied().filter(|name| DEMANDED.contains(name)).collect();
+    let demanded: BTreeSet<&str> = limited
+        .iter()
+        .copied()
+        .filter(|name| DEMANDED.contains(name))
+        .collect();
     let mut lacking: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    let containers = items(spec, "containers").iter().chain(items(spec, "initContainers"));
+    let containers = items(spec, "containers")
+        .iter()
+        .chain(items(spec, "initContainers"));
     for container in containers.filter_map(Value::as_object) {
         let resources = object(container, "resources");
         let list = |name| Quantities::read(resources.and_then(|resources| object(resources, name)));
         let used = named(&list("requests"), &list("limits"));
-        for name in demanded.iter().filter(|name| used.get(name).is_none() && pod.get(name).is_none()) {
-            lacking.entry(name).or_default().insert(text(container, "name"));
+        for name in demanded
+            .iter()
+            .filter(|name| used.get(name).is_none() && pod.get(name).is_none())
+        {
+            lacking
+                .entry(name)
+                .or_default()
+                .insert(text(container, "name"));
         }
     }
     if lacking.is_empty() {
         return None;
     }
     let texts = lacking.into_iter().map(|(resource, containers)| {
-        format!("{resource} for: {}", containers.into_iter().collect::<Vec<_>>().join(","))
+        format!(
+            "{resource} for: {}",
+            containers.into_iter().collect::<Vec<_>>().join(",")
+        )
     });
-    Some(format!("must specify {}", texts.collect::<Vec<_>>().join("; ")))
+    Some(format!(
+        "must specify {}",
+        texts.collect::<Vec<_>>().join("; ")
+    ))
 }
 
 #[cfg(test)]
@@ -181,7 +222,9 @@ mod tests {
 
     #[test]
     fn ended_pods_use_nothing() {
-        let pod = fields(&json!({"spec": {"containers": [{"name": "a"}]}, "status": {"phase": "Failed"}}));
+        let pod = fields(
+            &json!({"spec": {"containers": [{"name": "a"}]}, "status": {"phase": "Failed"}}),
+        );
         assert!(usage(&pod, Timestamp::UNIX_EPOCH).is_empty());
     }
 
@@ -190,7 +233,13 @@ mod tests {
         let spec = fields(&json!({"containers": [{"name": "b"}, {"name": "a",
             "resources": {"limits": {"memory": "1Gi"}}}]}));
         let text = missing(&spec, &["pods", "limits.memory", "limits.cpu"]).unwrap();
-        assert_eq!(text, "must specify limits.cpu for: a,b; limits.memory for: b");
-        assert_eq!(missing(&spec, &["pods", "requests.ephemeral-storage"]), None);
+        assert_eq!(
+            text,
+            "must specify limits.cpu for: a,b; limits.memory for: b"
+        );
+        assert_eq!(
+            missing(&spec, &["pods", "requests.ephemeral-storage"]),
+            None
+        );
     }
 }

@@ -14,7 +14,11 @@ pub struct Scope {
 impl Scope {
     /// The scope of a name, as `spec.scopes` gives it.
     pub(super) fn exists(name: &str) -> Self {
-        Self { name: name.to_owned(), operator: "Exists".to_owned(), values: Vec::new() }
+        Self {
+            name: name.to_owned(),
+            operator: "Exists".to_owned(),
+            values: Vec::new(),
+        }
     }
 
     /// A requirement of `spec.scopeSelector`.
@@ -38,7 +42,9 @@ impl Scope {
             ("", "pods", "NotBestEffort") => !best_effort(spec),
             ("", "pods", "PriorityClass") => self.selects(text(spec, "priorityClassName")),
             ("", "pods", "CrossNamespacePodAffinity") => crosses(spec),
-            ("", "persistentvolumeclaims", "VolumeAttributesClass") => self.selects_class(fields, spec),
+            ("", "persistentvolumeclaims", "VolumeAttributesClass") => {
+                self.selects_class(fields, spec)
+            }
             _ => false,
         }
     }
@@ -58,8 +64,13 @@ impl Scope {
     fn selects_class(&self, fields: &Fields, spec: &Fields) -> bool {
         let empty = Fields::new();
         let status = object(fields, "status").unwrap_or(&empty);
-        let target = object(status, "modifyVolumeStatus").map_or("", |s| text(s, "targetVolumeAttributesClassName"));
-        let names = [text(spec, "volumeAttributesClassName"), text(status, "currentVolumeAttributesClassName"), target];
+        let target = object(status, "modifyVolumeStatus")
+            .map_or("", |s| text(s, "targetVolumeAttributesClassName"));
+        let names = [
+            text(spec, "volumeAttributesClassName"),
+            text(status, "currentVolumeAttributesClassName"),
+            target,
+        ];
         let mut found = names.into_iter().filter(|name| !name.is_empty()).peekable();
         if found.peek().is_none() {
             return self.selects("");
@@ -69,35 +80,57 @@ impl Scope {
 }
 
 fn terminating(spec: &Fields) -> bool {
-    get(spec, "activeDeadlineSeconds").as_i64().is_some_and(|seconds| seconds >= 0)
+    get(spec, "activeDeadlineSeconds")
+        .as_i64()
+        .is_some_and(|seconds| seconds >= 0)
 }
 
 /// Whether no container asks for processor time or memory (quality of service `BestEffort`).
 fn best_effort(spec: &Fields) -> bool {
     let asks = |resources: Option<&Fields>| {
-        ["requests", "limits"].into_iter().filter_map(|list| resources.and_then(|found| object(found, list))).any(
-            |list| {
-                let some =
-                    |name| crate::quantity::Quantity::read(get(list, name)).is_some_and(|amount| !amount.is_zero());
+        ["requests", "limits"]
+            .into_iter()
+            .filter_map(|list| resources.and_then(|found| object(found, list)))
+            .any(|list| {
+                let some = |name| {
+                    crate::quantity::Quantity::read(get(list, name))
+                        .is_some_and(|amount| !amount.is_zero())
+                };
                 some("cpu") || some("memory")
-            },
-        )
+            })
     };
-    let containers = items(spec, "containers").iter().chain(items(spec, "initContainers"));
-    let mut resources = containers.filter_map(Value::as_object).map(|container| object(container, "resources"));
+    let containers = items(spec, "containers")
+        .iter()
+        .chain(items(spec, "initContainers"));
+    let mut resources = containers
+        .filter_map(Value::as_object)
+        .map(|container| object(container, "resources"));
     !asks(object(spec, "resources")) && !resources.any(asks)
 }
 
 /// Whether affinity looks into other namespaces.
 fn crosses(spec: &Fields) -> bool {
-    let Some(affinity) = object(spec, "affinity") else { return false };
-    let term = |term: &Value| {
-        term.get("namespaces").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
-            || term.get("namespaceSelector").is_some_and(|selector| !selector.is_null())
+    let Some(affinity) = object(spec, "affinity") else {
+        return false;
     };
-    ["podAffinity", "podAntiAffinity"].into_iter().filter_map(|key| object(affinity, key)).any(|kind| {
-        let weighted = items(kind, "preferredDuringSchedulingIgnoredDuringExecution").iter();
-        items(kind, "requiredDuringSchedulingIgnoredDuringExecution").iter().any(term)
-            || weighted.filter_map(|preference| preference.get("podAffinityTerm")).any(term)
-    })
+    let term = |term: &Value| {
+        term.get("namespaces")
+            .and_then(Value::as_array)
+            .is_some_and(|list| !list.is_empty())
+            || term
+                .get("namespaceSelector")
+                .is_some_and(|selector| !selector.is_null())
+    };
+    ["podAffinity", "podAntiAffinity"]
+        .into_iter()
+        .filter_map(|key| object(affinity, key))
+        .any(|kind| {
+            let weighted = items(kind, "preferredDuringSchedulingIgnoredDuringExecution").iter();
+            items(kind, "requiredDuringSchedulingIgnoredDuringExecution")
+                .iter()
+                .any(term)
+                || weighted
+                    .filter_map(|preference| preference.get("podAffinityTerm"))
+                    .any(term)
+        })
 }

@@ -5,7 +5,10 @@ use crate::validate::{Fields, get, items, object, text};
 use serde_json::Value;
 
 pub(super) fn tracks(resource: &str) -> bool {
-    matches!(resource, "services" | "services.nodeports" | "services.loadbalancers")
+    matches!(
+        resource,
+        "services" | "services.nodeports" | "services.loadbalancers"
+    )
 }
 
 pub(super) fn usage(fields: &Fields) -> Quantities {
@@ -16,15 +19,29 @@ pub(super) fn usage(fields: &Fields) -> Quantities {
         "NodePort" => (ports.len(), 0),
         "LoadBalancer" => {
             // Without allocation only the ports that are named use one.
-            let named = |port: &&Value| port.get("nodePort").and_then(Value::as_i64).is_some_and(|port| port != 0);
+            let named = |port: &&Value| {
+                port.get("nodePort")
+                    .and_then(Value::as_i64)
+                    .is_some_and(|port| port != 0)
+            };
             let allocates = get(spec, "allocateLoadBalancerNodePorts") != &Value::Bool(false);
-            (if allocates { ports.len() } else { ports.iter().filter(named).count() }, 1)
+            (
+                if allocates {
+                    ports.len()
+                } else {
+                    ports.iter().filter(named).count()
+                },
+                1,
+            )
         }
         _ => (0, 0),
     };
     let mut used = Quantities::default();
     used.set("services", Quantity::count(1));
-    used.set("services.nodeports", Quantity::count(i64::try_from(nodeports).unwrap_or(i64::MAX)));
+    used.set(
+        "services.nodeports",
+        Quantity::count(i64::try_from(nodeports).unwrap_or(i64::MAX)),
+    );
     used.set("services.loadbalancers", Quantity::count(balancers));
     used
 }

@@ -27,7 +27,11 @@ pub struct Wrong {
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: expected {}, found {}", self.path, self.expected, self.found)
+        write!(
+            f,
+            "{}: expected {}, found {}",
+            self.path, self.expected, self.found
+        )
     }
 }
 
@@ -63,7 +67,9 @@ impl Schemas {
     }
 
     fn canonical_fields(&self, index: usize, object: &mut Map<String, Value>) {
-        let Node::Object(known) = &self.nodes[index] else { return };
+        let Node::Object(known) = &self.nodes[index] else {
+            return;
+        };
         for (key, value) in object {
             if let Some(field) = known.fields.get(key.as_str()) {
                 self.canonical_value(field.node, value);
@@ -75,7 +81,9 @@ impl Schemas {
         match (&self.nodes[index], &mut *value) {
             (Node::Object(_), Value::Object(object)) => self.canonical_fields(index, object),
             (Node::Map(inner), Value::Object(object)) => {
-                object.values_mut().for_each(|value| self.canonical_value(*inner, value));
+                object
+                    .values_mut()
+                    .for_each(|value| self.canonical_value(*inner, value));
             }
             (Node::Array(inner), Value::Array(items)) => {
                 for value in items.iter_mut() {
@@ -91,8 +99,16 @@ impl Schemas {
         }
     }
 
-    fn fields(&self, index: usize, object: &mut Map<String, Value>, path: &mut String, checked: &mut Checked) {
-        let Node::Object(known) = &self.nodes[index] else { return };
+    fn fields(
+        &self,
+        index: usize,
+        object: &mut Map<String, Value>,
+        path: &mut String,
+        checked: &mut Checked,
+    ) {
+        let Node::Object(known) = &self.nodes[index] else {
+            return;
+        };
         object.retain(|key, value| {
             let length = path.len();
             if !path.is_empty() {
@@ -102,7 +118,11 @@ impl Schemas {
             let keep = match known.fields.get(key.as_str()) {
                 Some(_) if value.is_null() => false,
                 // Upstream's types know no difference between an empty map and none.
-                Some(field) if matches!(self.nodes[field.node], Node::Map(_)) && is_empty(value) => false,
+                Some(field)
+                    if matches!(self.nodes[field.node], Node::Map(_)) && is_empty(value) =>
+                {
+                    false
+                }
                 Some(field) => {
                     self.value(field.node, value, path, checked);
                     true
@@ -145,13 +165,24 @@ impl Schemas {
                     rewrite(value, quantity);
                 } else {
                     let (path, found) = (path.clone(), found(value));
-                    checked.wrong.push(Wrong { path, expected: "a quantity", found, restored: None });
+                    checked.wrong.push(Wrong {
+                        path,
+                        expected: "a quantity",
+                        found,
+                        restored: None,
+                    });
                 }
             }
             _ => {
                 if let Some(expected) = mismatch(node, value) {
-                    let (path, found, restored) = (path.clone(), found(value), restored(node, value));
-                    checked.wrong.push(Wrong { path, expected, found, restored });
+                    let (path, found, restored) =
+                        (path.clone(), found(value), restored(node, value));
+                    checked.wrong.push(Wrong {
+                        path,
+                        expected,
+                        found,
+                        restored,
+                    });
                 }
             }
         }
@@ -176,13 +207,25 @@ fn mismatch(node: &Node, value: &Value) -> Option<&'static str> {
         Node::Object(_) | Node::Map(_) => (value.is_null(), "an object"),
         Node::Array(_) => (value.is_null(), "an array"),
         Node::String => (value.is_string() || value.is_null(), "a string"),
-        Node::Time => (value.as_str().is_some_and(is_time) || value.is_null(), "an RFC 3339 time"),
-        Node::Bytes => (value.as_str().is_some_and(is_base64) || value.is_null(), "base64 text"),
-        Node::Integer { narrow } => (is_integer(value, *narrow), if *narrow { "int32" } else { "int64" }),
+        Node::Time => (
+            value.as_str().is_some_and(is_time) || value.is_null(),
+            "an RFC 3339 time",
+        ),
+        Node::Bytes => (
+            value.as_str().is_some_and(is_base64) || value.is_null(),
+            "base64 text",
+        ),
+        Node::Integer { narrow } => (
+            is_integer(value, *narrow),
+            if *narrow { "int32" } else { "int64" },
+        ),
         Node::Number => (value.is_number(), "a number"),
         Node::Boolean => (value.is_boolean(), "a boolean"),
         Node::Quantity => (false, "a quantity"),
-        Node::IntOrString => (value.is_string() || is_integer(value, true), "an integer or a string"),
+        Node::IntOrString => (
+            value.is_string() || is_integer(value, true),
+            "an integer or a string",
+        ),
         Node::Any => (true, ""),
     };
     (!fits).then_some(expected)
@@ -218,7 +261,10 @@ fn restored(node: &Node, value: &Value) -> Option<String> {
         Node::String => format!("cannot convert {name} to string"),
         Node::Boolean => format!("cannot convert {name} to bool"),
         Node::Number => format!("cannot convert {name} to float64"),
-        Node::Integer { narrow } => format!("cannot convert {name} to {}", if *narrow { "int32" } else { "int64" }),
+        Node::Integer { narrow } => format!(
+            "cannot convert {name} to {}",
+            if *narrow { "int32" } else { "int64" }
+        ),
         Node::Time | Node::Bytes | Node::Quantity | Node::IntOrString | Node::Any => return None,
     })
 }
@@ -228,7 +274,9 @@ fn is_time(text: &str) -> bool {
 }
 
 fn is_base64(text: &str) -> bool {
-    base64::engine::general_purpose::STANDARD.decode(text).is_ok()
+    base64::engine::general_purpose::STANDARD
+        .decode(text)
+        .is_ok()
 }
 
 fn is_integer(value: &Value, narrow: bool) -> bool {

@@ -25,7 +25,9 @@ pub enum Merge {
 /// How a field of a definition of upstream's is merged by strategic merge patch.
 pub fn merge(definition: &str, field: &str) -> Merge {
     let found = facts_of(definition, field).find_map(|fact| match fact {
-        Fact::Keyed(key) | Fact::KeyedBy(key, _) | Fact::Merged(key) | Fact::Retained(key) => Some(Merge::Key(key)),
+        Fact::Keyed(key) | Fact::KeyedBy(key, _) | Fact::Merged(key) | Fact::Retained(key) => {
+            Some(Merge::Key(key))
+        }
         Fact::MergedSet => Some(Merge::Set),
         Fact::Replaced => Some(Merge::Replace),
         Fact::Mapped(_)
@@ -54,7 +56,10 @@ fn short(definition: &str) -> Option<&str> {
 }
 
 fn facts_of(definition: &str, field: &str) -> impl Iterator<Item = &'static Fact> {
-    definition_facts(definition).iter().filter(move |(known, _)| *known == field).map(|(_, fact)| fact)
+    definition_facts(definition)
+        .iter()
+        .filter(move |(known, _)| *known == field)
+        .map(|(_, fact)| fact)
 }
 
 /// The extensions of a field: `x-kubernetes-patch-*`, `x-kubernetes-list-*`, `x-kubernetes-map-type`, `default`.
@@ -73,10 +78,19 @@ pub fn extensions(definition: &str, field: &str) -> Vec<(&'static str, Value)> {
             Fact::MergedSet => patch("merge", ""),
             Fact::RetainKeys => patch("retainKeys", ""),
             Fact::Replaced => patch("replace", ""),
-            Fact::Mapped(_) | Fact::Set | Fact::AtomicMap | Fact::Granular | Fact::Struct | Fact::Default(_) => {}
+            Fact::Mapped(_)
+            | Fact::Set
+            | Fact::AtomicMap
+            | Fact::Granular
+            | Fact::Struct
+            | Fact::Default(_) => {}
         }
         let map = |keys: &[&str]| {
-            [("x-kubernetes-list-type", json!("map")), ("x-kubernetes-list-map-keys", json!(keys))].to_vec()
+            [
+                ("x-kubernetes-list-type", json!("map")),
+                ("x-kubernetes-list-map-keys", json!(keys)),
+            ]
+            .to_vec()
         };
         all.extend(match fact {
             Fact::Keyed(key) | Fact::Retained(key) => map(&[key]),
@@ -102,11 +116,17 @@ pub(super) fn extend(name: &str, definition: &mut Map<String, Value>) {
     if is_atomic(name) {
         definition.insert("x-kubernetes-map-type".to_owned(), "atomic".into());
     }
-    let Some(Value::Object(properties)) = definition.get_mut("properties") else { return };
+    let Some(Value::Object(properties)) = definition.get_mut("properties") else {
+        return;
+    };
     let whole = name.starts_with("io.k8s.")
-        && ["apiVersion", "kind", "metadata"].iter().all(|key| properties.contains_key(*key));
+        && ["apiVersion", "kind", "metadata"]
+            .iter()
+            .all(|key| properties.contains_key(*key));
     for (field, schema) in properties {
-        let Value::Object(schema) = schema else { continue };
+        let Value::Object(schema) = schema else {
+            continue;
+        };
         for (key, value) in extensions(name, field) {
             schema.insert(key.to_owned(), value);
         }
@@ -132,7 +152,10 @@ mod tests {
         assert_eq!(merge(service, "ports"), Merge::Key("port"));
         assert_eq!(
             Value::Object(
-                extensions(service, "ports").into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+                extensions(service, "ports")
+                    .into_iter()
+                    .map(|(key, value)| (key.to_owned(), value))
+                    .collect()
             ),
             json!({
                 "x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": "port",
@@ -144,8 +167,13 @@ mod tests {
     #[test]
     fn names_of_definitions_are_cut_to_group_version_and_kind() {
         assert_eq!(short("io.k8s.api.core.v1.Pod"), Some("core.v1.Pod"));
-        assert_eq!(short("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"), Some("meta.v1.ObjectMeta"));
+        assert_eq!(
+            short("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
+            Some("meta.v1.ObjectMeta")
+        );
         assert_eq!(short("dev.pratique.v1alpha1.Machine"), None);
-        assert!(is_atomic("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector"));
+        assert!(is_atomic(
+            "io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector"
+        ));
     }
 }

@@ -30,11 +30,17 @@ pub fn definitions(sources: &[Source]) -> (Map<String, Value>, Vec<String>) {
         .iter()
         .map(|source| {
             let schema = source(&mut generator);
-            let target = schema.get("$ref").and_then(Value::as_str).unwrap_or_default();
+            let target = schema
+                .get("$ref")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
             normalize::full_name(target.strip_prefix(DEFINITIONS).unwrap_or(target))
         })
         .collect();
-    (normalize::definitions(generator.take_definitions(false)), names)
+    (
+        normalize::definitions(generator.take_definitions(false)),
+        names,
+    )
 }
 
 /// A known field.
@@ -93,7 +99,10 @@ pub struct Schemas {
 impl Schemas {
     /// Compiles definitions.
     pub fn compile(definitions: &Map<String, Value>) -> Self {
-        let mut schemas = Self { nodes: Vec::new(), names: HashMap::new() };
+        let mut schemas = Self {
+            nodes: Vec::new(),
+            names: HashMap::new(),
+        };
         // Names first, so that definitions may refer to each other in circles.
         for name in definitions.keys() {
             schemas.names.insert(name.clone(), schemas.nodes.len());
@@ -131,7 +140,10 @@ impl Schemas {
         if name.ends_with(".api.resource.Quantity") {
             return Node::Quantity;
         }
-        let format = schema.get("format").and_then(Value::as_str).unwrap_or_default();
+        let format = schema
+            .get("format")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         if format == "int-or-string" {
             return Node::IntOrString;
         }
@@ -144,7 +156,9 @@ impl Schemas {
             Some("string") if format == "date-time" => Node::Time,
             Some("string") if format == "byte" => Node::Bytes,
             Some("string") => Node::String,
-            Some("integer") => Node::Integer { narrow: format == "int32" },
+            Some("integer") => Node::Integer {
+                narrow: format == "int32",
+            },
             Some("number") => Node::Number,
             Some("boolean") => Node::Boolean,
             Some(_) | None => Node::Any,
@@ -160,12 +174,18 @@ impl Schemas {
                     merge: merge::merge(name, field),
                     list: list(schema, definitions),
                     atomic: schema.get(MAP_TYPE).map(|kind| kind == "atomic"),
-                    absent: absent(schema, required.is_some_and(|names| names.iter().any(|name| name == field))),
+                    absent: absent(
+                        schema,
+                        required.is_some_and(|names| names.iter().any(|name| name == field)),
+                    ),
                 };
                 (field.as_str().into(), found)
             });
             let fields = fields.collect();
-            return Node::Object(Object { fields, atomic: schema.get(MAP_TYPE).is_some_and(|kind| kind == "atomic") });
+            return Node::Object(Object {
+                fields,
+                atomic: schema.get(MAP_TYPE).is_some_and(|kind| kind == "atomic"),
+            });
         }
         match schema.get("additionalProperties") {
             Some(values @ Value::Object(_)) => Node::Map(self.add(values, definitions)),
@@ -178,18 +198,30 @@ const MAP_TYPE: &str = "x-kubernetes-map-type";
 
 /// The definition that a schema refers to.
 fn target(schema: &Value) -> Option<&str> {
-    let target = schema.pointer("/allOf/0/$ref").or_else(|| schema.get("$ref"))?;
+    let target = schema
+        .pointer("/allOf/0/$ref")
+        .or_else(|| schema.get("$ref"))?;
     target.as_str()?.strip_prefix(DEFINITIONS)
 }
 
 /// What is there where a field is left out, as upstream's types have it.
 fn absent(schema: &Value, required: bool) -> Absent {
-    if schema.get("default").and_then(Value::as_object).is_some_and(Map::is_empty) {
+    if schema
+        .get("default")
+        .and_then(Value::as_object)
+        .is_some_and(Map::is_empty)
+    {
         return Absent::Empty;
     }
-    let whole =
-        matches!(schema.get("type").and_then(Value::as_str), Some("array" | "object")) || target(schema).is_some();
-    if required && whole { Absent::Null } else { Absent::Missing }
+    let whole = matches!(
+        schema.get("type").and_then(Value::as_str),
+        Some("array" | "object")
+    ) || target(schema).is_some();
+    if required && whole {
+        Absent::Null
+    } else {
+        Absent::Missing
+    }
 }
 
 /// How a list is applied, as its schema says.
@@ -197,9 +229,14 @@ fn list(schema: &Value, definitions: &Map<String, Value>) -> List {
     match schema.get("x-kubernetes-list-type").and_then(Value::as_str) {
         Some("set") => List::Set,
         Some("map") => {
-            let keys = schema.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
-            let items =
-                schema.get("items").map(|items| target(items).and_then(|name| definitions.get(name)).unwrap_or(items));
+            let keys = schema
+                .get("x-kubernetes-list-map-keys")
+                .and_then(Value::as_array);
+            let items = schema.get("items").map(|items| {
+                target(items)
+                    .and_then(|name| definitions.get(name))
+                    .unwrap_or(items)
+            });
             let keys = keys.into_iter().flatten().filter_map(Value::as_str);
             List::Map(
                 keys.map(|name| ListKey {

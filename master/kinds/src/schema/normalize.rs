@@ -5,7 +5,11 @@ use serde_json::{Map, Value, json};
 
 /// Kinds of our own have short names in the generator; upstream's are already complete.
 pub(super) fn full_name(name: &str) -> String {
-    if name.contains('.') { name.to_owned() } else { format!("dev.pratique.v1alpha1.{name}") }
+    if name.contains('.') {
+        name.to_owned()
+    } else {
+        format!("dev.pratique.v1alpha1.{name}")
+    }
 }
 
 pub(super) fn definitions(generated: Map<String, Value>) -> Map<String, Value> {
@@ -35,13 +39,18 @@ fn definition(name: &str, mut schema: Value) -> Value {
 }
 
 fn normalize(schema: &mut Value) {
-    let Some(fields) = schema.as_object_mut() else { return };
+    let Some(fields) = schema.as_object_mut() else {
+        return;
+    };
     fields.remove("$schema");
     fields.remove("title");
     strip_null(fields);
     if let Some(Value::String(target)) = fields.remove("$ref") {
         let name = full_name(target.strip_prefix(DEFINITIONS).unwrap_or(&target));
-        fields.insert("allOf".to_owned(), json!([{"$ref": format!("{DEFINITIONS}{name}")}]));
+        fields.insert(
+            "allOf".to_owned(),
+            json!([{"$ref": format!("{DEFINITIONS}{name}")}]),
+        );
         return;
     }
     constants(fields);
@@ -79,7 +88,9 @@ fn strip_null(fields: &mut Map<String, Value>) {
 
 /// An enumeration with a text for each variant becomes a plain one.
 fn constants(fields: &mut Map<String, Value>) {
-    let Some(Value::Array(forms)) = fields.get("oneOf") else { return };
+    let Some(Value::Array(forms)) = fields.get("oneOf") else {
+        return;
+    };
     let mut values = Vec::new();
     for form in forms {
         if let Some(value) = form.get("const") {

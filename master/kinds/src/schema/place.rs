@@ -79,7 +79,11 @@ pub struct Place<'a> {
 
 impl<'a> Place<'a> {
     pub(super) fn new(schemas: &'a Schemas, node: Option<usize>) -> Self {
-        Self { schemas, node, field: None }
+        Self {
+            schemas,
+            node,
+            field: None,
+        }
     }
 
     fn node(self) -> Option<&'a Node> {
@@ -92,7 +96,11 @@ impl<'a> Place<'a> {
         match self.node() {
             Some(Node::Object(object)) => {
                 let field = object.fields.get(name);
-                Self { schemas: self.schemas, node: field.map(|field| field.node), field }
+                Self {
+                    schemas: self.schemas,
+                    node: field.map(|field| field.node),
+                    field,
+                }
             }
             Some(Node::Map(inner)) => Self::new(self.schemas, Some(*inner)),
             _ => Self::new(self.schemas, None),
@@ -132,9 +140,15 @@ impl<'a> Place<'a> {
     pub fn shape(self) -> Shape<'a> {
         let own = self.field.and_then(|field| field.atomic);
         match self.node() {
-            Some(Node::Object(object)) => Shape::Object { atomic: own.unwrap_or(object.atomic) },
-            Some(Node::Map(_)) => Shape::Map { atomic: own.unwrap_or(false) },
-            Some(Node::Array(_)) => Shape::List(self.field.map_or(&List::Atomic, |field| &field.list)),
+            Some(Node::Object(object)) => Shape::Object {
+                atomic: own.unwrap_or(object.atomic),
+            },
+            Some(Node::Map(_)) => Shape::Map {
+                atomic: own.unwrap_or(false),
+            },
+            Some(Node::Array(_)) => {
+                Shape::List(self.field.map_or(&List::Atomic, |field| &field.list))
+            }
             Some(Node::String | Node::Bytes) => Shape::Leaf(Leaf::Text),
             Some(Node::Integer { .. } | Node::Number) => Shape::Leaf(Leaf::Numeric),
             Some(Node::Boolean) => Shape::Leaf(Leaf::Boolean),
@@ -152,13 +166,19 @@ mod tests {
     use serde_json::json;
 
     fn at(root: usize, path: &[&str], check: impl Fn(Place<'_>)) {
-        let sources: &[super::super::Source] =
-            &[|g| g.subschema_for::<Pod>(), |g| g.subschema_for::<PersistentVolume>()];
+        let sources: &[super::super::Source] = &[
+            |g| g.subschema_for::<Pod>(),
+            |g| g.subschema_for::<PersistentVolume>(),
+        ];
         let (definitions, names) = definitions(sources);
         let schemas = Schemas::compile(&definitions);
         let mut place = schemas.place(&names[root]);
         for step in path {
-            place = if *step == "[]" { place.items() } else { place.field(step) };
+            place = if *step == "[]" {
+                place.items()
+            } else {
+                place.field(step)
+            };
         }
         check(place);
     }
@@ -166,30 +186,59 @@ mod tests {
     #[test]
     fn ports_are_keyed_by_number_and_protocol_with_defaults() {
         at(0, &["spec", "containers", "[]", "ports"], |ports| {
-            let key = |name: &str, default: Value| ListKey { name: name.into(), default: Some(default) };
-            let keys = List::Map([key("containerPort", json!(0)), key("protocol", json!("TCP"))].into());
+            let key = |name: &str, default: Value| ListKey {
+                name: name.into(),
+                default: Some(default),
+            };
+            let keys = List::Map(
+                [
+                    key("containerPort", json!(0)),
+                    key("protocol", json!("TCP")),
+                ]
+                .into(),
+            );
             assert_eq!(ports.shape(), Shape::List(&keys));
         });
     }
 
     #[test]
     fn what_is_owned_as_a_whole_is_told() {
-        at(0, &["spec", "nodeSelector"], |place| assert_eq!(place.shape(), Shape::Map { atomic: true }));
-        at(0, &["metadata", "labels"], |place| assert_eq!(place.shape(), Shape::Map { atomic: false }));
-        at(0, &["spec", "tolerations"], |place| assert_eq!(place.shape(), Shape::List(&List::Atomic)));
-        at(0, &["metadata", "finalizers"], |place| assert_eq!(place.shape(), Shape::List(&List::Set)));
+        at(0, &["spec", "nodeSelector"], |place| {
+            assert_eq!(place.shape(), Shape::Map { atomic: true })
+        });
+        at(0, &["metadata", "labels"], |place| {
+            assert_eq!(place.shape(), Shape::Map { atomic: false })
+        });
+        at(0, &["spec", "tolerations"], |place| {
+            assert_eq!(place.shape(), Shape::List(&List::Atomic))
+        });
+        at(0, &["metadata", "finalizers"], |place| {
+            assert_eq!(place.shape(), Shape::List(&List::Set))
+        });
         at(0, &["metadata", "ownerReferences", "[]"], |place| {
             assert_eq!(place.shape(), Shape::Object { atomic: true });
         });
-        at(1, &["spec", "claimRef"], |place| assert_eq!(place.shape(), Shape::Object { atomic: false }));
+        at(1, &["spec", "claimRef"], |place| {
+            assert_eq!(place.shape(), Shape::Object { atomic: false })
+        });
     }
 
     #[test]
     fn fields_that_are_always_there_and_fields_that_are_not_are_told() {
-        at(0, &["spec"], |place| assert!(place.absent() == Absent::Empty && place.is_declared()));
-        at(0, &["spec", "securityContext"], |place| assert!(place.absent() == Absent::Missing && place.is_declared()));
-        at(0, &["spec", "containers"], |place| assert_eq!(place.absent(), Absent::Null));
-        at(0, &["metadata", "labels", "a"], |place| assert!(!place.is_declared() && !place.is_unknown()));
-        at(0, &["spec", "nonsense"], |place| assert!(place.is_unknown()));
+        at(0, &["spec"], |place| {
+            assert!(place.absent() == Absent::Empty && place.is_declared())
+        });
+        at(0, &["spec", "securityContext"], |place| {
+            assert!(place.absent() == Absent::Missing && place.is_declared())
+        });
+        at(0, &["spec", "containers"], |place| {
+            assert_eq!(place.absent(), Absent::Null)
+        });
+        at(0, &["metadata", "labels", "a"], |place| {
+            assert!(!place.is_declared() && !place.is_unknown())
+        });
+        at(0, &["spec", "nonsense"], |place| {
+            assert!(place.is_unknown())
+        });
     }
 }

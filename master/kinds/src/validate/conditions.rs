@@ -13,7 +13,9 @@ const MESSAGE: usize = 32 << 10;
 pub fn all(conditions: &[Value], at: &At<'_>, faults: &mut Faults) {
     let mut known = HashSet::new();
     for (index, condition) in conditions.iter().enumerate() {
-        let (at, Some(condition)) = (at.index(index), condition.as_object()) else { continue };
+        let (at, Some(condition)) = (at.index(index), condition.as_object()) else {
+            continue;
+        };
         if !known.insert(text(condition, "type")) {
             faults.duplicate(&at, word(condition, "type"));
         }
@@ -32,11 +34,19 @@ fn one(condition: &Fields, at: &At<'_>, faults: &mut Faults) {
     if text(condition, "status").is_empty() {
         faults.required(&at.field("status"), "");
     } else {
-        faults.one_of(&at.field("status"), get(condition, "status"), &["False", "True", "Unknown"]);
+        faults.one_of(
+            &at.field("status"),
+            get(condition, "status"),
+            &["False", "True", "Unknown"],
+        );
     }
     if number(condition, "observedGeneration") < 0 {
         let words = "must be greater than or equal to zero";
-        faults.invalid(&at.field("observedGeneration"), get(condition, "observedGeneration"), words);
+        faults.invalid(
+            &at.field("observedGeneration"),
+            get(condition, "observedGeneration"),
+            words,
+        );
     }
     if text(condition, "lastTransitionTime").is_empty() {
         faults.required(&at.field("lastTransitionTime"), "");
@@ -76,12 +86,18 @@ mod tests {
 
     #[test]
     fn every_fault_of_a_condition_is_told() {
-        let good =
-            json!({"type": "Ready", "status": "True", "reason": "R1,x", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let good = json!({"type": "Ready", "status": "True", "reason": "R1,x", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let bad = json!({"type": "-", "status": "Yes", "reason": "1", "observedGeneration": -1});
         let mut faults = Faults::default();
-        all(&[good.clone(), bad, good, json!({})], &At::root("c"), &mut faults);
-        let told: Vec<String> = faults.found().map(|(field, reason, _)| format!("{field} {reason}")).collect();
+        all(
+            &[good.clone(), bad, good, json!({})],
+            &At::root("c"),
+            &mut faults,
+        );
+        let told: Vec<String> = faults
+            .found()
+            .map(|(field, reason, _)| format!("{field} {reason}"))
+            .collect();
         assert_eq!(
             told,
             [

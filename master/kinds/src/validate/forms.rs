@@ -17,7 +17,9 @@ pub fn word<'a>(fields: &'a Fields, key: &str) -> &'a Value {
     static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::String(String::new()));
     match get(fields, key) {
         found @ Value::String(_) => found,
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => &EMPTY,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            &EMPTY
+        }
     }
 }
 
@@ -76,7 +78,13 @@ pub fn choice(fields: &Fields, key: &str, at: &At<'_>, supported: &[&str], fault
 }
 
 /// A text that is there must be one of those supported.
-pub fn optional_choice(fields: &Fields, key: &str, at: &At<'_>, supported: &[&str], faults: &mut Faults) {
+pub fn optional_choice(
+    fields: &Fields,
+    key: &str,
+    at: &At<'_>,
+    supported: &[&str],
+    faults: &mut Faults,
+) {
     if has(fields, key) {
         faults.one_of(&at.field(key), get(fields, key), supported);
     }
@@ -93,22 +101,37 @@ pub fn not_negative(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults
 /// A number that is there must be in a range.
 pub fn within(fields: &Fields, key: &str, at: &At<'_>, least: i64, most: i64, faults: &mut Faults) {
     let value = get(fields, key);
-    if value.as_i64().is_some_and(|value| !(least..=most).contains(&value)) {
-        faults.invalid(&at.field(key), value, format!("must be between {least} and {most}, inclusive"));
+    if value
+        .as_i64()
+        .is_some_and(|value| !(least..=most).contains(&value))
+    {
+        faults.invalid(
+            &at.field(key),
+            value,
+            format!("must be between {least} and {most}, inclusive"),
+        );
     }
 }
 
 /// The permissions of a file.
 pub fn file_mode(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
     let value = get(fields, key);
-    if value.as_i64().is_some_and(|mode| !(0..=0o777).contains(&mode)) {
+    if value
+        .as_i64()
+        .is_some_and(|mode| !(0..=0o777).contains(&mode))
+    {
         faults.invalid(&at.field(key), value, FILE_MODE);
     }
 }
 
 /// A path with no step up.
 pub fn no_backsteps(value: &Value, at: &At<'_>, faults: &mut Faults) {
-    if value.as_str().unwrap_or_default().split('/').any(|part| part == "..") {
+    if value
+        .as_str()
+        .unwrap_or_default()
+        .split('/')
+        .any(|part| part == "..")
+    {
         faults.invalid(at, value, "must not contain '..'");
     }
 }
@@ -157,7 +180,11 @@ pub fn share(text: &str) -> Option<i64> {
 
 /// A share must not be of more than there is.
 pub fn at_most_all(value: &Value, at: &At<'_>, faults: &mut Faults) {
-    if value.as_str().and_then(share).is_some_and(|share| share > 100) {
+    if value
+        .as_str()
+        .and_then(share)
+        .is_some_and(|share| share > 100)
+    {
         faults.invalid(at, value, "must not be greater than 100%");
     }
 }
@@ -165,7 +192,9 @@ pub fn at_most_all(value: &Value, at: &At<'_>, faults: &mut Faults) {
 /// The number, or that of the share in per cent, which says whether it is nothing.
 pub fn number_or_share(value: &Value) -> i64 {
     match value {
-        Value::String(text) => share(text).or_else(|| text.parse().ok()).unwrap_or_default(),
+        Value::String(text) => share(text)
+            .or_else(|| text.parse().ok())
+            .unwrap_or_default(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
             value.as_i64().unwrap_or_default()
         }
@@ -174,8 +203,18 @@ pub fn number_or_share(value: &Value) -> i64 {
 
 /// Checks a taint of a node or device, whose effects are these.
 pub(crate) fn taint(taint: &Fields, effects: &[&str], at: &At<'_>, faults: &mut Faults) {
-    formed(word(taint, "key"), &at.field("key"), names::qualified, faults);
-    formed(word(taint, "value"), &at.field("value"), names::label_value, faults);
+    formed(
+        word(taint, "key"),
+        &at.field("key"),
+        names::qualified,
+        faults,
+    );
+    formed(
+        word(taint, "value"),
+        &at.field("value"),
+        names::label_value,
+        faults,
+    );
     if text(taint, "effect").is_empty() {
         faults.required(&at.field("effect"), "");
     } else {
@@ -191,18 +230,33 @@ mod tests {
     fn words(check: impl Fn(&mut Faults)) -> Vec<String> {
         let mut faults = Faults::default();
         check(&mut faults);
-        faults.found().map(|(_, _, message)| message.to_owned()).collect()
+        faults
+            .found()
+            .map(|(_, _, message)| message.to_owned())
+            .collect()
     }
 
     #[test]
     fn paths_are_judged_as_upstream_does() {
         let at = At::root("path");
         for good in ["a", "a/b", "a..b", "", "..."] {
-            assert!(words(|faults| descending_path(&json!(good), &at, faults)).is_empty(), "{good}");
+            assert!(
+                words(|faults| descending_path(&json!(good), &at, faults)).is_empty(),
+                "{good}"
+            );
         }
-        assert_eq!(words(|faults| plain_path(&json!("../a"), &at, faults)).len(), 1);
-        assert_eq!(words(|faults| plain_path(&json!("..a"), &at, faults)).len(), 1);
-        assert_eq!(words(|faults| plain_path(&json!("/.."), &at, faults)).len(), 2);
+        assert_eq!(
+            words(|faults| plain_path(&json!("../a"), &at, faults)).len(),
+            1
+        );
+        assert_eq!(
+            words(|faults| plain_path(&json!("..a"), &at, faults)).len(),
+            1
+        );
+        assert_eq!(
+            words(|faults| plain_path(&json!("/.."), &at, faults)).len(),
+            2
+        );
     }
 
     #[test]
@@ -217,7 +271,10 @@ mod tests {
             words(|faults| count_or_share(&json!(-3), &at, faults)),
             ["Invalid value: -3: must be greater than or equal to 0"]
         );
-        assert_eq!(words(|faults| at_most_all(&json!("101%"), &at, faults)).len(), 1);
+        assert_eq!(
+            words(|faults| at_most_all(&json!("101%"), &at, faults)).len(),
+            1
+        );
         assert_eq!(number_or_share(&json!("0%")), 0);
     }
 }

@@ -24,10 +24,16 @@ pub fn annotations(annotations: Option<&Fields>, at: &At<'_>, faults: &mut Fault
 /// Checks a label selector, where there is one.
 pub fn selector(selector: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     let Some(selector) = selector else { return };
-    labels(object(selector, "matchLabels"), &at.field("matchLabels"), faults);
+    labels(
+        object(selector, "matchLabels"),
+        &at.field("matchLabels"),
+        faults,
+    );
     let list = at.field("matchExpressions");
     for (number, expression) in items(selector, "matchExpressions").iter().enumerate() {
-        let Some(expression) = expression.as_object() else { continue };
+        let Some(expression) = expression.as_object() else {
+            continue;
+        };
         self::expression(expression, &list.index(number), faults);
     }
 }
@@ -37,15 +43,30 @@ fn expression(expression: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("values");
     match text(expression, "operator") {
         "In" | "NotIn" if values.is_empty() => {
-            faults.required(&place, "must be specified when `operator` is 'In' or 'NotIn'");
+            faults.required(
+                &place,
+                "must be specified when `operator` is 'In' or 'NotIn'",
+            );
         }
         "Exists" | "DoesNotExist" if !values.is_empty() => {
-            faults.forbidden(&place, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+            faults.forbidden(
+                &place,
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+            );
         }
         "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-        _ => faults.invalid(&at.field("operator"), word(expression, "operator"), "not a valid selector operator"),
+        _ => faults.invalid(
+            &at.field("operator"),
+            word(expression, "operator"),
+            "not a valid selector operator",
+        ),
     }
-    formed(word(expression, "key"), &at.field("key"), names::qualified, faults);
+    formed(
+        word(expression, "key"),
+        &at.field("key"),
+        names::qualified,
+        faults,
+    );
     for (number, value) in values.iter().enumerate() {
         formed(value, &place.index(number), names::label_value, faults);
     }
@@ -95,18 +116,36 @@ fn label_requirement(requirement: &Fields, lenient: bool, at: &At<'_>, faults: &
     let place = at.field("values");
     match text(requirement, "operator") {
         "In" | "NotIn" if values.is_empty() => {
-            faults.required(&place, "must be specified when `operator` is 'In' or 'NotIn'");
+            faults.required(
+                &place,
+                "must be specified when `operator` is 'In' or 'NotIn'",
+            );
         }
         "Exists" | "DoesNotExist" if !values.is_empty() => {
-            faults.forbidden(&place, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+            faults.forbidden(
+                &place,
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+            );
         }
         "Gt" | "Lt" if values.len() != 1 => {
-            faults.required(&place, "must be specified single value when `operator` is 'Lt' or 'Gt'");
+            faults.required(
+                &place,
+                "must be specified single value when `operator` is 'Lt' or 'Gt'",
+            );
         }
         "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-        _ => faults.invalid(&at.field("operator"), word(requirement, "operator"), "not a valid selector operator"),
+        _ => faults.invalid(
+            &at.field("operator"),
+            word(requirement, "operator"),
+            "not a valid selector operator",
+        ),
     }
-    formed(word(requirement, "key"), &at.field("key"), names::qualified, faults);
+    formed(
+        word(requirement, "key"),
+        &at.field("key"),
+        names::qualified,
+        faults,
+    );
     if !lenient {
         for (index, value) in values.iter().enumerate() {
             formed(value, &place.index(index), names::label_value, faults);
@@ -119,18 +158,27 @@ fn field_requirement(requirement: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("values");
     match text(requirement, "operator") {
         "In" | "NotIn" if values.len() != 1 => {
-            let words = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+            let words =
+                "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
             faults.required(&place, words);
         }
         "In" | "NotIn" => {}
-        _ => faults.invalid(&at.field("operator"), word(requirement, "operator"), "not a valid selector operator"),
+        _ => faults.invalid(
+            &at.field("operator"),
+            word(requirement, "operator"),
+            "not a valid selector operator",
+        ),
     }
     if text(requirement, "key") == "metadata.name" {
         for (index, value) in values.iter().enumerate() {
             formed(value, &place.index(index), names::subdomain, faults);
         }
     } else {
-        faults.invalid(&at.field("key"), word(requirement, "key"), "not a valid field selector key");
+        faults.invalid(
+            &at.field("key"),
+            word(requirement, "key"),
+            "not a valid field selector key",
+        );
     }
 }
 
@@ -143,14 +191,19 @@ pub fn is_empty(selector: &Fields) -> bool {
 /// Whether a selector selects labels: nothing where there is none, everything where it is empty. None, where it is
 /// no selector at all.
 pub fn selects(selector: Option<&Fields>, labels: Option<&Fields>) -> Option<bool> {
-    let Some(selector) = selector else { return Some(false) };
+    let Some(selector) = selector else {
+        return Some(false);
+    };
     let mut faults = Faults::default();
     self::selector(Some(selector), &At::root(""), &mut faults);
     if !faults.is_empty() {
         return None;
     }
     let own = |key: &str| labels.and_then(|labels| labels.get(key));
-    let equal = object(selector, "matchLabels").into_iter().flatten().all(|(key, value)| own(key) == Some(value));
+    let equal = object(selector, "matchLabels")
+        .into_iter()
+        .flatten()
+        .all(|(key, value)| own(key) == Some(value));
     let holds = |expression: &Fields| {
         let found = own(text(expression, "key"));
         let named = found.is_some_and(|found| items(expression, "values").contains(found));
@@ -161,12 +214,20 @@ pub fn selects(selector: Option<&Fields>, labels: Option<&Fields>) -> Option<boo
             _ => found.is_none(),
         }
     };
-    Some(equal && items(selector, "matchExpressions").iter().filter_map(Value::as_object).all(holds))
+    Some(
+        equal
+            && items(selector, "matchExpressions")
+                .iter()
+                .filter_map(Value::as_object)
+                .all(holds),
+    )
 }
 
 /// The labels of a template or an object.
 pub fn of(object_or_template: &Fields) -> Option<&Fields> {
-    get(object_or_template, "metadata").get("labels").and_then(Value::as_object)
+    get(object_or_template, "metadata")
+        .get("labels")
+        .and_then(Value::as_object)
 }
 
 #[cfg(test)]
@@ -177,7 +238,10 @@ mod tests {
     fn said(value: &Value) -> Vec<String> {
         let mut faults = Faults::default();
         selector(value.as_object(), &At::root("selector"), &mut faults);
-        faults.found().map(|(field, reason, _)| format!("{field} {reason}")).collect()
+        faults
+            .found()
+            .map(|(field, reason, _)| format!("{field} {reason}"))
+            .collect()
     }
 
     #[test]
@@ -210,11 +274,19 @@ mod tests {
         assert_eq!(chosen(json!({})), Some(true));
         assert_eq!(chosen(json!({"matchLabels": {"a": "1"}})), Some(true));
         assert_eq!(chosen(json!({"matchLabels": {"a": "2"}})), Some(false));
-        assert_eq!(chosen(json!({"matchExpressions": [{"key": "c", "operator": "DoesNotExist"}]})), Some(true));
         assert_eq!(
-            chosen(json!({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]})),
+            chosen(json!({"matchExpressions": [{"key": "c", "operator": "DoesNotExist"}]})),
+            Some(true)
+        );
+        assert_eq!(
+            chosen(
+                json!({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]})
+            ),
             Some(false)
         );
-        assert_eq!(chosen(json!({"matchExpressions": [{"key": "a", "operator": "In"}]})), None);
+        assert_eq!(
+            chosen(json!({"matchExpressions": [{"key": "a", "operator": "In"}]})),
+            None
+        );
     }
 }

@@ -71,7 +71,9 @@ fn owners(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
     let mut controllers = 0;
     for (number, owner) in items(meta, "ownerReferences").iter().enumerate() {
         let at = at.index(number);
-        let Some(owner) = owner.as_object() else { continue };
+        let Some(owner) = owner.as_object() else {
+            continue;
+        };
         for key in ["apiVersion", "kind", "name", "uid"] {
             if text(owner, key).is_empty() {
                 faults.invalid(&at.field(key), get(owner, key), "must not be empty");
@@ -81,7 +83,11 @@ fn owners(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
     if controllers > 1 {
         let all = get(meta, "ownerReferences");
-        faults.invalid(&at, all, "Only one reference can have Controller set to true");
+        faults.invalid(
+            &at,
+            all,
+            "Only one reference can have Controller set to true",
+        );
     }
 }
 
@@ -97,7 +103,8 @@ pub fn finalizer(finalizer: &Value, at: &At<'_>, faults: &mut Faults) {
     let name = finalizer.as_str().unwrap_or_default();
     if let Err(fault) = names::qualified(name) {
         faults.invalid(at, finalizer, fault);
-    } else if !name.contains('/') && !matches!(name, "orphan" | "foregroundDeletion" | "kubernetes") {
+    } else if !name.contains('/') && !matches!(name, "orphan" | "foregroundDeletion" | "kubernetes")
+    {
         let words = "name is neither a standard finalizer name nor is it fully qualified";
         faults.invalid(at, finalizer, words);
     }
@@ -106,7 +113,14 @@ pub fn finalizer(finalizer: &Value, at: &At<'_>, faults: &mut Faults) {
 /// Checks what may not change in metadata.
 pub fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("metadata");
-    for key in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+    for key in [
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
         faults.immutable(&at.field(key), get(new, key), get(old, key));
     }
     if old.contains_key("deletionTimestamp") {

@@ -32,25 +32,37 @@ enum Step<'a> {
 impl<'a> At<'a> {
     /// A field at the top.
     pub fn root(field: &'a str) -> Self {
-        Self { parent: None, step: Step::Field(field) }
+        Self {
+            parent: None,
+            step: Step::Field(field),
+        }
     }
 
     /// A field below; dots inside the name stay as they are.
     #[must_use]
     pub fn field(&'a self, field: &'a str) -> Self {
-        Self { parent: Some(self), step: Step::Field(field) }
+        Self {
+            parent: Some(self),
+            step: Step::Field(field),
+        }
     }
 
     /// An item of a list.
     #[must_use]
     pub fn index(&'a self, index: usize) -> Self {
-        Self { parent: Some(self), step: Step::Index(index) }
+        Self {
+            parent: Some(self),
+            step: Step::Index(index),
+        }
     }
 
     /// An item of a map.
     #[must_use]
     pub fn key(&'a self, key: &'a str) -> Self {
-        Self { parent: Some(self), step: Step::Key(key) }
+        Self {
+            parent: Some(self),
+            step: Step::Key(key),
+        }
     }
 }
 
@@ -80,19 +92,31 @@ const MOST: usize = 100;
 impl Faults {
     fn add(&mut self, reason: &'static str, at: &At<'_>, message: String) {
         if self.causes.len() < MOST {
-            self.causes.push(Cause { reason: reason.into(), message, field: at.to_string() });
+            self.causes.push(Cause {
+                reason: reason.into(),
+                message,
+                field: at.to_string(),
+            });
         }
     }
 
     /// A value that must be there is not.
     pub fn required(&mut self, at: &At<'_>, detail: &str) {
-        let message = if detail.is_empty() { "Required value".to_owned() } else { format!("Required value: {detail}") };
+        let message = if detail.is_empty() {
+            "Required value".to_owned()
+        } else {
+            format!("Required value: {detail}")
+        };
         self.add("FieldValueRequired", at, message);
     }
 
     /// A value is not of a form or range that is allowed.
     pub fn invalid(&mut self, at: &At<'_>, value: &Value, detail: impl fmt::Display) {
-        self.add("FieldValueInvalid", at, format!("Invalid value: {}: {detail}", shown(value)));
+        self.add(
+            "FieldValueInvalid",
+            at,
+            format!("Invalid value: {}: {detail}", shown(value)),
+        );
     }
 
     /// A value must not be there.
@@ -102,28 +126,48 @@ impl Faults {
 
     /// A value comes twice in a list where it must come once.
     pub fn duplicate(&mut self, at: &At<'_>, value: &Value) {
-        self.add("FieldValueDuplicate", at, format!("Duplicate value: {}", shown(value)));
+        self.add(
+            "FieldValueDuplicate",
+            at,
+            format!("Duplicate value: {}", shown(value)),
+        );
     }
 
     /// A value comes twice in a list where it must come once; by what it is known to be the same.
     pub fn duplicate_of(&mut self, at: &At<'_>, value: &Value, detail: &str) {
-        self.add("FieldValueDuplicate", at, format!("Duplicate value: {}: {detail}", shown(value)));
+        self.add(
+            "FieldValueDuplicate",
+            at,
+            format!("Duplicate value: {}: {detail}", shown(value)),
+        );
     }
 
     /// A value names something that is not there.
     pub fn not_found(&mut self, at: &At<'_>, value: &Value) {
-        self.add("FieldValueNotFound", at, format!("Not found: {}", shown(value)));
+        self.add(
+            "FieldValueNotFound",
+            at,
+            format!("Not found: {}", shown(value)),
+        );
     }
 
     /// A value is longer than allowed.
     pub fn too_long(&mut self, at: &At<'_>, limit: usize) {
-        self.add("FieldValueTooLong", at, format!("Too long: may not be more than {limit} bytes"));
+        self.add(
+            "FieldValueTooLong",
+            at,
+            format!("Too long: may not be more than {limit} bytes"),
+        );
     }
 
     /// A list has more items than allowed.
     pub fn too_many(&mut self, at: &At<'_>, found: usize, limit: usize) {
         let items = if limit == 1 { "item" } else { "items" };
-        self.add("FieldValueTooMany", at, format!("Too many: {found}: must have at most {limit} {items}"));
+        self.add(
+            "FieldValueTooMany",
+            at,
+            format!("Too many: {found}: must have at most {limit} {items}"),
+        );
     }
 
     /// Something is wrong with a part of the object that is too large to show.
@@ -133,13 +177,21 @@ impl Faults {
 
     /// A value names something that is not there, with what could be named.
     pub fn not_found_among(&mut self, at: &At<'_>, value: &Value, detail: impl fmt::Display) {
-        self.add("FieldValueNotFound", at, format!("Not found: {}: {detail}", shown(value)));
+        self.add(
+            "FieldValueNotFound",
+            at,
+            format!("Not found: {}: {detail}", shown(value)),
+        );
     }
 
     /// A value is none of those that are supported.
     pub fn unsupported(&mut self, at: &At<'_>, value: &Value, supported: &[&str]) {
         let list: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
-        let message = format!("Unsupported value: {}: supported values: {}", shown(value), list.join(", "));
+        let message = format!(
+            "Unsupported value: {}: supported values: {}",
+            shown(value),
+            list.join(", ")
+        );
         self.add("FieldValueNotSupported", at, message);
     }
 
@@ -155,12 +207,21 @@ impl Faults {
 
     /// What was found: where, reason and message.
     pub fn found(&self) -> impl Iterator<Item = (&str, &str, &str)> {
-        self.causes.iter().map(|cause| (cause.field.as_str(), cause.reason.as_ref(), cause.message.as_str()))
+        self.causes.iter().map(|cause| {
+            (
+                cause.field.as_str(),
+                cause.reason.as_ref(),
+                cause.message.as_str(),
+            )
+        })
     }
 
     /// A value is none of those that are supported; checks it, and adds a fault where it isn't.
     pub fn one_of(&mut self, at: &At<'_>, value: &Value, supported: &[&str]) {
-        if !value.as_str().is_some_and(|value| supported.contains(&value)) {
+        if !value
+            .as_str()
+            .is_some_and(|value| supported.contains(&value))
+        {
             self.unsupported(at, value, supported);
         }
     }
@@ -177,15 +238,25 @@ impl Faults {
         if self.causes.is_empty() {
             return Ok(());
         }
-        let texts: Vec<String> =
-            self.causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        let texts: Vec<String> = self
+            .causes
+            .iter()
+            .map(|cause| format!("{}: {}", cause.field, cause.message))
+            .collect();
         let list = match texts.as_slice() {
             [only] => only.clone(),
             several => format!("[{}]", several.join(", ")),
         };
-        let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
-        let mut error =
-            ApiError::new(Reason::Invalid, format!("{qualified} {name:?} is invalid: {list}")).about(group, kind, name);
+        let qualified = if group.is_empty() {
+            kind.to_owned()
+        } else {
+            format!("{kind}.{group}")
+        };
+        let mut error = ApiError::new(
+            Reason::Invalid,
+            format!("{qualified} {name:?} is invalid: {list}"),
+        )
+        .about(group, kind, name);
         error.details.causes = self.causes;
         Err(error)
     }
@@ -220,7 +291,9 @@ pub fn alike(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {
             one.iter().all(|(key, value)| alike(value, get(other, key)))
-                && other.iter().all(|(key, value)| one.contains_key(key) || says_nothing(value))
+                && other
+                    .iter()
+                    .all(|(key, value)| one.contains_key(key) || says_nothing(value))
         }
         (Value::Array(one), Value::Array(other)) => {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| alike(one, other))
@@ -251,7 +324,10 @@ pub fn object<'a>(fields: &'a Fields, key: &str) -> Option<&'a Fields> {
 
 /// The fields of an object field, which is made where it is not there.
 pub fn object_mut<'a>(fields: &'a mut Fields, key: &str) -> Option<&'a mut Fields> {
-    fields.entry(key).or_insert_with(|| Value::Object(Map::new())).as_object_mut()
+    fields
+        .entry(key)
+        .or_insert_with(|| Value::Object(Map::new()))
+        .as_object_mut()
 }
 
 /// Sets a field that is missing or empty.
@@ -274,7 +350,10 @@ mod tests {
     #[test]
     fn what_is_empty_says_as_little_as_what_is_left_out() {
         let same = |one: Value, other: Value| alike(&one, &other) && alike(&other, &one);
-        assert!(same(json!({"group": "", "name": "x", "list": []}), json!({"name": "x", "status": {"a": null}})));
+        assert!(same(
+            json!({"group": "", "name": "x", "list": []}),
+            json!({"name": "x", "status": {"a": null}})
+        ));
         assert!(!same(json!({"a": false}), json!({})));
         assert!(!same(json!({"a": [1]}), json!({"a": [1, 2]})));
         assert!(!same(json!({"a": {"b": "c"}}), json!({"a": {}})));

@@ -47,7 +47,10 @@ pub fn wildcard(name: &str) -> Result<(), String> {
     if name.len() > 253 {
         return Err("must be no more than 253 bytes".to_owned());
     }
-    if name.strip_prefix("*.").is_some_and(|rest| !rest.is_empty() && rest.split('.').all(is_label)) {
+    if name
+        .strip_prefix("*.")
+        .is_some_and(|rest| !rest.is_empty() && rest.split('.').all(is_label))
+    {
         return Ok(());
     }
     Err("a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of \
@@ -69,7 +72,9 @@ pub fn path_segment(name: &str) -> Result<(), String> {
 
 /// `domain/path`, such as a finalizer or a controller.
 pub fn domain_path(name: &str) -> Result<(), String> {
-    let Some((domain, path)) = name.split_once('/').filter(|(domain, path)| !domain.is_empty() && !path.is_empty())
+    let Some((domain, path)) = name
+        .split_once('/')
+        .filter(|(domain, path)| !domain.is_empty() && !path.is_empty())
     else {
         return Err("must be a domain-prefixed path (such as \"acme.io/foo\")".to_owned());
     };
@@ -82,11 +87,14 @@ pub fn domain_path(name: &str) -> Result<(), String> {
 }
 
 fn is_label(part: &str) -> bool {
-    let ends = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let ends =
+        |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let bytes = part.as_bytes();
     ends(bytes.first())
         && ends(bytes.last())
-        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+        && bytes
+            .iter()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
 }
 
 /// Qualified name: keys of labels, annotations, taints.
@@ -128,7 +136,9 @@ fn is_qualified(part: &str) -> bool {
     let bytes = part.as_bytes();
     ends(bytes.first())
         && ends(bytes.last())
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && bytes
+            .iter()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
 /// Value of a label.
@@ -151,7 +161,14 @@ pub fn config_key(key: &str) -> Result<(), String> {
         return Err("must be no more than 253 bytes".to_owned());
     }
     if key == "." || key.starts_with("..") {
-        return Err(format!("must not {}", if key == "." { "be '.'" } else { "start with '..'" }));
+        return Err(format!(
+            "must not {}",
+            if key == "." {
+                "be '.'"
+            } else {
+                "start with '..'"
+            }
+        ));
     }
     let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     if !key.is_empty() && key.bytes().all(fits) {
@@ -164,7 +181,10 @@ pub fn config_key(key: &str) -> Result<(), String> {
 
 /// Name of an environment variable: anything printable but `=`.
 pub fn env_name(name: &str) -> Result<(), String> {
-    if name.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=') {
+    if name
+        .bytes()
+        .all(|b| (b' '..=b'~').contains(&b) && b != b'=')
+    {
         return Ok(());
     }
     Err("a valid environment variable name must consist only of printable ASCII characters other than '='".to_owned())
@@ -173,7 +193,8 @@ pub fn env_name(name: &str) -> Result<(), String> {
 /// Identifier of the language C: what is left of an attribute's name after its domain.
 pub fn identifier(name: &str) -> Result<(), String> {
     let word = |b: u8| b.is_ascii_alphabetic() || b == b'_';
-    if name.bytes().next().is_some_and(word) && name.bytes().all(|b| word(b) || b.is_ascii_digit()) {
+    if name.bytes().next().is_some_and(word) && name.bytes().all(|b| word(b) || b.is_ascii_digit())
+    {
         return Ok(());
     }
     Err("a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric \
@@ -187,8 +208,13 @@ pub fn port_name(name: &str) -> Result<(), String> {
     if name.len() > 15 {
         return Err("must be no more than 15 bytes".to_owned());
     }
-    if !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
-        return Err("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
+    if !name
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    {
+        return Err(
+            "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned(),
+        );
     }
     if !name.bytes().any(|b| b.is_ascii_lowercase()) {
         return Err("must contain at least one letter (a-z)".to_owned());

@@ -23,7 +23,9 @@ impl Range {
     /// Reads `address/prefix`; host bits are dropped.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = text.split_once('/')?;
-        if prefix.len() > 1 && prefix.starts_with('0') || !prefix.bytes().all(|digit| digit.is_ascii_digit()) {
+        if prefix.len() > 1 && prefix.starts_with('0')
+            || !prefix.bytes().all(|digit| digit.is_ascii_digit())
+        {
             return None;
         }
         Self::new(address.parse().ok()?, prefix.parse().ok()?)
@@ -35,8 +37,13 @@ impl Range {
         if prefix > bits {
             return None;
         }
-        let mask = u128::MAX.checked_shl(u32::from(bits - prefix)).unwrap_or_default();
-        Some(Self { first: address_of(number(address) & mask, address.is_ipv6()), prefix })
+        let mask = u128::MAX
+            .checked_shl(u32::from(bits - prefix))
+            .unwrap_or_default();
+        Some(Self {
+            first: address_of(number(address) & mask, address.is_ipv6()),
+            prefix,
+        })
     }
 
     /// The first address.
@@ -52,7 +59,9 @@ impl Range {
     /// How many addresses it has; those that fit, where they are too many to count.
     pub fn size(self) -> u128 {
         let bits = if self.is_ipv6() { 128 } else { 32 };
-        1u128.checked_shl(bits - u32::from(self.prefix)).unwrap_or(u128::MAX)
+        1u128
+            .checked_shl(bits - u32::from(self.prefix))
+            .unwrap_or(u128::MAX)
     }
 
     /// The address at an offset from the first.
@@ -70,7 +79,9 @@ impl Range {
         if address.is_ipv6() != self.is_ipv6() {
             return None;
         }
-        number(address).checked_sub(number(self.first)).filter(|offset| *offset < self.size())
+        number(address)
+            .checked_sub(number(self.first))
+            .filter(|offset| *offset < self.size())
     }
 
     /// Length of the prefix.
@@ -96,7 +107,9 @@ fn address_of(number: u128, ipv6: bool) -> IpAddr {
     if ipv6 {
         return IpAddr::V6(Ipv6Addr::from(number));
     }
-    IpAddr::V4(Ipv4Addr::from(u32::try_from(number & u128::from(u32::MAX)).unwrap_or_default()))
+    IpAddr::V4(Ipv4Addr::from(
+        u32::try_from(number & u128::from(u32::MAX)).unwrap_or_default(),
+    ))
 }
 
 /// Reads a value as an address; tells where it is none.
@@ -120,20 +133,38 @@ pub fn range(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<Range> {
 /// Tells where an address cannot be anybody's on a network.
 pub fn no_special(address: IpAddr, value: &Value, at: &At<'_>, faults: &mut Faults) {
     let (local, multicast) = match address {
-        IpAddr::V4(address) => (address.is_link_local(), address.octets().starts_with(&[224, 0, 0])),
-        IpAddr::V6(address) => (address.is_unicast_link_local(), address.segments()[0] & 0xff0f == 0xff02),
+        IpAddr::V4(address) => (
+            address.is_link_local(),
+            address.octets().starts_with(&[224, 0, 0]),
+        ),
+        IpAddr::V6(address) => (
+            address.is_unicast_link_local(),
+            address.segments()[0] & 0xff0f == 0xff02,
+        ),
     };
     if address.is_unspecified() {
         faults.invalid(at, value, "may not be unspecified (0.0.0.0 or ::)");
     }
     if address.is_loopback() {
-        faults.invalid(at, value, "may not be in the loopback range (127.0.0.0/8, ::1/128)");
+        faults.invalid(
+            at,
+            value,
+            "may not be in the loopback range (127.0.0.0/8, ::1/128)",
+        );
     }
     if local {
-        faults.invalid(at, value, "may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+        faults.invalid(
+            at,
+            value,
+            "may not be in the link-local range (169.254.0.0/16, fe80::/10)",
+        );
     }
     if multicast {
-        faults.invalid(at, value, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+        faults.invalid(
+            at,
+            value,
+            "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)",
+        );
     }
 }
 
@@ -141,9 +172,13 @@ pub fn no_special(address: IpAddr, value: &Value, at: &At<'_>, faults: &mut Faul
 pub fn address_warning(text: &str, at: &At<'_>) -> Option<String> {
     let address: IpAddr = text.parse().ok()?;
     match mapped(address) {
-        Some(plain) => Some(format!("{at}: non-standard IP address {text:?} is invalid: use \"{plain}\"")),
+        Some(plain) => Some(format!(
+            "{at}: non-standard IP address {text:?} is invalid: use \"{plain}\""
+        )),
         None if address.to_string() == text => None,
-        None => Some(format!("{at}: IPv6 address {text:?} should be in RFC 5952 canonical format (\"{address}\")")),
+        None => Some(format!(
+            "{at}: IPv6 address {text:?} should be in RFC 5952 canonical format (\"{address}\")"
+        )),
     }
 }
 
@@ -160,7 +195,9 @@ pub fn range_warning(text: &str, at: &At<'_>) -> Option<String> {
     if range.to_string() == text {
         return None;
     }
-    Some(format!("{at}: IPv6 CIDR value {text:?} should be in RFC 5952 canonical format (\"{range}\")"))
+    Some(format!(
+        "{at}: IPv6 CIDR value {text:?} should be in RFC 5952 canonical format (\"{range}\")"
+    ))
 }
 
 /// The address of IPv4 that one of IPv6 only wraps.
@@ -173,14 +210,19 @@ fn mapped(address: IpAddr) -> Option<Ipv4Addr> {
 
 /// Checks a number of a port.
 pub fn port(value: &Value, at: &At<'_>, faults: &mut Faults) {
-    if !value.as_i64().is_some_and(|port| (1..=65535).contains(&port)) {
+    if !value
+        .as_i64()
+        .is_some_and(|port| (1..=65535).contains(&port))
+    {
         faults.invalid(at, &shown_number(value), NO_PORT);
     }
 }
 
 /// Checks a port's number or name.
 pub fn port_or_name(value: &Value, at: &At<'_>, faults: &mut Faults) {
-    let Some(name) = value.as_str() else { return port(value, at, faults) };
+    let Some(name) = value.as_str() else {
+        return port(value, at, faults);
+    };
     if let Err(fault) = names::port_name(name) {
         faults.invalid(at, value, fault);
     }
@@ -188,7 +230,11 @@ pub fn port_or_name(value: &Value, at: &At<'_>, faults: &mut Faults) {
 
 /// A number that is missing is zero to clients.
 fn shown_number(value: &Value) -> Value {
-    if value.is_null() { 0.into() } else { value.clone() }
+    if value.is_null() {
+        0.into()
+    } else {
+        value.clone()
+    }
 }
 
 /// Checks that a number, if it is there, is not negative.
@@ -227,14 +273,27 @@ mod tests {
     #[test]
     fn ranges_count_their_addresses() {
         let range = Range::parse("10.96.0.7/16").unwrap();
-        assert_eq!((range.to_string().as_str(), range.size()), ("10.96.0.0/16", 65536));
+        assert_eq!(
+            (range.to_string().as_str(), range.size()),
+            ("10.96.0.0/16", 65536)
+        );
         assert_eq!(range.at(1).to_string(), "10.96.0.1");
         assert_eq!(range.offset("10.96.1.0".parse().unwrap()), Some(256));
         assert!(!range.contains("10.97.0.0".parse().unwrap()));
         assert!(!range.contains("::1".parse().unwrap()));
         assert_eq!(Range::parse("::/0").unwrap().size(), u128::MAX);
-        assert_eq!(Range::parse("fd00::/112").unwrap().at(10).to_string(), "fd00::a");
-        for bad in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "10.0.0.0/08", "10.0.0.0/+8", "x/8"] {
+        assert_eq!(
+            Range::parse("fd00::/112").unwrap().at(10).to_string(),
+            "fd00::a"
+        );
+        for bad in [
+            "10.0.0.0",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "10.0.0.0/08",
+            "10.0.0.0/+8",
+            "x/8",
+        ] {
             assert!(Range::parse(bad).is_none(), "{bad}");
         }
     }

@@ -43,7 +43,9 @@ pub fn is_huge_page(name: &str) -> bool {
 
 /// A resource of somebody's own domain, which quotas can count.
 pub fn is_extended(name: &str) -> bool {
-    !is_native(name) && !name.starts_with("requests.") && names::qualified(&format!("requests.{name}")).is_ok()
+    !is_native(name)
+        && !name.starts_with("requests.")
+        && names::qualified(&format!("requests.{name}")).is_ok()
 }
 
 fn is_of_containers(name: &str) -> bool {
@@ -65,7 +67,11 @@ pub fn name(name: &str, at: &At<'_>, faults: &mut Faults) -> bool {
         return false;
     }
     if !name.contains('/') && !is_of_quotas(name) && name != "storage" {
-        faults.invalid(at, &name.into(), "must be a standard resource type or fully qualified");
+        faults.invalid(
+            at,
+            &name.into(),
+            "must be a standard resource type or fully qualified",
+        );
     }
     true
 }
@@ -77,10 +83,18 @@ pub fn container_name(name: &str, at: &At<'_>, faults: &mut Faults) {
     }
     if !name.contains('/') {
         if !is_of_containers(name) {
-            faults.invalid(at, &name.into(), "must be a standard resource for containers");
+            faults.invalid(
+                at,
+                &name.into(),
+                "must be a standard resource for containers",
+            );
         }
     } else if !is_native(name) && !is_extended(name) {
-        faults.invalid(at, &name.into(), "doesn't follow extended resource name standard");
+        faults.invalid(
+            at,
+            &name.into(),
+            "doesn't follow extended resource name standard",
+        );
     }
 }
 
@@ -93,7 +107,9 @@ pub fn quota_name(name: &str, at: &At<'_>, faults: &mut Faults) {
 
 /// Checks an amount of a resource; what is no quantity the schema told.
 pub fn amount(name: &str, value: &Value, at: &At<'_>, faults: &mut Faults) {
-    let Some(found) = Quantity::read(value) else { return };
+    let Some(found) = Quantity::read(value) else {
+        return;
+    };
     if found.is_negative() {
         faults.invalid(at, value, NOT_NEGATIVE);
     }
@@ -110,7 +126,10 @@ mod tests {
     fn said(check: impl Fn(&At<'_>, &mut Faults)) -> Vec<String> {
         let mut faults = Faults::default();
         check(&At::root("r"), &mut faults);
-        faults.found().map(|(_, _, message)| message.split(": ").last().unwrap_or_default().to_owned()).collect()
+        faults
+            .found()
+            .map(|(_, _, message)| message.split(": ").last().unwrap_or_default().to_owned())
+            .collect()
     }
 
     #[test]
@@ -119,16 +138,30 @@ mod tests {
         assert!(said(|at, faults| container_name("hugepages-2Mi", at, faults)).is_empty());
         assert_eq!(
             said(|at, faults| container_name("widgets", at, faults)),
-            ["must be a standard resource type or fully qualified", "must be a standard resource for containers"]
+            [
+                "must be a standard resource type or fully qualified",
+                "must be a standard resource for containers"
+            ]
         );
         assert_eq!(
             said(|at, faults| container_name("requests.example.com/gpu", at, faults)),
             ["doesn't follow extended resource name standard"]
         );
-        for good in ["requests.example.com/gpu", "count/pods", "requests.hugepages-2Mi", "services.nodeports"] {
-            assert!(said(|at, faults| quota_name(good, at, faults)).is_empty(), "{good}");
+        for good in [
+            "requests.example.com/gpu",
+            "count/pods",
+            "requests.hugepages-2Mi",
+            "services.nodeports",
+        ] {
+            assert!(
+                said(|at, faults| quota_name(good, at, faults)).is_empty(),
+                "{good}"
+            );
         }
-        assert_eq!(said(|at, faults| quota_name("storage", at, faults)), ["must be a standard resource for quota"]);
+        assert_eq!(
+            said(|at, faults| quota_name("storage", at, faults)),
+            ["must be a standard resource for quota"]
+        );
     }
 
     #[test]
@@ -139,7 +172,11 @@ mod tests {
             ("cpu", "0.5", vec![]),
             ("cpu", "-1", vec![NOT_NEGATIVE]),
         ] {
-            assert_eq!(said(|at, faults| amount(name, &json!(value), at, faults)), faults, "{name} {value}");
+            assert_eq!(
+                said(|at, faults| amount(name, &json!(value), at, faults)),
+                faults,
+                "{name} {value}"
+            );
         }
     }
 }

@@ -9,7 +9,9 @@ use serde_json::Value;
 
 /// A kind by its group and plural.
 pub(crate) fn kind(group: &str, plural: &str) -> Kind {
-    let found = builtin::all().into_iter().find(|kind| kind.group == group && kind.plural == plural);
+    let found = builtin::all()
+        .into_iter()
+        .find(|kind| kind.group == group && kind.plural == plural);
     found.unwrap_or_else(|| unreachable!("{plural}.{group} is a built-in kind"))
 }
 
@@ -38,7 +40,12 @@ pub(crate) fn changed(kind: &Kind, object: &Value, old: &Fields) -> Fields {
 pub(crate) fn told(faults: Faults) -> Vec<String> {
     match faults.into_error("", "Kind", "name") {
         Ok(()) => Vec::new(),
-        Err(error) => error.details.causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect(),
+        Err(error) => error
+            .details
+            .causes
+            .iter()
+            .map(|cause| format!("{}: {}", cause.field, cause.message))
+            .collect(),
     }
 }
 
@@ -52,7 +59,12 @@ pub(crate) fn faults(kind: &Kind, object: &Value) -> Vec<String> {
 }
 
 /// What is wrong with what a write through a subresource makes of an object.
-pub(crate) fn through_faults(kind: &Kind, subresource: Subresource, new: &Value, old: &Value) -> Vec<String> {
+pub(crate) fn through_faults(
+    kind: &Kind,
+    subresource: Subresource,
+    new: &Value,
+    old: &Value,
+) -> Vec<String> {
     let (new, old) = (fields(new), fields(old));
     let mut result = old.clone();
     if subresource == Subresource::Finalize {
@@ -77,7 +89,11 @@ pub(crate) fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
 /// Each expected text is the beginning of one fault, in order.
 #[track_caller]
 pub(crate) fn starts(told: &[String], expected: &[&str]) {
-    let fits = told.len() == expected.len() && told.iter().zip(expected).all(|(fault, start)| fault.starts_with(start));
+    let fits = told.len() == expected.len()
+        && told
+            .iter()
+            .zip(expected)
+            .all(|(fault, start)| fault.starts_with(start));
     assert!(fits, "{told:#?} instead of {expected:#?}");
 }
 

@@ -17,8 +17,12 @@ const ANNOTATIONS: usize = 256 << 10;
 
 /// What client-side apply set, and is as it set it; none, where there is nothing to go by.
 pub(super) fn allowed(live: &Fields, write: &Write<'_>) -> Option<Set<'static>> {
-    let text = object(metadata(live), "annotations")?.get(ANNOTATION)?.as_str()?;
-    let Value::Object(last) = decode::json(text.as_bytes()).ok()?.value else { return None };
+    let text = object(metadata(live), "annotations")?
+        .get(ANNOTATION)?
+        .as_str()?;
+    let Value::Object(last) = decode::json(text.as_bytes()).ok()?.value else {
+        return None;
+    };
     if last.get("apiVersion").and_then(Value::as_str) != Some(write.api_version) {
         return None;
     }
@@ -26,19 +30,27 @@ pub(super) fn allowed(live: &Fields, write: &Write<'_>) -> Option<Set<'static>> 
     check(&last, place).ok()?;
     let changes = compare(&last, live, place);
     let set = extract(&last, place);
-    let set = set.difference(&changes.modified).difference(&changes.added).difference(&changes.removed);
+    let set = set
+        .difference(&changes.modified)
+        .difference(&changes.added)
+        .difference(&changes.removed);
     Some(set.into_owned())
 }
 
 /// The conflicts that are not allowed.
 pub(super) fn beyond<'a>(conflicts: Vec<Conflict<'a>>, allowed: &Set<'_>) -> Vec<Conflict<'a>> {
-    let left = conflicts.into_iter().map(|conflict| Conflict { set: conflict.set.difference(allowed), ..conflict });
+    let left = conflicts.into_iter().map(|conflict| Conflict {
+        set: conflict.set.difference(allowed),
+        ..conflict
+    });
     left.filter(|conflict| !conflict.set.is_empty()).collect()
 }
 
 /// Brings the annotation up to date, where there is one.
 pub(super) fn renew(live: &mut Fields, config: &Fields) {
-    let known = object(metadata(live), "annotations").and_then(|all| all.get(ANNOTATION)).and_then(Value::as_str);
+    let known = object(metadata(live), "annotations")
+        .and_then(|all| all.get(ANNOTATION))
+        .and_then(Value::as_str);
     if known.is_none_or(str::is_empty) {
         return;
     }
@@ -47,9 +59,14 @@ pub(super) fn renew(live: &mut Fields, config: &Fields) {
         annotations.remove(ANNOTATION);
     }
     let text = format!("{}\n", Value::Object(config));
-    let Some(Value::Object(annotations)) = metadata_mut(live).get_mut("annotations") else { return };
+    let Some(Value::Object(annotations)) = metadata_mut(live).get_mut("annotations") else {
+        return;
+    };
     annotations.insert(ANNOTATION.to_owned(), text.into());
-    let size: usize = annotations.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    let size: usize = annotations
+        .iter()
+        .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
+        .sum();
     if size > ANNOTATIONS {
         annotations.remove(ANNOTATION);
     }

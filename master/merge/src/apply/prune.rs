@@ -20,21 +20,33 @@ pub(super) fn prune(
         return merged;
     }
     let version = &*last.api_version;
-    let Some(place) = write.versions.place(version) else { return merged };
-    let converted =
-        if version == write.api_version { Some(merged.clone()) } else { write.versions.convert(&merged, version) };
-    let Some(object) = converted else { return merged };
+    let Some(place) = write.versions.place(version) else {
+        return merged;
+    };
+    let converted = if version == write.api_version {
+        Some(merged.clone())
+    } else {
+        write.versions.convert(&merged, version)
+    };
+    let Some(object) = converted else {
+        return merged;
+    };
     let declared = last.set.with_declared(place);
     let mut pruned = remove(&object, &declared, place);
     for (owned_in, owned) in owned(last, set, managers, write) {
         pruned = give_back(&object, pruned, version, &owned_in, &owned, write);
     }
-    let gone = all(&object, place).difference(&all(&pruned, place)).intersection(&declared);
+    let gone = all(&object, place)
+        .difference(&all(&pruned, place))
+        .intersection(&declared);
     let pruned = remove(&object, &gone, place);
     if version == write.api_version {
         return pruned;
     }
-    write.versions.convert(&pruned, write.api_version).unwrap_or(merged)
+    write
+        .versions
+        .convert(&pruned, write.api_version)
+        .unwrap_or(merged)
 }
 
 /// Every field of an object.
@@ -49,7 +61,8 @@ fn owned<'s>(
     managers: &'s Managers<'s>,
     write: &'s Write<'_>,
 ) -> Vec<(String, Set<'s>)> {
-    let mut versions: Vec<(String, Set<'s>)> = vec![(last.api_version.clone().into_owned(), Set::default())];
+    let mut versions: Vec<(String, Set<'s>)> =
+        vec![(last.api_version.clone().into_owned(), Set::default())];
     let others = managers.0.iter().filter(|manager| !manager.is(last));
     let others = others.map(|manager| (&*manager.api_version, manager.set.clone()));
     for (version, set) in others.chain([(write.api_version, set)]) {
@@ -70,7 +83,9 @@ fn give_back(
     owned: &Set<'_>,
     write: &Write<'_>,
 ) -> Fields {
-    let Some(place) = write.versions.place(owned_in) else { return pruned };
+    let Some(place) = write.versions.place(owned_in) else {
+        return pruned;
+    };
     let within = |whole: &Fields, rest: &Fields| {
         let kept = all(rest, place).union(owned.with_declared(place).into_owned());
         let gone = all(whole, place).difference(&kept);

@@ -15,17 +15,25 @@ pub(super) fn failed(text: String) -> ApiError {
 
 /// 422: lists in lists.
 pub(super) fn list_of_lists() -> ApiError {
-    ApiError::new(Reason::Invalid, "the server rejected our request due to an error in our request")
+    ApiError::new(
+        Reason::Invalid,
+        "the server rejected our request due to an error in our request",
+    )
 }
 
 pub(super) fn no_key(item: &Map<String, Value>, key: &str) -> ApiError {
     let item = shown(&Value::Object(item.clone()));
-    failed(format!("map: {item} does not contain declared merge key: {key}"))
+    failed(format!(
+        "map: {item} does not contain declared merge key: {key}"
+    ))
 }
 
 pub(super) fn bad_directive(found: &Value, patch: &Map<String, Value>) -> ApiError {
     let patch = shown(&Value::Object(patch.clone()));
-    failed(format!("unknown patch type: {} in map: {patch}", shown(found)))
+    failed(format!(
+        "unknown patch type: {} in map: {patch}",
+        shown(found)
+    ))
 }
 
 pub(super) fn bad_argument(expected: &str, found: &Value) -> ApiError {
@@ -48,9 +56,15 @@ pub(crate) fn shown(value: &Value) -> String {
         Value::Bool(value) => value.to_string(),
         Value::Number(number) => number.to_string(),
         Value::String(text) => text.clone(),
-        Value::Array(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(" ")),
+        Value::Array(items) => format!(
+            "[{}]",
+            items.iter().map(shown).collect::<Vec<_>>().join(" ")
+        ),
         Value::Object(fields) => {
-            let fields: Vec<String> = fields.iter().map(|(key, value)| format!("{key}:{}", shown(value))).collect();
+            let fields: Vec<String> = fields
+                .iter()
+                .map(|(key, value)| format!("{key}:{}", shown(value)))
+                .collect();
             format!("map[{}]", fields.join(" "))
         }
     }

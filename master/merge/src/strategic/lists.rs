@@ -9,13 +9,19 @@ use std::collections::BTreeMap;
 
 /// What tells an item apart: the value of its key, or its own.
 fn id(item: &Value, key: Option<&str>) -> Result<String, ApiError> {
-    let Some(key) = key else { return Ok(item.to_string()) };
+    let Some(key) = key else {
+        return Ok(item.to_string());
+    };
     let fields = object(item)?;
-    fields.get(key).map(ToString::to_string).ok_or_else(|| no_key(fields, key))
+    fields
+        .get(key)
+        .map(ToString::to_string)
+        .ok_or_else(|| no_key(fields, key))
 }
 
 fn object(item: &Value) -> Result<&Map<String, Value>, ApiError> {
-    item.as_object().ok_or_else(|| bad_argument("map[string]interface {}", item))
+    item.as_object()
+        .ok_or_else(|| bad_argument("map[string]interface {}", item))
 }
 
 /// Where each item is, first come.
@@ -71,14 +77,24 @@ fn one_kind(old: &[Value], patch: &[Value]) -> Result<bool, ApiError> {
     }
     let first = kinds.next();
     if kinds.any(|kind| Some(kind) != first) {
-        let lists = Value::Array(vec![Value::Array(old.to_vec()), Value::Array(patch.to_vec())]);
-        return Err(failed(format!("list element types are not identical: {}", shown(&lists))));
+        let lists = Value::Array(vec![
+            Value::Array(old.to_vec()),
+            Value::Array(patch.to_vec()),
+        ]);
+        return Err(failed(format!(
+            "list element types are not identical: {}",
+            shown(&lists)
+        )));
     }
     Ok(old.iter().chain(patch).next().is_some_and(Value::is_object))
 }
 
 /// Heeds `$patch` in items: what remains of both lists.
-fn directives(mut old: Vec<Value>, patch: &[Value], key: &str) -> Result<(Vec<Value>, Vec<Value>), ApiError> {
+fn directives(
+    mut old: Vec<Value>,
+    patch: &[Value],
+    key: &str,
+) -> Result<(Vec<Value>, Vec<Value>), ApiError> {
     let mut rest = Vec::with_capacity(patch.len());
     let mut replace = false;
     let mut gone = std::collections::BTreeSet::new();
@@ -86,10 +102,14 @@ fn directives(mut old: Vec<Value>, patch: &[Value], key: &str) -> Result<(Vec<Va
         let fields = object(item)?;
         match fields.get(PATCH) {
             None => rest.push(item.clone()),
-            Some(Value::String(word)) if word == "delete" => drop(gone.insert(id(item, Some(key))?)),
+            Some(Value::String(word)) if word == "delete" => {
+                drop(gone.insert(id(item, Some(key))?))
+            }
             Some(Value::String(word)) if word == "replace" => replace = true,
             Some(Value::String(word)) if word == "merge" => {
-                return Err(failed("merging lists cannot yet be specified in the patch".to_owned()));
+                return Err(failed(
+                    "merging lists cannot yet be specified in the patch".to_owned(),
+                ));
             }
             Some(other) => return Err(bad_directive(other, fields)),
         }
@@ -103,7 +123,12 @@ fn directives(mut old: Vec<Value>, patch: &[Value], key: &str) -> Result<(Vec<Va
     Ok((old, rest))
 }
 
-fn merge_items(mut old: Vec<Value>, patch: &[Value], place: Place<'_>, key: &str) -> Result<Vec<Value>, ApiError> {
+fn merge_items(
+    mut old: Vec<Value>,
+    patch: &[Value],
+    place: Place<'_>,
+    key: &str,
+) -> Result<Vec<Value>, ApiError> {
     let mut known = places(&old, Some(key));
     for item in patch {
         let id = id(item, Some(key))?;
@@ -150,7 +175,11 @@ pub(super) fn arranged(
             (Some(_), None) => true,
             (Some(_) | None, _) => false,
         };
-        let next = if first { own.next().map(|(_, item)| item) } else { named.next().map(|(.., item)| item) };
+        let next = if first {
+            own.next().map(|(_, item)| item)
+        } else {
+            named.next().map(|(.., item)| item)
+        };
         match next {
             Some(item) => sorted.push(item),
             None => return Ok(sorted),
@@ -159,7 +188,11 @@ pub(super) fn arranged(
 }
 
 /// Refuses a patch whose items are not named by the order that it asks for, in that order.
-pub(super) fn check_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<(), ApiError> {
+pub(super) fn check_order(
+    patch: &[Value],
+    order: &[Value],
+    key: Option<&str>,
+) -> Result<(), ApiError> {
     if order.is_empty() || patch.is_empty() {
         return Ok(());
     }

@@ -1,7 +1,11 @@
 //! An object of one kind, written and applied by several managers in turn.
 
 #![allow(dead_code, reason = "each test target uses what it needs")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails them")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests fails them"
+)]
 
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
@@ -36,7 +40,11 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) fn version(self) -> &'static str {
-        if matches!(self, Self::Deployment) { "apps/v1" } else { "v1" }
+        if matches!(self, Self::Deployment) {
+            "apps/v1"
+        } else {
+            "v1"
+        }
     }
 }
 
@@ -59,27 +67,49 @@ pub(crate) struct Object {
 }
 
 pub(crate) fn fields(value: Value) -> Fields {
-    let Value::Object(fields) = value else { panic!("{value} is no object") };
+    let Value::Object(fields) = value else {
+        panic!("{value} is no object")
+    };
     fields
 }
 
 fn at<'a>(kind: &'a Kind, manager: &'a str, now: &'a str) -> Write<'a> {
-    Write { manager, api_version: kind.version(), subresource: "", now, reset: &["status"], versions: kind }
+    Write {
+        manager,
+        api_version: kind.version(),
+        subresource: "",
+        now,
+        reset: &["status"],
+        versions: kind,
+    }
 }
 
 impl Object {
     /// Made by an update.
     pub(crate) fn made(kind: Kind, manager: &str, now: &str, value: Value) -> Self {
         let new = fields(value);
-        let list = update(&Fields::new(), &new, None, Given::Nothing, &at(&kind, manager, now)).unwrap();
-        let mut object = Self { fields: new, managed: list };
+        let list = update(
+            &Fields::new(),
+            &new,
+            None,
+            Given::Nothing,
+            &at(&kind, manager, now),
+        )
+        .unwrap();
+        let mut object = Self {
+            fields: new,
+            managed: list,
+        };
         object.live();
         object
     }
 
     /// Made by an apply.
     pub(crate) fn applied(kind: Kind, manager: &str, now: &str, config: &Value) -> Self {
-        let none = Self { fields: Fields::new(), managed: None };
+        let none = Self {
+            fields: Fields::new(),
+            managed: None,
+        };
         let mut object = none.apply(kind, manager, now, config, false).unwrap();
         object.live();
         object
@@ -94,11 +124,28 @@ impl Object {
         self.given(kind, manager, now, value, Given::Nothing)
     }
 
-    pub(crate) fn given(&self, kind: Kind, manager: &str, now: &str, value: Value, given: Given<'_>) -> Self {
+    pub(crate) fn given(
+        &self,
+        kind: Kind,
+        manager: &str,
+        now: &str,
+        value: Value,
+        given: Given<'_>,
+    ) -> Self {
         let mut new = fields(value);
         new["metadata"]["uid"] = json!("u");
-        let list = update(&self.fields, &new, self.managed.as_deref(), given, &at(&kind, manager, now)).unwrap();
-        Self { fields: new, managed: list }
+        let list = update(
+            &self.fields,
+            &new,
+            self.managed.as_deref(),
+            given,
+            &at(&kind, manager, now),
+        )
+        .unwrap();
+        Self {
+            fields: new,
+            managed: list,
+        }
     }
 
     pub(crate) fn apply(
@@ -110,13 +157,24 @@ impl Object {
         force: bool,
     ) -> Result<Self, ApiError> {
         let config = fields(config.clone());
-        let done = apply(&self.fields, self.managed.as_deref(), &config, force, &at(&kind, manager, now))?;
-        Ok(Self { fields: done.object, managed: done.managed })
+        let done = apply(
+            &self.fields,
+            self.managed.as_deref(),
+            &config,
+            force,
+            &at(&kind, manager, now),
+        )?;
+        Ok(Self {
+            fields: done.object,
+            managed: done.managed,
+        })
     }
 
     /// The managed fields as JSON.
     pub(crate) fn list(&self) -> Value {
-        self.managed.as_deref().map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
+        self.managed
+            .as_deref()
+            .map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
     }
 
     pub(crate) fn managers(&self) -> Managers<'_> {
@@ -126,7 +184,11 @@ impl Object {
     /// The fields of a manager as `FieldsV1`.
     pub(crate) fn owned(&self, manager: &str) -> Value {
         let list = self.list();
-        let entry = list.as_array().into_iter().flatten().find(|entry| entry["manager"] == manager);
+        let entry = list
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|entry| entry["manager"] == manager);
         entry.map_or(Value::Null, |entry| entry["fieldsV1"].clone())
     }
 }

@@ -1,6 +1,8 @@
 //! Cluster roles of every caller and of upstream's components.
 
-use super::{ALL, READ, account, bind, bind_cluster, cluster_role, events, group, node, on, paths, user};
+use super::{
+    ALL, READ, account, bind, bind_cluster, cluster_role, events, group, node, on, paths, user,
+};
 use crate::object::{Binding, Role};
 use crate::rule::Rule;
 use config_kube::identity;
@@ -29,18 +31,28 @@ fn callers() -> Vec<Role> {
         cluster_role(
             "system:monitoring",
             vec![
-                paths("get", "/metrics /metrics/slis /livez /readyz /healthz /livez/* /readyz/* /healthz/*"),
+                paths(
+                    "get",
+                    "/metrics /metrics/slis /livez /readyz /healthz /livez/* /readyz/* /healthz/*",
+                ),
                 on("get", "core", "nodes/metrics"),
             ],
         ),
         cluster_role(
             "system:basic-user",
             vec![
-                on("create", "authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews"),
+                on(
+                    "create",
+                    "authorization.k8s.io",
+                    "selfsubjectaccessreviews selfsubjectrulesreviews",
+                ),
                 on("create", "authentication.k8s.io", "selfsubjectreviews"),
             ],
         ),
-        cluster_role("system:public-info-viewer", vec![paths("get", "/livez /readyz /healthz /version /version/")]),
+        cluster_role(
+            "system:public-info-viewer",
+            vec![paths("get", "/livez /readyz /healthz /version /version/")],
+        ),
         cluster_role(
             "system:service-account-issuer-discovery",
             vec![paths(
@@ -55,25 +67,40 @@ fn components() -> Vec<Role> {
     vec![
         cluster_role(
             "system:heapster",
-            vec![on(READ, "core", "events pods nodes namespaces"), on(READ, "extensions", "deployments")],
+            vec![
+                on(READ, "core", "events pods nodes namespaces"),
+                on(READ, "extensions", "deployments"),
+            ],
         ),
         cluster_role("system:node", node::rules()),
         cluster_role(
             "system:node-problem-detector",
-            vec![on("get", "core", "nodes"), on("patch", "core", "nodes/status"), events()],
+            vec![
+                on("get", "core", "nodes"),
+                on("patch", "core", "nodes/status"),
+                events(),
+            ],
         ),
         cluster_role(
             "system:kubelet-api-admin",
             vec![
                 on(READ, "core", "nodes"),
                 on("proxy", "core", "nodes"),
-                on("*", "core", "nodes/proxy nodes/metrics nodes/stats nodes/log"),
+                on(
+                    "*",
+                    "core",
+                    "nodes/proxy nodes/metrics nodes/stats nodes/log",
+                ),
                 on("*", "core", "nodes/pods nodes/healthz nodes/configz"),
             ],
         ),
         cluster_role(
             "system:node-bootstrapper",
-            vec![on("create get list watch", "certificates.k8s.io", "certificatesigningrequests")],
+            vec![on(
+                "create get list watch",
+                "certificates.k8s.io",
+                "certificatesigningrequests",
+            )],
         ),
         cluster_role(
             "system:auth-delegator",
@@ -82,9 +109,15 @@ fn components() -> Vec<Role> {
                 on("create", "authorization.k8s.io", "subjectaccessreviews"),
             ],
         ),
-        cluster_role("system:kube-aggregator", vec![on(READ, "core", "services endpoints")]),
+        cluster_role(
+            "system:kube-aggregator",
+            vec![on(READ, "core", "services endpoints")],
+        ),
         cluster_role("system:kube-controller-manager", controller_manager()),
-        cluster_role("system:kube-dns", vec![on("list watch", "core", "endpoints services")]),
+        cluster_role(
+            "system:kube-dns",
+            vec![on("list watch", "core", "endpoints services")],
+        ),
         cluster_role(
             "system:persistent-volume-provisioner",
             vec![
@@ -124,7 +157,11 @@ fn controller_manager() -> Vec<Rule> {
         on("get update", "coordination.k8s.io", "leases").named("kube-controller-manager"),
         on("create", "core", "secrets serviceaccounts"),
         on("delete", "core", "secrets"),
-        on("get", "core", "namespaces secrets serviceaccounts configmaps"),
+        on(
+            "get",
+            "core",
+            "namespaces secrets serviceaccounts configmaps",
+        ),
         on("update", "core", "secrets serviceaccounts"),
         on("create", "authentication.k8s.io", "tokenreviews"),
         on("create", "authorization.k8s.io", "subjectaccessreviews"),
@@ -176,10 +213,18 @@ fn certificates() -> Vec<Role> {
             cluster_role(&name, vec![on("create", group, &resource)])
         })
         .collect();
-    let signers = ["legacy-unknown", "kubelet-serving", "kube-apiserver-client", "kube-apiserver-client-kubelet"];
+    let signers = [
+        "legacy-unknown",
+        "kubelet-serving",
+        "kube-apiserver-client",
+        "kube-apiserver-client-kubelet",
+    ];
     roles.extend(signers.iter().map(|signer| {
         let rule = on("approve", group, "signers").named(&format!("kubernetes.io/{signer}"));
-        cluster_role(&format!("system:certificates.k8s.io:{signer}-approver"), vec![rule])
+        cluster_role(
+            &format!("system:certificates.k8s.io:{signer}-approver"),
+            vec![rule],
+        )
     }));
     roles
 }
@@ -191,14 +236,29 @@ pub(super) fn bindings() -> Vec<Binding> {
         bind_cluster("system:monitoring", vec![group(MONITORING)]),
         bind_cluster("system:discovery", vec![authenticated()]),
         bind_cluster("system:basic-user", vec![authenticated()]),
-        bind_cluster("system:public-info-viewer", vec![authenticated(), group(identity::UNAUTHENTICATED_GROUP)]),
+        bind_cluster(
+            "system:public-info-viewer",
+            vec![authenticated(), group(identity::UNAUTHENTICATED_GROUP)],
+        ),
         bind_cluster("system:node-proxier", vec![user("system:kube-proxy")]),
-        bind_cluster("system:kube-controller-manager", vec![user(identity::CONTROLLER_MANAGER_USER)]),
+        bind_cluster(
+            "system:kube-controller-manager",
+            vec![user(identity::CONTROLLER_MANAGER_USER)],
+        ),
         bind_cluster("system:kube-dns", vec![account("kube-dns")]),
-        bind_cluster("system:kube-scheduler", vec![user(identity::SCHEDULER_USER)]),
-        bind_cluster("system:volume-scheduler", vec![user(identity::SCHEDULER_USER)]),
+        bind_cluster(
+            "system:kube-scheduler",
+            vec![user(identity::SCHEDULER_USER)],
+        ),
+        bind_cluster(
+            "system:volume-scheduler",
+            vec![user(identity::SCHEDULER_USER)],
+        ),
         // Without a subject: nodes are the node authorizer's.
         bind("", "system:node", "ClusterRole", "system:node", Vec::new()),
-        bind_cluster("system:service-account-issuer-discovery", vec![group(ACCOUNTS)]),
+        bind_cluster(
+            "system:service-account-issuer-discovery",
+            vec![group(ACCOUNTS)],
+        ),
     ]
 }

@@ -13,7 +13,17 @@ const RECORDS: bool = true;
 const SILENT: bool = false;
 
 pub(super) fn roles() -> Vec<Role> {
-    let all = [workloads(), sets(), network(), volumes(), protection(), nodes(), upkeep()].into_iter().flatten();
+    let all = [
+        workloads(),
+        sets(),
+        network(),
+        volumes(),
+        protection(),
+        nodes(),
+        upkeep(),
+    ]
+    .into_iter()
+    .flatten();
     all.map(|(name, mut rules, records)| {
         if records {
             rules.push(events());
@@ -54,7 +64,11 @@ fn workloads() -> Vec<Controller> {
                 on("list watch", "core", "nodes"),
                 on("list watch create delete patch", "core", "pods"),
                 on("create", "core", "pods/binding"),
-                on("get list watch create delete update patch", "apps", "controllerrevisions"),
+                on(
+                    "get list watch create delete update patch",
+                    "apps",
+                    "controllerrevisions",
+                ),
             ],
             RECORDS,
         ),
@@ -64,7 +78,11 @@ fn workloads() -> Vec<Controller> {
                 on("get list watch update", "extensions apps", "deployments"),
                 on("update", "extensions apps", "deployments/status"),
                 on("update", "extensions apps", "deployments/finalizers"),
-                on("get list watch create update patch delete", "extensions apps", "replicasets"),
+                on(
+                    "get list watch create update patch delete",
+                    "extensions apps",
+                    "replicasets",
+                ),
                 on("get list watch update", "core", "pods"),
             ],
             RECORDS,
@@ -139,19 +157,33 @@ fn sets() -> Vec<Controller> {
                 on("update", "apps", "statefulsets/status"),
                 on("update", "apps", "statefulsets/finalizers"),
                 on("get create delete update patch", "core", "pods"),
-                on("get create delete update patch list watch", "apps", "controllerrevisions"),
+                on(
+                    "get create delete update patch list watch",
+                    "apps",
+                    "controllerrevisions",
+                ),
                 on("get create list watch", "core", "persistentvolumeclaims"),
                 on("update delete", "core", "persistentvolumeclaims"),
                 on("update", "core", "pods/finalizers"),
             ],
             RECORDS,
         ),
-        ("ttl-after-finished-controller", vec![on("get list watch delete", "batch", "jobs")], RECORDS),
+        (
+            "ttl-after-finished-controller",
+            vec![on("get list watch delete", "batch", "jobs")],
+            RECORDS,
+        ),
     ]
 }
 
 fn network() -> Vec<Controller> {
-    let slices = || on("get list watch create update delete", "discovery.k8s.io", "endpointslices");
+    let slices = || {
+        on(
+            "get list watch create update delete",
+            "discovery.k8s.io",
+            "endpointslices",
+        )
+    };
     vec![
         (
             "endpoint-controller",
@@ -164,7 +196,11 @@ fn network() -> Vec<Controller> {
         ),
         (
             "endpointslice-controller",
-            vec![on(READ, "core", "services pods nodes"), on("update", "core", "services/finalizers"), slices()],
+            vec![
+                on(READ, "core", "services pods nodes"),
+                on("update", "core", "services/finalizers"),
+                slices(),
+            ],
             RECORDS,
         ),
         (
@@ -177,7 +213,14 @@ fn network() -> Vec<Controller> {
             ],
             RECORDS,
         ),
-        ("route-controller", vec![on("list watch", "core", "nodes"), on("patch", "core", "nodes/status")], RECORDS),
+        (
+            "route-controller",
+            vec![
+                on("list watch", "core", "nodes"),
+                on("patch", "core", "nodes/status"),
+            ],
+            RECORDS,
+        ),
         (
             "service-controller",
             vec![
@@ -190,8 +233,16 @@ fn network() -> Vec<Controller> {
         (
             "service-cidrs-controller",
             vec![
-                on("get list watch patch update", "networking.k8s.io", "servicecidrs"),
-                on("patch update", "networking.k8s.io", "servicecidrs/finalizers"),
+                on(
+                    "get list watch patch update",
+                    "networking.k8s.io",
+                    "servicecidrs",
+                ),
+                on(
+                    "patch update",
+                    "networking.k8s.io",
+                    "servicecidrs/finalizers",
+                ),
                 on("patch update", "networking.k8s.io", "servicecidrs/status"),
                 on(READ, "networking.k8s.io", "ipaddresses"),
             ],
@@ -205,11 +256,19 @@ fn volumes() -> Vec<Controller> {
         (
             "attachdetach-controller",
             vec![
-                on("list watch", "core", "persistentvolumes persistentvolumeclaims"),
+                on(
+                    "list watch",
+                    "core",
+                    "persistentvolumes persistentvolumeclaims",
+                ),
                 on(READ, "core", "nodes"),
                 on("patch update", "core", "nodes/status"),
                 on("list watch", "core", "pods"),
-                on("get create delete list watch", "storage.k8s.io", "volumeattachments"),
+                on(
+                    "get create delete list watch",
+                    "storage.k8s.io",
+                    "volumeattachments",
+                ),
                 on(READ, "storage.k8s.io", "csidrivers"),
                 on(READ, "storage.k8s.io", "csinodes"),
             ],
@@ -236,7 +295,11 @@ fn volumes() -> Vec<Controller> {
         (
             "persistent-volume-binder",
             vec![
-                on("get list watch update create delete", "core", "persistentvolumes"),
+                on(
+                    "get list watch update create delete",
+                    "core",
+                    "persistentvolumes",
+                ),
                 on("update", "core", "persistentvolumes/status"),
                 on("get list watch update", "core", "persistentvolumeclaims"),
                 on("update", "core", "persistentvolumeclaims/status"),
@@ -261,13 +324,21 @@ fn protection() -> Vec<Controller> {
             ],
             RECORDS,
         ),
-        ("pv-protection-controller", vec![on("get list watch update", "core", "persistentvolumes")], RECORDS),
+        (
+            "pv-protection-controller",
+            vec![on("get list watch update", "core", "persistentvolumes")],
+            RECORDS,
+        ),
         (
             "volumeattributesclass-protection-controller",
             vec![
                 on(READ, "core", "persistentvolumeclaims"),
                 on(READ, "core", "persistentvolumes"),
-                on("get list watch update", "storage.k8s.io", "volumeattributesclasses"),
+                on(
+                    "get list watch update",
+                    "storage.k8s.io",
+                    "volumeattributesclasses",
+                ),
             ],
             RECORDS,
         ),
@@ -306,14 +377,26 @@ fn nodes() -> Vec<Controller> {
             ],
             SILENT,
         ),
-        ("ttl-controller", vec![on("update patch list watch", "core", "nodes")], RECORDS),
+        (
+            "ttl-controller",
+            vec![on("update patch list watch", "core", "nodes")],
+            RECORDS,
+        ),
         (
             "resource-claim-controller",
             vec![
                 on(READ, "core", "pods"),
                 on("update", "core", "pods/finalizers"),
-                on("get list watch create delete", "resource.k8s.io", "resourceclaims"),
-                on("update patch", "resource.k8s.io", "resourceclaims resourceclaims/status"),
+                on(
+                    "get list watch create delete",
+                    "resource.k8s.io",
+                    "resourceclaims",
+                ),
+                on(
+                    "update patch",
+                    "resource.k8s.io",
+                    "resourceclaims resourceclaims/status",
+                ),
                 on("update patch", "core", "pods/status"),
                 on("update patch", "resource.k8s.io", "resourceclaims/binding"),
             ],
@@ -337,10 +420,18 @@ fn upkeep() -> Vec<Controller> {
     vec![
         (
             "clusterrole-aggregation-controller",
-            vec![on("escalate get list watch update patch", "rbac.authorization.k8s.io", "clusterroles")],
+            vec![on(
+                "escalate get list watch update patch",
+                "rbac.authorization.k8s.io",
+                "clusterroles",
+            )],
             SILENT,
         ),
-        ("generic-garbage-collector", vec![on("get list watch patch update delete", "*", "*")], RECORDS),
+        (
+            "generic-garbage-collector",
+            vec![on("get list watch patch update delete", "*", "*")],
+            RECORDS,
+        ),
         (
             "namespace-controller",
             vec![
@@ -352,24 +443,44 @@ fn upkeep() -> Vec<Controller> {
         ),
         (
             "resourcequota-controller",
-            vec![on("list watch", "*", "*"), on("update", "core", "resourcequotas/status")],
+            vec![
+                on("list watch", "*", "*"),
+                on("update", "core", "resourcequotas/status"),
+            ],
             RECORDS,
         ),
-        ("service-account-controller", vec![on("create", "core", "serviceaccounts")], RECORDS),
+        (
+            "service-account-controller",
+            vec![on("create", "core", "serviceaccounts")],
+            RECORDS,
+        ),
         ("certificate-controller", certificates(), RECORDS),
-        ("root-ca-cert-publisher", vec![on("create update", "core", "configmaps")], RECORDS),
+        (
+            "root-ca-cert-publisher",
+            vec![on("create update", "core", "configmaps")],
+            RECORDS,
+        ),
         (
             "validatingadmissionpolicy-status-controller",
             vec![
-                on(READ, "admissionregistration.k8s.io", "validatingadmissionpolicies"),
-                on("get patch update", "admissionregistration.k8s.io", "validatingadmissionpolicies/status"),
+                on(
+                    READ,
+                    "admissionregistration.k8s.io",
+                    "validatingadmissionpolicies",
+                ),
+                on(
+                    "get patch update",
+                    "admissionregistration.k8s.io",
+                    "validatingadmissionpolicies/status",
+                ),
             ],
             RECORDS,
         ),
         (
             "legacy-service-account-token-cleaner",
             vec![
-                on("get", "core", "configmaps").named("kube-apiserver-legacy-service-account-token-tracking"),
+                on("get", "core", "configmaps")
+                    .named("kube-apiserver-legacy-service-account-token-tracking"),
                 on("patch delete", "core", "secrets"),
             ],
             SILENT,
@@ -381,7 +492,11 @@ fn certificates() -> Vec<Rule> {
     let group = "certificates.k8s.io";
     vec![
         on("get list watch delete", group, "certificatesigningrequests"),
-        on("update", group, "certificatesigningrequests/status certificatesigningrequests/approval"),
+        on(
+            "update",
+            group,
+            "certificatesigningrequests/status certificatesigningrequests/approval",
+        ),
         on("approve", group, "signers").named("kubernetes.io/kube-apiserver-client-kubelet"),
         on("sign", group, "signers").named(
             "kubernetes.io/legacy-unknown kubernetes.io/kube-apiserver-client \

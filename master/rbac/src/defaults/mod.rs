@@ -31,22 +31,40 @@ fn words(text: &str) -> Vec<String> {
 
 /// A rule on resources.
 pub fn on(verbs: &str, groups: &str, resources: &str) -> Rule {
-    let groups = words(groups).into_iter().map(|group| if group == "core" { String::new() } else { group });
+    let groups = words(groups).into_iter().map(|group| {
+        if group == "core" {
+            String::new()
+        } else {
+            group
+        }
+    });
     let mut api_groups: Vec<String> = groups.collect();
     api_groups.sort();
-    Rule { verbs: words(verbs), api_groups, resources: words(resources), ..Rule::default() }
+    Rule {
+        verbs: words(verbs),
+        api_groups,
+        resources: words(resources),
+        ..Rule::default()
+    }
 }
 
 /// A rule on paths that are no resources.
 pub fn paths(verbs: &str, paths: &str) -> Rule {
-    Rule { verbs: words(verbs), non_resource_urls: words(paths), ..Rule::default() }
+    Rule {
+        verbs: words(verbs),
+        non_resource_urls: words(paths),
+        ..Rule::default()
+    }
 }
 
 impl Rule {
     /// The same, for objects of these names only.
     #[must_use]
     pub fn named(self, names: &str) -> Self {
-        Self { resource_names: words(names), ..self }
+        Self {
+            resource_names: words(names),
+            ..self
+        }
     }
 }
 
@@ -59,13 +77,20 @@ fn metadata(namespace: &str, name: &str) -> Metadata {
     Metadata {
         name: name.to_owned(),
         namespace: namespace.to_owned(),
-        labels: BTreeMap::from([("kubernetes.io/bootstrapping".to_owned(), "rbac-defaults".to_owned())]),
+        labels: BTreeMap::from([(
+            "kubernetes.io/bootstrapping".to_owned(),
+            "rbac-defaults".to_owned(),
+        )]),
         annotations: BTreeMap::from([(AUTOUPDATE.to_owned(), "true".to_owned())]),
     }
 }
 
 fn role(namespace: &str, name: &str, rules: Vec<Rule>) -> Role {
-    Role { metadata: metadata(namespace, name), rules, aggregation_rule: None }
+    Role {
+        metadata: metadata(namespace, name),
+        rules,
+        aggregation_rule: None,
+    }
 }
 
 fn cluster_role(name: &str, rules: Vec<Rule>) -> Role {
@@ -76,8 +101,9 @@ fn cluster_role(name: &str, rules: Vec<Rule>) -> Role {
 fn gathering(name: &str, into: Option<&str>) -> Role {
     let label = |name: &str| format!("rbac.authorization.k8s.io/aggregate-to-{name}");
     let mut role = cluster_role(name, Vec::new());
-    role.aggregation_rule =
-        Some(Aggregation { cluster_role_selectors: vec![json!({ "matchLabels": { label(name): "true" } })] });
+    role.aggregation_rule = Some(Aggregation {
+        cluster_role_selectors: vec![json!({ "matchLabels": { label(name): "true" } })],
+    });
     if let Some(into) = into {
         role.metadata.labels.insert(label(into), "true".to_owned());
     }
@@ -86,16 +112,27 @@ fn gathering(name: &str, into: Option<&str>) -> Role {
 
 fn gathered_into(name: &str, into: &str, rules: Vec<Rule>) -> Role {
     let mut role = cluster_role(name, rules);
-    role.metadata.labels.insert(format!("rbac.authorization.k8s.io/aggregate-to-{into}"), "true".to_owned());
+    role.metadata.labels.insert(
+        format!("rbac.authorization.k8s.io/aggregate-to-{into}"),
+        "true".to_owned(),
+    );
     role
 }
 
 fn user(name: &str) -> Subject {
-    Subject { kind: "User".to_owned(), api_group: GROUP.to_owned(), name: name.to_owned(), namespace: String::new() }
+    Subject {
+        kind: "User".to_owned(),
+        api_group: GROUP.to_owned(),
+        name: name.to_owned(),
+        namespace: String::new(),
+    }
 }
 
 fn group(name: &str) -> Subject {
-    Subject { kind: "Group".to_owned(), ..user(name) }
+    Subject {
+        kind: "Group".to_owned(),
+        ..user(name)
+    }
 }
 
 fn account(name: &str) -> Subject {
@@ -108,8 +145,16 @@ fn account(name: &str) -> Subject {
 }
 
 fn bind(namespace: &str, name: &str, kind: &str, role: &str, subjects: Vec<Subject>) -> Binding {
-    let role_ref = RoleRef { api_group: GROUP.to_owned(), kind: kind.to_owned(), name: role.to_owned() };
-    Binding { metadata: metadata(namespace, name), subjects, role_ref }
+    let role_ref = RoleRef {
+        api_group: GROUP.to_owned(),
+        kind: kind.to_owned(),
+        name: role.to_owned(),
+    };
+    Binding {
+        metadata: metadata(namespace, name),
+        subjects,
+        role_ref,
+    }
 }
 
 /// Binds a cluster role everywhere, under its own name.

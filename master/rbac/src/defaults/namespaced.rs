@@ -17,20 +17,39 @@ fn locking(component: &str) -> String {
 
 pub(super) fn roles() -> Vec<Role> {
     let lock = |component: &str| {
-        let rules = vec![on("watch", "core", "configmaps"), on("get update", "core", "configmaps").named(component)];
+        let rules = vec![
+            on("watch", "core", "configmaps"),
+            on("get update", "core", "configmaps").named(component),
+        ];
         role(SYSTEM, &locking(component), rules)
     };
     vec![
-        role(SYSTEM, READER, vec![on(READ, "core", "configmaps").named("extension-apiserver-authentication")]),
+        role(
+            SYSTEM,
+            READER,
+            vec![on(READ, "core", "configmaps").named("extension-apiserver-authentication")],
+        ),
         role(SYSTEM, SIGNER, vec![on(READ, "core", "secrets")]),
-        role(SYSTEM, CLOUD, vec![on("create get list watch", "core", "configmaps")]),
-        role(SYSTEM, CLEANER, vec![on("get list watch delete", "core", "secrets"), events()]),
+        role(
+            SYSTEM,
+            CLOUD,
+            vec![on("create get list watch", "core", "configmaps")],
+        ),
+        role(
+            SYSTEM,
+            CLEANER,
+            vec![on("get list watch delete", "core", "secrets"), events()],
+        ),
         lock("kube-controller-manager"),
         lock("kube-scheduler"),
         role(
             PUBLIC,
             SIGNER,
-            vec![on(READ, "core", "configmaps"), on("update", "core", "configmaps").named("cluster-info"), events()],
+            vec![
+                on(READ, "core", "configmaps"),
+                on("update", "core", "configmaps").named("cluster-info"),
+                events(),
+            ],
         ),
     ]
 }
@@ -40,11 +59,26 @@ pub(super) fn bindings() -> Vec<Binding> {
         bind(namespace, name, "Role", name, vec![account(account_name)])
     };
     let lock = |component: &str, name: &str| {
-        bind(SYSTEM, &locking(component), "Role", &locking(component), vec![user(name), account(component)])
+        bind(
+            SYSTEM,
+            &locking(component),
+            "Role",
+            &locking(component),
+            vec![user(name), account(component)],
+        )
     };
-    let components = vec![user(identity::CONTROLLER_MANAGER_USER), user(identity::SCHEDULER_USER)];
+    let components = vec![
+        user(identity::CONTROLLER_MANAGER_USER),
+        user(identity::SCHEDULER_USER),
+    ];
     vec![
-        bind(SYSTEM, &format!("system::{READER}"), "Role", READER, components),
+        bind(
+            SYSTEM,
+            &format!("system::{READER}"),
+            "Role",
+            READER,
+            components,
+        ),
         lock("kube-controller-manager", identity::CONTROLLER_MANAGER_USER),
         lock("kube-scheduler", identity::SCHEDULER_USER),
         own(SYSTEM, SIGNER, "bootstrap-signer"),

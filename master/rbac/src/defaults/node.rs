@@ -7,7 +7,11 @@ use crate::rule::Rule;
 pub fn rules() -> Vec<Rule> {
     vec![
         on("create", "authentication.k8s.io", "tokenreviews"),
-        on("create", "authorization.k8s.io", "subjectaccessreviews localsubjectaccessreviews"),
+        on(
+            "create",
+            "authorization.k8s.io",
+            "subjectaccessreviews localsubjectaccessreviews",
+        ),
         on(READ, "core", "services"),
         on("create get list watch", "core", "nodes"),
         on("update patch", "core", "nodes/status"),
@@ -20,13 +24,25 @@ pub fn rules() -> Vec<Rule> {
         on(READ, "core", "secrets configmaps"),
         on("get", "core", "persistentvolumeclaims persistentvolumes"),
         on("get", "core", "endpoints"),
-        on("create get list watch", "certificates.k8s.io", "certificatesigningrequests"),
-        on("get create update patch delete", "coordination.k8s.io", "leases"),
+        on(
+            "create get list watch",
+            "certificates.k8s.io",
+            "certificatesigningrequests",
+        ),
+        on(
+            "get create update patch delete",
+            "coordination.k8s.io",
+            "leases",
+        ),
         on("get", "storage.k8s.io", "volumeattachments"),
         on("create", "core", "serviceaccounts/token"),
         on("get update patch", "core", "persistentvolumeclaims/status"),
         on(READ, "storage.k8s.io", "csidrivers"),
-        on("get create update patch delete", "storage.k8s.io", "csinodes"),
+        on(
+            "get create update patch delete",
+            "storage.k8s.io",
+            "csinodes",
+        ),
         on(READ, "node.k8s.io", "runtimeclasses"),
         on("get", "resource.k8s.io", "resourceclaims"),
         on("deletecollection", "resource.k8s.io", "resourceslices"),

@@ -11,7 +11,10 @@ const CONTROLLERS: &str = "system:pratique:controllers";
 const KUBELET_CLIENT: &str = "system:pratique:kubelet-client";
 
 pub(super) fn roles() -> Vec<Role> {
-    vec![cluster_role(ATTESTATION, attestation()), cluster_role(CONTROLLERS, all_controllers())]
+    vec![
+        cluster_role(ATTESTATION, attestation()),
+        cluster_role(CONTROLLERS, all_controllers()),
+    ]
 }
 
 /// Admits machines: their objects, their nodes, their certificates.
@@ -36,8 +39,16 @@ fn attestation() -> Vec<Rule> {
 /// What upstream's controllers have together, and what ours need beyond it.
 fn all_controllers() -> Vec<Rule> {
     let mut rules: Vec<Rule> = vec![
-        on(ALL, "core", "nodes pods namespaces configmaps serviceaccounts secrets events"),
-        on("get update patch", "core", "nodes/status pods/status namespaces/status resourcequotas/status"),
+        on(
+            ALL,
+            "core",
+            "nodes pods namespaces configmaps serviceaccounts secrets events",
+        ),
+        on(
+            "get update patch",
+            "core",
+            "nodes/status pods/status namespaces/status resourcequotas/status",
+        ),
         on("update", "core", "namespaces/finalize"),
         on("create", "core", "pods/eviction serviceaccounts/token"),
         on(ALL, "coordination.k8s.io", "leases"),
@@ -58,10 +69,15 @@ fn all_controllers() -> Vec<Rule> {
 }
 
 pub(super) fn bindings() -> Vec<Binding> {
-    let own = |name: &str, role: &str, who: &str| bind("", name, "ClusterRole", role, vec![user(who)]);
+    let own =
+        |name: &str, role: &str, who: &str| bind("", name, "ClusterRole", role, vec![user(who)]);
     vec![
         own(ATTESTATION, ATTESTATION, identity::ATTESTATION_USER),
         own(CONTROLLERS, CONTROLLERS, identity::CONTROLLER_MANAGER_USER),
-        own(KUBELET_CLIENT, "system:kubelet-api-admin", identity::APISERVER_KUBELET_USER),
+        own(
+            KUBELET_CLIENT,
+            "system:kubelet-api-admin",
+            identity::APISERVER_KUBELET_USER,
+        ),
     ]
 }

@@ -14,7 +14,11 @@ pub(super) fn roles() -> Vec<Role> {
             "system:aggregate-to-admin",
             "admin",
             vec![
-                on("create", "authorization.k8s.io", "localsubjectaccessreviews"),
+                on(
+                    "create",
+                    "authorization.k8s.io",
+                    "localsubjectaccessreviews",
+                ),
                 on(ALL, "rbac.authorization.k8s.io", "roles rolebindings"),
             ],
         ),
@@ -26,9 +30,17 @@ pub(super) fn roles() -> Vec<Role> {
 fn edit() -> Vec<Rule> {
     vec![
         // Reading these is as good as writing.
-        on(READ, "core", "pods/attach pods/proxy pods/exec pods/portforward secrets services/proxy"),
+        on(
+            READ,
+            "core",
+            "pods/attach pods/proxy pods/exec pods/portforward secrets services/proxy",
+        ),
         on("impersonate", "core", "serviceaccounts"),
-        on(WRITE, "core", "pods pods/attach pods/proxy pods/exec pods/portforward"),
+        on(
+            WRITE,
+            "core",
+            "pods pods/attach pods/proxy pods/exec pods/portforward",
+        ),
         on("create", "core", "pods/eviction"),
         on(
             WRITE,
@@ -55,7 +67,11 @@ fn edit() -> Vec<Rule> {
         on(WRITE, "policy", "poddisruptionbudgets"),
         on(WRITE, "networking.k8s.io", "networkpolicies ingresses"),
         on(ALL, "coordination.k8s.io", "leases"),
-        on(WRITE, "resource.k8s.io", "resourceclaims resourceclaimtemplates"),
+        on(
+            WRITE,
+            "resource.k8s.io",
+            "resourceclaims resourceclaimtemplates",
+        ),
     ]
 }
 
@@ -83,7 +99,11 @@ fn view() -> Vec<Rule> {
             "controllerrevisions statefulsets statefulsets/status statefulsets/scale daemonsets daemonsets/status \
              deployments deployments/status deployments/scale replicasets replicasets/status replicasets/scale",
         ),
-        on(READ, "autoscaling", "horizontalpodautoscalers horizontalpodautoscalers/status"),
+        on(
+            READ,
+            "autoscaling",
+            "horizontalpodautoscalers horizontalpodautoscalers/status",
+        ),
         on(READ, "batch", "jobs cronjobs cronjobs/status jobs/status"),
         on(
             READ,
@@ -91,8 +111,20 @@ fn view() -> Vec<Rule> {
             "daemonsets daemonsets/status deployments deployments/scale deployments/status ingresses ingresses/status \
              replicasets replicasets/scale replicasets/status replicationcontrollers/scale networkpolicies",
         ),
-        on(READ, "policy", "poddisruptionbudgets poddisruptionbudgets/status"),
-        on(READ, "networking.k8s.io", "networkpolicies ingresses ingresses/status"),
-        on(READ, "resource.k8s.io", "resourceclaims resourceclaims/status resourceclaimtemplates"),
+        on(
+            READ,
+            "policy",
+            "poddisruptionbudgets poddisruptionbudgets/status",
+        ),
+        on(
+            READ,
+            "networking.k8s.io",
+            "networkpolicies ingresses ingresses/status",
+        ),
+        on(
+            READ,
+            "resource.k8s.io",
+            "resourceclaims resourceclaims/status resourceclaimtemplates",
+        ),
     ]
 }

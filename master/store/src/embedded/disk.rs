@@ -54,7 +54,10 @@ impl Disk for LocalDisk {}
 
 /// Whether a write failed for want of room only. Where a *flush* says so, the blocks are lost all the same.
 pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+    )
 }
 
 /// Writes to the end of a new file.

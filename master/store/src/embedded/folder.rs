@@ -42,11 +42,17 @@ impl Folder {
             Err(TryLockError::Error(error)) => return Err(StoreError::Folder(error)),
         }
         if path.join(OLD_ENGINE).exists() {
-            let what =
-                format!("{OLD_ENGINE} was written by another engine of an earlier version; give an empty folder");
+            let what = format!(
+                "{OLD_ENGINE} was written by another engine of an earlier version; give an empty folder"
+            );
             return Err(StoreError::Corrupt(what));
         }
-        Ok(Self { path: path.to_owned(), disk, made: AtomicU64::new(0), _lock: lock })
+        Ok(Self {
+            path: path.to_owned(),
+            disk,
+            made: AtomicU64::new(0),
+            _lock: lock,
+        })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -87,8 +93,15 @@ impl Folder {
         let mut files = Files::default();
         for entry in std::fs::read_dir(&self.path).map_err(StoreError::Folder)? {
             let path = entry.map_err(StoreError::Folder)?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let number = |prefix: &str| name.strip_prefix(prefix).and_then(|digits| digits.parse().ok());
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            let number = |prefix: &str| {
+                name.strip_prefix(prefix)
+                    .and_then(|digits| digits.parse().ok())
+            };
             if let Some(revision) = number("state-") {
                 files.states.push((revision, path));
             } else if let Some(revision) = number("log-") {
@@ -106,7 +119,9 @@ impl Folder {
     /// [`StoreError::Full`] where the file has its old name still. After any other error nobody knows which of the two names the
     /// disk has, so the file may not be used, nor its place be taken by another.
     pub(super) fn adopt(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
-        self.disk.rename(from, to).map_err(|error| StoreError::full_or("name", to, error))?;
+        self.disk
+            .rename(from, to)
+            .map_err(|error| StoreError::full_or("name", to, error))?;
         let flushed = File::open(&self.path).and_then(|folder| self.disk.flush(&folder));
         flushed.map_err(StoreError::file("flush the folder", &self.path))
     }

@@ -51,9 +51,12 @@ fn padded(length: usize) -> usize {
 
 /// What a header says: the payload's length and its check.
 fn header(bytes: &[u8; HEADER], offset: u64) -> Option<(usize, [u8; 16])> {
-    let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let word =
+        |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let said = (u64::from(word(8)) << 32) | u64::from(word(12));
-    let length = usize::try_from(word(4)).ok().filter(|length| *length <= LONGEST)?;
+    let length = usize::try_from(word(4))
+        .ok()
+        .filter(|length| *length <= LONGEST)?;
     let mut check = [0; 16];
     check.copy_from_slice(&bytes[16..32]);
     (bytes[0..4] == MAGIC && said == offset).then_some((length, check))
@@ -64,7 +67,8 @@ pub(crate) fn at<'a>(bytes: &'a [u8], offset: usize, id: &FileId) -> Option<(&'a
     let rest = bytes.get(offset..)?;
     let (length, said) = header(rest.first_chunk()?, offset as u64)?;
     let payload = rest.get(HEADER..HEADER + length)?;
-    (check(id, offset as u64, payload) == said).then_some((payload, offset + HEADER + padded(length)))
+    (check(id, offset as u64, payload) == said)
+        .then_some((payload, offset + HEADER + padded(length)))
 }
 
 /// Whether any whole frame lies behind `from`: then what is broken before it was once acknowledged.
@@ -75,7 +79,10 @@ pub(crate) fn any_after(bytes: &[u8], from: usize, id: &FileId) -> bool {
             return true;
         }
         // Zeros, of which there may be many, are skipped in long steps.
-        let zeros = rest.chunks_exact(4096).take_while(|chunk| chunk.iter().all(|byte| *byte == 0)).count();
+        let zeros = rest
+            .chunks_exact(4096)
+            .take_while(|chunk| chunk.iter().all(|byte| *byte == 0))
+            .count();
         offset += (zeros * 4096).max(8);
     }
     false
@@ -103,7 +110,12 @@ pub(crate) enum Broken {
 
 impl<R: Read> Frames<R> {
     pub(crate) fn new(from: R) -> Self {
-        Self { from, offset: 0, id: [0; 16], payload: Vec::new() }
+        Self {
+            from,
+            offset: 0,
+            id: [0; 16],
+            payload: Vec::new(),
+        }
     }
 
     /// The next frame's payload. The first frame of a file begins with the file's id.
@@ -141,7 +153,11 @@ impl<R: Read> Frames<R> {
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Broken> {
         self.from.read_exact(bytes).map_err(|error| {
             let ended = error.kind() == io::ErrorKind::UnexpectedEof;
-            if ended { Broken::Truncated } else { Broken::Io(error) }
+            if ended {
+                Broken::Truncated
+            } else {
+                Broken::Io(error)
+            }
         })
     }
 }
@@ -188,6 +204,9 @@ mod tests {
         let (_, third) = at(&file(&[b"one", b"two", b"three"]), second, &ID).unwrap();
         bytes[third + HEADER] ^= 1;
         assert!(!any_after(&bytes, second, &ID), "a torn end is no loss");
-        assert!(!any_after(&bytes, 1, &[8; 16]), "another file's frames are none");
+        assert!(
+            !any_after(&bytes, 1, &[8; 16]),
+            "another file's frames are none"
+        );
     }
 }

@@ -34,12 +34,29 @@ pub(crate) struct Packer {
 
 impl Packer {
     /// A file for `purpose`, at `revision`, whose history starts after `floor`; `made` in seconds since 1970.
-    pub(crate) fn new(purpose: Purpose, revision: Revision, floor: Revision, made: u64) -> io::Result<Self> {
+    pub(crate) fn new(
+        purpose: Purpose,
+        revision: Revision,
+        floor: Revision,
+        made: u64,
+    ) -> io::Result<Self> {
         let id = file_id()?;
-        let mut packer = Self { id, offset: 0, buffer: Vec::new(), entries: 0, events: 0 };
+        let mut packer = Self {
+            id,
+            offset: 0,
+            buffer: Vec::new(),
+            entries: 0,
+            events: 0,
+        };
         frame::start(&mut packer.buffer);
         packer.buffer.extend_from_slice(&id);
-        Record::Start { version: VERSION, purpose, revision, made }.write(&mut packer.buffer);
+        Record::Start {
+            version: VERSION,
+            purpose,
+            revision,
+            made,
+        }
+        .write(&mut packer.buffer);
         Record::Compact { revision: floor }.write(&mut packer.buffer);
         Ok(packer)
     }
@@ -57,7 +74,10 @@ impl Packer {
         match record {
             Record::Entry { .. } => self.entries += 1,
             Record::Event { .. } => self.events += 1,
-            Record::Start { .. } | Record::Table { .. } | Record::Compact { .. } | Record::End { .. } => {}
+            Record::Start { .. }
+            | Record::Table { .. }
+            | Record::Compact { .. }
+            | Record::End { .. } => {}
         }
         record.write(&mut self.buffer);
         (self.buffer.len() >= FRAME).then(|| self.close())
@@ -65,7 +85,11 @@ impl Packer {
 
     /// The last frame.
     pub(crate) fn end(&mut self) -> Vec<u8> {
-        Record::End { entries: self.entries, events: self.events }.write(&mut self.buffer);
+        Record::End {
+            entries: self.entries,
+            events: self.events,
+        }
+        .write(&mut self.buffer);
         self.close()
     }
 }
@@ -76,7 +100,10 @@ pub(super) fn write_state(capture: &Capture, made: u64, to: &mut dyn io::Write) 
     let mut put = |frame: Option<Vec<u8>>| frame.map_or(Ok(()), |frame| to.write_all(&frame));
     let mut events: Vec<&Arc<Event>> = Vec::new();
     for table in &capture.tables {
-        put(packer.push(&Record::Table { name: &table.name, floor: table.floor }))?;
+        put(packer.push(&Record::Table {
+            name: &table.name,
+            floor: table.floor,
+        }))?;
         for entry in &table.entries_at_floor() {
             put(packer.push(&Record::of_entry(entry)))?;
         }
@@ -130,10 +157,16 @@ impl Unreadable {
         match self {
             Self::Io(error) => format!("it cannot be read: {error}"),
             Self::Foreign => "it does not begin as a file of this store does".to_owned(),
-            Self::Version(version) => format!("it has format {version}, and this version reads format {VERSION}"),
+            Self::Version(version) => {
+                format!("it has format {version}, and this version reads format {VERSION}")
+            }
             Self::Truncated => "it is cut short: its end is missing".to_owned(),
-            Self::Changed(offset) => format!("its bytes were changed at or after offset {offset}: the checksum fails"),
-            Self::Records(offset) => format!("what it holds before offset {offset} is not what this version writes"),
+            Self::Changed(offset) => {
+                format!("its bytes were changed at or after offset {offset}: the checksum fails")
+            }
+            Self::Records(offset) => {
+                format!("what it holds before offset {offset} is not what this version writes")
+            }
             Self::Counts => "its records are not as many as its end says".to_owned(),
             Self::Trailing => "bytes follow its end".to_owned(),
         }
@@ -159,26 +192,64 @@ pub(crate) fn read(from: impl Read, take: &mut dyn Take) -> Result<Summary, Unre
             other => other?,
         };
         bytes += (payload.len() + frame::HEADER) as u64;
-        let mut records = Records::new(if first { payload.get(16..).unwrap_or_default() } else { payload });
-        while let Some(record) = records.next().map_err(|_unknown| Unreadable::Records(bytes))? {
+        let mut records = Records::new(if first {
+            payload.get(16..).unwrap_or_default()
+        } else {
+            payload
+        });
+        while let Some(record) = records
+            .next()
+            .map_err(|_unknown| Unreadable::Records(bytes))?
+        {
             match (record, summary) {
                 (Record::Start { version, .. }, None) if version != VERSION => {
                     return Err(Unreadable::Version(version));
                 }
-                (Record::Start { purpose, revision, made, .. }, None) => {
-                    summary = Some(Summary { purpose, revision, made, entries: 0, bytes: 0 });
+                (
+                    Record::Start {
+                        purpose,
+                        revision,
+                        made,
+                        ..
+                    },
+                    None,
+                ) => {
+                    summary = Some(Summary {
+                        purpose,
+                        revision,
+                        made,
+                        entries: 0,
+                        bytes: 0,
+                    });
                 }
                 (Record::Compact { revision }, Some(start)) => take.begin(start.revision, revision),
                 (Record::Table { name, floor }, Some(_)) => take.table(name, floor),
-                (Record::Entry { key, created, modified, value }, Some(_)) => {
+                (
+                    Record::Entry {
+                        key,
+                        created,
+                        modified,
+                        value,
+                    },
+                    Some(_),
+                ) => {
                     counted.0 += 1;
                     take.entry(record::own(key, created, modified, value));
                 }
-                (Record::Event { revision, key, value }, Some(_)) => {
+                (
+                    Record::Event {
+                        revision,
+                        key,
+                        value,
+                    },
+                    Some(_),
+                ) => {
                     counted.1 += 1;
                     take.event(revision, key, value.map(Bytes::copy_from_slice));
                 }
-                (Record::End { entries, events }, Some(_)) if ended.is_none() => ended = Some((entries, events)),
+                (Record::End { entries, events }, Some(_)) if ended.is_none() => {
+                    ended = Some((entries, events))
+                }
                 _ => return Err(Unreadable::Records(bytes)),
             }
         }
@@ -190,7 +261,11 @@ pub(crate) fn read(from: impl Read, take: &mut dyn Take) -> Result<Summary, Unre
         return Err(Unreadable::Trailing);
     }
     let summary = summary.ok_or(Unreadable::Foreign)?;
-    Ok(Summary { entries: counted.0, bytes, ..summary })
+    Ok(Summary {
+        entries: counted.0,
+        bytes,
+        ..summary
+    })
 }
 
 /// Builds the published state from an image.
@@ -204,12 +279,18 @@ pub(super) struct Load {
 
 impl Load {
     pub(super) fn new(limits: HistoryLimits) -> Self {
-        Self { published: Published::new(1, limits), head: 1, table: None, entries: Vec::new() }
+        Self {
+            published: Published::new(1, limits),
+            head: 1,
+            table: None,
+            entries: Vec::new(),
+        }
     }
 
     fn close_table(&mut self) {
         if let Some((name, floor)) = self.table.take() {
-            self.published.install(&name, floor, std::mem::take(&mut self.entries));
+            self.published
+                .install(&name, floor, std::mem::take(&mut self.entries));
         }
     }
 

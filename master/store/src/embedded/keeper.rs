@@ -37,7 +37,9 @@ pub(super) fn run(tasks: &mpsc::Receiver<Task>, answers: &Queue<Job>) {
 
 /// Seconds since 1970.
 pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 fn save(folder: &Folder, capture: &Capture) -> Result<u64, StoreError> {
@@ -46,13 +48,20 @@ fn save(folder: &Folder, capture: &Capture) -> Result<u64, StoreError> {
         let to = Appending::new(folder.disk().clone(), File::create(&path)?);
         let mut to = BufWriter::with_capacity(1 << 20, to);
         let bytes = image::write_state(capture, now(), &mut to)?;
-        let file = to.into_inner().map_err(io::IntoInnerError::into_error)?.into_file();
+        let file = to
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)?
+            .into_file();
         folder.disk().flush(&file)?;
         Ok(bytes)
     })();
     // The logs before it stay until it is whole, so nothing is lost with a file that could not be flushed.
     let written = written.map_err(|error| StoreError::full_or("write the state to", &path, error));
-    let named = written.and_then(|bytes| folder.adopt(&path, &folder.state(capture.head)).map(|()| bytes));
+    let named = written.and_then(|bytes| {
+        folder
+            .adopt(&path, &folder.state(capture.head))
+            .map(|()| bytes)
+    });
     let bytes = match named {
         Ok(bytes) => bytes,
         Err(error) => {
@@ -63,7 +72,12 @@ fn save(folder: &Folder, capture: &Capture) -> Result<u64, StoreError> {
     // From here on the new state counts; what stays behind is removed at the next start.
     let files = folder.files()?;
     let states = files.states.iter().filter(|(head, _)| *head < capture.head);
-    for (_, path) in files.logs.iter().filter(|(base, _)| *base < capture.head).chain(states) {
+    for (_, path) in files
+        .logs
+        .iter()
+        .filter(|(base, _)| *base < capture.head)
+        .chain(states)
+    {
         std::fs::remove_file(path).map_err(StoreError::file("remove", path))?;
     }
     Ok(bytes)

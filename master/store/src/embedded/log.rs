@@ -50,7 +50,10 @@ impl Blank {
         let free = folder.disk().free(folder.path());
         let free = free.map_err(StoreError::file("ask for the free space of", folder.path()))?;
         if free < bytes.saturating_add(making.spare) {
-            let (place, need) = (folder.path().display(), bytes.saturating_add(making.spare) >> 20);
+            let (place, need) = (
+                folder.path().display(),
+                bytes.saturating_add(making.spare) >> 20,
+            );
             return Err(StoreError::Full(format!(
                 "the file system of {place} has {} MiB left, {need} MiB are needed; free some, and writes go on",
                 free >> 20
@@ -68,11 +71,17 @@ impl Blank {
     }
 
     fn write(folder: &Folder, path: &Path, bytes: u64) -> io::Result<File> {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)?;
         let zeros = vec![0; 256 << 10];
         let mut done = 0;
         while done < bytes {
-            let now = usize::try_from(bytes - done).unwrap_or(zeros.len()).min(zeros.len());
+            let now = usize::try_from(bytes - done)
+                .unwrap_or(zeros.len())
+                .min(zeros.len());
             folder.disk().write(&file, &zeros[..now], done)?;
             done += now as u64;
         }
@@ -106,11 +115,26 @@ pub(super) struct Log {
 
 impl Log {
     /// A log that goes on after recovery. Where the disk is full, it opens all the same and takes no writes.
-    pub(super) fn open(folder: Arc<Folder>, making: Making, bytes: u64, head: Revision) -> Result<Self, StoreError> {
-        let mut log = Self { folder, making, active: None, next: None, preparing: false, bytes, tried: None };
+    pub(super) fn open(
+        folder: Arc<Folder>,
+        making: Making,
+        bytes: u64,
+        head: Revision,
+    ) -> Result<Self, StoreError> {
+        let mut log = Self {
+            folder,
+            making,
+            active: None,
+            next: None,
+            preparing: false,
+            bytes,
+            tried: None,
+        };
         match log.rotate(head, FIRST.min(making.bytes)) {
             Ok(()) => {}
-            Err(error @ StoreError::Full(_)) => tracing::error!(%error, "the store opens for reading only"),
+            Err(error @ StoreError::Full(_)) => {
+                tracing::error!(%error, "the store opens for reading only")
+            }
             Err(error) => return Err(error),
         }
         Ok(log)
@@ -127,13 +151,27 @@ impl Log {
         let mut first = Vec::new();
         frame::start(&mut first);
         first.extend_from_slice(&id);
-        Record::Start { version: VERSION, purpose: Purpose::Log, revision: head, made: 0 }.write(&mut first);
+        Record::Start {
+            version: VERSION,
+            purpose: Purpose::Log,
+            revision: head,
+            made: 0,
+        }
+        .write(&mut first);
         frame::seal(&mut first, &id, 0);
         let disk = self.folder.disk();
-        let written = disk.write(&blank.file, &first, 0).and_then(|()| disk.flush(&blank.file));
+        let written = disk
+            .write(&blank.file, &first, 0)
+            .and_then(|()| disk.flush(&blank.file));
         written.map_err(|error| StoreError::full_or("begin", &blank.path, error))?;
         self.folder.adopt(&blank.path, &path)?;
-        self.active = Some(Segment { file: blank.file, path, id, position: first.len() as u64, bytes: blank.bytes });
+        self.active = Some(Segment {
+            file: blank.file,
+            path,
+            id,
+            position: first.len() as u64,
+            bytes: blank.bytes,
+        });
         self.tried = None;
         Ok(())
     }
@@ -146,7 +184,11 @@ impl Log {
     /// Makes sure that a frame of about `bytes` can be written without the reserve.
     pub(super) fn room(&mut self, bytes: u64, head: Revision) -> Result<(), StoreError> {
         let needed = bytes + RESERVE + 4096;
-        if self.active.as_ref().is_some_and(|active| active.position + needed <= active.bytes) {
+        if self
+            .active
+            .as_ref()
+            .is_some_and(|active| active.position + needed <= active.bytes)
+        {
             return Ok(());
         }
         if let Some((when, why)) = &self.tried
@@ -163,7 +205,10 @@ impl Log {
 
     /// Whether the next segment should be made now.
     pub(super) fn wants_next(&self) -> bool {
-        let half = self.active.as_ref().is_none_or(|active| active.position * 2 > active.bytes);
+        let half = self
+            .active
+            .as_ref()
+            .is_none_or(|active| active.position * 2 > active.bytes);
         half && self.next.is_none() && !self.preparing && self.tried.is_none()
     }
 
@@ -191,7 +236,11 @@ impl Log {
 
     /// Writes and flushes a frame. After an error other than [`StoreError::Full`] nothing may be written any more.
     pub(super) fn append(&mut self, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
-        let full = || StoreError::Full("there is no room left in the log; free some room on the disk".to_owned());
+        let full = || {
+            StoreError::Full(
+                "there is no room left in the log; free some room on the disk".to_owned(),
+            )
+        };
         let active = self.active.as_mut().ok_or_else(full)?;
         frame::seal(buffer, &active.id, active.position);
         let end = active.position + buffer.len() as u64;
@@ -202,7 +251,8 @@ impl Log {
         let written = disk.write(&active.file, buffer, active.position);
         written.map_err(|error| StoreError::full_or("write to", &active.path, error))?;
         // Never tried again, and no failure counts as a full disk: see `Disk`.
-        disk.flush(&active.file).map_err(StoreError::file("flush", &active.path))?;
+        disk.flush(&active.file)
+            .map_err(StoreError::file("flush", &active.path))?;
         active.position = end;
         self.bytes += buffer.len() as u64;
         Ok(())
@@ -227,25 +277,48 @@ pub(super) fn replay(
         )));
     }
     let bytes = std::fs::read(path).map_err(StoreError::file("read", path))?;
-    let id = bytes.get(frame::HEADER..).and_then(|rest| rest.first_chunk::<16>()).copied().unwrap_or_default();
+    let id = bytes
+        .get(frame::HEADER..)
+        .and_then(|rest| rest.first_chunk::<16>())
+        .copied()
+        .unwrap_or_default();
     let (mut offset, mut last, mut first) = (0, 0..0, true);
     while let Some((payload, next)) = frame::at(&bytes, offset, &id) {
-        let mut records = Records::new(if first { payload.get(16..).unwrap_or_default() } else { payload });
+        let mut records = Records::new(if first {
+            payload.get(16..).unwrap_or_default()
+        } else {
+            payload
+        });
         loop {
-            let unknown = || corrupt(format!("what it holds at offset {offset} is not what this version writes"));
+            let unknown = || {
+                corrupt(format!(
+                    "what it holds at offset {offset} is not what this version writes"
+                ))
+            };
             match records.next().map_err(|_unknown| unknown())? {
                 None => break,
-                Some(Record::Start { version, purpose: Purpose::Log, revision, .. }) if first && revision == base => {
+                Some(Record::Start {
+                    version,
+                    purpose: Purpose::Log,
+                    revision,
+                    ..
+                }) if first && revision == base => {
                     if version != VERSION {
                         return Err(corrupt(format!(
                             "it has format {version}, and this version reads format {VERSION}"
                         )));
                     }
                 }
-                Some(Record::Event { revision, key, value }) if !first => {
+                Some(Record::Event {
+                    revision,
+                    key,
+                    value,
+                }) if !first => {
                     let head = published.head();
                     if revision != head + 1 && (revision != head || offset == 0) {
-                        return Err(corrupt(format!("revision {revision} follows {head}: a change is missing")));
+                        return Err(corrupt(format!(
+                            "revision {revision} follows {head}: a change is missing"
+                        )));
                     }
                     published.replay(revision, key, value.map(Bytes::copy_from_slice));
                 }
@@ -256,11 +329,22 @@ pub(super) fn replay(
         (last, offset, first) = (offset..next, next, false);
     }
     if first || frame::any_after(&bytes, offset, &id) {
-        return Err(corrupt(format!("its bytes were changed at or after offset {offset}: the checksum fails")));
+        return Err(corrupt(format!(
+            "its bytes were changed at or after offset {offset}: the checksum fails"
+        )));
     }
-    let file = OpenOptions::new().write(true).open(path).map_err(StoreError::file("open", path))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .open(path)
+        .map_err(StoreError::file("open", path))?;
     let disk = folder.disk();
-    let again = disk.write(&file, &bytes[last.start..last.end.min(bytes.len())], last.start as u64);
-    again.and_then(|()| disk.flush(&file)).map_err(StoreError::file("write anew what ends", path))?;
+    let again = disk.write(
+        &file,
+        &bytes[last.start..last.end.min(bytes.len())],
+        last.start as u64,
+    );
+    again
+        .and_then(|()| disk.flush(&file))
+        .map_err(StoreError::file("write anew what ends", path))?;
     Ok(offset as u64)
 }

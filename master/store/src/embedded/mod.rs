@@ -101,11 +101,15 @@ impl Shared {
     }
 
     fn published(&self) -> RwLockReadGuard<'_, Published> {
-        self.published.read().unwrap_or_else(PoisonError::into_inner)
+        self.published
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Published> {
-        self.published.write().unwrap_or_else(PoisonError::into_inner)
+        self.published
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn fail(&self, error: StoreError) {
@@ -142,11 +146,22 @@ impl EmbeddedStore {
 
     /// Opens the store with other limits.
     pub fn open_with(folder: &Path, options: &Options) -> Result<Self, StoreError> {
-        let limits = HistoryLimits { events: options.history_events, bytes: options.history_bytes };
+        let limits = HistoryLimits {
+            events: options.history_events,
+            bytes: options.history_bytes,
+        };
         let folder = Arc::new(Folder::open(folder, options.disk.clone())?);
         let found = recover::recover(&folder, limits)?;
-        let making = Making { bytes: options.segment_bytes, spare: options.spare_bytes };
-        let log = Log::open(folder.clone(), making, found.log_bytes, found.published.head())?;
+        let making = Making {
+            bytes: options.segment_bytes,
+            spare: options.spare_bytes,
+        };
+        let log = Log::open(
+            folder.clone(),
+            making,
+            found.log_bytes,
+            found.published.head(),
+        )?;
         let shared = Arc::new(Shared {
             published: RwLock::new(found.published),
             closed: AtomicBool::new(false),
@@ -163,7 +178,13 @@ impl EmbeddedStore {
             spawn("store-keeper", move || keeper::run(&asked, &answers))?,
         ];
         let (value_bytes, transaction_bytes) = (options.value_bytes, options.transaction_bytes);
-        Ok(Self { shared, jobs, threads: Mutex::new(threads), value_bytes, transaction_bytes })
+        Ok(Self {
+            shared,
+            jobs,
+            threads: Mutex::new(threads),
+            value_bytes,
+            transaction_bytes,
+        })
     }
 
     /// Waits until the store can't write any more, for another reason than a full disk, and tells why; for ever where that
@@ -172,7 +193,11 @@ impl EmbeddedStore {
     pub fn failed(&self) -> impl Future<Output = Arc<StoreError>> + Send + use<> {
         let mut failure = self.shared.failure.subscribe();
         async move {
-            let found = failure.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
+            let found = failure
+                .wait_for(Option::is_some)
+                .await
+                .ok()
+                .and_then(|found| found.clone());
             match found {
                 Some(why) => why,
                 // The store was dropped in good order.
@@ -183,25 +208,38 @@ impl EmbeddedStore {
 
     fn check(&self, ops: &[Op]) -> Result<(), StoreError> {
         if ops.len() > OPS {
-            return Err(StoreError::Invalid(format!("a transaction has {} parts, limit {OPS}", ops.len())));
+            return Err(StoreError::Invalid(format!(
+                "a transaction has {} parts, limit {OPS}",
+                ops.len()
+            )));
         }
         let mut total = 0;
         let mut written = HashSet::with_capacity(ops.len());
         for op in ops {
             table_of(&op.key)?;
             if !matches!(op.action, Action::Check) && !written.insert(&op.key) {
-                return Err(StoreError::Invalid(format!("{} is written twice in one transaction", op.key)));
+                return Err(StoreError::Invalid(format!(
+                    "{} is written twice in one transaction",
+                    op.key
+                )));
             }
-            let Action::Put(value) = &op.action else { continue };
+            let Action::Put(value) = &op.action else {
+                continue;
+            };
             total += value.len();
             if value.len() > self.value_bytes {
                 let (len, limit) = (value.len(), self.value_bytes);
-                return Err(StoreError::Invalid(format!("the value of {} has {len} bytes, limit {limit}", op.key)));
+                return Err(StoreError::Invalid(format!(
+                    "the value of {} has {len} bytes, limit {limit}",
+                    op.key
+                )));
             }
         }
         if total > self.transaction_bytes {
             let limit = self.transaction_bytes;
-            return Err(StoreError::Invalid(format!("a transaction's values have {total} bytes, limit {limit}")));
+            return Err(StoreError::Invalid(format!(
+                "a transaction's values have {total} bytes, limit {limit}"
+            )));
         }
         Ok(())
     }
@@ -211,16 +249,21 @@ impl EmbeddedStore {
         job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.jobs.push(job(answer)).map_err(|refused| match refused {
-            Refused::Full => StoreError::Busy,
-            Refused::Closed => StoreError::Closed,
-        })?;
+        self.jobs
+            .push(job(answer))
+            .map_err(|refused| match refused {
+                Refused::Full => StoreError::Busy,
+                Refused::Closed => StoreError::Closed,
+            })?;
         answered.await.unwrap_or(Err(StoreError::Closed))
     }
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(StoreError::Folder)
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map_err(StoreError::Folder)
 }
 
 impl Drop for EmbeddedStore {
@@ -232,7 +275,12 @@ impl Drop for EmbeddedStore {
             // A failing disk may hold the keeper in the kernel, and the process is to end.
             return self.shared.close();
         }
-        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for thread in self
+            .threads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+        {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store panicked");
             }
@@ -249,7 +297,10 @@ impl Store for EmbeddedStore {
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Fetched, StoreError>> {
         Box::pin(async move {
             let published = self.shared.read()?;
-            Ok(Fetched { revision: published.head(), entry: published.get(key).cloned() })
+            Ok(Fetched {
+                revision: published.head(),
+                entry: published.get(key).cloned(),
+            })
         })
     }
 
@@ -285,6 +336,9 @@ impl Store for EmbeddedStore {
     }
 
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(async move { self.submit(|answer| Job::Compact { revision, answer }).await })
+        Box::pin(async move {
+            self.submit(|answer| Job::Compact { revision, answer })
+                .await
+        })
     }
 }

@@ -30,8 +30,16 @@ pub(super) struct Queue<T> {
 
 impl<T> Queue<T> {
     pub(super) fn new(limit: usize) -> Self {
-        let state = State { jobs: VecDeque::new(), closed: false, waiting: false };
-        Self { state: Mutex::new(state), filled: Condvar::new(), limit }
+        let state = State {
+            jobs: VecDeque::new(),
+            closed: false,
+            waiting: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            filled: Condvar::new(),
+            limit,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
@@ -73,11 +81,18 @@ impl<T> Queue<T> {
             if state.closed {
                 return false;
             }
-            let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
+            let Some(left) = deadline
+                .checked_duration_since(Instant::now())
+                .filter(|left| !left.is_zero())
+            else {
                 return true;
             };
             state.waiting = true;
-            state = self.filled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .filled
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
             state.waiting = false;
         }
         let count = state.jobs.len().min(most);
@@ -109,7 +124,10 @@ mod tests {
     #[test]
     fn a_full_queue_refuses_callers_only_and_a_closed_one_hands_out_what_it_has() {
         let queue = Queue::new(2);
-        assert_eq!((queue.push(1), queue.push(2), queue.push(3)), (Ok(()), Ok(()), Err(Refused::Full)));
+        assert_eq!(
+            (queue.push(1), queue.push(2), queue.push(3)),
+            (Ok(()), Ok(()), Err(Refused::Full))
+        );
         queue.push_own(4);
         queue.close();
         assert_eq!(queue.push(5), Err(Refused::Closed));

@@ -24,13 +24,27 @@ pub(crate) enum Purpose {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Record<'a> {
     /// The first of each file, behind the file's id.
-    Start { version: u32, purpose: Purpose, revision: Revision, made: u64 },
+    Start {
+        version: u32,
+        purpose: Purpose,
+        revision: Revision,
+        made: u64,
+    },
     /// A table; the entries that follow are its, as of `floor`.
     Table { name: &'a str, floor: Revision },
     /// An entry.
-    Entry { key: &'a str, created: Revision, modified: Revision, value: &'a [u8] },
+    Entry {
+        key: &'a str,
+        created: Revision,
+        modified: Revision,
+        value: &'a [u8],
+    },
     /// A change; no value where the key was deleted.
-    Event { revision: Revision, key: &'a str, value: Option<&'a [u8]> },
+    Event {
+        revision: Revision,
+        key: &'a str,
+        value: Option<&'a [u8]>,
+    },
     /// History up to this revision was forgotten.
     Compact { revision: Revision },
     /// The last of a state or snapshot.
@@ -46,7 +60,12 @@ impl Record<'_> {
     /// Appends the record.
     pub(crate) fn write(&self, buffer: &mut Vec<u8>) {
         match self {
-            Record::Start { version, purpose, revision, made } => {
+            Record::Start {
+                version,
+                purpose,
+                revision,
+                made,
+            } => {
                 buffer.push(b'S');
                 buffer.extend_from_slice(&version.to_be_bytes());
                 buffer.push(match purpose {
@@ -62,14 +81,23 @@ impl Record<'_> {
                 buffer.extend_from_slice(&floor.to_be_bytes());
                 text(buffer, name.as_bytes());
             }
-            Record::Entry { key, created, modified, value } => {
+            Record::Entry {
+                key,
+                created,
+                modified,
+                value,
+            } => {
                 buffer.push(b'E');
                 buffer.extend_from_slice(&created.to_be_bytes());
                 buffer.extend_from_slice(&modified.to_be_bytes());
                 text(buffer, key.as_bytes());
                 text(buffer, value);
             }
-            Record::Event { revision, key, value } => {
+            Record::Event {
+                revision,
+                key,
+                value,
+            } => {
                 buffer.push(if value.is_some() { b'P' } else { b'D' });
                 buffer.extend_from_slice(&revision.to_be_bytes());
                 text(buffer, key.as_bytes());
@@ -91,7 +119,12 @@ impl Record<'_> {
 
     /// An entry of the published state.
     pub(crate) fn of_entry(entry: &Entry) -> Record<'_> {
-        Record::Entry { key: &entry.key, created: entry.created, modified: entry.modified, value: &entry.value }
+        Record::Entry {
+            key: &entry.key,
+            created: entry.created,
+            modified: entry.modified,
+            value: &entry.value,
+        }
     }
 
     /// An event of the published history.
@@ -153,17 +186,43 @@ impl<'a> Records<'a> {
                     [b'B'] => Purpose::Snapshot,
                     _ => return None,
                 };
-                Record::Start { version, purpose, revision: self.number()?, made: self.number()? }
+                Record::Start {
+                    version,
+                    purpose,
+                    revision: self.number()?,
+                    made: self.number()?,
+                }
             }
-            b'T' => Record::Table { floor: self.number()?, name: self.text()? },
+            b'T' => Record::Table {
+                floor: self.number()?,
+                name: self.text()?,
+            },
             b'E' => {
                 let (created, modified) = (self.number()?, self.number()?);
-                Record::Entry { created, modified, key: self.text()?, value: self.value()? }
+                Record::Entry {
+                    created,
+                    modified,
+                    key: self.text()?,
+                    value: self.value()?,
+                }
             }
-            b'P' => Record::Event { revision: self.number()?, key: self.text()?, value: Some(self.value()?) },
-            b'D' => Record::Event { revision: self.number()?, key: self.text()?, value: None },
-            b'C' => Record::Compact { revision: self.number()? },
-            b'Z' => Record::End { entries: self.number()?, events: self.number()? },
+            b'P' => Record::Event {
+                revision: self.number()?,
+                key: self.text()?,
+                value: Some(self.value()?),
+            },
+            b'D' => Record::Event {
+                revision: self.number()?,
+                key: self.text()?,
+                value: None,
+            },
+            b'C' => Record::Compact {
+                revision: self.number()?,
+            },
+            b'Z' => Record::End {
+                entries: self.number()?,
+                events: self.number()?,
+            },
             _ => return None,
         })
     }
@@ -175,7 +234,12 @@ pub(crate) struct Unknown;
 
 /// An entry with bytes of its own.
 pub(crate) fn own(key: &str, created: Revision, modified: Revision, value: &[u8]) -> Entry {
-    Entry { key: Arc::from(key), value: Bytes::copy_from_slice(value), created, modified }
+    Entry {
+        key: Arc::from(key),
+        value: Bytes::copy_from_slice(value),
+        created,
+        modified,
+    }
 }
 
 #[cfg(test)]
@@ -185,20 +249,48 @@ mod tests {
     #[test]
     fn records_read_back_as_written_and_cut_ones_are_refused() {
         let records = [
-            Record::Start { version: VERSION, purpose: Purpose::Snapshot, revision: 7, made: 1 },
-            Record::Table { name: "pods", floor: 3 },
-            Record::Entry { key: "pods/a/b", created: 1, modified: 2, value: b"{}" },
-            Record::Event { revision: 4, key: "pods/a/b", value: Some(b"") },
-            Record::Event { revision: 5, key: "pods/a/b", value: None },
+            Record::Start {
+                version: VERSION,
+                purpose: Purpose::Snapshot,
+                revision: 7,
+                made: 1,
+            },
+            Record::Table {
+                name: "pods",
+                floor: 3,
+            },
+            Record::Entry {
+                key: "pods/a/b",
+                created: 1,
+                modified: 2,
+                value: b"{}",
+            },
+            Record::Event {
+                revision: 4,
+                key: "pods/a/b",
+                value: Some(b""),
+            },
+            Record::Event {
+                revision: 5,
+                key: "pods/a/b",
+                value: None,
+            },
             Record::Compact { revision: 6 },
-            Record::End { entries: 1, events: 2 },
+            Record::End {
+                entries: 1,
+                events: 2,
+            },
         ];
         let mut bytes = Vec::new();
         for record in &records {
             let from = bytes.len();
             record.write(&mut bytes);
             for cut in from + 1..bytes.len() {
-                assert_eq!(Records::new(&bytes[from..cut]).next(), Err(Unknown), "{record:?} cut at {cut}");
+                assert_eq!(
+                    Records::new(&bytes[from..cut]).next(),
+                    Err(Unknown),
+                    "{record:?} cut at {cut}"
+                );
             }
         }
         let mut reader = Records::new(&bytes);

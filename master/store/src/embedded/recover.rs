@@ -47,5 +47,9 @@ pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovere
     for (_, path) in replaced.chain(&files.states) {
         std::fs::remove_file(path).map_err(StoreError::file("remove", path))?;
     }
-    Ok(Recovered { published, log_bytes, state_bytes })
+    Ok(Recovered {
+        published,
+        log_bytes,
+        state_bytes,
+    })
 }

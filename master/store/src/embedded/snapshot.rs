@@ -86,7 +86,13 @@ impl SnapshotBytes {
         let revision = everything.revision;
         let packer = Packer::new(Purpose::Snapshot, revision, revision, now())?;
         let entries = everything.entries.into_iter();
-        Ok(Self { packer, entries, table: String::new(), ready: VecDeque::new(), ended: false })
+        Ok(Self {
+            packer,
+            entries,
+            table: String::new(),
+            ready: VecDeque::new(),
+            ended: false,
+        })
     }
 }
 
@@ -109,9 +115,13 @@ impl Iterator for SnapshotBytes {
             let table = table_of(&entry.key).unwrap_or_default();
             if table != self.table {
                 table.clone_into(&mut self.table);
-                self.ready.extend(self.packer.push(&Record::Table { name: table, floor: 0 }));
+                self.ready.extend(self.packer.push(&Record::Table {
+                    name: table,
+                    floor: 0,
+                }));
             }
-            self.ready.extend(self.packer.push(&Record::of_entry(&entry)));
+            self.ready
+                .extend(self.packer.push(&Record::of_entry(&entry)));
         }
     }
 }
@@ -138,7 +148,10 @@ impl Take for Convert<'_> {
     fn begin(&mut self, _revision: Revision, _floor: Revision) {}
 
     fn table(&mut self, name: &str, _floor: Revision) {
-        let frame = self.packer.push(&Record::Table { name, floor: self.floor });
+        let frame = self.packer.push(&Record::Table {
+            name,
+            floor: self.floor,
+        });
         self.put(frame);
     }
 
@@ -161,22 +174,43 @@ impl Take for Nothing {
 
 fn read(path: &Path, take: &mut dyn Take) -> Result<SnapshotSummary, SnapshotError> {
     let file = File::open(path).map_err(failed("open", path))?;
-    let unusable = |why: String| SnapshotError::Unusable { path: path.to_owned(), why };
-    let summary = image::read(BufReader::with_capacity(1 << 20, file), take).map_err(|why| match why {
-        Unreadable::Io(source) => SnapshotError::File { what: "read", path: path.to_owned(), source },
-        other @ (Unreadable::Foreign
-        | Unreadable::Version(_)
-        | Unreadable::Truncated
-        | Unreadable::Changed(_)
-        | Unreadable::Records(_)
-        | Unreadable::Counts
-        | Unreadable::Trailing) => unusable(other.text()),
-    })?;
+    let unusable = |why: String| SnapshotError::Unusable {
+        path: path.to_owned(),
+        why,
+    };
+    let summary =
+        image::read(BufReader::with_capacity(1 << 20, file), take).map_err(|why| match why {
+            Unreadable::Io(source) => SnapshotError::File {
+                what: "read",
+                path: path.to_owned(),
+                source,
+            },
+            other @ (Unreadable::Foreign
+            | Unreadable::Version(_)
+            | Unreadable::Truncated
+            | Unreadable::Changed(_)
+            | Unreadable::Records(_)
+            | Unreadable::Counts
+            | Unreadable::Trailing) => unusable(other.text()),
+        })?;
     if summary.purpose != Purpose::Snapshot {
-        return Err(unusable("it is a file of a store, not a snapshot".to_owned()));
+        return Err(unusable(
+            "it is a file of a store, not a snapshot".to_owned(),
+        ));
     }
-    let image::Summary { revision, made, entries, bytes, .. } = summary;
-    Ok(SnapshotSummary { revision, made, entries, bytes })
+    let image::Summary {
+        revision,
+        made,
+        entries,
+        bytes,
+        ..
+    } = summary;
+    Ok(SnapshotSummary {
+        revision,
+        made,
+        entries,
+        bytes,
+    })
 }
 
 /// Reads a snapshot to its end and tells what it is.
@@ -202,8 +236,14 @@ pub fn restore_snapshot(from: &Path, folder: &Path) -> Result<SnapshotSummary, S
     let head = summary.revision + RESTORED_AHEAD;
     let file = File::create(&path).map_err(failed("make", &path))?;
     let mut to = BufWriter::with_capacity(1 << 20, file);
-    let packer = Packer::new(Purpose::State, head, head, now()).map_err(failed("make an id for", &path))?;
-    let mut convert = Convert { packer, floor: head, to: &mut to, failed: None };
+    let packer =
+        Packer::new(Purpose::State, head, head, now()).map_err(failed("make an id for", &path))?;
+    let mut convert = Convert {
+        packer,
+        floor: head,
+        to: &mut to,
+        failed: None,
+    };
     let again = read(from, &mut convert)?;
     let last = convert.packer.end();
     convert.put(Some(last));
@@ -214,9 +254,16 @@ pub fn restore_snapshot(from: &Path, folder: &Path) -> Result<SnapshotSummary, S
     if again != summary {
         std::fs::remove_file(&path).ok();
         let why = "it changed while it was read".to_owned();
-        return Err(SnapshotError::Unusable { path: from.to_owned(), why });
+        return Err(SnapshotError::Unusable {
+            path: from.to_owned(),
+            why,
+        });
     }
-    to.flush().and_then(|()| to.get_ref().sync_all()).map_err(failed("write", &path))?;
-    target.adopt(&path, &target.state(head)).map_err(SnapshotError::Store)?;
+    to.flush()
+        .and_then(|()| to.get_ref().sync_all())
+        .map_err(failed("write", &path))?;
+    target
+        .adopt(&path, &target.state(head))
+        .map_err(SnapshotError::Store)?;
     Ok(summary)
 }

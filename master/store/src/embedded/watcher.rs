@@ -25,12 +25,20 @@ impl Watcher {
         position: Revision,
         changed: watch::Receiver<Revision>,
     ) -> Self {
-        Self { shared, prefix, position, changed }
+        Self {
+            shared,
+            prefix,
+            position,
+            changed,
+        }
     }
 
     /// Takes what is there. A watcher without news follows the head, so that it never falls behind for nothing.
     fn take(&mut self) -> Result<Batch, StoreError> {
-        let (events, progress) = self.shared.read()?.events_after(&self.prefix, self.position, BATCH)?;
+        let (events, progress) =
+            self.shared
+                .read()?
+                .events_after(&self.prefix, self.position, BATCH)?;
         self.position = progress;
         Ok(Batch { events, progress })
     }
@@ -53,7 +61,11 @@ impl WatchStream for Watcher {
     }
 
     fn progress(&self) -> Revision {
-        match self.shared.read().and_then(|published| published.events_after(&self.prefix, self.position, 1)) {
+        match self
+            .shared
+            .read()
+            .and_then(|published| published.events_after(&self.prefix, self.position, 1))
+        {
             Ok((events, through)) if events.is_empty() => through,
             Ok(_) | Err(_) => self.position,
         }

@@ -22,8 +22,14 @@ type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 /// What the writer is asked to do, by callers and by its keeper.
 #[derive(Debug)]
 pub(super) enum Job {
-    Commit { ops: Vec<Op>, answer: Answer<Committed> },
-    Compact { revision: Revision, answer: Answer<()> },
+    Commit {
+        ops: Vec<Op>,
+        answer: Answer<Committed>,
+    },
+    Compact {
+        revision: Revision,
+        answer: Answer<()>,
+    },
     Prepared(Result<Blank, StoreError>),
     Saved(Result<u64, StoreError>),
 }
@@ -63,7 +69,12 @@ impl Pending {
     }
 
     /// Checks one transaction and adds its events.
-    fn admit(&mut self, published: &Published, ops: Vec<Op>, full: Option<&str>) -> Result<Revision, StoreError> {
+    fn admit(
+        &mut self,
+        published: &Published,
+        ops: Vec<Op>,
+        full: Option<&str>,
+    ) -> Result<Revision, StoreError> {
         for op in &ops {
             let found = self.find(published, &op.key).map(|entry| entry.modified);
             let holds = match op.expect {
@@ -72,7 +83,10 @@ impl Pending {
                 Expect::Revision(revision) => found == Some(revision),
             };
             if !holds {
-                return Err(StoreError::Conflict { key: op.key.to_string(), found });
+                return Err(StoreError::Conflict {
+                    key: op.key.to_string(),
+                    found,
+                });
             }
         }
         if let Some(why) = full
@@ -90,7 +104,9 @@ impl Pending {
                 Action::Delete => None,
                 Action::Put(value) => Some(Entry {
                     // The table's own key, so that an object has one however often it changes.
-                    key: before.as_ref().map_or_else(|| op.key.clone(), |entry| entry.key.clone()),
+                    key: before
+                        .as_ref()
+                        .map_or_else(|| op.key.clone(), |entry| entry.key.clone()),
                     value,
                     created: before.as_ref().map_or(revision, |entry| entry.created),
                     modified: revision,
@@ -159,7 +175,10 @@ impl Writer {
             if let Err(error) = self.keep() {
                 return self.stop(error);
             }
-            if !self.queue.take(self.options.group.max(1), self.next_mark, &mut jobs) {
+            if !self
+                .queue
+                .take(self.options.group.max(1), self.next_mark, &mut jobs)
+            {
                 return;
             }
             while !jobs.is_empty() {
@@ -205,7 +224,11 @@ impl Writer {
         self.commit(commits, bytes)
     }
 
-    fn commit(&mut self, commits: Vec<(Vec<Op>, Answer<Committed>)>, bytes: usize) -> Result<(), StoreError> {
+    fn commit(
+        &mut self,
+        commits: Vec<(Vec<Op>, Answer<Committed>)>,
+        bytes: usize,
+    ) -> Result<(), StoreError> {
         if commits.is_empty() {
             return Ok(());
         }
@@ -276,8 +299,15 @@ impl Writer {
             watchers.send_replace(head);
         }
         frame::start(&mut self.frame);
-        Record::Compact { revision: revision.min(head) }.write(&mut self.frame);
-        match self.log.room(self.frame.len() as u64, head).and_then(|()| self.log.append(&mut self.frame)) {
+        Record::Compact {
+            revision: revision.min(head),
+        }
+        .write(&mut self.frame);
+        match self
+            .log
+            .room(self.frame.len() as u64, head)
+            .and_then(|()| self.log.append(&mut self.frame))
+        {
             // Without its note the history is back after a restart; it takes memory and does no harm.
             Ok(()) | Err(StoreError::Full(_)) => Ok(()),
             Err(error) => Err(error),
@@ -330,7 +360,11 @@ impl Writer {
             Err(error) => return Err(error),
         }
         let capture = Box::new(self.shared.published().capture());
-        if self.keeper.try_send(Task::Save(self.folder.clone(), capture)).is_ok() {
+        if self
+            .keeper
+            .try_send(Task::Save(self.folder.clone(), capture))
+            .is_ok()
+        {
             self.saving = Some(std::mem::take(&mut self.log.bytes));
         } else {
             self.save_after = now + SAVE_RETRY;
@@ -342,11 +376,17 @@ impl Writer {
         let taken = self.saving.take().unwrap_or_default();
         match outcome {
             Ok(bytes) => {
-                tracing::debug!(bytes, "the store's state was written and the logs before it removed");
+                tracing::debug!(
+                    bytes,
+                    "the store's state was written and the logs before it removed"
+                );
                 self.state_bytes = bytes;
             }
             Err(StoreError::Full(why)) => {
-                tracing::error!(error = why, "the store's state could not be written; its logs grow until it can");
+                tracing::error!(
+                    error = why,
+                    "the store's state could not be written; its logs grow until it can"
+                );
                 self.log.bytes += taken;
                 self.save_after = Instant::now() + SAVE_RETRY;
             }

@@ -23,30 +23,55 @@ struct Kubectl {
 
 impl Kubectl {
     fn new(lab: &Lab) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .unwrap();
         let dir = tempfile::tempdir().unwrap();
         let pem = master_ca::pem("CERTIFICATE", &lab.site.root);
         std::fs::write(dir.path().join("ca.crt"), pem).unwrap();
         let server = format!("https://{}", lab.site.address);
-        Self { tools: Tools::find(root).unwrap(), dir, server, admin: lab.site.kubeconfig() }
+        Self {
+            tools: Tools::find(root).unwrap(),
+            dir,
+            server,
+            admin: lab.site.kubeconfig(),
+        }
     }
 
     fn base(&self) -> Command {
         let mut kubectl = self.tools.command("kubectl");
-        kubectl.env("HOME", self.dir.path()).env_remove("KUBECONFIG");
+        kubectl
+            .env("HOME", self.dir.path())
+            .env_remove("KUBECONFIG");
         kubectl
     }
 
     fn admin(&self, words: &[&str]) -> String {
-        let output = self.base().arg("--kubeconfig").arg(&self.admin).args(words).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let output = self
+            .base()
+            .arg("--kubeconfig")
+            .arg(&self.admin)
+            .args(words)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{words:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
     fn by(&self, credential: &[String], words: &[&str]) -> Output {
         let mut kubectl = self.base();
-        kubectl.arg("--kubeconfig=/dev/null").arg("--server").arg(&self.server);
-        kubectl.arg("--certificate-authority").arg(self.dir.path().join("ca.crt"));
+        kubectl
+            .arg("--kubeconfig=/dev/null")
+            .arg("--server")
+            .arg(&self.server);
+        kubectl
+            .arg("--certificate-authority")
+            .arg(self.dir.path().join("ca.crt"));
         kubectl.args(credential).args(words).output().unwrap()
     }
 
@@ -61,9 +86,19 @@ impl Kubectl {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-        params.distinguished_name.push(DnType::CommonName, format!("system:node:{name}"));
-        self.ask(&[format!("--token={token}")], name, (SIGNER, "client auth"), &params, &key);
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, "system:nodes");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("system:node:{name}"));
+        self.ask(
+            &[format!("--token={token}")],
+            name,
+            (SIGNER, "client auth"),
+            &params,
+            &key,
+        );
         key
     }
 
@@ -82,19 +117,34 @@ impl Kubectl {
              request: {pem}\n  signerName: {signer}\n  usages: [digital signature, {usage}]\n"
         );
         let output = self.apply(credential, name, &text);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     /// Waits for a condition of a request.
     async fn until(&self, name: &str, condition: &str) {
         let start = Instant::now();
-        let words = ["get", "csr", name, "-o", "jsonpath={.status.conditions[*].type}"];
+        let words = [
+            "get",
+            "csr",
+            name,
+            "-o",
+            "jsonpath={.status.conditions[*].type}",
+        ];
         while !self.admin(&words).contains(condition) {
-            assert!(start.elapsed() < LIMIT, "{}", self.admin(&["describe", "csr", name]));
+            assert!(
+                start.elapsed() < LIMIT,
+                "{}",
+                self.admin(&["describe", "csr", name])
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert!(
-            self.admin(&["get", "csr", name, "-o", "jsonpath={.status.certificate}"]).is_empty(),
+            self.admin(&["get", "csr", name, "-o", "jsonpath={.status.certificate}"])
+                .is_empty(),
             "{name} is signed"
         );
     }
@@ -107,13 +157,26 @@ impl Kubectl {
             if !text.is_empty() {
                 break STANDARD.decode(text).unwrap();
             }
-            assert!(start.elapsed() < LIMIT, "no certificate: {}", self.admin(&["describe", "csr", name]));
+            assert!(
+                start.elapsed() < LIMIT,
+                "no certificate: {}",
+                self.admin(&["describe", "csr", name])
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
-        let at = |end: &str| self.dir.path().join(format!("{name}.{end}")).display().to_string();
+        let at = |end: &str| {
+            self.dir
+                .path()
+                .join(format!("{name}.{end}"))
+                .display()
+                .to_string()
+        };
         std::fs::write(at("crt"), pem).unwrap();
         std::fs::write(at("key"), key.serialize_pem()).unwrap();
-        vec![format!("--client-certificate={}", at("crt")), format!("--client-key={}", at("key"))]
+        vec![
+            format!("--client-certificate={}", at("crt")),
+            format!("--client-key={}", at("key")),
+        ]
     }
 }
 
@@ -138,26 +201,67 @@ pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_end
     make("token", &token("abcdef", "0123456789abcdef", 3600));
     let bound = |name: &str, role: &str| {
         let (role, name) = (format!("--clusterrole={role}"), name.to_owned());
-        kubectl.admin(&["create", "clusterrolebinding", &name, &role, "--group=system:bootstrappers:lab"]);
+        kubectl.admin(&[
+            "create",
+            "clusterrolebinding",
+            &name,
+            &role,
+            "--group=system:bootstrappers:lab",
+        ]);
     };
     bound("lab-bootstrap", "system:node-bootstrapper");
     let key = kubectl.request("abcdef.0123456789abcdef", "kubelet-1");
     // By a person.
-    let waiting = kubectl.admin(&["get", "csr", "kubelet-1", "-o", "jsonpath={.status.conditions}"]);
+    let waiting = kubectl.admin(&[
+        "get",
+        "csr",
+        "kubelet-1",
+        "-o",
+        "jsonpath={.status.conditions}",
+    ]);
     assert!(waiting.is_empty(), "approved by nobody: {waiting}");
     kubectl.admin(&["certificate", "approve", "kubelet-1"]);
     let credential = kubectl.certificate("kubelet-1", &key).await;
-    let who = kubectl.by(&credential, &["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);
-    assert_eq!(String::from_utf8_lossy(&who.stdout), "system:node:kubelet-1", "{who:?}");
-    let reasons = |name: &str| kubectl.admin(&["get", "csr", name, "-o", "jsonpath={.status.conditions[*].reason}"]);
+    let who = kubectl.by(
+        &credential,
+        &[
+            "auth",
+            "whoami",
+            "-o",
+            "jsonpath={.status.userInfo.username}",
+        ],
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&who.stdout),
+        "system:node:kubelet-1",
+        "{who:?}"
+    );
+    let reasons = |name: &str| {
+        kubectl.admin(&[
+            "get",
+            "csr",
+            name,
+            "-o",
+            "jsonpath={.status.conditions[*].reason}",
+        ])
+    };
     assert_eq!(reasons("kubelet-1"), "KubectlApprove");
     // It makes its own Node, as an ordinary kubelet does, and nobody else's.
     let node = |name: &str, labels: &str| {
-        let text = format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {name}, labels: {{{labels}}}}}\n");
+        let text = format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: {name}, labels: {{{labels}}}}}\n"
+        );
         kubectl.apply(&credential, "node", &text)
     };
-    for bad in [node("kubelet-9", ""), node("kubelet-1", "pratique.dev/role: worker"), node("kubelet-1", "pool: a")] {
-        assert!(String::from_utf8_lossy(&bad.stderr).contains("Forbidden"), "{bad:?}");
+    for bad in [
+        node("kubelet-9", ""),
+        node("kubelet-1", "pratique.dev/role: worker"),
+        node("kubelet-1", "pool: a"),
+    ] {
+        assert!(
+            String::from_utf8_lossy(&bad.stderr).contains("Forbidden"),
+            "{bad:?}"
+        );
     }
     let own = node("kubelet-1", "kubernetes.io/os: linux");
     assert!(own.status.success(), "{own:?}");
@@ -167,21 +271,40 @@ pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_end
     let (machine, address) = (lab.stranger(), lab.site.address);
     lab.list(&machine, "kubelet-1").await;
     let start = Instant::now();
-    while kubectl.by(&credential, &["auth", "whoami"]).status.success() {
-        assert!(start.elapsed() < LIMIT, "an ordinary kubelet's certificate speaks for a Machine's node at {address}");
+    while kubectl
+        .by(&credential, &["auth", "whoami"])
+        .status
+        .success()
+    {
+        assert!(
+            start.elapsed() < LIMIT,
+            "an ordinary kubelet's certificate speaks for a Machine's node at {address}"
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     kubectl.admin(&["delete", "machine", "kubelet-1"]);
     // By a rule, which is a binding.
-    bound("lab-approve", "system:certificates.k8s.io:certificatesigningrequests:nodeclient");
+    bound(
+        "lab-approve",
+        "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+    );
     let key = kubectl.request("abcdef.0123456789abcdef", "kubelet-2");
     let credential = kubectl.certificate("kubelet-2", &key).await;
     assert_eq!(reasons("kubelet-2"), "AutoApproved");
     let stolen = kubectl.by(&credential, &["get", "secrets", "-A"]);
-    assert!(!stolen.status.success(), "a kubelet reads no secrets of others");
+    assert!(
+        !stolen.status.success(),
+        "a kubelet reads no secrets of others"
+    );
     // A token does nothing else, and ends.
-    let more = kubectl.by(&["--token=abcdef.0123456789abcdef".to_owned()], &["get", "nodes"]);
-    assert!(String::from_utf8_lossy(&more.stderr).contains("Forbidden"), "{more:?}");
+    let more = kubectl.by(
+        &["--token=abcdef.0123456789abcdef".to_owned()],
+        &["get", "nodes"],
+    );
+    assert!(
+        String::from_utf8_lossy(&more.stderr).contains("Forbidden"),
+        "{more:?}"
+    );
     make("short", &token("ffffff", "fedcba9876543210", 3));
     let start = Instant::now();
     let short = ["--token=ffffff.fedcba9876543210".to_owned()];
@@ -194,18 +317,28 @@ pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_end
         assert!(start.elapsed() < LIMIT, "an ended token is kept");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    assert!(kubectl.admin(&names).contains("bootstrap-token-abcdef"), "one that has not ended is kept");
+    assert!(
+        kubectl.admin(&names).contains("bootstrap-token-abcdef"),
+        "one that has not ended is kept"
+    );
 }
 
 /// An ordinary kubelet's serving certificate waits for a person, is for its own names, and never for the API server's.
 async fn serving_certificates(kubectl: &Kubectl, credential: &[String]) {
     let serving = ("kubernetes.io/kubelet-serving", "server auth");
-    for (name, dns, signed) in [("serving-1", "kubelet-1", true), ("serving-2", "kubernetes.default.svc", false)] {
+    for (name, dns, signed) in [
+        ("serving-1", "kubelet-1", true),
+        ("serving-2", "kubernetes.default.svc", false),
+    ] {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![dns.to_owned()]).unwrap();
         params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-        params.distinguished_name.push(DnType::CommonName, "system:node:kubelet-1");
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, "system:nodes");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "system:node:kubelet-1");
         kubectl.ask(credential, name, serving, &params, &key);
         kubectl.admin(&["certificate", "approve", name]);
         if signed {
@@ -217,9 +350,19 @@ async fn serving_certificates(kubectl: &Kubectl, credential: &[String]) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-    params.distinguished_name.push(DnType::CommonName, "system:node:kubelet-1");
-    kubectl.ask(credential, "client-denied", (SIGNER, "client auth"), &params, &key);
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, "system:nodes");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "system:node:kubelet-1");
+    kubectl.ask(
+        credential,
+        "client-denied",
+        (SIGNER, "client auth"),
+        &params,
+        &key,
+    );
     kubectl.admin(&["certificate", "deny", "client-denied"]);
     kubectl.until("client-denied", "Denied").await;
 }
@@ -233,14 +376,36 @@ pub(crate) async fn a_stolen_token_does_not_make_a_machine(lab: &Lab) {
     std::fs::write(&file, token("bbbbbb", "0123456789abcdef", 3600)).unwrap();
     kubectl.admin(&["create", "-f", &file.display().to_string()]);
     let who = "--user=system:bootstrap:bbbbbb";
-    kubectl.admin(&["create", "clusterrolebinding", "thief", "--clusterrole=system:node-bootstrapper", who]);
+    kubectl.admin(&[
+        "create",
+        "clusterrolebinding",
+        "thief",
+        "--clusterrole=system:node-bootstrapper",
+        who,
+    ]);
     kubectl.request("bbbbbb.0123456789abcdef", &machine.node);
     kubectl.admin(&["certificate", "approve", &machine.node]);
     let start = Instant::now();
-    let said = |path: &str| kubectl.admin(&["get", "csr", &machine.node, "-o", &format!("jsonpath={path}")]);
+    let said = |path: &str| {
+        kubectl.admin(&[
+            "get",
+            "csr",
+            &machine.node,
+            "-o",
+            &format!("jsonpath={path}"),
+        ])
+    };
     while !said("{.status.conditions[*].type}").contains("Failed") {
-        assert!(said("{.status.certificate}").is_empty(), "a token and a name made a certificate of {}", machine.node);
-        assert!(start.elapsed() < LIMIT, "{}", kubectl.admin(&["describe", "csr", &machine.node]));
+        assert!(
+            said("{.status.certificate}").is_empty(),
+            "a token and a name made a certificate of {}",
+            machine.node
+        );
+        assert!(
+            start.elapsed() < LIMIT,
+            "{}",
+            kubectl.admin(&["describe", "csr", &machine.node])
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(said("{.status.conditions[*].message}").contains("by its own proof"));

@@ -23,7 +23,10 @@ const GAIN: u64 = 200 << 10;
 const GAIN_EACH: u64 = 64;
 
 pub(crate) async fn a_rack_joins_under_a_flood() {
-    let many = std::env::var("PRATIQUE_CROWD").ok().and_then(|text| text.parse().ok()).unwrap_or(FEW);
+    let many = std::env::var("PRATIQUE_CROWD")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(FEW);
     let lab = Arc::new(Lab::start().await);
     let mut machines = Vec::new();
     for _ in 0..many {
@@ -33,12 +36,19 @@ pub(crate) async fn a_rack_joins_under_a_flood() {
     }
     // The last one is known, and so all are.
     lab.known(machines.last().unwrap()).await;
-    let (stop, garbage) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let flood: Vec<_> = (0..FLOOD).map(|_| tokio::spawn(flood(lab.clone(), stop.clone(), garbage.clone()))).collect();
+    let (stop, garbage) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
+    let flood: Vec<_> = (0..FLOOD)
+        .map(|_| tokio::spawn(flood(lab.clone(), stop.clone(), garbage.clone())))
+        .collect();
     let before = lab.site.resident();
     let start = Instant::now();
     let machines = Arc::new(std::sync::Mutex::new(machines));
-    let workers: Vec<_> = (0..AT_ONCE).map(|_| tokio::spawn(join_all(lab.clone(), machines.clone()))).collect();
+    let workers: Vec<_> = (0..AT_ONCE)
+        .map(|_| tokio::spawn(join_all(lab.clone(), machines.clone())))
+        .collect();
     let mut slowest = Duration::ZERO;
     for worker in workers {
         slowest = slowest.max(worker.await.unwrap());
@@ -51,7 +61,12 @@ pub(crate) async fn a_rack_joins_under_a_flood() {
     let gained = lab.site.resident().saturating_sub(before);
     let all: Vec<Machine> = lab.site.list().await;
     let trusted = all.iter().filter_map(|machine| machine.status.as_ref());
-    assert_eq!(trusted.filter(|status| status.state == MachineState::Trusted).count(), many);
+    assert_eq!(
+        trusted
+            .filter(|status| status.state == MachineState::Trusted)
+            .count(),
+        many
+    );
     let rubbish = garbage.load(Ordering::Relaxed);
     println!(
         "{many} hollow machines joined in {:.1} s (slowest exchange {:.2} s), {rubbish} pieces of garbage meanwhile, \
@@ -61,7 +76,10 @@ pub(crate) async fn a_rack_joins_under_a_flood() {
         gained >> 10
     );
     assert!(rubbish > 0, "the flood did not flow");
-    assert!(gained < GAIN + GAIN_EACH * many as u64, "the master gained {gained} KiB");
+    assert!(
+        gained < GAIN + GAIN_EACH * many as u64,
+        "the master gained {gained} KiB"
+    );
     lab.site.stop();
 }
 
@@ -69,11 +87,17 @@ pub(crate) async fn a_rack_joins_under_a_flood() {
 async fn join_all(lab: Arc<Lab>, machines: Arc<std::sync::Mutex<Vec<SoftMachine>>>) -> Duration {
     let mut slowest = Duration::ZERO;
     loop {
-        let Some(machine) = machines.lock().unwrap().pop() else { return slowest };
+        let Some(machine) = machines.lock().unwrap().pop() else {
+            return slowest;
+        };
         let start = Instant::now();
         // A node that is told to come later comes later; it is not to be refused.
         while lab.join(&machine).await.answer.status != StatusCode::OK {
-            assert!(start.elapsed() < Duration::from_secs(300), "{} does not get in", machine.node);
+            assert!(
+                start.elapsed() < Duration::from_secs(300),
+                "{} does not get in",
+                machine.node
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         slowest = slowest.max(start.elapsed());
@@ -84,9 +108,20 @@ async fn join_all(lab: Arc<Lab>, machines: Arc<std::sync::Mutex<Vec<SoftMachine>
 async fn flood(lab: Arc<Lab>, stop: Arc<AtomicBool>, count: Arc<AtomicU64>) {
     let hello = serde_json::to_vec(&lab.stranger().hello().0).unwrap();
     while !stop.load(Ordering::Acquire) {
-        let Ok(mut connection) = Connection::open(lab.site.address, lab.site.anonymous.clone()).await else { continue };
-        for body in [b"{\"protocol\":".to_vec(), vec![0xff; 60 << 10], hello.clone()] {
-            let Ok(answer) = connection.request(Method::POST, SESSIONS_PATH, "application/json", body).await else {
+        let Ok(mut connection) =
+            Connection::open(lab.site.address, lab.site.anonymous.clone()).await
+        else {
+            continue;
+        };
+        for body in [
+            b"{\"protocol\":".to_vec(),
+            vec![0xff; 60 << 10],
+            hello.clone(),
+        ] {
+            let Ok(answer) = connection
+                .request(Method::POST, SESSIONS_PATH, "application/json", body)
+                .await
+            else {
                 break;
             };
             assert!(!answer.status().is_success(), "garbage was taken");

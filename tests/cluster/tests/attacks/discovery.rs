@@ -25,10 +25,16 @@ struct Endpoint {
 impl Endpoint {
     fn start(bin: &Path, dir: &Path, port: u16) -> Self {
         let mut command = Command::new(bin.join("discovery"));
-        command.arg("--data").arg(dir.join("endpoint")).arg("--listen").arg(format!("127.0.0.1:{port}"));
+        command
+            .arg("--data")
+            .arg(dir.join("endpoint"))
+            .arg("--listen")
+            .arg(format!("127.0.0.1:{port}"));
         let process = Owned::start(command, &dir.join("discovery.log")).unwrap();
         let found = eventually("the discovery endpoint", LIMIT, "", || {
-            Ok(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok().then_some(()))
+            Ok(std::net::TcpStream::connect(("127.0.0.1", port))
+                .is_ok()
+                .then_some(()))
         });
         found.unwrap();
         Self { process, port }
@@ -36,7 +42,11 @@ impl Endpoint {
 }
 
 fn bin() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join(".pratique/bin")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join(".pratique/bin")
 }
 
 fn free_port() -> u16 {
@@ -46,16 +56,28 @@ fn free_port() -> u16 {
 /// What `pratique discovery create` prints, as the user-data of a machine.
 async fn create(site: &Site, endpoint: &Endpoint, token: &[&str]) -> Result<Discovery, String> {
     let mut command = Command::new(bin().join("pratique"));
-    command.args(["discovery", "create", "--endpoint"]).arg(format!("http://127.0.0.1:{}", endpoint.port));
-    command.arg("--kubeconfig").arg(site.kubeconfig()).arg("--master").arg(format!("https://{}", site.address));
+    command
+        .args(["discovery", "create", "--endpoint"])
+        .arg(format!("http://127.0.0.1:{}", endpoint.port));
+    command
+        .arg("--kubeconfig")
+        .arg(site.kubeconfig())
+        .arg("--master")
+        .arg(format!("https://{}", site.address));
     command.args(token);
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap();
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
     let text = format!("version = 1\n{}", String::from_utf8(output.stdout).unwrap());
-    let Document::Machine(machine) = config_model::parse(&text, "printed").unwrap() else { panic!("{text}") };
-    let Membership::Discovers(terms) = machine.membership else { panic!("{text}") };
+    let Document::Machine(machine) = config_model::parse(&text, "printed").unwrap() else {
+        panic!("{text}")
+    };
+    let Membership::Discovers(terms) = machine.membership else {
+        panic!("{text}")
+    };
     Ok(terms)
 }
 
@@ -65,16 +87,30 @@ async fn first(terms: &Discovery, memory: &Path) -> String {
     let report: Report = Arc::new(move |news: &News<'_>| {
         drop(tell.send(match news {
             News::Failed { failure, .. } => failure.code().unwrap_or("failed").to_owned(),
-            News::Found { document, remembered: false } => {
+            News::Found {
+                document,
+                remembered: false,
+            } => {
                 let pins: Vec<String> = document.ca_pins.iter().map(ToString::to_string).collect();
-                format!("{} {} {}", document.generation, document.endpoints[0], pins.join(","))
+                format!(
+                    "{} {} {}",
+                    document.generation,
+                    document.endpoints[0],
+                    pins.join(",")
+                )
             }
-            News::Again { .. } | News::FirstUse { .. } | News::Forgotten { .. } | News::Found { .. } => String::new(),
+            News::Again { .. }
+            | News::FirstUse { .. }
+            | News::Forgotten { .. }
+            | News::Found { .. } => String::new(),
         }));
     });
     let mut finder = Finder::new(terms.clone(), memory, report).unwrap();
     let finding = tokio::spawn(async move { finder.find().await });
-    let line = tokio::time::timeout(LIMIT, told.recv()).await.unwrap().unwrap();
+    let line = tokio::time::timeout(LIMIT, told.recv())
+        .await
+        .unwrap()
+        .unwrap();
     finding.abort();
     line
 }
@@ -90,7 +126,9 @@ pub(crate) async fn published_found_and_never_taken_back() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start("version = 1\nkind = \"cluster\"\n[cluster]\nname = \"lab\"\n").await;
     let endpoint = Endpoint::start(&bin(), dir.path(), free_port());
-    let terms = create(&site, &endpoint, &[]).await.unwrap_or_else(|error| panic!("{error}\n{}", site.log()));
+    let terms = create(&site, &endpoint, &[])
+        .await
+        .unwrap_or_else(|error| panic!("{error}\n{}", site.log()));
     let memory = dir.path().join("memory.json");
     let found = first(&terms, &memory).await;
     let pin = master_ca::spki_hash(&spki_of(&site.root));
@@ -98,19 +136,38 @@ pub(crate) async fn published_found_and_never_taken_back() {
     assert!(found.ends_with(&at), "{found}, not {at}");
     // A machine that pins another key gets nothing from the same endpoint.
     let mut other = terms.clone();
-    other.trust = config_model::discovery::DiscoveryTrust::Pins(vec![config_model::format::Pin([1; 32])]);
-    assert_eq!(first(&other, &dir.path().join("other.json")).await, "PIN_UNKNOWN");
+    other.trust =
+        config_model::discovery::DiscoveryTrust::Pins(vec![config_model::format::Pin([1; 32])]);
+    assert_eq!(
+        first(&other, &dir.path().join("other.json")).await,
+        "PIN_UNKNOWN"
+    );
     // The credential is in the Secret alone, which nobody reads without leave; the endpoint keeps its hash.
     let public = config_map(&site).await.to_string();
     let secret = "/api/v1/namespaces/kube-system/secrets/pratique-discovery";
-    let anonymous = crate::wire::Connection::open(site.address, site.anonymous.clone()).await.unwrap();
+    let anonymous = crate::wire::Connection::open(site.address, site.anonymous.clone())
+        .await
+        .unwrap();
     let answer = { anonymous }.send(Method::GET, secret, Vec::new()).await;
     assert_eq!(answer.status, StatusCode::FORBIDDEN);
     let data = site.api(Method::GET, secret, Vec::new()).await.json["data"].clone();
-    let credential = data.as_object().unwrap().iter().find(|(key, _)| key.ends_with(".credential")).unwrap().1;
+    let credential = data
+        .as_object()
+        .unwrap()
+        .iter()
+        .find(|(key, _)| key.ends_with(".credential"))
+        .unwrap()
+        .1;
     let credential = decode(credential.as_str().unwrap());
-    for text in [public, site.log(), std::fs::read_to_string(dir.path().join("discovery.log")).unwrap()] {
-        assert!(!text.contains(&credential) && !text.contains("PRIVATE KEY"), "{text}");
+    for text in [
+        public,
+        site.log(),
+        std::fs::read_to_string(dir.path().join("discovery.log")).unwrap(),
+    ] {
+        assert!(
+            !text.contains(&credential) && !text.contains("PRIVATE KEY"),
+            "{text}"
+        );
     }
     // An old state of the endpoint's own disk is played back after the master published anew.
     let old = dir.path().join("old");
@@ -121,11 +178,21 @@ pub(crate) async fn published_found_and_never_taken_back() {
     let before: u64 = found.split(' ').next().unwrap().parse().unwrap();
     let start = std::time::Instant::now();
     loop {
-        let now: u64 = first(&terms, &memory).await.split(' ').next().unwrap().parse().unwrap();
+        let now: u64 = first(&terms, &memory)
+            .await
+            .split(' ')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
         if now > before {
             break;
         }
-        assert!(start.elapsed() < LIMIT, "a restarted master publishes nothing:\n{}", site.log());
+        assert!(
+            start.elapsed() < LIMIT,
+            "a restarted master publishes nothing:\n{}",
+            site.log()
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     both_roots_are_found(&site, &terms, &memory, &pin).await;
@@ -141,9 +208,17 @@ pub(crate) async fn published_found_and_never_taken_back() {
 /// While the root is rotated, what is published names both, so that machines follow by themselves.
 async fn both_roots_are_found(site: &Site, terms: &Discovery, memory: &Path, old: &str) {
     let mut rotate = Command::new(bin().join("pratique"));
-    rotate.args(["root", "rotate", "--kubeconfig"]).arg(site.kubeconfig());
-    let output = tokio::task::spawn_blocking(move || rotate.output().unwrap()).await.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    rotate
+        .args(["root", "rotate", "--kubeconfig"])
+        .arg(site.kubeconfig());
+    let output = tokio::task::spawn_blocking(move || rotate.output().unwrap())
+        .await
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let start = std::time::Instant::now();
     loop {
         let line = first(terms, memory).await;
@@ -159,12 +234,22 @@ async fn both_roots_are_found(site: &Site, terms: &Discovery, memory: &Path, old
 
 fn spki_of(certificate: &[u8]) -> Vec<u8> {
     use x509_parser::prelude::{FromDer as _, X509Certificate};
-    X509Certificate::from_der(certificate).unwrap().1.public_key().raw.to_vec()
+    X509Certificate::from_der(certificate)
+        .unwrap()
+        .1
+        .public_key()
+        .raw
+        .to_vec()
 }
 
 fn decode(text: &str) -> String {
     use base64::Engine as _;
-    String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text).unwrap()).unwrap()
+    String::from_utf8(
+        base64::engine::general_purpose::STANDARD
+            .decode(text)
+            .unwrap(),
+    )
+    .unwrap()
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -57,20 +57,39 @@ fn attestor(path: &Path, machine: SoftMachine) {
 fn answer(mut stream: UnixStream, request: &Request, machine: &SoftMachine) {
     let line = match request {
         Request::Status => text(&StatusAnswer { ready: true }),
-        Request::Hello => text(&HelloAnswer { keys: machine.keys(), claims: machine.claims.clone() }),
+        Request::Hello => text(&HelloAnswer {
+            keys: machine.keys(),
+            claims: machine.claims.clone(),
+        }),
         Request::Evidence(asked) => {
-            let EvidenceRequest { csr_hash, claims, challenge, server_spki, exporter } = &**asked;
-            let channel = Channel { server_spki: *server_spki, exporter: *exporter };
+            let EvidenceRequest {
+                csr_hash,
+                claims,
+                challenge,
+                server_spki,
+                exporter,
+            } = &**asked;
+            let channel = Channel {
+                server_spki: *server_spki,
+                exporter: *exporter,
+            };
             let keys = machine.keys();
-            let proof = machine.proof(Purpose::Bootstrap, &keys, *csr_hash, claims, challenge, &channel);
+            let proof = machine.proof(
+                Purpose::Bootstrap,
+                &keys,
+                *csr_hash,
+                claims,
+                challenge,
+                &channel,
+            );
             text(&EvidenceAnswer { proof })
         }
-        Request::Seal { data } => {
-            text(&SealAnswer { sealed: Blob::new([b"sealed:", data.as_bytes()].concat()).unwrap() })
-        }
-        Request::Unseal { sealed } => {
-            text(&UnsealAnswer { data: Blob::new(sealed.as_bytes().strip_prefix(b"sealed:").unwrap()).unwrap() })
-        }
+        Request::Seal { data } => text(&SealAnswer {
+            sealed: Blob::new([b"sealed:", data.as_bytes()].concat()).unwrap(),
+        }),
+        Request::Unseal { sealed } => text(&UnsealAnswer {
+            data: Blob::new(sealed.as_bytes().strip_prefix(b"sealed:").unwrap()).unwrap(),
+        }),
     };
     stream.write_all(line.as_bytes()).unwrap();
 }
@@ -81,19 +100,30 @@ fn text(answer: &impl Serialize) -> String {
 
 impl FirstMaster {
     fn new() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .unwrap();
         let bin = root.join(".pratique/bin");
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let key =
-            Command::new(bin.join("pratique")).arg("admin-key").arg("--out").arg(at("admin.key")).output().unwrap();
+        let key = Command::new(bin.join("pratique"))
+            .arg("admin-key")
+            .arg("--out")
+            .arg(at("admin.key"))
+            .output()
+            .unwrap();
         assert!(key.status.success(), "{key:?}");
         let signer = SoftMachine::new("release key of the first master", EkKind::P256).ak;
         std::fs::write(at("release.pub"), public(&signer)).unwrap();
         let image = SoftImage::new("master-7", "master", 7);
         for image in [&image, &SoftImage::new("worker-7", "worker", 7)] {
             let release = image.manifest().sign(&[&signer]).unwrap();
-            std::fs::write(at(&format!("{}.json", image.id)), serde_json::to_vec(&release).unwrap()).unwrap();
+            std::fs::write(
+                at(&format!("{}.json", image.id)),
+                serde_json::to_vec(&release).unwrap(),
+            )
+            .unwrap();
         }
         let user_data = user_data(&String::from_utf8(key.stdout).unwrap(), &public(&signer));
         std::fs::write(at("user-data.toml"), &user_data).unwrap();
@@ -106,13 +136,28 @@ impl FirstMaster {
         let port = tests_harness::port::free().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let process = Self::spawn(&bin, dir.path(), address);
-        Self { dir, bin, machine, address, process }
+        Self {
+            dir,
+            bin,
+            machine,
+            address,
+            process,
+        }
     }
 
     fn spawn(bin: &Path, dir: &Path, address: SocketAddr) -> Owned {
         let mut master = Command::new(bin.join("master"));
-        master.arg("run").arg("--config").arg(dir.join("user-data.toml")).arg("--data").arg(dir.join("data"));
-        master.arg("--listen").arg(address.to_string()).arg("--attestor").arg(dir.join("attestor.sock"));
+        master
+            .arg("run")
+            .arg("--config")
+            .arg(dir.join("user-data.toml"))
+            .arg("--data")
+            .arg(dir.join("data"));
+        master
+            .arg("--listen")
+            .arg(address.to_string())
+            .arg("--attestor")
+            .arg(dir.join("attestor.sock"));
         master.arg("--ca-pin").arg(dir.join("ca-pin"));
         Owned::start(master, &dir.join("master.log")).unwrap()
     }
@@ -133,10 +178,27 @@ impl FirstMaster {
     /// The same of whoever listens at an address.
     pub(crate) fn bootstrap_at(&self, address: SocketAddr, ek: &str, user_data: &str) -> Output {
         let mut command = Command::new(self.bin.join("pratique"));
-        command.arg("bootstrap").arg("--endpoint").arg(format!("https://{address}")).arg("--ek-hash").arg(ek);
-        command.arg("--release").arg(self.at("master-7.json")).arg("--release").arg(self.at("worker-7.json"));
-        command.arg("--release-key").arg(self.at("release.pub")).arg("--user-data").arg(self.at(user_data));
-        command.arg("--admin-key").arg(self.at("admin.key")).arg("--kubeconfig").arg(self.at("kubeconfig"));
+        command
+            .arg("bootstrap")
+            .arg("--endpoint")
+            .arg(format!("https://{address}"))
+            .arg("--ek-hash")
+            .arg(ek);
+        command
+            .arg("--release")
+            .arg(self.at("master-7.json"))
+            .arg("--release")
+            .arg(self.at("worker-7.json"));
+        command
+            .arg("--release-key")
+            .arg(self.at("release.pub"))
+            .arg("--user-data")
+            .arg(self.at(user_data));
+        command
+            .arg("--admin-key")
+            .arg(self.at("admin.key"))
+            .arg("--kubeconfig")
+            .arg(self.at("kubeconfig"));
         command.output().unwrap()
     }
 
@@ -147,8 +209,16 @@ impl FirstMaster {
 
     pub(crate) fn failed(&self, output: &Output, words: &str) {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(words), "{words}: {said}\n{}", self.log());
-        assert!(output.stdout.is_empty(), "a pin was printed: {:?}", output.stdout);
+        assert!(
+            !output.status.success() && said.contains(words),
+            "{words}: {said}\n{}",
+            self.log()
+        );
+        assert!(
+            output.stdout.is_empty(),
+            "a pin was printed: {:?}",
+            output.stdout
+        );
     }
 
     /// One request by whoever; the answer.
@@ -184,7 +254,9 @@ impl FirstMaster {
 }
 
 fn public(key: &SigningKey) -> String {
-    key.verifying_key().to_public_key_pem(LineEnding::LF).unwrap()
+    key.verifying_key()
+        .to_public_key_pem(LineEnding::LF)
+        .unwrap()
 }
 
 fn user_data(admin_key: &str, release: &str) -> String {
@@ -204,25 +276,50 @@ fn user_data(admin_key: &str, release: &str) -> String {
 pub(crate) async fn the_first_master_is_its_admins() {
     let mut first = FirstMaster::new();
     let anonymous = first.anonymous().await;
-    assert_eq!(first.ask(anonymous.clone(), Method::GET, "/livez").await.status, StatusCode::OK, "{}", first.log());
+    assert_eq!(
+        first
+            .ask(anonymous.clone(), Method::GET, "/livez")
+            .await
+            .status,
+        StatusCode::OK,
+        "{}",
+        first.log()
+    );
     for path in ["/api/v1/nodes", "/apis", SESSIONS_PATH] {
         let answer = first.ask(anonymous.clone(), Method::GET, path).await;
-        assert_eq!(answer.json["code"], "NOT_BOOTSTRAPPED", "{path}: {answer:?}");
+        assert_eq!(
+            answer.json["code"], "NOT_BOOTSTRAPPED",
+            "{path}: {answer:?}"
+        );
     }
     let ek = first.machine.ek_hash().to_text();
     let data = std::fs::read_to_string(first.at("user-data.toml")).unwrap();
     std::fs::write(first.at("other.toml"), format!("{data}\n# another\n")).unwrap();
-    let other = SoftMachine::new("another machine", EkKind::P256).ek_hash().to_text();
+    let other = SoftMachine::new("another machine", EkKind::P256)
+        .ek_hash()
+        .to_text();
     first.refused(&other, "user-data.toml", Code::MachineUnknown.as_str());
     first.refused(&ek, "other.toml", Code::ConfigChanged.as_str());
-    std::fs::write(first.at("cluster.toml"), data.replace("name = \"lab\"", "name = \"lab-2\"")).unwrap();
+    std::fs::write(
+        first.at("cluster.toml"),
+        data.replace("name = \"lab\"", "name = \"lab-2\""),
+    )
+    .unwrap();
     first.refused(&ek, "cluster.toml", Code::BootstrapVerdict.as_str());
     takeover::nobody_stands_between(&first, &ek).await;
     takeover::nobody_else_takes_it(&first).await;
     let good = first.bootstrap(&ek, "user-data.toml");
-    assert!(good.status.success(), "{}\n{}", String::from_utf8_lossy(&good.stderr), first.log());
+    assert!(
+        good.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&good.stderr),
+        first.log()
+    );
     let pin = std::fs::read_to_string(first.at("ca-pin")).unwrap();
-    assert_eq!(String::from_utf8(good.stdout).unwrap(), format!("ca_pins = [\"{}\"]\n", pin.trim()));
+    assert_eq!(
+        String::from_utf8(good.stdout).unwrap(),
+        format!("ca_pins = [\"{}\"]\n", pin.trim())
+    );
     first.refused(&ek, "user-data.toml", "ALREADY_BOOTSTRAPPED");
     the_objects_are_there(&first).await;
     the_master_joins_as_a_node(&first).await;
@@ -234,7 +331,8 @@ pub(crate) async fn the_first_master_is_its_admins() {
 async fn the_objects_are_there(first: &FirstMaster) {
     let admin = first.admin();
     let path = "/apis/pratique.dev/v1alpha1/machines/master-1";
-    let machine: Machine = serde_json::from_value(first.ask(admin.clone(), Method::GET, path).await.json).unwrap();
+    let machine: Machine =
+        serde_json::from_value(first.ask(admin.clone(), Method::GET, path).await.json).unwrap();
     assert_eq!(machine.spec.role, "master");
     assert!(machine.status.unwrap_or_default().admin_verdict.is_some());
     let start = Instant::now();
@@ -242,34 +340,68 @@ async fn the_objects_are_there(first: &FirstMaster) {
         let path = "/apis/pratique.dev/v1alpha1/imagereleases/worker-7";
         let answer = first.ask(admin.clone(), Method::GET, path).await;
         let release: ImageRelease = serde_json::from_value(answer.json).unwrap();
-        if release.status.is_some_and(|status| status.verified_by == ["release"]) {
+        if release
+            .status
+            .is_some_and(|status| status.verified_by == ["release"])
+        {
             break;
         }
-        assert!(start.elapsed() < LIMIT, "the release's status is not set:\n{}", first.log());
+        assert!(
+            start.elapsed() < LIMIT,
+            "the release's status is not set:\n{}",
+            first.log()
+        );
     }
-    let policy = first.ask(admin, Method::GET, "/apis/pratique.dev/v1alpha1/certificatepolicies/cluster").await;
+    let policy = first
+        .ask(
+            admin,
+            Method::GET,
+            "/apis/pratique.dev/v1alpha1/certificatepolicies/cluster",
+        )
+        .await;
     assert_eq!(policy.json["spec"]["rules"][0]["name"], "machines");
 }
 
 /// The master's machine is a node like any other, with the taint of its role.
 async fn the_master_joins_as_a_node(first: &FirstMaster) {
     let machine = &first.machine;
-    let mut connection = Connection::open(first.address, first.anonymous().await).await.unwrap();
+    let mut connection = Connection::open(first.address, first.anonymous().await)
+        .await
+        .unwrap();
     let greeting = machine.hello();
     let answer = connection.post(SESSIONS_PATH, &greeting.0).await;
     let challenge: Challenge = serde_json::from_value(answer.json).unwrap();
     let evidence = machine.evidence(Purpose::Join, &greeting, &challenge, &connection.channel);
-    let answer = connection.post(&evidence_path(SESSIONS_PATH, &challenge.session), &evidence).await;
-    assert_eq!(answer.status, StatusCode::OK, "{:?}\n{}", answer.json, first.log());
+    let answer = connection
+        .post(&evidence_path(SESSIONS_PATH, &challenge.session), &evidence)
+        .await;
+    assert_eq!(
+        answer.status,
+        StatusCode::OK,
+        "{:?}\n{}",
+        answer.json,
+        first.log()
+    );
     let certificates: Certificates = serde_json::from_value(answer.json).unwrap();
     assert!(!chain(&certificates.client).is_empty());
     let admin = first.admin();
-    let node: Node =
-        serde_json::from_value(first.ask(admin.clone(), Method::GET, "/api/v1/nodes/master-1").await.json).unwrap();
+    let node: Node = serde_json::from_value(
+        first
+            .ask(admin.clone(), Method::GET, "/api/v1/nodes/master-1")
+            .await
+            .json,
+    )
+    .unwrap();
     let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    assert!(taints.iter().any(|taint| taint.key == "node-role.kubernetes.io/control-plane"), "{taints:?}");
+    assert!(
+        taints
+            .iter()
+            .any(|taint| taint.key == "node-role.kubernetes.io/control-plane"),
+        "{taints:?}"
+    );
     let path = "/apis/pratique.dev/v1alpha1/machines/master-1";
-    let machine: Machine = serde_json::from_value(first.ask(admin, Method::GET, path).await.json).unwrap();
+    let machine: Machine =
+        serde_json::from_value(first.ask(admin, Method::GET, path).await.json).unwrap();
     let status = machine.status.unwrap_or_default();
     assert_eq!(status.state, MachineState::Trusted);
     assert!(status.admin_verdict.is_some(), "the admin's verdict stays");
@@ -277,23 +409,47 @@ async fn the_master_joins_as_a_node(first: &FirstMaster) {
 
 fn the_recovery_copy_opens(first: &FirstMaster) {
     let mut recover = Command::new(first.bin.join("pratique"));
-    recover.arg("recover").arg("--admin-key").arg(first.at("admin.key")).arg("--out").arg(first.at("recovered.pem"));
-    let output = recover.arg(first.at("data/ca/recovery.json")).output().unwrap();
+    recover
+        .arg("recover")
+        .arg("--admin-key")
+        .arg(first.at("admin.key"))
+        .arg("--out")
+        .arg(first.at("recovered.pem"));
+    let output = recover
+        .arg(first.at("data/ca/recovery.json"))
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = std::fs::read_to_string(first.at("recovered.pem")).unwrap();
     let key = rcgen::KeyPair::from_pem(&text).unwrap();
     let pin = master_ca::spki_hash(&rcgen::PublicKeyData::subject_public_key_info(&key));
-    assert_eq!(pin, std::fs::read_to_string(first.at("ca-pin")).unwrap().trim());
+    assert_eq!(
+        pin,
+        std::fs::read_to_string(first.at("ca-pin")).unwrap().trim()
+    );
 }
 
 /// No private key lies in the data folder in the clear; a restarted master has them opened by its TPM.
 async fn the_keys_are_sealed(first: &mut FirstMaster) {
-    for name in ["root.key", "intermediate.key", "service-account.key", "discovery.key"] {
-        let kept: Value = serde_json::from_slice(&std::fs::read(first.at("data/ca").join(name)).unwrap()).unwrap();
+    for name in [
+        "root.key",
+        "intermediate.key",
+        "service-account.key",
+        "discovery.key",
+    ] {
+        let kept: Value =
+            serde_json::from_slice(&std::fs::read(first.at("data/ca").join(name)).unwrap())
+                .unwrap();
         assert_eq!(kept["keeper"], "tpm", "{name}");
     }
     first.process.kill().unwrap();
     first.process = FirstMaster::spawn(&first.bin, first.dir.path(), first.address);
-    let answer = first.ask(first.admin(), Method::GET, "/apis/pratique.dev/v1alpha1/machines/master-1").await;
+    let answer = first
+        .ask(
+            first.admin(),
+            Method::GET,
+            "/apis/pratique.dev/v1alpha1/machines/master-1",
+        )
+        .await;
     assert_eq!(answer.status, StatusCode::OK, "{}", first.log());
 }

@@ -28,17 +28,31 @@ impl Open {
         let answer = connection.post(SESSIONS_PATH, &greeting.0).await;
         assert_eq!(answer.status, StatusCode::OK, "{:?}", answer.json);
         let challenge = serde_json::from_value(answer.json).unwrap();
-        Self { connection, greeting, challenge, node: machine.node.clone() }
+        Self {
+            connection,
+            greeting,
+            challenge,
+            node: machine.node.clone(),
+        }
     }
 
     pub(crate) fn evidence(&self, machine: &SoftMachine, purpose: Purpose) -> Evidence {
-        machine.evidence(purpose, &self.greeting, &self.challenge, &self.connection.channel)
+        machine.evidence(
+            purpose,
+            &self.greeting,
+            &self.challenge,
+            &self.connection.channel,
+        )
     }
 
     pub(crate) async fn answer(&mut self, evidence: &Evidence) -> Outcome {
         let path = evidence_path(SESSIONS_PATH, &self.challenge.session);
         let answer = self.connection.post(&path, evidence).await;
-        Outcome { answer, local: self.connection.local, node: self.node.clone() }
+        Outcome {
+            answer,
+            local: self.connection.local,
+            node: self.node.clone(),
+        }
     }
 }
 
@@ -92,7 +106,16 @@ pub(crate) async fn spliced_connection(lab: &Lab) {
     let between = lab.connect().await.channel;
     let connection = lab.connect().await;
     let splice = move |channel: &mut config_attest::Channel| channel.exporter = between.exporter;
-    let outcome = lab.exchange(&machine, connection, SESSIONS_PATH, Purpose::Join, splice, |_| {}).await;
+    let outcome = lab
+        .exchange(
+            &machine,
+            connection,
+            SESSIONS_PATH,
+            Purpose::Join,
+            splice,
+            |_| {},
+        )
+        .await;
     lab.refused(&outcome, Code::Channel, false).await;
     lab.join(&machine).await.accepted();
 }
@@ -111,8 +134,18 @@ pub(crate) async fn moved_connection(lab: &Lab) {
 pub(crate) async fn impersonated_master(lab: &Lab) {
     let machine = lab.machine().await;
     let connection = lab.connect().await;
-    let splice = |channel: &mut config_attest::Channel| channel.server_spki = Digest::of(b"impostor");
-    let outcome = lab.exchange(&machine, connection, SESSIONS_PATH, Purpose::Join, splice, |_| {}).await;
+    let splice =
+        |channel: &mut config_attest::Channel| channel.server_spki = Digest::of(b"impostor");
+    let outcome = lab
+        .exchange(
+            &machine,
+            connection,
+            SESSIONS_PATH,
+            Purpose::Join,
+            splice,
+            |_| {},
+        )
+        .await;
     lab.refused(&outcome, Code::MasterKey, false).await;
     lab.join(&machine).await.accepted();
 }
@@ -121,8 +154,18 @@ pub(crate) async fn impersonated_master(lab: &Lab) {
 pub(crate) async fn another_purpose(lab: &Lab) {
     let machine = lab.machine().await;
     let connection = lab.connect().await;
-    let outcome = lab.exchange(&machine, connection, SESSIONS_PATH, Purpose::Bootstrap, |_| {}, |_| {}).await;
-    lab.refused(&outcome, Code::CredentialNotActivated, false).await;
+    let outcome = lab
+        .exchange(
+            &machine,
+            connection,
+            SESSIONS_PATH,
+            Purpose::Bootstrap,
+            |_| {},
+            |_| {},
+        )
+        .await;
+    lab.refused(&outcome, Code::CredentialNotActivated, false)
+        .await;
     lab.join(&machine).await.accepted();
 }
 
@@ -132,7 +175,11 @@ pub(crate) async fn downgrade(lab: &Lab) {
     let mut hello = machine.hello().0;
     "cloud-verify/v0".clone_into(&mut hello.protocol);
     let answer = connection.post(SESSIONS_PATH, &hello).await;
-    let outcome = Outcome { answer, local: connection.local, node: machine.node.clone() };
+    let outcome = Outcome {
+        answer,
+        local: connection.local,
+        node: machine.node.clone(),
+    };
     lab.refused(&outcome, Code::ProtocolVersion, false).await;
     lab.join(&machine).await.accepted();
 }
@@ -154,25 +201,45 @@ pub(crate) async fn denunciation(lab: &Lab) {
     attacker.log = machine.log.clone();
     attacker.bind_nk();
     let outcome = lab.join(&attacker).await;
-    lab.refused(&outcome, Code::CredentialNotActivated, false).await;
+    lab.refused(&outcome, Code::CredentialNotActivated, false)
+        .await;
     let mut good = Open::new(lab, &machine).await;
     // From one place; the machine is somewhere else.
-    let mut connection =
-        Connection::open_from([127, 1, 0, 1].into(), lab.site.address, lab.site.anonymous.clone()).await.unwrap();
+    let mut connection = Connection::open_from(
+        [127, 1, 0, 1].into(),
+        lab.site.address,
+        lab.site.anonymous.clone(),
+    )
+    .await
+    .unwrap();
     let mut full = None;
     for _ in 0..8 {
         let answer = connection.post(SESSIONS_PATH, &attacker.hello().0).await;
         if answer.status != StatusCode::OK {
-            full = Some(Outcome { answer, local: connection.local, node: machine.node.clone() });
+            full = Some(Outcome {
+                answer,
+                local: connection.local,
+                node: machine.node.clone(),
+            });
             break;
         }
     }
-    lab.refused(&full.expect("a bound on the sessions of one EK"), Code::SessionsFullForEk, false).await;
+    lab.refused(
+        &full.expect("a bound on the sessions of one EK"),
+        Code::SessionsFullForEk,
+        false,
+    )
+    .await;
     assert_eq!(lab.status(&machine.node).await, before);
     let evidence = good.evidence(&machine, Purpose::Join);
     good.answer(&evidence).await.accepted();
     let (_, again) = lab.hello(&machine).await;
-    assert_eq!(again.status, StatusCode::OK, "a flood in its name keeps a machine out: {:?}", again.json);
+    assert_eq!(
+        again.status,
+        StatusCode::OK,
+        "a flood in its name keeps a machine out: {:?}",
+        again.json
+    );
 }
 
 /// One TPM that answers as two machines at once, where an admin lists its EK for both by mistake, is one node.
@@ -187,11 +254,18 @@ pub(crate) async fn one_tpm_two_nodes(lab: &Lab) {
     }
     second.serving_request.names = vec![second.node.clone()];
     lab.register(&second, &second.node).await;
-    let (mut one, mut two) = (Open::new(lab, &machine).await, Open::new(lab, &second).await);
-    let (first, other) = (one.evidence(&machine, Purpose::Join), two.evidence(&second, Purpose::Join));
+    let (mut one, mut two) = (
+        Open::new(lab, &machine).await,
+        Open::new(lab, &second).await,
+    );
+    let (first, other) = (
+        one.evidence(&machine, Purpose::Join),
+        two.evidence(&second, Purpose::Join),
+    );
     // The control: whichever comes first is good.
     one.answer(&first).await.accepted();
-    lab.refused(&two.answer(&other).await, Code::EkBoundElsewhere, false).await;
+    lab.refused(&two.answer(&other).await, Code::EkBoundElsewhere, false)
+        .await;
     assert!(lab.status(&second.node).await.certificate.is_none());
 }
 
@@ -201,10 +275,20 @@ pub(crate) async fn a_flood_from_its_own_address_does_not_stop_a_node(lab: &Lab)
     let who = identity(&machine, &lab.join(&machine).await.accepted());
     machine.clock.clock += 1000;
     let place = [127, 1, 0, 2].into();
-    let mut pod = Connection::open_from(place, lab.site.address, lab.site.anonymous.clone()).await.unwrap();
+    let mut pod = Connection::open_from(place, lab.site.address, lab.site.anonymous.clone())
+        .await
+        .unwrap();
     let start = Instant::now();
-    while pod.send(Method::POST, SESSIONS_PATH, b"{}".to_vec()).await.status != StatusCode::TOO_MANY_REQUESTS {
-        assert!(start.elapsed() < LIMIT, "no request of a flood was turned away");
+    while pod
+        .send(Method::POST, SESSIONS_PATH, b"{}".to_vec())
+        .await
+        .status
+        != StatusCode::TOO_MANY_REQUESTS
+    {
+        assert!(
+            start.elapsed() < LIMIT,
+            "no request of a flood was turned away"
+        );
     }
     let mtls = config(&lab.site.root, Some(&who));
     // The flood goes on all the while.
@@ -214,11 +298,25 @@ pub(crate) async fn a_flood_from_its_own_address_does_not_stop_a_node(lab: &Lab)
         }
     });
     for _ in 0..5 {
-        let node = Connection::open_from(place, lab.site.address, mtls.clone()).await.unwrap();
-        lab.exchange(&machine, node, RENEWALS_PATH, Purpose::Renew, |_| {}, |_| {}).await.accepted();
+        let node = Connection::open_from(place, lab.site.address, mtls.clone())
+            .await
+            .unwrap();
+        lab.exchange(
+            &machine,
+            node,
+            RENEWALS_PATH,
+            Purpose::Renew,
+            |_| {},
+            |_| {},
+        )
+        .await
+        .accepted();
         machine.clock.clock += 1000;
     }
-    assert!(!flood.is_finished(), "the flood was over when the node renewed");
+    assert!(
+        !flood.is_finished(),
+        "the flood was over when the node renewed"
+    );
     flood.abort();
 }
 
@@ -226,8 +324,13 @@ pub(crate) async fn a_flood_from_its_own_address_does_not_stop_a_node(lab: &Lab)
 pub(crate) async fn malformed_and_huge(lab: &Lab) {
     let machine = lab.machine().await;
     let hello = serde_json::to_vec(&machine.hello().0).unwrap();
-    let mut bodies =
-        vec![Vec::new(), b"{".to_vec(), b"[]".to_vec(), vec![0xff; 1000], hello[..hello.len() / 2].to_vec()];
+    let mut bodies = vec![
+        Vec::new(),
+        b"{".to_vec(),
+        b"[]".to_vec(),
+        vec![0xff; 1000],
+        hello[..hello.len() / 2].to_vec(),
+    ];
     bodies.push(serde_json::to_vec(&serde_json::json!({ "protocol": [[[[]]]] })).unwrap());
     bodies.push("[".repeat(20_000).into_bytes());
     let text = String::from_utf8(hello.clone()).unwrap();
@@ -235,48 +338,108 @@ pub(crate) async fn malformed_and_huge(lab: &Lab) {
     let hash = sent["csrHash"].as_str().unwrap().to_owned();
     bodies.push(text.replace(&hash, &hash.to_uppercase()).into_bytes());
     bodies.push(text.replacen('{', "{\"more\":1,", 1).into_bytes());
-    bodies.push(text.replacen('{', "{\"protocol\":\"cloud-verify/v1\",", 1).into_bytes());
+    bodies.push(
+        text.replacen('{', "{\"protocol\":\"cloud-verify/v1\",", 1)
+            .into_bytes(),
+    );
     bodies.push(format!("{text}{text}").into_bytes());
     let mut long = machine.clone();
     long.claims.instance = "i".repeat(254);
     bodies.push(serde_json::to_vec(&long.hello().0).unwrap());
     for body in bodies {
-        let answer = lab.connect().await.send(Method::POST, SESSIONS_PATH, body).await;
+        let answer = lab
+            .connect()
+            .await
+            .send(Method::POST, SESSIONS_PATH, body)
+            .await;
         let found = (answer.status, answer.json["code"].as_str());
-        assert_eq!(found, (StatusCode::BAD_REQUEST, Some("MALFORMED")), "{:?}", answer.json);
+        assert_eq!(
+            found,
+            (StatusCode::BAD_REQUEST, Some("MALFORMED")),
+            "{:?}",
+            answer.json
+        );
     }
     let mut large: serde_json::Value = serde_json::from_slice(&hello).unwrap();
     large["keys"]["ak"] = "A".repeat(1400).into();
-    let answer = lab.connect().await.send(Method::POST, SESSIONS_PATH, serde_json::to_vec(&large).unwrap()).await;
-    assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::PAYLOAD_TOO_LARGE, Some("TOO_LARGE")));
+    let answer = lab
+        .connect()
+        .await
+        .send(
+            Method::POST,
+            SESSIONS_PATH,
+            serde_json::to_vec(&large).unwrap(),
+        )
+        .await;
+    assert_eq!(
+        (answer.status, answer.json["code"].as_str()),
+        (StatusCode::PAYLOAD_TOO_LARGE, Some("TOO_LARGE"))
+    );
     // A malformed answer is one: the session has no second.
     let mut open = Open::new(lab, &machine).await;
     let good = open.evidence(&machine, Purpose::Join);
     let path = evidence_path(SESSIONS_PATH, &open.challenge.session);
-    let answer = open.connection.send(Method::POST, &path, b"{}".to_vec()).await;
-    assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::BAD_REQUEST, Some("MALFORMED")));
+    let answer = open
+        .connection
+        .send(Method::POST, &path, b"{}".to_vec())
+        .await;
+    assert_eq!(
+        (answer.status, answer.json["code"].as_str()),
+        (StatusCode::BAD_REQUEST, Some("MALFORMED"))
+    );
     let outcome = open.answer(&good).await;
     lab.refused(&outcome, Code::SessionUsed, false).await;
     let open = Open::new(lab, &machine).await;
     let path = evidence_path(SESSIONS_PATH, &open.challenge.session);
     for (path, size) in [(SESSIONS_PATH, 33 * 1024), (path.as_str(), 513 * 1024)] {
-        let answer = lab.connect().await.send(Method::POST, path, vec![b' '; size]).await;
-        assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::PAYLOAD_TOO_LARGE, Some("TOO_LARGE")));
+        let answer = lab
+            .connect()
+            .await
+            .send(Method::POST, path, vec![b' '; size])
+            .await;
+        assert_eq!(
+            (answer.status, answer.json["code"].as_str()),
+            (StatusCode::PAYLOAD_TOO_LARGE, Some("TOO_LARGE"))
+        );
     }
     // For a session that there is not, that is the reason, and is on record.
     let path = evidence_path(SESSIONS_PATH, &SessionId([1; 16]));
     let mut connection = lab.connect().await;
-    let answer = connection.send(Method::POST, &path, vec![b' '; 513 * 1024]).await;
-    let outcome = Outcome { answer, local: connection.local, node: machine.node.clone() };
+    let answer = connection
+        .send(Method::POST, &path, vec![b' '; 513 * 1024])
+        .await;
+    let outcome = Outcome {
+        answer,
+        local: connection.local,
+        node: machine.node.clone(),
+    };
     lab.refused(&outcome, Code::SessionUnknown, false).await;
     // A list is no object, and a key that comes twice is not taken once.
     let good = String::from_utf8(hello.clone()).unwrap();
-    let twice = good.replacen("{\"protocol\"", "{\"protocol\":\"cloud-verify/v1\",\"protocol\"", 1);
-    let text = |value: &serde_json::Value| value.as_object().unwrap().values().cloned().collect::<Vec<_>>();
+    let twice = good.replacen(
+        "{\"protocol\"",
+        "{\"protocol\":\"cloud-verify/v1\",\"protocol\"",
+        1,
+    );
+    let text = |value: &serde_json::Value| {
+        value
+            .as_object()
+            .unwrap()
+            .values()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
     let list = serde_json::json!(text(&serde_json::from_slice(&hello).unwrap())).to_string();
     for body in [twice, list] {
-        let answer = lab.connect().await.send(Method::POST, SESSIONS_PATH, body.into_bytes()).await;
-        assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::BAD_REQUEST, Some("MALFORMED")));
+        let answer = lab
+            .connect()
+            .await
+            .send(Method::POST, SESSIONS_PATH, body.into_bytes())
+            .await;
+        assert_eq!(
+            (answer.status, answer.json["code"].as_str()),
+            (StatusCode::BAD_REQUEST, Some("MALFORMED"))
+        );
     }
     lab.join(&machine).await.accepted();
 }
@@ -289,7 +452,8 @@ pub(crate) async fn overtaken(lab: &Lab) {
     machine.clock.clock += 1000;
     lab.join(&machine).await.accepted();
     let before = lab.status(&machine.node).await;
-    lab.refused(&held_back.answer(&evidence).await, Code::Overtaken, true).await;
+    lab.refused(&held_back.answer(&evidence).await, Code::Overtaken, true)
+        .await;
     assert_eq!(lab.status(&machine.node).await, before);
     lab.join(&machine).await.accepted();
 }
@@ -300,26 +464,48 @@ pub(crate) async fn flood(lab: &Lab) {
     let (machine, other) = (lab.machine().await, lab.machine().await);
     let before = lab.site.resident();
     let hello = serde_json::to_vec(&machine.hello().0).unwrap();
-    let mut connection =
-        Connection::open_from([127, 1, 0, 3].into(), lab.site.address, lab.site.anonymous.clone()).await.unwrap();
+    let mut connection = Connection::open_from(
+        [127, 1, 0, 3].into(),
+        lab.site.address,
+        lab.site.anonymous.clone(),
+    )
+    .await
+    .unwrap();
     let limited = |answer: &Answer| {
         let found = (answer.status, answer.json["code"].as_str());
-        found == (StatusCode::TOO_MANY_REQUESTS, Some(Code::RateLimited.as_str()))
+        found
+            == (
+                StatusCode::TOO_MANY_REQUESTS,
+                Some(Code::RateLimited.as_str()),
+            )
     };
     let mut turned_away = 0;
     for _ in 0..2000 {
-        turned_away += u32::from(limited(&connection.send(Method::POST, SESSIONS_PATH, hello.clone()).await));
+        turned_away += u32::from(limited(
+            &connection
+                .send(Method::POST, SESSIONS_PATH, hello.clone())
+                .await,
+        ));
     }
-    assert!(turned_away > 1000, "{turned_away} requests of a flood of 2000 were turned away");
+    assert!(
+        turned_away > 1000,
+        "{turned_away} requests of a flood of 2000 were turned away"
+    );
     let grown = lab.site.resident().saturating_sub(before);
     assert!(grown < 32 * 1024, "a flood cost {grown} KiB");
     // The flood goes on all the while; the limit is of its address.
-    let flood =
-        tokio::spawn(
-            async move { while limited(&connection.send(Method::POST, SESSIONS_PATH, hello.clone()).await) {} },
-        );
+    let flood = tokio::spawn(async move {
+        while limited(
+            &connection
+                .send(Method::POST, SESSIONS_PATH, hello.clone())
+                .await,
+        ) {}
+    });
     lab.join(&other).await.accepted();
     lab.join(&machine).await.accepted();
-    assert!(!flood.is_finished(), "the flood was over, or taken, when the machines joined");
+    assert!(
+        !flood.is_finished(),
+        "the flood was over, or taken, when the machines joined"
+    );
     flood.abort();
 }

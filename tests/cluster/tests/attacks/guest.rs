@@ -11,8 +11,10 @@ use config_attest::wire::Blob;
 use config_kube::MachineState;
 
 const MANIFEST: &str = include_str!("../../../../config/attest/vectors/guest-manifest.json");
-const SECURE_BOOT_ON: &[u8] = include_bytes!("../../../../config/attest/vectors/guest-secure-boot-on.eventlog");
-const SECURE_BOOT_OFF: &[u8] = include_bytes!("../../../../config/attest/vectors/guest-secure-boot-off.eventlog");
+const SECURE_BOOT_ON: &[u8] =
+    include_bytes!("../../../../config/attest/vectors/guest-secure-boot-on.eventlog");
+const SECURE_BOOT_OFF: &[u8] =
+    include_bytes!("../../../../config/attest/vectors/guest-secure-boot-off.eventlog");
 
 /// A machine whose registers are what this capture leads to.
 async fn booted(lab: &Lab, capture: &[u8]) -> SoftMachine {
@@ -32,7 +34,10 @@ pub(crate) async fn a_captured_boot_is_judged_as_it_was(lab: &Lab) {
     manifest.svn = lab.image.svn;
     lab.release_of(&manifest).await;
     let send = async |machine: &SoftMachine, capture: Vec<u8>| {
-        lab.join_with(machine, |evidence| evidence.proof.event_log = Blob::new(capture).unwrap()).await
+        lab.join_with(machine, |evidence| {
+            evidence.proof.event_log = Blob::new(capture).unwrap()
+        })
+        .await
     };
     let good = booted(lab, SECURE_BOOT_ON).await;
     send(&good, SECURE_BOOT_ON.to_vec()).await.accepted();
@@ -41,9 +46,20 @@ pub(crate) async fn a_captured_boot_is_judged_as_it_was(lab: &Lab) {
     assert_eq!(status.image.map(|image| image.id), Some(manifest.id));
 
     let off = booted(lab, SECURE_BOOT_OFF).await;
-    lab.refused(&send(&off, SECURE_BOOT_OFF.to_vec()).await, Code::SecureBootOff, true).await;
+    lab.refused(
+        &send(&off, SECURE_BOOT_OFF.to_vec()).await,
+        Code::SecureBootOff,
+        true,
+    )
+    .await;
     let cut = SECURE_BOOT_ON[..SECURE_BOOT_ON.len() - 7].to_vec();
-    lab.refused(&send(&good, cut).await, Code::EventLogTruncated, true).await;
+    lab.refused(&send(&good, cut).await, Code::EventLogTruncated, true)
+        .await;
     send(&good, SECURE_BOOT_ON.to_vec()).await.accepted();
-    lab.refused(&send(&good, SECURE_BOOT_OFF.to_vec()).await, Code::EventLogReplay, true).await;
+    lab.refused(
+        &send(&good, SECURE_BOOT_OFF.to_vec()).await,
+        Code::EventLogReplay,
+        true,
+    )
+    .await;
 }

@@ -13,52 +13,104 @@ use serde_json::json;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::anonymous("an EK certificate of an unknown maker", Code::EkCertificateIssuer, |_, machine| {
-            let maker = SoftMachine::new("another maker", EkKind::P256).ak;
-            machine.ek_certificate = Some(ek_certificate("lab-ca", &maker, &machine.ek_spki(), EK_USAGE, 2090));
-            nothing()
-        }),
-        Case::anonymous("an expired EK certificate", Code::EkCertificateExpired, |lab, machine| {
-            machine.ek_certificate = Some(ek_certificate("lab-ca", &lab.maker, &machine.ek_spki(), EK_USAGE, 2021));
-            nothing()
-        }),
-        Case::anonymous("an EK certificate for another use", Code::EkCertificateUsage, |lab, machine| {
-            let server = [1, 3, 6, 1, 5, 5, 7, 3, 1];
-            machine.ek_certificate = Some(ek_certificate("lab-ca", &lab.maker, &machine.ek_spki(), &server, 2090));
-            nothing()
-        }),
-        Case::anonymous("an EK certificate of another EK", Code::EkCertificateOtherKey, |lab, machine| {
-            let other = SoftMachine::new("another EK", EkKind::P256).ek_spki();
-            machine.ek_certificate = Some(ek_certificate("lab-ca", &lab.maker, &other, EK_USAGE, 2090));
-            nothing()
-        }),
-        Case::anonymous("an EK certificate with its index's padding", Code::EkCertificateMalformed, |_, machine| {
-            machine.ek_certificate.get_or_insert_default().push(0xff);
-            nothing()
-        }),
-        Case::anonymous("an EK certificate that is none", Code::EkCertificateMalformed, |_, machine| {
-            machine.ek_certificate = Some(b"not DER".to_vec());
-            nothing()
-        }),
-        Case::anonymous("no EK certificate", Code::EkCertificateMissing, |_, machine| {
-            machine.ek_certificate = None;
-            nothing()
-        }),
+        Case::anonymous(
+            "an EK certificate of an unknown maker",
+            Code::EkCertificateIssuer,
+            |_, machine| {
+                let maker = SoftMachine::new("another maker", EkKind::P256).ak;
+                machine.ek_certificate = Some(ek_certificate(
+                    "lab-ca",
+                    &maker,
+                    &machine.ek_spki(),
+                    EK_USAGE,
+                    2090,
+                ));
+                nothing()
+            },
+        ),
+        Case::anonymous(
+            "an expired EK certificate",
+            Code::EkCertificateExpired,
+            |lab, machine| {
+                machine.ek_certificate = Some(ek_certificate(
+                    "lab-ca",
+                    &lab.maker,
+                    &machine.ek_spki(),
+                    EK_USAGE,
+                    2021,
+                ));
+                nothing()
+            },
+        ),
+        Case::anonymous(
+            "an EK certificate for another use",
+            Code::EkCertificateUsage,
+            |lab, machine| {
+                let server = [1, 3, 6, 1, 5, 5, 7, 3, 1];
+                machine.ek_certificate = Some(ek_certificate(
+                    "lab-ca",
+                    &lab.maker,
+                    &machine.ek_spki(),
+                    &server,
+                    2090,
+                ));
+                nothing()
+            },
+        ),
+        Case::anonymous(
+            "an EK certificate of another EK",
+            Code::EkCertificateOtherKey,
+            |lab, machine| {
+                let other = SoftMachine::new("another EK", EkKind::P256).ek_spki();
+                machine.ek_certificate =
+                    Some(ek_certificate("lab-ca", &lab.maker, &other, EK_USAGE, 2090));
+                nothing()
+            },
+        ),
+        Case::anonymous(
+            "an EK certificate with its index's padding",
+            Code::EkCertificateMalformed,
+            |_, machine| {
+                machine.ek_certificate.get_or_insert_default().push(0xff);
+                nothing()
+            },
+        ),
+        Case::anonymous(
+            "an EK certificate that is none",
+            Code::EkCertificateMalformed,
+            |_, machine| {
+                machine.ek_certificate = Some(b"not DER".to_vec());
+                nothing()
+            },
+        ),
+        Case::anonymous(
+            "no EK certificate",
+            Code::EkCertificateMissing,
+            |_, machine| {
+                machine.ek_certificate = None;
+                nothing()
+            },
+        ),
         Case::anonymous("another node's name", Code::NameMismatch, |_, machine| {
             "worker-of-somebody-else".clone_into(&mut machine.claims.name);
             nothing()
         }),
-        Case::anonymous("a worker that declares itself master", Code::RoleMismatch, |_, machine| {
-            "master".clone_into(&mut machine.claims.role);
-            nothing()
-        }),
+        Case::anonymous(
+            "a worker that declares itself master",
+            Code::RoleMismatch,
+            |_, machine| {
+                "master".clone_into(&mut machine.claims.role);
+                nothing()
+            },
+        ),
     ]
 }
 
 /// The same machine is refused while the inventory does not know it, and joins once it does.
 pub(crate) async fn outside_the_inventory(lab: &Lab) {
     let machine = lab.stranger();
-    lab.refused(&lab.join(&machine).await, Code::MachineUnknown, false).await;
+    lab.refused(&lab.join(&machine).await, Code::MachineUnknown, false)
+        .await;
     lab.register(&machine, &machine.node).await;
     lab.join(&machine).await.accepted();
 }
@@ -66,9 +118,15 @@ pub(crate) async fn outside_the_inventory(lab: &Lab) {
 /// A role that the rule does not admit keeps a machine out that the inventory knows, until it has another.
 pub(crate) async fn a_role_that_the_rule_does_not_admit(lab: &Lab) {
     let machine = lab.machine().await;
-    let role = async |role: &str| lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "role": role } })).await;
+    let role = async |role: &str| {
+        lab.site
+            .patch::<Machine>(&machine.node, &json!({ "spec": { "role": role } }))
+            .await
+    };
     role("master").await;
-    let outcome = lab.until(Code::RoleNotAdmitted, || lab.join(&machine)).await;
+    let outcome = lab
+        .until(Code::RoleNotAdmitted, || lab.join(&machine))
+        .await;
     lab.refused(&outcome, Code::RoleNotAdmitted, false).await;
     role("worker").await;
     lab.until_accepted(&machine).await;
@@ -85,7 +143,10 @@ pub(crate) async fn without_a_name(lab: &Lab) {
     unnamed.serving_request.names = vec![derived];
     let answer = lab.join(&unnamed).await.answer;
     assert_eq!(answer.status, StatusCode::CONFLICT, "{:?}", answer.json);
-    assert_eq!((&answer.json["code"], &answer.json["nodeName"]), (&json!("NAME_ASSIGNED"), &json!(machine.node)));
+    assert_eq!(
+        (&answer.json["code"], &answer.json["nodeName"]),
+        (&json!("NAME_ASSIGNED"), &json!(machine.node))
+    );
     lab.join(&machine).await.accepted();
 }
 
@@ -94,10 +155,16 @@ pub(crate) async fn retired(lab: &Lab) {
     let mut machine = lab.machine().await;
     lab.join(&machine).await.accepted();
     machine.clock.clock += 1000;
-    lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "retired": true } })).await;
-    lab.until(Code::MachineRetired, async || lab.join(&machine).await).await;
-    lab.refused(&lab.join(&machine).await, Code::MachineRetired, false).await;
-    lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "retired": false } })).await;
+    lab.site
+        .patch::<Machine>(&machine.node, &json!({ "spec": { "retired": true } }))
+        .await;
+    lab.until(Code::MachineRetired, async || lab.join(&machine).await)
+        .await;
+    lab.refused(&lab.join(&machine).await, Code::MachineRetired, false)
+        .await;
+    lab.site
+        .patch::<Machine>(&machine.node, &json!({ "spec": { "retired": false } }))
+        .await;
     lab.until_accepted(&machine).await;
 }
 
@@ -112,7 +179,9 @@ pub(crate) async fn one_ek_under_a_second_name(lab: &Lab) {
     lab.site.create(&object).await;
     machine.claims.name.clone_from(&second);
     // Until the second line of the inventory is known, the name is simply another's.
-    let outcome = lab.until(Code::EkBoundElsewhere, || lab.join(&machine)).await;
+    let outcome = lab
+        .until(Code::EkBoundElsewhere, || lab.join(&machine))
+        .await;
     lab.refused(&outcome, Code::EkBoundElsewhere, false).await;
     machine.claims.name.clone_from(&machine.node);
     lab.join(&machine).await.accepted();
@@ -124,12 +193,26 @@ pub(crate) async fn one_name_under_a_second_ek(lab: &Lab) {
     lab.join(&machine).await.accepted();
     let mut other = SoftMachine::new("a replaced board", EkKind::P256);
     other.claims = machine.claims.clone();
-    other.ek_certificate = Some(ek_certificate("lab-ca", &lab.maker, &other.ek_spki(), EK_USAGE, 2090));
+    other.ek_certificate = Some(ek_certificate(
+        "lab-ca",
+        &lab.maker,
+        &other.ek_spki(),
+        EK_USAGE,
+        2090,
+    ));
     other.boot(&lab.image, "nocloud", CONFIG);
     let hashes = json!([machine.ek_hash().to_text(), other.ek_hash().to_text()]);
-    lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "ek": { "hashes": hashes } } })).await;
-    let outcome = lab.until(Code::MachineBoundToOtherEk, || lab.join(&other)).await;
-    lab.refused(&outcome, Code::MachineBoundToOtherEk, false).await;
+    lab.site
+        .patch::<Machine>(
+            &machine.node,
+            &json!({ "spec": { "ek": { "hashes": hashes } } }),
+        )
+        .await;
+    let outcome = lab
+        .until(Code::MachineBoundToOtherEk, || lab.join(&other))
+        .await;
+    lab.refused(&outcome, Code::MachineBoundToOtherEk, false)
+        .await;
     lab.join(&machine).await.accepted();
 }
 
@@ -139,20 +222,39 @@ pub(crate) async fn untrusted_until_an_admin_acts(lab: &Lab) {
     let mut bad = lab.image.clone();
     bad.kernel[0] ^= 1;
     machine.boot(&bad, "nocloud", CONFIG);
-    lab.refused(&lab.join(&machine).await, Code::ImageLoader, true).await;
+    lab.refused(&lab.join(&machine).await, Code::ImageLoader, true)
+        .await;
     machine.boot(&lab.image, "nocloud", CONFIG);
-    lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false).await;
-    assert_eq!(lab.status(&machine.node).await.state, MachineState::Untrusted);
+    lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false)
+        .await;
+    assert_eq!(
+        lab.status(&machine.node).await.state,
+        MachineState::Untrusted
+    );
     let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
     // An act that has ended is none.
     let ended = json!({ "spec": { "readmitUntil": "2020-01-01T00:00:00Z" } });
     lab.site.patch::<Machine>(&machine.node, &ended).await;
-    lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false).await;
+    lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false)
+        .await;
     let status = lab.status(&machine.node).await;
-    assert!(status.next_step.contains("readmitUntil") && status.next_step.contains(&machine.node), "{status:?}");
-    lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "readmitUntil": until.to_string() } })).await;
+    assert!(
+        status.next_step.contains("readmitUntil") && status.next_step.contains(&machine.node),
+        "{status:?}"
+    );
+    lab.site
+        .patch::<Machine>(
+            &machine.node,
+            &json!({ "spec": { "readmitUntil": until.to_string() } }),
+        )
+        .await;
     let object: Machine = lab.site.get(&machine.node).await;
-    let by = object.metadata.annotations.unwrap_or_default().remove("pratique.dev/decided-by").unwrap_or_default();
+    let by = object
+        .metadata
+        .annotations
+        .unwrap_or_default()
+        .remove("pratique.dev/decided-by")
+        .unwrap_or_default();
     assert!(by.starts_with("admin at "), "who re-admitted it: {by:?}");
     let start = std::time::Instant::now();
     loop {
@@ -180,24 +282,58 @@ pub(crate) async fn replaced_board(lab: &Lab) {
     other.client_request.clone_from(&machine.client_request);
     other.claims = machine.claims.clone();
     other.claims.image.clone_from(&lab.image.id);
-    other.ek_certificate = Some(ek_certificate("lab-ca", &lab.maker, &other.ek_spki(), EK_USAGE, 2090));
+    other.ek_certificate = Some(ek_certificate(
+        "lab-ca",
+        &lab.maker,
+        &other.ek_spki(),
+        EK_USAGE,
+        2090,
+    ));
     // The control: before the act the old board is the machine, and the other one is nobody.
     let node = format!("{}/{}", collection::<Node>(), machine.node);
     let mut kept = lab.connect_as(&old).await.unwrap();
-    assert_eq!(kept.send(Method::GET, &node, Vec::new()).await.status, StatusCode::OK);
-    lab.refused(&lab.join(&other).await, Code::MachineUnknown, false).await;
+    assert_eq!(
+        kept.send(Method::GET, &node, Vec::new()).await.status,
+        StatusCode::OK
+    );
+    lab.refused(&lab.join(&other).await, Code::MachineUnknown, false)
+        .await;
     let hashes = json!({ "spec": { "ek": { "hashes": [other.ek_hash().to_text()] } } });
     lab.site.patch::<Machine>(&machine.node, &hashes).await;
     let start = std::time::Instant::now();
-    while lab.connect_as(&old).await.unwrap().status(Method::GET, &node, Vec::new()).await != StatusCode::UNAUTHORIZED {
-        assert!(start.elapsed() < LIMIT, "the replaced board's certificate is not denied");
+    while lab
+        .connect_as(&old)
+        .await
+        .unwrap()
+        .status(Method::GET, &node, Vec::new())
+        .await
+        != StatusCode::UNAUTHORIZED
+    {
+        assert!(
+            start.elapsed() < LIMIT,
+            "the replaced board's certificate is not denied"
+        );
     }
     let fresh = identity(&other, &lab.join(&other).await.accepted());
-    assert_eq!(lab.status(&machine.node).await.bound_ek, Some(other.ek_hash().to_text()));
-    let ask = async |who: &Identity| lab.connect_as(who).await.unwrap().status(Method::GET, &node, Vec::new()).await;
+    assert_eq!(
+        lab.status(&machine.node).await.bound_ek,
+        Some(other.ek_hash().to_text())
+    );
+    let ask = async |who: &Identity| {
+        lab.connect_as(who)
+            .await
+            .unwrap()
+            .status(Method::GET, &node, Vec::new())
+            .await
+    };
     assert_eq!(ask(&fresh).await, StatusCode::OK);
-    assert_eq!(ask(&old).await, StatusCode::UNAUTHORIZED, "the new board's proof is not the old one's");
-    lab.refused(&lab.join(&machine).await, Code::MachineUnknown, false).await;
+    assert_eq!(
+        ask(&old).await,
+        StatusCode::UNAUTHORIZED,
+        "the new board's proof is not the old one's"
+    );
+    lab.refused(&lab.join(&machine).await, Code::MachineUnknown, false)
+        .await;
     other.clock.clock += 1000;
     lab.renew(&other, &fresh).await.accepted();
 }

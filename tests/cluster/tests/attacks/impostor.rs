@@ -42,16 +42,24 @@ impl Impostor {
         F: Fn(Method, String, Bytes) -> A + Clone + Send + Sync + 'static,
         A: Future<Output = Vec<u8>> + Send,
     {
-        let chain = shown.chain.iter().map(|der| CertificateDer::from(der.clone())).collect();
+        let chain = shown
+            .chain
+            .iter()
+            .map(|der| CertificateDer::from(der.clone()))
+            .collect();
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(shown.key.clone()));
-        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .unwrap();
+        let config =
+            ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_protocol_versions(&[&rustls::version::TLS13])
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(chain, key)
+                .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, acceptor) = (listener.local_addr().unwrap(), TlsAcceptor::from(Arc::new(config)));
+        let (address, acceptor) = (
+            listener.local_addr().unwrap(),
+            TlsAcceptor::from(Arc::new(config)),
+        );
         let asked = Arc::new(AtomicUsize::new(0));
         let count = asked.clone();
         let task = tokio::spawn(async move {
@@ -60,7 +68,9 @@ impl Impostor {
                 let (acceptor, count, answer) = (acceptor.clone(), count.clone(), answer.clone());
                 tokio::spawn(async move {
                     // Whoever doesn't take the certificate ends the connection, which is what is looked for.
-                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let Ok(stream) = acceptor.accept(stream).await else {
+                        return;
+                    };
                     let service = service_fn(|request: Request<Incoming>| {
                         count.fetch_add(1, Ordering::Relaxed);
                         let answer = answer.clone();
@@ -72,11 +82,18 @@ impl Impostor {
                         }
                     });
                     let server = hyper::server::conn::http1::Builder::new();
-                    server.serve_connection(TokioIo::new(stream), service).await.ok();
+                    server
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await
+                        .ok();
                 });
             }
         });
-        Self { address, asked, task }
+        Self {
+            address,
+            asked,
+            task,
+        }
     }
 
     fn asked(&self) -> usize {
@@ -89,7 +106,10 @@ pub(crate) fn self_made(name: &str) -> Identity {
     let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
     let key = KeyPair::generate().unwrap();
-    Identity { chain: vec![params.self_signed(&key).unwrap().der().to_vec()], key: key.serialize_der() }
+    Identity {
+        chain: vec![params.self_signed(&key).unwrap().der().to_vec()],
+        key: key.serialize_der(),
+    }
 }
 
 /// What the master gets for a pod's log is the node's own or nothing: at the node's address another node's serving
@@ -102,13 +122,25 @@ pub(crate) async fn the_master_asks_nobody_in_a_nodes_place(lab: &Lab) {
     crate::drift::token(lab, &machine.node).await;
     let path = format!("/api/v1/namespaces/default/pods/{}/log", machine.node);
     let own = serving_identity(&machine, &certificates);
-    let impostors = [others, who.clone(), self_made(&format!("system:node:{}", machine.node))];
-    for (shown, good) in impostors.into_iter().map(|shown| (shown, false)).chain([(own, true)]) {
-        let kubelet = Impostor::start(&shown, |_, _, _| async { b"what the pod said".to_vec() }).await;
+    let impostors = [
+        others,
+        who.clone(),
+        self_made(&format!("system:node:{}", machine.node)),
+    ];
+    for (shown, good) in impostors
+        .into_iter()
+        .map(|shown| (shown, false))
+        .chain([(own, true)])
+    {
+        let kubelet =
+            Impostor::start(&shown, |_, _, _| async { b"what the pod said".to_vec() }).await;
         let status = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": "127.0.0.1" }],
             "daemonEndpoints": { "kubeletEndpoint": { "Port": kubelet.address.port() } } } });
         let at = format!("{}/status", own_node(&machine));
-        assert_eq!(ask(lab, &who, Method::PATCH, &at, status).await, StatusCode::OK);
+        assert_eq!(
+            ask(lab, &who, Method::PATCH, &at, status).await,
+            StatusCode::OK
+        );
         let answer = lab.site.text(&path).await;
         if good {
             assert_eq!((answer.as_str(), kubelet.asked()), ("what the pod said", 1));

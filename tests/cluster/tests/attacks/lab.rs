@@ -5,14 +5,20 @@ use crate::wire::{Answer, Connection, Identity, config};
 use config_attest::pcr::config_event_digest;
 use config_attest::release::Manifest;
 use config_attest::testing::{EkKind, SoftImage, SoftMachine, ek_certificate};
-use config_attest::wire::{Certificates, Challenge, Evidence, Hello, RENEWALS_PATH, SESSIONS_PATH, evidence_path};
+use config_attest::wire::{
+    Certificates, Challenge, Evidence, Hello, RENEWALS_PATH, SESSIONS_PATH, evidence_path,
+};
 use config_attest::{Channel, Code, Consequence, Purpose};
 use config_kube::machine::EkSelector;
-use config_kube::{ImageRelease, Machine, MachineSpec, MachineState, MachineStatus, NodeAttestation};
+use config_kube::{
+    ImageRelease, Machine, MachineSpec, MachineState, MachineStatus, NodeAttestation,
+};
 use http::StatusCode;
 use p256::ecdsa::SigningKey;
 use p256::pkcs8::{EncodePrivateKey as _, EncodePublicKey as _, LineEnding};
-use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose,
+};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use std::net::SocketAddr;
@@ -72,9 +78,19 @@ impl Lab {
     async fn start_of(api: &str, issuers: &str, ttl: &str, prepare: impl FnOnce(&Path)) -> Self {
         let seed = SoftMachine::new("keys of the lab", EkKind::P256);
         let (release_signer, maker) = (seed.ak, seed.nk);
-        let site = Site::start_on(&document(&release_signer, &maker, api, issuers, ttl), prepare).await;
+        let site = Site::start_on(
+            &document(&release_signer, &maker, api, issuers, ttl),
+            prepare,
+        )
+        .await;
         let image = SoftImage::new("worker-7", "worker", 7);
-        let lab = Self { site, image, maker, release_signer, next: AtomicU16::new(1) };
+        let lab = Self {
+            site,
+            image,
+            maker,
+            release_signer,
+            next: AtomicU16::new(1),
+        };
         lab.release(&lab.image, true).await;
         lab
     }
@@ -105,7 +121,13 @@ impl Lab {
         machine.names = vec![node, address.clone()];
         machine.serving_request.names.clone_from(&machine.names);
         machine.claims.addresses = vec![address];
-        machine.ek_certificate = Some(ek_certificate("lab-ca", &self.maker, &machine.ek_spki(), EK_USAGE, 2090));
+        machine.ek_certificate = Some(ek_certificate(
+            "lab-ca",
+            &self.maker,
+            &machine.ek_spki(),
+            EK_USAGE,
+            2090,
+        ));
         machine.boot(&self.image, "nocloud", CONFIG);
         machine
     }
@@ -121,7 +143,11 @@ impl Lab {
         let spec = MachineSpec {
             role: "worker".to_owned(),
             addresses: machine.claims.addresses.clone(),
-            ek: EkSelector { hashes: vec![machine.ek_hash().to_text()], issuers: Vec::new(), ..EkSelector::default() },
+            ek: EkSelector {
+                hashes: vec![machine.ek_hash().to_text()],
+                issuers: Vec::new(),
+                ..EkSelector::default()
+            },
             config_digests: vec![config_event_digest("nocloud", CONFIG).to_text()],
             ..MachineSpec::default()
         };
@@ -133,7 +159,11 @@ impl Lab {
         let name = &machine.node;
         let start = Instant::now();
         while self.hello(machine).await.1.status != StatusCode::OK {
-            assert!(start.elapsed() < LIMIT, "the Machine {name} does not become known:\n{}", self.site.log());
+            assert!(
+                start.elapsed() < LIMIT,
+                "the Machine {name} does not become known:\n{}",
+                self.site.log()
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -146,7 +176,9 @@ impl Lab {
     }
 
     pub(crate) async fn connect(&self) -> Connection {
-        Connection::open(self.site.address, self.site.anonymous.clone()).await.unwrap()
+        Connection::open(self.site.address, self.site.anonymous.clone())
+            .await
+            .unwrap()
     }
 
     /// Step 1 on a connection of its own.
@@ -166,8 +198,20 @@ impl Lab {
     }
 
     /// A whole join; something in between changes the evidence.
-    pub(crate) async fn join_with(&self, machine: &SoftMachine, change: impl FnOnce(&mut Evidence)) -> Outcome {
-        self.exchange(machine, self.connect().await, SESSIONS_PATH, Purpose::Join, |_| {}, change).await
+    pub(crate) async fn join_with(
+        &self,
+        machine: &SoftMachine,
+        change: impl FnOnce(&mut Evidence),
+    ) -> Outcome {
+        self.exchange(
+            machine,
+            self.connect().await,
+            SESSIONS_PATH,
+            Purpose::Join,
+            |_| {},
+            change,
+        )
+        .await
     }
 
     /// A whole exchange on a connection, in which the channel and the evidence may be changed.
@@ -188,9 +232,15 @@ impl Lab {
             splice(&mut channel);
             let mut evidence = machine.evidence(purpose, &greeting, &challenge, &channel);
             change(&mut evidence);
-            answer = connection.post(&evidence_path(sessions, &challenge.session), &evidence).await;
+            answer = connection
+                .post(&evidence_path(sessions, &challenge.session), &evidence)
+                .await;
         }
-        Outcome { answer, local: connection.local, node: machine.node.clone() }
+        Outcome {
+            answer,
+            local: connection.local,
+            node: machine.node.clone(),
+        }
     }
 
     /// A connection with a node's certificate.
@@ -201,23 +251,49 @@ impl Lab {
     /// A whole renewal with a certificate.
     pub(crate) async fn renew(&self, machine: &SoftMachine, identity: &Identity) -> Outcome {
         let connection = self.connect_as(identity).await.unwrap();
-        self.exchange(machine, connection, RENEWALS_PATH, Purpose::Renew, |_| {}, |_| {}).await
+        self.exchange(
+            machine,
+            connection,
+            RENEWALS_PATH,
+            Purpose::Renew,
+            |_| {},
+            |_| {},
+        )
+        .await
     }
 
     pub(crate) async fn status(&self, machine: &str) -> MachineStatus {
-        self.site.get::<Machine>(machine).await.status.unwrap_or_default()
+        self.site
+            .get::<Machine>(machine)
+            .await
+            .status
+            .unwrap_or_default()
     }
 
     /// The exchange was refused with one generic answer, the code is on record for it, and the Machine's state is what the
     /// code's consequence and standing say.
     pub(crate) async fn refused(&self, outcome: &Outcome, code: Code, proven: bool) {
-        let Outcome { answer, local, node } = outcome;
+        let Outcome {
+            answer,
+            local,
+            node,
+        } = outcome;
         let plain = [Code::ProtocolVersion, Code::Malformed].contains(&code);
         let shown = if plain { code.as_str() } else { "REFUSED" };
         let said = answer.json["code"].as_str().unwrap_or_default();
-        let limited = [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) && said == "RATE_LIMITED";
-        assert!(!answer.status.is_success(), "{node} is accepted, expected {code}: {:?}", answer.json);
-        assert!(said == shown || limited, "{node}, {code}: {:?}\n{}", answer.json, self.site.log());
+        let limited =
+            [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) && said == "RATE_LIMITED";
+        assert!(
+            !answer.status.is_success(),
+            "{node} is accepted, expected {code}: {:?}",
+            answer.json
+        );
+        assert!(
+            said == shown || limited,
+            "{node}, {code}: {:?}\n{}",
+            answer.json,
+            self.site.log()
+        );
         let record = self.record_of(*local, code).await;
         let status = record.status.clone().unwrap_or_default();
         assert_eq!(status.verdict, "Refused");
@@ -231,8 +307,17 @@ impl Lab {
             Consequence::Suspect => MachineState::Suspect,
             Consequence::Nothing => return,
         };
-        assert_eq!((known.reason.as_str(), known.state), (code.as_str(), state), "{}", known.message);
-        assert!(known.checks.iter().any(|check| check.code == code.as_str()), "{:?}", known.checks);
+        assert_eq!(
+            (known.reason.as_str(), known.state),
+            (code.as_str(), state),
+            "{}",
+            known.message
+        );
+        assert!(
+            known.checks.iter().any(|check| check.code == code.as_str()),
+            "{:?}",
+            known.checks
+        );
     }
 
     /// Tries until the master accepts: what the admin changed is known a moment later.
@@ -243,13 +328,23 @@ impl Lab {
             if outcome.answer.status == StatusCode::OK {
                 return outcome.accepted();
             }
-            assert!(start.elapsed() < LIMIT, "{}: {:?}\n{}", outcome.node, outcome.answer.json, self.site.log());
+            assert!(
+                start.elapsed() < LIMIT,
+                "{}: {:?}\n{}",
+                outcome.node,
+                outcome.answer.json,
+                self.site.log()
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Tries until the master's record says this code: what the admin changed is known a moment later.
-    pub(crate) async fn until<F: Future<Output = Outcome>>(&self, code: Code, attempt: impl Fn() -> F) -> Outcome {
+    pub(crate) async fn until<F: Future<Output = Outcome>>(
+        &self,
+        code: Code,
+        attempt: impl Fn() -> F,
+    ) -> Outcome {
         let start = Instant::now();
         loop {
             let outcome = attempt().await;
@@ -260,7 +355,12 @@ impl Lab {
                 if let Some(status) = status.filter(|status| !status.verdict.is_empty()) {
                     break status;
                 }
-                assert!(start.elapsed() < LIMIT, "no record for {}:\n{}", outcome.local, self.site.log());
+                assert!(
+                    start.elapsed() < LIMIT,
+                    "no record for {}:\n{}",
+                    outcome.local,
+                    self.site.log()
+                );
                 tokio::time::sleep(Duration::from_millis(20)).await;
             };
             if record.code == code.as_str() {
@@ -276,12 +376,26 @@ impl Lab {
         loop {
             let all: Vec<NodeAttestation> = self.site.list().await;
             let own = |object: &&NodeAttestation| object.spec.remote == local.to_string();
-            let coded = |object: &NodeAttestation| object.status.as_ref().is_some_and(|s| s.code == code.as_str());
+            let coded = |object: &NodeAttestation| {
+                object
+                    .status
+                    .as_ref()
+                    .is_some_and(|s| s.code == code.as_str())
+            };
             if let Some(found) = all.iter().filter(own).find(|object| coded(object)) {
                 return found.clone();
             }
-            let seen: Vec<_> = all.iter().filter(own).filter_map(|o| o.status.clone()).map(|s| s.message).collect();
-            assert!(start.elapsed() < LIMIT, "no record of {code} for {local}, but {seen:?}\n{}", self.site.log());
+            let seen: Vec<_> = all
+                .iter()
+                .filter(own)
+                .filter_map(|o| o.status.clone())
+                .map(|s| s.message)
+                .collect();
+            assert!(
+                start.elapsed() < LIMIT,
+                "no record of {code} for {local}, but {seen:?}\n{}",
+                self.site.log()
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -290,28 +404,51 @@ impl Lab {
 impl Outcome {
     /// The exchange was accepted; what the node got.
     pub(crate) fn accepted(self) -> Certificates {
-        assert_eq!(self.answer.status, StatusCode::OK, "{}: {:?}", self.node, self.answer.json);
+        assert_eq!(
+            self.answer.status,
+            StatusCode::OK,
+            "{}: {:?}",
+            self.node,
+            self.answer.json
+        );
         serde_json::from_value(self.answer.json).unwrap()
     }
 }
 
 /// What a node holds after it joined: certificate chain and node key.
 pub(crate) fn identity(machine: &SoftMachine, certificates: &Certificates) -> Identity {
-    Identity { chain: chain(&certificates.client), key: machine.nk.to_pkcs8_der().unwrap().as_bytes().to_vec() }
+    Identity {
+        chain: chain(&certificates.client),
+        key: machine.nk.to_pkcs8_der().unwrap().as_bytes().to_vec(),
+    }
 }
 
 /// The serving certificate and its key, for who would use them as a client's.
 pub(crate) fn serving_identity(machine: &SoftMachine, certificates: &Certificates) -> Identity {
-    Identity { chain: chain(&certificates.serving), key: machine.serving.to_pkcs8_der().unwrap().as_bytes().to_vec() }
+    Identity {
+        chain: chain(&certificates.serving),
+        key: machine.serving.to_pkcs8_der().unwrap().as_bytes().to_vec(),
+    }
 }
 
 /// The certificates of a PEM text.
 pub(crate) fn chain(pem: &str) -> Vec<Vec<u8>> {
-    CertificateDer::pem_slice_iter(pem.as_bytes()).map(|der| der.unwrap().to_vec()).collect()
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .map(|der| der.unwrap().to_vec())
+        .collect()
 }
 
-fn document(release_signer: &SigningKey, maker: &SigningKey, api: &str, issuers: &str, ttl: &str) -> String {
-    let release = release_signer.verifying_key().to_public_key_pem(LineEnding::LF).unwrap();
+fn document(
+    release_signer: &SigningKey,
+    maker: &SigningKey,
+    api: &str,
+    issuers: &str,
+    ttl: &str,
+) -> String {
+    let release = release_signer
+        .verifying_key()
+        .to_public_key_pem(LineEnding::LF)
+        .unwrap();
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, "lab-ca");

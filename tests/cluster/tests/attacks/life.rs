@@ -26,9 +26,23 @@ pub(crate) async fn joined(lab: &Lab) -> (SoftMachine, Identity) {
 }
 
 /// A request with a node's certificate; the status, as of [`crate::wire::Connection::status`].
-pub(crate) async fn ask(lab: &Lab, who: &Identity, method: Method, path: &str, body: serde_json::Value) -> StatusCode {
-    let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(&body).unwrap() };
-    lab.connect_as(who).await.unwrap().status(method, path, body).await
+pub(crate) async fn ask(
+    lab: &Lab,
+    who: &Identity,
+    method: Method,
+    path: &str,
+    body: serde_json::Value,
+) -> StatusCode {
+    let body = if body.is_null() {
+        Vec::new()
+    } else {
+        serde_json::to_vec(&body).unwrap()
+    };
+    lab.connect_as(who)
+        .await
+        .unwrap()
+        .status(method, path, body)
+        .await
 }
 
 pub(crate) fn own_node(machine: &SoftMachine) -> String {
@@ -41,26 +55,47 @@ pub(crate) async fn a_join_is_recorded(lab: &Lab) {
     let status = lab.status(&machine.node).await;
     assert_eq!(status.state, MachineState::Trusted);
     assert_eq!(status.bound_ek, Some(machine.ek_hash().to_text()));
-    assert_eq!(status.image.map(|image| image.id).as_deref(), Some("worker-7"));
+    assert_eq!(
+        status.image.map(|image| image.id).as_deref(),
+        Some("worker-7")
+    );
     let node: Node = lab.site.get(&machine.node).await;
     let labels = node.metadata.labels.unwrap_or_default();
-    assert_eq!(labels.get("pratique.dev/image").map(String::as_str), Some("worker-7"));
-    assert_eq!(labels.get("pratique.dev/role").map(String::as_str), Some("worker"));
+    assert_eq!(
+        labels.get("pratique.dev/image").map(String::as_str),
+        Some("worker-7")
+    );
+    assert_eq!(
+        labels.get("pratique.dev/role").map(String::as_str),
+        Some("worker")
+    );
     let requests: Vec<CertificateSigningRequest> = lab.site.list().await;
     let own: Vec<_> = requests
         .iter()
-        .filter(|r| r.metadata.name.as_deref().is_some_and(|n| n.starts_with(&format!("{}-", machine.node))))
+        .filter(|r| {
+            r.metadata
+                .name
+                .as_deref()
+                .is_some_and(|n| n.starts_with(&format!("{}-", machine.node)))
+        })
         .collect();
     assert_eq!(own.len(), 2);
     for request in own {
         let status = request.status.clone().unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
-        assert!(conditions.iter().any(|c| c.type_ == "Approved" && c.reason.as_deref() == Some("CloudVerified")));
+        assert!(
+            conditions
+                .iter()
+                .any(|c| c.type_ == "Approved" && c.reason.as_deref() == Some("CloudVerified"))
+        );
         assert!(status.certificate.is_some());
     }
     let parsed = master_ca::NodeExtension::of_certificate(&who.chain[0]).unwrap();
     assert_eq!(parsed.image_id, "worker-7");
-    assert_eq!(ask(lab, &who, Method::GET, &own_node(&machine), json!(null)).await, StatusCode::OK);
+    assert_eq!(
+        ask(lab, &who, Method::GET, &own_node(&machine), json!(null)).await,
+        StatusCode::OK
+    );
 }
 
 pub(crate) async fn renewal(lab: &Lab) {
@@ -78,15 +113,43 @@ pub(crate) async fn renewal_without_a_quote(lab: &Lab) {
     let connection = lab.connect_as(&who).await.unwrap();
     let stale = machine.sign(&machine.quote(&config_attest::Digest::of(b"an earlier exchange")));
     let change = move |evidence: &mut config_attest::wire::Evidence| evidence.proof.quote = stale;
-    let outcome = lab.exchange(&machine, connection, RENEWALS_PATH, Purpose::Renew, |_| {}, change).await;
+    let outcome = lab
+        .exchange(
+            &machine,
+            connection,
+            RENEWALS_PATH,
+            Purpose::Renew,
+            |_| {},
+            change,
+        )
+        .await;
     lab.refused(&outcome, Code::QuoteExtraData, false).await;
     // The exchange of a join does not serve as a renewal.
     let connection = lab.connect_as(&who).await.unwrap();
-    let outcome = lab.exchange(&machine, connection, RENEWALS_PATH, Purpose::Join, |_| {}, |_| {}).await;
-    lab.refused(&outcome, Code::CredentialNotActivated, false).await;
+    let outcome = lab
+        .exchange(
+            &machine,
+            connection,
+            RENEWALS_PATH,
+            Purpose::Join,
+            |_| {},
+            |_| {},
+        )
+        .await;
+    lab.refused(&outcome, Code::CredentialNotActivated, false)
+        .await;
     // Nor does a renewal without a certificate.
     let connection = lab.connect().await;
-    let outcome = lab.exchange(&machine, connection, RENEWALS_PATH, Purpose::Renew, |_| {}, |_| {}).await;
+    let outcome = lab
+        .exchange(
+            &machine,
+            connection,
+            RENEWALS_PATH,
+            Purpose::Renew,
+            |_| {},
+            |_| {},
+        )
+        .await;
     lab.refused(&outcome, Code::RenewalIdentity, false).await;
     lab.renew(&machine, &who).await.accepted();
 }
@@ -105,7 +168,8 @@ pub(crate) async fn restored_snapshot(lab: &Lab) {
     machine.clock.reset_count += 3;
     lab.join(&machine).await.accepted();
     machine.clock = snapshot;
-    lab.refused(&lab.join(&machine).await, Code::CountersWentBack, true).await;
+    lab.refused(&lab.join(&machine).await, Code::CountersWentBack, true)
+        .await;
 }
 
 /// The machine reboots into a bad image while its certificate lives: it proves so itself, and the certificate is denied at
@@ -114,23 +178,45 @@ pub(crate) async fn bad_image_with_a_live_certificate() {
     let lab = Lab::start().await;
     let (mut machine, who) = joined(&lab).await;
     let mut watch = lab.connect_as(&who).await.unwrap();
-    let path = format!("{}?watch=true&fieldSelector=metadata.name={}", collection::<Node>(), machine.node);
-    let mut events = watch.request(Method::GET, &path, "application/json", Vec::new()).await.unwrap().into_body();
+    let path = format!(
+        "{}?watch=true&fieldSelector=metadata.name={}",
+        collection::<Node>(),
+        machine.node
+    );
+    let mut events = watch
+        .request(Method::GET, &path, "application/json", Vec::new())
+        .await
+        .unwrap()
+        .into_body();
     let mut kept = lab.connect_as(&who).await.unwrap();
-    assert_eq!(kept.send(Method::GET, &own_node(&machine), Vec::new()).await.status, StatusCode::OK);
+    assert_eq!(
+        kept.send(Method::GET, &own_node(&machine), Vec::new())
+            .await
+            .status,
+        StatusCode::OK
+    );
     let mut bad = lab.image.clone();
     bad.kernel[0] ^= 1;
     machine.boot(&bad, "nocloud", CONFIG);
     let outcome = lab.join(&machine).await;
-    assert_eq!(kept.status(Method::GET, &own_node(&machine), Vec::new()).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        kept.status(Method::GET, &own_node(&machine), Vec::new())
+            .await,
+        StatusCode::UNAUTHORIZED
+    );
     lab.refused(&outcome, Code::ImageLoader, true).await;
     let ended = async { while let Some(Ok(_)) = events.frame().await {} };
-    tokio::time::timeout(LIMIT, ended).await.expect("the open watch of a denied node ends");
+    tokio::time::timeout(LIMIT, ended)
+        .await
+        .expect("the open watch of a denied node ends");
     let start = Instant::now();
     loop {
         let node: Node = lab.site.get(&machine.node).await;
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-        if taints.iter().any(|taint| taint.key == "pratique.dev/untrusted" && taint.effect == "NoExecute") {
+        if taints
+            .iter()
+            .any(|taint| taint.key == "pratique.dev/untrusted" && taint.effect == "NoExecute")
+        {
             break;
         }
         assert!(start.elapsed() < LIMIT, "no taint: {taints:?}");
@@ -141,7 +227,10 @@ pub(crate) async fn bad_image_with_a_live_certificate() {
     // The control: a good machine's certificate lives through the same restart.
     let (good, fine) = joined(&lab).await;
     lab.site.cut_and_restart().await;
-    assert_eq!(ask(&lab, &fine, Method::GET, &own_node(&good), json!(null)).await, StatusCode::OK);
+    assert_eq!(
+        ask(&lab, &fine, Method::GET, &own_node(&good), json!(null)).await,
+        StatusCode::OK
+    );
     lab.site.stop();
 }
 
@@ -149,21 +238,36 @@ pub(crate) async fn bad_image_with_a_live_certificate() {
 pub(crate) async fn retired_and_deleted(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let (other, second) = joined(lab).await;
-    lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "retired": true } })).await;
+    lab.site
+        .patch::<Machine>(&machine.node, &json!({ "spec": { "retired": true } }))
+        .await;
     let path = format!("{}/{}", collection::<Machine>(), other.node);
-    assert!(lab.site.api(Method::DELETE, &path, Vec::new()).await.status.is_success());
+    assert!(
+        lab.site
+            .api(Method::DELETE, &path, Vec::new())
+            .await
+            .status
+            .is_success()
+    );
     for (machine, who) in [(&machine, &who), (&other, &second)] {
         let start = Instant::now();
-        while ask(lab, who, Method::GET, &own_node(machine), json!(null)).await != StatusCode::UNAUTHORIZED {
+        while ask(lab, who, Method::GET, &own_node(machine), json!(null)).await
+            != StatusCode::UNAUTHORIZED
+        {
             assert!(start.elapsed() < LIMIT, "{} is not denied", machine.node);
         }
     }
     // Its pods are evicted like an Untrusted one's, and its Node is as before when the admin thinks better of it.
     for retired in [true, false] {
-        lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "retired": retired } })).await;
+        lab.site
+            .patch::<Machine>(&machine.node, &json!({ "spec": { "retired": retired } }))
+            .await;
         let start = Instant::now();
         while evicts(lab, &machine.node).await != retired {
-            assert!(start.elapsed() < LIMIT, "retired is {retired}, and the taint is not so");
+            assert!(
+                start.elapsed() < LIMIT,
+                "retired is {retired}, and the taint is not so"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -173,18 +277,22 @@ pub(crate) async fn retired_and_deleted(lab: &Lab) {
 async fn evicts(lab: &Lab, node: &str) -> bool {
     let node: Node = lab.site.get(node).await;
     let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    taints.iter().any(|taint| taint.key == "pratique.dev/untrusted" && taint.effect == "NoExecute")
+    taints
+        .iter()
+        .any(|taint| taint.key == "pratique.dev/untrusted" && taint.effect == "NoExecute")
 }
 
 /// A pod on a node with a secret of its own; the secret's path.
 async fn secret_of_a_pod(lab: &Lab, node: &str) -> String {
     let name = format!("{node}-keeps");
     let post = async |path: &str, body: serde_json::Value| {
-        let answer = lab.site.api(Method::POST, path, serde_json::to_vec(&body).unwrap()).await;
+        let answer = lab
+            .site
+            .api(Method::POST, path, serde_json::to_vec(&body).unwrap())
+            .await;
         assert!(answer.status.is_success(), "{:?}", answer.json);
     };
-    let secret =
-        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": { "a": "b" } });
+    let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": { "a": "b" } });
     post("/api/v1/namespaces/default/secrets", secret).await;
     let volumes = json!([{ "name": "keeps", "secret": { "secretName": name } }]);
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
@@ -208,36 +316,118 @@ pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
     let fresh = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "worker-new" } });
     let relabel = json!({ "metadata": { "labels": { "pratique.dev/role": "master" } } });
     let untaint = json!({ "spec": { "taints": [] } });
-    let (mine, others) = (secret_of_a_pod(lab, &machine.node).await, secret_of_a_pod(lab, &other.node).await);
+    let (mine, others) = (
+        secret_of_a_pod(lab, &machine.node).await,
+        secret_of_a_pod(lab, &other.node).await,
+    );
     let listed = json!({ "apiVersion": "pratique.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "worker-new" },
         "spec": { "role": "worker" } });
-    assert_eq!(ask(lab, &who, Method::GET, &mine, json!(null)).await, StatusCode::OK, "a secret of its own pod");
+    assert_eq!(
+        ask(lab, &who, Method::GET, &mine, json!(null)).await,
+        StatusCode::OK,
+        "a secret of its own pod"
+    );
     let forbidden = [
-        ("read a secret of another node's pod", Method::GET, others, json!(null)),
-        ("read another node's pod", Method::GET, format!("{PODS}/{}-keeps", other.node), json!(null)),
-        ("put a machine into the inventory", Method::POST, collection::<Machine>(), listed),
-        ("take its Machine out of the inventory", Method::DELETE, own_machine.clone(), json!(null)),
+        (
+            "read a secret of another node's pod",
+            Method::GET,
+            others,
+            json!(null),
+        ),
+        (
+            "read another node's pod",
+            Method::GET,
+            format!("{PODS}/{}-keeps", other.node),
+            json!(null),
+        ),
+        (
+            "put a machine into the inventory",
+            Method::POST,
+            collection::<Machine>(),
+            listed,
+        ),
+        (
+            "take its Machine out of the inventory",
+            Method::DELETE,
+            own_machine.clone(),
+            json!(null),
+        ),
         ("delete itself", Method::DELETE, node.clone(), json!(null)),
         ("create a Node", Method::POST, collection::<Node>(), fresh),
-        ("relabel itself", Method::PATCH, node.clone(), relabel.clone()),
+        (
+            "relabel itself",
+            Method::PATCH,
+            node.clone(),
+            relabel.clone(),
+        ),
         ("untaint itself", Method::PATCH, node.clone(), untaint),
-        ("read another node", Method::GET, theirs.clone(), json!(null)),
+        (
+            "read another node",
+            Method::GET,
+            theirs.clone(),
+            json!(null),
+        ),
         ("change another node", Method::PATCH, theirs, relabel),
-        ("list all secrets", Method::GET, collection::<Secret>(), json!(null)),
-        ("read a secret of no pod of its own", Method::GET, format!("{secret}/any"), json!(null)),
-        ("read a config map of no pod of its own", Method::GET, format!("{config_map}/any"), json!(null)),
-        ("list all pods", Method::GET, "/api/v1/pods".to_owned(), json!(null)),
+        (
+            "list all secrets",
+            Method::GET,
+            collection::<Secret>(),
+            json!(null),
+        ),
+        (
+            "read a secret of no pod of its own",
+            Method::GET,
+            format!("{secret}/any"),
+            json!(null),
+        ),
+        (
+            "read a config map of no pod of its own",
+            Method::GET,
+            format!("{config_map}/any"),
+            json!(null),
+        ),
+        (
+            "list all pods",
+            Method::GET,
+            "/api/v1/pods".to_owned(),
+            json!(null),
+        ),
         ("read the policy", Method::GET, policy.clone(), json!(null)),
-        ("edit the policy", Method::PATCH, policy, json!({ "spec": { "rules": [] } })),
-        ("edit its Machine", Method::PATCH, own_machine, json!({ "spec": { "retired": false } })),
-        ("release an image", Method::POST, "/apis/pratique.dev/v1alpha1/imagereleases".to_owned(), json!({})),
+        (
+            "edit the policy",
+            Method::PATCH,
+            policy,
+            json!({ "spec": { "rules": [] } }),
+        ),
+        (
+            "edit its Machine",
+            Method::PATCH,
+            own_machine,
+            json!({ "spec": { "retired": false } }),
+        ),
+        (
+            "release an image",
+            Method::POST,
+            "/apis/pratique.dev/v1alpha1/imagereleases".to_owned(),
+            json!({}),
+        ),
     ];
     for (what, method, path, body) in forbidden {
-        assert_eq!(ask(lab, &who, method, &path, body).await, StatusCode::FORBIDDEN, "a node may {what}");
+        assert_eq!(
+            ask(lab, &who, method, &path, body).await,
+            StatusCode::FORBIDDEN,
+            "a node may {what}"
+        );
     }
-    assert_eq!(ask(lab, &who, Method::GET, &node, json!(null)).await, StatusCode::OK);
+    assert_eq!(
+        ask(lab, &who, Method::GET, &node, json!(null)).await,
+        StatusCode::OK
+    );
     let ready = json!({ "metadata": { "annotations": { "test": "own" } } });
-    assert_eq!(ask(lab, &who, Method::PATCH, &format!("{node}/status"), ready).await, StatusCode::OK);
+    assert_eq!(
+        ask(lab, &who, Method::PATCH, &format!("{node}/status"), ready).await,
+        StatusCode::OK
+    );
 }
 
 /// A Suspect node, which is still heard, doesn't take off the taint that keeps new pods away from it; an honest proof does.
@@ -247,12 +437,17 @@ pub(crate) async fn a_suspect_stays_tainted(lab: &Lab) {
     let suspected = async || {
         let node: Node = lab.site.get(&machine.node).await;
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-        taints.iter().any(|taint| taint.key == SUSPECT && taint.effect == NO_SCHEDULE)
+        taints
+            .iter()
+            .any(|taint| taint.key == SUSPECT && taint.effect == NO_SCHEDULE)
     };
     let until = async |wanted: bool| {
         let start = Instant::now();
         while suspected().await != wanted {
-            assert!(start.elapsed() < LIMIT, "the taint does not become {wanted}");
+            assert!(
+                start.elapsed() < LIMIT,
+                "the taint does not become {wanted}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -260,19 +455,34 @@ pub(crate) async fn a_suspect_stays_tainted(lab: &Lab) {
     let change = |evidence: &mut config_attest::wire::Evidence| {
         evidence.proof.pcrs.insert(11, config_attest::Digest::ZERO);
     };
-    lab.refused(&lab.join_with(&machine, change).await, Code::PcrDigest, true).await;
+    lab.refused(
+        &lab.join_with(&machine, change).await,
+        Code::PcrDigest,
+        true,
+    )
+    .await;
     until(true).await;
     let untaint = json!({ "spec": { "taints": [] } });
     let mut whole = serde_json::to_value(lab.site.get::<Node>(&machine.node).await).unwrap();
     whole["spec"] = json!({});
-    for (method, body) in [(Method::PATCH, untaint.clone()), (Method::PUT, whole.clone())] {
-        assert_eq!(ask(lab, &who, method, &path, body).await, StatusCode::FORBIDDEN, "a Suspect may untaint itself");
+    for (method, body) in [
+        (Method::PATCH, untaint.clone()),
+        (Method::PUT, whole.clone()),
+    ] {
+        assert_eq!(
+            ask(lab, &who, method, &path, body).await,
+            StatusCode::FORBIDDEN,
+            "a Suspect may untaint itself"
+        );
     }
     // It may speak of itself, which says nothing about its taints.
     let status = format!("{path}/status");
     for (method, body) in [(Method::PATCH, untaint), (Method::PUT, whole)] {
         assert_eq!(ask(lab, &who, method, &status, body).await, StatusCode::OK);
-        assert!(suspected().await, "a Suspect untainted itself by its status");
+        assert!(
+            suspected().await,
+            "a Suspect untainted itself by its status"
+        );
     }
     lab.join(&machine).await.accepted();
     until(false).await;
@@ -286,27 +496,50 @@ pub(crate) async fn certificates_serve_their_use_only(lab: &Lab) {
     // TLS 1.3 tells a refused client at its first read.
     let refused = match lab.connect_as(&serving).await {
         Err(_) => true,
-        Ok(mut connection) => {
-            connection.request(Method::GET, "/api/v1/nodes", "application/json", Vec::new()).await.is_err()
-        }
+        Ok(mut connection) => connection
+            .request(Method::GET, "/api/v1/nodes", "application/json", Vec::new())
+            .await
+            .is_err(),
     };
     assert!(refused, "a serving certificate was taken as a client's");
     let mut anonymous = lab.connect().await;
-    assert_eq!(anonymous.send(Method::GET, "/livez", Vec::new()).await.status, StatusCode::OK);
-    for path in ["/api/v1/nodes", "/apis/pratique.dev/v1alpha1/machines", "/api/v1/secrets"] {
+    assert_eq!(
+        anonymous
+            .send(Method::GET, "/livez", Vec::new())
+            .await
+            .status,
+        StatusCode::OK
+    );
+    for path in [
+        "/api/v1/nodes",
+        "/apis/pratique.dev/v1alpha1/machines",
+        "/api/v1/secrets",
+    ] {
         let status = anonymous.send(Method::GET, path, Vec::new()).await.status;
-        assert!([StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status), "{path}: {status}");
+        assert!(
+            [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status),
+            "{path}: {status}"
+        );
     }
     let who = identity(&machine, &certificates);
-    assert_eq!(ask(lab, &who, Method::GET, &own_node(&machine), json!(null)).await, StatusCode::OK);
+    assert_eq!(
+        ask(lab, &who, Method::GET, &own_node(&machine), json!(null)).await,
+        StatusCode::OK
+    );
 }
 
 /// A person approves a request of upstream's client signer: it is signed for its key, and a denied or unapproved one is not.
 pub(crate) async fn an_approved_request_is_signed(lab: &Lab) {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(rcgen::DnType::CommonName, "jane");
-    let request = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "jane");
+    let request = params
+        .serialize_request(&rcgen::KeyPair::generate().unwrap())
+        .unwrap()
+        .pem()
+        .unwrap();
     for (name, condition) in [("jane-approved", "Approved"), ("jane-denied", "Denied")] {
         let mut object = CertificateSigningRequest::default();
         object.metadata.name = Some(name.to_owned());
@@ -317,8 +550,14 @@ pub(crate) async fn an_approved_request_is_signed(lab: &Lab) {
         let mut decided: CertificateSigningRequest = lab.site.get(name).await;
         let said = json!([{ "type": condition, "status": "True", "reason": "Person", "message": "by hand" }]);
         decided.status.get_or_insert_default().conditions = serde_json::from_value(said).unwrap();
-        let path = format!("{}/{name}/approval", collection::<CertificateSigningRequest>());
-        let answer = lab.site.api(Method::PUT, &path, serde_json::to_vec(&decided).unwrap()).await;
+        let path = format!(
+            "{}/{name}/approval",
+            collection::<CertificateSigningRequest>()
+        );
+        let answer = lab
+            .site
+            .api(Method::PUT, &path, serde_json::to_vec(&decided).unwrap())
+            .await;
         assert!(answer.status.is_success(), "{:?}", answer.json);
     }
     let start = Instant::now();

@@ -2,7 +2,12 @@
 //! and the same exchange without it is accepted (the negative control). The machines are in software, bit for bit on the
 //! wire what a TPM says.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "tests may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "tests may stop at the first surprise"
+)]
 #![allow(clippy::print_stdout, reason = "figures are told")]
 #![allow(clippy::large_futures, reason = "a test's future lives once")]
 
@@ -70,13 +75,31 @@ pub(crate) struct Case {
 
 impl Case {
     /// An attack that the machine itself proves.
-    pub(crate) fn proven(name: &'static str, code: Code, mount: fn(&Lab, &mut SoftMachine) -> Change) -> Self {
-        Self { name, code, proven: true, mount }
+    pub(crate) fn proven(
+        name: &'static str,
+        code: Code,
+        mount: fn(&Lab, &mut SoftMachine) -> Change,
+    ) -> Self {
+        Self {
+            name,
+            code,
+            proven: true,
+            mount,
+        }
     }
 
     /// An attack that proves nothing, and changes nothing for the Machine.
-    pub(crate) fn anonymous(name: &'static str, code: Code, mount: fn(&Lab, &mut SoftMachine) -> Change) -> Self {
-        Self { name, code, proven: false, mount }
+    pub(crate) fn anonymous(
+        name: &'static str,
+        code: Code,
+        mount: fn(&Lab, &mut SoftMachine) -> Change,
+    ) -> Self {
+        Self {
+            name,
+            code,
+            proven: false,
+            mount,
+        }
     }
 
     async fn run(&self, lab: &Lab) {
@@ -105,7 +128,15 @@ fn main() {
     let mut trials = lonely(&runtime);
     let needed = !arguments.list;
     let lab = needed.then(|| Arc::new(runtime.block_on(prepared())));
-    for case in [state::cases(), keys::cases(), csr::cases(), identity::cases()].into_iter().flatten() {
+    for case in [
+        state::cases(),
+        keys::cases(),
+        csr::cases(),
+        identity::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    {
         let (runtime, lab) = (runtime.clone(), lab.clone());
         let name = format!("{}: {}", case.code, case.name);
         trials.push(Trial::test(name, move || {
@@ -186,40 +217,156 @@ fn shared() -> Vec<(&'static str, Story)> {
 /// The stories that make and end their own masters.
 fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
     vec![
-        alone(runtime, "life::bad_image_with_a_live_certificate", life::bad_image_with_a_live_certificate),
-        alone(runtime, "coverage::every_code_has_an_attack", coverage::every_code_has_an_attack),
-        alone(runtime, "sessions::a_full_table", sessions::a_full_table_keeps_what_it_holds),
-        alone(runtime, "rules::a_rule_with_a_fault", rules::a_rule_with_a_fault_decides_nothing),
-        alone(runtime, "privileged::taken_by_a_rule_that_says_so", privileged::taken_by_a_rule_that_says_so_and_shown),
-        alone(runtime, "crowd::a_rack_joins_under_a_flood", crowd::a_rack_joins_under_a_flood),
-        alone(runtime, "strangers::ten_thousand", strangers::ten_thousand_addresses_keep_nobody_out),
-        alone(runtime, "first_master::the_first_master_is_its_admins", first_master::the_first_master_is_its_admins),
-        alone(runtime, "discovery::published_and_found", discovery::published_found_and_never_taken_back),
-        alone(runtime, "real_tpm::joins_renews", real_tpm::joins_renews_and_is_held_to_what_it_booted),
-        alone(runtime, "real_attacks::what_a_real_tpm_did_not_say", real_attacks::what_a_real_tpm_did_not_say),
-        alone(runtime, "real_keys::keys_that_a_real_tpm_gives", real_keys::keys_that_a_real_tpm_gives_its_owner),
+        alone(
+            runtime,
+            "life::bad_image_with_a_live_certificate",
+            life::bad_image_with_a_live_certificate,
+        ),
+        alone(
+            runtime,
+            "coverage::every_code_has_an_attack",
+            coverage::every_code_has_an_attack,
+        ),
+        alone(
+            runtime,
+            "sessions::a_full_table",
+            sessions::a_full_table_keeps_what_it_holds,
+        ),
+        alone(
+            runtime,
+            "rules::a_rule_with_a_fault",
+            rules::a_rule_with_a_fault_decides_nothing,
+        ),
+        alone(
+            runtime,
+            "privileged::taken_by_a_rule_that_says_so",
+            privileged::taken_by_a_rule_that_says_so_and_shown,
+        ),
+        alone(
+            runtime,
+            "crowd::a_rack_joins_under_a_flood",
+            crowd::a_rack_joins_under_a_flood,
+        ),
+        alone(
+            runtime,
+            "strangers::ten_thousand",
+            strangers::ten_thousand_addresses_keep_nobody_out,
+        ),
+        alone(
+            runtime,
+            "first_master::the_first_master_is_its_admins",
+            first_master::the_first_master_is_its_admins,
+        ),
+        alone(
+            runtime,
+            "discovery::published_and_found",
+            discovery::published_found_and_never_taken_back,
+        ),
+        alone(
+            runtime,
+            "real_tpm::joins_renews",
+            real_tpm::joins_renews_and_is_held_to_what_it_booted,
+        ),
+        alone(
+            runtime,
+            "real_attacks::what_a_real_tpm_did_not_say",
+            real_attacks::what_a_real_tpm_did_not_say,
+        ),
+        alone(
+            runtime,
+            "real_keys::keys_that_a_real_tpm_gives",
+            real_keys::keys_that_a_real_tpm_gives_its_owner,
+        ),
         alone(runtime, "queue::a_person_decides", queue::a_person_decides),
-        alone(runtime, "queue::nobody_looks_and_all_hear_of_it", queue::nobody_looks_and_all_hear_of_it),
-        alone(runtime, "unproven::only_where_the_rule_says_so", unproven::only_where_the_rule_says_so),
-        alone(runtime, "unproven::no_way_round_a_tpm", unproven::no_way_round_a_tpm),
-        alone(runtime, "unproven::bound_fresh_and_apart", unproven::bound_fresh_and_apart),
-        alone(runtime, "unproven::the_agent_asks_without_a_tpm", unproven::the_agent_asks_without_a_tpm),
-        alone(runtime, "taken::what_was_seen_is_no_listing", taken::what_was_seen_is_no_listing),
-        alone(runtime, "taken::another_node_name", taken::another_node_name),
-        alone(runtime, "taken::a_tpm_below_its_makers_floor", taken::a_tpm_below_its_makers_floor),
-        alone(runtime, "taken::more_than_was_approved", taken::more_than_was_approved_is_asked_about),
-        alone(runtime, "taken::one_address_two_machines", taken::one_address_two_machines),
-        alone(runtime, "queue::a_policy_is_tried_out_first", queue::a_policy_is_tried_out_first),
-        alone(runtime, "marks::a_rule_marks_nodes", marks::a_rule_marks_nodes_and_what_is_an_admins_stays),
-        alone(runtime, "queue::policies_of_upstreams_signers", queue::policies_of_upstreams_signers),
-        alone(runtime, "updates::the_next_image", updates::the_next_image_joins_by_itself),
-        alone(runtime, "rotation::the_intermediate", rotation::the_intermediate_is_renewed_unnoticed),
-        alone(runtime, "rotation::the_root", rotation::the_root_is_rotated_with_overlapping_pins),
+        alone(
+            runtime,
+            "queue::nobody_looks_and_all_hear_of_it",
+            queue::nobody_looks_and_all_hear_of_it,
+        ),
+        alone(
+            runtime,
+            "unproven::only_where_the_rule_says_so",
+            unproven::only_where_the_rule_says_so,
+        ),
+        alone(
+            runtime,
+            "unproven::no_way_round_a_tpm",
+            unproven::no_way_round_a_tpm,
+        ),
+        alone(
+            runtime,
+            "unproven::bound_fresh_and_apart",
+            unproven::bound_fresh_and_apart,
+        ),
+        alone(
+            runtime,
+            "unproven::the_agent_asks_without_a_tpm",
+            unproven::the_agent_asks_without_a_tpm,
+        ),
+        alone(
+            runtime,
+            "taken::what_was_seen_is_no_listing",
+            taken::what_was_seen_is_no_listing,
+        ),
+        alone(
+            runtime,
+            "taken::another_node_name",
+            taken::another_node_name,
+        ),
+        alone(
+            runtime,
+            "taken::a_tpm_below_its_makers_floor",
+            taken::a_tpm_below_its_makers_floor,
+        ),
+        alone(
+            runtime,
+            "taken::more_than_was_approved",
+            taken::more_than_was_approved_is_asked_about,
+        ),
+        alone(
+            runtime,
+            "taken::one_address_two_machines",
+            taken::one_address_two_machines,
+        ),
+        alone(
+            runtime,
+            "queue::a_policy_is_tried_out_first",
+            queue::a_policy_is_tried_out_first,
+        ),
+        alone(
+            runtime,
+            "marks::a_rule_marks_nodes",
+            marks::a_rule_marks_nodes_and_what_is_an_admins_stays,
+        ),
+        alone(
+            runtime,
+            "queue::policies_of_upstreams_signers",
+            queue::policies_of_upstreams_signers,
+        ),
+        alone(
+            runtime,
+            "updates::the_next_image",
+            updates::the_next_image_joins_by_itself,
+        ),
+        alone(
+            runtime,
+            "rotation::the_intermediate",
+            rotation::the_intermediate_is_renewed_unnoticed,
+        ),
+        alone(
+            runtime,
+            "rotation::the_root",
+            rotation::the_root_is_rotated_with_overlapping_pins,
+        ),
     ]
 }
 
 /// A story that makes and ends its own master.
-fn alone<F: Future<Output = ()> + 'static>(runtime: &Arc<Runtime>, name: &str, story: fn() -> F) -> Trial {
+fn alone<F: Future<Output = ()> + 'static>(
+    runtime: &Arc<Runtime>,
+    name: &str,
+    story: fn() -> F,
+) -> Trial {
     let runtime = runtime.clone();
     Trial::test(name, move || {
         runtime.block_on(story());
@@ -230,8 +377,11 @@ fn alone<F: Future<Output = ()> + 'static>(runtime: &Arc<Runtime>, name: &str, s
 /// A master that knows the images that the attacks boot.
 async fn prepared() -> Lab {
     let lab = Lab::start().await;
-    lab.release(&SoftImage::new("worker-unsigned", "worker", 9), false).await;
-    lab.release(&SoftImage::new("worker-old", "worker", 3), true).await;
-    lab.release(&SoftImage::new("master-7", "master", 7), true).await;
+    lab.release(&SoftImage::new("worker-unsigned", "worker", 9), false)
+        .await;
+    lab.release(&SoftImage::new("worker-old", "worker", 3), true)
+        .await;
+    lab.release(&SoftImage::new("master-7", "master", 7), true)
+        .await;
     lab
 }

@@ -11,13 +11,20 @@ pub(crate) async fn taken_by_a_rule_that_says_so_and_shown() {
     let lab = Lab::start_on("", "30m", |data| {
         let file = data.with_file_name("cluster.toml");
         let text = std::fs::read_to_string(&file).unwrap();
-        let allowed =
-            text.replace("config = { measured = true,", "config = { privileged_pods = \"allow\", measured = true,");
+        let allowed = text.replace(
+            "config = { measured = true,",
+            "config = { privileged_pods = \"allow\", measured = true,",
+        );
         assert_ne!(text, allowed, "the rule of the lab has another form");
         std::fs::write(file, allowed).unwrap();
     })
     .await;
-    let label = |node: Node| node.metadata.labels.unwrap_or_default().remove("pratique.dev/privileged-pods");
+    let label = |node: Node| {
+        node.metadata
+            .labels
+            .unwrap_or_default()
+            .remove("pratique.dev/privileged-pods")
+    };
     let plain = lab.machine().await;
     lab.join(&plain).await.accepted();
     assert!(!lab.status(&plain.node).await.privileged_pods);
@@ -27,14 +34,36 @@ pub(crate) async fn taken_by_a_rule_that_says_so_and_shown() {
     machine.claims.privileged_pods = true;
     let certificates = lab.join(&machine).await.accepted();
     let status = lab.status(&machine.node).await;
-    assert!(status.privileged_pods && status.checks.iter().any(|check| check.ok && check.name == "privileged pods"));
-    assert_eq!(label(lab.site.get(&machine.node).await).as_deref(), Some("true"));
+    assert!(
+        status.privileged_pods
+            && status
+                .checks
+                .iter()
+                .any(|check| check.ok && check.name == "privileged pods")
+    );
+    assert_eq!(
+        label(lab.site.get(&machine.node).await).as_deref(),
+        Some("true")
+    );
 
-    let mut rules: Value = serde_json::to_value(lab.site.get::<CertificatePolicy>("cluster").await.spec.rules).unwrap();
+    let mut rules: Value = serde_json::to_value(
+        lab.site
+            .get::<CertificatePolicy>("cluster")
+            .await
+            .spec
+            .rules,
+    )
+    .unwrap();
     rules[0]["config"]["privilegedPods"] = json!("refuse");
-    lab.site.patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } })).await;
+    lab.site
+        .patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } }))
+        .await;
     let identity = identity(&machine, &certificates);
-    lab.until(Code::PrivilegedPods, || lab.renew(&machine, &identity)).await;
-    assert_eq!(lab.status(&machine.node).await.state, MachineState::Untrusted);
+    lab.until(Code::PrivilegedPods, || lab.renew(&machine, &identity))
+        .await;
+    assert_eq!(
+        lab.status(&machine.node).await.state,
+        MachineState::Untrusted
+    );
     lab.site.stop();
 }

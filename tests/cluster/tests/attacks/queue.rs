@@ -19,17 +19,29 @@ pub(crate) async fn set_policy(lab: &Lab, name: &str, more: &Value) {
         "signers": ["pratique.dev/node-client", "pratique.dev/node-serving"],
     });
     let mut rule = rule;
-    rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    lab.site.patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": [rule] } })).await;
+    rule.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    lab.site
+        .patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": [rule] } }))
+        .await;
 }
 
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, lab: &Lab, attempt: impl Fn() -> F) -> T {
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    lab: &Lab,
+    attempt: impl Fn() -> F,
+) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = attempt().await {
             return found;
         }
-        assert!(start.elapsed() < LIMIT, "{what} does not happen:\n{}", lab.site.log());
+        assert!(
+            start.elapsed() < LIMIT,
+            "{what} does not happen:\n{}",
+            lab.site.log()
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -44,7 +56,11 @@ async fn comes(lab: &Lab, machine: &SoftMachine, wanted: Code) -> Outcome {
 }
 
 /// The same, by whatever way it comes.
-pub(crate) async fn comes_by<F: Future<Output = Outcome>>(lab: &Lab, wanted: Code, join: impl Fn() -> F) -> Outcome {
+pub(crate) async fn comes_by<F: Future<Output = Outcome>>(
+    lab: &Lab,
+    wanted: Code,
+    join: impl Fn() -> F,
+) -> Outcome {
     eventually(wanted.as_str(), lab, || async {
         let outcome = join().await;
         (code(&outcome) == wanted.as_str()).then_some(outcome)
@@ -58,8 +74,15 @@ pub(crate) async fn request_of(lab: &Lab, node: &str) -> CertificateSigningReque
     let all: Vec<CertificateSigningRequest> = lab.site.list().await;
     let queued = |request: &CertificateSigningRequest| {
         let meta = &request.metadata;
-        let labelled = meta.labels.as_ref().is_some_and(|labels| labels.contains_key("pratique.dev/queue"));
-        labelled && meta.name.as_deref().is_some_and(|name| name.starts_with(&start))
+        let labelled = meta
+            .labels
+            .as_ref()
+            .is_some_and(|labels| labels.contains_key("pratique.dev/queue"));
+        labelled
+            && meta
+                .name
+                .as_deref()
+                .is_some_and(|name| name.starts_with(&start))
     };
     let mut own: Vec<_> = all.into_iter().filter(queued).collect();
     assert_eq!(own.len(), 1, "one request for one machine");
@@ -69,15 +92,27 @@ pub(crate) async fn request_of(lab: &Lab, node: &str) -> CertificateSigningReque
 /// What `kubectl certificate approve` and `deny` send.
 pub(crate) async fn say(lab: &Lab, request: &str, word: &str) {
     let mut object: CertificateSigningRequest = lab.site.get(request).await;
-    let said = json!([{ "type": word, "status": "True", "reason": "KubectlSays", "message": "by hand" }]);
+    let said =
+        json!([{ "type": word, "status": "True", "reason": "KubectlSays", "message": "by hand" }]);
     object.status.get_or_insert_default().conditions = serde_json::from_value(said).unwrap();
-    let path = format!("{}/{request}/approval", collection::<CertificateSigningRequest>());
-    let answer = lab.site.api(Method::PUT, &path, serde_json::to_vec(&object).unwrap()).await;
+    let path = format!(
+        "{}/{request}/approval",
+        collection::<CertificateSigningRequest>()
+    );
+    let answer = lab
+        .site
+        .api(Method::PUT, &path, serde_json::to_vec(&object).unwrap())
+        .await;
     assert!(answer.status.is_success(), "{:?}", answer.json);
 }
 
 pub(crate) fn note<'a>(request: &'a CertificateSigningRequest, name: &str) -> &'a str {
-    request.metadata.annotations.as_ref().and_then(|notes| notes.get(name)).map_or("", String::as_str)
+    request
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|notes| notes.get(name))
+        .map_or("", String::as_str)
 }
 
 /// A stranger without a name waits, is shown with what it did not prove, is approved by hand, renews and reboots without
@@ -97,44 +132,84 @@ pub(crate) async fn a_person_decides() {
     assert_eq!(queued.answer.status, StatusCode::ACCEPTED);
     let request = request_of(&lab, &node).await;
     let request_name = request.metadata.name.clone().unwrap();
-    assert!(queued.answer.json["message"].as_str().unwrap().contains(&format!("certificate approve {request_name}")));
-    assert_eq!(note(&request, "pratique.dev/role"), "worker", "what the machine would become is shown");
-    assert!(note(&request, "pratique.dev/proved").contains("EK certificate: lab-ca"), "{request:?}");
-    assert!(note(&request, "pratique.dev/not-proved").contains("EK hash"), "{request:?}");
+    assert!(
+        queued.answer.json["message"]
+            .as_str()
+            .unwrap()
+            .contains(&format!("certificate approve {request_name}"))
+    );
+    assert_eq!(
+        note(&request, "pratique.dev/role"),
+        "worker",
+        "what the machine would become is shown"
+    );
+    assert!(
+        note(&request, "pratique.dev/proved").contains("EK certificate: lab-ca"),
+        "{request:?}"
+    );
+    assert!(
+        note(&request, "pratique.dev/not-proved").contains("EK hash"),
+        "{request:?}"
+    );
     comes(&lab, &machine, Code::Queued).await;
-    assert_eq!(request_of(&lab, &node).await.metadata.name, request.metadata.name, "the same request again");
+    assert_eq!(
+        request_of(&lab, &node).await.metadata.name,
+        request.metadata.name,
+        "the same request again"
+    );
     let machines: Vec<Machine> = lab.site.list().await;
     assert!(machines.is_empty(), "no Machine before the approval");
 
     say(&lab, &request_name, "Approved").await;
-    let certificates = eventually("the approval", &lab, || joins(&lab, &machine)).await.accepted();
+    let certificates = eventually("the approval", &lab, || joins(&lab, &machine))
+        .await
+        .accepted();
     assert_eq!(certificates.node_name, node);
     let object: Machine = lab.site.get(&node).await;
     assert_eq!(object.spec.ek.hashes, [machine.ek_hash().to_text()]);
-    assert_eq!(object.status.clone().unwrap_or_default().state, MachineState::Trusted);
+    assert_eq!(
+        object.status.clone().unwrap_or_default().state,
+        MachineState::Trusted
+    );
     let said = object.metadata.annotations.clone().unwrap_or_default();
     let told = &said["pratique.dev/approved-request"];
-    assert!(told.contains("KubectlSays: by hand") && told.starts_with("admin at "), "{said:?}");
+    assert!(
+        told.contains("KubectlSays: by hand") && told.starts_with("admin at "),
+        "{said:?}"
+    );
     who_it_was(&lab, &object, &request_name).await;
     let signed: CertificateSigningRequest = lab.site.get(&request_name).await;
-    assert!(signed.status.unwrap_or_default().certificate.is_some(), "kubectl shows Approved,Issued");
+    assert!(
+        signed.status.unwrap_or_default().certificate.is_some(),
+        "kubectl shows Approved,Issued"
+    );
     lab.site.get::<Node>(&node).await;
 
     machine.node.clone_from(&node);
     machine.clock.clock += 1000;
-    lab.renew(&machine, &identity(&machine, &certificates)).await.accepted();
+    lab.renew(&machine, &identity(&machine, &certificates))
+        .await
+        .accepted();
     machine.boot(&lab.image, "nocloud", CONFIG);
     lab.join(&machine).await.accepted();
 
     machine.boot(&lab.image, "nocloud", b"version = 1\n# another\n");
     comes(&lab, &machine, Code::Queued).await;
     let status = lab.status(&node).await;
-    assert_eq!((status.state, status.reason.as_str()), (MachineState::Suspect, "QUEUED"));
+    assert_eq!(
+        (status.state, status.reason.as_str()),
+        (MachineState::Suspect, "QUEUED")
+    );
     assert!(status.message.contains("PCR 13"), "{}", status.message);
     let all: Vec<CertificateSigningRequest> = lab.site.list().await;
-    let changed = all.iter().find(|request| note(request, "pratique.dev/changed").contains("PCR 13")).unwrap();
+    let changed = all
+        .iter()
+        .find(|request| note(request, "pratique.dev/changed").contains("PCR 13"))
+        .unwrap();
     say(&lab, changed.metadata.name.as_deref().unwrap(), "Approved").await;
-    eventually("the second approval", &lab, || joins(&lab, &machine)).await.accepted();
+    eventually("the second approval", &lab, || joins(&lab, &machine))
+        .await
+        .accepted();
     assert_eq!(lab.status(&node).await.state, MachineState::Trusted);
 
     denied_and_bounded(&lab).await;
@@ -146,25 +221,49 @@ pub(crate) async fn a_person_decides() {
 /// Who approved is on the request, on the Machine, in the record of the exchange and in the log of verdicts, as the API knows
 /// it, and nobody writes another's name there.
 async fn who_it_was(lab: &Lab, machine: &Machine, request: &str) {
-    let admission = machine.status.clone().unwrap_or_default().admission.unwrap_or_default();
+    let admission = machine
+        .status
+        .clone()
+        .unwrap_or_default()
+        .admission
+        .unwrap_or_default();
     assert_eq!(admission.request, request);
     assert!(admission.by.starts_with("admin at "), "{admission:?}");
-    let forged = json!({ "metadata": { "annotations": { "pratique.dev/decided-by": "somebody else" } } });
-    lab.site.patch::<CertificateSigningRequest>(request, &forged).await;
+    let forged =
+        json!({ "metadata": { "annotations": { "pratique.dev/decided-by": "somebody else" } } });
+    lab.site
+        .patch::<CertificateSigningRequest>(request, &forged)
+        .await;
     let object: CertificateSigningRequest = lab.site.get(request).await;
     assert_eq!(note(&object, "pratique.dev/decided-by"), admission.by);
-    let condition = machine.status.clone().unwrap_or_default().conditions.remove(0);
-    assert!(condition.message.contains(&format!("approved by {}", admission.by)), "{}", condition.message);
+    let condition = machine
+        .status
+        .clone()
+        .unwrap_or_default()
+        .conditions
+        .remove(0);
+    assert!(
+        condition
+            .message
+            .contains(&format!("approved by {}", admission.by)),
+        "{}",
+        condition.message
+    );
     eventually("the record of the exchange", lab, || async {
         let all: Vec<NodeAttestation> = lab.site.list().await;
-        let told = |one: &NodeAttestation| one.status.as_ref().is_some_and(|s| s.message.contains(&admission.by));
+        let told = |one: &NodeAttestation| {
+            one.status
+                .as_ref()
+                .is_some_and(|s| s.message.contains(&admission.by))
+        };
         all.iter().any(told).then_some(())
     })
     .await;
     eventually("the word in the log", lab, || async {
         let text = String::from_utf8(crate::drift::log(lab).await).unwrap();
-        let said =
-            |line: &&str| line.contains("\"decision\"") && line.contains(request) && line.contains(&admission.by);
+        let said = |line: &&str| {
+            line.contains("\"decision\"") && line.contains(request) && line.contains(&admission.by)
+        };
         text.lines().any(|line| said(&line)).then_some(())
     })
     .await;
@@ -192,18 +291,34 @@ async fn denied_and_bounded(lab: &Lab) {
     let outcome = comes(lab, &machine, Code::RequestDenied).await;
     assert_eq!(outcome.answer.status, StatusCode::FORBIDDEN);
     let denied: CertificateSigningRequest = lab.site.get(&request).await;
-    assert!(note(&denied, "pratique.dev/decided-by").starts_with("admin at "), "{denied:?}");
+    assert!(
+        note(&denied, "pratique.dev/decided-by").starts_with("admin at "),
+        "{denied:?}"
+    );
     // Two wait; the third is told so, and the two wait on.
     let (first, second, third) = (lab.stranger(), lab.stranger(), lab.stranger());
     comes(lab, &first, Code::Queued).await;
     comes(lab, &second, Code::Queued).await;
-    assert_eq!(comes(lab, &third, Code::QueueFull).await.answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(
+        comes(lab, &third, Code::QueueFull).await.answer.status,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
     assert_eq!(code(&lab.join(&first).await), "QUEUED");
     for waiting in [&first, &second] {
-        say(lab, &request_of(lab, &waiting.node).await.metadata.name.unwrap(), "Denied").await;
+        say(
+            lab,
+            &request_of(lab, &waiting.node).await.metadata.name.unwrap(),
+            "Denied",
+        )
+        .await;
     }
     comes(lab, &third, Code::Queued).await;
-    say(lab, &request_of(lab, &third.node).await.metadata.name.unwrap(), "Denied").await;
+    say(
+        lab,
+        &request_of(lab, &third.node).await.metadata.name.unwrap(),
+        "Denied",
+    )
+    .await;
 }
 
 /// A request under the very name, made by somebody else and approved, is nobody's approval; the master puts its own there.
@@ -211,20 +326,47 @@ async fn others_requests_count_for_nothing(lab: &Lab) {
     let machine = lab.stranger();
     comes(lab, &machine, Code::Queued).await;
     let mut forged = request_of(lab, &machine.node).await;
-    let path = format!("{}/{}", collection::<CertificateSigningRequest>(), forged.metadata.name.as_deref().unwrap());
-    assert!(lab.site.api(Method::DELETE, &path, Vec::new()).await.status.is_success());
-    (forged.metadata.uid, forged.metadata.resource_version, forged.status) = (None, None, None);
+    let path = format!(
+        "{}/{}",
+        collection::<CertificateSigningRequest>(),
+        forged.metadata.name.as_deref().unwrap()
+    );
+    assert!(
+        lab.site
+            .api(Method::DELETE, &path, Vec::new())
+            .await
+            .status
+            .is_success()
+    );
+    (
+        forged.metadata.uid,
+        forged.metadata.resource_version,
+        forged.status,
+    ) = (None, None, None);
     let notes = forged.metadata.annotations.get_or_insert_default();
-    notes.insert("pratique.dev/decided-by".to_owned(), "somebody else".to_owned());
+    notes.insert(
+        "pratique.dev/decided-by".to_owned(),
+        "somebody else".to_owned(),
+    );
     lab.site.create(&forged).await;
-    let made: CertificateSigningRequest = lab.site.get(forged.metadata.name.as_deref().unwrap()).await;
-    assert_eq!(note(&made, "pratique.dev/decided-by"), "", "nobody has decided yet");
+    let made: CertificateSigningRequest =
+        lab.site.get(forged.metadata.name.as_deref().unwrap()).await;
+    assert_eq!(
+        note(&made, "pratique.dev/decided-by"),
+        "",
+        "nobody has decided yet"
+    );
     say(lab, forged.metadata.name.as_deref().unwrap(), "Approved").await;
     comes(lab, &machine, Code::Queued).await;
     let own = request_of(lab, &machine.node).await;
-    assert_eq!(own.spec.username.as_deref(), Some("system:pratique:attestation"));
+    assert_eq!(
+        own.spec.username.as_deref(),
+        Some("system:pratique:attestation")
+    );
     say(lab, own.metadata.name.as_deref().unwrap(), "Approved").await;
-    eventually("the approval", lab, || joins(lab, &machine)).await.accepted();
+    eventually("the approval", lab, || joins(lab, &machine))
+        .await
+        .accepted();
 }
 
 /// What nobody decides is dropped in its time.
@@ -241,7 +383,9 @@ async fn expires(lab: &Lab) {
     .await;
     eventually("the end of the request", lab, || async {
         let all: Vec<CertificateSigningRequest> = lab.site.list().await;
-        all.iter().all(|request| request.metadata.name.as_deref() != Some(&name)).then_some(())
+        all.iter()
+            .all(|request| request.metadata.name.as_deref() != Some(&name))
+            .then_some(())
     })
     .await;
 }
@@ -255,36 +399,58 @@ pub(crate) async fn nobody_looks_and_all_hear_of_it() {
     let mut bad = lab.image.clone();
     bad.kernel[0] ^= 1;
     machine.boot(&bad, "nocloud", b"whatever");
-    eventually("an admission", &lab, || joins(&lab, &machine)).await.accepted();
+    eventually("an admission", &lab, || joins(&lab, &machine))
+        .await
+        .accepted();
     let object: Machine = lab.site.get(&machine.node).await;
     assert!(object.spec.ek.hashes.is_empty() && !object.spec.ek.seen.is_empty());
     let condition = object.status.unwrap_or_default().conditions.remove(0);
-    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "InsecureAlwaysApprove"));
-    assert!(condition.message.contains("EK certificate"), "{}", condition.message);
+    assert_eq!(
+        (condition.status.as_str(), condition.reason.as_str()),
+        ("False", "InsecureAlwaysApprove")
+    );
+    assert!(
+        condition.message.contains("EK certificate"),
+        "{}",
+        condition.message
+    );
     let node: Node = lab.site.get(&machine.node).await;
-    assert_eq!(node.metadata.labels.unwrap_or_default()["pratique.dev/insecure"], "always-approve");
+    assert_eq!(
+        node.metadata.labels.unwrap_or_default()["pratique.dev/insecure"],
+        "always-approve"
+    );
     eventually("an event", &lab, || async {
-        let answer = lab.site.api(Method::GET, "/api/v1/events", Vec::new()).await;
+        let answer = lab
+            .site
+            .api(Method::GET, "/api/v1/events", Vec::new())
+            .await;
         let events: Vec<Event> = serde_json::from_value(answer.json["items"].clone()).unwrap();
         let own = |event: &Event| event.involved_object.name.as_ref() == Some(&machine.node);
         let warned = |event: &Event| event.type_.as_deref() == Some("Warning") && own(event);
         events.iter().any(warned).then_some(())
     })
     .await;
-    assert!(lab.site.log().contains("without anybody looking"), "{}", lab.site.log());
+    assert!(
+        lab.site.log().contains("without anybody looking"),
+        "{}",
+        lab.site.log()
+    );
     // Another TPM under the same name, and a TPM whose keys are not its own.
     let mut other = SoftMachine::new("another board", EkKind::P256);
     other.claims = machine.claims.clone();
     other.boot(&lab.image, "nocloud", CONFIG);
-    lab.refused(&lab.join(&other).await, Code::MachineBoundToOtherEk, false).await;
+    lab.refused(&lab.join(&other).await, Code::MachineBoundToOtherEk, false)
+        .await;
     let mut split = lab.stranger();
     split.ek_public = other.ek_public.clone();
-    lab.refused(&lab.join(&split).await, Code::CredentialNotActivated, false).await;
+    lab.refused(&lab.join(&split).await, Code::CredentialNotActivated, false)
+        .await;
     // A name that leads elsewhere; its own lets the same machine in.
     let mut nameless = lab.stranger();
     for name in ["../nodes", "Worker", "a/b"] {
         name.clone_into(&mut nameless.claims.name);
-        lab.refused(&lab.join(&nameless).await, Code::NameInvalid, false).await;
+        lab.refused(&lab.join(&nameless).await, Code::NameInvalid, false)
+            .await;
     }
     nameless.claims.name.clone_from(&nameless.node);
     lab.join(&nameless).await.accepted();
@@ -293,7 +459,8 @@ pub(crate) async fn nobody_looks_and_all_hear_of_it() {
     let mut kubelet = Node::default();
     kubelet.metadata.name = Some(taken.node.clone());
     lab.site.create(&kubelet).await;
-    lab.refused(&lab.join(&taken).await, Code::NameMismatch, false).await;
+    lab.refused(&lab.join(&taken).await, Code::NameMismatch, false)
+        .await;
     // Once the rule looks again, what was let in at sight is not in the inventory.
     set_policy(&lab, "queue", &json!({})).await;
     comes(&lab, &machine, Code::Queued).await;
@@ -306,8 +473,14 @@ pub(crate) async fn policies_of_upstreams_signers() {
     let lab = Lab::start().await;
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(rcgen::DnType::CommonName, "jane");
-    let request = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "jane");
+    let request = params
+        .serialize_request(&rcgen::KeyPair::generate().unwrap())
+        .unwrap()
+        .pem()
+        .unwrap();
     let ask = async |name: &str| {
         let mut object = CertificateSigningRequest::default();
         object.metadata.name = Some(name.to_owned());
@@ -319,28 +492,46 @@ pub(crate) async fn policies_of_upstreams_signers() {
     let decided = async |name: &str| {
         eventually("a decision", &lab, || async {
             let found: CertificateSigningRequest = lab.site.get(name).await;
-            let condition = found.status.unwrap_or_default().conditions.unwrap_or_default().into_iter().next()?;
+            let condition = found
+                .status
+                .unwrap_or_default()
+                .conditions
+                .unwrap_or_default()
+                .into_iter()
+                .next()?;
             Some((condition.type_, condition.reason.unwrap_or_default()))
         })
         .await
     };
     let rules = |policy: &str| json!({ "spec": { "rules": [{ "name": "people", "signers": [SIGNER], "policy": policy, "certificate": { "roles": ["worker"] } }] } });
     // The control: under no rule, and under queue, it waits.
-    lab.site.patch::<CertificatePolicy>("cluster", &rules("queue")).await;
+    lab.site
+        .patch::<CertificatePolicy>("cluster", &rules("queue"))
+        .await;
     ask("jane-waits").await;
-    lab.site.patch::<CertificatePolicy>("cluster", &rules("always-reject")).await;
+    lab.site
+        .patch::<CertificatePolicy>("cluster", &rules("always-reject"))
+        .await;
     ask("jane-rejected").await;
     let rejected = ("Denied".to_owned(), "PolicyRejects".to_owned());
     assert_eq!(decided("jane-rejected").await, rejected);
-    assert_eq!(decided("jane-waits").await, rejected, "a changed policy decides what waited until then");
-    lab.site.patch::<CertificatePolicy>("cluster", &rules("insecure-always-approve")).await;
+    assert_eq!(
+        decided("jane-waits").await,
+        rejected,
+        "a changed policy decides what waited until then"
+    );
+    lab.site
+        .patch::<CertificatePolicy>("cluster", &rules("insecure-always-approve"))
+        .await;
     eventually("the new rule", &lab, || async {
         let name = format!("jane-{}", jiff::Timestamp::now().as_nanosecond());
         ask(&name).await;
         (decided(&name).await.0 == "Approved").then_some(())
     })
     .await;
-    lab.site.patch::<CertificatePolicy>("cluster", &rules("queue")).await;
+    lab.site
+        .patch::<CertificatePolicy>("cluster", &rules("queue"))
+        .await;
     let open: Vec<NodeAttestation> = lab.site.list().await;
     assert!(open.is_empty(), "no machine came");
     lab.site.stop();
@@ -355,27 +546,43 @@ pub(crate) async fn a_policy_is_tried_out_first() {
     let policy: CertificatePolicy = lab.site.get("cluster").await;
     let mut stricter = policy.spec.clone();
     stricter.rules[0].images.min_svn = 100;
-    stricter.rules[0].images.release_keys.push("rel-2099".to_owned());
+    stricter.rules[0]
+        .images
+        .release_keys
+        .push("rel-2099".to_owned());
     for (name, spec) in [("as-it-is", &policy.spec), ("stricter", &stricter)] {
-        lab.site.create(&CertificatePolicy::named(name, spec.clone())).await;
+        lab.site
+            .create(&CertificatePolicy::named(name, spec.clone()))
+            .await;
     }
     let said = async |name: &str| {
         eventually("a dry run", &lab, || async {
             let draft: CertificatePolicy = lab.site.get(name).await;
             let status = draft.status.unwrap_or_default();
-            let run = status.dry_run.into_iter().find(|run| run.machine == machine.node)?;
+            let run = status
+                .dry_run
+                .into_iter()
+                .find(|run| run.machine == machine.node)?;
             Some((run.verdict, run.code, status.unknown))
         })
         .await
     };
     let (verdict, code, unknown) = said("as-it-is").await;
-    assert_eq!((verdict.as_str(), code.as_str(), unknown.len()), ("Accepted", "", 0));
+    assert_eq!(
+        (verdict.as_str(), code.as_str(), unknown.len()),
+        ("Accepted", "", 0)
+    );
     let (verdict, code, unknown) = said("stricter").await;
     assert_eq!((verdict.as_str(), code.as_str()), ("Refused", "IMAGE_SVN"));
     assert!(unknown[0].contains("rel-2099"), "{unknown:?}");
     lab.join(&machine).await.accepted();
     // The verifier says the same once the draft decides.
-    lab.site.patch::<CertificatePolicy>("cluster", &serde_json::to_value(json!({ "spec": stricter })).unwrap()).await;
+    lab.site
+        .patch::<CertificatePolicy>(
+            "cluster",
+            &serde_json::to_value(json!({ "spec": stricter })).unwrap(),
+        )
+        .await;
     let outcome = lab.until(Code::ImageSvn, || lab.join(&machine)).await;
     lab.refused(&outcome, Code::ImageSvn, true).await;
 
@@ -383,11 +590,25 @@ pub(crate) async fn a_policy_is_tried_out_first() {
     "cloud-verfy".clone_into(&mut faulty.rules[0].config.digests);
     faulty.rules[0].certificate.ttl_seconds = 1;
     let object = CertificatePolicy::named("faulty", faulty);
-    let answer =
-        lab.site.api(Method::POST, &collection::<CertificatePolicy>(), serde_json::to_vec(&object).unwrap()).await;
-    assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{:?}", answer.json);
+    let answer = lab
+        .site
+        .api(
+            Method::POST,
+            &collection::<CertificatePolicy>(),
+            serde_json::to_vec(&object).unwrap(),
+        )
+        .await;
+    assert_eq!(
+        answer.status,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "{:?}",
+        answer.json
+    );
     let message = answer.json["message"].as_str().unwrap();
-    for place in ["spec.rules[0].config.digests", "spec.rules[0].certificate.ttlSeconds"] {
+    for place in [
+        "spec.rules[0].config.digests",
+        "spec.rules[0].certificate.ttlSeconds",
+    ] {
         assert!(message.contains(place), "{message}");
     }
     lab.site.stop();

@@ -15,7 +15,8 @@ use config_attest::prover::{self, TpmOutputs};
 use config_attest::testing::SoftImage;
 use config_attest::tpm::Attest;
 use config_attest::wire::{
-    Blob, Challenge, Claims, Der, Evidence, Hello, Keys, Proof, SESSIONS_PATH, Signed, evidence_path,
+    Blob, Challenge, Claims, Der, Evidence, Hello, Keys, Proof, SESSIONS_PATH, Signed,
+    evidence_path,
 };
 use config_attest::{Channel, Code, Digest, Purpose};
 use config_kube::Machine;
@@ -31,21 +32,35 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// What a node of this name asks for by its two keys.
 pub(crate) fn requests(key: &impl rcgen::SigningKey, node: &str) -> (Vec<u8>, Vec<u8>) {
     let serving = KeyPair::generate().unwrap();
-    (request(key, node, Vec::new()), request(&serving, node, vec![node.to_owned()]))
+    (
+        request(key, node, Vec::new()),
+        request(&serving, node, vec![node.to_owned()]),
+    )
 }
 
 fn request(key: &impl rcgen::SigningKey, node: &str, names: Vec<String>) -> Vec<u8> {
     let mut params = CertificateParams::new(names).unwrap();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-    params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, "system:nodes");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, format!("system:node:{node}"));
     params.serialize_request(key).unwrap().der().to_vec()
 }
 
 /// Step 1.
 pub(crate) fn greeting(keys: Keys, (client, serving): (Vec<u8>, Vec<u8>), node: &str) -> Greeting {
-    let claims = Claims { name: node.to_owned(), ..Claims::default() };
-    (prover::hello(keys, &client, &serving, claims), client, serving)
+    let claims = Claims {
+        name: node.to_owned(),
+        ..Claims::default()
+    };
+    (
+        prover::hello(keys, &client, &serving, claims),
+        client,
+        serving,
+    )
 }
 
 /// A whole join.
@@ -59,11 +74,20 @@ pub(crate) async fn join(
     if answer.status == StatusCode::OK {
         let challenge: Challenge = serde_json::from_value(answer.json).unwrap();
         let proof = prove(&hello, &challenge, &connection.channel);
-        let evidence =
-            Evidence { proof, client_csr: Der::new(client).unwrap(), serving_csr: Der::new(serving).unwrap() };
-        answer = connection.post(&evidence_path(SESSIONS_PATH, &challenge.session), &evidence).await;
+        let evidence = Evidence {
+            proof,
+            client_csr: Der::new(client).unwrap(),
+            serving_csr: Der::new(serving).unwrap(),
+        };
+        answer = connection
+            .post(&evidence_path(SESSIONS_PATH, &challenge.session), &evidence)
+            .await;
     }
-    Outcome { answer, local: connection.local, node: hello.claims.name }
+    Outcome {
+        answer,
+        local: connection.local,
+        node: hello.claims.name,
+    }
 }
 
 /// Tries until the master, which learns of a Machine a moment after the admin, lets it in.
@@ -74,21 +98,35 @@ pub(crate) async fn honestly<F: Future<Output = Outcome>>(lab: &Lab, attempt: im
         if outcome.answer.status == StatusCode::OK {
             return;
         }
-        assert!(start.elapsed() < LIMIT, "{}: {:?}\n{}", outcome.node, outcome.answer.json, lab.site.log());
+        assert!(
+            start.elapsed() < LIMIT,
+            "{}: {:?}\n{}",
+            outcome.node,
+            outcome.answer.json,
+            lab.site.log()
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 /// A node's name by what is done to it, which a failure then tells.
 pub(crate) fn named(number: usize, what: &str) -> String {
-    let what = what.to_lowercase().replace(|other: char| !other.is_ascii_alphanumeric(), "-");
+    let what = what
+        .to_lowercase()
+        .replace(|other: char| !other.is_ascii_alphanumeric(), "-");
     format!("{number}-{what}")
 }
 
 /// Takes a Machine out of the inventory, so that its TPM is free for the next.
 pub(crate) async fn take_out(lab: &Lab, node: &str) {
     let path = format!("{}/{node}", collection::<Machine>());
-    assert!(lab.site.api(Method::DELETE, &path, Vec::new()).await.status.is_success());
+    assert!(
+        lab.site
+            .api(Method::DELETE, &path, Vec::new())
+            .await
+            .status
+            .is_success()
+    );
 }
 
 /// A booted machine with the agent's own rooms.
@@ -109,7 +147,13 @@ impl Agent {
         late(&tpm);
         let prover = Prover::new(tpm.clone(), logs.clone());
         let ek = prover.endorsement_key(0).unwrap();
-        Self { key: NodeKey::new(tpm).unwrap(), prover, ek, logs, _dir: dir }
+        Self {
+            key: NodeKey::new(tpm).unwrap(),
+            prover,
+            ek,
+            logs,
+            _dir: dir,
+        }
     }
 
     fn tpm(&self) -> &Tpm {
@@ -117,11 +161,24 @@ impl Agent {
     }
 
     fn greeting(&self, node: &str) -> Greeting {
-        greeting(self.prover.keys(&self.ek).unwrap(), requests(&self.key, node), node)
+        greeting(
+            self.prover.keys(&self.ek).unwrap(),
+            requests(&self.key, node),
+            node,
+        )
     }
 
     fn prove(&self, hello: &Hello, challenge: &Challenge, channel: &Channel) -> Proof {
-        self.prover.prove(Purpose::Join, &self.ek, hello.csr_hash, &hello.claims, challenge, channel).unwrap()
+        self.prover
+            .prove(
+                Purpose::Join,
+                &self.ek,
+                hello.csr_hash,
+                &hello.claims,
+                challenge,
+                channel,
+            )
+            .unwrap()
     }
 
     /// A join in which somebody changes the proof on its way.
@@ -162,9 +219,20 @@ pub(crate) fn assembled(
     logs: &Logs,
     ask: impl FnOnce(&Digest) -> Said,
 ) -> Proof {
-    let Hello { keys, csr_hash, claims, .. } = hello;
-    let answer = prover::answer(Purpose::Join, keys, *csr_hash, claims, challenge, channel).unwrap();
-    let Said { secret, quote, certify, pcrs } = ask(answer.question());
+    let Hello {
+        keys,
+        csr_hash,
+        claims,
+        ..
+    } = hello;
+    let answer =
+        prover::answer(Purpose::Join, keys, *csr_hash, claims, challenge, channel).unwrap();
+    let Said {
+        secret,
+        quote,
+        certify,
+        pcrs,
+    } = ask(answer.question());
     let outputs = TpmOutputs {
         secret: secret.unwrap_or_else(|| vec![0; 32]),
         quote: quote.attest.as_bytes().to_vec(),
@@ -173,7 +241,9 @@ pub(crate) fn assembled(
         certify_signature: certify.signature.as_bytes().to_vec(),
         pcrs,
         event_log: std::fs::read(&logs.firmware).unwrap(),
-        config_event: Some(serde_json::from_slice(&std::fs::read(&logs.config_event).unwrap()).unwrap()),
+        config_event: Some(
+            serde_json::from_slice(&std::fs::read(&logs.config_event).unwrap()).unwrap(),
+        ),
     };
     answer.proof(outputs).unwrap()
 }
@@ -188,7 +258,10 @@ struct Machines {
 }
 
 fn signed(Attestation { attest, signature }: Attestation) -> Signed {
-    Signed { attest: Blob::new(attest).unwrap(), signature: Blob::new(signature).unwrap() }
+    Signed {
+        attest: Blob::new(attest).unwrap(),
+        signature: Blob::new(signature).unwrap(),
+    }
 }
 
 /// What a quote or a certification was asked for.
@@ -204,7 +277,10 @@ fn log(proof: &mut Proof, change: impl FnOnce(&mut EventLog)) {
 }
 
 fn last_of(log: &EventLog, pcr: u8) -> usize {
-    log.events.iter().rposition(|event| event.pcr == pcr).unwrap()
+    log.events
+        .iter()
+        .rposition(|event| event.pcr == pcr)
+        .unwrap()
 }
 
 /// Attacks on the logs: what was booted is said otherwise than it was measured.
@@ -213,73 +289,141 @@ const LOGS: [(Code, &str, Change); 7] = [
         let bytes = proof.event_log.as_bytes();
         proof.event_log = Blob::new(bytes[..bytes.len() - 5].to_vec()).unwrap();
     }),
-    (Code::EventLogReplay, "two events are swapped", |_, proof| {
-        log(proof, |log| {
-            let last = last_of(log, 11);
-            log.events.swap(last, last - 1);
-        });
-    }),
+    (
+        Code::EventLogReplay,
+        "two events are swapped",
+        |_, proof| {
+            log(proof, |log| {
+                let last = last_of(log, 11);
+                log.events.swap(last, last - 1);
+            });
+        },
+    ),
     (Code::EventLogReplay, "an event is left out", |_, proof| {
         log(proof, |log| drop(log.events.remove(last_of(log, 4))));
     }),
-    (Code::EventUnknown, "an event has another type", |_, proof| {
-        log(proof, |log| {
-            let last = last_of(log, 4);
-            log.events[last].kind = 0x8000_0002;
-        });
-    }),
+    (
+        Code::EventUnknown,
+        "an event has another type",
+        |_, proof| {
+            log(proof, |log| {
+                let last = last_of(log, 4);
+                log.events[last].kind = 0x8000_0002;
+            });
+        },
+    ),
     (Code::EventData, "an event has other data", |_, proof| {
         log(proof, |log| {
             let event = log.events.iter().position(|event| event.pcr == 7).unwrap();
             *log.events[event].data.last_mut().unwrap() ^= 1;
         });
     }),
-    (Code::EventLogReplay, "the log is another boot's", |_, proof| {
-        log(proof, |log| {
-            *log = SoftImage::new("worker-6", "worker", 6).log();
-            log.events.retain(|event| event.kind != kind::NO_ACTION);
-        });
-    }),
-    (Code::ConfigEvent, "the configuration's event is another's", |_, proof| {
-        proof.config_event.as_mut().unwrap().digest = Digest::of(b"another configuration");
-    }),
+    (
+        Code::EventLogReplay,
+        "the log is another boot's",
+        |_, proof| {
+            log(proof, |log| {
+                *log = SoftImage::new("worker-6", "worker", 6).log();
+                log.events.retain(|event| event.kind != kind::NO_ACTION);
+            });
+        },
+    ),
+    (
+        Code::ConfigEvent,
+        "the configuration's event is another's",
+        |_, proof| {
+            proof.config_event.as_mut().unwrap().digest = Digest::of(b"another configuration");
+        },
+    ),
 ];
 
 /// Attacks on what the TPM signed; true: the machine has proved by then that it is itself.
 const ATTESTATIONS: [(Code, bool, &str, Change); 9] = [
-    (Code::PcrSelection, true, "a quote of fewer registers", |Machines { own, .. }, proof| {
-        let fewer: Vec<u8> = QUOTE_PCRS.iter().copied().filter(|pcr| *pcr != 12).collect();
-        let quote = own.tpm().quote(question(&proof.quote), &fewer).unwrap();
-        (proof.quote, proof.pcrs) = (signed(quote.attestation), quote.pcrs);
-    }),
-    (Code::PcrDigest, true, "other values than were quoted", |_, proof| {
-        proof.pcrs.insert(11, Digest::of(b"another image"));
-    }),
-    (Code::QuoteExtraData, false, "a quote of another exchange", |Machines { own, .. }, proof| {
-        proof.quote = signed(own.tpm().quote([7; 32], QUOTE_PCRS).unwrap().attestation);
-    }),
-    (Code::CertifyExtraData, true, "a certification of another exchange", |Machines { own, .. }, proof| {
-        proof.certify = signed(own.tpm().certify([7; 32]).unwrap());
-    }),
-    (Code::AttestType, true, "a quote in the certification's place", |_, proof| {
-        proof.certify = proof.quote.clone();
-    }),
-    (Code::AttestType, false, "a certification in the quote's place", |_, proof| {
-        proof.quote = proof.certify.clone();
-    }),
-    (Code::QuoteSignature, false, "a quote by a second TPM", |Machines { other, .. }, proof| {
-        let quote = other.tpm().quote(question(&proof.quote), QUOTE_PCRS).unwrap();
-        assert_eq!(quote.pcrs, proof.pcrs, "it has booted the same");
-        proof.quote = signed(quote.attestation);
-    }),
-    (Code::CertifySignature, true, "a certification by a second TPM", |Machines { other, .. }, proof| {
-        proof.certify = signed(other.tpm().certify(question(&proof.certify)).unwrap());
-    }),
-    (Code::QuoteSignature, false, "a bit of the quote's signature", |_, proof| {
-        let mut bytes = proof.quote.signature.as_bytes().to_vec();
-        *bytes.last_mut().unwrap() ^= 1;
-        proof.quote.signature = Blob::new(bytes).unwrap();
-    }),
+    (
+        Code::PcrSelection,
+        true,
+        "a quote of fewer registers",
+        |Machines { own, .. }, proof| {
+            let fewer: Vec<u8> = QUOTE_PCRS
+                .iter()
+                .copied()
+                .filter(|pcr| *pcr != 12)
+                .collect();
+            let quote = own.tpm().quote(question(&proof.quote), &fewer).unwrap();
+            (proof.quote, proof.pcrs) = (signed(quote.attestation), quote.pcrs);
+        },
+    ),
+    (
+        Code::PcrDigest,
+        true,
+        "other values than were quoted",
+        |_, proof| {
+            proof.pcrs.insert(11, Digest::of(b"another image"));
+        },
+    ),
+    (
+        Code::QuoteExtraData,
+        false,
+        "a quote of another exchange",
+        |Machines { own, .. }, proof| {
+            proof.quote = signed(own.tpm().quote([7; 32], QUOTE_PCRS).unwrap().attestation);
+        },
+    ),
+    (
+        Code::CertifyExtraData,
+        true,
+        "a certification of another exchange",
+        |Machines { own, .. }, proof| {
+            proof.certify = signed(own.tpm().certify([7; 32]).unwrap());
+        },
+    ),
+    (
+        Code::AttestType,
+        true,
+        "a quote in the certification's place",
+        |_, proof| {
+            proof.certify = proof.quote.clone();
+        },
+    ),
+    (
+        Code::AttestType,
+        false,
+        "a certification in the quote's place",
+        |_, proof| {
+            proof.quote = proof.certify.clone();
+        },
+    ),
+    (
+        Code::QuoteSignature,
+        false,
+        "a quote by a second TPM",
+        |Machines { other, .. }, proof| {
+            let quote = other
+                .tpm()
+                .quote(question(&proof.quote), QUOTE_PCRS)
+                .unwrap();
+            assert_eq!(quote.pcrs, proof.pcrs, "it has booted the same");
+            proof.quote = signed(quote.attestation);
+        },
+    ),
+    (
+        Code::CertifySignature,
+        true,
+        "a certification by a second TPM",
+        |Machines { other, .. }, proof| {
+            proof.certify = signed(other.tpm().certify(question(&proof.certify)).unwrap());
+        },
+    ),
+    (
+        Code::QuoteSignature,
+        false,
+        "a bit of the quote's signature",
+        |_, proof| {
+            let mut bytes = proof.quote.signature.as_bytes().to_vec();
+            *bytes.last_mut().unwrap() ^= 1;
+            proof.quote.signature = Blob::new(bytes).unwrap();
+        },
+    ),
 ];
 
 /// Everything that is done to a proof on its way, to two TPMs, to registers after and before the node key was made, and to what
@@ -288,12 +432,20 @@ pub(crate) async fn what_a_real_tpm_did_not_say() {
     let (mut swtpm, second) = (Swtpm::new(), Swtpm::blank());
     let lab = Lab::start_with(&swtpm.issuer_pem(), "30m").await;
     let own = Agent::boot(&swtpm, &lab.image, |_| {});
-    let machines = Machines { own, other: Agent::boot(&second, &lab.image, |_| {}) };
-    let logs = LOGS.iter().map(|(code, what, change)| (*code, true, *what, *change));
+    let machines = Machines {
+        own,
+        other: Agent::boot(&second, &lab.image, |_| {}),
+    };
+    let logs = LOGS
+        .iter()
+        .map(|(code, what, change)| (*code, true, *what, *change));
     for (number, (code, proven, what, change)) in logs.chain(ATTESTATIONS).enumerate() {
         let node = named(number, what);
         machines.own.admitted(&lab, &node).await;
-        let outcome = machines.own.join_with(&lab, &node, |proof| change(&machines, proof)).await;
+        let outcome = machines
+            .own
+            .join_with(&lab, &node, |proof| change(&machines, proof))
+            .await;
         lab.refused(&outcome, code, proven).await;
         take_out(&lab, &node).await;
     }
@@ -308,18 +460,34 @@ pub(crate) async fn what_a_real_tpm_did_not_say() {
 async fn another_tpms_keys(lab: &Lab, Machines { own, other }: &Machines) {
     own.admitted(lab, "mixed").await;
     let keys = other.prover.keys(&own.ek).unwrap();
-    let outcome = join(lab, greeting(keys, requests(&other.key, "mixed"), "mixed"), |hello, challenge, channel| {
-        let credential = &challenge.credential;
-        let (id, secret) = (credential.id_object.as_bytes(), credential.encrypted_secret.as_bytes());
-        assert!(own.tpm().activate(&own.ek, id, secret).is_err(), "the TPM opened what is for another's key");
-        assembled(hello, challenge, channel, &own.logs, |question| {
-            let quote = other.tpm().quote(question.0, QUOTE_PCRS).unwrap();
-            let (pcrs, quote) = (quote.pcrs, signed(quote.attestation));
-            Said { secret: None, quote, certify: signed(other.tpm().certify(question.0).unwrap()), pcrs }
-        })
-    })
+    let outcome = join(
+        lab,
+        greeting(keys, requests(&other.key, "mixed"), "mixed"),
+        |hello, challenge, channel| {
+            let credential = &challenge.credential;
+            let (id, secret) = (
+                credential.id_object.as_bytes(),
+                credential.encrypted_secret.as_bytes(),
+            );
+            assert!(
+                own.tpm().activate(&own.ek, id, secret).is_err(),
+                "the TPM opened what is for another's key"
+            );
+            assembled(hello, challenge, channel, &own.logs, |question| {
+                let quote = other.tpm().quote(question.0, QUOTE_PCRS).unwrap();
+                let (pcrs, quote) = (quote.pcrs, signed(quote.attestation));
+                Said {
+                    secret: None,
+                    quote,
+                    certify: signed(other.tpm().certify(question.0).unwrap()),
+                    pcrs,
+                }
+            })
+        },
+    )
     .await;
-    lab.refused(&outcome, Code::CredentialNotActivated, false).await;
+    lab.refused(&outcome, Code::CredentialNotActivated, false)
+        .await;
     own.join(lab, "mixed").await.accepted();
     take_out(lab, "mixed").await;
 }
@@ -335,24 +503,52 @@ async fn used_before(lab: &Lab, own: &Agent) {
         challenges.push(serde_json::from_value::<Challenge>(answer.json).unwrap());
     }
     let sent = |proof: Proof| {
-        let (client_csr, serving_csr) = (Der::new(client.clone()).unwrap(), Der::new(serving.clone()).unwrap());
-        Evidence { proof, client_csr, serving_csr }
+        let (client_csr, serving_csr) = (
+            Der::new(client.clone()).unwrap(),
+            Der::new(serving.clone()).unwrap(),
+        );
+        Evidence {
+            proof,
+            client_csr,
+            serving_csr,
+        }
     };
     let evidence = sent(own.prove(&hello, &challenges[0], &first.channel));
     let post = async |connection: &mut Connection, session: usize, evidence: &Evidence| {
         let path = evidence_path(SESSIONS_PATH, &challenges[session].session);
         let answer = connection.post(&path, evidence).await;
-        Outcome { answer, local: connection.local, node: "replayed".to_owned() }
+        Outcome {
+            answer,
+            local: connection.local,
+            node: "replayed".to_owned(),
+        }
     };
-    lab.refused(&post(&mut second, 1, &evidence).await, Code::NonceReplayed, false).await;
+    lab.refused(
+        &post(&mut second, 1, &evidence).await,
+        Code::NonceReplayed,
+        false,
+    )
+    .await;
     post(&mut first, 0, &evidence).await.accepted();
-    lab.refused(&post(&mut first, 0, &evidence).await, Code::SessionUsed, false).await;
+    lab.refused(
+        &post(&mut first, 0, &evidence).await,
+        Code::SessionUsed,
+        false,
+    )
+    .await;
     // The nonce is right, and what was signed is of another connection.
     let (mut third, other) = (lab.connect().await, lab.connect().await);
-    let challenge: Challenge = serde_json::from_value(third.post(SESSIONS_PATH, &hello).await.json).unwrap();
+    let challenge: Challenge =
+        serde_json::from_value(third.post(SESSIONS_PATH, &hello).await.json).unwrap();
     let evidence = sent(own.prove(&hello, &challenge, &other.channel));
-    let answer = third.post(&evidence_path(SESSIONS_PATH, &challenge.session), &evidence).await;
-    let spliced = Outcome { answer, local: third.local, node: "replayed".to_owned() };
+    let answer = third
+        .post(&evidence_path(SESSIONS_PATH, &challenge.session), &evidence)
+        .await;
+    let spliced = Outcome {
+        answer,
+        local: third.local,
+        node: "replayed".to_owned(),
+    };
     lab.refused(&spliced, Code::Channel, false).await;
     take_out(lab, "replayed").await;
 }
@@ -367,17 +563,32 @@ fn reboot(swtpm: &mut Swtpm, meanwhile: impl FnOnce(&Path)) {
 async fn registers_change(lab: &Lab, swtpm: &mut Swtpm, own: Agent) {
     own.admitted(lab, "late").await;
     let greeting = own.greeting("late");
-    own.tpm().extend_pcr(12, Digest::of(b"init=/bin/sh")).unwrap();
-    assert!(matches!(own.tpm().sign([1; 32]), Err(Error::PolicyBroken { .. })), "the TPM itself holds the key back");
-    let outcome = join(lab, greeting, |hello, challenge, channel| own.prove(hello, challenge, channel)).await;
+    own.tpm()
+        .extend_pcr(12, Digest::of(b"init=/bin/sh"))
+        .unwrap();
+    assert!(
+        matches!(own.tpm().sign([1; 32]), Err(Error::PolicyBroken { .. })),
+        "the TPM itself holds the key back"
+    );
+    let outcome = join(lab, greeting, |hello, challenge, channel| {
+        own.prove(hello, challenge, channel)
+    })
+    .await;
     lab.refused(&outcome, Code::NkAuthPolicy, true).await;
     take_out(lab, "late").await;
     drop(own);
-    for (node, pcr, code) in [("outside", 12, Code::OutsideArguments), ("twice", CONFIG_PCR, Code::ConfigEvent)] {
+    for (node, pcr, code) in [
+        ("outside", 12, Code::OutsideArguments),
+        ("twice", CONFIG_PCR, Code::ConfigEvent),
+    ] {
         reboot(swtpm, |_| {});
-        Agent::boot(swtpm, &lab.image, |_| {}).admitted(lab, node).await;
+        Agent::boot(swtpm, &lab.image, |_| {})
+            .admitted(lab, node)
+            .await;
         reboot(swtpm, |_| {});
-        let bad = Agent::boot(swtpm, &lab.image, |tpm| tpm.extend_pcr(pcr, Digest::of(b"more")).unwrap());
+        let bad = Agent::boot(swtpm, &lab.image, |tpm| {
+            tpm.extend_pcr(pcr, Digest::of(b"more")).unwrap()
+        });
         lab.refused(&bad.join(lab, node).await, code, true).await;
         take_out(lab, node).await;
     }
@@ -392,10 +603,20 @@ async fn put_back(lab: &Lab, swtpm: &mut Swtpm) {
         }
     };
     reboot(swtpm, |state| copy(state, saved.path()));
-    Agent::boot(swtpm, &lab.image, |_| {}).admitted(lab, "restored").await;
+    Agent::boot(swtpm, &lab.image, |_| {})
+        .admitted(lab, "restored")
+        .await;
     reboot(swtpm, |_| {});
-    Agent::boot(swtpm, &lab.image, |_| {}).join(lab, "restored").await.accepted();
+    Agent::boot(swtpm, &lab.image, |_| {})
+        .join(lab, "restored")
+        .await
+        .accepted();
     reboot(swtpm, |state| copy(saved.path(), state));
     let before = Agent::boot(swtpm, &lab.image, |_| {});
-    lab.refused(&before.join(lab, "restored").await, Code::CountersWentBack, true).await;
+    lab.refused(
+        &before.join(lab, "restored").await,
+        Code::CountersWentBack,
+        true,
+    )
+    .await;
 }

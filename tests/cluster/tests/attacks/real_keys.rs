@@ -44,13 +44,25 @@ impl Plot {
     /// Keys told as they are.
     fn of(ak: Key, nk: Key) -> Self {
         let (said, certified) = ([ak.public.clone(), nk.public.clone()], nk.clone());
-        Self { ak, nk, said, certified, bank: HashAlg::Sha256 }
+        Self {
+            ak,
+            nk,
+            said,
+            certified,
+            bank: HashAlg::Sha256,
+        }
     }
 
     /// The same, told as keys of the templates.
     fn with_lies(self, pcrs: &BTreeMap<u8, Digest>) -> Self {
-        let told = |template: Public, key: &Key| Public { key: key.public.key.clone(), ..template };
-        let said = [told(template::ak(), &self.ak), told(template::nk(pcrs), &self.nk)];
+        let told = |template: Public, key: &Key| Public {
+            key: key.public.key.clone(),
+            ..template
+        };
+        let said = [
+            told(template::ak(), &self.ak),
+            told(template::nk(pcrs), &self.nk),
+        ];
         Self { said, ..self }
     }
 }
@@ -60,50 +72,117 @@ type Mount = fn(&Seized, &BTreeMap<u8, Digest>) -> Plot;
 fn unrestricted(tpm: &Seized, pcrs: &BTreeMap<u8, Digest>) -> Plot {
     let mut template = template::ak();
     template.attributes = Attributes(template.attributes.0 & !Attributes::RESTRICTED.0);
-    Plot::of(tpm.make(Hierarchy::Endorsement, &template, &[]), tpm.nk(pcrs))
+    Plot::of(
+        tpm.make(Hierarchy::Endorsement, &template, &[]),
+        tpm.nk(pcrs),
+    )
 }
 
 fn ak_from_outside(tpm: &Seized, pcrs: &BTreeMap<u8, Digest>) -> Plot {
-    Plot::of(tpm.bring(&SoftMachine::new("brought along", EkKind::P256).ak), tpm.nk(pcrs))
+    Plot::of(
+        tpm.bring(&SoftMachine::new("brought along", EkKind::P256).ak),
+        tpm.nk(pcrs),
+    )
 }
 
 fn nk_from_outside(tpm: &Seized, _pcrs: &BTreeMap<u8, Digest>) -> Plot {
-    Plot::of(tpm.ak(), tpm.bring(&SoftMachine::new("brought along", EkKind::P256).nk))
+    Plot::of(
+        tpm.ak(),
+        tpm.bring(&SoftMachine::new("brought along", EkKind::P256).nk),
+    )
 }
 
 /// Each attack: its code, whether the machine has proved itself by then, and the keys.
 const ATTACKS: [(Code, bool, &str, Mount); 11] = [
-    (Code::AkUnrestricted, false, "an AK that may sign anything", unrestricted),
-    (Code::CredentialNotActivated, false, "the same, told to be restricted", |tpm, pcrs| {
-        unrestricted(tpm, pcrs).with_lies(pcrs)
-    }),
-    (Code::AkExternal, false, "an AK from outside", ak_from_outside),
-    (Code::CredentialNotActivated, false, "the same, told to be made inside", |tpm, pcrs| {
-        ak_from_outside(tpm, pcrs).with_lies(pcrs)
-    }),
-    (Code::AkHierarchy, true, "an AK of the owner's hierarchy", |tpm, pcrs| {
-        Plot::of(tpm.make(Hierarchy::Owner, &template::ak(), &[]), tpm.nk(pcrs))
-    }),
-    (Code::NkExternal, false, "an NK from outside", nk_from_outside),
-    (Code::CertifyOtherKey, true, "the same, told to be made inside", |tpm, pcrs| {
-        nk_from_outside(tpm, pcrs).with_lies(pcrs)
-    }),
-    (Code::NkAuthPolicy, true, "an NK that wants one register alone", |tpm, pcrs| {
-        let mut template = template::nk(pcrs);
-        template.auth_policy = policy(&[7], pcrs);
-        Plot::of(tpm.ak(), tpm.make(Hierarchy::Null, &template, &[7]))
-    }),
-    (Code::NkHierarchy, true, "an NK that outlives the boot", |tpm, pcrs| {
-        Plot::of(tpm.ak(), tpm.make(Hierarchy::Owner, &template::nk(pcrs), NK_PCRS))
-    }),
-    (Code::CertifyOtherKey, true, "a certification of the AK itself", |tpm, pcrs| {
-        let honest = Plot::honest(tpm, pcrs);
-        Plot { certified: honest.ak.clone(), ..honest }
-    }),
-    (Code::PcrBank, true, "a quote of the SHA-1 bank", |tpm, pcrs| Plot {
-        bank: HashAlg::Sha1,
-        ..Plot::honest(tpm, pcrs)
-    }),
+    (
+        Code::AkUnrestricted,
+        false,
+        "an AK that may sign anything",
+        unrestricted,
+    ),
+    (
+        Code::CredentialNotActivated,
+        false,
+        "the same, told to be restricted",
+        |tpm, pcrs| unrestricted(tpm, pcrs).with_lies(pcrs),
+    ),
+    (
+        Code::AkExternal,
+        false,
+        "an AK from outside",
+        ak_from_outside,
+    ),
+    (
+        Code::CredentialNotActivated,
+        false,
+        "the same, told to be made inside",
+        |tpm, pcrs| ak_from_outside(tpm, pcrs).with_lies(pcrs),
+    ),
+    (
+        Code::AkHierarchy,
+        true,
+        "an AK of the owner's hierarchy",
+        |tpm, pcrs| {
+            Plot::of(
+                tpm.make(Hierarchy::Owner, &template::ak(), &[]),
+                tpm.nk(pcrs),
+            )
+        },
+    ),
+    (
+        Code::NkExternal,
+        false,
+        "an NK from outside",
+        nk_from_outside,
+    ),
+    (
+        Code::CertifyOtherKey,
+        true,
+        "the same, told to be made inside",
+        |tpm, pcrs| nk_from_outside(tpm, pcrs).with_lies(pcrs),
+    ),
+    (
+        Code::NkAuthPolicy,
+        true,
+        "an NK that wants one register alone",
+        |tpm, pcrs| {
+            let mut template = template::nk(pcrs);
+            template.auth_policy = policy(&[7], pcrs);
+            Plot::of(tpm.ak(), tpm.make(Hierarchy::Null, &template, &[7]))
+        },
+    ),
+    (
+        Code::NkHierarchy,
+        true,
+        "an NK that outlives the boot",
+        |tpm, pcrs| {
+            Plot::of(
+                tpm.ak(),
+                tpm.make(Hierarchy::Owner, &template::nk(pcrs), NK_PCRS),
+            )
+        },
+    ),
+    (
+        Code::CertifyOtherKey,
+        true,
+        "a certification of the AK itself",
+        |tpm, pcrs| {
+            let honest = Plot::honest(tpm, pcrs);
+            Plot {
+                certified: honest.ak.clone(),
+                ..honest
+            }
+        },
+    ),
+    (
+        Code::PcrBank,
+        true,
+        "a quote of the SHA-1 bank",
+        |tpm, pcrs| Plot {
+            bank: HashAlg::Sha1,
+            ..Plot::honest(tpm, pcrs)
+        },
+    ),
 ];
 
 impl Machine {
@@ -114,7 +193,12 @@ impl Machine {
         let ek = tpm.endorsement_keys().unwrap().remove(0);
         let pcrs = tpm.read_pcrs(QUOTE_PCRS).unwrap();
         drop(tpm);
-        Self { swtpm, ek, logs, pcrs }
+        Self {
+            swtpm,
+            ek,
+            logs,
+            pcrs,
+        }
     }
 
     async fn join(&self, lab: &Lab, node: &str, mount: Mount) -> Outcome {
@@ -126,10 +210,19 @@ impl Machine {
         join(lab, greeting, |hello, challenge, channel| {
             assembled(hello, challenge, channel, &self.logs, |question| {
                 let secret = tpm.activate(&plot.ak, &challenge.credential);
-                assert_eq!(secret.is_some(), plot.said[0] == plot.ak.public, "the TPM opens it for what the key is");
+                assert_eq!(
+                    secret.is_some(),
+                    plot.said[0] == plot.ak.public,
+                    "the TPM opens it for what the key is"
+                );
                 let quote = tpm.quote(&plot.ak, question, plot.bank);
                 let certify = tpm.certify(&plot.ak, &plot.certified, question);
-                Said { secret, quote, certify, pcrs: self.pcrs.clone() }
+                Said {
+                    secret,
+                    quote,
+                    certify,
+                    pcrs: self.pcrs.clone(),
+                }
             })
         })
         .await
@@ -137,14 +230,18 @@ impl Machine {
 }
 
 pub(crate) async fn keys_that_a_real_tpm_gives_its_owner() {
-    let (dir, swtpm) = (tempfile::tempdir().unwrap(), Swtpm::with_banks("sha1,sha256"));
+    let (dir, swtpm) = (
+        tempfile::tempdir().unwrap(),
+        Swtpm::with_banks("sha1,sha256"),
+    );
     let lab = Lab::start_with(&swtpm.issuer_pem(), "30m").await;
     let machine = Machine::boot(&lab, swtpm, dir.path());
     for (number, (code, proven, what, mount)) in ATTACKS.into_iter().enumerate() {
         let node = named(number, what);
         real_tpm::list(&lab, &Tpm::open(&machine.swtpm.tcti()).unwrap(), &node).await;
         honestly(&lab, || machine.join(&lab, &node, Plot::honest)).await;
-        lab.refused(&machine.join(&lab, &node, mount).await, code, proven).await;
+        lab.refused(&machine.join(&lab, &node, mount).await, code, proven)
+            .await;
         take_out(&lab, &node).await;
     }
     lab.site.stop();

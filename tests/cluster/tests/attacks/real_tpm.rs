@@ -2,7 +2,9 @@
 
 use crate::lab::{CONFIG, Lab};
 use crate::swtpm::Swtpm;
-use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Pin, Prover, Report, Settings};
+use agent_enroll::{
+    Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Pin, Prover, Report, Settings,
+};
 use agent_tpm::Tpm;
 use config_attest::eventlog::kind;
 use config_attest::pcr::config_event_digest;
@@ -30,17 +32,26 @@ pub(crate) fn boot(tpm: &Tpm, image: &SoftImage, dir: &Path) -> Logs {
     }
     let digest = config_event_digest("nocloud", CONFIG);
     tpm.extend_pcr(13, digest).unwrap();
-    let event = ConfigEvent { pcr: 13, label: "nocloud".to_owned(), length: CONFIG.len() as u64, digest };
+    let event = ConfigEvent {
+        pcr: 13,
+        label: "nocloud".to_owned(),
+        length: CONFIG.len() as u64,
+        digest,
+    };
     let (firmware, config_event) = (dir.join("log"), dir.join("config-event.json"));
     std::fs::write(&firmware, log.to_bytes()).unwrap();
     std::fs::write(&config_event, serde_json::to_vec(&event).unwrap()).unwrap();
-    Logs { firmware, config_event }
+    Logs {
+        firmware,
+        config_event,
+    }
 }
 
 /// Writes the line of the inventory of the machine that has this TPM.
 pub(crate) async fn list(lab: &Lab, tpm: &Tpm, name: &str) {
     let hashes = tpm.endorsement_keys().unwrap().into_iter();
-    let hash = |public: &[u8]| Digest::of(&Public::parse(public).unwrap().spki().unwrap()).to_text();
+    let hash =
+        |public: &[u8]| Digest::of(&Public::parse(public).unwrap().spki().unwrap()).to_text();
     let spec = MachineSpec {
         role: "worker".to_owned(),
         ek: EkSelector {
@@ -63,11 +74,24 @@ pub(crate) struct Node {
 }
 
 pub(crate) async fn node(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage) -> Node {
-    node_by(lab, swtpm, name, image, vec![agent_enroll::spki_hash(&lab.site.root).unwrap()]).await
+    node_by(
+        lab,
+        swtpm,
+        name,
+        image,
+        vec![agent_enroll::spki_hash(&lab.site.root).unwrap()],
+    )
+    .await
 }
 
 /// The same with other pins.
-pub(crate) async fn node_by(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage, pins: Vec<Pin>) -> Node {
+pub(crate) async fn node_by(
+    lab: &Lab,
+    swtpm: &Swtpm,
+    name: &str,
+    image: &SoftImage,
+    pins: Vec<Pin>,
+) -> Node {
     let dir = tempfile::tempdir().unwrap();
     let tpm = Tpm::open(&swtpm.tcti()).unwrap();
     let logs = boot(&tpm, image, dir.path());
@@ -76,7 +100,10 @@ pub(crate) async fn node_by(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftIm
     let settings = Settings {
         endpoints: Endpoints::new(vec![endpoint]).unwrap(),
         pins: pins.into(),
-        claims: Claims { name: name.to_owned(), ..Claims::default() },
+        claims: Claims {
+            name: name.to_owned(),
+            ..Claims::default()
+        },
     };
     let (tell, told) = unbounded_channel();
     let report: Report = Arc::new(move |milestone: &Milestone<'_>| {
@@ -91,8 +118,15 @@ pub(crate) async fn node_by(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftIm
         };
         drop(tell.send(line));
     });
-    let enroller = Enroller::new(Prover::new(tpm.clone(), logs), settings, report).await.unwrap();
-    Node { enroller, told, tpm, _dir: dir }
+    let enroller = Enroller::new(Prover::new(tpm.clone(), logs), settings, report)
+        .await
+        .unwrap();
+    Node {
+        enroller,
+        told,
+        tpm,
+        _dir: dir,
+    }
 }
 
 /// Waits for a milestone; its line.
@@ -105,17 +139,26 @@ pub(crate) async fn told(told: &mut UnboundedReceiver<String>, prefix: &str) -> 
             }
         }
     };
-    tokio::time::timeout(LIMIT, wait).await.unwrap_or_else(|_elapsed| panic!("no milestone `{prefix}` in time"))
+    tokio::time::timeout(LIMIT, wait)
+        .await
+        .unwrap_or_else(|_elapsed| panic!("no milestone `{prefix}` in time"))
 }
 
 /// An error and its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    causes
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 async fn serial(lab: &Lab, name: &str) -> String {
-    lab.status(name).await.certificate.map(|certificate| certificate.serial).unwrap_or_default()
+    lab.status(name)
+        .await
+        .certificate
+        .map(|certificate| certificate.serial)
+        .unwrap_or_default()
 }
 
 /// A machine with a real TPM joins, speaks to the API with its TPM's key, and renews by a fresh quote; once a register
@@ -124,19 +167,42 @@ pub(crate) async fn joins_renews_and_is_held_to_what_it_booted() {
     let (good, bad) = (Swtpm::new(), Swtpm::new());
     let issuers = good.issuer_pem() + &bad.issuer_pem();
     let lab = Lab::start_with(&issuers, "30s").await;
-    let Node { enroller, mut told, tpm, _dir } = node(&lab, &good, "real-1", &lab.image).await;
-    let enrolled: (Identity, Keeper) = tokio::time::timeout(LIMIT, enroller.enroll()).await.unwrap().unwrap();
+    let Node {
+        enroller,
+        mut told,
+        tpm,
+        _dir,
+    } = node(&lab, &good, "real-1", &lab.image).await;
+    let enrolled: (Identity, Keeper) = tokio::time::timeout(LIMIT, enroller.enroll())
+        .await
+        .unwrap()
+        .unwrap();
     let (identity, keeper) = enrolled;
     assert_eq!(identity.node, "real-1");
     let status = lab.status("real-1").await;
-    assert_eq!((status.state, status.image.map(|image| image.svn)), (MachineState::Trusted, Some(7)));
-    let own =
-        identity.client.request(http::Method::GET, "/api/v1/nodes/real-1", "", bytes::Bytes::new()).await.unwrap();
+    assert_eq!(
+        (status.state, status.image.map(|image| image.svn)),
+        (MachineState::Trusted, Some(7))
+    );
+    let own = identity
+        .client
+        .request(
+            http::Method::GET,
+            "/api/v1/nodes/real-1",
+            "",
+            bytes::Bytes::new(),
+        )
+        .await
+        .unwrap();
     assert_eq!(own.status, 200);
     let first = serial(&lab, "real-1").await;
     let keeping = tokio::spawn(keeper.keep());
     self::told(&mut told, "renewed").await;
-    assert_ne!(serial(&lab, "real-1").await, first, "another certificate, by another quote");
+    assert_ne!(
+        serial(&lab, "real-1").await,
+        first,
+        "another certificate, by another quote"
+    );
     // Something is measured after the configuration: the node key is of no more use, to the node or to who took it over.
     tpm.extend_pcr(12, Digest::of(b"late")).unwrap();
     self::told(&mut told, "failed").await;
@@ -148,14 +214,24 @@ pub(crate) async fn joins_renews_and_is_held_to_what_it_booted() {
 async fn refused_for_its_kernel(lab: &Lab, swtpm: &Swtpm) {
     let mut image = lab.image.clone();
     image.kernel[0] ^= 1;
-    let Node { enroller, mut told, _dir, .. } = node(lab, swtpm, "real-2", &image).await;
+    let Node {
+        enroller,
+        mut told,
+        _dir,
+        ..
+    } = node(lab, swtpm, "real-2", &image).await;
     let trying = tokio::spawn(enroller.enroll());
     self::told(&mut told, "refused").await;
     let start = Instant::now();
     loop {
         let status = lab.status("real-2").await;
         if status.state == MachineState::Untrusted {
-            assert_eq!(status.reason, Code::ImageLoader.as_str(), "{}", status.message);
+            assert_eq!(
+                status.reason,
+                Code::ImageLoader.as_str(),
+                "{}",
+                status.message
+            );
             break;
         }
         assert!(start.elapsed() < LIMIT, "{status:?}\n{}", lab.site.log());

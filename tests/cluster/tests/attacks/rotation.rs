@@ -31,7 +31,11 @@ const DUE: [Duration; 2] = [Duration::from_secs(20), Duration::from_secs(120)];
 async fn eventually<F: Future<Output = bool>>(what: &str, lab: &Lab, mut look: impl FnMut() -> F) {
     let start = Instant::now();
     while !look().await {
-        assert!(start.elapsed() < LIMIT, "not in time: {what}\n{}", lab.site.log());
+        assert!(
+            start.elapsed() < LIMIT,
+            "not in time: {what}\n{}",
+            lab.site.log()
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -44,7 +48,11 @@ pub(crate) async fn the_intermediate_is_renewed_unnoticed() {
     let path = format!("{}/{}", collection::<KubeNode>(), first.node);
     let mut open = lab.connect_as(&old).await.unwrap();
     let (mut machine, mut who, mut renewals) = (lab.machine().await, None, 0);
-    let renewed = || lab.site.log().contains("the issuing intermediate was renewed");
+    let renewed = || {
+        lab.site
+            .log()
+            .contains("the issuing intermediate was renewed")
+    };
     assert!(!renewed(), "nothing to see is left");
     let (start, mut pace) = (Instant::now(), tokio::time::interval(PACE));
     loop {
@@ -57,23 +65,39 @@ pub(crate) async fn the_intermediate_is_renewed_unnoticed() {
         who = Some(identity(&machine, &outcome.accepted()));
         machine.clock.clock += 1000;
         renewals += 1;
-        assert_eq!(open.send(Method::GET, &path, Vec::new()).await.status, StatusCode::OK);
+        assert_eq!(
+            open.send(Method::GET, &path, Vec::new()).await.status,
+            StatusCode::OK
+        );
         if done {
             break;
         }
-        assert!(start.elapsed() < LIMIT, "the intermediate is not renewed:\n{}", lab.site.log());
+        assert!(
+            start.elapsed() < LIMIT,
+            "the intermediate is not renewed:\n{}",
+            lab.site.log()
+        );
     }
     assert!(renewals > 3, "{renewals} renewals on both sides of it");
     let fresh = who.unwrap();
     assert_ne!(fresh.chain[1], old.chain[1], "another intermediate");
     for who in [&old, &fresh] {
-        let answer = lab.connect_as(who).await.unwrap().send(Method::GET, "/version", Vec::new()).await;
+        let answer = lab
+            .connect_as(who)
+            .await
+            .unwrap()
+            .send(Method::GET, "/version", Vec::new())
+            .await;
         assert_eq!(answer.status, StatusCode::OK);
     }
     let mut first = first;
     first.clock.clock += 1000;
     let certificates = lab.renew(&first, &old).await.accepted();
-    assert_eq!(chain(&certificates.roots), std::slice::from_ref(&lab.site.root), "the root is the same");
+    assert_eq!(
+        chain(&certificates.roots),
+        std::slice::from_ref(&lab.site.root),
+        "the root is the same"
+    );
     lab.site.stop();
 }
 
@@ -105,13 +129,23 @@ struct Admin<'a> {
 impl Admin<'_> {
     fn root(&self, arguments: &[&str]) -> Output {
         let mut pratique = self.lab.site.program("pratique");
-        pratique.arg("root").args(arguments).arg("--kubeconfig").arg(&self.kubeconfig).output().unwrap()
+        pratique
+            .arg("root")
+            .args(arguments)
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .output()
+            .unwrap()
     }
 
     fn done(&self, arguments: &[&str]) -> String {
         let output = self.root(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "root {arguments:?}: {error}\n{}", self.lab.site.log());
+        assert!(
+            output.status.success(),
+            "root {arguments:?}: {error}\n{}",
+            self.lab.site.log()
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -125,7 +159,12 @@ impl Admin<'_> {
 
 fn kubectl(kubeconfig: &Path) -> Output {
     let mut kubectl = Command::new("kubectl");
-    kubectl.arg("--kubeconfig").arg(kubeconfig).args(["get", "nodes", "-o", "name"]).output().unwrap()
+    kubectl
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args(["get", "nodes", "-o", "name"])
+        .output()
+        .unwrap()
 }
 
 /// A join of a machine that trusts this root alone.
@@ -134,13 +173,28 @@ async fn join_by(lab: &Lab, root: &[u8]) -> (SoftMachine, Certificates) {
     lab.list(&machine, &machine.node).await;
     let start = Instant::now();
     loop {
-        let connection = Connection::open(lab.site.address, config(root, None)).await.unwrap();
-        let outcome = lab.exchange(&machine, connection, SESSIONS_PATH, Purpose::Join, |_| {}, |_| {}).await;
+        let connection = Connection::open(lab.site.address, config(root, None))
+            .await
+            .unwrap();
+        let outcome = lab
+            .exchange(
+                &machine,
+                connection,
+                SESSIONS_PATH,
+                Purpose::Join,
+                |_| {},
+                |_| {},
+            )
+            .await;
         if outcome.answer.status == StatusCode::OK {
             let certificates = outcome.accepted();
             return (machine, certificates);
         }
-        assert!(start.elapsed() < LIMIT, "the machine does not become known: {:?}", outcome.answer.json);
+        assert!(
+            start.elapsed() < LIMIT,
+            "the machine does not become known: {:?}",
+            outcome.answer.json
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -150,7 +204,9 @@ async fn short_certificates(lab: &Lab) -> SoftMachine {
     let policy: CertificatePolicy = lab.site.get("cluster").await;
     let mut rules = serde_json::to_value(&policy.spec.rules).unwrap();
     rules[0]["certificate"]["ttlSeconds"] = json!(30);
-    lab.site.patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } })).await;
+    lab.site
+        .patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } }))
+        .await;
     let machine = lab.machine().await;
     eventually("short certificates", lab, || async {
         let outcome = lab.join(&machine).await;
@@ -167,7 +223,10 @@ async fn tell_ready(lab: &Lab, node: &str, pins: &[String]) {
     });
     let change = json!({"status": {"conditions": [condition]}}).to_string();
     let path = format!("{}/{node}/status", collection::<KubeNode>());
-    let answer = lab.site.api(Method::PATCH, &path, change.into_bytes()).await;
+    let answer = lab
+        .site
+        .api(Method::PATCH, &path, change.into_bytes())
+        .await;
     assert!(answer.status.is_success(), "{:?}", answer.json);
 }
 
@@ -187,8 +246,16 @@ pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
     let ends = identity(&early, &certificates);
     let brief = short_certificates(&lab).await;
     // A machine with a real TPM and the old pin, kept by the agent's own rooms.
-    let Node { enroller, mut told, _dir, .. } = real_tpm::node(&lab, &good, "real-1", &lab.image).await;
-    let (agent, keeper) = tokio::time::timeout(LIMIT, enroller.enroll()).await.unwrap().unwrap();
+    let Node {
+        enroller,
+        mut told,
+        _dir,
+        ..
+    } = real_tpm::node(&lab, &good, "real-1", &lab.image).await;
+    let (agent, keeper) = tokio::time::timeout(LIMIT, enroller.enroll())
+        .await
+        .unwrap()
+        .unwrap();
     let keeping = tokio::spawn(keeper.keep());
 
     let new_pin = begin(&lab, &own, &before, (&old_pin, &ends)).await;
@@ -213,25 +280,52 @@ pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
     // The agent with the old pin renews on, and says what it lacks; with the new one it is ready after its next renewal.
     while told.try_recv().is_ok() {}
     real_tpm::told(&mut told, "renewed").await;
-    assert_eq!(standing(&agent.pins, &agent.certificate), Some(Standing::PinMissing(new_pin.clone())));
-    let admin = Admin { lab: &lab, kubeconfig: own.clone() };
+    assert_eq!(
+        standing(&agent.pins, &agent.certificate),
+        Some(Standing::PinMissing(new_pin.clone()))
+    );
+    let admin = Admin {
+        lab: &lab,
+        kubeconfig: own.clone(),
+    };
     for machine in [&early, &brief, &by_new, &by_old] {
         tell_ready(&lab, &machine.node, &pins).await;
     }
     admin.refused(&["finish"], &["real-1", "locked out", "--force"]);
-    agent.pins.replace([&old, &new].map(|root| agent_enroll::spki_hash(root).unwrap()).to_vec());
+    agent.pins.replace(
+        [&old, &new]
+            .map(|root| agent_enroll::spki_hash(root).unwrap())
+            .to_vec(),
+    );
     let ready = Some(Standing::Ready(pins.to_vec()));
-    eventually("the agent is ready", &lab, || async { standing(&agent.pins, &agent.certificate) == ready }).await;
+    eventually("the agent is ready", &lab, || async {
+        standing(&agent.pins, &agent.certificate) == ready
+    })
+    .await;
     tell_ready(&lab, "real-1", &pins).await;
     assert!(admin.done(&["show"]).contains("every node is ready"));
     let mut open = lab.connect_as(&ends).await.unwrap();
-    let heard = open.request(Method::GET, "/version", "", Vec::new()).await.unwrap();
-    assert_eq!(heard.status(), StatusCode::OK, "the control: what is signed by the old root counts until the end");
-    assert!(admin.done(&["finish"]).contains(&format!("{new_pin}  the only root")));
+    let heard = open
+        .request(Method::GET, "/version", "", Vec::new())
+        .await
+        .unwrap();
+    assert_eq!(
+        heard.status(),
+        StatusCode::OK,
+        "the control: what is signed by the old root counts until the end"
+    );
+    assert!(
+        admin
+            .done(&["finish"])
+            .contains(&format!("{new_pin}  the only root"))
+    );
 
     let heard = open.request(Method::GET, "/version", "", Vec::new()).await;
     let refused = heard.map_or(true, |answer| answer.status() == StatusCode::UNAUTHORIZED);
-    assert!(refused, "a connection that was open over the end of its root is let pass no more");
+    assert!(
+        refused,
+        "a connection that was open over the end of its root is let pass no more"
+    );
     lab.site.trust(&own);
     ended(&lab, (&old, &ends), &own, &before).await;
     while told.try_recv().is_ok() {}
@@ -246,25 +340,50 @@ pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
 
 /// Begins, and what must be refused around it; the new pin.
 async fn begin(lab: &Lab, own: &Path, before: &Path, (old_pin, node): (&str, &Identity)) -> String {
-    let admin = Admin { lab, kubeconfig: own.to_owned() };
-    assert!(admin.done(&["show"]).contains(&format!("{old_pin}  the only root")));
+    let admin = Admin {
+        lab,
+        kubeconfig: own.to_owned(),
+    };
+    assert!(
+        admin
+            .done(&["show"])
+            .contains(&format!("{old_pin}  the only root"))
+    );
     admin.refused(&["finish"], &["not being rotated"]);
     admin.refused(&["abandon"], &["not being rotated"]);
     let said = admin.done(&["rotate"]);
-    let line = said.lines().find(|line| line.starts_with("ca_pins = [")).unwrap();
-    let pins: Vec<&str> = line.split('"').filter(|part| part.starts_with("sha256:")).collect();
+    let line = said
+        .lines()
+        .find(|line| line.starts_with("ca_pins = ["))
+        .unwrap();
+    let pins: Vec<&str> = line
+        .split('"')
+        .filter(|part| part.starts_with("sha256:"))
+        .collect();
     assert!(pins.len() == 2 && pins[0] == old_pin, "{said}");
     admin.refused(&["rotate"], &["already"]);
     // Nobody but an admin.
-    for (method, path) in [(Method::GET, ""), (Method::POST, "/finish?force=true"), (Method::POST, "/abandon")] {
+    for (method, path) in [
+        (Method::GET, ""),
+        (Method::POST, "/finish?force=true"),
+        (Method::POST, "/abandon"),
+    ] {
         let path = format!("{}{path}", master_ca::ROOT_PATH);
         for mut caller in [lab.connect().await, lab.connect_as(node).await.unwrap()] {
-            assert_eq!(caller.send(method.clone(), &path, Vec::new()).await.status, StatusCode::FORBIDDEN, "{path}");
+            assert_eq!(
+                caller.send(method.clone(), &path, Vec::new()).await.status,
+                StatusCode::FORBIDDEN,
+                "{path}"
+            );
         }
     }
     for kubeconfig in [own, before] {
         let output = kubectl(kubeconfig);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     pins[1].to_owned()
 }
@@ -272,16 +391,28 @@ async fn begin(lab: &Lab, own: &Path, before: &Path, (old_pin, node): (&str, &Id
 /// The old root counts for nothing: not the server's, not a client's.
 async fn ended(lab: &Lab, (old, signed): (&[u8], &Identity), own: &Path, before: &Path) {
     let output = kubectl(own);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(!kubectl(before).status.success(), "a kubeconfig with the old root alone");
     assert!(
-        Connection::open(lab.site.address, config(old, None)).await.is_err(),
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        !kubectl(before).status.success(),
+        "a kubeconfig with the old root alone"
+    );
+    assert!(
+        Connection::open(lab.site.address, config(old, None))
+            .await
+            .is_err(),
         "the server shows the old root no more"
     );
     let refused = match lab.connect_as(signed).await {
         Err(_) => true,
         // With TLS 1.3 a client hears of it with its first answer.
-        Ok(mut connection) => connection.request(Method::GET, "/version", "", Vec::new()).await.is_err(),
+        Ok(mut connection) => connection
+            .request(Method::GET, "/version", "", Vec::new())
+            .await
+            .is_err(),
     };
     assert!(refused, "a certificate that ends with the old root");
 }
@@ -289,13 +420,25 @@ async fn ended(lab: &Lab, (old, signed): (&[u8], &Identity), own: &Path, before:
 /// A machine that knows the old pin alone is told so.
 async fn locked_out(lab: &Lab, swtpm: &Swtpm, (old, new_pin): (&[u8], &str)) {
     let pins = vec![agent_enroll::spki_hash(old).unwrap()];
-    let Node { enroller, mut told, _dir, .. } = real_tpm::node_by(lab, swtpm, "real-2", &lab.image, pins).await;
+    let Node {
+        enroller,
+        mut told,
+        _dir,
+        ..
+    } = real_tpm::node_by(lab, swtpm, "real-2", &lab.image, pins).await;
     let trying = tokio::spawn(enroller.enroll());
     let failure = real_tpm::told(&mut told, "failed").await;
-    assert!(failure.contains(new_pin) && failure.contains("ca_pins") && failure.contains(&pin(old)), "{failure}");
+    assert!(
+        failure.contains(new_pin) && failure.contains("ca_pins") && failure.contains(&pin(old)),
+        "{failure}"
+    );
     trying.abort();
     let machine: Machine = lab.site.get("real-2").await;
-    assert!(machine.status.is_none_or(|status| status.certificate.is_none()));
+    assert!(
+        machine
+            .status
+            .is_none_or(|status| status.certificate.is_none())
+    );
 }
 
 /// The log of verdicts is whole to whoever has both pins, and says who did what.
@@ -308,12 +451,25 @@ async fn whole_log(lab: &Lab, path: &Path, old: &str, new: &str) {
         pratique.args(pins.iter().flat_map(|pin| ["--ca-pin", pin]));
         pratique.output().unwrap()
     };
-    assert!(!verify(&[old]).status.success() && !verify(&[new]).status.success(), "each root vouches for its own time");
+    assert!(
+        !verify(&[old]).status.success() && !verify(&[new]).status.success(),
+        "each root vouches for its own time"
+    );
     let output = verify(&[old, new]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.lines().any(|line| line.split_whitespace().collect::<Vec<_>>() == ["2", "authority"]), "{said}");
-    assert!(log.contains("the rotation of the root is begun") && log.contains("the old root is ended"));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        said.lines()
+            .any(|line| line.split_whitespace().collect::<Vec<_>>() == ["2", "authority"]),
+        "{said}"
+    );
+    assert!(
+        log.contains("the rotation of the root is begun") && log.contains("the old root is ended")
+    );
 }
 
 fn pin(root: &[u8]) -> String {

@@ -17,7 +17,10 @@ async fn put(data: &Path, change: impl Fn(&mut Value)) {
     let mut object: Value = serde_json::from_slice(&entry.value).unwrap();
     change(&mut object["spec"]["rules"][0]);
     let value = serde_json::to_vec(&object).unwrap();
-    store.commit(vec![Op::update(KEY, entry.modified, value.into())]).await.unwrap();
+    store
+        .commit(vec![Op::update(KEY, entry.modified, value.into())])
+        .await
+        .unwrap();
 }
 
 /// Nobody is let in by it, and nobody thrown out; the policy says what is wrong, and mended it decides again.
@@ -25,21 +28,42 @@ pub(crate) async fn a_rule_with_a_fault_decides_nothing() {
     let lab = Lab::start().await;
     let machine = lab.machine().await;
     lab.join(&machine).await.accepted();
-    lab.site.cut_and_change(async |data| put(data, |rule| rule["ek"]["require"] = json!("some")).await).await;
+    lab.site
+        .cut_and_change(async |data| put(data, |rule| rule["ek"]["require"] = json!("some")).await)
+        .await;
     let outcome = lab.join(&machine).await;
     lab.refused(&outcome, Code::PolicyInvalid, false).await;
     assert_eq!(lab.status(&machine.node).await.state, MachineState::Trusted);
     let start = std::time::Instant::now();
     loop {
         let policy: CertificatePolicy = lab.site.get("cluster").await;
-        if policy.status.unwrap_or_default().faults.iter().any(|fault| fault.contains("ek.require")) {
+        if policy
+            .status
+            .unwrap_or_default()
+            .faults
+            .iter()
+            .any(|fault| fault.contains("ek.require"))
+        {
             break;
         }
-        assert!(start.elapsed() < LIMIT, "the policy does not say its fault:\n{}", lab.site.log());
+        assert!(
+            start.elapsed() < LIMIT,
+            "the policy does not say its fault:\n{}",
+            lab.site.log()
+        );
     }
-    let mut rules: Value = serde_json::to_value(lab.site.get::<CertificatePolicy>("cluster").await.spec.rules).unwrap();
+    let mut rules: Value = serde_json::to_value(
+        lab.site
+            .get::<CertificatePolicy>("cluster")
+            .await
+            .spec
+            .rules,
+    )
+    .unwrap();
     rules[0]["ek"]["require"] = json!("all");
-    lab.site.patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } })).await;
+    lab.site
+        .patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } }))
+        .await;
     lab.until_accepted(&machine).await;
     lab.site.stop();
 }

@@ -16,8 +16,8 @@ use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::interface_types::resource_handles::Hierarchy;
 use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
 use tss_esapi::structures::{
-    Attest, Auth, Data, EccParameter, EncryptedSecret, IdObject, Nonce, PcrSelectionList, PcrSlot, Public, Sensitive,
-    Signature, SignatureScheme, SymmetricDefinition,
+    Attest, Auth, Data, EccParameter, EncryptedSecret, IdObject, Nonce, PcrSelectionList, PcrSlot,
+    Public, Sensitive, Signature, SignatureScheme, SymmetricDefinition,
 };
 use tss_esapi::tcti_ldr::TctiNameConf;
 use tss_esapi::traits::{Marshall as _, UnMarshall as _};
@@ -43,13 +43,26 @@ pub(crate) struct Key {
 
 fn encoded((attest, signature): (Attest, Signature)) -> Signed {
     let (attest, signature) = (attest.marshall().unwrap(), signature.marshall().unwrap());
-    Signed { attest: Blob::new(attest).unwrap(), signature: Blob::new(signature).unwrap() }
+    Signed {
+        attest: Blob::new(attest).unwrap(),
+        signature: Blob::new(signature).unwrap(),
+    }
 }
 
 fn selection(bank: HashAlg, pcrs: &[u8]) -> PcrSelectionList {
-    let slots: Vec<_> = pcrs.iter().map(|pcr| PcrSlot::try_from(1_u32 << pcr).unwrap()).collect();
-    let bank = if bank == HashAlg::Sha1 { HashingAlgorithm::Sha1 } else { HashingAlgorithm::Sha256 };
-    PcrSelectionList::builder().with_selection(bank, &slots).build().unwrap()
+    let slots: Vec<_> = pcrs
+        .iter()
+        .map(|pcr| PcrSlot::try_from(1_u32 << pcr).unwrap())
+        .collect();
+    let bank = if bank == HashAlg::Sha1 {
+        HashingAlgorithm::Sha1
+    } else {
+        HashingAlgorithm::Sha256
+    };
+    PcrSelectionList::builder()
+        .with_selection(bank, &slots)
+        .build()
+        .unwrap()
 }
 
 /// The policy that wants these registers as they are.
@@ -57,7 +70,12 @@ pub(crate) fn policy(pcrs: &[u8], values: &BTreeMap<u8, Digest>) -> Vec<u8> {
     const TPM_CC_POLICY_PCR: [u8; 4] = 0x0000_017f_u32.to_be_bytes();
     let selection = pcr::Selection::of(pcrs);
     let digest = selection.digest(values);
-    let parts = [Digest::ZERO.as_bytes(), &TPM_CC_POLICY_PCR, &selection.to_tpm(), digest.as_bytes()];
+    let parts = [
+        Digest::ZERO.as_bytes(),
+        &TPM_CC_POLICY_PCR,
+        &selection.to_tpm(),
+        digest.as_bytes(),
+    ];
     Digest::of_parts(&parts).0.to_vec()
 }
 
@@ -71,13 +89,17 @@ fn wide(number: &[u8]) -> [u8; 32] {
 impl Seized {
     pub(crate) fn open(tcti: &str) -> Self {
         let name = TctiNameConf::from_str(tcti).unwrap();
-        Self { context: Mutex::new(Context::new(name).unwrap()) }
+        Self {
+            context: Mutex::new(Context::new(name).unwrap()),
+        }
     }
 
     /// Says that the power is about to go, as a kernel does at a reboot: what the TPM is not told of, it counts as a guess of
     /// its keys' auth values.
     pub(crate) fn shut_down(&self) {
-        self.context().execute_without_session(|context| context.shutdown(StartupType::Clear)).unwrap();
+        self.context()
+            .execute_without_session(|context| context.shutdown(StartupType::Clear))
+            .unwrap();
     }
 
     fn context(&self) -> MutexGuard<'_, Context> {
@@ -87,12 +109,18 @@ impl Seized {
     /// A primary key by a template.
     pub(crate) fn make(&self, hierarchy: Hierarchy, template: &Area, policy: &[u8]) -> Key {
         let public = Public::unmarshall(&template.to_bytes()).unwrap();
-        let made = self.context().execute_with_session(Some(AuthSession::Password), |context| {
-            context.create_primary(hierarchy, public, None, None, None, None)
-        });
+        let made = self
+            .context()
+            .execute_with_session(Some(AuthSession::Password), |context| {
+                context.create_primary(hierarchy, public, None, None, None, None)
+            });
         let made = made.unwrap();
         let public = Area::parse(&made.out_public.marshall().unwrap()).unwrap();
-        Key { handle: made.key_handle, public, policy: policy.to_vec() }
+        Key {
+            handle: made.key_handle,
+            public,
+            policy: policy.to_vec(),
+        }
     }
 
     /// The attestation key that the agent has too.
@@ -115,24 +143,45 @@ impl Seized {
             sensitive: EccParameter::try_from(secret.to_bytes().to_vec()).unwrap(),
         };
         let public = Public::unmarshall(&area.to_bytes()).unwrap();
-        let loaded =
-            self.context().execute_without_session(|context| context.load_external(sensitive, public, Hierarchy::Null));
-        Key { handle: loaded.unwrap(), public: area, policy: Vec::new() }
+        let loaded = self.context().execute_without_session(|context| {
+            context.load_external(sensitive, public, Hierarchy::Null)
+        });
+        Key {
+            handle: loaded.unwrap(),
+            public: area,
+            policy: Vec::new(),
+        }
     }
 
     pub(crate) fn quote(&self, ak: &Key, question: &Digest, bank: HashAlg) -> Signed {
         let data = Data::try_from(question.as_bytes()).unwrap();
-        let made = self.context().execute_with_session(Some(AuthSession::Password), |context| {
-            context.quote(ak.handle, data, SignatureScheme::Null, selection(bank, pcr::QUOTE_PCRS))
-        });
+        let made = self
+            .context()
+            .execute_with_session(Some(AuthSession::Password), |context| {
+                context.quote(
+                    ak.handle,
+                    data,
+                    SignatureScheme::Null,
+                    selection(bank, pcr::QUOTE_PCRS),
+                )
+            });
         encoded(made.unwrap())
     }
 
     pub(crate) fn certify(&self, ak: &Key, subject: &Key, question: &Digest) -> Signed {
         let data = Data::try_from(question.as_bytes()).unwrap();
-        let sessions = (Some(AuthSession::Password), Some(AuthSession::Password), None);
+        let sessions = (
+            Some(AuthSession::Password),
+            Some(AuthSession::Password),
+            None,
+        );
         let made = self.context().execute_with_sessions(sessions, |context| {
-            context.certify(subject.handle.into(), ak.handle, data, SignatureScheme::Null)
+            context.certify(
+                subject.handle.into(),
+                ak.handle,
+                data,
+                SignatureScheme::Null,
+            )
         });
         encoded(made.unwrap())
     }
@@ -143,15 +192,28 @@ impl Seized {
         let secret = EncryptedSecret::try_from(credential.encrypted_secret.as_bytes()).unwrap();
         self.by_policy(|context, session| {
             let ek = TpmHandle::Persistent(PersistentTpmHandle::new(EK_HANDLE).unwrap());
-            let mut ek = context.execute_without_session(|context| context.tr_from_tpm_public(ek)).unwrap();
+            let mut ek = context
+                .execute_without_session(|context| context.tr_from_tpm_public(ek))
+                .unwrap();
             context
                 .execute_with_session(Some(AuthSession::Password), |context| {
                     let hierarchy = AuthHandle::from(ObjectHandle::Endorsement);
                     let none = tss_esapi::structures::Digest::default();
-                    context.policy_secret(session, hierarchy, Nonce::default(), none, Nonce::default(), None)
+                    context.policy_secret(
+                        session,
+                        hierarchy,
+                        Nonce::default(),
+                        none,
+                        Nonce::default(),
+                        None,
+                    )
                 })
                 .unwrap();
-            let sessions = (Some(AuthSession::Password), Some(AuthSession::from(session)), None);
+            let sessions = (
+                Some(AuthSession::Password),
+                Some(AuthSession::from(session)),
+                None,
+            );
             let opened = context.execute_with_sessions(sessions, |context| {
                 context.activate_credential(ak.handle, KeyHandle::from(ek), id, secret)
             });
@@ -162,7 +224,8 @@ impl Seized {
 
     /// An ECDSA signature in DER.
     fn sign(&self, key: &Key, message: &[u8]) -> Vec<u8> {
-        let digest = tss_esapi::structures::Digest::try_from(Digest::of(message).as_bytes()).unwrap();
+        let digest =
+            tss_esapi::structures::Digest::try_from(Digest::of(message).as_bytes()).unwrap();
         let ticket = TPMT_TK_HASHCHECK {
             tag: TPM2_ST_HASHCHECK,
             hierarchy: TPM2_RH_NULL,
@@ -172,15 +235,27 @@ impl Seized {
             let mut by = AuthSession::Password;
             if !key.policy.is_empty() {
                 let pcrs = selection(HashAlg::Sha256, &key.policy);
-                context.policy_pcr(session, tss_esapi::structures::Digest::default(), pcrs).unwrap();
+                context
+                    .policy_pcr(session, tss_esapi::structures::Digest::default(), pcrs)
+                    .unwrap();
                 by = AuthSession::from(session);
             }
             context.execute_with_session(Some(by), |context| {
-                context.sign(key.handle, digest, SignatureScheme::Null, ticket.try_into()?)
+                context.sign(
+                    key.handle,
+                    digest,
+                    SignatureScheme::Null,
+                    ticket.try_into()?,
+                )
             })
         });
-        let Signature::EcDsa(parts) = signed.unwrap() else { panic!("an ECDSA key") };
-        let (r, s) = (wide(parts.signature_r().value()), wide(parts.signature_s().value()));
+        let Signature::EcDsa(parts) = signed.unwrap() else {
+            panic!("an ECDSA key")
+        };
+        let (r, s) = (
+            wide(parts.signature_r().value()),
+            wide(parts.signature_s().value()),
+        );
         let signature = p256::ecdsa::Signature::from_scalars(r, s).unwrap();
         signature.to_der().as_bytes().to_vec()
     }
@@ -198,7 +273,9 @@ impl Seized {
             .unwrap();
         let outcome = f(&mut context, PolicySession::try_from(session).unwrap());
         let handle = tss_esapi::handles::SessionHandle::from(session).into();
-        context.execute_without_session(|context| context.flush_context(handle)).unwrap();
+        context
+            .execute_without_session(|context| context.flush_context(handle))
+            .unwrap();
         outcome
     }
 }
@@ -208,7 +285,9 @@ pub(crate) struct Signer<'a>(&'a Seized, &'a Key, Vec<u8>);
 
 impl<'a> Signer<'a> {
     pub(crate) fn new(tpm: &'a Seized, key: &'a Key) -> Self {
-        let Body::Ecc { x, y, .. } = &key.public.key else { panic!("an ECC key") };
+        let Body::Ecc { x, y, .. } = &key.public.key else {
+            panic!("an ECC key")
+        };
         Self(tpm, key, [&[4], &wide(x)[..], &wide(y)].concat())
     }
 }

@@ -29,18 +29,24 @@ const LIMIT: Duration = Duration::from_secs(SESSION_SECONDS - 1);
 const TRIES: usize = 10;
 
 fn half_open(answer: &Answer) -> bool {
-    answer.json["message"].as_str().is_some_and(|text| text.contains("half-open"))
+    answer.json["message"]
+        .as_str()
+        .is_some_and(|text| text.contains("half-open"))
 }
 
 /// Sends hellos from one network until one is refused; how many sessions it opened.
 async fn fill(lab: Arc<Lab>, network: usize, hellos: Arc<Vec<Vec<u8>>>) -> usize {
     let from = [127, 2, u8::try_from(network + 1).unwrap(), 1].into();
-    let mut connection = Connection::open_from(from, lab.site.address, lab.site.anonymous.clone()).await.unwrap();
+    let mut connection = Connection::open_from(from, lab.site.address, lab.site.anonymous.clone())
+        .await
+        .unwrap();
     let mut opened = 0;
     for hello in hellos.iter().skip(network).step_by(NETWORKS) {
         for _ in 0..PER_EK {
             let answer = loop {
-                let answer = connection.send(Method::POST, SESSIONS_PATH, hello.clone()).await;
+                let answer = connection
+                    .send(Method::POST, SESSIONS_PATH, hello.clone())
+                    .await;
                 if answer.status != StatusCode::TOO_MANY_REQUESTS || half_open(&answer) {
                     break answer;
                 }
@@ -84,7 +90,9 @@ async fn flooded() -> bool {
     let (early, late) = (lab.machine().await, lab.machine().await);
     let (later, last) = (lab.machine().await, lab.machine().await);
     let mut open = Open::new(&lab, &early).await;
-    let flood: Vec<_> = (0..NETWORKS).map(|network| tokio::spawn(fill(lab.clone(), network, hellos.clone()))).collect();
+    let flood: Vec<_> = (0..NETWORKS)
+        .map(|network| tokio::spawn(fill(lab.clone(), network, hellos.clone())))
+        .collect();
     let mut opened = 0;
     for part in flood {
         opened += part.await.unwrap();
@@ -99,9 +107,15 @@ async fn flooded() -> bool {
     let _held = Open::new(&lab, &later).await;
     let held_out = lab.join(&last).await;
     let took = begun.elapsed();
-    println!("{opened} half-open exchanges, {:.1} s in all", took.as_secs_f64());
+    println!(
+        "{opened} half-open exchanges, {:.1} s in all",
+        took.as_secs_f64()
+    );
     if took < LIMIT {
-        assert!((TOTAL - OTHERS..=TOTAL).contains(&opened), "{opened} sessions");
+        assert!(
+            (TOTAL - OTHERS..=TOTAL).contains(&opened),
+            "{opened} sessions"
+        );
         for outcome in [turned_away, held_out] {
             assert_eq!(outcome.answer.status, StatusCode::TOO_MANY_REQUESTS);
             lab.refused(&outcome, Code::SessionsFull, false).await;

@@ -41,9 +41,16 @@ impl Site {
 
     /// The same on a data folder that something prepared.
     pub(crate) async fn start_on(document: &str, prepare: impl FnOnce(&Path)) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .unwrap();
         let program = root.join(".pratique/bin/master");
-        assert!(program.exists(), "no {}: run `cargo xtask test build` first", program.display());
+        assert!(
+            program.exists(),
+            "no {}: run `cargo xtask test build` first",
+            program.display()
+        );
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cluster.toml"), document).unwrap();
         prepare(&dir.path().join("data"));
@@ -51,7 +58,9 @@ impl Site {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let process = spawn(&program, dir.path(), address);
         let kubeconfig = dir.path().join("data/admin.kubeconfig");
-        let found = eventually("the admin's kubeconfig", LIMIT, "", || Ok(std::fs::read(&kubeconfig).ok()));
+        let found = eventually("the admin's kubeconfig", LIMIT, "", || {
+            Ok(std::fs::read(&kubeconfig).ok())
+        });
         let text = match found {
             Ok(text) => text,
             Err(error) => {
@@ -61,7 +70,15 @@ impl Site {
         };
         let (root, admin) = first(&text);
         let (admin, anonymous) = (config(&root, Some(&admin)), config(&root, None));
-        let site = Self { dir, program, process: Mutex::new(process), address, root, admin, anonymous };
+        let site = Self {
+            dir,
+            program,
+            process: Mutex::new(process),
+            address,
+            root,
+            admin,
+            anonymous,
+        };
         site.wait_ready().await;
         site
     }
@@ -111,8 +128,12 @@ impl Site {
 
     /// Resident memory in KiB.
     pub(crate) fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process().pid)).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.process().pid)).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
@@ -120,38 +141,68 @@ impl Site {
         let start = std::time::Instant::now();
         loop {
             if let Ok(mut connection) = Connection::open(self.address, self.anonymous.clone()).await
-                && let Ok(answer) = connection.request(Method::GET, "/readyz", "text/plain", Vec::new()).await
+                && let Ok(answer) = connection
+                    .request(Method::GET, "/readyz", "text/plain", Vec::new())
+                    .await
                 && answer.status().is_success()
             {
                 return;
             }
-            assert!(start.elapsed() < LIMIT, "the master is not ready:\n{}", self.log());
+            assert!(
+                start.elapsed() < LIMIT,
+                "the master is not ready:\n{}",
+                self.log()
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
     /// A request by the admin.
     pub(crate) async fn api(&self, method: Method, path: &str, body: Vec<u8>) -> Answer {
-        Connection::open(self.address, self.admin.clone()).await.unwrap().send(method, path, body).await
+        Connection::open(self.address, self.admin.clone())
+            .await
+            .unwrap()
+            .send(method, path, body)
+            .await
     }
 
     /// What a path answers the admin, as text.
     pub(crate) async fn text(&self, path: &str) -> String {
-        let mut connection = Connection::open(self.address, self.admin.clone()).await.unwrap();
-        let answer = connection.request(Method::GET, path, "", Vec::new()).await.unwrap();
-        let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+        let mut connection = Connection::open(self.address, self.admin.clone())
+            .await
+            .unwrap();
+        let answer = connection
+            .request(Method::GET, path, "", Vec::new())
+            .await
+            .unwrap();
+        let body = http_body_util::BodyExt::collect(answer.into_body())
+            .await
+            .unwrap()
+            .to_bytes();
         String::from_utf8(body.to_vec()).unwrap()
     }
 
     /// Creates an object, which must work.
     pub(crate) async fn create<T: Resource + Serialize>(&self, object: &T) {
-        let answer = self.api(Method::POST, &collection::<T>(), serde_json::to_vec(object).unwrap()).await;
+        let answer = self
+            .api(
+                Method::POST,
+                &collection::<T>(),
+                serde_json::to_vec(object).unwrap(),
+            )
+            .await;
         assert!(answer.status.is_success(), "{:?}", answer.json);
     }
 
     /// Reads an object, which must be there.
     pub(crate) async fn get<T: Resource + DeserializeOwned>(&self, name: &str) -> T {
-        let answer = self.api(Method::GET, &format!("{}/{name}", collection::<T>()), Vec::new()).await;
+        let answer = self
+            .api(
+                Method::GET,
+                &format!("{}/{name}", collection::<T>()),
+                Vec::new(),
+            )
+            .await;
         assert!(answer.status.is_success(), "{:?}", answer.json);
         serde_json::from_value(answer.json).unwrap()
     }
@@ -159,7 +210,9 @@ impl Site {
     /// Merge-patches an object, which must work.
     pub(crate) async fn patch<T: Resource>(&self, name: &str, patch: &Value) {
         let at = format!("{}/{name}", collection::<T>());
-        let answer = self.api(Method::PATCH, &at, serde_json::to_vec(patch).unwrap()).await;
+        let answer = self
+            .api(Method::PATCH, &at, serde_json::to_vec(patch).unwrap())
+            .await;
         assert!(answer.status.is_success(), "{:?}", answer.json);
     }
 
@@ -180,7 +233,12 @@ pub(crate) fn collection<T: Resource>() -> String {
 
 fn spawn(program: &Path, dir: &Path, address: SocketAddr) -> Owned {
     let mut master = Command::new(program);
-    master.arg("run").arg("--config").arg(dir.join("cluster.toml")).arg("--data").arg(dir.join("data"));
+    master
+        .arg("run")
+        .arg("--config")
+        .arg(dir.join("cluster.toml"))
+        .arg("--data")
+        .arg(dir.join("data"));
     master.arg("--listen").arg(address.to_string());
     Owned::start(master, &dir.join("master.log")).unwrap()
 }
@@ -198,10 +256,24 @@ pub(crate) fn first(text: &[u8]) -> (Vec<u8>, Identity) {
 /// Roots and admin certificate of a kubeconfig.
 pub(crate) fn credentials(text: &[u8]) -> (Vec<Vec<u8>>, Identity) {
     let value: Value = serde_json::from_slice(text).unwrap();
-    let field = |pointer: &str| STANDARD.decode(value.pointer(pointer).unwrap().as_str().unwrap()).unwrap();
-    let all = |pem: Vec<u8>| CertificateDer::pem_slice_iter(&pem).map(|der| der.unwrap().to_vec()).collect();
+    let field = |pointer: &str| {
+        STANDARD
+            .decode(value.pointer(pointer).unwrap().as_str().unwrap())
+            .unwrap()
+    };
+    let all = |pem: Vec<u8>| {
+        CertificateDer::pem_slice_iter(&pem)
+            .map(|der| der.unwrap().to_vec())
+            .collect()
+    };
     let roots = all(field("/clusters/0/cluster/certificate-authority-data"));
     let chain = all(field("/users/0/user/client-certificate-data"));
     let key = PrivatePkcs8KeyDer::from_pem_slice(&field("/users/0/user/client-key-data")).unwrap();
-    (roots, Identity { chain, key: key.secret_pkcs8_der().to_vec() })
+    (
+        roots,
+        Identity {
+            chain,
+            key: key.secret_pkcs8_der().to_vec(),
+        },
+    )
 }

@@ -45,11 +45,16 @@ fn place(number: usize) -> IpAddr {
 
 /// One attempt from one address.
 async fn attack(number: usize, master: SocketAddr, tls: Arc<ClientConfig>, hello: &[u8]) -> Held {
-    let Ok(socket) = connect(master, place(number)).await else { return Held::Nothing };
+    let Ok(socket) = connect(master, place(number)).await else {
+        return Held::Nothing;
+    };
     if number.is_multiple_of(8) {
         return Held::Socket { _socket: socket };
     }
-    let Ok(mut stream) = TlsConnector::from(tls).connect(ServerName::from(master.ip()), socket).await else {
+    let Ok(mut stream) = TlsConnector::from(tls)
+        .connect(ServerName::from(master.ip()), socket)
+        .await
+    else {
         return Held::Nothing;
     };
     let said: &[u8] = match number % 8 {
@@ -60,7 +65,9 @@ async fn attack(number: usize, master: SocketAddr, tls: Arc<ClientConfig>, hello
     };
     // Whoever was cut meanwhile holds nothing.
     match stream.write_all(said).await {
-        Ok(()) => Held::Session { _stream: Box::new(stream) },
+        Ok(()) => Held::Session {
+            _stream: Box::new(stream),
+        },
         Err(_) => Held::Nothing,
     }
 }
@@ -86,7 +93,9 @@ impl Crowd {
                 held.push(attack(number, crowd.master, crowd.tls.clone(), &crowd.hello).await);
             }
         };
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| tokio::spawn(worker(self.clone()))).collect();
+        let workers: Vec<_> = (0..AT_ONCE)
+            .map(|_| tokio::spawn(worker(self.clone())))
+            .collect();
         let mut all = Vec::new();
         for worker in workers {
             all.extend(worker.await.unwrap());
@@ -112,33 +121,57 @@ async fn connected(lab: &Lab, tls: &Arc<ClientConfig>) -> Connection {
     loop {
         match Connection::open(lab.site.address, tls.clone()).await {
             Ok(connection) => return connection,
-            Err(error) => assert!(start.elapsed() < LIMIT, "no connection: {error}\n{}", lab.site.log()),
+            Err(error) => assert!(
+                start.elapsed() < LIMIT,
+                "no connection: {error}\n{}",
+                lab.site.log()
+            ),
         }
     }
 }
 
 async fn renew(lab: &Lab, machine: &SoftMachine, who: &Identity) -> Outcome {
     let connection = connected(lab, &config(&lab.site.root, Some(who))).await;
-    lab.exchange(machine, connection, RENEWALS_PATH, Purpose::Renew, |_| {}, |_| {}).await
+    lab.exchange(
+        machine,
+        connection,
+        RENEWALS_PATH,
+        Purpose::Renew,
+        |_| {},
+        |_| {},
+    )
+    .await
 }
 
 /// The story.
 pub(crate) async fn ten_thousand_addresses_keep_nobody_out() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most.min(65_536), most).unwrap();
-    assert!(most >= 16_384, "this story needs 16,384 open files; the limit is {most}");
+    assert!(
+        most >= 16_384,
+        "this story needs 16,384 open files; the limit is {most}"
+    );
     let lab = Lab::start().await;
     let (mut machine, who) = joined(&lab).await;
     let (early, late) = (lab.machine().await, lab.machine().await);
     let mut node = lab.connect_as(&who).await.unwrap();
-    let watch = format!("/api/v1/nodes?watch=1&fieldSelector=metadata.name%3D{}", machine.node);
-    let watch = node.request(Method::GET, &watch, "", Vec::new()).await.unwrap();
+    let watch = format!(
+        "/api/v1/nodes?watch=1&fieldSelector=metadata.name%3D{}",
+        machine.node
+    );
+    let watch = node
+        .request(Method::GET, &watch, "", Vec::new())
+        .await
+        .unwrap();
     assert_eq!(watch.status(), StatusCode::OK);
     let mut watch = watch.into_body();
     watch.frame().await.unwrap().unwrap();
     let mut open = Open::new(&lab, &early).await;
     let hello = serde_json::to_vec(&lab.stranger().hello().0).unwrap();
-    let heading = format!("POST {SESSIONS_PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", hello.len());
+    let heading = format!(
+        "POST {SESSIONS_PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        hello.len()
+    );
     let crowd = Arc::new(Crowd {
         next: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
@@ -148,9 +181,17 @@ pub(crate) async fn ten_thousand_addresses_keep_nobody_out() {
     });
     let before = lab.site.resident();
     let held = crowd.all_once().await;
-    let through = held.iter().filter(|held| !matches!(held, Held::Nothing)).count();
-    assert!(through > ADDRESSES / 2, "{through} of {ADDRESSES} got as far as to hold something");
-    let restless: Vec<_> = (0..RESTLESS).map(|_| tokio::spawn(crowd.clone().again())).collect();
+    let through = held
+        .iter()
+        .filter(|held| !matches!(held, Held::Nothing))
+        .count();
+    assert!(
+        through > ADDRESSES / 2,
+        "{through} of {ADDRESSES} got as far as to hold something"
+    );
+    let restless: Vec<_> = (0..RESTLESS)
+        .map(|_| tokio::spawn(crowd.clone().again()))
+        .collect();
 
     for _ in 0..3 {
         renew(&lab, &machine, &who).await.accepted();
@@ -164,9 +205,17 @@ pub(crate) async fn ten_thousand_addresses_keep_nobody_out() {
     let mut admin = connected(&lab, &lab.site.admin).await;
     let labels = br#"{"metadata":{"labels":{"seen":"true"}}}"#.to_vec();
     let node_path = format!("/api/v1/nodes/{}", machine.node);
-    assert_eq!(admin.send(Method::PATCH, &node_path, labels).await.status, StatusCode::OK);
-    let told = tokio::time::timeout(LIMIT, watch.frame()).await.expect("the node's watch goes on");
-    assert!(told.is_some_and(|frame| frame.is_ok()), "the node's watch was cut");
+    assert_eq!(
+        admin.send(Method::PATCH, &node_path, labels).await.status,
+        StatusCode::OK
+    );
+    let told = tokio::time::timeout(LIMIT, watch.frame())
+        .await
+        .expect("the node's watch goes on");
+    assert!(
+        told.is_some_and(|frame| frame.is_ok()),
+        "the node's watch was cut"
+    );
 
     let gained = lab.site.resident().saturating_sub(before);
     crowd.stop.store(true, Ordering::Release);

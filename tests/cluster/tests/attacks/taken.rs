@@ -51,8 +51,21 @@ async fn stays_out(lab: &Lab, machine: &SoftMachine, who: &Identity) {
         // The certificate that it has is denied with it, or not yet; it gets no other.
         Ok(connection) => {
             let renewals = config_attest::wire::RENEWALS_PATH;
-            let outcome = lab.exchange(&machine, connection, renewals, Purpose::Renew, |_| {}, |_| {}).await;
-            assert!(!outcome.answer.status.is_success(), "renewed: {:?}", outcome.answer);
+            let outcome = lab
+                .exchange(
+                    &machine,
+                    connection,
+                    renewals,
+                    Purpose::Renew,
+                    |_| {},
+                    |_| {},
+                )
+                .await;
+            assert!(
+                !outcome.answer.status.is_success(),
+                "renewed: {:?}",
+                outcome.answer
+            );
         }
         Err(_cut) => {}
     }
@@ -82,14 +95,18 @@ pub(crate) async fn what_was_seen_is_no_listing() {
         json!({ "hashes": null, "issuers": null, "seen": null }),
     ];
     for ek in taken {
-        lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "ek": ek } })).await;
+        lab.site
+            .patch::<Machine>(&machine.node, &json!({ "spec": { "ek": ek } }))
+            .await;
         stays_out(&lab, &machine, &who).await;
         // By its issuer, and off again.
         let issuer = json!({ "spec": { "ek": { "hashes": null, "issuers": ["lab-ca"] } } });
         lab.site.patch::<Machine>(&machine.node, &issuer).await;
         machine.clock.clock += 5000;
         who = identity(&machine, &lab.until_accepted(&machine).await);
-        lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "ek": ek } })).await;
+        lab.site
+            .patch::<Machine>(&machine.node, &json!({ "spec": { "ek": ek } }))
+            .await;
         stays_out(&lab, &machine, &who).await;
         lab.site.patch::<Machine>(&machine.node, &listed).await;
         machine.clock.clock += 5000;
@@ -108,22 +125,58 @@ pub(crate) async fn another_node_name() {
     let path = own_node(&machine);
     let mut kept = lab.connect_as(&who).await.unwrap();
     let mut bearer = lab.connect().await.with_token(&token);
-    assert_eq!(kept.status(Method::GET, &path, Vec::new()).await, StatusCode::OK);
-    assert_eq!(bearer.status(Method::GET, "/api/v1", Vec::new()).await, StatusCode::OK);
-    let watch = format!("{}?watch=true&fieldSelector=metadata.name={}", collection::<Node>(), machine.node);
+    assert_eq!(
+        kept.status(Method::GET, &path, Vec::new()).await,
+        StatusCode::OK
+    );
+    assert_eq!(
+        bearer.status(Method::GET, "/api/v1", Vec::new()).await,
+        StatusCode::OK
+    );
+    let watch = format!(
+        "{}?watch=true&fieldSelector=metadata.name={}",
+        collection::<Node>(),
+        machine.node
+    );
     let mut watching = lab.connect_as(&who).await.unwrap();
-    let mut watch = watching.request(Method::GET, &watch, "application/json", Vec::new()).await.unwrap().into_body();
+    let mut watch = watching
+        .request(Method::GET, &watch, "application/json", Vec::new())
+        .await
+        .unwrap()
+        .into_body();
     let renamed = format!("{}-renamed", machine.node);
-    lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "nodeName": renamed } })).await;
-    assert_eq!(kept.status(Method::GET, &path, Vec::new()).await, StatusCode::UNAUTHORIZED, "the old certificate");
-    assert_eq!(ask(lab, &who, Method::GET, &path, json!(null)).await, StatusCode::UNAUTHORIZED);
-    assert_eq!(bearer.status(Method::GET, "/api/v1", Vec::new()).await, StatusCode::UNAUTHORIZED, "a pod's token");
+    lab.site
+        .patch::<Machine>(&machine.node, &json!({ "spec": { "nodeName": renamed } }))
+        .await;
+    assert_eq!(
+        kept.status(Method::GET, &path, Vec::new()).await,
+        StatusCode::UNAUTHORIZED,
+        "the old certificate"
+    );
+    assert_eq!(
+        ask(lab, &who, Method::GET, &path, json!(null)).await,
+        StatusCode::UNAUTHORIZED
+    );
+    assert_eq!(
+        bearer.status(Method::GET, "/api/v1", Vec::new()).await,
+        StatusCode::UNAUTHORIZED,
+        "a pod's token"
+    );
     let ended = async { while let Some(Ok(_)) = watch.frame().await {} };
-    tokio::time::timeout(LIMIT, ended).await.expect("the watch ends");
+    tokio::time::timeout(LIMIT, ended)
+        .await
+        .expect("the watch ends");
     lab.site.cut_and_restart().await;
-    assert_eq!(ask(lab, &who, Method::GET, &path, json!(null)).await, StatusCode::UNAUTHORIZED, "after a restart");
+    assert_eq!(
+        ask(lab, &who, Method::GET, &path, json!(null)).await,
+        StatusCode::UNAUTHORIZED,
+        "after a restart"
+    );
     let mut bearer = lab.connect().await.with_token(&token);
-    assert_eq!(bearer.status(Method::GET, "/api/v1", Vec::new()).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        bearer.status(Method::GET, "/api/v1", Vec::new()).await,
+        StatusCode::UNAUTHORIZED
+    );
     // Under the new name it proves itself anew; what belongs to the old one stays as it is.
     let mut machine = machine;
     machine.claims.name.clone_from(&renamed);
@@ -132,10 +185,23 @@ pub(crate) async fn another_node_name() {
     machine.serving_request.names[0].clone_from(&renamed);
     let own = identity(&machine, &lab.join(&machine).await.accepted());
     let node = format!("{}/{renamed}", collection::<Node>());
-    assert_eq!(ask(lab, &own, Method::GET, &node, json!(null)).await, StatusCode::OK);
-    assert_eq!(ask(lab, &who, Method::GET, &path, json!(null)).await, StatusCode::UNAUTHORIZED);
-    assert_eq!(bearer.status(Method::GET, "/api/v1", Vec::new()).await, StatusCode::UNAUTHORIZED);
-    assert_eq!(ask(lab, &good, Method::GET, "/version", json!(null)).await, StatusCode::OK, "the control");
+    assert_eq!(
+        ask(lab, &own, Method::GET, &node, json!(null)).await,
+        StatusCode::OK
+    );
+    assert_eq!(
+        ask(lab, &who, Method::GET, &path, json!(null)).await,
+        StatusCode::UNAUTHORIZED
+    );
+    assert_eq!(
+        bearer.status(Method::GET, "/api/v1", Vec::new()).await,
+        StatusCode::UNAUTHORIZED
+    );
+    assert_eq!(
+        ask(lab, &good, Method::GET, "/version", json!(null)).await,
+        StatusCode::OK,
+        "the control"
+    );
     lab.site.stop();
 }
 
@@ -143,11 +209,19 @@ pub(crate) async fn another_node_name() {
 async fn request_of(lab: &Lab, name: &str, user: &str, groups: &[&str]) {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(rcgen::DnType::CommonName, user);
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, user);
     for group in groups {
-        params.distinguished_name.push(rcgen::DnType::OrganizationName, *group);
+        params
+            .distinguished_name
+            .push(rcgen::DnType::OrganizationName, *group);
     }
-    let request = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    let request = params
+        .serialize_request(&rcgen::KeyPair::generate().unwrap())
+        .unwrap()
+        .pem()
+        .unwrap();
     let mut object = CertificateSigningRequest::default();
     object.metadata.name = Some(name.to_owned());
     "kubernetes.io/kube-apiserver-client".clone_into(&mut object.spec.signer_name);
@@ -161,14 +235,25 @@ async fn request_of(lab: &Lab, name: &str, user: &str, groups: &[&str]) {
 pub(crate) async fn a_machines_name_in_no_organization_is_not_signed(lab: &Lab) {
     let (machine, _) = joined(lab).await;
     let user = format!("system:node:{}", machine.node);
-    for (kind, groups) in [("none", &[][..]), ("dev", &["dev"][..]), ("nodes", &["system:nodes"][..])] {
+    for (kind, groups) in [
+        ("none", &[][..]),
+        ("dev", &["dev"][..]),
+        ("nodes", &["system:nodes"][..]),
+    ] {
         let name = format!("{}-{kind}", machine.node);
         request_of(lab, &name, &user, groups).await;
         let why = crate::queue::eventually("a word of the signer", lab, || async {
             let object: CertificateSigningRequest = lab.site.get(&name).await;
             let status = object.status.unwrap_or_default();
-            assert!(status.certificate.is_none(), "signed for {user} in {groups:?}");
-            let failed = status.conditions.unwrap_or_default().into_iter().find(|one| one.type_ == "Failed");
+            assert!(
+                status.certificate.is_none(),
+                "signed for {user} in {groups:?}"
+            );
+            let failed = status
+                .conditions
+                .unwrap_or_default()
+                .into_iter()
+                .find(|one| one.type_ == "Failed");
             failed.and_then(|failed| failed.message)
         })
         .await;
@@ -184,7 +269,12 @@ pub(crate) async fn a_machines_name_in_no_organization_is_not_signed(lab: &Lab) 
 }
 
 /// Asks and asks until it is told to stop; counts the answers to what was asked after the word was in force.
-async fn insist(mut connection: Connection, path: String, after: Arc<AtomicBool>, stop: Arc<AtomicBool>) -> usize {
+async fn insist(
+    mut connection: Connection,
+    path: String,
+    after: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+) -> usize {
     let mut answered = 0;
     while !stop.load(Ordering::SeqCst) {
         let late = after.load(Ordering::SeqCst);
@@ -208,19 +298,42 @@ pub(crate) async fn nothing_is_answered_after_retired(lab: &Lab) {
         let (machine, who) = joined(lab).await;
         let path = own_node(&machine);
         let tls = config(&lab.site.root, Some(&who));
-        let watch = format!("{}?watch=true&fieldSelector=metadata.name={}", collection::<Node>(), machine.node);
-        let mut watching = Connection::open(lab.site.address, tls.clone()).await.unwrap();
-        let answer = watching.request(Method::GET, &watch, "application/json", Vec::new()).await.unwrap();
+        let watch = format!(
+            "{}?watch=true&fieldSelector=metadata.name={}",
+            collection::<Node>(),
+            machine.node
+        );
+        let mut watching = Connection::open(lab.site.address, tls.clone())
+            .await
+            .unwrap();
+        let answer = watching
+            .request(Method::GET, &watch, "application/json", Vec::new())
+            .await
+            .unwrap();
         let mut frames = answer.into_body();
         frames.frame().await.unwrap().unwrap();
-        let (after, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (after, stop) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let mut voices = Vec::new();
         for _ in 0..VOICES {
-            let connection = Connection::open(lab.site.address, tls.clone()).await.unwrap();
-            voices.push(tokio::spawn(insist(connection, path.clone(), after.clone(), stop.clone())));
+            let connection = Connection::open(lab.site.address, tls.clone())
+                .await
+                .unwrap();
+            voices.push(tokio::spawn(insist(
+                connection,
+                path.clone(),
+                after.clone(),
+                stop.clone(),
+            )));
         }
-        let mut fresh = Connection::open(lab.site.address, tls.clone()).await.unwrap();
-        lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "retired": true } })).await;
+        let mut fresh = Connection::open(lab.site.address, tls.clone())
+            .await
+            .unwrap();
+        lab.site
+            .patch::<Machine>(&machine.node, &json!({ "spec": { "retired": true } }))
+            .await;
         after.store(true, Ordering::SeqCst);
         if fresh.status(Method::GET, &path, Vec::new()).await != StatusCode::UNAUTHORIZED {
             late.fetch_add(1, Ordering::SeqCst);
@@ -228,23 +341,36 @@ pub(crate) async fn nothing_is_answered_after_retired(lab: &Lab) {
         let mark = json!({ "metadata": { "annotations": { "after": "retired" } } });
         lab.site.patch::<Node>(&machine.node, &mark).await;
         let joins = lab.join(&machine).await;
-        assert!(!joins.answer.status.is_success(), "a retired machine joins: {:?}", joins.answer);
+        assert!(
+            !joins.answer.status.is_success(),
+            "a retired machine joins: {:?}",
+            joins.answer
+        );
         let mut text = Vec::new();
         let read = async {
             while let Some(Ok(frame)) = frames.frame().await {
                 text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             }
         };
-        tokio::time::timeout(LIMIT, read).await.expect("the watch of a retired machine ends");
+        tokio::time::timeout(LIMIT, read)
+            .await
+            .expect("the watch of a retired machine ends");
         let text = String::from_utf8_lossy(&text).into_owned();
-        told.fetch_add(usize::from(text.contains("\"after\":\"retired\"")), Ordering::SeqCst);
+        told.fetch_add(
+            usize::from(text.contains("\"after\":\"retired\"")),
+            Ordering::SeqCst,
+        );
         stop.store(true, Ordering::SeqCst);
         for voice in voices {
             late.fetch_add(voice.await.unwrap(), Ordering::SeqCst);
         }
     }
     let (late, told) = (late.into_inner(), told.into_inner());
-    assert_eq!((late, told), (0, 0), "answers to, and events of watches for, machines that were retired before");
+    assert_eq!(
+        (late, told),
+        (0, 0),
+        "answers to, and events of watches for, machines that were retired before"
+    );
 }
 
 /// A hello of a caller that has a machine's public keys and no TPM: right names and guessed ones get one answer.
@@ -257,14 +383,23 @@ pub(crate) async fn a_guessed_name_is_answered_as_the_right_one(lab: &Lab) {
         claimed.clone_into(&mut thief.claims.name);
         heard.push((claimed.to_owned(), lab.hello(&thief).await.1.status));
         // Without the TPM nothing comes of it, whatever the name.
-        let outcome = lab.join_with(&thief, |evidence| evidence.proof.mac = config_attest::Digest::ZERO).await;
-        lab.refused(&outcome, Code::CredentialNotActivated, false).await;
+        let outcome = lab
+            .join_with(&thief, |evidence| {
+                evidence.proof.mac = config_attest::Digest::ZERO
+            })
+            .await;
+        lab.refused(&outcome, Code::CredentialNotActivated, false)
+            .await;
     }
-    assert!(heard.iter().all(|(_, status)| *status == heard[0].1), "{heard:?}");
+    assert!(
+        heard.iter().all(|(_, status)| *status == heard[0].1),
+        "{heard:?}"
+    );
     // The machine itself is refused for another's name, once it has proved which it is.
     let mut wrong = machine.clone();
     wrong.claims.name.clone_from(&other.node);
-    lab.refused(&lab.join(&wrong).await, Code::NameMismatch, false).await;
+    lab.refused(&lab.join(&wrong).await, Code::NameMismatch, false)
+        .await;
 }
 
 /// What a person approved is what was claimed: another address, in the same boot and in the same registers, is asked about.
@@ -277,9 +412,13 @@ pub(crate) async fn more_than_was_approved_is_asked_about() {
     comes_by(&lab, Code::Queued, || lab.join(&machine)).await;
     let requests = async || -> Vec<CertificateSigningRequest> {
         let all: Vec<CertificateSigningRequest> = lab.site.list().await;
-        all.into_iter().filter(|one| !note(one, "pratique.dev/evidence").is_empty()).collect()
+        all.into_iter()
+            .filter(|one| !note(one, "pratique.dev/evidence").is_empty())
+            .collect()
     };
-    let [request] = &requests().await[..] else { panic!("one request") };
+    let [request] = &requests().await[..] else {
+        panic!("one request")
+    };
     say(&lab, request.metadata.name.as_deref().unwrap(), "Approved").await;
     let who = identity(&machine, &lab.until_accepted(&machine).await);
     machine.clock.clock += 1000;
@@ -289,17 +428,33 @@ pub(crate) async fn more_than_was_approved_is_asked_about() {
     greedy.serving_request.names.push("10.99.0.1".to_owned());
     greedy.clock.clock += 1000;
     let outcome = lab.renew(&greedy, &who).await;
-    assert_eq!(outcome.answer.status, StatusCode::ACCEPTED, "a renewal with a further address: {:?}", outcome.answer);
+    assert_eq!(
+        outcome.answer.status,
+        StatusCode::ACCEPTED,
+        "a renewal with a further address: {:?}",
+        outcome.answer
+    );
     greedy.clock.clock += 1000;
     let outcome = lab.join(&greedy).await;
-    assert_eq!(outcome.answer.status, StatusCode::ACCEPTED, "a join with a further address: {:?}", outcome.answer);
+    assert_eq!(
+        outcome.answer.status,
+        StatusCode::ACCEPTED,
+        "a join with a further address: {:?}",
+        outcome.answer
+    );
     // Its state is what it was, and it goes on with what was approved.
     assert_eq!(lab.status(&machine.node).await.state, MachineState::Trusted);
     machine.clock.clock += 5000;
     lab.renew(&machine, &who).await.accepted();
     let all = requests().await;
-    let asked = all.iter().find(|one| note(one, "pratique.dev/changed").contains("10.99.0.1")).expect("it is said");
-    assert!(note(asked, "pratique.dev/claimed").contains("10.99.0.1"), "{asked:?}");
+    let asked = all
+        .iter()
+        .find(|one| note(one, "pratique.dev/changed").contains("10.99.0.1"))
+        .expect("it is said");
+    assert!(
+        note(asked, "pratique.dev/claimed").contains("10.99.0.1"),
+        "{asked:?}"
+    );
     say(&lab, asked.metadata.name.as_deref().unwrap(), "Approved").await;
     greedy.clock.clock += 10_000;
     let who = identity(&greedy, &lab.until_accepted(&greedy).await);
@@ -325,19 +480,34 @@ pub(crate) async fn one_address_two_machines() {
     lab.until_accepted(&first).await;
     let outcome = lab.join(&second).await;
     lab.refused(&outcome, Code::AddressTaken, true).await;
-    assert_eq!(lab.status(&second.node).await.state, MachineState::Pending, "it may be innocent");
+    assert_eq!(
+        lab.status(&second.node).await.state,
+        MachineState::Pending,
+        "it may be innocent"
+    );
     lab.site.cut_and_restart().await;
-    lab.refused(&lab.join(&second).await, Code::AddressTaken, true).await;
-    lab.site.patch::<Machine>(&first.node, &json!({ "spec": { "retired": true } })).await;
+    lab.refused(&lab.join(&second).await, Code::AddressTaken, true)
+        .await;
+    lab.site
+        .patch::<Machine>(&first.node, &json!({ "spec": { "retired": true } }))
+        .await;
     lab.join(&second).await.accepted();
     for round in 0..ROUNDS {
         let address = format!("10.88.1.{round}");
         let (one, other) = (claims(&address).await, claims(&address).await);
         let (left, right) = tokio::join!(lab.join(&one), lab.join(&other));
-        let got = [&left, &right].map(|outcome| usize::from(outcome.answer.status == StatusCode::OK));
-        assert_eq!(got.iter().sum::<usize>(), 1, "round {round}: {:?} and {:?}", left.answer, right.answer);
+        let got =
+            [&left, &right].map(|outcome| usize::from(outcome.answer.status == StatusCode::OK));
+        assert_eq!(
+            got.iter().sum::<usize>(),
+            1,
+            "round {round}: {:?} and {:?}",
+            left.answer,
+            right.answer
+        );
         let loser = if got[0] == 1 { &other } else { &one };
-        lab.refused(&lab.join(loser).await, Code::AddressTaken, true).await;
+        lab.refused(&lab.join(loser).await, Code::AddressTaken, true)
+            .await;
     }
     // Strangers under the other policies get no address of another either.
     set_policy(&lab, "insecure-always-approve", &json!({})).await;
@@ -349,8 +519,17 @@ pub(crate) async fn one_address_two_machines() {
     assert!(start.elapsed() < LIMIT);
     lab.refused(&outcome, Code::AddressTaken, false).await;
     let machines: Vec<Machine> = lab.site.list().await;
-    assert!(machines.iter().all(|machine| machine.node_name() != name::derived(&stranger.ek_hash())));
-    assert!(machines.iter().all(|machine| machine.node_name() != stranger.node), "no Machine of a refused stranger");
+    assert!(
+        machines
+            .iter()
+            .all(|machine| machine.node_name() != name::derived(&stranger.ek_hash()))
+    );
+    assert!(
+        machines
+            .iter()
+            .all(|machine| machine.node_name() != stranger.node),
+        "no Machine of a refused stranger"
+    );
     lab.site.stop();
 }
 
@@ -364,6 +543,7 @@ pub(crate) async fn a_tpm_below_its_makers_floor() {
     lab.until_accepted(&good).await;
     assert_eq!(lab.status(&good.node).await.tpm_firmware, "7.85.4555.0");
     old.tpm_firmware -= 1;
-    lab.refused(&lab.join(&old).await, Code::TpmFirmware, true).await;
+    lab.refused(&lab.join(&old).await, Code::TpmFirmware, true)
+        .await;
     lab.site.stop();
 }

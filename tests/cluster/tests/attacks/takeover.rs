@@ -5,7 +5,9 @@ use crate::impostor::{Impostor, self_made};
 use crate::wire::{Connection, Identity};
 use config_attest::bootstrap::AdminStatement;
 use config_attest::testing::{EkKind, SoftMachine};
-use config_attest::wire::{BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_HELLO_PATH, Blob, BootstrapAdmit, BootstrapHello, Der};
+use config_attest::wire::{
+    BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_HELLO_PATH, Blob, BootstrapAdmit, BootstrapHello, Der,
+};
 use config_attest::{Code, Digest};
 use http::StatusCode;
 use p256::ecdsa::SigningKey;
@@ -23,8 +25,18 @@ fn own_root() -> (Vec<u8>, Identity) {
     let root = params.self_signed(&key).unwrap().der().to_vec();
     let mut leaf = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    let leaf = leaf.signed_by(&server, &Issuer::new(params, key)).unwrap().der().to_vec();
-    (root, Identity { chain: vec![leaf], key: server.serialize_der() })
+    let leaf = leaf
+        .signed_by(&server, &Issuer::new(params, key))
+        .unwrap()
+        .der()
+        .to_vec();
+    (
+        root,
+        Identity {
+            chain: vec![leaf],
+            key: server.serialize_der(),
+        },
+    )
 }
 
 /// Hands on what the admin and the master say, but for the root. What it shows is no root, or is the master's, which its own
@@ -54,7 +66,10 @@ pub(crate) async fn nobody_stands_between(first: &FirstMaster, ek: &str) {
             }
         })
         .await;
-        first.failed(&first.bootstrap_at(between.address, ek, "user-data.toml"), code.as_str());
+        first.failed(
+            &first.bootstrap_at(between.address, ek, "user-data.toml"),
+            code.as_str(),
+        );
     }
 }
 
@@ -66,7 +81,9 @@ pub(crate) async fn nobody_else_takes_it(first: &FirstMaster) {
     let thief = SoftMachine::new("thief", EkKind::P256);
     let tls = first.anonymous().await;
     let mut master = Connection::open(first.address, tls).await.unwrap();
-    let hello = master.send(http::Method::GET, BOOTSTRAP_HELLO_PATH, Vec::new()).await;
+    let hello = master
+        .send(http::Method::GET, BOOTSTRAP_HELLO_PATH, Vec::new())
+        .await;
     let hello: BootstrapHello = serde_json::from_value(hello.json).unwrap();
     let (_, root) = x509_parser::parse_x509_certificate(hello.root.as_bytes()).unwrap();
     let own = AdminStatement {
@@ -74,22 +91,51 @@ pub(crate) async fn nobody_else_takes_it(first: &FirstMaster) {
         machine: "master-1".to_owned(),
         node_name: "master-1".to_owned(),
         root_spki: Digest::of(root.public_key().raw),
-        time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs(),
+        time: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs(),
         ..AdminStatement::default()
     };
-    let elsewhere = AdminStatement { cluster: "another".to_owned(), ..own.clone() };
-    let another_root = AdminStatement { root_spki: Digest::of(b"another root"), ..own.clone() };
+    let elsewhere = AdminStatement {
+        cluster: "another".to_owned(),
+        ..own.clone()
+    };
+    let another_root = AdminStatement {
+        root_spki: Digest::of(b"another root"),
+        ..own.clone()
+    };
     let request = thief.client_csr();
     let changed = |(mut statement, signature): (Vec<u8>, Vec<u8>)| {
         *statement.last_mut().unwrap() = b' ';
         (statement, signature)
     };
     let attacks = [
-        (own.clone().sign(&thief.ak).unwrap(), request.clone(), Code::BootstrapVerdict),
-        (elsewhere.sign(&admin).unwrap(), request.clone(), Code::BootstrapVerdict),
-        (another_root.sign(&admin).unwrap(), request.clone(), Code::BootstrapVerdict),
-        (changed(own.clone().sign(&admin).unwrap()), request, Code::BootstrapVerdict),
-        (own.sign(&admin).unwrap(), b"garbage".to_vec(), Code::CsrMalformed),
+        (
+            own.clone().sign(&thief.ak).unwrap(),
+            request.clone(),
+            Code::BootstrapVerdict,
+        ),
+        (
+            elsewhere.sign(&admin).unwrap(),
+            request.clone(),
+            Code::BootstrapVerdict,
+        ),
+        (
+            another_root.sign(&admin).unwrap(),
+            request.clone(),
+            Code::BootstrapVerdict,
+        ),
+        (
+            changed(own.clone().sign(&admin).unwrap()),
+            request,
+            Code::BootstrapVerdict,
+        ),
+        (
+            own.sign(&admin).unwrap(),
+            b"garbage".to_vec(),
+            Code::CsrMalformed,
+        ),
     ];
     for ((statement, signature), request, code) in attacks {
         let message = BootstrapAdmit {
@@ -99,6 +145,11 @@ pub(crate) async fn nobody_else_takes_it(first: &FirstMaster) {
         };
         let answer = master.post(BOOTSTRAP_ADMIT_PATH, &message).await;
         let found = (answer.status, answer.json["code"].as_str());
-        assert_eq!(found, (StatusCode::FORBIDDEN, Some(code.as_str())), "{:?}", answer.json);
+        assert_eq!(
+            found,
+            (StatusCode::FORBIDDEN, Some(code.as_str())),
+            "{:?}",
+            answer.json
+        );
     }
 }

@@ -33,16 +33,26 @@ async fn exchange(
     sessions: &str,
     change: impl FnOnce(&mut Evidence),
 ) -> Outcome {
-    let purpose = if sessions == RENEWALS_PATH { Purpose::Renew } else { Purpose::Join };
+    let purpose = if sessions == RENEWALS_PATH {
+        Purpose::Renew
+    } else {
+        Purpose::Join
+    };
     let greeting = machine.hello();
     let mut answer = connection.post(sessions, &greeting.0).await;
     if answer.status == StatusCode::OK {
         let challenge: Challenge = serde_json::from_value(answer.json).unwrap();
         let mut evidence = machine.evidence(purpose, &greeting, &challenge, &connection.channel);
         change(&mut evidence);
-        answer = connection.post(&evidence_path(sessions, &challenge.session), &evidence).await;
+        answer = connection
+            .post(&evidence_path(sessions, &challenge.session), &evidence)
+            .await;
     }
-    Outcome { answer, local: connection.local, node: machine.node.clone() }
+    Outcome {
+        answer,
+        local: connection.local,
+        node: machine.node.clone(),
+    }
 }
 
 async fn join(lab: &Lab, machine: &SoftKeyed) -> Outcome {
@@ -59,11 +69,20 @@ async fn joins(lab: &Lab, machine: &SoftKeyed) -> Certificates {
 
 fn holds(machine: &SoftKeyed, certificates: &Certificates) -> Identity {
     let chain = crate::lab::chain(&certificates.client);
-    Identity { chain, key: machine.key.to_pkcs8_der().unwrap().as_bytes().to_vec() }
+    Identity {
+        chain,
+        key: machine.key.to_pkcs8_der().unwrap().as_bytes().to_vec(),
+    }
 }
 
 async fn renew(lab: &Lab, machine: &SoftKeyed, identity: &Identity) -> Outcome {
-    exchange(machine, lab.connect_as(identity).await.unwrap(), RENEWALS_PATH, |_| {}).await
+    exchange(
+        machine,
+        lab.connect_as(identity).await.unwrap(),
+        RENEWALS_PATH,
+        |_| {},
+    )
+    .await
 }
 
 /// Under a rule that does not say it: refused, with its own code on record and no more than a no to the caller. Under a rule
@@ -71,21 +90,38 @@ async fn renew(lab: &Lab, machine: &SoftKeyed, identity: &Identity) -> Outcome {
 pub(crate) async fn only_where_the_rule_says_so() {
     let lab = Lab::start().await;
     let machine = edge("edge-1", "1");
-    lab.refused(&join(&lab, &machine).await, Code::NoTpm, false).await;
+    lab.refused(&join(&lab, &machine).await, Code::NoTpm, false)
+        .await;
     set_policy(&lab, "queue", &json!({})).await;
     // The rule is another now, which a machine with a TPM shows; one without is refused as before.
     comes_by(&lab, Code::Queued, || lab.join_stranger()).await;
-    lab.refused(&join(&lab, &machine).await, Code::NoTpm, false).await;
+    lab.refused(&join(&lab, &machine).await, Code::NoTpm, false)
+        .await;
 
     set_policy(&lab, "queue", &json!({ "insecureNoTpm": true })).await;
     comes_by(&lab, Code::Queued, || join(&lab, &machine)).await;
     let request = request_of(&lab, "edge-1").await;
     let name = request.metadata.name.clone().unwrap();
     assert!(name.starts_with("edge-1-no-tpm-"), "{name}");
-    assert!(note(&request, "pratique.dev/proved").starts_with("NOTHING: it has no TPM"), "{request:?}");
-    assert!(note(&request, "pratique.dev/ek").contains(&machine.key_hash().to_text()), "{request:?}");
-    for what in ["boot registers", "event log", "image", "Secure Boot", "configuration"] {
-        assert!(note(&request, "pratique.dev/not-proved").contains(what), "{what}: {request:?}");
+    assert!(
+        note(&request, "pratique.dev/proved").starts_with("NOTHING: it has no TPM"),
+        "{request:?}"
+    );
+    assert!(
+        note(&request, "pratique.dev/ek").contains(&machine.key_hash().to_text()),
+        "{request:?}"
+    );
+    for what in [
+        "boot registers",
+        "event log",
+        "image",
+        "Secure Boot",
+        "configuration",
+    ] {
+        assert!(
+            note(&request, "pratique.dev/not-proved").contains(what),
+            "{what}: {request:?}"
+        );
     }
     say(&lab, &name, "Approved").await;
     let certificates = joins(&lab, &machine).await;
@@ -94,8 +130,13 @@ pub(crate) async fn only_where_the_rule_says_so() {
     // It is a node like any other, and renews by its key.
     let holder = holds(&machine, &certificates);
     let own = async |identity: &Identity| {
-        let mut connection = Connection::open(lab.site.address, config(&lab.site.root, Some(identity))).await.unwrap();
-        connection.status(Method::GET, "/api/v1/nodes/edge-1", Vec::new()).await
+        let mut connection =
+            Connection::open(lab.site.address, config(&lab.site.root, Some(identity)))
+                .await
+                .unwrap();
+        connection
+            .status(Method::GET, "/api/v1/nodes/edge-1", Vec::new())
+            .await
     };
     assert_eq!(own(&holder).await, StatusCode::OK);
     let renewed = renew(&lab, &machine, &holder).await.accepted();
@@ -104,10 +145,17 @@ pub(crate) async fn only_where_the_rule_says_so() {
     // After a reboot it is another key: nobody's word changes nothing, a person's puts it in the place of the first.
     let rebooted = edge("edge-1", "2");
     comes_by(&lab, Code::Queued, || join(&lab, &rebooted)).await;
-    assert_eq!(lab.status("edge-1").await.state, MachineState::Unproven, "nobody can denounce it");
+    assert_eq!(
+        lab.status("edge-1").await.state,
+        MachineState::Unproven,
+        "nobody can denounce it"
+    );
     assert_eq!(own(&holder).await, StatusCode::OK);
     let all: Vec<_> = lab.site.list().await;
-    let asks = all.iter().find(|request| note(request, "pratique.dev/changed").contains("node key")).unwrap();
+    let asks = all
+        .iter()
+        .find(|request| note(request, "pratique.dev/changed").contains("node key"))
+        .unwrap();
     say(&lab, asks.metadata.name.as_deref().unwrap(), "Approved").await;
     let certificates = joins(&lab, &rebooted).await;
     eventually("the first key to be worthless", &lab, || async {
@@ -127,7 +175,9 @@ pub(crate) async fn only_where_the_rule_says_so() {
         (code(&outcome) == "REFUSED").then_some(())
     })
     .await;
-    lab.site.patch::<Machine>("edge-1", &json!({ "spec": { "retired": true } })).await;
+    lab.site
+        .patch::<Machine>("edge-1", &json!({ "spec": { "retired": true } }))
+        .await;
     eventually("the end of the retired machine", &lab, || async {
         (own(&second).await == StatusCode::UNAUTHORIZED).then_some(())
     })
@@ -140,15 +190,35 @@ async fn is_shown(lab: &Lab, request: &str) {
     let object: Machine = lab.site.get("edge-1").await;
     assert!(object.spec.insecure_no_tpm && object.spec.ek.hashes.is_empty());
     let status = object.status.unwrap_or_default();
-    assert_eq!((status.state, status.bound_ek, status.image), (MachineState::Unproven, None, None));
-    let unproven = |name: &str| status.checks.iter().any(|c| c.name == name && c.code == "NOT_PROVEN" && !c.ok);
-    assert!(unproven("TPM") && unproven("image") && unproven("configuration"), "{:?}", status.checks);
+    assert_eq!(
+        (status.state, status.bound_ek, status.image),
+        (MachineState::Unproven, None, None)
+    );
+    let unproven = |name: &str| {
+        status
+            .checks
+            .iter()
+            .any(|c| c.name == name && c.code == "NOT_PROVEN" && !c.ok)
+    };
+    assert!(
+        unproven("TPM") && unproven("image") && unproven("configuration"),
+        "{:?}",
+        status.checks
+    );
     let condition = &status.conditions[0];
-    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "NoTpm"));
+    assert_eq!(
+        (condition.status.as_str(), condition.reason.as_str()),
+        ("False", "NoTpm")
+    );
     assert!(condition.message.contains(request), "{}", condition.message);
     let node: Node = lab.site.get("edge-1").await;
     let labels = node.metadata.labels.unwrap_or_default();
-    let shown = ["pratique.dev/join", "pratique.dev/insecure", "pratique.dev/image"].map(|key| labels[key].as_str());
+    let shown = [
+        "pratique.dev/join",
+        "pratique.dev/insecure",
+        "pratique.dev/image",
+    ]
+    .map(|key| labels[key].as_str());
     assert_eq!(shown, ["no-tpm", "no-tpm", "unproven"]);
     let records: Vec<NodeAttestation> = lab.site.list().await;
     let said = |record: &NodeAttestation| {
@@ -156,7 +226,11 @@ async fn is_shown(lab: &Lab, request: &str) {
         status.verdict == "Accepted" && status.message.contains("not proven: TPM")
     };
     assert!(records.iter().any(said), "{records:?}");
-    assert!(lab.site.log().contains("without a TPM"), "{}", lab.site.log());
+    assert!(
+        lab.site.log().contains("without a TPM"),
+        "{}",
+        lab.site.log()
+    );
 }
 
 /// A machine that has a TPM, or ever had one, is not admitted by saying that it has none, whoever says it and whatever the
@@ -175,11 +249,21 @@ pub(crate) async fn no_way_round_a_tpm() {
             joins(&lab, &control).await;
         }
         let before: Machine = lab.site.get(&machine.node).await;
-        for hidden in [SoftKeyed::hiding(&machine), edge(&machine.node, "1"), SoftKeyed::hiding(&listed)] {
-            lab.refused(&join(&lab, &hidden).await, Code::TpmExpected, false).await;
+        for hidden in [
+            SoftKeyed::hiding(&machine),
+            edge(&machine.node, "1"),
+            SoftKeyed::hiding(&listed),
+        ] {
+            lab.refused(&join(&lab, &hidden).await, Code::TpmExpected, false)
+                .await;
         }
         let own = identity(&machine, &certificates);
-        lab.refused(&renew(&lab, &SoftKeyed::hiding(&machine), &own).await, Code::TpmExpected, false).await;
+        lab.refused(
+            &renew(&lab, &SoftKeyed::hiding(&machine), &own).await,
+            Code::TpmExpected,
+            false,
+        )
+        .await;
         let after: Machine = lab.site.get(&machine.node).await;
         assert_eq!((before.spec, before.status), (after.spec, after.status));
     }
@@ -187,16 +271,39 @@ pub(crate) async fn no_way_round_a_tpm() {
     let path = format!("{}/{}", crate::site::collection::<Machine>(), machine.node);
     let mistake = serde_json::to_vec(&json!({ "spec": { "insecureNoTpm": true } })).unwrap();
     let answer = lab.site.api(Method::PATCH, &path, mistake).await;
-    assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{:?}", answer.json);
-    assert!(answer.json["message"].as_str().unwrap().contains("spec.ek.hashes"), "{:?}", answer.json);
-    lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "ek": null, "insecureNoTpm": true } })).await;
+    assert_eq!(
+        answer.status,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "{:?}",
+        answer.json
+    );
+    assert!(
+        answer.json["message"]
+            .as_str()
+            .unwrap()
+            .contains("spec.ek.hashes"),
+        "{:?}",
+        answer.json
+    );
+    lab.site
+        .patch::<Machine>(
+            &machine.node,
+            &json!({ "spec": { "ek": null, "insecureNoTpm": true } }),
+        )
+        .await;
     eventually("the mistake to be known", &lab, || async {
         let outcome = join(&lab, &edge(&machine.node, "1")).await;
         lab.refused(&outcome, Code::TpmExpected, false).await;
         let records: Vec<NodeAttestation> = lab.site.list().await;
         let said = |record: &NodeAttestation| {
-            let checks = record.status.as_ref().map(|status| status.checks.clone()).unwrap_or_default();
-            checks.iter().any(|check| check.actual == "it was bound to an endorsement key")
+            let checks = record
+                .status
+                .as_ref()
+                .map(|status| status.checks.clone())
+                .unwrap_or_default();
+            checks
+                .iter()
+                .any(|check| check.actual == "it was bound to an endorsement key")
         };
         records.iter().any(said).then_some(())
     })
@@ -207,48 +314,89 @@ pub(crate) async fn no_way_round_a_tpm() {
 /// Replay, splices, and what is made for the other protocol; and where nobody looks, nobody takes a living machine's place.
 pub(crate) async fn bound_fresh_and_apart() {
     let lab = Lab::start().await;
-    set_policy(&lab, "insecure-always-approve", &json!({ "insecureNoTpm": true })).await;
+    set_policy(
+        &lab,
+        "insecure-always-approve",
+        &json!({ "insecureNoTpm": true }),
+    )
+    .await;
     let machine = edge("edge-1", "1");
     let certificates = joins(&lab, &machine).await;
     let node: Node = lab.site.get("edge-1").await;
-    assert_eq!(node.metadata.labels.unwrap_or_default()["pratique.dev/insecure"], "always-approve");
+    assert_eq!(
+        node.metadata.labels.unwrap_or_default()["pratique.dev/insecure"],
+        "always-approve"
+    );
 
     // A key in another encoding, by which one key would be two; and no name, where the name is all that there is.
     let (mut longer, mut nameless) = (machine.clone(), machine.clone());
     longer.announced.push(0);
-    lab.refused(&join(&lab, &longer).await, Code::UnprovenKey, false).await;
+    lab.refused(&join(&lab, &longer).await, Code::UnprovenKey, false)
+        .await;
     nameless.claims.name.clear();
-    lab.refused(&join(&lab, &nameless).await, Code::NameInvalid, false).await;
+    lab.refused(&join(&lab, &nameless).await, Code::NameInvalid, false)
+        .await;
 
     // Evidence of one connection on another, an earlier answer, a second answer.
     let (mut first, mut second) = (lab.connect().await, lab.connect().await);
     let greeting = machine.hello();
-    let challenge: Challenge = serde_json::from_value(first.post(SESSIONS_PATH, &greeting.0).await.json).unwrap();
+    let challenge: Challenge =
+        serde_json::from_value(first.post(SESSIONS_PATH, &greeting.0).await.json).unwrap();
     let evidence = machine.evidence(Purpose::Join, &greeting, &challenge, &first.channel);
     let path = evidence_path(SESSIONS_PATH, &challenge.session);
     let answer = second.post(&path, &evidence).await;
-    let moved = Outcome { answer, local: second.local, node: machine.node.clone() };
+    let moved = Outcome {
+        answer,
+        local: second.local,
+        node: machine.node.clone(),
+    };
     lab.refused(&moved, Code::Channel, false).await;
     let answer = first.post(&path, &evidence).await;
-    lab.refused(&Outcome { answer, local: first.local, node: machine.node.clone() }, Code::SessionUsed, false).await;
-    let fresh: Challenge = serde_json::from_value(second.post(SESSIONS_PATH, &greeting.0).await.json).unwrap();
-    let answer = second.post(&evidence_path(SESSIONS_PATH, &fresh.session), &evidence).await;
-    let replayed = Outcome { answer, local: second.local, node: machine.node.clone() };
+    lab.refused(
+        &Outcome {
+            answer,
+            local: first.local,
+            node: machine.node.clone(),
+        },
+        Code::SessionUsed,
+        false,
+    )
+    .await;
+    let fresh: Challenge =
+        serde_json::from_value(second.post(SESSIONS_PATH, &greeting.0).await.json).unwrap();
+    let answer = second
+        .post(&evidence_path(SESSIONS_PATH, &fresh.session), &evidence)
+        .await;
+    let replayed = Outcome {
+        answer,
+        local: second.local,
+        node: machine.node.clone(),
+    };
     lab.refused(&replayed, Code::NonceReplayed, false).await;
     let stranger = edge("edge-1", "another");
     let foreign = |evidence: &mut Evidence| evidence.signature = stranger.sign(b"anything");
     let foreign = exchange(&machine, lab.connect().await, SESSIONS_PATH, foreign).await;
     lab.refused(&foreign, Code::UnprovenSignature, false).await;
     let taken = join(&lab, &stranger).await;
-    assert_eq!((taken.answer.status, code(&taken)), (StatusCode::FORBIDDEN, "NODE_KEY_IN_USE"));
+    assert_eq!(
+        (taken.answer.status, code(&taken)),
+        (StatusCode::FORBIDDEN, "NODE_KEY_IN_USE")
+    );
     joins(&lab, &machine).await;
 
     other_protocols(&lab, &machine).await;
     // Another node's certificate renews nothing here.
     let other = edge("edge-2", "1");
     let theirs = holds(&other, &joins(&lab, &other).await);
-    lab.refused(&renew(&lab, &machine, &theirs).await, Code::RenewalIdentity, false).await;
-    renew(&lab, &machine, &holds(&machine, &certificates)).await.accepted();
+    lab.refused(
+        &renew(&lab, &machine, &theirs).await,
+        Code::RenewalIdentity,
+        false,
+    )
+    .await;
+    renew(&lab, &machine, &holds(&machine, &certificates))
+        .await
+        .accepted();
     lab.site.stop();
 }
 
@@ -257,30 +405,65 @@ async fn other_protocols(lab: &Lab, machine: &SoftKeyed) {
     let proves = lab.machine().await;
     let (theirs, own) = (proves.hello(), machine.hello());
     let mut connection = lab.connect().await;
-    assert_eq!(connection.post(SESSIONS_PATH, &theirs.0).await.json["code"], "MALFORMED");
-    assert_eq!(connection.post(wire::SESSIONS_PATH, &own.0).await.json["code"], "MALFORMED");
+    assert_eq!(
+        connection.post(SESSIONS_PATH, &theirs.0).await.json["code"],
+        "MALFORMED"
+    );
+    assert_eq!(
+        connection.post(wire::SESSIONS_PATH, &own.0).await.json["code"],
+        "MALFORMED"
+    );
     let mut renamed = own.clone();
     wire::PROTOCOL.clone_into(&mut renamed.0.protocol);
-    assert_eq!(connection.post(SESSIONS_PATH, &renamed.0).await.json["code"], "PROTOCOL_VERSION");
+    assert_eq!(
+        connection.post(SESSIONS_PATH, &renamed.0).await.json["code"],
+        "PROTOCOL_VERSION"
+    );
     // A session of one, answered at the other's window, with evidence of either form.
     let hello = connection.post(wire::SESSIONS_PATH, &theirs.0).await;
     let challenge: wire::Challenge = serde_json::from_value(hello.json).unwrap();
     let proof = proves.evidence(Purpose::Join, &theirs, &challenge, &connection.channel);
     let path = evidence_path(SESSIONS_PATH, &challenge.session);
-    assert_eq!(connection.post(&path, &proof).await.json["code"], "REFUSED", "a session of this window comes first");
-    let spliced = Challenge { session: challenge.session, nonce: challenge.nonce, expires_in_seconds: 30 };
-    let answer = connection.post(&path, &machine.evidence(Purpose::Join, &own, &spliced, &connection.channel)).await;
-    let outcome = Outcome { answer, local: connection.local, node: machine.node.clone() };
+    assert_eq!(
+        connection.post(&path, &proof).await.json["code"],
+        "REFUSED",
+        "a session of this window comes first"
+    );
+    let spliced = Challenge {
+        session: challenge.session,
+        nonce: challenge.nonce,
+        expires_in_seconds: 30,
+    };
+    let answer = connection
+        .post(
+            &path,
+            &machine.evidence(Purpose::Join, &own, &spliced, &connection.channel),
+        )
+        .await;
+    let outcome = Outcome {
+        answer,
+        local: connection.local,
+        node: machine.node.clone(),
+    };
     lab.refused(&outcome, Code::SessionUnknown, false).await;
     // The control: the session was not hurt by what came for it elsewhere.
     let path = evidence_path(wire::SESSIONS_PATH, &challenge.session);
     assert_eq!(connection.post(&path, &proof).await.status, StatusCode::OK);
-    let hello = connection.post(wire::SESSIONS_PATH, &proves.hello().0).await;
+    let hello = connection
+        .post(wire::SESSIONS_PATH, &proves.hello().0)
+        .await;
     let challenge: wire::Challenge = serde_json::from_value(hello.json).unwrap();
-    let spliced = Challenge { session: challenge.session, nonce: challenge.nonce, expires_in_seconds: 30 };
+    let spliced = Challenge {
+        session: challenge.session,
+        nonce: challenge.nonce,
+        expires_in_seconds: 30,
+    };
     let bare = machine.evidence(Purpose::Join, &own, &spliced, &connection.channel);
     let path = evidence_path(wire::SESSIONS_PATH, &challenge.session);
-    assert_eq!(connection.post(&path, &bare).await.json["code"], "MALFORMED");
+    assert_eq!(
+        connection.post(&path, &bare).await.json["code"],
+        "MALFORMED"
+    );
 }
 
 /// The agent's own rooms without a TPM: they ask, a person says yes to the key that the console shows, the node speaks to the API
@@ -295,7 +478,10 @@ pub(crate) async fn the_agent_asks_without_a_tpm() {
     let settings = Settings {
         endpoints: Endpoints::new(vec![endpoint]).unwrap(),
         pins: vec![agent_enroll::spki_hash(&lab.site.root).unwrap()].into(),
-        claims: Claims { name: "edge-9".to_owned(), ..Claims::default() },
+        claims: Claims {
+            name: "edge-9".to_owned(),
+            ..Claims::default()
+        },
     };
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let report: Report = Arc::new(move |milestone: &Milestone<'_>| {
@@ -311,14 +497,31 @@ pub(crate) async fn the_agent_asks_without_a_tpm() {
         drop(tell.send(line));
     });
     let enrolling = tokio::spawn(Enroller::without_tpm(key, settings, report).enroll());
-    let line = tokio::time::timeout(LIMIT, told.recv()).await.unwrap().unwrap();
+    let line = tokio::time::timeout(LIMIT, told.recv())
+        .await
+        .unwrap()
+        .unwrap();
     let request = request_of(&lab, "edge-9").await;
     let name = request.metadata.name.clone().unwrap();
-    assert!(line.contains(&format!("certificate approve {name}")), "{line}");
-    assert!(note(&request, "pratique.dev/ek").contains(&shown), "{request:?}");
+    assert!(
+        line.contains(&format!("certificate approve {name}")),
+        "{line}"
+    );
+    assert!(
+        note(&request, "pratique.dev/ek").contains(&shown),
+        "{request:?}"
+    );
     say(&lab, &name, "Approved").await;
-    let (identity, keeper) = tokio::time::timeout(LIMIT, enrolling).await.unwrap().unwrap().unwrap();
-    let own = identity.client.request(Method::GET, "/api/v1/nodes/edge-9", "", bytes::Bytes::new()).await.unwrap();
+    let (identity, keeper) = tokio::time::timeout(LIMIT, enrolling)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    let own = identity
+        .client
+        .request(Method::GET, "/api/v1/nodes/edge-9", "", bytes::Bytes::new())
+        .await
+        .unwrap();
     assert_eq!(own.status, 200);
     let keeping = tokio::spawn(keeper.keep());
     let renewed = async { while told.recv().await.unwrap() != "renewed" {} };

@@ -18,7 +18,10 @@ pub(crate) async fn the_next_image_joins_by_itself() {
     let lab = Lab::start().await;
     let (mut machine, before) = joined(&lab).await;
     let (mut slow, stays) = joined(&lab).await;
-    assert_eq!(ask(&lab, &before, Method::GET, &own_node(&machine), json!(null)).await, StatusCode::OK);
+    assert_eq!(
+        ask(&lab, &before, Method::GET, &own_node(&machine), json!(null)).await,
+        StatusCode::OK
+    );
     let next = |svn: u64| SoftImage::new(&format!("worker-{svn}"), "worker", svn);
     lab.release(&next(8), true).await;
     machine.boot(&next(8), "nocloud", CONFIG);
@@ -28,11 +31,22 @@ pub(crate) async fn the_next_image_joins_by_itself() {
         (status.state, status.image.map(|image| image.id).as_deref()),
         (MachineState::Trusted, Some("worker-8"))
     );
-    assert_eq!(ask(&lab, &after, Method::GET, &own_node(&machine), json!(null)).await, StatusCode::OK);
-    assert_eq!(ask(&lab, &before, Method::GET, &own_node(&machine), json!(null)).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        ask(&lab, &after, Method::GET, &own_node(&machine), json!(null)).await,
+        StatusCode::OK
+    );
+    assert_eq!(
+        ask(&lab, &before, Method::GET, &own_node(&machine), json!(null)).await,
+        StatusCode::UNAUTHORIZED
+    );
     until("the Node's label says its image", async || {
         let node: Node = lab.site.get(&machine.node).await;
-        node.metadata.labels.unwrap_or_default().get("pratique.dev/image").map(String::as_str) == Some("worker-8")
+        node.metadata
+            .labels
+            .unwrap_or_default()
+            .get("pratique.dev/image")
+            .map(String::as_str)
+            == Some("worker-8")
     })
     .await;
 
@@ -41,10 +55,15 @@ pub(crate) async fn the_next_image_joins_by_itself() {
     let stays = identity(&slow, &lab.renew(&slow, &stays).await.accepted());
     slow.clock.clock += 1000;
     lab.release(&next(9), true).await;
-    let outcome = lab.until(Code::ImageConcurrency, async || lab.renew(&slow, &stays).await).await;
+    let outcome = lab
+        .until(Code::ImageConcurrency, async || {
+            lab.renew(&slow, &stays).await
+        })
+        .await;
     lab.refused(&outcome, Code::ImageConcurrency, true).await;
     slow.clock.clock += 1000;
-    lab.refused(&lab.renew(&slow, &stays).await, Code::RenewalState, false).await;
+    lab.refused(&lab.renew(&slow, &stays).await, Code::RenewalState, false)
+        .await;
     machine.clock.clock += 1000;
     lab.renew(&machine, &after).await.accepted();
     // It heals by booting one that is admitted.
@@ -52,8 +71,16 @@ pub(crate) async fn the_next_image_joins_by_itself() {
     lab.join(&slow).await.accepted();
     assert_eq!(lab.status(&slow.node).await.state, MachineState::Trusted);
 
-    slow.boot(&SoftImage { command_line: "another".to_owned(), ..next(10) }, "nocloud", CONFIG);
-    lab.refused(&lab.join(&slow).await, Code::ImageUnknown, true).await;
+    slow.boot(
+        &SoftImage {
+            command_line: "another".to_owned(),
+            ..next(10)
+        },
+        "nocloud",
+        CONFIG,
+    );
+    lab.refused(&lab.join(&slow).await, Code::ImageUnknown, true)
+        .await;
     lab.site.stop();
 }
 
@@ -62,7 +89,9 @@ async fn limit(lab: &Lab, most: u32) {
     let policy: CertificatePolicy = lab.site.get("cluster").await;
     let mut rules = serde_json::to_value(&policy.spec.rules).unwrap();
     rules[0]["images"]["maxConcurrent"] = json!(most);
-    lab.site.patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } })).await;
+    lab.site
+        .patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } }))
+        .await;
 }
 
 /// Other firmware than at the first admission shuts a machine out; an admin's one act learns the new one, is on record, and
@@ -72,30 +101,53 @@ pub(crate) async fn firmware_is_learned_and_pinned(lab: &Lab) {
     let first = lab.status(&machine.node).await.pinned_pcrs;
     let update = |machine: &mut config_attest::testing::SoftMachine, what: &[u8]| {
         machine.boot(&lab.image, "nocloud", CONFIG);
-        let event = Event { pcr: 0, kind: 0x8000_0004, digest: Digest::of(what), data: Vec::new() };
+        let event = Event {
+            pcr: 0,
+            kind: 0x8000_0004,
+            digest: Digest::of(what),
+            data: Vec::new(),
+        };
         machine.bank.extend(0, &event.digest);
         machine.log.events.push(event);
         machine.bind_nk();
     };
     update(&mut machine, b"firmware 2");
-    lab.refused(&lab.join(&machine).await, Code::FirmwareChanged, true).await;
-    assert_eq!(ask(lab, &who, Method::GET, &own_node(&machine), json!(null)).await, StatusCode::UNAUTHORIZED);
-    lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false).await;
+    lab.refused(&lab.join(&machine).await, Code::FirmwareChanged, true)
+        .await;
+    assert_eq!(
+        ask(lab, &who, Method::GET, &own_node(&machine), json!(null)).await,
+        StatusCode::UNAUTHORIZED
+    );
+    lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false)
+        .await;
     let until_then = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
     let act = json!({ "spec": { "readmitUntil": until_then.to_string() } });
     lab.site.patch::<Machine>(&machine.node, &act).await;
     let fresh = identity(&machine, &lab.until_accepted(&machine).await);
     let object: Machine = lab.site.get(&machine.node).await;
-    let by = object.metadata.annotations.unwrap_or_default().remove("pratique.dev/decided-by").unwrap_or_default();
-    assert!(by.starts_with("admin at "), "who let the new firmware in: {by:?}");
+    let by = object
+        .metadata
+        .annotations
+        .unwrap_or_default()
+        .remove("pratique.dev/decided-by")
+        .unwrap_or_default();
+    assert!(
+        by.starts_with("admin at "),
+        "who let the new firmware in: {by:?}"
+    );
     let status = object.status.unwrap_or_default();
     assert_eq!(status.state, MachineState::Trusted);
     assert_ne!(status.pinned_pcrs["0"], first["0"]);
     assert_eq!(status.pinned_pcrs["2"], first["2"]);
     until("an event tells of the new firmware", async || {
         let events: Vec<Happening> = lab.site.list().await;
-        let own = |event: &&Happening| event.involved_object.name.as_deref() == Some(machine.node.as_str());
-        events.iter().filter(own).any(|event| event.reason.as_deref() == Some("FirmwareChanged"))
+        let own = |event: &&Happening| {
+            event.involved_object.name.as_deref() == Some(machine.node.as_str())
+        };
+        events
+            .iter()
+            .filter(own)
+            .any(|event| event.reason.as_deref() == Some("FirmwareChanged"))
     })
     .await;
     // The act was made use of, and is over before its time is: what was learned is held to.
@@ -103,10 +155,12 @@ pub(crate) async fn firmware_is_learned_and_pinned(lab: &Lab) {
     machine.clock.clock += 1000;
     lab.renew(&machine, &fresh).await.accepted();
     update(&mut machine, b"firmware 3");
-    lab.refused(&lab.join(&machine).await, Code::FirmwareChanged, true).await;
+    lab.refused(&lab.join(&machine).await, Code::FirmwareChanged, true)
+        .await;
     // Nor does it let in what has become Untrusted since, with the firmware that was learned.
     update(&mut machine, b"firmware 2");
-    lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false).await;
+    lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false)
+        .await;
 }
 
 /// A maker's keys and its list of revoked programs shut a machine out until an admin's one act learns them; that act is worth
@@ -119,18 +173,24 @@ pub(crate) async fn secure_boot_databases_are_learned_and_pinned(lab: &Lab) {
         machine.boot(&image, "nocloud", CONFIG);
     };
     boot(&mut machine, b"revoked 1");
-    lab.refused(&lab.join(&machine).await, Code::SecureBootDatabase, true).await;
+    lab.refused(&lab.join(&machine).await, Code::SecureBootDatabase, true)
+        .await;
     let until_then = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
     let act = json!({ "spec": { "readmitUntil": until_then.to_string() } });
     lab.site.patch::<Machine>(&machine.node, &act).await;
     let fresh = identity(&machine, &lab.until_accepted(&machine).await);
     let status = lab.status(&machine.node).await;
     assert_eq!(status.state, MachineState::Trusted);
-    assert!(status.pinned_pcrs.contains_key("7"), "{:?}", status.pinned_pcrs);
+    assert!(
+        status.pinned_pcrs.contains_key("7"),
+        "{:?}",
+        status.pinned_pcrs
+    );
     machine.clock.clock += 1000;
     lab.renew(&machine, &fresh).await.accepted();
     boot(&mut machine, b"revoked 1 and 2");
-    lab.refused(&lab.join(&machine).await, Code::SecureBootDatabase, true).await;
+    lab.refused(&lab.join(&machine).await, Code::SecureBootDatabase, true)
+        .await;
 }
 
 /// A renewal is of the boot and the keys of the whole exchange before it; who becomes Suspect is given no new pods, and heals
@@ -138,15 +198,26 @@ pub(crate) async fn secure_boot_databases_are_learned_and_pinned(lab: &Lab) {
 pub(crate) async fn a_renewal_is_of_the_same_boot(lab: &Lab) {
     let (mut machine, who) = joined(lab).await;
     machine.clock.reset_count += 1;
-    lab.refused(&lab.renew(&machine, &who).await, Code::RenewalAfterReset, true).await;
-    until("a Suspect machine's Node is given no new pods", async || {
-        let node: Node = lab.site.get(&machine.node).await;
-        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-        taints.iter().any(|taint| taint.key == "pratique.dev/suspect" && taint.effect == "NoSchedule")
-    })
+    lab.refused(
+        &lab.renew(&machine, &who).await,
+        Code::RenewalAfterReset,
+        true,
+    )
+    .await;
+    until(
+        "a Suspect machine's Node is given no new pods",
+        async || {
+            let node: Node = lab.site.get(&machine.node).await;
+            let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+            taints
+                .iter()
+                .any(|taint| taint.key == "pratique.dev/suspect" && taint.effect == "NoSchedule")
+        },
+    )
     .await;
     machine.clock.clock += 1000;
-    lab.refused(&lab.renew(&machine, &who).await, Code::RenewalState, false).await;
+    lab.refused(&lab.renew(&machine, &who).await, Code::RenewalState, false)
+        .await;
     machine.clock.clock += 1000;
     let healed = identity(&machine, &lab.join(&machine).await.accepted());
     until("the taint goes with the proof", async || {
@@ -160,7 +231,12 @@ pub(crate) async fn a_renewal_is_of_the_same_boot(lab: &Lab) {
     .await;
     // Another boot has another node key.
     machine.boot(&lab.image, "nocloud", CONFIG);
-    lab.refused(&lab.renew(&machine, &healed).await, Code::RenewalKeys, false).await;
+    lab.refused(
+        &lab.renew(&machine, &healed).await,
+        Code::RenewalKeys,
+        false,
+    )
+    .await;
     lab.join(&machine).await.accepted();
 }
 

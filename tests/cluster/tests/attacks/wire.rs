@@ -36,15 +36,24 @@ pub(crate) struct Identity {
 pub(crate) fn config(root: &[u8], identity: Option<&Identity>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(root.to_vec())).unwrap();
-    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .with_root_certificates(roots);
+    let builder =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots);
     Arc::new(match identity {
         None => builder.with_no_client_auth(),
         Some(Identity { chain, key }) => {
-            let chain = chain.iter().map(|der| CertificateDer::from(der.clone())).collect();
-            builder.with_client_auth_cert(chain, PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.clone()))).unwrap()
+            let chain = chain
+                .iter()
+                .map(|der| CertificateDer::from(der.clone()))
+                .collect();
+            builder
+                .with_client_auth_cert(
+                    chain,
+                    PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.clone())),
+                )
+                .unwrap()
         }
     })
 }
@@ -72,7 +81,11 @@ pub(crate) async fn connect(address: SocketAddr, from: IpAddr) -> std::io::Resul
 }
 
 fn content_type(method: &Method) -> &'static str {
-    if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" }
+    if method == Method::PATCH {
+        "application/merge-patch+json"
+    } else {
+        "application/json"
+    }
 }
 
 /// A connection.
@@ -88,7 +101,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) async fn open(address: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<Self> {
+    pub(crate) async fn open(
+        address: SocketAddr,
+        config: Arc<ClientConfig>,
+    ) -> std::io::Result<Self> {
         Self::open_from(next(), address, config).await
     }
 
@@ -103,15 +119,26 @@ impl Connection {
         let name = ServerName::from(address.ip());
         let stream = TlsConnector::from(config).connect(name, socket).await?;
         let tls = stream.get_ref().1;
-        let exporter = tls.export_keying_material([0_u8; 32], EXPORTER_LABEL, Some(&[])).unwrap();
+        let exporter = tls
+            .export_keying_material([0_u8; 32], EXPORTER_LABEL, Some(&[]))
+            .unwrap();
         let leaf = tls.peer_certificates().unwrap().first().unwrap();
         let (_, parsed) = X509Certificate::from_der(leaf).unwrap();
         let resumed = tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
-        let channel = Channel { server_spki: Digest::of(parsed.public_key().raw), exporter: Digest(exporter) };
+        let channel = Channel {
+            server_spki: Digest::of(parsed.public_key().raw),
+            exporter: Digest(exporter),
+        };
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (sender, driver) = handshake.map_err(std::io::Error::other)?;
         drop(tokio::spawn(driver));
-        Ok(Self { sender, channel, local, resumed, token: None })
+        Ok(Self {
+            sender,
+            channel,
+            local,
+            resumed,
+            token: None,
+        })
     }
 
     /// The same connection, whose requests carry a token from now on.
@@ -138,27 +165,46 @@ impl Connection {
         }
         let request = request.body(Full::new(Bytes::from(body))).unwrap();
         self.sender.ready().await?;
-        tokio::time::timeout(PATIENCE, self.sender.send_request(request)).await.expect("an answer in time")
+        tokio::time::timeout(PATIENCE, self.sender.send_request(request))
+            .await
+            .expect("an answer in time")
     }
 
     /// Sends a request and reads all of the answer.
     pub(crate) async fn send(&mut self, method: Method, path: &str, body: Vec<u8>) -> Answer {
-        let answer = self.request(method.clone(), path, content_type(&method), body).await.unwrap();
+        let answer = self
+            .request(method.clone(), path, content_type(&method), body)
+            .await
+            .unwrap();
         let status = answer.status();
         let body = Limited::new(answer.into_body(), MOST).collect();
-        let bytes = tokio::time::timeout(PATIENCE, body).await.expect("a body in time").unwrap().to_bytes();
-        Answer { status, json: serde_json::from_slice(&bytes).unwrap_or_default() }
+        let bytes = tokio::time::timeout(PATIENCE, body)
+            .await
+            .expect("a body in time")
+            .unwrap()
+            .to_bytes();
+        Answer {
+            status,
+            json: serde_json::from_slice(&bytes).unwrap_or_default(),
+        }
     }
 
     /// The status of an answer, `UNAUTHORIZED` for a connection that is cut before one: the master gives whoever is denied a
     /// second to hear of it.
     pub(crate) async fn status(&mut self, method: Method, path: &str, body: Vec<u8>) -> StatusCode {
-        match self.request(method.clone(), path, content_type(&method), body).await {
+        match self
+            .request(method.clone(), path, content_type(&method), body)
+            .await
+        {
             Ok(answer) => {
                 let status = answer.status();
                 let body = Limited::new(answer.into_body(), MOST).collect();
                 // For the next request on this connection; what was said stands, though it be cut now.
-                drop(tokio::time::timeout(PATIENCE, body).await.expect("a body in time"));
+                drop(
+                    tokio::time::timeout(PATIENCE, body)
+                        .await
+                        .expect("a body in time"),
+                );
                 status
             }
             Err(error) => {
@@ -169,6 +215,7 @@ impl Connection {
     }
 
     pub(crate) async fn post(&mut self, path: &str, message: &impl serde::Serialize) -> Answer {
-        self.send(Method::POST, path, serde_json::to_vec(message).unwrap()).await
+        self.send(Method::POST, path, serde_json::to_vec(message).unwrap())
+            .await
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::site::{IMAGE, LIMIT, Site, eventually, subdir, texts};
 use agent_runtime::{
-    Change, Container, ContainerSpec, ContainerState, Containerd, ErrorClass, PullPolicy, Runtime, container_id,
+    Change, Container, ContainerSpec, ContainerState, Containerd, ErrorClass, PullPolicy, Runtime,
+    container_id,
 };
 use std::time::Duration;
 
@@ -37,19 +38,31 @@ async fn nothing_that_lies_on_the_state_is_run() {
             marker.display(),
             config_machine::programs::SHIM
         );
-        for (folder, name) in [("opt/bin", "containerd-shim-runc-v2"), ("opt/bin", "runc"), ("opt/bin", "ctr")] {
+        for (folder, name) in [
+            ("opt/bin", "containerd-shim-runc-v2"),
+            ("opt/bin", "runc"),
+            ("opt/bin", "ctr"),
+        ] {
             let path = subdir(root, folder).join(name);
             std::fs::write(&path, &shim).unwrap();
-            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .unwrap();
         }
         // No libraries and no plugins: whoever loads one fails.
         let plugin = "planted-linux-amd64.so";
-        for (folder, name) in [("opt/lib", "libseccomp.so.2"), ("opt/lib", "libc.so.6"), ("plugins", plugin)] {
+        for (folder, name) in [
+            ("opt/lib", "libseccomp.so.2"),
+            ("opt/lib", "libc.so.6"),
+            ("plugins", plugin),
+        ] {
             std::fs::write(subdir(root, folder).join(name), "planted").unwrap();
         }
     });
     let agent = site.agent();
-    agent.ensure_image(IMAGE, PullPolicy::IfNotPresent).await.unwrap();
+    agent
+        .ensure_image(IMAGE, PullPolicy::IfNotPresent)
+        .await
+        .unwrap();
     let (code, log) = run_to_end(&agent, &site.spec("clean", "echo ran")).await;
     assert_eq!((code, texts(&log).as_slice()), (0, ["ran"].as_slice()));
     let marker = std::fs::read_to_string(site.dir.path().join("planted")).unwrap_or_default();
@@ -65,22 +78,47 @@ async fn a_container_runs_from_a_mirrored_image_and_its_end_and_output_are_seen(
         let agent = agent.clone();
         async move { agent.run().await }
     });
-    assert!(agent.version().await.unwrap().starts_with("containerd://1."));
-
-    let never = agent.ensure_image(IMAGE, PullPolicy::Never).await.unwrap_err();
-    assert_eq!(never.class, ErrorClass::ImageNeverPull);
-    let absent = agent.ensure_image("registry.example/absent:1", PullPolicy::IfNotPresent).await.unwrap_err();
-    assert_eq!(absent.class, ErrorClass::ImagePull, "{}", absent.chain());
-    assert!(agent.ensure_image(IMAGE, PullPolicy::IfNotPresent).await.unwrap().pulled);
     assert!(
-        !agent.ensure_image(IMAGE, PullPolicy::Always).await.unwrap().pulled,
+        agent
+            .version()
+            .await
+            .unwrap()
+            .starts_with("containerd://1.")
+    );
+
+    let never = agent
+        .ensure_image(IMAGE, PullPolicy::Never)
+        .await
+        .unwrap_err();
+    assert_eq!(never.class, ErrorClass::ImageNeverPull);
+    let absent = agent
+        .ensure_image("registry.example/absent:1", PullPolicy::IfNotPresent)
+        .await
+        .unwrap_err();
+    assert_eq!(absent.class, ErrorClass::ImagePull, "{}", absent.chain());
+    assert!(
+        agent
+            .ensure_image(IMAGE, PullPolicy::IfNotPresent)
+            .await
+            .unwrap()
+            .pulled
+    );
+    assert!(
+        !agent
+            .ensure_image(IMAGE, PullPolicy::Always)
+            .await
+            .unwrap()
+            .pulled,
         "the same digest is not fetched twice"
     );
 
     let spec = site.spec("speaks", "echo $GREETING; echo problem >&2; exit 3");
     let (code, log) = run_to_end(&agent, &spec).await;
     assert_eq!(code, 3);
-    assert!(log.contains(" stdout F hello\n") && log.contains(" stderr F problem\n"), "{log}");
+    assert!(
+        log.contains(" stdout F hello\n") && log.contains(" stderr F problem\n"),
+        "{log}"
+    );
     eventually("news of the end", || {
         let news = changes.try_recv();
         async move { (news == Ok(Change::Pod("uid-speaks".into()))).then_some(()) }
@@ -88,7 +126,12 @@ async fn a_container_runs_from_a_mirrored_image_and_its_end_and_output_are_seen(
     .await;
 
     let again = agent.start(&spec).await.unwrap_err();
-    assert_eq!(again.class, ErrorClass::Create, "an attempt exists once: {}", again.chain());
+    assert_eq!(
+        again.class,
+        ErrorClass::Create,
+        "an attempt exists once: {}",
+        again.chain()
+    );
     assert!(only(&agent, &spec).await.is_some(), "and is left alone");
     agent.remove(&id_of(&spec)).await.unwrap();
     assert!(agent.list(None).await.unwrap().is_empty());
@@ -99,7 +142,10 @@ async fn a_container_runs_from_a_mirrored_image_and_its_end_and_output_are_seen(
 async fn a_container_can_neither_see_nor_make_a_tpm_and_is_confined() {
     let site = Site::new();
     let agent = site.agent();
-    agent.ensure_image(IMAGE, PullPolicy::IfNotPresent).await.unwrap();
+    agent
+        .ensure_image(IMAGE, PullPolicy::IfNotPresent)
+        .await
+        .unwrap();
     let script = "ls /dev | grep tpm; ls /sys/class/tpm 2>/dev/null; \
         busybox mknod /dev/own c 10 224 && cat /dev/own; echo device $?; \
         busybox mount -t tmpfs none /tmp; echo mount $?; busybox unshare -m true; echo unshare $?; \
@@ -107,16 +153,29 @@ async fn a_container_can_neither_see_nor_make_a_tpm_and_is_confined() {
     let mut spec = site.spec("confined", script);
     spec.capabilities.add = vec!["ALL".into()];
     let (_, log) = run_to_end(&agent, &spec).await;
-    let stdout: Vec<&str> = log.lines().filter(|line| line.contains(" stdout ")).collect();
-    assert_eq!(texts(&stdout.join("\n")), ["device 1", "mount 1", "unshare 1", "write 1", "0"], "{log}");
+    let stdout: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains(" stdout "))
+        .collect();
+    assert_eq!(
+        texts(&stdout.join("\n")),
+        ["device 1", "mount 1", "unshare 1", "write 1", "0"],
+        "{log}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_agent_adopts_what_the_old_one_started() {
     let site = Site::new();
     let first = site.agent();
-    first.ensure_image(IMAGE, PullPolicy::IfNotPresent).await.unwrap();
-    let spec = site.spec("survives", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.1; done");
+    first
+        .ensure_image(IMAGE, PullPolicy::IfNotPresent)
+        .await
+        .unwrap();
+    let spec = site.spec(
+        "survives",
+        "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.1; done",
+    );
     first.start(&spec).await.unwrap();
     let started = only(&first, &spec).await.unwrap();
     eventually("a line", || async { lines(&spec).last().copied() }).await;
@@ -127,38 +186,76 @@ async fn a_new_agent_adopts_what_the_old_one_started() {
     let adopted = eventually("the container under the new agent", || async {
         second.list(None).await.ok().and_then(|mut all| all.pop())
     });
-    assert_eq!(adopted.await, started, "the same container, running since the same time");
+    assert_eq!(
+        adopted.await,
+        started,
+        "the same container, running since the same time"
+    );
     let before = lines(&spec).len();
-    eventually("output under the new agent", || async { (lines(&spec).len() > before + 5).then_some(()) }).await;
+    eventually("output under the new agent", || async {
+        (lines(&spec).len() > before + 5).then_some(())
+    })
+    .await;
 
     second.kill(&started.id).await.unwrap();
     let ended = eventually("the end", || async {
-        only(&second, &spec).await.filter(|container| matches!(container.state, ContainerState::Exited { .. }))
+        only(&second, &spec)
+            .await
+            .filter(|container| matches!(container.state, ContainerState::Exited { .. }))
     });
-    assert!(matches!(ended.await.state, ContainerState::Exited { code: 137, .. }));
+    assert!(matches!(
+        ended.await.state,
+        ContainerState::Exited { code: 137, .. }
+    ));
     let all = lines(&spec);
-    assert_eq!(all, (1..=all.len()).collect::<Vec<_>>(), "no line is lost or doubled");
+    assert_eq!(
+        all,
+        (1..=all.len()).collect::<Vec<_>>(),
+        "no line is lost or doubled"
+    );
 }
 
 fn lines(spec: &ContainerSpec) -> Vec<usize> {
     let log = std::fs::read_to_string(&spec.log_path).unwrap_or_default();
-    texts(&log).iter().filter_map(|text| text.strip_prefix("line ")?.parse().ok()).collect()
+    texts(&log)
+        .iter()
+        .filter_map(|text| text.strip_prefix("line ")?.parse().ok())
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_are_told_with_their_class_and_leave_nothing_running() {
     let site = Site::new();
     let agent = site.agent();
-    agent.ensure_image(IMAGE, PullPolicy::IfNotPresent).await.unwrap();
+    agent
+        .ensure_image(IMAGE, PullPolicy::IfNotPresent)
+        .await
+        .unwrap();
     let mut missing = site.spec("missing", "");
     missing.command = Some(vec!["/no/such/program".into()]);
-    assert_eq!(agent.start(&missing).await.unwrap_err().class, ErrorClass::Start);
+    assert_eq!(
+        agent.start(&missing).await.unwrap_err().class,
+        ErrorClass::Start
+    );
     let record = only(&agent, &missing).await.unwrap();
-    assert!(matches!(record.state, ContainerState::Exited { code: 128, start_error: Some(_), .. }), "{record:?}");
+    assert!(
+        matches!(
+            record.state,
+            ContainerState::Exited {
+                code: 128,
+                start_error: Some(_),
+                ..
+            }
+        ),
+        "{record:?}"
+    );
 
     let mut root = site.spec("root", "true");
     root.confinement.run_as_non_root = true;
-    assert_eq!(agent.start(&root).await.unwrap_err().class, ErrorClass::Config);
+    assert_eq!(
+        agent.start(&root).await.unwrap_err().class,
+        ErrorClass::Config
+    );
     assert_eq!(only(&agent, &root).await, None);
 }
 
@@ -171,24 +268,44 @@ async fn an_archive_on_the_machine_needs_no_registry_and_commands_run_inside() {
         async move { agent.run().await }
     });
     let image = "preloaded.example/busybox:1";
-    eventually("the import", || async { agent.ensure_image(image, PullPolicy::Never).await.ok() }).await;
-    let spec = ContainerSpec { image: image.into(), ..site.spec("inside", "sleep 600") };
+    eventually("the import", || async {
+        agent.ensure_image(image, PullPolicy::Never).await.ok()
+    })
+    .await;
+    let spec = ContainerSpec {
+        image: image.into(),
+        ..site.spec("inside", "sleep 600")
+    };
     agent.start(&spec).await.unwrap();
     let id = id_of(&spec);
     let command = |script: &str| ["/bin/sh", "-c", script].map(str::to_owned);
-    let done = agent.exec(&id, &command("echo inside; exit 4"), LIMIT).await.unwrap();
-    assert_eq!((done.code, done.output.as_slice()), (4, b"inside\n".as_slice()));
-    let late = agent.exec(&id, &command("sleep 600"), Duration::from_millis(300)).await.unwrap_err();
+    let done = agent
+        .exec(&id, &command("echo inside; exit 4"), LIMIT)
+        .await
+        .unwrap();
+    assert_eq!(
+        (done.code, done.output.as_slice()),
+        (4, b"inside\n".as_slice())
+    );
+    let late = agent
+        .exec(&id, &command("sleep 600"), Duration::from_millis(300))
+        .await
+        .unwrap_err();
     assert!(late.chain().contains("timed out"), "{}", late.chain());
 
     agent.stop(&id).await.unwrap();
     assert!(
-        matches!(only(&agent, &spec).await.unwrap().state, ContainerState::Running { .. }),
+        matches!(
+            only(&agent, &spec).await.unwrap().state,
+            ContainerState::Running { .. }
+        ),
         "sh as pid 1 ignores it"
     );
     agent.kill(&id).await.unwrap();
     eventually("the end", || async {
-        only(&agent, &spec).await.filter(|container| matches!(container.state, ContainerState::Exited { .. }))
+        only(&agent, &spec)
+            .await
+            .filter(|container| matches!(container.state, ContainerState::Exited { .. }))
     })
     .await;
     agent.remove(&id).await.unwrap();
@@ -200,15 +317,30 @@ async fn an_archive_on_the_machine_needs_no_registry_and_commands_run_inside() {
 
 /// A container that takes more memory than it may, and how its end is told.
 async fn ends_by_memory(site: &Site, agent: &Containerd) {
-    agent.ensure_image(IMAGE, PullPolicy::IfNotPresent).await.unwrap();
+    agent
+        .ensure_image(IMAGE, PullPolicy::IfNotPresent)
+        .await
+        .unwrap();
     let mut spec = site.spec("greedy", "exec busybox tail /dev/zero");
     spec.resources.memory_limit = Some(16 << 20);
     agent.start(&spec).await.unwrap();
     let ended = eventually("the end by memory", || async {
-        only(agent, &spec).await.filter(|seen| matches!(seen.state, ContainerState::Exited { .. }))
+        only(agent, &spec)
+            .await
+            .filter(|seen| matches!(seen.state, ContainerState::Exited { .. }))
     });
     let state = ended.await.state;
-    assert!(matches!(state, ContainerState::Exited { code: 137, oom_killed: true, .. }), "{state:?}");
+    assert!(
+        matches!(
+            state,
+            ContainerState::Exited {
+                code: 137,
+                oom_killed: true,
+                ..
+            }
+        ),
+        "{state:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

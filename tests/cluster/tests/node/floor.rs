@@ -38,8 +38,20 @@ fn hostile(site: &Site) -> Mount {
         "target-feature=+crt-static",
         "-o",
     ]);
-    assert!(compiler.arg(&program).arg(source).status().unwrap().success(), "the hostile program does not compile");
-    Mount { source: program, destination: "/hostile".into(), read_only: true }
+    assert!(
+        compiler
+            .arg(&program)
+            .arg(source)
+            .status()
+            .unwrap()
+            .success(),
+        "the hostile program does not compile"
+    );
+    Mount {
+        source: program,
+        destination: "/hostile".into(),
+        read_only: true,
+    }
 }
 
 /// A container that asks for everything.
@@ -52,10 +64,19 @@ fn greedy(site: &Site, name: &str, script: &str) -> ContainerSpec {
 
 async fn lines(site: &Site, spec: &ContainerSpec) -> Vec<String> {
     let agent = site.agent();
-    agent.ensure_image(IMAGE, PullPolicy::IfNotPresent).await.unwrap();
+    agent
+        .ensure_image(IMAGE, PullPolicy::IfNotPresent)
+        .await
+        .unwrap();
     let (_, log) = run_to_end(&agent, spec).await;
-    let stdout: Vec<&str> = log.lines().filter(|line| line.contains(" stdout ")).collect();
-    texts(&stdout.join("\n")).into_iter().map(str::to_owned).collect()
+    let stdout: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains(" stdout "))
+        .collect();
+    texts(&stdout.join("\n"))
+        .into_iter()
+        .map(str::to_owned)
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,15 +84,23 @@ async fn no_call_below_the_floor_is_answered_under_unconfined_with_all_capabilit
     let site = Site::new();
     let mut spec = greedy(&site, "calls", "");
     spec.mounts = vec![hostile(&site)];
-    let words = ["/hostile", "calls", "getpid:39:20:"].into_iter().chain(REFUSED.split_ascii_whitespace());
+    let words = ["/hostile", "calls", "getpid:39:20:"]
+        .into_iter()
+        .chain(REFUSED.split_ascii_whitespace());
     spec.command = Some(words.map(str::to_owned).collect());
     let answers = lines(&site, &spec).await;
-    assert!(answers.contains(&"getpid x86_64 ok".to_owned()), "{answers:?}");
+    assert!(
+        answers.contains(&"getpid x86_64 ok".to_owned()),
+        "{answers:?}"
+    );
     // A kernel without 32-bit programs has no such entry, and ends who tries it.
     let has_32_bits = answers.contains(&"getpid i386 ok".to_owned());
     let mut wrong = Vec::new();
     let mut seen = 0;
-    for answer in answers.iter().filter(|answer| !answer.starts_with("getpid ")) {
+    for answer in answers
+        .iter()
+        .filter(|answer| !answer.starts_with("getpid "))
+    {
         let good = match answer.split(' ').collect::<Vec<_>>()[..] {
             ["clone3", "x86_64", "errno", errno] => errno == "38",
             [_, "x86_64", "errno", errno] => errno == "1",
@@ -87,7 +116,10 @@ async fn no_call_below_the_floor_is_answered_under_unconfined_with_all_capabilit
         }
     }
     assert!(wrong.is_empty(), "answered: {wrong:?}");
-    assert!(seen >= 2 * REFUSED.split_ascii_whitespace().count(), "{answers:?}");
+    assert!(
+        seen >= 2 * REFUSED.split_ascii_whitespace().count(),
+        "{answers:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,7 +130,8 @@ async fn with_the_machines_process_ids_no_process_of_the_machine_is_seen_or_reac
     spec.shared.pid = true;
     spec.command = Some(vec!["/hostile".into(), "processes".into()]);
     let found = lines(&site, &spec).await;
-    let (done, reached): (Vec<&String>, Vec<&String>) = found.iter().partition(|line| line.starts_with("tried as "));
+    let (done, reached): (Vec<&String>, Vec<&String>) =
+        found.iter().partition(|line| line.starts_with("tried as "));
     assert_eq!(done.len(), 1, "{found:?}");
     assert_ne!(done[0], "tried as 1", "it is among the machine's processes");
     assert!(reached.is_empty(), "{reached:?}");
@@ -124,16 +157,26 @@ async fn no_device_opens_whatever_a_container_does_to_its_filter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ordinary_programs_live_with_the_default_filter() {
     let site = Site::new();
-    let mut spec =
-        site.spec("life", "/hostile life && busybox ls / | busybox grep -c hostile && (busybox sleep 0 & wait)");
+    let mut spec = site.spec(
+        "life",
+        "/hostile life && busybox ls / | busybox grep -c hostile && (busybox sleep 0 & wait)",
+    );
     spec.mounts = vec![hostile(&site)];
     spec.confinement.no_new_privileges = true;
     assert_eq!(lines(&site, &spec).await, ["alive", "1"]);
     // Without the filter this is answered: the execution domain that turns the randomness of addresses off.
     let mut spec = site.spec("domain", "");
     spec.mounts = vec![hostile(&site)];
-    spec.command =
-        Some(["/hostile", "calls", "personality:135:136:262144", "personality:135:136:8"].map(str::to_owned).into());
+    spec.command = Some(
+        [
+            "/hostile",
+            "calls",
+            "personality:135:136:262144",
+            "personality:135:136:8",
+        ]
+        .map(str::to_owned)
+        .into(),
+    );
     let found = lines(&site, &spec).await;
     assert_eq!(
         (found[0].as_str(), found[3].as_str()),
@@ -152,7 +195,16 @@ async fn a_privileged_container_has_the_machines_devices_without_its_tpm() {
         busybox ls /sys/class/tpm 2>/dev/null; busybox unshare -m true; echo unshare $?";
     let mut spec = site.spec("privileged", script);
     spec.privileged = true;
-    assert_eq!(lines(&site, &spec).await, ["kmsg 0", "mount 0", "tpm 1 Operation not permitted", "own 0", "unshare 0"]);
+    assert_eq!(
+        lines(&site, &spec).await,
+        [
+            "kmsg 0",
+            "mount 0",
+            "tpm 1 Operation not permitted",
+            "own 0",
+            "unshare 0"
+        ]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,8 +222,18 @@ async fn a_pod_that_asks_for_what_no_pod_gets_fails_and_says_why() {
             "CapabilityNotAllowed",
             "SYS_PTRACE is never given",
         ),
-        ("mistyped", json!({"capabilities": {"add": ["NET_RAWW"]}}), "CapabilityNotAllowed", "no capability of Linux"),
-        ("privileged", json!({"privileged": true}), "PrivilegedNotAllowed", "[node] privileged = true"),
+        (
+            "mistyped",
+            json!({"capabilities": {"add": ["NET_RAWW"]}}),
+            "CapabilityNotAllowed",
+            "no capability of Linux",
+        ),
+        (
+            "privileged",
+            json!({"privileged": true}),
+            "PrivilegedNotAllowed",
+            "[node] privileged = true",
+        ),
         (
             "profile",
             json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "p.json"}}),
@@ -184,11 +246,19 @@ async fn a_pod_that_asks_for_what_no_pod_gets_fails_and_says_why() {
         let status = cluster.reaches(name, "/phase", json!("Failed")).await;
         assert_eq!(status["reason"], reason, "{status}");
         let message = status["message"].as_str().unwrap();
-        assert!(message.starts_with("Pod was rejected: container main: ") && message.contains(text), "{message}");
+        assert!(
+            message.starts_with("Pod was rejected: container main: ") && message.contains(text),
+            "{message}"
+        );
         assert!(cluster.event(reason).await.starts_with("container main: "));
     }
-    cluster.create("all", asks(json!({"capabilities": {"add": ["ALL"]}}))).await;
+    cluster
+        .create("all", asks(json!({"capabilities": {"add": ["ALL"]}})))
+        .await;
     cluster.reaches("all", "/phase", json!("Succeeded")).await;
     let narrowed = cluster.event("CapabilitiesNarrowed").await;
-    assert!(narrowed.contains("ALL does not include") && narrowed.contains("SYS_ADMIN"), "{narrowed}");
+    assert!(
+        narrowed.contains("ALL does not include") && narrowed.contains("SYS_ADMIN"),
+        "{narrowed}"
+    );
 }

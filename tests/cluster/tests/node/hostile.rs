@@ -33,10 +33,13 @@ impl Cluster {
     async fn content(&self) {
         let meta = |name: &str| json!({"name": name, "namespace": "default"});
         let map: ConfigMap =
-            serde_json::from_value(json!({"metadata": meta("m"), "data": {"k": "from the map"}})).unwrap();
+            serde_json::from_value(json!({"metadata": meta("m"), "data": {"k": "from the map"}}))
+                .unwrap();
         self.admin.create(&map).await.unwrap();
-        let secret: Secret =
-            serde_json::from_value(json!({"metadata": meta("s"), "stringData": {"k": format!("{WORD}\n")}})).unwrap();
+        let secret: Secret = serde_json::from_value(
+            json!({"metadata": meta("s"), "stringData": {"k": format!("{WORD}\n")}}),
+        )
+        .unwrap();
         self.admin.create(&secret).await.unwrap();
     }
 
@@ -44,18 +47,27 @@ impl Cluster {
     async fn output(&self, name: &str, phase: &str) -> Vec<String> {
         self.reaches(name, "/phase", json!(phase)).await;
         let pod = self.pod(name).await.unwrap();
-        texts(&self.log(&pod, 0)).into_iter().map(str::to_owned).collect()
+        texts(&self.log(&pod, 0))
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Waits until nothing is left in a folder of the agent's: it cleans up once the API has forgotten the pod.
     async fn emptied(&self, folder: &str) {
         let path = self.site.dir.path().join(folder);
-        eventually(folder, || async { (std::fs::read_dir(&path).unwrap().count() == 0).then_some(()) }).await;
+        eventually(folder, || async {
+            (std::fs::read_dir(&path).unwrap().count() == 0).then_some(())
+        })
+        .await;
     }
 
     async fn gone(&self, name: &str) {
         self.delete(name, 1).await;
-        eventually(name, || async { self.pod(name).await.is_none().then_some(()) }).await;
+        eventually(name, || async {
+            self.pod(name).await.is_none().then_some(())
+        })
+        .await;
     }
 }
 
@@ -64,13 +76,22 @@ fn on_the_disk(dir: &Path, device: u64) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt;
     let mut folders = vec![dir.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
-            let Ok(meta) = entry.path().symlink_metadata() else { continue };
+        for entry in std::fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok)
+        {
+            let Ok(meta) = entry.path().symlink_metadata() else {
+                continue;
+            };
             if meta.is_dir() && meta.dev() == device {
                 folders.push(entry.path());
             } else if meta.is_file() && meta.dev() == device {
                 let bytes = std::fs::read(entry.path()).unwrap_or_default();
-                if bytes.windows(WORD.len()).any(|window| window == WORD.as_bytes()) {
+                if bytes
+                    .windows(WORD.len())
+                    .any(|window| window == WORD.as_bytes())
+                {
                     return Some(entry.path());
                 }
             }
@@ -87,11 +108,20 @@ async fn content_of_volumes_is_read_only_and_a_secret_never_lies_on_the_disk() {
     let script = "exec 2>/dev/null; cat /v/k; busybox ln -sfn /etc /v/..data; echo link $?; echo x > /v/k; echo write $?; \
         busybox rm -rf /v/..data/k; echo remove $?; busybox mount -o remount,rw /v; echo remount $?; \
         grep ' /v ' /proc/mounts | cut -d' ' -f3";
-    cluster.create("keeps", once(script, json!({"secret": {"secretName": "s"}}))).await;
+    cluster
+        .create(
+            "keeps",
+            once(script, json!({"secret": {"secretName": "s"}})),
+        )
+        .await;
     let lines = cluster.output("keeps", "Succeeded").await;
     assert_eq!(lines.first().map(String::as_str), Some(WORD), "{lines:?}");
     let ends: Vec<&str> = ["link 1", "write 1", "remove 1", "remount 1"].to_vec();
-    let said: Vec<&str> = lines.iter().map(String::as_str).filter(|line| ends.contains(line)).collect();
+    let said: Vec<&str> = lines
+        .iter()
+        .map(String::as_str)
+        .filter(|line| ends.contains(line))
+        .collect();
     assert_eq!(said, ends, "{lines:?}");
     assert_eq!(lines.last().map(String::as_str), Some("tmpfs"), "{lines:?}");
 
@@ -113,10 +143,17 @@ async fn a_key_of_a_config_map_is_mounted_by_its_sub_path() {
     let mount = json!([{"name": "v", "mountPath": "/v"}, {"name": "v", "mountPath": "/key", "subPath": "k"}]);
     let main = mounted("cat /key; echo; while :; do sleep 0.1; done", mount);
     let volumes = json!([{"name": "v", "configMap": {"name": "m"}}]);
-    cluster.create("reads", json!({"containers": [main], "volumes": volumes})).await;
+    cluster
+        .create("reads", json!({"containers": [main], "volumes": volumes}))
+        .await;
     cluster.reaches("reads", "/phase", json!("Running")).await;
     let pod = cluster.pod("reads").await.unwrap();
-    eventually("the key", || async { texts(&cluster.log(&pod, 0)).contains(&"from the map").then_some(()) }).await;
+    eventually("the key", || async {
+        texts(&cluster.log(&pod, 0))
+            .contains(&"from the map")
+            .then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,25 +165,51 @@ async fn a_path_of_the_machine_is_given_as_its_configuration_lists_it() {
     std::fs::write(listed.join("f"), "of the machine\n").unwrap();
     std::os::unix::fs::symlink(outside.path(), listed.join("link")).unwrap();
     let path = |path: &Path| json!({"hostPath": {"path": path}});
-    cluster.create("unlisted", once("ls /v", path(&listed))).await;
+    cluster
+        .create("unlisted", once("ls /v", path(&listed)))
+        .await;
     let refused = cluster.reaches("unlisted", "/phase", json!("Failed")).await;
     assert_eq!(refused["reason"], "HostPathForbidden");
     let message = refused["message"].as_str().unwrap();
-    assert!(message.starts_with("Pod was rejected: volume v: hostPath "), "{message}");
+    assert!(
+        message.starts_with("Pod was rejected: volume v: hostPath "),
+        "{message}"
+    );
     assert!(message.contains("`host_paths` under `[node]`"), "{message}");
 
-    let entry = HostPath { path: listed.display().to_string().parse().unwrap(), writable: true };
+    let entry = HostPath {
+        path: listed.display().to_string().parse().unwrap(),
+        writable: true,
+    };
     let cluster = cluster.again(vec![entry]).await;
-    cluster.create("listed", once("cat /v/f; echo x > /v/new; echo $?", path(&listed))).await;
-    assert_eq!(cluster.output("listed", "Succeeded").await, ["of the machine", "0"]);
-    cluster.create("linked", once("ls /v", path(&listed.join("link")))).await;
-    let status = cluster
-        .reaches("linked", "/containerStatuses/0/state/waiting/reason", json!("CreateContainerConfigError"))
+    cluster
+        .create(
+            "listed",
+            once("cat /v/f; echo x > /v/new; echo $?", path(&listed)),
+        )
         .await;
-    let message = status["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap();
+    assert_eq!(
+        cluster.output("listed", "Succeeded").await,
+        ["of the machine", "0"]
+    );
+    cluster
+        .create("linked", once("ls /v", path(&listed.join("link"))))
+        .await;
+    let status = cluster
+        .reaches(
+            "linked",
+            "/containerStatuses/0/state/waiting/reason",
+            json!("CreateContainerConfigError"),
+        )
+        .await;
+    let message = status["containerStatuses"][0]["state"]["waiting"]["message"]
+        .as_str()
+        .unwrap();
     assert!(message.contains("a link is on the way"), "{message}");
     let made = json!({"hostPath": {"path": listed.join("a/b"), "type": "DirectoryOrCreate"}});
-    cluster.create("makes", once("echo x > /v/f; echo $?", made)).await;
+    cluster
+        .create("makes", once("echo x > /v/f; echo $?", made))
+        .await;
     assert_eq!(cluster.output("makes", "Succeeded").await, ["0"]);
     assert!(listed.join("a/b/f").exists());
 }
@@ -154,25 +217,53 @@ async fn a_path_of_the_machine_is_given_as_its_configuration_lists_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_that_takes_more_of_the_disk_than_it_may_is_evicted() {
     let cluster = Cluster::new().await;
-    let fill =
-        |path: &str| format!("busybox dd if=/dev/zero of={path} bs=1M count=8 2>/dev/null; echo done; sleep 600");
+    let fill = |path: &str| {
+        format!("busybox dd if=/dev/zero of={path} bs=1M count=8 2>/dev/null; echo done; sleep 600")
+    };
     let mut wide = once(&fill("/v/f"), json!({"emptyDir": {"sizeLimit": "1Mi"}}));
     wide["restartPolicy"] = json!("Always");
     cluster.create("fills-volume", wide).await;
     let mut own = once(&fill("/f"), json!({"emptyDir": {}}));
     own["containers"][0]["resources"] = json!({"limits": {"ephemeral-storage": "2Mi"}});
     cluster.create("fills-layer", own).await;
-    let status = cluster.reaches("fills-volume", "/reason", json!("Evicted")).await;
+    let status = cluster
+        .reaches("fills-volume", "/reason", json!("Evicted"))
+        .await;
     assert_eq!(status["phase"], "Failed");
-    assert_eq!(status["message"], "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". ");
-    let status = cluster.reaches("fills-layer", "/reason", json!("Evicted")).await;
-    assert_eq!(status["message"], "Container main exceeded its local ephemeral storage limit \"2Mi\". ");
-    cluster.reaches("fills-layer", "/containerStatuses/0/state/terminated/exitCode", json!(137)).await;
+    assert_eq!(
+        status["message"],
+        "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". "
+    );
+    let status = cluster
+        .reaches("fills-layer", "/reason", json!("Evicted"))
+        .await;
+    assert_eq!(
+        status["message"],
+        "Container main exceeded its local ephemeral storage limit \"2Mi\". "
+    );
+    cluster
+        .reaches(
+            "fills-layer",
+            "/containerStatuses/0/state/terminated/exitCode",
+            json!(137),
+        )
+        .await;
 
     let script = "busybox dd if=/dev/zero of=/v/f bs=1M count=8 2>/dev/null; echo $?; busybox stat -c %s /v/f; \
         grep ' /v ' /proc/mounts | cut -d' ' -f3";
-    cluster.create("memory", once(script, json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}))).await;
-    assert_eq!(cluster.output("memory", "Succeeded").await, ["1", "1048576", "tmpfs"]);
+    cluster
+        .create(
+            "memory",
+            once(
+                script,
+                json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}),
+            ),
+        )
+        .await;
+    assert_eq!(
+        cluster.output("memory", "Succeeded").await,
+        ["1", "1048576", "tmpfs"]
+    );
     cluster.gone("memory").await;
     cluster.emptied("run/memory").await;
 }
@@ -192,15 +283,38 @@ impl Host {
         let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let below = format!(" {}/run/", dir.display());
         // Without the ids, which are new for each mount.
-        let place = |line: &str| line.split(' ').skip(2).take(4).collect::<Vec<_>>().join(" ");
-        let mut mounts: Vec<String> = all.lines().filter(|line| line.contains(&below)).map(place).collect();
+        let place = |line: &str| {
+            line.split(' ')
+                .skip(2)
+                .take(4)
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let mut mounts: Vec<String> = all
+            .lines()
+            .filter(|line| line.contains(&below))
+            .map(place)
+            .collect();
         mounts.sort();
         let mut files = BTreeSet::new();
-        for folder in ["kubelet/pods", "pods", "run/held", "run/mounts", "run/memory"] {
-            let entries = std::fs::read_dir(dir.join(folder)).into_iter().flatten().filter_map(Result::ok);
+        for folder in [
+            "kubelet/pods",
+            "pods",
+            "run/held",
+            "run/mounts",
+            "run/memory",
+        ] {
+            let entries = std::fs::read_dir(dir.join(folder))
+                .into_iter()
+                .flatten()
+                .filter_map(Result::ok);
             files.extend(entries.map(|entry| entry.path()));
         }
-        Self { mounts, files, descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count() }
+        Self {
+            mounts,
+            files,
+            descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
+        }
     }
 }
 
@@ -211,25 +325,43 @@ fn hostile(victim: &Path) -> Vec<(&'static str, Value, &'static str)> {
                  mkdir /v/d; i=$((i+1)); done";
     let neighbour = json!({"name": "second", "image": crate::site::IMAGE, "command": ["/bin/sh", "-c", "echo x > /d/pwned"],
                            "volumeMounts": [{"name": "v", "mountPath": "/d", "subPath": "d"}]});
-    let mut races = once(&flips.replace("VICTIM", &victim.display().to_string()), empty.clone());
+    let mut races = once(
+        &flips.replace("VICTIM", &victim.display().to_string()),
+        empty.clone(),
+    );
     races["containers"].as_array_mut().unwrap().push(neighbour);
     let links = "for n in 1 2 3; do busybox ln -s /dev/zero /v/$n; busybox mkfifo /v/p$n; done; \
                  busybox mknod /v/z c 1 5; busybox ln -s VICTIM /v/victim";
-    let deep = "cd /v; i=0; while [ $i -lt 300 ]; do mkdir d && cd d || break; i=$((i+1)); done; echo $i";
+    let deep =
+        "cd /v; i=0; while [ $i -lt 300 ]; do mkdir d && cd d || break; i=$((i+1)); done; echo $i";
     let words = "busybox dd if=/dev/zero of=/dev/termination-log bs=1M count=3 2>/dev/null; \
                  busybox yes | busybox head -c 3000000; busybox tr '\\n' x < /dev/zero | busybox head -c 300000";
     let bomb = "f() { f | f & }; busybox sh -c 'i=0; while [ $i -lt 2000 ]; do sleep 5 & i=$((i+1)); done' 2>/dev/null; \
                 exit 1";
     vec![
         ("races", races, ""),
-        ("links", once(&links.replace("VICTIM", &victim.display().to_string()), empty.clone()), "Succeeded"),
+        (
+            "links",
+            once(
+                &links.replace("VICTIM", &victim.display().to_string()),
+                empty.clone(),
+            ),
+            "Succeeded",
+        ),
         ("deep", once(deep, empty.clone()), "Succeeded"),
         ("words", once(words, empty.clone()), "Succeeded"),
         ("bomb", once(bomb, empty), "Failed"),
-        ("unlisted", once("ls /v", json!({"hostPath": {"path": "/"}})), "Failed"),
+        (
+            "unlisted",
+            once("ls /v", json!({"hostPath": {"path": "/"}})),
+            "Failed",
+        ),
         (
             "writes",
-            once("busybox ln -sfn /etc /v/..data && exit 0; exit 1", json!({"configMap": {"name": "m"}})),
+            once(
+                "busybox ln -sfn /etc /v/..data && exit 0; exit 1",
+                json!({"configMap": {"name": "m"}}),
+            ),
             "Failed",
         ),
     ]
@@ -237,7 +369,10 @@ fn hostile(victim: &Path) -> Vec<(&'static str, Value, &'static str)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_pods_leave_the_host_as_it_was() {
-    let minutes: u64 = std::env::var("PRATIQUE_SOAK_MINUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let minutes: u64 = std::env::var("PRATIQUE_SOAK_MINUTES")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let cluster = Cluster::new().await;
     cluster.content().await;
@@ -258,16 +393,25 @@ async fn hostile_pods_leave_the_host_as_it_was() {
         for (name, ..) in hostile(&victim) {
             cluster.gone(name).await;
         }
-        assert_eq!(std::fs::read_dir(&victim).unwrap().count(), 1, "something was made in the host's folder");
+        assert_eq!(
+            std::fs::read_dir(&victim).unwrap().count(),
+            1,
+            "something was made in the host's folder"
+        );
         let now = eventually("nothing to be left", || async {
             let now = Host::look(&cluster);
             // Descriptors of connections come and go; a leak of one for each round shows over rounds.
-            let same = before.as_ref().is_none_or(|before| now.mounts == before.mounts);
+            let same = before
+                .as_ref()
+                .is_none_or(|before| now.mounts == before.mounts);
             (same && now.files.is_empty()).then_some(now)
         })
         .await;
         let first = before.get_or_insert(now);
-        assert!(Host::look(&cluster).descriptors < first.descriptors + 64, "descriptors leak");
+        assert!(
+            Host::look(&cluster).descriptors < first.descriptors + 64,
+            "descriptors leak"
+        );
         if Instant::now() >= end {
             return;
         }

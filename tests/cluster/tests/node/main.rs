@@ -1,6 +1,10 @@
 //! The node against real parts on this host: containerd, runc, a registry, and the master's API in process.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests may stop at the first surprise"
+)]
 
 mod containers;
 mod floor;

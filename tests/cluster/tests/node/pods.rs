@@ -29,14 +29,28 @@ struct InProcess {
 
 impl InProcess {
     async fn ask(&self, call: Call) -> Result<http::Response<Body>, ApiError> {
-        let request = Request::builder().method(call.method).uri(&call.path).header("content-type", call.content_type);
-        let request = request.header("accept", "application/json").body(master_client::body(call.body)).unwrap();
-        let answer = self.server.handle_as(request, self.user.clone(), Peer::default()).await;
+        let request = Request::builder()
+            .method(call.method)
+            .uri(&call.path)
+            .header("content-type", call.content_type);
+        let request = request
+            .header("accept", "application/json")
+            .body(master_client::body(call.body))
+            .unwrap();
+        let answer = self
+            .server
+            .handle_as(request, self.user.clone(), Peer::default())
+            .await;
         if answer.status().is_success() {
             return Ok(answer);
         }
         let code = answer.status().as_u16();
-        let body = answer.into_body().collect().await.map_err(ApiError::Transport)?.to_bytes();
+        let body = answer
+            .into_body()
+            .collect()
+            .await
+            .map_err(ApiError::Transport)?
+            .to_bytes();
         Err(ApiError::from_answer(code, &body))
     }
 }
@@ -45,28 +59,44 @@ impl Api for InProcess {
     fn call(&self, call: Call) -> Answer<'_, Bytes> {
         Box::pin(async move {
             let answer = self.ask(call).await?;
-            Ok(answer.into_body().collect().await.map_err(ApiError::Transport)?.to_bytes())
+            Ok(answer
+                .into_body()
+                .collect()
+                .await
+                .map_err(ApiError::Transport)?
+                .to_bytes())
         })
     }
 
     fn watch(&self, path: String) -> Answer<'_, Lines> {
         Box::pin(async move {
-            let call = Call { method: Method::GET, path, content_type: agent_kubelet::JSON, body: Bytes::new() };
+            let call = Call {
+                method: Method::GET,
+                path,
+                content_type: agent_kubelet::JSON,
+                body: Bytes::new(),
+            };
             let body = self.ask(call).await?.into_body();
-            let lines = stream::try_unfold((body, BytesMut::new()), |(mut body, mut rest)| async move {
-                loop {
-                    if let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
-                        let line = rest.split_to(end + 1).freeze();
-                        return Ok(Some((line.slice(..end), (body, rest))));
-                    }
-                    match body.frame().await {
-                        Some(frame) => {
-                            rest.extend(frame.map_err(ApiError::Transport)?.into_data().unwrap_or_default());
+            let lines =
+                stream::try_unfold((body, BytesMut::new()), |(mut body, mut rest)| async move {
+                    loop {
+                        if let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+                            let line = rest.split_to(end + 1).freeze();
+                            return Ok(Some((line.slice(..end), (body, rest))));
                         }
-                        None => return Ok(None),
+                        match body.frame().await {
+                            Some(frame) => {
+                                rest.extend(
+                                    frame
+                                        .map_err(ApiError::Transport)?
+                                        .into_data()
+                                        .unwrap_or_default(),
+                                );
+                            }
+                            None => return Ok(None),
+                        }
                     }
-                }
-            });
+                });
             Ok(lines.boxed() as Lines)
         })
     }
@@ -94,7 +124,14 @@ impl Cluster {
         let admin = server.client(UserInfo::admin("admin"));
         let node: Node = serde_json::from_value(json!({"metadata": {"name": NODE}})).unwrap();
         admin.create(&node).await.unwrap();
-        let mut cluster = Self { site, server, admin, host_paths: Vec::new(), kubelet: None, port: None };
+        let mut cluster = Self {
+            site,
+            server,
+            admin,
+            host_paths: Vec::new(),
+            kubelet: None,
+            port: None,
+        };
         cluster.begin();
         cluster
     }
@@ -109,11 +146,22 @@ impl Cluster {
 
     /// Whether every container of a pod has ended, or can't be started for now.
     pub(crate) async fn ran(&self, name: &str) -> bool {
-        let status = self.pod(name).await.and_then(|pod| pod.status).unwrap_or_default();
+        let status = self
+            .pod(name)
+            .await
+            .and_then(|pod| pod.status)
+            .unwrap_or_default();
         let all = status.container_statuses.unwrap_or_default();
         let state = |one: &ContainerStatus| one.state.clone().unwrap_or_default();
-        let waits = |one: &ContainerStatus| state(one).waiting.is_some_and(|waiting| waiting.message.is_some());
-        !all.is_empty() && all.iter().all(|one| state(one).terminated.is_some() || waits(one))
+        let waits = |one: &ContainerStatus| {
+            state(one)
+                .waiting
+                .is_some_and(|waiting| waiting.message.is_some())
+        };
+        !all.is_empty()
+            && all
+                .iter()
+                .all(|one| state(one).terminated.is_some() || waits(one))
     }
 
     fn config(&self) -> Config {
@@ -146,7 +194,10 @@ impl Cluster {
             async move { engine.run().await }
         });
         let user = UserInfo::authenticated(&format!("system:node:{NODE}"), ["system:nodes"]);
-        let api = Arc::new(InProcess { server: self.server.clone(), user });
+        let api = Arc::new(InProcess {
+            server: self.server.clone(),
+            user,
+        });
         let (shutdown, ended) = watch::channel(false);
         let kubelet = Kubelet::new(self.config(), api, engine);
         self.port = Some(kubelet.server());
@@ -176,7 +227,10 @@ impl Cluster {
     }
 
     pub(crate) async fn pod(&self, name: &str) -> Option<Pod> {
-        self.admin.get_opt::<Pod>(Some("default"), name).await.unwrap()
+        self.admin
+            .get_opt::<Pod>(Some("default"), name)
+            .await
+            .unwrap()
     }
 
     /// Waits until the pod's status has what is looked for at a JSON pointer.
@@ -192,21 +246,40 @@ impl Cluster {
     /// Waits for an event with this reason and returns its message.
     pub(crate) async fn event(&self, reason: &str) -> String {
         eventually(reason, || async {
-            let events = self.admin.list::<Event>(Some("default"), &ListParams::default()).await.unwrap().items;
-            events.into_iter().find(|event| event.reason.as_deref() == Some(reason))?.message
+            let events = self
+                .admin
+                .list::<Event>(Some("default"), &ListParams::default())
+                .await
+                .unwrap()
+                .items;
+            events
+                .into_iter()
+                .find(|event| event.reason.as_deref() == Some(reason))?
+                .message
         })
         .await
     }
 
     pub(crate) async fn delete(&self, name: &str, grace: i64) {
-        let params = DeleteParams { grace_period_seconds: Some(grace), ..DeleteParams::default() };
-        self.admin.delete::<Pod>(Some("default"), name, &params).await.unwrap();
+        let params = DeleteParams {
+            grace_period_seconds: Some(grace),
+            ..DeleteParams::default()
+        };
+        self.admin
+            .delete::<Pod>(Some("default"), name, &params)
+            .await
+            .unwrap();
     }
 
     pub(crate) fn log(&self, pod: &Pod, attempt: u32) -> String {
         let uid = pod.metadata.uid.as_deref().unwrap();
         let name = pod.metadata.name.as_deref().unwrap();
-        let path = self.config().logs.join(format!("default_{name}_{uid}")).join("main").join(format!("{attempt}.log"));
+        let path = self
+            .config()
+            .logs
+            .join(format!("default_{name}_{uid}"))
+            .join("main")
+            .join(format!("{attempt}.log"));
         std::fs::read_to_string(path).unwrap_or_default()
     }
 }
@@ -223,101 +296,200 @@ async fn a_pod_runs_is_ready_and_goes_with_its_grace() {
     )
     .unwrap();
     cluster.admin.create(&map).await.unwrap();
-    let mut main =
-        shell("echo $POD $K; cat /files/k /etc/hosts; trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done");
+    let mut main = shell(
+        "echo $POD $K; cat /files/k /etc/hosts; trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done",
+    );
     main["env"] = json!([
         {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "K", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}},
     ]);
-    main["volumeMounts"] =
-        json!([{"name": "files", "mountPath": "/files"}, {"name": "scratch", "mountPath": "/scratch"}]);
+    main["volumeMounts"] = json!([{"name": "files", "mountPath": "/files"}, {"name": "scratch", "mountPath": "/scratch"}]);
     let init = json!({"name": "init", "image": IMAGE, "command": ["/bin/sh", "-c", "echo ready > /scratch/init"],
                       "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]});
-    let volumes = json!([{"name": "files", "configMap": {"name": "m"}}, {"name": "scratch", "emptyDir": {}}]);
-    cluster.create("web", json!({"containers": [main], "initContainers": [init], "volumes": volumes})).await;
+    let volumes =
+        json!([{"name": "files", "configMap": {"name": "m"}}, {"name": "scratch", "emptyDir": {}}]);
+    cluster
+        .create(
+            "web",
+            json!({"containers": [main], "initContainers": [init], "volumes": volumes}),
+        )
+        .await;
 
     let status = cluster.reaches("web", "/phase", json!("Running")).await;
     assert_eq!(status["hostIP"], "127.0.0.1");
     // The Node was made without labels: its kubelet adds those that charts choose by.
-    let labels = cluster.admin.get::<Node>(None, NODE).await.unwrap().metadata.labels.unwrap_or_default();
+    let labels = cluster
+        .admin
+        .get::<Node>(None, NODE)
+        .await
+        .unwrap()
+        .metadata
+        .labels
+        .unwrap_or_default();
     for (label, value) in ["", "beta."].into_iter().flat_map(|prefix| {
-        [(format!("{prefix}kubernetes.io/os"), "linux"), (format!("{prefix}kubernetes.io/arch"), "amd64")]
+        [
+            (format!("{prefix}kubernetes.io/os"), "linux"),
+            (format!("{prefix}kubernetes.io/arch"), "amd64"),
+        ]
     }) {
-        assert_eq!(labels.get(&label).map(String::as_str), Some(value), "{label}");
+        assert_eq!(
+            labels.get(&label).map(String::as_str),
+            Some(value),
+            "{label}"
+        );
     }
-    assert_eq!(status["initContainerStatuses"][0]["state"]["terminated"]["reason"], "Completed");
+    assert_eq!(
+        status["initContainerStatuses"][0]["state"]["terminated"]["reason"],
+        "Completed"
+    );
     assert_eq!(status["containerStatuses"][0]["ready"], true);
     for condition in status["conditions"].as_array().unwrap() {
         assert_eq!(condition["status"], "True", "{condition}");
     }
     let pod = cluster.pod("web").await.unwrap();
-    eventually("the pod's output", || async { (texts(&cluster.log(&pod, 0)).len() > 1).then_some(()) }).await;
+    eventually("the pod's output", || async {
+        (texts(&cluster.log(&pod, 0)).len() > 1).then_some(())
+    })
+    .await;
     assert_eq!(texts(&cluster.log(&pod, 0))[0], "web from the map");
 
     for reason in ["Pulling", "Pulled", "Started"] {
         eventually(reason, || async {
-            let events = cluster.admin.list::<Event>(Some("default"), &ListParams::default()).await.unwrap().items;
-            events.iter().any(|event| event.reason.as_deref() == Some(reason)).then_some(())
+            let events = cluster
+                .admin
+                .list::<Event>(Some("default"), &ListParams::default())
+                .await
+                .unwrap()
+                .items;
+            events
+                .iter()
+                .any(|event| event.reason.as_deref() == Some(reason))
+                .then_some(())
         })
         .await;
     }
 
-    let dirs = [cluster.config().data.join("pods").join(pod.metadata.uid.as_deref().unwrap())];
+    let dirs = [cluster
+        .config()
+        .data
+        .join("pods")
+        .join(pod.metadata.uid.as_deref().unwrap())];
     assert!(dirs[0].exists());
     cluster.delete("web", 20).await;
-    eventually("the pod to be gone", || async { cluster.pod("web").await.is_none().then_some(()) }).await;
+    eventually("the pod to be gone", || async {
+        cluster.pod("web").await.is_none().then_some(())
+    })
+    .await;
     assert!(!dirs[0].exists(), "its folder went with it");
-    assert!(agent_runtime::Runtime::list(&*cluster.site.agent(), None).await.unwrap().is_empty());
+    assert!(
+        agent_runtime::Runtime::list(&*cluster.site.agent(), None)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ends_are_told_in_the_words_that_users_know() {
     let cluster = Cluster::new().await;
-    cluster.create("crashes", json!({"containers": [shell("echo once more; exit 7")]})).await;
+    cluster
+        .create(
+            "crashes",
+            json!({"containers": [shell("echo once more; exit 7")]}),
+        )
+        .await;
     cluster
         .create("done", json!({"restartPolicy": "Never", "containers": [shell("echo last > /dev/termination-log")]}))
         .await;
-    cluster.create("fails", json!({"restartPolicy": "Never", "containers": [shell("exit 3")]})).await;
+    cluster
+        .create(
+            "fails",
+            json!({"restartPolicy": "Never", "containers": [shell("exit 3")]}),
+        )
+        .await;
     let mut absent = shell("true");
     absent["image"] = json!("registry.example/absent:1");
-    cluster.create("absent", json!({"containers": [absent]})).await;
+    cluster
+        .create("absent", json!({"containers": [absent]}))
+        .await;
     let mut never = shell("true");
     never["image"] = json!("registry.example/never:1");
     never["imagePullPolicy"] = json!("Never");
-    cluster.create("never", json!({"containers": [never]})).await;
+    cluster
+        .create("never", json!({"containers": [never]}))
+        .await;
     let mut keyless = shell("true");
-    keyless["env"] = json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k"}}}]);
-    cluster.create("keyless", json!({"containers": [keyless]})).await;
-    cluster.create("networked", json!({"hostNetwork": false, "containers": [shell("true")]})).await;
+    keyless["env"] =
+        json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k"}}}]);
+    cluster
+        .create("keyless", json!({"containers": [keyless]}))
+        .await;
+    cluster
+        .create(
+            "networked",
+            json!({"hostNetwork": false, "containers": [shell("true")]}),
+        )
+        .await;
     let mut privileged = shell("true");
     privileged["securityContext"] = json!({"privileged": true});
-    cluster.create("privileged", json!({"containers": [privileged]})).await;
+    cluster
+        .create("privileged", json!({"containers": [privileged]}))
+        .await;
 
     let state = "/containerStatuses/0/state";
     let waiting = format!("{state}/waiting/reason");
-    let crashed = cluster.reaches("crashes", &waiting, json!("CrashLoopBackOff")).await;
-    assert_eq!(crashed["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 7);
+    let crashed = cluster
+        .reaches("crashes", &waiting, json!("CrashLoopBackOff"))
+        .await;
+    assert_eq!(
+        crashed["containerStatuses"][0]["lastState"]["terminated"]["exitCode"],
+        7
+    );
     // One, where the first pause was looked into and no later one.
-    assert!(crashed["containerStatuses"][0]["restartCount"].as_u64() >= Some(1), "{crashed}");
+    assert!(
+        crashed["containerStatuses"][0]["restartCount"].as_u64() >= Some(1),
+        "{crashed}"
+    );
     assert_eq!(crashed["phase"], "Running");
     let done = cluster.reaches("done", "/phase", json!("Succeeded")).await;
     let ended = &done["containerStatuses"][0]["state"]["terminated"];
-    assert_eq!((&ended["reason"], &ended["message"]), (&json!("Completed"), &json!("last\n")));
+    assert_eq!(
+        (&ended["reason"], &ended["message"]),
+        (&json!("Completed"), &json!("last\n"))
+    );
     let failed = cluster.reaches("fails", "/phase", json!("Failed")).await;
-    assert_eq!(failed["containerStatuses"][0]["state"]["terminated"]["reason"], "Error");
-    cluster.reaches("absent", &waiting, json!("ErrImagePull")).await;
-    cluster.reaches("absent", &waiting, json!("ImagePullBackOff")).await;
-    cluster.reaches("never", &waiting, json!("ErrImageNeverPull")).await;
-    cluster.reaches("keyless", &waiting, json!("CreateContainerConfigError")).await;
-    let networked = cluster.reaches("networked", "/phase", json!("Failed")).await;
+    assert_eq!(
+        failed["containerStatuses"][0]["state"]["terminated"]["reason"],
+        "Error"
+    );
+    cluster
+        .reaches("absent", &waiting, json!("ErrImagePull"))
+        .await;
+    cluster
+        .reaches("absent", &waiting, json!("ImagePullBackOff"))
+        .await;
+    cluster
+        .reaches("never", &waiting, json!("ErrImageNeverPull"))
+        .await;
+    cluster
+        .reaches("keyless", &waiting, json!("CreateContainerConfigError"))
+        .await;
+    let networked = cluster
+        .reaches("networked", "/phase", json!("Failed"))
+        .await;
     assert_eq!(networked["reason"], "PodNetworkNotAvailable");
     let message = "Pod was rejected: pod network is not available yet: set hostNetwork: true";
     assert_eq!(networked["message"], message);
-    let privileged = cluster.reaches("privileged", "/phase", json!("Failed")).await;
+    let privileged = cluster
+        .reaches("privileged", "/phase", json!("Failed"))
+        .await;
     assert_eq!(privileged["reason"], "PrivilegedNotAllowed");
     for name in ["networked", "absent", "crashes"] {
         cluster.delete(name, 1).await;
-        eventually(name, || async { cluster.pod(name).await.is_none().then_some(()) }).await;
+        eventually(name, || async {
+            cluster.pod(name).await.is_none().then_some(())
+        })
+        .await;
     }
 }
 
@@ -325,12 +497,21 @@ async fn ends_are_told_in_the_words_that_users_know() {
 async fn a_container_that_ignores_the_signal_is_killed_after_the_grace() {
     let cluster = Cluster::new().await;
     cluster.create("stubborn", json!({"terminationGracePeriodSeconds": 86400, "containers": [shell("trap '' TERM; while :; do sleep 0.1; done")]})).await;
-    cluster.reaches("stubborn", "/phase", json!("Running")).await;
+    cluster
+        .reaches("stubborn", "/phase", json!("Running"))
+        .await;
     let start = std::time::Instant::now();
     cluster.delete("stubborn", 2).await;
-    eventually("the pod to be gone", || async { cluster.pod("stubborn").await.is_none().then_some(()) }).await;
+    eventually("the pod to be gone", || async {
+        cluster.pod("stubborn").await.is_none().then_some(())
+    })
+    .await;
     // Not before its time; and within the time of the test, where the pod's own grace is a day.
-    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() >= Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -349,14 +530,26 @@ async fn containers_survive_a_new_agent_and_orphans_do_not() {
     cluster.begin();
     let lines = |pod: &Pod| texts(&cluster.log(pod, 0)).len();
     let count = lines(&before);
-    eventually("output under the new agent", || async { (lines(&before) > count + 5).then_some(()) }).await;
-    let after = serde_json::to_value(cluster.pod("stays").await).unwrap()["status"]["containerStatuses"][0].clone();
+    eventually("output under the new agent", || async {
+        (lines(&before) > count + 5).then_some(())
+    })
+    .await;
+    let after =
+        serde_json::to_value(cluster.pod("stays").await).unwrap()["status"]["containerStatuses"][0]
+            .clone();
     assert_eq!(after, started, "the same container, never restarted");
     let log = cluster.log(&before, 0);
-    let numbers: Vec<String> = (1..=texts(&log).len()).map(|number| format!("line {number}")).collect();
+    let numbers: Vec<String> = (1..=texts(&log).len())
+        .map(|number| format!("line {number}"))
+        .collect();
     assert_eq!(texts(&log), numbers, "no line is lost or doubled");
     eventually("the orphan's end", || async {
-        (agent_runtime::Runtime::list(&*cluster.site.agent(), None).await.unwrap().len() == 1).then_some(())
+        (agent_runtime::Runtime::list(&*cluster.site.agent(), None)
+            .await
+            .unwrap()
+            .len()
+            == 1)
+            .then_some(())
     })
     .await;
 }
@@ -365,27 +558,43 @@ async fn containers_survive_a_new_agent_and_orphans_do_not() {
 async fn probes_decide_what_is_ready_and_what_lives() {
     let cluster = Cluster::new().await;
     let mut main = shell("sleep 600");
-    main["readinessProbe"] =
-        json!({"exec": {"command": ["/bin/cat", "/tmp/ready"]}, "periodSeconds": 1, "timeoutSeconds": 20});
+    main["readinessProbe"] = json!({"exec": {"command": ["/bin/cat", "/tmp/ready"]}, "periodSeconds": 1, "timeoutSeconds": 20});
     // It lives from the first probe on, whatever its own command has come to by then.
     let alive = json!({"command": ["/bin/sh", "-c", "! cat /tmp/dead"]});
-    main["livenessProbe"] = json!({"exec": alive, "periodSeconds": 1, "timeoutSeconds": 20, "failureThreshold": 1});
-    cluster.create("probed", json!({"terminationGracePeriodSeconds": 1, "containers": [main]})).await;
+    main["livenessProbe"] =
+        json!({"exec": alive, "periodSeconds": 1, "timeoutSeconds": 20, "failureThreshold": 1});
+    cluster
+        .create(
+            "probed",
+            json!({"terminationGracePeriodSeconds": 1, "containers": [main]}),
+        )
+        .await;
     let status = cluster.reaches("probed", "/phase", json!("Running")).await;
     assert_eq!(status["containerStatuses"][0]["ready"], false);
-    let id =
-        status["containerStatuses"][0]["containerID"].as_str().unwrap().trim_start_matches("containerd://").to_owned();
+    let id = status["containerStatuses"][0]["containerID"]
+        .as_str()
+        .unwrap()
+        .trim_start_matches("containerd://")
+        .to_owned();
     let agent = cluster.site.agent();
     let run = |script: &str| {
         let command = ["/bin/sh", "-c", script].map(str::to_owned);
         let (agent, id) = (agent.clone(), id.clone());
-        async move { agent_runtime::Runtime::exec(&*agent, &id, &command, LIMIT).await.unwrap() }
+        async move {
+            agent_runtime::Runtime::exec(&*agent, &id, &command, LIMIT)
+                .await
+                .unwrap()
+        }
     };
     run("echo > /tmp/ready").await;
-    let ready = cluster.reaches("probed", "/containerStatuses/0/ready", json!(true)).await;
+    let ready = cluster
+        .reaches("probed", "/containerStatuses/0/ready", json!(true))
+        .await;
     assert_eq!(ready["containerStatuses"][0]["restartCount"], 0);
     run("echo > /tmp/dead").await;
-    cluster.reaches("probed", "/containerStatuses/0/restartCount", json!(1)).await;
+    cluster
+        .reaches("probed", "/containerStatuses/0/restartCount", json!(1))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -394,17 +603,33 @@ async fn the_node_tells_what_it_is_and_keeps_its_lease() {
     let node = eventually("the node to be ready", || async {
         let node: Node = cluster.admin.get(None, NODE).await.unwrap();
         let conditions = node.status.as_ref()?.conditions.clone()?;
-        conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True").then_some(node)
+        conditions
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+            .then_some(node)
     })
     .await;
     let status = node.status.unwrap();
     let info = status.node_info.unwrap();
-    assert_eq!((info.kubelet_version.as_str(), info.os_image.as_str()), ("v1.36.0", "Pratique test"));
-    assert!(info.container_runtime_version.starts_with("containerd://1."));
+    assert_eq!(
+        (info.kubelet_version.as_str(), info.os_image.as_str()),
+        ("v1.36.0", "Pratique test")
+    );
+    assert!(
+        info.container_runtime_version
+            .starts_with("containerd://1.")
+    );
     assert_eq!(status.capacity.unwrap()["pods"].0, "20");
     let lease = eventually("the lease", || async {
-        cluster.admin.get_opt::<Lease>(Some("kube-node-lease"), NODE).await.unwrap()
+        cluster
+            .admin
+            .get_opt::<Lease>(Some("kube-node-lease"), NODE)
+            .await
+            .unwrap()
     });
     let spec = lease.await.spec.unwrap();
-    assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some(NODE), Some(40)));
+    assert_eq!(
+        (spec.holder_identity.as_deref(), spec.lease_duration_seconds),
+        (Some(NODE), Some(40))
+    );
 }

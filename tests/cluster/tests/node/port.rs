@@ -30,7 +30,10 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let root = params.self_signed(&key).unwrap().der().clone();
-        Self { root, issuer: Issuer::new(params, key) }
+        Self {
+            root,
+            issuer: Issuer::new(params, key),
+        }
     }
 
     fn sign(&self, name: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
@@ -38,7 +41,10 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
-        (vec![certificate], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+        (
+            vec![certificate],
+            PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        )
     }
 
     fn roots(&self) -> Arc<RootCertStore> {
@@ -52,14 +58,23 @@ impl Authority {
         let verifier = WebPkiClientVerifier::builder_with_provider(self.roots(), provider.clone());
         let verifier = verifier.allow_unauthenticated().build().unwrap();
         let (chain, key) = self.sign("system:node:worker-1");
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        Arc::new(config.with_client_cert_verifier(verifier).with_single_cert(chain, key).unwrap())
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        Arc::new(
+            config
+                .with_client_cert_verifier(verifier)
+                .with_single_cert(chain, key)
+                .unwrap(),
+        )
     }
 
     /// A client that trusts this root and shows a certificate of `signer`, if any.
     fn client(&self, shown: Option<(&Self, &str)>) -> Arc<ClientConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
         let config = config.with_root_certificates(self.roots());
         Arc::new(match shown {
             Some((signer, name)) => {
@@ -72,18 +87,37 @@ impl Authority {
 }
 
 /// GET; an error where TLS itself turns the caller away.
-async fn get(at: SocketAddr, tls: Arc<ClientConfig>, path: &str) -> Result<(StatusCode, String), String> {
+async fn get(
+    at: SocketAddr,
+    tls: Arc<ClientConfig>,
+    path: &str,
+) -> Result<(StatusCode, String), String> {
     let say = |error: &dyn std::error::Error| error.to_string();
     let tcp = TcpStream::connect(at).await.unwrap();
     let name = ServerName::try_from("node.example").unwrap();
-    let tls = TlsConnector::from(tls).connect(name, tcp).await.map_err(|error| say(&error))?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|error| say(&error))?;
+    let tls = TlsConnector::from(tls)
+        .connect(name, tcp)
+        .await
+        .map_err(|error| say(&error))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls))
+        .await
+        .map_err(|error| say(&error))?;
     let connection = tokio::spawn(connection);
-    let request = Request::get(path).header("host", "node.example").body(Empty::<Bytes>::new()).unwrap();
-    let answer = sender.send_request(request).await.map_err(|error| say(&error))?;
+    let request = Request::get(path)
+        .header("host", "node.example")
+        .body(Empty::<Bytes>::new())
+        .unwrap();
+    let answer = sender
+        .send_request(request)
+        .await
+        .map_err(|error| say(&error))?;
     let status = answer.status();
-    let body = answer.into_body().collect().await.map_err(|error| say(&error))?.to_bytes();
+    let body = answer
+        .into_body()
+        .collect()
+        .await
+        .map_err(|error| say(&error))?
+        .to_bytes();
     connection.abort();
     Ok((status, String::from_utf8(body.to_vec()).unwrap()))
 }
@@ -95,17 +129,27 @@ async fn the_kubelets_port_answers_the_master_alone_and_gives_it_logs() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let (_shutdown, ended) = watch::channel(false);
-    tokio::spawn(serve(listener, authority.server(), cluster.port.clone().unwrap(), ended));
+    tokio::spawn(serve(
+        listener,
+        authority.server(),
+        cluster.port.clone().unwrap(),
+        ended,
+    ));
 
     let nobody = get(at, authority.client(None), "/healthz").await.unwrap();
     assert_eq!(nobody.0, StatusCode::UNAUTHORIZED);
     for name in ["admin", "system:node:worker-1", "system:kube-apiserver "] {
-        let other = get(at, authority.client(Some((&authority, name))), "/pods").await.unwrap();
+        let other = get(at, authority.client(Some((&authority, name))), "/pods")
+            .await
+            .unwrap();
         assert_eq!(other.0, StatusCode::FORBIDDEN, "{name}");
     }
     let foreign = Authority::new();
     let tls = authority.client(Some((&foreign, "system:kube-apiserver")));
-    assert!(get(at, tls, "/healthz").await.is_err(), "another root's API server is nobody's");
+    assert!(
+        get(at, tls, "/healthz").await.is_err(),
+        "another root's API server is nobody's"
+    );
 
     let master = authority.client(Some((&authority, "system:kube-apiserver")));
     let ask = |path: &'static str| {
@@ -113,22 +157,47 @@ async fn the_kubelets_port_answers_the_master_alone_and_gives_it_logs() {
         async move { get(at, master, path).await.unwrap() }
     };
     assert_eq!(ask("/healthz").await, (StatusCode::OK, "ok".to_owned()));
-    assert_eq!(ask("/exec/default/talks/main?command=sh").await.0, StatusCode::NOT_IMPLEMENTED);
-    assert_eq!(ask("/containerLogs/default/none/main").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(
+        ask("/exec/default/talks/main?command=sh").await.0,
+        StatusCode::NOT_IMPLEMENTED
+    );
+    assert_eq!(
+        ask("/containerLogs/default/none/main").await.0,
+        StatusCode::NOT_FOUND
+    );
 
     let script = "for n in 1 2 3; do echo out $n; echo err $n >&2; sleep 0.3; done";
-    cluster.create("talks", json!({"restartPolicy": "Never", "containers": [shell(script)]})).await;
+    cluster
+        .create(
+            "talks",
+            json!({"restartPolicy": "Never", "containers": [shell(script)]}),
+        )
+        .await;
     eventually("the log to begin", || async {
         (ask("/containerLogs/default/talks/main").await.0 == StatusCode::OK).then_some(())
     })
     .await;
     let (_, followed) = ask("/containerLogs/default/talks/main?follow=true").await;
-    let out: Vec<&str> = followed.lines().filter(|line| line.starts_with("out")).collect();
+    let out: Vec<&str> = followed
+        .lines()
+        .filter(|line| line.starts_with("out"))
+        .collect();
     assert_eq!(out, ["out 1", "out 2", "out 3"], "{followed}");
     assert_eq!(followed.lines().count(), 6);
     let (_, last) = ask("/containerLogs/default/talks/main?tailLines=1&timestamps=true").await;
-    assert!(last.starts_with("20") && last.lines().count() == 1, "{last}");
-    assert_eq!(ask("/containerLogs/default/talks/main?previous=true").await.0, StatusCode::BAD_REQUEST);
-    assert_eq!(ask("/containerLogs/default/talks/..%2f").await.0, StatusCode::BAD_REQUEST);
+    assert!(
+        last.starts_with("20") && last.lines().count() == 1,
+        "{last}"
+    );
+    assert_eq!(
+        ask("/containerLogs/default/talks/main?previous=true")
+            .await
+            .0,
+        StatusCode::BAD_REQUEST
+    );
+    assert_eq!(
+        ask("/containerLogs/default/talks/..%2f").await.0,
+        StatusCode::BAD_REQUEST
+    );
     assert!(ask("/pods").await.1.contains("\"talks\""));
 }

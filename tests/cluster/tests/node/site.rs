@@ -1,8 +1,8 @@
 //! A registry, a containerd and a folder for both, on this host.
 
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, DOCKER_HUB, Kind, Options, PodRef, Programs,
-    Registries, Registry, Resources, Seccomp, SharedNamespaces,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, DOCKER_HUB, Kind, Options,
+    PodRef, Programs, Registries, Registry, Resources, Seccomp, SharedNamespaces,
 };
 use config_machine::programs;
 use std::future::Future;
@@ -33,17 +33,29 @@ impl Site {
     /// A site whose containerd finds below its root what `prepare` put there; it is called with the folder that containerd
     /// sees of this host, and with that root.
     pub(crate) fn with_state(prepare: impl FnOnce(&Path, &Path)) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .unwrap();
         let tools = Tools::find(root).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let port = tests_harness::port::free().unwrap();
-        let registry = tests_harness::registry::Registry::start(&tools, &subdir(dir.path(), "registry"), port).unwrap();
+        let registry =
+            tests_harness::registry::Registry::start(&tools, &subdir(dir.path(), "registry"), port)
+                .unwrap();
         prepare(dir.path(), &dir.path().join("engine/root"));
         let engine = Engine::start(&tools, dir.path()).unwrap();
         let archive = subdir(dir.path(), "archives").join("busybox.tar");
         let busybox = oci::Image::busybox(&oci::find_busybox(Some(&tools)).unwrap()).unwrap();
-        busybox.into_archive(&archive, "preloaded.example/busybox:1").unwrap();
-        Self { registry, engine, dir, registries: None }
+        busybox
+            .into_archive(&archive, "preloaded.example/busybox:1")
+            .unwrap();
+        Self {
+            registry,
+            engine,
+            dir,
+            registries: None,
+        }
     }
 
     /// An agent's side of it; several may follow one another.
@@ -53,7 +65,15 @@ impl Site {
         }
         let mirrors = vec![format!("http://127.0.0.1:{}", self.registry.port)];
         let host = "registry.example".into();
-        self.agent_of(Registries::new(vec![Registry { host, mirrors, ..Registry::default() }], DOCKER_HUB, Vec::new()))
+        self.agent_of(Registries::new(
+            vec![Registry {
+                host,
+                mirrors,
+                ..Registry::default()
+            }],
+            DOCKER_HUB,
+            Vec::new(),
+        ))
     }
 
     /// The same with other registries.
@@ -64,16 +84,28 @@ impl Site {
             fifos: self.dir.path().join("io"),
             logs: self.dir.path().to_owned(),
             registries,
-            programs: Some(Programs { shim: programs::SHIM.into(), runc: programs::RUNC.into() }),
+            programs: Some(Programs {
+                shim: programs::SHIM.into(),
+                runc: programs::RUNC.into(),
+            }),
             archives: vec![self.dir.path().join("archives")],
         }))
     }
 
     pub(crate) fn spec(&self, pod: &str, script: &str) -> ContainerSpec {
-        let pod = PodRef { namespace: "default".into(), name: pod.into(), uid: format!("uid-{pod}") };
+        let pod = PodRef {
+            namespace: "default".into(),
+            name: pod.into(),
+            uid: format!("uid-{pod}"),
+        };
         ContainerSpec {
             log_path: self.dir.path().join("logs").join(&pod.name).join("0.log"),
-            key: ContainerKey { pod, container: "main".into(), kind: Kind::Main, attempt: 0 },
+            key: ContainerKey {
+                pod,
+                container: "main".into(),
+                kind: Kind::Main,
+                attempt: 0,
+            },
             image: IMAGE.into(),
             image_digest: None,
             command: Some(vec!["/bin/sh".into(), "-c".into(), script.into()]),
@@ -89,7 +121,10 @@ impl Site {
             confinement: Confinement::default(),
             privileged: false,
             seccomp: Seccomp::RuntimeDefault,
-            resources: Resources { memory_limit: Some(64 << 20), ..Resources::default() },
+            resources: Resources {
+                memory_limit: Some(64 << 20),
+                ..Resources::default()
+            },
             oom_score_adj: 0,
             cgroup_parent: format!("/pratique-test/{}", std::process::id()),
             tty: false,
@@ -110,18 +145,27 @@ pub(crate) fn subdir(dir: &Path, name: &str) -> PathBuf {
     path
 }
 
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(start.elapsed() < LIMIT, "waited {} s for {what}", LIMIT.as_secs());
+        assert!(
+            start.elapsed() < LIMIT,
+            "waited {} s for {what}",
+            LIMIT.as_secs()
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 /// The texts of a log in the CRI format.
 pub(crate) fn texts(log: &str) -> Vec<&str> {
-    log.lines().map(|line| line.splitn(4, ' ').nth(3).unwrap_or_default()).collect()
+    log.lines()
+        .map(|line| line.splitn(4, ' ').nth(3).unwrap_or_default())
+        .collect()
 }

@@ -19,18 +19,34 @@ pub(crate) fn older_copy(world: &mut World) -> Result<()> {
     let mark = cluster.worker.mark();
     cluster.restart_worker(&blueprint)?;
     // From this line on the copy is older than what the TPM knows.
-    cluster.worker.wait_after(mark, "state opened generation=", BOOT_LIMIT)?;
+    cluster
+        .worker
+        .wait_after(mark, "state opened generation=", BOOT_LIMIT)?;
     cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
     let state = ["get", "node", "worker-1", "-o", STATE_RENEWED];
-    cluster.lab.kubectl_until(&state, "the state to be kept", BOOT_LIMIT, |text| text == "False StateKept")?;
+    cluster
+        .lab
+        .kubectl_until(&state, "the state to be kept", BOOT_LIMIT, |text| {
+            text == "False StateKept"
+        })?;
 
     cluster.worker.cut_power()?;
     std::fs::rename(&past, &disk).map_err(file_error("cannot put back", &past))?;
     let mark = cluster.worker.mark();
     cluster.restart_worker(&blueprint)?;
-    cluster.lab.kubectl_until(&state, "the older copy to be noticed", BOOT_LIMIT, |text| text == "True OlderCopy")?;
+    cluster
+        .lab
+        .kubectl_until(&state, "the older copy to be noticed", BOOT_LIMIT, |text| {
+            text == "True OlderCopy"
+        })?;
     cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
     let console = cluster.worker.console_text();
-    let told = console.get(mark..).unwrap_or(&console).contains("it is an older copy of the disk");
-    expect(told, "the console does not say that the disk is an older copy")
+    let told = console
+        .get(mark..)
+        .unwrap_or(&console)
+        .contains("it is an older copy of the disk");
+    expect(
+        told,
+        "the console does not say that the disk is an older copy",
+    )
 }

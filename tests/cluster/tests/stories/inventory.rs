@@ -18,10 +18,25 @@ const SOMEBODY: &[&str] = &["--as=jane"];
 pub(crate) fn admins_alone(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let before = members(cluster)?;
-    let who =
-        cluster.lab.kubectl(&[NODE, &["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]].concat())?;
-    expect(who == "system:node:worker-1", &format!("`--as` makes {who:?} of us"))?;
-    cluster.lab.kubectl(&[NODE, &["get", "node", "worker-1"]].concat())?;
+    let who = cluster.lab.kubectl(
+        &[
+            NODE,
+            &[
+                "auth",
+                "whoami",
+                "-o",
+                "jsonpath={.status.userInfo.username}",
+            ],
+        ]
+        .concat(),
+    )?;
+    expect(
+        who == "system:node:worker-1",
+        &format!("`--as` makes {who:?} of us"),
+    )?;
+    cluster
+        .lab
+        .kubectl(&[NODE, &["get", "node", "worker-1"]].concat())?;
     let machine = json!({ "apiVersion": "pratique.dev/v1alpha1", "kind": "Machine", "metadata": { "name": STRANGER },
         "spec": { "role": "worker", "ek": { "hashes": [format!("sha256:{}", "0a".repeat(32))] } } });
     let machine = file(cluster, "machine", &machine)?;
@@ -42,25 +57,44 @@ pub(crate) fn admins_alone(world: &mut World) -> Result<()> {
         &["delete", "nodes", "--all", "--wait=false"],
         &["create", "--validate=false", "-f", &request],
     ];
-    let of_all = [NODE, ACCOUNT, SOMEBODY].into_iter().flat_map(|who| of_anybody.map(|words| (who, words)));
+    let of_all = [NODE, ACCOUNT, SOMEBODY]
+        .into_iter()
+        .flat_map(|who| of_anybody.map(|words| (who, words)));
     for (who, words) in of_all.chain(of_a_node.map(|words| (NODE, words))) {
         forbidden(cluster, &[who, words].concat())?;
     }
-    expect(members(cluster)? == before, &format!("other members than before: {before}"))?;
+    expect(
+        members(cluster)? == before,
+        &format!("other members than before: {before}"),
+    )?;
     cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
     // The control.
     cluster.lab.kubectl(&["create", "-f", &machine])?;
-    expect(members(cluster)?.contains(STRANGER), "an admin's Machine is not in the inventory")?;
-    cluster.lab.kubectl(&["delete", "machine", STRANGER, "--timeout=600s"])?;
-    expect(members(cluster)? == before, &format!("other members than before: {before}"))
+    expect(
+        members(cluster)?.contains(STRANGER),
+        "an admin's Machine is not in the inventory",
+    )?;
+    cluster
+        .lab
+        .kubectl(&["delete", "machine", STRANGER, "--timeout=600s"])?;
+    expect(
+        members(cluster)? == before,
+        &format!("other members than before: {before}"),
+    )
 }
 
 fn forbidden(cluster: &Cluster, words: &[&str]) -> Result<()> {
     match cluster.lab.kubectl(words) {
-        Ok(printed) => Err(Error::Missing(format!("`kubectl {}` was done: {printed}", words.join(" ")))),
+        Ok(printed) => Err(Error::Missing(format!(
+            "`kubectl {}` was done: {printed}",
+            words.join(" ")
+        ))),
         Err(error) => {
             let text = tests_harness::chain(&error);
-            expect(text.contains("(Forbidden)"), &format!("`kubectl {}` failed otherwise: {text}", words.join(" ")))
+            expect(
+                text.contains("(Forbidden)"),
+                &format!("`kubectl {}` failed otherwise: {text}", words.join(" ")),
+            )
         }
     }
 }
@@ -82,10 +116,17 @@ fn request(node: &str) -> Result<Value> {
     let fault = |error: rcgen::Error| Error::Missing(format!("no request: {error}"));
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-    params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, "system:nodes");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, format!("system:node:{node}"));
     let key = KeyPair::generate().map_err(fault)?;
-    let pem = params.serialize_request(&key).and_then(|request| request.pem()).map_err(fault)?;
+    let pem = params
+        .serialize_request(&key)
+        .and_then(|request| request.pem())
+        .map_err(fault)?;
     Ok(
         json!({ "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": node },
         "spec": { "request": STANDARD.encode(pem), "signerName": "pratique.dev/node-client", "usages": ["client auth"] } }),

@@ -28,21 +28,34 @@ impl crate::world::Cluster {
     /// Applies a manifest.
     pub(crate) fn apply(&self, name: &str, manifest: &str) -> Result<()> {
         let file = self.lab.dir.join(format!("{name}.yaml"));
-        std::fs::write(&file, manifest).map_err(tests_harness::file_error("cannot write", &file))?;
-        self.lab.kubectl(&["apply", "-f", &file.display().to_string()]).map(drop)
+        std::fs::write(&file, manifest)
+            .map_err(tests_harness::file_error("cannot write", &file))?;
+        self.lab
+            .kubectl(&["apply", "-f", &file.display().to_string()])
+            .map(drop)
     }
 
     /// Waits for a pod's phase.
     pub(crate) fn pod_phase(&self, name: &str, phase: &str) -> Result<()> {
         let words = ["get", "pod", name, "-o", "jsonpath={.status.phase}"];
-        self.lab.kubectl_until(&words, &format!("pod {name} to be {phase}"), POD_LIMIT, |text| text == phase).map(drop)
+        self.lab
+            .kubectl_until(
+                &words,
+                &format!("pod {name} to be {phase}"),
+                POD_LIMIT,
+                |text| text == phase,
+            )
+            .map(drop)
     }
 
     /// Waits until a pod's log holds a text, and returns the log.
     pub(crate) fn pod_log(&self, name: &str, text: &str) -> Result<String> {
-        self.lab.kubectl_until(&["logs", name], &format!("{text:?} in the log of {name}"), POD_LIMIT, |log| {
-            log.contains(text)
-        })
+        self.lab.kubectl_until(
+            &["logs", name],
+            &format!("{text:?} in the log of {name}"),
+            POD_LIMIT,
+            |log| log.contains(text),
+        )
     }
 }
 
@@ -50,12 +63,25 @@ impl crate::world::Cluster {
 pub(crate) fn power_on_to_pod(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let states = cluster.lab.kubectl(&["get", "machines"])?;
-    expect(states.matches("Trusted").count() == 2, &format!("not both machines are Trusted:\n{states}"))?;
+    expect(
+        states.matches("Trusted").count() == 2,
+        &format!("not both machines are Trusted:\n{states}"),
+    )?;
     cluster.lab.wait_ready("master-1", BOOT_LIMIT)?;
-    cluster.apply("join", &pod("join", "worker-1", "echo hello from the pod; exec /bin/busybox sleep 100000"))?;
+    cluster.apply(
+        "join",
+        &pod(
+            "join",
+            "worker-1",
+            "echo hello from the pod; exec /bin/busybox sleep 100000",
+        ),
+    )?;
     cluster.pod_phase("join", "Running")?;
     cluster.pod_log("join", "hello from the pod")?;
-    cluster.lab.kubectl(&["delete", "pod", "join", "--timeout=600s"]).map(drop)
+    cluster
+        .lab
+        .kubectl(&["delete", "pod", "join", "--timeout=600s"])
+        .map(drop)
 }
 
 /// The verdict's checks carry the quoted registers, and the master accepted them against the release's predictions;
@@ -63,20 +89,40 @@ pub(crate) fn power_on_to_pod(world: &mut World) -> Result<()> {
 pub(crate) fn predictions_hold(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     for (machine, role) in [("worker-1", "worker"), ("master-1", "master")] {
-        let text = cluster.lab.kubectl(&["get", "machine", machine, "-o", "json"])?;
+        let text = cluster
+            .lab
+            .kubectl(&["get", "machine", machine, "-o", "json"])?;
         let object: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-        let image = object["status"]["image"]["id"].as_str().unwrap_or_default().to_owned();
-        expect(object["status"]["image"]["role"] == role, &format!("{machine} proved no {role} image:\n{text}"))?;
-        let checks = object["status"]["checks"].as_array().cloned().unwrap_or_default();
+        let image = object["status"]["image"]["id"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        expect(
+            object["status"]["image"]["role"] == role,
+            &format!("{machine} proved no {role} image:\n{text}"),
+        )?;
+        let checks = object["status"]["checks"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         for register in [4, 7, 9, 11] {
             let name = format!("image: PCR {register}");
             let check = checks.iter().find(|check| check["name"] == name.as_str());
-            let said = |key: &str| check.and_then(|check| check[key].as_str()).unwrap_or_default().to_owned();
+            let said = |key: &str| {
+                check
+                    .and_then(|check| check[key].as_str())
+                    .unwrap_or_default()
+                    .to_owned()
+            };
             let (measured, predicted) = (said("actual"), said("expected"));
-            let good = measured.len() == 64 && predicted.contains(&measured) && predicted.starts_with(&image);
+            let good = measured.len() == 64
+                && predicted.contains(&measured)
+                && predicted.starts_with(&image);
             expect(
                 good,
-                &format!("{machine} ({image}): no check {name} in which prediction and register agree, in\n{text}"),
+                &format!(
+                    "{machine} ({image}): no check {name} in which prediction and register agree, in\n{text}"
+                ),
             )?;
         }
     }
@@ -88,20 +134,34 @@ pub(crate) fn nothing_to_hold_on_to(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     cluster.apply(
         "look",
-        &pod("look", "worker-1", "ls /dev | grep -c tpm; echo looked; exec /bin/busybox sleep 100000")
-            .replace("ls /dev | grep", "/bin/busybox ls /dev | /bin/busybox grep"),
+        &pod(
+            "look",
+            "worker-1",
+            "ls /dev | grep -c tpm; echo looked; exec /bin/busybox sleep 100000",
+        )
+        .replace("ls /dev | grep", "/bin/busybox ls /dev | /bin/busybox grep"),
     )?;
     let log = cluster.pod_log("look", "looked")?;
-    expect(log.trim_start().starts_with('0'), &format!("a container sees a TPM device:\n{log}"))?;
-    cluster.lab.kubectl(&["delete", "pod", "look", "--timeout=600s"]).map(drop)
+    expect(
+        log.trim_start().starts_with('0'),
+        &format!("a container sees a TPM device:\n{log}"),
+    )?;
+    cluster
+        .lab
+        .kubectl(&["delete", "pod", "look", "--timeout=600s"])
+        .map(drop)
 }
 
 /// The kernel is as the one table of settings says, as a pod sees it; a pod still executes what it wrote to a volume.
 pub(crate) fn kernel_as_the_table_says(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let settings: Vec<Sysctl> = SYSCTLS.into_iter().chain([LAST]).collect();
-    let files = settings.iter().map(|setting| format!("/proc/sys/{}", setting.path));
-    let files: Vec<String> = files.chain(PROOFS.map(|proof| proof.path.to_owned())).collect();
+    let files = settings
+        .iter()
+        .map(|setting| format!("/proc/sys/{}", setting.path));
+    let files: Vec<String> = files
+        .chain(PROOFS.map(|proof| proof.path.to_owned()))
+        .collect();
     let meltdown = "/sys/devices/system/cpu/vulnerabilities/meltdown";
     let script = format!(
         "for f in {} {meltdown} /proc/cmdline; do echo \\\"$f: $(/bin/busybox cat $f)\\\"; done; \
@@ -109,31 +169,59 @@ pub(crate) fn kernel_as_the_table_says(world: &mut World) -> Result<()> {
          exec /bin/busybox sleep 100000",
         files.join(" ")
     );
-    let volumes =
-        "    volumeMounts: [{name: scratch, mountPath: /scratch}]\n  volumes: [{name: scratch, emptyDir: {}}]\n";
+    let volumes = "    volumeMounts: [{name: scratch, mountPath: /scratch}]\n  volumes: [{name: scratch, emptyDir: {}}]\n";
     cluster.apply("kernel", &(pod("kernel", "worker-1", &script) + volumes))?;
     let log = cluster.pod_log("kernel", "looked")?;
-    let shows = |file: &str| log.lines().find_map(|line| line.strip_prefix(file)?.strip_prefix(": "));
+    let shows = |file: &str| {
+        log.lines()
+            .find_map(|line| line.strip_prefix(file)?.strip_prefix(": "))
+    };
     // The kernel shows this one to holders of SYS_ADMIN alone, which no container is; init, which is one, reads it back.
     let hidden = "net/core/bpf_jit_harden";
-    for Sysctl { path, value, .. } in settings.into_iter().filter(|setting| setting.path != hidden) {
+    for Sysctl { path, value, .. } in settings
+        .into_iter()
+        .filter(|setting| setting.path != hidden)
+    {
         let found = shows(&format!("/proc/sys/{path}"));
-        expect(found.is_some_and(|found| same(found, value)), &format!("{path} is {found:?} and not {value}:\n{log}"))?;
+        expect(
+            found.is_some_and(|found| same(found, value)),
+            &format!("{path} is {found:?} and not {value}:\n{log}"),
+        )?;
     }
-    for Proof { word, path, shows: wanted } in PROOFS {
-        expect(shows(path) == Some(wanted), &format!("{word} has no effect:\n{log}"))?;
+    for Proof {
+        word,
+        path,
+        shows: wanted,
+    } in PROOFS
+    {
+        expect(
+            shows(path) == Some(wanted),
+            &format!("{word} has no effect:\n{log}"),
+        )?;
     }
     let line = shows("/proc/cmdline").unwrap_or_default();
     for wanted in words(Lockdown::default()) {
-        expect(line.split(' ').any(|word| word == wanted), &format!("{wanted} is not on the command line:\n{log}"))?;
+        expect(
+            line.split(' ').any(|word| word == wanted),
+            &format!("{wanted} is not on the command line:\n{log}"),
+        )?;
     }
     let vulnerable = shows(meltdown).is_none_or(|text| text.starts_with("Vulnerable"));
-    expect(!vulnerable, &format!("the kernel leaves Meltdown open:\n{log}"))?;
-    expect(log.contains("executed"), &format!("a pod can't execute what it wrote to its volume:\n{log}"))?;
+    expect(
+        !vulnerable,
+        &format!("the kernel leaves Meltdown open:\n{log}"),
+    )?;
+    expect(
+        log.contains("executed"),
+        &format!("a pod can't execute what it wrote to its volume:\n{log}"),
+    )?;
     let console = cluster.worker.console_text();
     let said = console.contains("kernel settings hold, lockdown confidentiality");
     expect(said, &format!("the console names no lockdown:\n{console}"))?;
-    cluster.lab.kubectl(&["delete", "pod", "kernel", "--timeout=600s"]).map(drop)
+    cluster
+        .lab
+        .kubectl(&["delete", "pod", "kernel", "--timeout=600s"])
+        .map(drop)
 }
 
 /// A machine that gets its user-data as a cloud-config, by QEMU's fw_cfg, proves just that and joins.
@@ -142,10 +230,15 @@ pub(crate) fn cloud_config_from_fw_cfg(world: &mut World) -> Result<()> {
     let (mut blueprint, text) = cluster.unregistered("worker-fw")?;
     let carried: Vec<String> = text.lines().map(|line| format!("  {line}")).collect();
     let file = blueprint.dir.join("user-data.yaml");
-    std::fs::write(&file, format!("#cloud-config\npratique: |\n{}\n", carried.join("\n")))
-        .map_err(tests_harness::file_error("cannot write", &file))?;
+    std::fs::write(
+        &file,
+        format!("#cloud-config\npratique: |\n{}\n", carried.join("\n")),
+    )
+    .map_err(tests_harness::file_error("cannot write", &file))?;
     (blueprint.cidata, blueprint.fw_cfg) = (None, Some(file.clone()));
-    cluster.lab.register("worker-fw", &blueprint, &file, "192.168.77.12")?;
+    cluster
+        .lab
+        .register("worker-fw", &blueprint, &file, "192.168.77.12")?;
     let machine = world.guest(&blueprint)?;
     let cluster = world.cluster()?;
     cluster.lab.wait_ready("worker-fw", BOOT_LIMIT)?;
@@ -154,7 +247,10 @@ pub(crate) fn cloud_config_from_fw_cfg(world: &mut World) -> Result<()> {
         console.contains("config measured source=fw_cfg"),
         &format!("the console names another source:\n{console}"),
     )?;
-    cluster.lab.kubectl(&["delete", "node,machine", "worker-fw", "--timeout=600s"]).map(drop)
+    cluster
+        .lab
+        .kubectl(&["delete", "node,machine", "worker-fw", "--timeout=600s"])
+        .map(drop)
 }
 
 /// A machine whose firmware says EC2 and that has no user-data of its own asks the metadata service, measures what it
@@ -165,8 +261,13 @@ pub(crate) fn user_data_from_a_metadata_service(world: &mut World) -> Result<()>
     let service = MetadataService::start(text.as_bytes())?;
     let file = blueprint.dir.join("user-data.toml");
     blueprint.cidata = None;
-    blueprint.cloud = Some(Cloud { vendor: "Amazon EC2".to_owned(), metadata: service.port });
-    cluster.lab.register("worker-ec2", &blueprint, &file, "192.168.77.12")?;
+    blueprint.cloud = Some(Cloud {
+        vendor: "Amazon EC2".to_owned(),
+        metadata: service.port,
+    });
+    cluster
+        .lab
+        .register("worker-ec2", &blueprint, &file, "192.168.77.12")?;
     let machine = world.guest(&blueprint)?;
     let cluster = world.cluster()?;
     cluster.lab.wait_ready("worker-ec2", BOOT_LIMIT)?;
@@ -177,8 +278,14 @@ pub(crate) fn user_data_from_a_metadata_service(world: &mut World) -> Result<()>
         &format!("the console names another source:\n{console}"),
     )?;
     let shown = cluster.machine_field("worker-ec2", ".status.config.source")?;
-    expect(shown == "ec2", &format!("the Machine shows the source {shown:?}"))?;
-    cluster.lab.kubectl(&["delete", "node,machine", "worker-ec2", "--timeout=600s"]).map(drop)
+    expect(
+        shown == "ec2",
+        &format!("the Machine shows the source {shown:?}"),
+    )?;
+    cluster
+        .lab
+        .kubectl(&["delete", "node,machine", "worker-ec2", "--timeout=600s"])
+        .map(drop)
 }
 
 /// A machine with a dead battery that gets its user-data by SMBIOS sets its clock by the time server that this names, and joins.
@@ -190,9 +297,13 @@ pub(crate) fn user_data_from_smbios_and_time_from_a_server(world: &mut World) ->
     let file = blueprint.dir.join("user-data.toml");
     std::fs::write(&file, &text).map_err(tests_harness::file_error("cannot write", &file))?;
     blueprint.cidata = None;
-    blueprint.smbios.push(format!("{SMBIOS_CONFIG}{}", STANDARD.encode(&text)));
+    blueprint
+        .smbios
+        .push(format!("{SMBIOS_CONFIG}{}", STANDARD.encode(&text)));
     blueprint.clock = Some("2020-01-01");
-    cluster.lab.register("worker-dmi", &blueprint, &file, "192.168.77.12")?;
+    cluster
+        .lab
+        .register("worker-dmi", &blueprint, &file, "192.168.77.12")?;
     let server = cluster.lab.time_server()?;
     let start = jiff::Timestamp::now();
     let machine = world.guest(&blueprint)?;
@@ -201,18 +312,34 @@ pub(crate) fn user_data_from_smbios_and_time_from_a_server(world: &mut World) ->
     drop(server);
     let console = machine.console_text();
     let wrong = console.contains("clock set to the image's build time: it was before it");
-    let set =
-        console.lines().find_map(|line| line.split_once("clock set by time servers, from ")?.1.split_once(" to "));
-    let (from, to) = set.ok_or_else(|| Error::Missing(format!("the clock was not set:\n{console}")))?;
+    let set = console.lines().find_map(|line| {
+        line.split_once("clock set by time servers, from ")?
+            .1
+            .split_once(" to ")
+    });
+    let (from, to) =
+        set.ok_or_else(|| Error::Missing(format!("the clock was not set:\n{console}")))?;
     let moment = |text: &str| text.trim().parse::<jiff::Timestamp>().unwrap_or_default();
     // It is set after power-on, and what the packets took on their ways leaves it a little off.
     let right = moment(from) < start && moment(to) >= start && moment(to) <= jiff::Timestamp::now();
-    expect(wrong && right, &format!("powered on at {start}, the clock was set from {from} to {to}:\n{console}"))?;
+    expect(
+        wrong && right,
+        &format!("powered on at {start}, the clock was set from {from} to {to}:\n{console}"),
+    )?;
     let measured = console.contains("config measured source=smbios");
-    expect(measured, &format!("the console names another source:\n{console}"))?;
+    expect(
+        measured,
+        &format!("the console names another source:\n{console}"),
+    )?;
     let shown = cluster.machine_field("worker-dmi", ".status.config.source")?;
-    expect(shown == "smbios", &format!("the Machine shows the source {shown:?}"))?;
-    cluster.lab.kubectl(&["delete", "node,machine", "worker-dmi", "--timeout=600s"]).map(drop)
+    expect(
+        shown == "smbios",
+        &format!("the Machine shows the source {shown:?}"),
+    )?;
+    cluster
+        .lab
+        .kubectl(&["delete", "node,machine", "worker-dmi", "--timeout=600s"])
+        .map(drop)
 }
 
 /// A static join: the admin issues, the machine imports the key into its TPM and is a node, and everybody can see that
@@ -220,18 +347,25 @@ pub(crate) fn user_data_from_smbios_and_time_from_a_server(world: &mut World) ->
 pub(crate) fn issued_certificates(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("worker-static")?;
-    let document = cluster.lab.issue("worker-static", &blueprint, &text, "192.168.77.12")?;
+    let document = cluster
+        .lab
+        .issue("worker-static", &blueprint, &text, "192.168.77.12")?;
     cluster.lab.give_user_data(&mut blueprint, &document)?;
     let machine = world.guest(&blueprint)?;
     let cluster = world.cluster()?;
     cluster.lab.wait_ready("worker-static", BOOT_LIMIT)?;
     machine.wait("nothing about image or configuration is proven", BOOT_LIMIT)?;
-    let described = cluster.lab.kubectl(&["describe", "machine", "worker-static"])?;
+    let described = cluster
+        .lab
+        .kubectl(&["describe", "machine", "worker-static"])?;
     expect(
         described.contains("static: nothing about image or configuration is proven"),
         &format!("`kubectl describe machine` does not say what is not proven:\n{described}"),
     )?;
-    cluster.lab.kubectl(&["delete", "machine,node", "worker-static", "--timeout=600s"]).map(drop)
+    cluster
+        .lab
+        .kubectl(&["delete", "machine,node", "worker-static", "--timeout=600s"])
+        .map(drop)
 }
 
 /// A machine that is not told where its master is learns it from an endpoint on the host, by what the master signed, and joins.
@@ -246,15 +380,28 @@ pub(crate) fn by_discovery(world: &mut World) -> Result<()> {
 
 fn joins_by(world: &mut World, blueprint: &mut Blueprint, text: &str, block: &str) -> Result<()> {
     let cluster = world.cluster()?;
-    let sections = text.split_once("[master]").and_then(|(head, rest)| Some((head, rest.split_once("\n\n")?.1)));
-    let (head, rest) = sections.ok_or_else(|| Error::Missing(format!("no [master] in the user-data:\n{text}")))?;
-    let data = cluster.lab.give_user_data(blueprint, &format!("{head}{}\n\n{rest}", block.trim_end()))?;
-    cluster.lab.register("worker-found", blueprint, &data, "192.168.77.12")?;
+    let sections = text
+        .split_once("[master]")
+        .and_then(|(head, rest)| Some((head, rest.split_once("\n\n")?.1)));
+    let (head, rest) =
+        sections.ok_or_else(|| Error::Missing(format!("no [master] in the user-data:\n{text}")))?;
+    let data = cluster
+        .lab
+        .give_user_data(blueprint, &format!("{head}{}\n\n{rest}", block.trim_end()))?;
+    cluster
+        .lab
+        .register("worker-found", blueprint, &data, "192.168.77.12")?;
     let machine = world.guest(blueprint)?;
     let cluster = world.cluster()?;
     cluster.lab.wait_ready("worker-found", BOOT_LIMIT)?;
     let console = machine.console_text();
     let found = console.contains("master by discovery: https://192.168.77.10:6443");
-    expect(found, &format!("the console does not say where the master was found:\n{console}"))?;
-    cluster.lab.kubectl(&["delete", "node,machine", "worker-found", "--timeout=600s"]).map(drop)
+    expect(
+        found,
+        &format!("the console does not say where the master was found:\n{console}"),
+    )?;
+    cluster
+        .lab
+        .kubectl(&["delete", "node,machine", "worker-found", "--timeout=600s"])
+        .map(drop)
 }

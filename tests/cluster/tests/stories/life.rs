@@ -20,17 +20,33 @@ pub(crate) fn renew(world: &mut World) -> Result<()> {
     let (first_serial, first_time) = (serial()?, attested()?);
     expect(!first_serial.is_empty(), "the Machine shows no certificate")?;
     let lapse = std::cell::RefCell::new(None);
-    tests_harness::wait::eventually_costly("a renewed certificate", RENEWAL_LIMIT, "see worker-1/console.log", || {
-        let nodes = cluster.lab.kubectl(&["get", "node", "worker-1", "--no-headers"])?;
-        if nodes.split_whitespace().nth(1) != Some("Ready") {
-            lapse.replace(Some(nodes));
-        }
-        Ok((serial()? != first_serial).then_some(()))
-    })?;
-    expect(attested()? != first_time, "a new certificate without a fresh attestation")?;
+    tests_harness::wait::eventually_costly(
+        "a renewed certificate",
+        RENEWAL_LIMIT,
+        "see worker-1/console.log",
+        || {
+            let nodes = cluster
+                .lab
+                .kubectl(&["get", "node", "worker-1", "--no-headers"])?;
+            if nodes.split_whitespace().nth(1) != Some("Ready") {
+                lapse.replace(Some(nodes));
+            }
+            Ok((serial()? != first_serial).then_some(()))
+        },
+    )?;
+    expect(
+        attested()? != first_time,
+        "a new certificate without a fresh attestation",
+    )?;
     let lapse = lapse.into_inner();
-    expect(lapse.is_none(), &format!("the node lapsed during the renewal: {lapse:?}"))?;
-    expect(cluster.machine_field("worker-1", ".status.state")? == "Trusted", "the renewed machine is not Trusted")
+    expect(
+        lapse.is_none(),
+        &format!("the node lapsed during the renewal: {lapse:?}"),
+    )?;
+    expect(
+        cluster.machine_field("worker-1", ".status.state")? == "Trusted",
+        "the renewed machine is not Trusted",
+    )
 }
 
 /// The power button gives a pod the time that it asked for; the next start makes a new key and a new exchange under the same
@@ -38,23 +54,37 @@ pub(crate) fn renew(world: &mut World) -> Result<()> {
 pub(crate) fn reboot(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     // It needs longer to end than init gives strangers, and shorter than its grace.
-    let script =
-        "trap '/bin/busybox sleep 6; echo in peace; exit 0' TERM; echo up; while :; do /bin/busybox sleep 1; done";
-    let patient = pod("stay", "worker-1", script)
-        .replace("terminationGracePeriodSeconds: 1\n", "terminationGracePeriodSeconds: 60\n");
+    let script = "trap '/bin/busybox sleep 6; echo in peace; exit 0' TERM; echo up; while :; do /bin/busybox sleep 1; done";
+    let patient = pod("stay", "worker-1", script).replace(
+        "terminationGracePeriodSeconds: 1\n",
+        "terminationGracePeriodSeconds: 60\n",
+    );
     cluster.apply("stay", &patient)?;
     cluster.pod_log("stay", "up")?;
     let key = cluster.machine_field("worker-1", ".status.nkName")?;
-    let uid = cluster.lab.kubectl(&["get", "pod", "stay", "-o", "jsonpath={.metadata.uid}"])?;
+    let uid = cluster
+        .lab
+        .kubectl(&["get", "pod", "stay", "-o", "jsonpath={.metadata.uid}"])?;
     cluster.worker.power_off(POWER_OFF_LIMIT)?;
     let mark = cluster.worker.mark();
     let blueprint = cluster.worker_blueprint.clone();
     cluster.restart_worker(&blueprint)?;
-    cluster.worker.wait_after(mark, "services started", BOOT_LIMIT)?;
-    let words = ["get", "machine", "worker-1", "-o", "jsonpath={.status.nkName}"];
     cluster
-        .lab
-        .kubectl_until(&words, "a new node key after the reboot", BOOT_LIMIT, |text| text != key && !text.is_empty())?;
+        .worker
+        .wait_after(mark, "services started", BOOT_LIMIT)?;
+    let words = [
+        "get",
+        "machine",
+        "worker-1",
+        "-o",
+        "jsonpath={.status.nkName}",
+    ];
+    cluster.lab.kubectl_until(
+        &words,
+        "a new node key after the reboot",
+        BOOT_LIMIT,
+        |text| text != key && !text.is_empty(),
+    )?;
     cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
     let restarted = [
         "get",
@@ -63,15 +93,23 @@ pub(crate) fn reboot(world: &mut World) -> Result<()> {
         "-o",
         "jsonpath={.status.containerStatuses[0].restartCount} {.status.phase} {.metadata.uid}",
     ];
-    cluster.lab.kubectl_until(&restarted, "the pod to come back", BOOT_LIMIT, |text| {
-        let mut words = text.split_whitespace();
-        words.next().is_some_and(|count| count != "0")
-            && words.next() == Some("Running")
-            && words.next() == Some(uid.as_str())
-    })?;
+    cluster
+        .lab
+        .kubectl_until(&restarted, "the pod to come back", BOOT_LIMIT, |text| {
+            let mut words = text.split_whitespace();
+            words.next().is_some_and(|count| count != "0")
+                && words.next() == Some("Running")
+                && words.next() == Some(uid.as_str())
+        })?;
     let before = cluster.lab.kubectl(&["logs", "stay", "--previous"])?;
-    expect(before.contains("in peace"), &format!("the pod was not given its grace at power-off:\n{before}"))?;
-    cluster.lab.kubectl(&["delete", "pod", "stay", "--timeout=600s"]).map(drop)
+    expect(
+        before.contains("in peace"),
+        &format!("the pod was not given its grace at power-off:\n{before}"),
+    )?;
+    cluster
+        .lab
+        .kubectl(&["delete", "pod", "stay", "--timeout=600s"])
+        .map(drop)
 }
 
 /// While the root is rotated, the master's own machine follows, and a worker that has the old pin alone goes on and says what it
@@ -80,21 +118,46 @@ pub(crate) fn rotate_root(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let lab = &cluster.lab;
     let said = lab.root("rotate")?;
-    let pins = said.lines().find(|line| line.starts_with("ca_pins = [")).unwrap_or_default();
-    let pin = pins.split('"').filter(|part| part.starts_with("sha256:")).nth(1).unwrap_or_default().to_owned();
+    let pins = said
+        .lines()
+        .find(|line| line.starts_with("ca_pins = ["))
+        .unwrap_or_default();
+    let pin = pins
+        .split('"')
+        .filter(|part| part.starts_with("sha256:"))
+        .nth(1)
+        .unwrap_or_default()
+        .to_owned();
     expect(!pin.is_empty(), &format!("no new pin was printed:\n{said}"))?;
     let condition = |node: &str, what: &str, wanted: &dyn Fn(&str) -> bool| {
         let path = "jsonpath={.status.conditions[?(@.type=='RootUnknown')]['status','message']}";
-        lab.kubectl_until(&["get", "node", node, "-o", path], what, RENEWAL_LIMIT, wanted).map(drop)
+        lab.kubectl_until(
+            &["get", "node", node, "-o", path],
+            what,
+            RENEWAL_LIMIT,
+            wanted,
+        )
+        .map(drop)
     };
     condition("master-1", "the master's machine to be ready", &|text| {
         text.starts_with("False") && text.contains(&pin)
     })?;
-    condition("worker-1", "the worker to lack the pin", &|text| text.starts_with("True") && text.contains(&pin))?;
-    let refusal = lab.root("finish").err().map(|error| tests_harness::chain(&error)).unwrap_or_default();
-    expect(refusal.contains("worker-1"), &format!("the old root was ended, or refused for another reason: {refusal}"))?;
+    condition("worker-1", "the worker to lack the pin", &|text| {
+        text.starts_with("True") && text.contains(&pin)
+    })?;
+    let refusal = lab
+        .root("finish")
+        .err()
+        .map(|error| tests_harness::chain(&error))
+        .unwrap_or_default();
+    expect(
+        refusal.contains("worker-1"),
+        &format!("the old root was ended, or refused for another reason: {refusal}"),
+    )?;
     lab.root("abandon")?;
-    condition("worker-1", "the worker to lack nothing", &|text| text.starts_with("False") && !text.contains(&pin))?;
+    condition("worker-1", "the worker to lack nothing", &|text| {
+        text.starts_with("False") && !text.contains(&pin)
+    })?;
     for node in ["master-1", "worker-1"] {
         lab.wait_ready(node, BOOT_LIMIT)?;
     }

@@ -3,7 +3,10 @@
 //! They run one after another, in the order of the list below; `cargo test -p tests-cluster --test stories NAME`
 //! runs one. The images must be built (`cargo xtask test build`). Consoles stay in `.pratique/stories`.
 
-#![allow(clippy::print_stdout, reason = "stories tell their times and what they could not end")]
+#![allow(
+    clippy::print_stdout,
+    reason = "stories tell their times and what they could not end"
+)]
 
 mod disk;
 mod drift;
@@ -26,35 +29,92 @@ type Story = fn(&mut World) -> tests_harness::Result<()>;
 
 /// Every story, in the order in which they run.
 const STORIES: &[(&str, Story)] = &[
-    ("join_from_power_on_to_a_running_pod_with_logs", join::power_on_to_pod),
-    ("predicted_registers_equal_the_machines", join::predictions_hold),
-    ("images_hold_no_shell_and_no_tpm_reaches_a_container", join::nothing_to_hold_on_to),
-    ("the_kernel_is_as_its_table_says", join::kernel_as_the_table_says),
-    ("only_admins_add_and_remove_machines_and_nodes", inventory::admins_alone),
-    ("join_with_a_cloud_config_from_fw_cfg", join::cloud_config_from_fw_cfg),
-    ("join_with_user_data_from_a_metadata_service", join::user_data_from_a_metadata_service),
-    ("join_with_user_data_from_smbios_and_the_time_from_a_server", join::user_data_from_smbios_and_time_from_a_server),
-    ("join_by_certificates_that_an_admin_issued", join::issued_certificates),
+    (
+        "join_from_power_on_to_a_running_pod_with_logs",
+        join::power_on_to_pod,
+    ),
+    (
+        "predicted_registers_equal_the_machines",
+        join::predictions_hold,
+    ),
+    (
+        "images_hold_no_shell_and_no_tpm_reaches_a_container",
+        join::nothing_to_hold_on_to,
+    ),
+    (
+        "the_kernel_is_as_its_table_says",
+        join::kernel_as_the_table_says,
+    ),
+    (
+        "only_admins_add_and_remove_machines_and_nodes",
+        inventory::admins_alone,
+    ),
+    (
+        "join_with_a_cloud_config_from_fw_cfg",
+        join::cloud_config_from_fw_cfg,
+    ),
+    (
+        "join_with_user_data_from_a_metadata_service",
+        join::user_data_from_a_metadata_service,
+    ),
+    (
+        "join_with_user_data_from_smbios_and_the_time_from_a_server",
+        join::user_data_from_smbios_and_time_from_a_server,
+    ),
+    (
+        "join_by_certificates_that_an_admin_issued",
+        join::issued_certificates,
+    ),
     ("join_by_discovery", join::by_discovery),
-    ("join_without_a_tpm_where_a_rule_says_so", unproven::without_a_tpm),
-    ("join_without_a_name_by_a_persons_word", queue::nameless_and_approved),
+    (
+        "join_without_a_tpm_where_a_rule_says_so",
+        unproven::without_a_tpm,
+    ),
+    (
+        "join_without_a_name_by_a_persons_word",
+        queue::nameless_and_approved,
+    ),
     ("renew_without_a_lapse", life::renew),
-    ("power_off_gives_pods_their_grace_and_they_come_back_under_a_new_proof", life::reboot),
-    ("drift_shuts_a_machine_out_until_an_admin_readmits_it", drift::out_and_back),
+    (
+        "power_off_gives_pods_their_grace_and_they_come_back_under_a_new_proof",
+        life::reboot,
+    ),
+    (
+        "drift_shuts_a_machine_out_until_an_admin_readmits_it",
+        drift::out_and_back,
+    ),
     ("rotate_the_root_and_think_better_of_it", life::rotate_root),
-    ("refuse_a_machine_that_is_not_in_the_inventory", refuse::unknown_ek),
+    (
+        "refuse_a_machine_that_is_not_in_the_inventory",
+        refuse::unknown_ek,
+    ),
     ("refuse_another_nodes_name", refuse::another_name),
-    ("refuse_user_data_that_the_inventory_does_not_know", refuse::user_data_changed),
-    ("refuse_a_kernel_argument_from_outside", refuse::kernel_argument),
+    (
+        "refuse_user_data_that_the_inventory_does_not_know",
+        refuse::user_data_changed,
+    ),
+    (
+        "refuse_a_kernel_argument_from_outside",
+        refuse::kernel_argument,
+    ),
     ("refuse_secure_boot_off", refuse::secure_boot_off),
     ("refuse_a_flipped_byte_in_the_uki", refuse::flipped_uki),
     ("refuse_a_flipped_byte_in_the_root", refuse::flipped_root),
     ("power_cut_in_pod_churn_loses_nothing", power::cut_worker),
-    ("power_cut_of_the_master_lets_nodes_go_on", power::cut_master),
+    (
+        "power_cut_of_the_master_lets_nodes_go_on",
+        power::cut_master,
+    ),
     ("refuse_an_older_copy_of_the_whole_disk", disk::older_copy),
-    ("update_to_a_newer_image_that_carries_its_user_data", update::newer_image),
+    (
+        "update_to_a_newer_image_that_carries_its_user_data",
+        update::newer_image,
+    ),
     // Last: these change what the whole cluster holds good, and a good machine that renews meanwhile is refused, too.
-    ("refuse_a_release_that_no_release_key_signed", refuse::unsigned_release),
+    (
+        "refuse_a_release_that_no_release_key_signed",
+        refuse::unsigned_release,
+    ),
     ("refuse_an_image_below_the_minimum_svn", refuse::old_image),
 ];
 
@@ -79,7 +139,9 @@ fn main() -> ExitCode {
             let world = Arc::clone(&world);
             Trial::test(*name, move || {
                 let mut world = world.lock().unwrap_or_else(PoisonError::into_inner);
-                world.tell(name, *story).map_err(|error| Failed::from(tests_harness::chain(&error)))
+                world
+                    .tell(name, *story)
+                    .map_err(|error| Failed::from(tests_harness::chain(&error)))
             })
             .with_ignored_flag(TAIL.contains(name))
         })

@@ -20,32 +20,56 @@ pub(crate) fn cut_worker(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let names: Vec<String> = (0..CHURN).map(|index| format!("churn-{index}")).collect();
     for name in &names {
-        cluster.apply(name, &pod(name, "worker-1", "echo up; exec /bin/busybox sleep 100000"))?;
+        cluster.apply(
+            name,
+            &pod(name, "worker-1", "echo up; exec /bin/busybox sleep 100000"),
+        )?;
     }
     cluster.pod_phase(&names[0], "Running")?;
     let (gone, stay) = names.split_at(CHURN / 2);
     for name in gone {
-        cluster.lab.kubectl(&["delete", "pod", name, "--wait=false"])?;
+        cluster
+            .lab
+            .kubectl(&["delete", "pod", name, "--wait=false"])?;
     }
     let (blueprint, mark) = (cluster.worker_blueprint.clone(), cluster.worker.mark());
     cluster.restart_worker(&blueprint)?;
     // The encrypted state survives a power cut.
-    cluster.worker.wait_after(mark, "state opened generation=", BOOT_LIMIT)?;
+    cluster
+        .worker
+        .wait_after(mark, "state opened generation=", BOOT_LIMIT)?;
     for name in stay {
-        let words = ["get", "pod", name, "-o", "jsonpath={.status.phase} {.status.containerStatuses[0].ready}"];
-        cluster.lab.kubectl_until(&words, &format!("{name} to run after the power cut"), BOOT_LIMIT, |text| {
-            text == "Running true"
-        })?;
+        let words = [
+            "get",
+            "pod",
+            name,
+            "-o",
+            "jsonpath={.status.phase} {.status.containerStatuses[0].ready}",
+        ];
+        cluster.lab.kubectl_until(
+            &words,
+            &format!("{name} to run after the power cut"),
+            BOOT_LIMIT,
+            |text| text == "Running true",
+        )?;
     }
     cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
     let words = ["get", "pods", "-o", "jsonpath={.items[*].metadata.name}"];
     let expected: BTreeSet<&str> = stay.iter().map(String::as_str).collect();
-    let left = cluster.lab.kubectl_until(&words, "deleted pods to be gone", BOOT_LIMIT, |text| {
-        text.split_whitespace().filter(|name| name.starts_with("churn-")).collect::<BTreeSet<_>>() == expected
-    })?;
+    let left =
+        cluster
+            .lab
+            .kubectl_until(&words, "deleted pods to be gone", BOOT_LIMIT, |text| {
+                text.split_whitespace()
+                    .filter(|name| name.starts_with("churn-"))
+                    .collect::<BTreeSet<_>>()
+                    == expected
+            })?;
     expect(!left.is_empty(), "no pod is left")?;
     for name in stay {
-        cluster.lab.kubectl(&["delete", "pod", name, "--timeout=600s"])?;
+        cluster
+            .lab
+            .kubectl(&["delete", "pod", name, "--timeout=600s"])?;
     }
     Ok(())
 }
@@ -54,7 +78,14 @@ pub(crate) fn cut_worker(world: &mut World) -> Result<()> {
 /// enrolment, and it is Ready.
 pub(crate) fn cut_master(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
-    cluster.apply("outage", &pod("outage", "worker-1", "echo up; exec /bin/busybox sleep 100000"))?;
+    cluster.apply(
+        "outage",
+        &pod(
+            "outage",
+            "worker-1",
+            "echo up; exec /bin/busybox sleep 100000",
+        ),
+    )?;
     cluster.pod_phase("outage", "Running")?;
     let key = cluster.machine_field("worker-1", ".status.nkName")?;
     let serial = cluster.machine_field("worker-1", ".status.certificate.serial")?;
@@ -63,25 +94,61 @@ pub(crate) fn cut_master(world: &mut World) -> Result<()> {
     cluster.master.cut_power()?;
     cluster.master = cluster.master_blueprint.start(&cluster.lab.tools)?;
     let lab = &cluster.lab;
-    lab.kubectl_until(&["get", "--raw", "/readyz"], "the master to be back", BOOT_LIMIT, |text| text == "ok")?;
+    lab.kubectl_until(
+        &["get", "--raw", "/readyz"],
+        "the master to be back",
+        BOOT_LIMIT,
+        |text| text == "ok",
+    )?;
     let away = start.elapsed();
-    let renewed = ["get", "machine", "worker-1", "-o", "jsonpath={.status.certificate.serial}"];
-    lab.kubectl_until(&renewed, "a certificate of after the outage", RENEWAL_LIMIT, |text| {
-        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit()) && text != serial
-    })?;
+    let renewed = [
+        "get",
+        "machine",
+        "worker-1",
+        "-o",
+        "jsonpath={.status.certificate.serial}",
+    ];
+    lab.kubectl_until(
+        &renewed,
+        "a certificate of after the outage",
+        RENEWAL_LIMIT,
+        |text| {
+            !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit()) && text != serial
+        },
+    )?;
     for node in ["worker-1", "master-1"] {
         lab.wait_ready(node, BOOT_LIMIT)?;
     }
-    expect(cluster.machine_field("worker-1", ".status.state")? == "Trusted", "the worker is not Trusted")?;
-    let pod = ["get", "pod", "outage", "-o", "jsonpath={.status.containerStatuses[0].restartCount} {.status.phase}"];
-    lab.kubectl_until(&pod, "the pod that ran all the while", BOOT_LIMIT, |text| text == "0 Running")?;
+    expect(
+        cluster.machine_field("worker-1", ".status.state")? == "Trusted",
+        "the worker is not Trusted",
+    )?;
+    let pod = [
+        "get",
+        "pod",
+        "outage",
+        "-o",
+        "jsonpath={.status.containerStatuses[0].restartCount} {.status.phase}",
+    ];
+    lab.kubectl_until(&pod, "the pod that ran all the while", BOOT_LIMIT, |text| {
+        text == "0 Running"
+    })?;
     lab.kubectl(&["delete", "pod", "outage", "--timeout=600s"])?;
     if away >= AWAY {
-        println!("the master was away for {} s, which is more than a certificate has to outlive", away.as_secs());
+        println!(
+            "the master was away for {} s, which is more than a certificate has to outlive",
+            away.as_secs()
+        );
         return Ok(());
     }
     let console = cluster.worker.console_text();
     let since = console.get(mark..).unwrap_or_default();
-    expect(!since.contains("pratique: enroll"), &format!("the worker enrolled anew: {since}"))?;
-    expect(cluster.machine_field("worker-1", ".status.nkName")? == key, "the worker has another key")
+    expect(
+        !since.contains("pratique: enroll"),
+        &format!("the worker enrolled anew: {since}"),
+    )?;
+    expect(
+        cluster.machine_field("worker-1", ".status.nkName")? == key,
+        "the worker has another key",
+    )
 }

@@ -25,12 +25,25 @@ certificate = { ttl = "3m", roles = ["worker", "master"] }
 /// what not, is approved, and becomes Ready under the name that its key gives, with the labels and taints of the rule.
 pub(crate) fn nameless_and_approved(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
-    let before = cluster.lab.kubectl(&["get", "certificatepolicy", "cluster", "-o", "jsonpath={.spec}"])?;
+    let before = cluster.lab.kubectl(&[
+        "get",
+        "certificatepolicy",
+        "cluster",
+        "-o",
+        "jsonpath={.spec}",
+    ])?;
     cluster.lab.policy(POLICY)?;
     let outcome = told(world);
     let cluster = world.cluster()?;
     let restored = format!("[{{\"op\":\"replace\",\"path\":\"/spec\",\"value\":{before}}}]");
-    cluster.lab.kubectl(&["patch", "certificatepolicy", "cluster", "--type=json", "-p", &restored])?;
+    cluster.lab.kubectl(&[
+        "patch",
+        "certificatepolicy",
+        "cluster",
+        "--type=json",
+        "-p",
+        &restored,
+    ])?;
     outcome
 }
 
@@ -38,35 +51,65 @@ fn told(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("nameless")?;
     let unnamed = text.replace("[machine]\nname = \"nameless\"\n", "");
-    expect(unnamed != text, &format!("no name to take out of the user-data:\n{text}"))?;
+    expect(
+        unnamed != text,
+        &format!("no name to take out of the user-data:\n{text}"),
+    )?;
     cluster.lab.give_user_data(&mut blueprint, &unnamed)?;
     let machine = world.guest(&blueprint)?;
     let cluster = world.cluster()?;
     let node = approved(cluster, &machine)?;
     cluster.lab.wait_ready(&node, JOIN_LIMIT)?;
     shown(cluster, &node)?;
-    cluster.lab.kubectl(&["delete", "node,machine", &node, "--timeout=600s"]).map(drop)
+    cluster
+        .lab
+        .kubectl(&["delete", "node,machine", &node, "--timeout=600s"])
+        .map(drop)
 }
 
 /// Waits for the request, looks at it and approves it as a person would; the node's name.
 fn approved(cluster: &Cluster, machine: &Machine) -> Result<String> {
     let console = machine.wait("pratique: QUEUED", BOOT_LIMIT)?;
-    let word = console.split("kubectl certificate approve ").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let request = word.ok_or_else(|| Error::Missing(format!("the console names no request:\n{console}")))?;
+    let word = console
+        .split("kubectl certificate approve ")
+        .nth(1)
+        .and_then(|rest| rest.split_whitespace().next());
+    let request =
+        word.ok_or_else(|| Error::Missing(format!("the console names no request:\n{console}")))?;
     let words = ["get", "csr", "-l", "pratique.dev/queue", "-o", "name"];
-    cluster
+    cluster.lab.kubectl_until(
+        &words,
+        "the request among those that wait",
+        JOIN_LIMIT,
+        |text| text.contains(request),
+    )?;
+    let row = cluster
         .lab
-        .kubectl_until(&words, "the request among those that wait", JOIN_LIMIT, |text| text.contains(request))?;
-    let row = cluster.lab.kubectl(&["get", "csr", request, "--no-headers"])?;
-    expect(row.contains("pratique.dev/node-client") && row.contains("Pending"), &format!("kubectl shows {row}"))?;
+        .kubectl(&["get", "csr", request, "--no-headers"])?;
+    expect(
+        row.contains("pratique.dev/node-client") && row.contains("Pending"),
+        &format!("kubectl shows {row}"),
+    )?;
     let described = cluster.lab.kubectl(&["describe", "csr", request])?;
-    for text in ["pratique.dev/proved", "Secure Boot", "pratique.dev/not-proved", "EK hash"] {
-        expect(described.contains(text), &format!("`kubectl describe csr` does not show {text:?}:\n{described}"))?;
+    for text in [
+        "pratique.dev/proved",
+        "Secure Boot",
+        "pratique.dev/not-proved",
+        "EK hash",
+    ] {
+        expect(
+            described.contains(text),
+            &format!("`kubectl describe csr` does not show {text:?}:\n{described}"),
+        )?;
     }
     let name = "jsonpath={.metadata.annotations.pratique\\.dev/node}";
     let node = cluster.lab.kubectl(&["get", "csr", request, "-o", name])?;
     let derived = node.strip_prefix("node-").filter(|hex| hex.len() == 10);
-    derived.ok_or_else(|| Error::Missing(format!("the assigned name is {node:?}, not node- and ten digits")))?;
+    derived.ok_or_else(|| {
+        Error::Missing(format!(
+            "the assigned name is {node:?}, not node- and ten digits"
+        ))
+    })?;
     cluster.never_ready(&node)?;
     cluster.lab.kubectl(&["certificate", "approve", request])?;
     Ok(node)
@@ -76,11 +119,30 @@ fn approved(cluster: &Cluster, machine: &Machine) -> Result<String> {
 fn shown(cluster: &Cluster, node: &str) -> Result<()> {
     let state = cluster.machine_field(node, ".status.state")?;
     expect(state == "Trusted", &format!("{node} is {state}"))?;
-    let admin = cluster.lab.kubectl(&["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"])?;
+    let admin = cluster.lab.kubectl(&[
+        "auth",
+        "whoami",
+        "-o",
+        "jsonpath={.status.userInfo.username}",
+    ])?;
     let by = cluster.machine_field(node, ".status.admission.by")?;
-    expect(by.starts_with(&admin) && !admin.is_empty(), &format!("approved by {by:?}, and I am {admin:?}"))?;
-    let labels = cluster.lab.kubectl(&["get", "node", node, "--show-labels", "--no-headers"])?;
-    expect(labels.contains("example.com/approved=by-hand"), &format!("the rule's label is not there: {labels}"))?;
-    let taints = cluster.lab.kubectl(&["get", "node", node, "-o", "jsonpath={.spec.taints[*].key}"])?;
-    expect(taints.contains("example.com/new"), &format!("the rule's taint is not there: {taints}"))
+    expect(
+        by.starts_with(&admin) && !admin.is_empty(),
+        &format!("approved by {by:?}, and I am {admin:?}"),
+    )?;
+    let labels = cluster
+        .lab
+        .kubectl(&["get", "node", node, "--show-labels", "--no-headers"])?;
+    expect(
+        labels.contains("example.com/approved=by-hand"),
+        &format!("the rule's label is not there: {labels}"),
+    )?;
+    let taints =
+        cluster
+            .lab
+            .kubectl(&["get", "node", node, "-o", "jsonpath={.spec.taints[*].key}"])?;
+    expect(
+        taints.contains("example.com/new"),
+        &format!("the rule's taint is not there: {taints}"),
+    )
 }

@@ -21,10 +21,17 @@ pub(crate) fn unknown_ek(world: &mut World) -> Result<()> {
     let machine = world.guest(&blueprint)?;
     machine.wait(REFUSED, BOOT_LIMIT)?;
     let cluster = world.cluster()?;
-    let words = ["get", "nodeattestations", "-o", "jsonpath={.items[*].status.code}"];
+    let words = [
+        "get",
+        "nodeattestations",
+        "-o",
+        "jsonpath={.items[*].status.code}",
+    ];
     cluster
         .lab
-        .kubectl_until(&words, "a refused NodeAttestation", BOOT_LIMIT, |text| text.contains(code::UNKNOWN_EK))?;
+        .kubectl_until(&words, "a refused NodeAttestation", BOOT_LIMIT, |text| {
+            text.contains(code::UNKNOWN_EK)
+        })?;
     cluster.never_ready("stranger")
 }
 
@@ -32,7 +39,10 @@ pub(crate) fn unknown_ek(world: &mut World) -> Result<()> {
 pub(crate) fn another_name(world: &mut World) -> Result<()> {
     let (mut blueprint, _) = world.second_worker("impostor")?;
     let cluster = world.cluster()?;
-    let text = cluster.lab.worker_user_data(2, &cluster.pin).replace("worker-2", "worker-1");
+    let text = cluster
+        .lab
+        .worker_user_data(2, &cluster.pin)
+        .replace("worker-2", "worker-1");
     cluster.lab.give_user_data(&mut blueprint, &text)?;
     refused_by_console_and_record(world, &blueprint, "impostor", code::WRONG_NAME)
 }
@@ -41,14 +51,19 @@ pub(crate) fn another_name(world: &mut World) -> Result<()> {
 pub(crate) fn user_data_changed(world: &mut World) -> Result<()> {
     let (mut blueprint, data) = world.second_worker("edited")?;
     let text = std::fs::read_to_string(&data).map_err(file_error("cannot read", &data))?;
-    world.cluster()?.lab.give_user_data(&mut blueprint, &format!("{text}\n# changed\n"))?;
+    world
+        .cluster()?
+        .lab
+        .give_user_data(&mut blueprint, &format!("{text}\n# changed\n"))?;
     refused_as_machine(world, &blueprint, "edited", code::CONFIG)
 }
 
 /// A kernel argument handed over by SMBIOS, which the stub measures into PCR 12.
 pub(crate) fn kernel_argument(world: &mut World) -> Result<()> {
     let (mut blueprint, _) = world.second_worker("argued")?;
-    blueprint.smbios.push("io.systemd.stub.kernel-cmdline-extra=init=/bin/sh".to_owned());
+    blueprint
+        .smbios
+        .push("io.systemd.stub.kernel-cmdline-extra=init=/bin/sh".to_owned());
     refused_as_machine(world, &blueprint, "argued", code::PCR12)
 }
 
@@ -57,7 +72,9 @@ pub(crate) fn unsigned_release(world: &mut World) -> Result<()> {
     let (blueprint, _) = world.second_worker("unsigned")?;
     let cluster = world.cluster()?;
     let name = release_name(&cluster.lab.images.join("worker.release.json"))?;
-    let good = cluster.lab.kubectl(&["get", "imagerelease", &name, "-o", "json"])?;
+    let good = cluster
+        .lab
+        .kubectl(&["get", "imagerelease", &name, "-o", "json"])?;
     let mut forged: serde_json::Value = serde_json::from_str(&good).unwrap_or_default();
     forged["spec"]["signatures"] = serde_json::json!([]);
     let outcome = cluster
@@ -72,19 +89,46 @@ pub(crate) fn unsigned_release(world: &mut World) -> Result<()> {
 pub(crate) fn old_image(world: &mut World) -> Result<()> {
     let (blueprint, _) = world.second_worker("old")?;
     let cluster = world.cluster()?;
-    let policy = cluster.lab.kubectl(&["get", "certificatepolicies", "-o", "jsonpath={.items[0].metadata.name}"])?;
-    let minimum =
-        |value: u64| format!("[{{\"op\":\"add\",\"path\":\"/spec/rules/0/images/minSvn\",\"value\":{value}}}]");
+    let policy = cluster.lab.kubectl(&[
+        "get",
+        "certificatepolicies",
+        "-o",
+        "jsonpath={.items[0].metadata.name}",
+    ])?;
+    let minimum = |value: u64| {
+        format!("[{{\"op\":\"add\",\"path\":\"/spec/rules/0/images/minSvn\",\"value\":{value}}}]")
+    };
     let set = |cluster: &crate::world::Cluster, value: u64| {
-        cluster.lab.kubectl(&["patch", "certificatepolicy", &policy, "--type=json", "-p", &minimum(value)]).map(drop)
+        cluster
+            .lab
+            .kubectl(&[
+                "patch",
+                "certificatepolicy",
+                &policy,
+                "--type=json",
+                "-p",
+                &minimum(value),
+            ])
+            .map(drop)
     };
     set(cluster, 1000)?;
     let outcome = refused_as_machine(world, &blueprint, "old", code::SVN);
     let cluster = world.cluster()?;
-    let rule = cluster.lab.kubectl(&["get", "certificatepolicies", "-o", "jsonpath={.items[0].spec.rules[0].name}"])?;
+    let rule = cluster.lab.kubectl(&[
+        "get",
+        "certificatepolicies",
+        "-o",
+        "jsonpath={.items[0].spec.rules[0].name}",
+    ])?;
     // A lower minimum has to be asked for in so many words.
     let consent = format!("pratique.dev/lower-min-svn={}=1", rule.trim());
-    cluster.lab.kubectl(&["annotate", "certificatepolicy", &policy, "--overwrite", &consent])?;
+    cluster.lab.kubectl(&[
+        "annotate",
+        "certificatepolicy",
+        &policy,
+        "--overwrite",
+        &consent,
+    ])?;
     set(cluster, 1)?;
     outcome
 }
@@ -126,9 +170,12 @@ fn refused_as_machine(
     let machine = world.guest(blueprint)?;
     let console = machine.wait(REFUSED, BOOT_LIMIT)?;
     let cluster = world.cluster()?;
-    cluster
-        .refused(name, code, BOOT_LIMIT)
-        .map_err(|error| Error::Missing(format!("{}; the console said: {console}", tests_harness::chain(&error))))
+    cluster.refused(name, code, BOOT_LIMIT).map_err(|error| {
+        Error::Missing(format!(
+            "{}; the console said: {console}",
+            tests_harness::chain(&error)
+        ))
+    })
 }
 
 /// The refusal came before any proof: the NodeAttestation shows the code.
@@ -141,10 +188,18 @@ fn refused_by_console_and_record(
     let machine = world.guest(blueprint)?;
     machine.wait(REFUSED, BOOT_LIMIT)?;
     let cluster = world.cluster()?;
-    let words = ["get", "nodeattestations", "-o", "jsonpath={.items[*].status.code}"];
-    cluster.lab.kubectl_until(&words, &format!("a NodeAttestation refused with {code}"), BOOT_LIMIT, |text| {
-        text.contains(code)
-    })?;
+    let words = [
+        "get",
+        "nodeattestations",
+        "-o",
+        "jsonpath={.items[*].status.code}",
+    ];
+    cluster.lab.kubectl_until(
+        &words,
+        &format!("a NodeAttestation refused with {code}"),
+        BOOT_LIMIT,
+        |text| text.contains(code),
+    )?;
     cluster.never_ready(name)
 }
 
@@ -156,7 +211,9 @@ impl crate::world::Cluster {
         value["metadata"] = serde_json::json!({ "name": name });
         std::fs::write(&file, value.to_string()).map_err(file_error("cannot write", &file))?;
         self.lab.kubectl(&["delete", "imagerelease", name])?;
-        self.lab.kubectl(&["create", "-f", &file.display().to_string()]).map(drop)
+        self.lab
+            .kubectl(&["create", "-f", &file.display().to_string()])
+            .map(drop)
     }
 }
 
@@ -166,9 +223,14 @@ fn flipped(image: &Path, dir: &Path, marker: &[u8]) -> Result<std::path::PathBuf
     let mut cp = std::process::Command::new("cp");
     cp.arg("--sparse=always").arg(image).arg(&copy);
     tests_harness::process::run(cp)?;
-    let mut file = OpenOptions::new().read(true).write(true).open(&copy).map_err(file_error("cannot open", &copy))?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&copy)
+        .map_err(file_error("cannot open", &copy))?;
     let place = find(&mut file, marker).map_err(file_error("cannot read", &copy))?;
-    let place = place.ok_or_else(|| Error::Missing(format!("{} does not hold the marker", copy.display())))?
+    let place = place
+        .ok_or_else(|| Error::Missing(format!("{} does not hold the marker", copy.display())))?
         + marker.len() as u64;
     let mut byte = [0];
     let mut flip = || -> std::io::Result<()> {
@@ -188,7 +250,9 @@ fn find(file: &mut std::fs::File, marker: &[u8]) -> std::io::Result<Option<u64>>
     let mut start = 0_u64;
     loop {
         let mut chunk = Vec::new();
-        Read::by_ref(file).take(STEP as u64).read_to_end(&mut chunk)?;
+        Read::by_ref(file)
+            .take(STEP as u64)
+            .read_to_end(&mut chunk)?;
         if chunk.is_empty() {
             return Ok(None);
         }

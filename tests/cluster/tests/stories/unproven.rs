@@ -17,16 +17,31 @@ pub(crate) fn without_a_tpm(world: &mut World) -> Result<()> {
     let (mut blueprint, text) = cluster.unregistered(NODE)?;
     blueprint.has_tpm = false;
     let name = format!("name = \"{NODE}\"\n");
-    expect(text.contains(&name), &format!("the user-data has no line {name:?}:\n{text}"))?;
-    cluster.lab.give_user_data(&mut blueprint, &text.replacen(&name, &format!("{name}insecure_no_tpm = true\n"), 1))?;
+    expect(
+        text.contains(&name),
+        &format!("the user-data has no line {name:?}:\n{text}"),
+    )?;
+    cluster.lab.give_user_data(
+        &mut blueprint,
+        &text.replacen(&name, &format!("{name}insecure_no_tpm = true\n"), 1),
+    )?;
     let machine = world.guest(&blueprint)?;
     machine.wait("NOTHING CAN BE PROVEN", BOOT_LIMIT)?;
     let key = machine.wait("node key of this boot: sha256:", NEXT)?;
-    let key =
-        key.split("sha256:").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap_or_default().to_owned();
+    let key = key
+        .split("sha256:")
+        .nth(1)
+        .and_then(|rest| rest.split_whitespace().next())
+        .unwrap_or_default()
+        .to_owned();
     machine.wait("pratique: REFUSED: ", NEXT)?;
     let lab = &world.cluster()?.lab;
-    let code = ["get", "nodeattestations", "-o", "jsonpath={.items[*].status.code}"];
+    let code = [
+        "get",
+        "nodeattestations",
+        "-o",
+        "jsonpath={.items[*].status.code}",
+    ];
     lab.kubectl_until(&code, "the refusal on record", NEXT, |text| {
         text.split_whitespace().any(|code| code == "NO_TPM")
     })?;
@@ -44,7 +59,11 @@ pub(crate) fn without_a_tpm(world: &mut World) -> Result<()> {
     let outcome = let_in(world, &key);
     set_policy(world, &before)?;
     outcome?;
-    world.cluster()?.lab.kubectl(&["delete", "node,machine", NODE, "--timeout=600s"]).map(drop)
+    world
+        .cluster()?
+        .lab
+        .kubectl(&["delete", "node,machine", NODE, "--timeout=600s"])
+        .map(drop)
 }
 
 fn let_in(world: &mut World, key: &str) -> Result<()> {
@@ -52,18 +71,33 @@ fn let_in(world: &mut World, key: &str) -> Result<()> {
     let lab = &cluster.lab;
     let requests = ["get", "csr", "-o", "name"];
     let start = format!("certificatesigningrequest.certificates.k8s.io/{NODE}-no-tpm-");
-    let listed = lab.kubectl_until(&requests, "a request that waits", NEXT, |text| text.contains(&start))?;
-    let request = listed.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
+    let listed = lab.kubectl_until(&requests, "a request that waits", NEXT, |text| {
+        text.contains(&start)
+    })?;
+    let request = listed
+        .lines()
+        .find(|line| line.starts_with(&start))
+        .unwrap_or_default();
     let request = request.rsplit('/').next().unwrap_or_default();
     let shown = lab.kubectl(&["describe", "csr", request])?;
     let told = shown.contains("NOTHING: it has no TPM") && shown.contains(key);
-    expect(told, &format!("`kubectl describe csr` does not show the console's key {key}:\n{shown}"))?;
+    expect(
+        told,
+        &format!("`kubectl describe csr` does not show the console's key {key}:\n{shown}"),
+    )?;
     lab.kubectl(&["certificate", "approve", request])?;
     lab.wait_ready(NODE, BOOT_LIMIT)?;
-    expect(cluster.machine_field(NODE, ".status.state")? == "Unproven", "the Machine is not Unproven")?;
+    expect(
+        cluster.machine_field(NODE, ".status.state")? == "Unproven",
+        "the Machine is not Unproven",
+    )?;
     let described = lab.kubectl(&["describe", "machine", NODE])?;
-    let said = described.contains("NOT_PROVEN") && described.contains("the machine has no TPM and proves nothing");
-    expect(said, &format!("`kubectl describe machine` does not say what is not proven:\n{described}"))?;
+    let said = described.contains("NOT_PROVEN")
+        && described.contains("the machine has no TPM and proves nothing");
+    expect(
+        said,
+        &format!("`kubectl describe machine` does not say what is not proven:\n{described}"),
+    )?;
     let labels = lab.kubectl(&["get", "node", NODE, "-o", "jsonpath={.metadata.labels}"])?;
     expect(
         labels.contains("\"pratique.dev/insecure\":\"no-tpm\""),
@@ -72,12 +106,28 @@ fn let_in(world: &mut World, key: &str) -> Result<()> {
 }
 
 fn policy(world: &mut World) -> Result<Value> {
-    let text = world.cluster()?.lab.kubectl(&["get", "certificatepolicy", "cluster", "-o", "json"])?;
-    let object: Value = serde_json::from_str(&text).map_err(|error| Error::Missing(format!("a policy: {error}")))?;
+    let text =
+        world
+            .cluster()?
+            .lab
+            .kubectl(&["get", "certificatepolicy", "cluster", "-o", "json"])?;
+    let object: Value = serde_json::from_str(&text)
+        .map_err(|error| Error::Missing(format!("a policy: {error}")))?;
     Ok(object["spec"]["rules"].clone())
 }
 
 fn set_policy(world: &mut World, rules: &Value) -> Result<()> {
     let patch = json!({ "spec": { "rules": rules } }).to_string();
-    world.cluster()?.lab.kubectl(&["patch", "certificatepolicy", "cluster", "--type=merge", "-p", &patch]).map(drop)
+    world
+        .cluster()?
+        .lab
+        .kubectl(&[
+            "patch",
+            "certificatepolicy",
+            "cluster",
+            "--type=merge",
+            "-p",
+            &patch,
+        ])
+        .map(drop)
 }

@@ -12,54 +12,108 @@ const SVN: u64 = 2;
 /// user-data. The worker gets it in the place of the old one, and joins without anybody's doing, under the inventory's name.
 pub(crate) fn newer_image(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
-    let (file, own) = (cluster.lab.dir.join("fleet.toml"), "[machine]\nname = \"worker-1\"\n\n");
+    let (file, own) = (
+        cluster.lab.dir.join("fleet.toml"),
+        "[machine]\nname = \"worker-1\"\n\n",
+    );
     let text = cluster.lab.worker_user_data(1, &cluster.pin);
     let unnamed = text.replace(own, "");
-    expect(unnamed != text, &format!("no name to take out of the user-data:\n{text}"))?;
+    expect(
+        unnamed != text,
+        &format!("no name to take out of the user-data:\n{text}"),
+    )?;
     std::fs::write(&file, unnamed).map_err(file_error("cannot write", &file))?;
     let built = cluster.lab.worker_image(SVN, &file)?;
     let release = built.join("worker.release.json");
     let id = release_name(&release)?;
     let before = cluster.machine_field("worker-1", ".status.image.id")?;
-    expect(id.starts_with("worker-") && id != before, &format!("the newer image is {id:?}, the older {before:?}"))?;
+    expect(
+        id.starts_with("worker-") && id != before,
+        &format!("the newer image is {id:?}, the older {before:?}"),
+    )?;
     let uid = ["get", "node", "worker-1", "-o", "jsonpath={.metadata.uid}"];
     let node = cluster.lab.kubectl(&uid)?;
     let names = ["get", "nodes,machines", "-o", "name"];
     let members = cluster.lab.kubectl(&names)?;
 
-    cluster.lab.kubectl(&["apply", "-f", &release.display().to_string()])?;
+    cluster
+        .lab
+        .kubectl(&["apply", "-f", &release.display().to_string()])?;
     // With the power off: what the inventory does not name any more would be drift.
     cluster.worker.cut_power()?;
     let blueprint = &mut cluster.worker_blueprint;
     (blueprint.image, blueprint.cidata) = (built.join("worker.raw"), None);
     let disk = blueprint.overlay_path();
     std::fs::remove_file(&disk).map_err(file_error("cannot remove", &disk))?;
-    cluster.lab.register("worker-1", &cluster.worker_blueprint, &file, "192.168.77.11")?;
+    cluster.lab.register(
+        "worker-1",
+        &cluster.worker_blueprint,
+        &file,
+        "192.168.77.11",
+    )?;
     let blueprint = cluster.worker_blueprint.clone();
     cluster.restart_worker(&blueprint)?;
 
-    let words = ["get", "machine", "worker-1", "-o", "jsonpath={.status.image.id} {.status.image.svn} {.status.state}"];
+    let words = [
+        "get",
+        "machine",
+        "worker-1",
+        "-o",
+        "jsonpath={.status.image.id} {.status.image.svn} {.status.state}",
+    ];
     let wanted = format!("{id} {SVN} Trusted");
-    cluster.lab.kubectl_until(&words, "the newer image in the Machine's status", BOOT_LIMIT, |text| text == wanted)?;
+    cluster.lab.kubectl_until(
+        &words,
+        "the newer image in the Machine's status",
+        BOOT_LIMIT,
+        |text| text == wanted,
+    )?;
     cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
     let source = cluster.machine_field("worker-1", ".status.config.source")?;
-    expect(source == "image", &format!("the Machine shows the source {source:?}"))?;
-    expect(cluster.machine_field("worker-1", ".status.admission.by")?.is_empty(), "a person let it in")?;
-    let labels = ["get", "node", "worker-1", "-o", "jsonpath={.metadata.labels.pratique\\.dev/image}"];
-    cluster.lab.kubectl_until(&labels, "the Node's label of the newer image", BOOT_LIMIT, |text| text == id)?;
+    expect(
+        source == "image",
+        &format!("the Machine shows the source {source:?}"),
+    )?;
+    expect(
+        cluster
+            .machine_field("worker-1", ".status.admission.by")?
+            .is_empty(),
+        "a person let it in",
+    )?;
+    let labels = [
+        "get",
+        "node",
+        "worker-1",
+        "-o",
+        "jsonpath={.metadata.labels.pratique\\.dev/image}",
+    ];
+    cluster.lab.kubectl_until(
+        &labels,
+        "the Node's label of the newer image",
+        BOOT_LIMIT,
+        |text| text == id,
+    )?;
     // Its disk is another one, and its TPM is not: it knows that there was a state, and says so.
     let state = ["get", "node", "worker-1", "-o", crate::disk::STATE_RENEWED];
     cluster
         .lab
-        .kubectl_until(&state, "the Node's word on its state", BOOT_LIMIT, |text| text == "True PartitionGone")?;
+        .kubectl_until(&state, "the Node's word on its state", BOOT_LIMIT, |text| {
+            text == "True PartitionGone"
+        })?;
     expect(cluster.lab.kubectl(&uid)? == node, "it is another Node")?;
     let now = cluster.lab.kubectl(&names)?;
-    expect(now == members, &format!("before there were\n{members}\nand now\n{now}"))
+    expect(
+        now == members,
+        &format!("before there were\n{members}\nand now\n{now}"),
+    )
 }
 
 /// The image's id.
 pub(crate) fn release_name(file: &std::path::Path) -> Result<String> {
     let text = std::fs::read(file).map_err(file_error("cannot read", file))?;
     let object: Value = serde_json::from_slice(&text).unwrap_or_default();
-    Ok(object["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+    Ok(object["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned())
 }

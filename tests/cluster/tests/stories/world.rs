@@ -37,7 +37,11 @@ pub(crate) struct Cluster {
 
 impl World {
     /// Tells one story and ends its guests, whatever came of it.
-    pub(crate) fn tell(&mut self, name: &str, story: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+    pub(crate) fn tell(
+        &mut self,
+        name: &str,
+        story: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
         let start = Instant::now();
         let outcome = story(self);
         for guest in self.guests.drain(..) {
@@ -50,7 +54,9 @@ impl World {
     /// The cluster; made where it is not there yet. One that could not be made is not tried twice.
     pub(crate) fn cluster(&mut self) -> Result<&mut Cluster> {
         if let Some(why) = &self.failed {
-            return Err(Error::Missing(format!("the cluster did not come up in an earlier story: {why}")));
+            return Err(Error::Missing(format!(
+                "the cluster did not come up in an earlier story: {why}"
+            )));
         }
         if self.cluster.is_none() {
             match self.make() {
@@ -61,7 +67,9 @@ impl World {
                 }
             }
         }
-        self.cluster.as_mut().ok_or_else(|| Error::Missing("no cluster".to_owned()))
+        self.cluster
+            .as_mut()
+            .ok_or_else(|| Error::Missing("no cluster".to_owned()))
     }
 
     /// Powers on a guest that ends with the story.
@@ -77,7 +85,9 @@ impl World {
         let cluster = self.cluster()?;
         let (mut blueprint, text) = cluster.unregistered(name)?;
         let data = cluster.lab.give_user_data(&mut blueprint, &text)?;
-        cluster.lab.register(name, &blueprint, &data, "192.168.77.12")?;
+        cluster
+            .lab
+            .register(name, &blueprint, &data, "192.168.77.12")?;
         Ok((blueprint, data))
     }
 
@@ -86,7 +96,11 @@ impl World {
         let machines = self.guests.drain(..);
         let cluster = self.cluster.take();
         let registry = cluster.as_ref().map(|cluster| cluster.registry.clone());
-        for machine in machines.chain(cluster.into_iter().flat_map(|cluster| [cluster.worker, cluster.master])) {
+        for machine in machines.chain(
+            cluster
+                .into_iter()
+                .flat_map(|cluster| [cluster.worker, cluster.master]),
+        ) {
             if let Err(error) = machine.cut_power() {
                 println!("{}: {}", machine.name, tests_harness::chain(&error));
             }
@@ -99,7 +113,10 @@ impl World {
     fn make(&mut self) -> Result<Cluster> {
         let lab = lab()?;
         let registry = Registry::start(&lab.tools, &lab.dir.join("registry"), lab.registry_port)?;
-        let terms = Terms { ttl: TTL, ..Terms::default() };
+        let terms = Terms {
+            ttl: TTL,
+            ..Terms::default()
+        };
         let mut master = lab.master()?;
         let text = lab.master_user_data(&terms)?;
         let data = lab.give_user_data(&mut master, &text)?;
@@ -132,7 +149,10 @@ impl Cluster {
         let mut blueprint = self.lab.worker(name, OTHER_SLOT)?;
         std::fs::remove_file(blueprint.overlay_path()).ok();
         std::fs::remove_file(blueprint.console()).ok();
-        let text = self.lab.worker_user_data(2, &self.pin).replace("worker-2", name);
+        let text = self
+            .lab
+            .worker_user_data(2, &self.pin)
+            .replace("worker-2", name);
         self.lab.give_user_data(&mut blueprint, &text)?;
         Ok((blueprint, text))
     }
@@ -146,15 +166,25 @@ impl Cluster {
 
     /// A machine's field by a `JSONPath` expression.
     pub(crate) fn machine_field(&self, name: &str, path: &str) -> Result<String> {
-        self.lab.kubectl(&["get", "machine", name, "-o", &format!("jsonpath={{{path}}}")])
+        self.lab.kubectl(&[
+            "get",
+            "machine",
+            name,
+            "-o",
+            &format!("jsonpath={{{path}}}"),
+        ])
     }
 
     /// Waits until a Machine is refused with a code, and checks that `kubectl describe machine` shows it and that
     /// no Ready node came of it.
     pub(crate) fn refused(&self, name: &str, code: &str, limit: Duration) -> Result<()> {
         let words = ["get", "machine", name, "-o", "jsonpath={.status.reason}"];
-        self.lab
-            .kubectl_until(&words, &format!("machine {name} to be refused with {code}"), limit, |text| text == code)?;
+        self.lab.kubectl_until(
+            &words,
+            &format!("machine {name} to be refused with {code}"),
+            limit,
+            |text| text == code,
+        )?;
         let described = self.lab.kubectl(&["describe", "machine", name])?;
         expect(
             described.contains(code),
@@ -166,18 +196,28 @@ impl Cluster {
     /// Checks that there is no Ready node of a name.
     pub(crate) fn never_ready(&self, name: &str) -> Result<()> {
         let nodes = self.lab.kubectl(&["get", "nodes", "--no-headers"])?;
-        let ready = nodes.lines().any(|line| line.starts_with(name) && line.split_whitespace().nth(1) == Some("Ready"));
+        let ready = nodes
+            .lines()
+            .any(|line| line.starts_with(name) && line.split_whitespace().nth(1) == Some("Ready"));
         expect(!ready, &format!("{name} is Ready:\n{nodes}"))
     }
 }
 
 /// Fails with a sentence unless `holds`.
 pub(crate) fn expect(holds: bool, sentence: &str) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::Missing(sentence.to_owned())) }
+    if holds {
+        Ok(())
+    } else {
+        Err(Error::Missing(sentence.to_owned()))
+    }
 }
 
 fn lab() -> Result<Lab> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned).unwrap_or_default();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .map(Path::to_owned)
+        .unwrap_or_default();
     let workshop = root.join(".pratique");
     let dir = workshop.join("stories");
     if dir.exists() {

@@ -20,18 +20,31 @@ struct Server {
 
 impl Server {
     fn new() -> Self {
-        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let folder = tempfile::tempdir().expect("a folder");
-        let options = Options { authorization: vec![Mode::AlwaysAllow], ..Options::default() };
+        let options = Options {
+            authorization: vec![Mode::AlwaysAllow],
+            ..Options::default()
+        };
         let store = EmbeddedStore::open(folder.path()).expect("a store");
         let api = ApiServer::new(Arc::new(store), options);
         runtime.block_on(api.prepare()).expect("a prepared server");
-        Self { runtime, api, _folder: folder }
+        Self {
+            runtime,
+            api,
+            _folder: folder,
+        }
     }
 
     /// Answers; whatever comes is answered, and what is refused is refused in the API's own form.
     fn answer(&self, request: Request<master_client::Body>) {
-        let endless = request.uri().query().is_some_and(|query| query.contains("watch"));
+        let endless = request
+            .uri()
+            .query()
+            .is_some_and(|query| query.contains("watch"));
         let (status, body) = self.runtime.block_on(async {
             let response = self.api.handle(request, Peer::default()).await;
             let status = response.status();
@@ -39,29 +52,57 @@ impl Server {
             if endless && status.is_success() {
                 return (status, None);
             }
-            (status, Some(response.into_body().collect().await.expect("a whole body").to_bytes()))
+            (
+                status,
+                Some(
+                    response
+                        .into_body()
+                        .collect()
+                        .await
+                        .expect("a whole body")
+                        .to_bytes(),
+                ),
+            )
         });
-        let Some(body) = body.filter(|_| status.is_client_error() || status.is_server_error()) else { return };
-        let Ok(said) = serde_json::from_slice::<Value>(&body) else { return };
-        assert_eq!(said["kind"], "Status", "a refusal in a form of its own: {said}");
+        let Some(body) = body.filter(|_| status.is_client_error() || status.is_server_error())
+        else {
+            return;
+        };
+        let Ok(said) = serde_json::from_slice::<Value>(&body) else {
+            return;
+        };
+        assert_eq!(
+            said["kind"], "Status",
+            "a refusal in a form of its own: {said}"
+        );
         assert_eq!(said["code"], status.as_u16(), "{said}");
-        assert!(status != StatusCode::INTERNAL_SERVER_ERROR || expected(&said), "an error of the server's own: {said}");
+        assert!(
+            status != StatusCode::INTERNAL_SERVER_ERROR || expected(&said),
+            "an error of the server's own: {said}"
+        );
     }
 }
 
 /// Upstream too says 500 to an applied field that no schema declares, and to a group that is impersonated without a user.
 fn expected(status: &Value) -> bool {
     let known = ["typed patch object", "without impersonating a user"];
-    status["message"].as_str().is_some_and(|message| known.iter().any(|part| message.contains(part)))
+    status["message"]
+        .as_str()
+        .is_some_and(|message| known.iter().any(|part| message.contains(part)))
 }
 
 /// `METHOD path`, headers, an empty line, the body.
 fn request(input: &[u8]) -> Option<Request<master_client::Body>> {
     let end = input.windows(2).position(|pair| pair == b"\n\n")?;
-    let (head, body) = (std::str::from_utf8(&input[..end]).ok()?, input.get(end + 2..)?);
+    let (head, body) = (
+        std::str::from_utf8(&input[..end]).ok()?,
+        input.get(end + 2..)?,
+    );
     let mut lines = head.lines();
     let (method, path) = lines.next()?.split_once(' ')?;
-    let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).ok()?).uri(path);
+    let mut request = Request::builder()
+        .method(Method::from_bytes(method.as_bytes()).ok()?)
+        .uri(path);
     for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
         request = request.header(name, HeaderValue::from_str(value).ok()?);
@@ -107,25 +148,49 @@ fn reads() -> Vec<Vec<u8>> {
 fn writes() -> Vec<Vec<u8>> {
     let delete = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground",
         "gracePeriodSeconds": 0, "preconditions": {"uid": "x", "resourceVersion": "1"}});
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\ndata:\n  a: \"1\"\n  b: |\n    c\n";
+    let yaml =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\ndata:\n  a: \"1\"\n  b: |\n    c\n";
     // k8s\0, then runtime.Unknown with its type and a ConfigMap of one name.
-    let protobuf = b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x07\x0a\x05\x0a\x03abc\x1a\0\x22\0";
+    let protobuf =
+        b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x07\x0a\x05\x0a\x03abc\x1a\0\x22\0";
     vec![
-        seed(&format!("POST {PODS}?fieldValidation=Strict&dryRun=All\n{JSON}"), pod().to_string()),
-        seed(&format!("POST {PODS}?fieldManager=m\n{JSON}"), pod().to_string()),
-        seed("POST /api/v1/namespaces/default/configmaps\ncontent-type: application/yaml", yaml),
-        seed("POST /api/v1/namespaces/default/configmaps\ncontent-type: application/vnd.kubernetes.protobuf", protobuf),
-        seed(&format!("DELETE {PODS}/x?propagationPolicy=Orphan\n{JSON}"), delete.to_string()),
-        seed(&format!("DELETE {PODS}?labelSelector=none\n{JSON}"), delete.to_string()),
+        seed(
+            &format!("POST {PODS}?fieldValidation=Strict&dryRun=All\n{JSON}"),
+            pod().to_string(),
+        ),
+        seed(
+            &format!("POST {PODS}?fieldManager=m\n{JSON}"),
+            pod().to_string(),
+        ),
+        seed(
+            "POST /api/v1/namespaces/default/configmaps\ncontent-type: application/yaml",
+            yaml,
+        ),
+        seed(
+            "POST /api/v1/namespaces/default/configmaps\ncontent-type: application/vnd.kubernetes.protobuf",
+            protobuf,
+        ),
+        seed(
+            &format!("DELETE {PODS}/x?propagationPolicy=Orphan\n{JSON}"),
+            delete.to_string(),
+        ),
+        seed(
+            &format!("DELETE {PODS}?labelSelector=none\n{JSON}"),
+            delete.to_string(),
+        ),
     ]
 }
 
 fn patches() -> Vec<Vec<u8>> {
     let target = "PATCH /api/v1/namespaces/default";
     let patch = |kind: &str, query: &str, body: Value| {
-        seed(&format!("{target}?{query}\ncontent-type: application/{kind}"), body.to_string())
+        seed(
+            &format!("{target}?{query}\ncontent-type: application/{kind}"),
+            body.to_string(),
+        )
     };
-    let applied = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"labels": {"a": "1"}}});
+    let applied =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"labels": {"a": "1"}}});
     vec![
         patch(
             "json-patch+json",
@@ -133,7 +198,11 @@ fn patches() -> Vec<Vec<u8>> {
             json!([{"op": "test", "path": "/metadata/name", "value": "default"},
             {"op": "add", "path": "/metadata/labels/a~1b", "value": "1"}, {"op": "remove", "path": "/metadata/labels/a~1b"}]),
         ),
-        patch("merge-patch+json", "dryRun=All", json!({"metadata": {"labels": {"a": null, "b": "1"}}})),
+        patch(
+            "merge-patch+json",
+            "dryRun=All",
+            json!({"metadata": {"labels": {"a": null, "b": "1"}}}),
+        ),
         patch(
             "strategic-merge-patch+json",
             "",
@@ -152,9 +221,18 @@ pub(super) fn targets() -> Vec<Target> {
                 server.get_or_init(Server::new).answer(request);
             }
         };
-        Target { name, shape: Shape::Bytes, seeds, decode: Box::new(decode) }
+        Target {
+            name,
+            shape: Shape::Bytes,
+            seeds,
+            decode: Box::new(decode),
+        }
     };
-    vec![target("api-reads", reads()), target("api-writes", writes()), target("api-patches", patches())]
+    vec![
+        target("api-reads", reads()),
+        target("api-writes", writes()),
+        target("api-patches", patches()),
+    ]
 }
 
 #[cfg(test)]
@@ -169,11 +247,17 @@ mod tests {
             let what = format!("{} {}", request.method(), request.uri());
             // Credentials that are none, what is not there, a revision that is gone.
             let known = ["/version", "/x", "continue=", "configmaps/"];
-            let response = server.runtime.block_on(server.api.handle(request, Peer::default()));
+            let response = server
+                .runtime
+                .block_on(server.api.handle(request, Peer::default()));
             if response.status().is_success() || known.iter().any(|part| what.contains(part)) {
                 continue;
             }
-            let said = server.runtime.block_on(response.into_body().collect()).unwrap().to_bytes();
+            let said = server
+                .runtime
+                .block_on(response.into_body().collect())
+                .unwrap()
+                .to_bytes();
             panic!("{what}: {}", String::from_utf8_lossy(&said));
         }
     }

@@ -67,30 +67,48 @@ pub(super) fn targets() -> Vec<Target> {
 }
 
 fn discovered(signed: &[u8]) -> Result<(), Fault> {
-    let Ok(cluster) = "0123456789abcdef0123456789abcdef".parse() else { return Ok(()) };
-    let expected = Expected { cluster: &cluster, trust: Trust::AnyKey, min_generation: 1, now: 1_795_300_001 };
+    let Ok(cluster) = "0123456789abcdef0123456789abcdef".parse() else {
+        return Ok(());
+    };
+    let expected = Expected {
+        cluster: &cluster,
+        trust: Trust::AnyKey,
+        min_generation: 1,
+        now: 1_795_300_001,
+    };
     let verified = check(signed, &expected)?;
     let document = verified.document();
-    assert!(!document.endpoints.is_empty() && !document.ca_pins.is_empty() && document.generation > 0);
+    assert!(
+        !document.endpoints.is_empty() && !document.ca_pins.is_empty() && document.generation > 0
+    );
     Ok(())
 }
 
 fn inner() -> Vec<u8> {
     let signed: serde_json::Value = serde_json::from_str(SIGNED).unwrap_or_default();
-    STANDARD.decode(signed["document"].as_str().unwrap_or_default()).unwrap_or_default()
+    STANDARD
+        .decode(signed["document"].as_str().unwrap_or_default())
+        .unwrap_or_default()
 }
 
 fn sign(document: &[u8]) -> Option<Vec<u8>> {
     let key = SigningKey::from_slice(&[7; 32]).ok()?;
     let spki = VerifyingKey::from(&key).to_public_key_der().ok()?;
     let signature: Signature = key.sign(&[LABEL, document].concat());
-    let [document, key, signature] =
-        [document, spki.as_bytes(), signature.to_bytes().as_slice()].map(|bytes| STANDARD.encode(bytes));
-    Some(serde_json::json!({"document": document, "key": key, "signature": signature}).to_string().into_bytes())
+    let [document, key, signature] = [document, spki.as_bytes(), signature.to_bytes().as_slice()]
+        .map(|bytes| STANDARD.encode(bytes));
+    Some(
+        serde_json::json!({"document": document, "key": key, "signature": signature})
+            .to_string()
+            .into_bytes(),
+    )
 }
 
 fn policy() -> Vec<u8> {
     let rule = config_attest::testing::World::new().rule;
-    let policy = CertificatePolicy::named("default", config_kube::CertificatePolicySpec { rules: vec![rule] });
+    let policy = CertificatePolicy::named(
+        "default",
+        config_kube::CertificatePolicySpec { rules: vec![rule] },
+    );
     serde_json::to_vec(&policy).unwrap_or_default()
 }

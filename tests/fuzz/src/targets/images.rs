@@ -3,8 +3,7 @@
 use crate::run::{Shape, Target};
 use agent_runtime::{Challenge, DOCKER_HUB, Keyring, PullSecret, Reference};
 
-const DIGEST: &str =
-    "registry.example:5000/team/app:1.2@sha256:00000000000000000000000000000000000000000000000000000000000000aa";
+const DIGEST: &str = "registry.example:5000/team/app:1.2@sha256:00000000000000000000000000000000000000000000000000000000000000aa";
 const CHALLENGE: &str = "Basic realm=\"a\", Bearer realm=\"https://auth.example/token\",service=\"registry.example\",scope=\"repository:a/b:pull\"";
 const PULL_SECRET: &str = r#"{"auths": {"https://index.docker.io/v1/": {"username": "u", "password": "p", "auth": "dTpw"},
     "*.example:5000/team": {"identitytoken": "i"}, "[a-c]?.example": {"registrytoken": "r"}}}"#;
@@ -14,17 +13,33 @@ pub(super) fn targets() -> Vec<Target> {
         Target {
             name: "agent-runtime/reference",
             shape: Shape::Bytes,
-            seeds: vec!["nginx".into(), "docker.io/library/nginx:latest".into(), DIGEST.into()],
+            seeds: vec![
+                "nginx".into(),
+                "docker.io/library/nginx:latest".into(),
+                DIGEST.into(),
+            ],
             decode: Box::new(|input| {
-                let Ok(reference) = Reference::parse(&String::from_utf8_lossy(input)) else { return };
-                assert_eq!(Reference::parse(&reference.to_string()).as_ref(), Ok(&reference));
+                let Ok(reference) = Reference::parse(&String::from_utf8_lossy(input)) else {
+                    return;
+                };
+                assert_eq!(
+                    Reference::parse(&reference.to_string()).as_ref(),
+                    Ok(&reference)
+                );
                 let full = reference.complete(DOCKER_HUB);
                 assert!(!full.host.is_empty());
-                let again = Reference::parse(&full.to_string()).map(|again| again.complete("other.example"));
+                let again = Reference::parse(&full.to_string())
+                    .map(|again| again.complete("other.example"));
                 assert_eq!(again.as_ref(), Ok(&full), "a full name needs no default");
                 let url = format!("{}/{}", full.path, full.selector());
                 let climbs = url.split('/').any(|part| part == "..");
-                assert!(!climbs && url.bytes().all(|b| b.is_ascii_graphic() && !b"?#%@\\".contains(&b)), "{url}");
+                assert!(
+                    !climbs
+                        && url
+                            .bytes()
+                            .all(|b| b.is_ascii_graphic() && !b"?#%@\\".contains(&b)),
+                    "{url}"
+                );
             }),
         },
         Target {
@@ -32,7 +47,9 @@ pub(super) fn targets() -> Vec<Target> {
             shape: Shape::Bytes,
             seeds: vec![CHALLENGE.into(), "Negotiate abc==, Basic".into()],
             decode: Box::new(|input| {
-                if let Some(Challenge::Bearer { realm, .. }) = Challenge::read(&String::from_utf8_lossy(input)) {
+                if let Some(Challenge::Bearer { realm, .. }) =
+                    Challenge::read(&String::from_utf8_lossy(input))
+                {
                     assert!(realm.len() <= input.len() * 3, "a realm that was not there");
                 }
             }),
@@ -42,7 +59,11 @@ pub(super) fn targets() -> Vec<Target> {
             shape: Shape::Json,
             seeds: vec![PULL_SECRET.into()],
             decode: Box::new(|input| {
-                let from = PullSecret { namespace: "n".into(), name: "s".into(), uid: "u".into() };
+                let from = PullSecret {
+                    namespace: "n".into(),
+                    name: "s".into(),
+                    uid: "u".into(),
+                };
                 let mut keys = Keyring::default();
                 let added = keys.add_docker_config_json(&from, input);
                 assert!(added.is_ok() || keys.is_empty(), "half a secret was taken");

@@ -25,11 +25,18 @@ pub(super) fn targets() -> Vec<Target> {
             if input.len() % 2 == 0 {
                 seal(&mut disk);
             }
-            let geometry = Geometry { sector: 512, sectors: 80 };
+            let geometry = Geometry {
+                sector: 512,
+                sectors: 80,
+            };
             let read = |offset: u64, length: usize| {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX);
-                let to = from.checked_add(length).ok_or(io::ErrorKind::InvalidInput)?;
-                disk.get(from..to).map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+                let to = from
+                    .checked_add(length)
+                    .ok_or(io::ErrorKind::InvalidInput)?;
+                disk.get(from..to)
+                    .map(<[u8]>::to_vec)
+                    .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
             };
             if let Ok(table) = Table::read(geometry, read) {
                 table.partitions().for_each(drop);
@@ -37,7 +44,10 @@ pub(super) fn targets() -> Vec<Target> {
             }
         }),
         target("agent-clock/sntp", time(), |input| {
-            let (sent, took) = (Duration::from_secs(1_795_300_000), Duration::from_millis(20));
+            let (sent, took) = (
+                Duration::from_secs(1_795_300_000),
+                Duration::from_millis(20),
+            );
             if let Ok(sample) = sntp::read(input, NONCE, sent, took, sent) {
                 let bounds = Bounds { built: sent };
                 if let Ok(Some(sample)) = judge(&[sample])
@@ -47,20 +57,32 @@ pub(super) fn targets() -> Vec<Target> {
                 }
             }
         }),
-        target("agent-init/smbios", vec![11, 5, 0, 0, 1, b'i', b'o', 0, 0], |input| {
-            smbios::configurations(input).ok();
-        }),
+        target(
+            "agent-init/smbios",
+            vec![11, 5, 0, 0, 1, b'i', b'o', 0, 0],
+            |input| {
+                smbios::configurations(input).ok();
+            },
+        ),
         target("agent-init/vfat-label", vec![0; 512], |input| {
             label::vfat(input);
         }),
         target("agent-init/iso9660-label", vec![0; 2048], |input| {
             label::iso9660(input);
         }),
-        target("agent-init/settings", b"version = 1\n[machine]\nname = \"worker-1\"\n".to_vec(), |input| {
-            settings::claimed_name(input);
-            settings::root_hash(&String::from_utf8_lossy(input));
-        }),
-        target("agent-metadata/answer", b"\x00\x00\xc8version = 1\n".to_vec(), answer),
+        target(
+            "agent-init/settings",
+            b"version = 1\n[machine]\nname = \"worker-1\"\n".to_vec(),
+            |input| {
+                settings::claimed_name(input);
+                settings::root_hash(&String::from_utf8_lossy(input));
+            },
+        ),
+        target(
+            "agent-metadata/answer",
+            b"\x00\x00\xc8version = 1\n".to_vec(),
+            answer,
+        ),
         target("agent-sys/verity-superblock", superblock(), |input| {
             Superblock::parse(input).ok();
         }),
@@ -70,7 +92,12 @@ pub(super) fn targets() -> Vec<Target> {
 }
 
 fn target(name: &'static str, seed: Vec<u8>, decode: fn(&[u8])) -> Target {
-    Target { name, shape: Shape::Bytes, seeds: vec![seed], decode: Box::new(decode) }
+    Target {
+        name,
+        shape: Shape::Bytes,
+        seeds: vec![seed],
+        decode: Box::new(decode),
+    }
 }
 
 /// What is read before the state is believed.
@@ -84,17 +111,27 @@ fn state() -> Vec<Target> {
             }
             if let Ok(header) = volume::Header::parse(&bytes) {
                 assert_eq!(header.to_bytes(), bytes, "two texts of one header");
-                assert!(header.open(&[7_u8; 32].into()).is_none() && header.recover(&[7_u8; 32].into()).is_none());
+                assert!(
+                    header.open(&[7_u8; 32].into()).is_none()
+                        && header.recover(&[7_u8; 32].into()).is_none()
+                );
             }
         }),
-        target("agent-volume/report", b"outcome refused\nreason OtherKey\nend\n".to_vec(), |input| {
-            if let Some(report) = std::str::from_utf8(input).ok().and_then(Report::parse) {
-                assert_eq!(Report::parse(&report.to_text()), Some(report));
-            }
-        }),
+        target(
+            "agent-volume/report",
+            b"outcome refused\nreason OtherKey\nend\n".to_vec(),
+            |input| {
+                if let Some(report) = std::str::from_utf8(input).ok().and_then(Report::parse) {
+                    assert_eq!(Report::parse(&report.to_text()), Some(report));
+                }
+            },
+        ),
         target("config-attest/approvals", approvals(), |input| {
             if let Ok(found) = Approvals::parse(input) {
-                assert!(input.starts_with(&found.to_bytes().expect("they fitted")), "two texts of one list");
+                assert!(
+                    input.starts_with(&found.to_bytes().expect("they fitted")),
+                    "two texts of one list"
+                );
             }
         }),
     ]
@@ -102,12 +139,21 @@ fn state() -> Vec<Target> {
 
 /// An answer of a metadata service: which one, the status, the body.
 fn answer(input: &[u8]) {
-    let [which, high, low, body @ ..] = input else { return };
+    let [which, high, low, body @ ..] = input else {
+        return;
+    };
     let platform = Platform::ALL[usize::from(*which) % Platform::ALL.len()];
     let flavour = Some("Google".to_owned());
-    let given = Answer { status: u16::from_be_bytes([*high, *low]), flavour, body: body.to_vec() };
+    let given = Answer {
+        status: u16::from_be_bytes([*high, *low]),
+        flavour,
+        body: body.to_vec(),
+    };
     match Fetch::new(platform).answer(given.clone()) {
-        Step::Ask(next) => assert!(!matches!(next.answer(given), Step::Ask(_)), "one token is enough"),
+        Step::Ask(next) => assert!(
+            !matches!(next.answer(given), Step::Ask(_)),
+            "one token is enough"
+        ),
         Step::Done(bytes) => assert!((1..=agent_metadata::MAX_BYTES).contains(&bytes.len())),
         Step::Nothing | Step::Later(_) | Step::Refused(_) => {}
     }
@@ -119,7 +165,9 @@ const NONCE: u64 = 7;
 fn time() -> Vec<u8> {
     let mut packet = vec![0; sntp::PACKET];
     (packet[0], packet[1], packet[31]) = (0b00_100_100, 2, 7);
-    let seconds = u32::try_from(1_795_300_060_u64 + 2_208_988_800).unwrap_or_default().to_be_bytes();
+    let seconds = u32::try_from(1_795_300_060_u64 + 2_208_988_800)
+        .unwrap_or_default()
+        .to_be_bytes();
     packet[32..36].copy_from_slice(&seconds);
     packet[40..44].copy_from_slice(&seconds);
     packet
@@ -127,14 +175,24 @@ fn time() -> Vec<u8> {
 
 /// A header of a volume with both of its slots.
 fn header() -> Vec<u8> {
-    let (volume, wrapping, recovery) = ([1_u8; volume::VOLUME_KEY].into(), [2_u8; 32].into(), [3_u8; 32].into());
-    volume::Header::seal(7, &volume, &wrapping, Some(&recovery)).map(|header| header.to_bytes()).unwrap_or_default()
+    let (volume, wrapping, recovery) = (
+        [1_u8; volume::VOLUME_KEY].into(),
+        [2_u8; 32].into(),
+        [3_u8; 32].into(),
+    );
+    volume::Header::seal(7, &volume, &wrapping, Some(&recovery))
+        .map(|header| header.to_bytes())
+        .unwrap_or_default()
 }
 
 /// The approvals of an image of version 1 that starts in one way.
 fn approvals() -> Vec<u8> {
-    let Ok(key) = p256::ecdsa::SigningKey::from_slice(&[1; 32]) else { return Vec::new() };
-    Approvals::sign(&key, 1, &[Boot::default()]).to_bytes().unwrap_or_default()
+    let Ok(key) = p256::ecdsa::SigningKey::from_slice(&[1; 32]) else {
+        return Vec::new();
+    };
+    Approvals::sign(&key, 1, &[Boot::default()])
+        .to_bytes()
+        .unwrap_or_default()
 }
 
 fn superblock() -> Vec<u8> {
@@ -187,7 +245,11 @@ fn crc32(bytes: &[u8]) -> u32 {
     for byte in bytes {
         crc ^= u32::from(*byte);
         for _ in 0..8 {
-            crc = if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
+            crc = if crc & 1 == 1 {
+                (crc >> 1) ^ 0xedb8_8320
+            } else {
+                crc >> 1
+            };
         }
     }
     !crc

@@ -19,8 +19,12 @@ struct Pods {
 
 impl Pods {
     fn new() -> Self {
-        let (definitions, names) = schema::definitions(&[|generator| generator.subschema_for::<Pod>()]);
-        Self { schemas: Schemas::compile(&definitions), name: names.into_iter().next().unwrap_or_default() }
+        let (definitions, names) =
+            schema::definitions(&[|generator| generator.subschema_for::<Pod>()]);
+        Self {
+            schemas: Schemas::compile(&definitions),
+            name: names.into_iter().next().unwrap_or_default(),
+        }
     }
 }
 
@@ -36,7 +40,14 @@ impl Versions for Pods {
 
 fn write<'a>(pods: &'a Pods, manager: &'a str) -> Write<'a> {
     let now = "2026-01-01T00:00:00Z";
-    Write { manager, api_version: "v1", subresource: "", now, reset: &["status"], versions: pods }
+    Write {
+        manager,
+        api_version: "v1",
+        subresource: "",
+        now,
+        reset: &["status"],
+        versions: pods,
+    }
 }
 
 const FIELDS: &str = r#"{"f:metadata":{"f:labels":{".":{},"f:a":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"a\"}":{".":{},"f:image":{}}},"f:x":{"v:1":{},"v:\"b\"":{},"i:0":{}}}}"#;
@@ -62,12 +73,17 @@ pub(super) fn targets() -> Vec<Target> {
             shape: Shape::Json,
             seeds: vec![FIELDS.into()],
             decode: Box::new(|input| {
-                let Ok(text) = std::str::from_utf8(input) else { return };
+                let Ok(text) = std::str::from_utf8(input) else {
+                    return;
+                };
                 if let Ok(set) = fields::decode(text) {
                     let mut out = Vec::new();
                     fields::encode(&set, &mut out);
                     let again = String::from_utf8_lossy(&out).into_owned();
-                    assert!(fields::decode(&again).as_ref() == Ok(&set), "a set survives its text");
+                    assert!(
+                        fields::decode(&again).as_ref() == Ok(&set),
+                        "a set survives its text"
+                    );
                 }
             }),
         },
@@ -76,11 +92,16 @@ pub(super) fn targets() -> Vec<Target> {
             shape: Shape::Json,
             seeds: vec![managed().to_string().into()],
             decode: Box::new(|input| {
-                let Ok(text) = std::str::from_utf8(input) else { return };
+                let Ok(text) = std::str::from_utf8(input) else {
+                    return;
+                };
                 if let Ok(managers) = Managers::decode(text)
                     && let Some(written) = managers.encode()
                 {
-                    assert!(Managers::decode(&written).is_ok(), "managers survive their text");
+                    assert!(
+                        Managers::decode(&written).is_ok(),
+                        "managers survive their text"
+                    );
                 }
             }),
         },
@@ -98,8 +119,16 @@ fn applies() -> Target {
         shape: Shape::Json,
         seeds: vec![seed.to_string().into()],
         decode: Box::new(move |input| {
-            let Ok(document) = serde_json::from_slice::<Value>(input) else { return };
-            let object = |key: &str| document.get(key).and_then(Value::as_object).cloned().unwrap_or_default();
+            let Ok(document) = serde_json::from_slice::<Value>(input) else {
+                return;
+            };
+            let object = |key: &str| {
+                document
+                    .get(key)
+                    .and_then(Value::as_object)
+                    .cloned()
+                    .unwrap_or_default()
+            };
             let (live, config) = (object("live"), object("config"));
             let list = document.get("managed").map(ToString::to_string);
             let by = write(&pods, "m");
@@ -128,11 +157,17 @@ fn patches() -> Target {
         shape: Shape::Json,
         seeds: seeds.iter().map(|seed| seed.to_string().into()).collect(),
         decode: Box::new(move |input| {
-            let Value::Object(object) = pod("x") else { return };
+            let Value::Object(object) = pod("x") else {
+                return;
+            };
             for kind in ["json", "merge", "strategic-merge"] {
-                if let Ok((patch, _)) = Patch::parse(&format!("application/{kind}-patch+json"), input, true) {
+                if let Ok((patch, _)) =
+                    Patch::parse(&format!("application/{kind}-patch+json"), input, true)
+                {
                     patch.speaks_of(&["metadata", "managedFields"]);
-                    patch.apply(object.clone(), pods.schemas.place(&pods.name)).ok();
+                    patch
+                        .apply(object.clone(), pods.schemas.place(&pods.name))
+                        .ok();
                 }
             }
         }),

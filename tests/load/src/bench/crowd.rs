@@ -24,7 +24,11 @@ pub(super) async fn delete_collection(site: &Site, report: &mut Report) -> Resul
     let path = "/api/v1/namespaces/gone/pods";
     let body = pod("NAME", "").to_string();
     let make = move |number: usize| -> Request {
-        ("POST", path.to_owned(), body.replace("NAME", &format!("pod-{number}")).into_bytes())
+        (
+            "POST",
+            path.to_owned(),
+            body.replace("NAME", &format!("pod-{number}")).into_bytes(),
+        )
     };
     let mut run = spread(site, DELETED, make).await?;
     report.rate("create, pod", "pod", &mut run);
@@ -32,7 +36,11 @@ pub(super) async fn delete_collection(site: &Site, report: &mut Report) -> Resul
     let mut connection = site.access()?.connect().await?;
     let (began, cpu) = (Instant::now(), site.cpu());
     connection.must("DELETE", path, b"").await?;
-    report.time(&format!("delete collection of {DELETED} pods"), "collection", began.elapsed());
+    report.time(
+        &format!("delete collection of {DELETED} pods"),
+        "collection",
+        began.elapsed(),
+    );
     report.note("delete collection: CPU, ms", (site.cpu() - cpu) * 1e3, "");
     Ok(())
 }
@@ -44,12 +52,20 @@ pub(super) async fn memory(site: &mut Site, report: &mut Report) -> Result<()> {
     let path = "/api/v1/namespaces/crowd/pods";
     let body = node("NAME").to_string();
     let nodes = move |number: usize| -> Request {
-        ("POST", "/api/v1/nodes".to_owned(), body.replace("NAME", &format!("node-{number}")).into_bytes())
+        (
+            "POST",
+            "/api/v1/nodes".to_owned(),
+            body.replace("NAME", &format!("node-{number}")).into_bytes(),
+        )
     };
     spread(site, NODES, nodes).await?;
     let body = lease("NAME", "2026-01-01T00:00:00.000000Z").to_string();
     let leases = move |number: usize| -> Request {
-        ("POST", LEASES.to_owned(), body.replace("NAME", &format!("node-{number}")).into_bytes())
+        (
+            "POST",
+            LEASES.to_owned(),
+            body.replace("NAME", &format!("node-{number}")).into_bytes(),
+        )
     };
     spread(site, NODES, leases).await?;
     let mut living = tokio::task::JoinSet::new();
@@ -58,7 +74,9 @@ pub(super) async fn memory(site: &mut Site, report: &mut Report) -> Result<()> {
     }
     let body = pod("NAME", "HOST").to_string();
     let pods = move |number: usize| -> Request {
-        let body = body.replace("NAME", &format!("pod-{number}")).replace("HOST", &format!("node-{}", number % NODES));
+        let body = body
+            .replace("NAME", &format!("pod-{number}"))
+            .replace("HOST", &format!("node-{}", number % NODES));
         ("POST", path.to_owned(), body.into_bytes())
     };
     let mut run = spread(site, PODS, pods).await?;
@@ -72,16 +90,30 @@ pub(super) async fn memory(site: &mut Site, report: &mut Report) -> Result<()> {
     let encoded = float(encoded) / f64::from(1 << 20);
     let most = 1.5f64.mul_add(encoded, 40.0);
     let what = format!("RSS with {NODES} nodes and {PODS} pods");
-    report.memory("nodes, their leases and pods encoded, as lists", "", encoded);
+    report.memory(
+        "nodes, their leases and pods encoded, as lists",
+        "",
+        encoded,
+    );
     report.against(&what, site.resident(), most, "MiB");
     listed(site, path).await?;
-    report.against(&format!("{what}, most while {LISTERS} clients list them"), site.peak(), most, "MiB");
+    report.against(
+        &format!("{what}, most while {LISTERS} clients list them"),
+        site.peak(),
+        most,
+        "MiB",
+    );
     living.abort_all();
     site.kill()?;
     let ready = site.start().await?;
     report.time("start → ready with them, after a kill", "", ready);
     site.settle(Duration::from_secs(20)).await;
-    report.against(&format!("{what}, after that start"), site.resident(), most, "MiB");
+    report.against(
+        &format!("{what}, after that start"),
+        site.resident(),
+        most,
+        "MiB",
+    );
     site.stop()
 }
 
@@ -91,7 +123,9 @@ async fn renew(access: Access, part: usize) -> Result<()> {
     for round in 0.. {
         let body = format!("{{\"spec\":{{\"renewTime\":\"2026-01-01T00:00:00.{round:06}Z\"}}}}");
         for number in (part..NODES).step_by(RENEWERS) {
-            connection.must("PATCH", &format!("{LEASES}/node-{number}"), body.as_bytes()).await?;
+            connection
+                .must("PATCH", &format!("{LEASES}/node-{number}"), body.as_bytes())
+                .await?;
             tokio::time::sleep(RENEWAL).await;
         }
     }
@@ -105,10 +139,13 @@ async fn listed(site: &Site, path: &'static str) -> Result<()> {
     let mut tasks = Vec::new();
     for _ in 0..LISTERS {
         let mut connection = access.connect().await?;
-        tasks.push(tokio::task::spawn_local(async move { connection.skim(path).await }));
+        tasks.push(tokio::task::spawn_local(async move {
+            connection.skim(path).await
+        }));
     }
     for task in tasks {
-        task.await.map_err(|error| crate::Error::Protocol(error.to_string()))??;
+        task.await
+            .map_err(|error| crate::Error::Protocol(error.to_string()))??;
     }
     Ok(())
 }

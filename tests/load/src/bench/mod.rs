@@ -58,7 +58,9 @@ pub async fn run(program: &Path, only: &str) -> Result<()> {
 /// Makes a namespace and waits for the account that pods in it run as, where there is one.
 async fn make_namespace(site: &Site, name: &str) -> Result<()> {
     let mut connection = site.access()?.connect().await?;
-    connection.json("POST", "/api/v1/namespaces", &namespace(name)).await?;
+    connection
+        .json("POST", "/api/v1/namespaces", &namespace(name))
+        .await?;
     for _ in 0..100 {
         let path = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
         if connection.send("GET", &path, b"").await?.0 == 200 {
@@ -71,5 +73,9 @@ async fn make_namespace(site: &Site, name: &str) -> Result<()> {
 
 /// An object's resource version.
 fn version(object: &Value) -> String {
-    object.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default().to_owned()
+    object
+        .pointer("/metadata/resourceVersion")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
 }

@@ -22,7 +22,11 @@ const LISTS: usize = 20;
 pub(super) type Request = (&'static str, String, Vec<u8>);
 
 /// Sends requests `0..count` over the connections, each as it becomes free.
-pub(super) async fn spread(site: &Site, count: usize, make: impl Fn(usize) -> Request + 'static) -> Result<Run> {
+pub(super) async fn spread(
+    site: &Site,
+    count: usize,
+    make: impl Fn(usize) -> Request + 'static,
+) -> Result<Run> {
     let access = site.access()?;
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -32,13 +36,25 @@ pub(super) async fn spread(site: &Site, count: usize, make: impl Fn(usize) -> Re
     let (began, cpu) = (Instant::now(), site.cpu());
     let mut tasks = Vec::new();
     for connection in connections {
-        tasks.push(tokio::task::spawn_local(one(connection, next.clone(), count, make.clone())));
+        tasks.push(tokio::task::spawn_local(one(
+            connection,
+            next.clone(),
+            count,
+            make.clone(),
+        )));
     }
     let mut times = Vec::with_capacity(count);
     for task in tasks {
-        times.extend(task.await.map_err(|error| Error::Protocol(error.to_string()))??);
+        times.extend(
+            task.await
+                .map_err(|error| Error::Protocol(error.to_string()))??,
+        );
     }
-    Ok(Run { times, wall: began.elapsed(), cpu: site.cpu() - cpu })
+    Ok(Run {
+        times,
+        wall: began.elapsed(),
+        cpu: site.cpu() - cpu,
+    })
 }
 
 async fn one(
@@ -74,7 +90,13 @@ pub(super) async fn measure(site: &Site, report: &mut Report) -> Result<()> {
     list(site, report).await?;
     let mut run = spread(site, CREATED, create("made")).await?;
     report.rate("create, 1 KiB ConfigMap", "create", &mut run);
-    let get = |number: usize| -> Request { ("GET", format!("{COLLECTION}/listed-{}", number % LISTED), Vec::new()) };
+    let get = |number: usize| -> Request {
+        (
+            "GET",
+            format!("{COLLECTION}/listed-{}", number % LISTED),
+            Vec::new(),
+        )
+    };
     let mut run = spread(site, READ, get).await?;
     report.rate("get", "get", &mut run);
     update(site, report).await
@@ -91,7 +113,12 @@ async fn list(site: &Site, report: &mut Report) -> Result<()> {
         times.push(began.elapsed());
     }
     let what = format!("list of {LISTED}, {:.2} MB", float(bytes) / 1e6);
-    report.figure(&format!("{what}: CPU"), "list-cpu", (site.cpu() - cpu) / float(LISTS) * 1e3, "ms");
+    report.figure(
+        &format!("{what}: CPU"),
+        "list-cpu",
+        (site.cpu() - cpu) / float(LISTS) * 1e3,
+        "ms",
+    );
     report.time(&format!("{what}: p50"), "list", percentile(&mut times, 50));
     Ok(())
 }
@@ -105,13 +132,21 @@ async fn update(site: &Site, report: &mut Report) -> Result<()> {
         .into_iter()
         .take(CREATED / 2)
         .map(|item| {
-            let name = item["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            let name = item["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
             let mut object = config_map(&name, &version(&item));
             object["data"]["changed"] = "yes".into();
-            (format!("{COLLECTION}/{name}"), object.to_string().into_bytes())
+            (
+                format!("{COLLECTION}/{name}"),
+                object.to_string().into_bytes(),
+            )
         })
         .collect();
-    let update = move |number: usize| -> Request { ("PUT", bodies[number].0.clone(), bodies[number].1.clone()) };
+    let update = move |number: usize| -> Request {
+        ("PUT", bodies[number].0.clone(), bodies[number].1.clone())
+    };
     let mut run = spread(site, CREATED / 2, update).await?;
     report.rate("update", "update", &mut run);
     Ok(())

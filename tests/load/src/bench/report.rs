@@ -14,11 +14,21 @@ struct Held {
 }
 
 const fn low(key: &'static str, target: f64, upstream: Option<f64>) -> Held {
-    Held { key, target, upstream, more_is_better: false }
+    Held {
+        key,
+        target,
+        upstream,
+        more_is_better: false,
+    }
 }
 
 const fn high(key: &'static str, target: f64, upstream: Option<f64>) -> Held {
-    Held { key, target, upstream, more_is_better: true }
+    Held {
+        key,
+        target,
+        upstream,
+        more_is_better: true,
+    }
 }
 
 /// Targets, and upstream's figures on the same machine (Kubernetes v1.36.2 and etcd 3.6, both processes together);
@@ -61,7 +71,12 @@ fn number(value: f64) -> String {
 impl Report {
     /// A figure with its unit.
     pub(super) fn figure(&mut self, what: &str, key: &str, value: f64, unit: &str) {
-        self.row(what, value, unit, HELD.iter().find(|held| held.key == key).copied());
+        self.row(
+            what,
+            value,
+            unit,
+            HELD.iter().find(|held| held.key == key).copied(),
+        );
     }
 
     /// A figure that must not be more than `most`.
@@ -70,16 +85,29 @@ impl Report {
     }
 
     fn row(&mut self, what: &str, value: f64, unit: &str, held: Option<Held>) {
-        let ratio = |held: &Held, of: f64| if held.more_is_better { value / of } else { of / value };
+        let ratio = |held: &Held, of: f64| {
+            if held.more_is_better {
+                value / of
+            } else {
+                of / value
+            }
+        };
         let target = held.map_or(String::new(), |held| {
-            let verdict = if ratio(&held, held.target) >= 1.0 { "met" } else { "MISSED" };
+            let verdict = if ratio(&held, held.target) >= 1.0 {
+                "met"
+            } else {
+                "MISSED"
+            };
             format!("{} {verdict}", number(held.target))
         });
         let upstream = held.and_then(|held| held.upstream.map(|of| (number(of), ratio(&held, of))));
-        let (upstream, times) = upstream.map_or_else(Default::default, |(of, times)| (of, format!("{times:.1} ×")));
+        let (upstream, times) = upstream.map_or_else(Default::default, |(of, times)| {
+            (of, format!("{times:.1} ×"))
+        });
         let measured = format!("{} {unit}", number(value));
         println!("  {what}: {measured}  {target}");
-        self.rows.push([what.to_owned(), measured, target, upstream, times]);
+        self.rows
+            .push([what.to_owned(), measured, target, upstream, times]);
     }
 
     /// A figure that is only told.
@@ -101,10 +129,27 @@ impl Report {
     pub(super) fn rate(&mut self, what: &str, key: &str, run: &mut Run) {
         let (count, seconds) = (float(run.times.len()), run.wall.as_secs_f64());
         self.figure(what, key, count / seconds, "/s");
-        self.figure(&format!("{what}: CPU each"), &format!("{key}-cpu"), run.cpu / count * 1e3, "ms");
-        self.note(&format!("{what}: for each second of CPU"), count / run.cpu.max(0.01), "");
-        self.time(&format!("{what}: p50"), &format!("{key}-p50"), percentile(&mut run.times, 50));
-        self.time(&format!("{what}: p99"), &format!("{key}-p99"), percentile(&mut run.times, 99));
+        self.figure(
+            &format!("{what}: CPU each"),
+            &format!("{key}-cpu"),
+            run.cpu / count * 1e3,
+            "ms",
+        );
+        self.note(
+            &format!("{what}: for each second of CPU"),
+            count / run.cpu.max(0.01),
+            "",
+        );
+        self.time(
+            &format!("{what}: p50"),
+            &format!("{key}-p50"),
+            percentile(&mut run.times, 50),
+        );
+        self.time(
+            &format!("{what}: p99"),
+            &format!("{key}-p99"),
+            percentile(&mut run.times, 99),
+        );
     }
 
     /// The whole as a table.
@@ -132,5 +177,8 @@ pub(super) fn float(count: usize) -> f64 {
 /// A percentile of times.
 pub(super) fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.sort_unstable();
-    times.get(times.len().saturating_sub(1) * percent / 100).copied().unwrap_or_default()
+    times
+        .get(times.len().saturating_sub(1) * percent / 100)
+        .copied()
+        .unwrap_or_default()
 }

@@ -30,7 +30,11 @@ pub(super) async fn opening(report: &mut Report) -> Result<()> {
         move || EmbeddedStore::open(&path)
     });
     let store = store.await.map_err(failed)?.map_err(failed)?;
-    report.time(&format!("opening a store of {REVISIONS} revisions, {KEYS} keys"), "open", began.elapsed());
+    report.time(
+        &format!("opening a store of {REVISIONS} revisions, {KEYS} keys"),
+        "open",
+        began.elapsed(),
+    );
     let revision = store.revision().await.map_err(failed)?;
     if float(REVISIONS) > f64::from(u32::try_from(revision).unwrap_or(u32::MAX)) {
         return Err(failed(format!("only revision {revision} was found again")));
@@ -47,7 +51,11 @@ async fn fill(path: &Path) -> Result<()> {
         tasks.push(tokio::task::spawn_local(async move {
             for number in (writer..REVISIONS).step_by(WRITERS) {
                 let key = format!("configmaps/bench/object-{}", number % KEYS).into();
-                let op = Op { key, expect: Expect::Any, action: Action::Put(value.clone()) };
+                let op = Op {
+                    key,
+                    expect: Expect::Any,
+                    action: Action::Put(value.clone()),
+                };
                 store.commit(vec![op]).await.map_err(failed)?;
             }
             Ok::<_, Error>(())

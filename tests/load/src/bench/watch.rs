@@ -21,7 +21,9 @@ fn failed(error: &dyn std::fmt::Display) -> Error {
 /// Revision from which a watch sees what is new only.
 async fn now(site: &Site) -> Result<String> {
     let mut connection = site.access()?.connect().await?;
-    let list = connection.json("GET", &format!("{COLLECTION}?limit=1"), &Value::Null).await?;
+    let list = connection
+        .json("GET", &format!("{COLLECTION}?limit=1"), &Value::Null)
+        .await?;
     Ok(super::version(&list))
 }
 
@@ -33,7 +35,10 @@ pub(super) async fn latency(site: &Site, report: &mut Report) -> Result<()> {
     let told = heard.clone();
     let watching = tokio::task::spawn_local(async move {
         while told.borrow().len() < SAMPLES {
-            lines.next().await?.ok_or_else(|| failed(&"the watch ended"))?;
+            lines
+                .next()
+                .await?
+                .ok_or_else(|| failed(&"the watch ended"))?;
             told.borrow_mut().push(Instant::now());
         }
         Ok::<_, Error>(())
@@ -49,9 +54,22 @@ pub(super) async fn latency(site: &Site, report: &mut Report) -> Result<()> {
         }
     }
     watching.await.map_err(|error| failed(&error))??;
-    let mut times: Vec<Duration> = heard.borrow().iter().zip(sent).map(|(heard, sent)| *heard - sent).collect();
-    report.time("watch, create sent → event: p50", "watch-p50", percentile(&mut times, 50));
-    report.time("watch, create sent → event: p99", "watch-p99", percentile(&mut times, 99));
+    let mut times: Vec<Duration> = heard
+        .borrow()
+        .iter()
+        .zip(sent)
+        .map(|(heard, sent)| *heard - sent)
+        .collect();
+    report.time(
+        "watch, create sent → event: p50",
+        "watch-p50",
+        percentile(&mut times, 50),
+    );
+    report.time(
+        "watch, create sent → event: p99",
+        "watch-p99",
+        percentile(&mut times, 99),
+    );
     Ok(())
 }
 
@@ -71,7 +89,11 @@ pub(super) async fn many(site: &Site, report: &mut Report) -> Result<()> {
             }
         }));
     }
-    report.note("1,000 watchers: RSS growth for each, KiB", (site.resident() - before) * 1024.0 / float(WATCHERS), "");
+    report.note(
+        "1,000 watchers: RSS growth for each, KiB",
+        (site.resident() - before) * 1024.0 / float(WATCHERS),
+        "",
+    );
     let mut connection = access.connect().await?;
     let (mut times, cpu) = (Vec::new(), site.cpu());
     for round in 0..ROUNDS {
@@ -81,15 +103,30 @@ pub(super) async fn many(site: &Site, report: &mut Report) -> Result<()> {
         connection.must("POST", COLLECTION, body.as_bytes()).await?;
         while heard.get() < WATCHERS {
             if began.elapsed() > Duration::from_secs(20) {
-                return Err(failed(&format!("{} of {WATCHERS} watchers heard of a change", heard.get())));
+                return Err(failed(&format!(
+                    "{} of {WATCHERS} watchers heard of a change",
+                    heard.get()
+                )));
             }
             tokio::task::yield_now().await;
         }
         times.push(began.elapsed());
     }
-    report.time("1,000 watchers, until all are fed: p50", "watchers", percentile(&mut times, 50));
-    report.note("1,000 watchers: CPU for a change, ms", (site.cpu() - cpu) / float(ROUNDS) * 1e3, "");
-    report.memory("1,000 watchers: RSS growth after all", "", site.resident() - before);
+    report.time(
+        "1,000 watchers, until all are fed: p50",
+        "watchers",
+        percentile(&mut times, 50),
+    );
+    report.note(
+        "1,000 watchers: CPU for a change, ms",
+        (site.cpu() - cpu) / float(ROUNDS) * 1e3,
+        "",
+    );
+    report.memory(
+        "1,000 watchers: RSS growth after all",
+        "",
+        site.resident() - before,
+    );
     for watcher in watchers {
         watcher.abort();
     }

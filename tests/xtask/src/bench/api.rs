@@ -20,12 +20,24 @@ fn load(command: &str, words: &[String]) -> Outcome {
     steps.step("packages", host::packages)?;
     steps.step("master and load generator", || {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--release", "--locked", "--package", "master-daemon", "--package", "tests-load"]);
+        cargo.args([
+            "build",
+            "--release",
+            "--locked",
+            "--package",
+            "master-daemon",
+            "--package",
+            "tests-load",
+        ]);
         cargo.current_dir(repository());
         build::watched(cargo, "the compiler's message is above")
     })?;
     let release = build::target().join("release");
     let mut program = Command::new(release.join("load"));
-    program.arg(command).arg("--master").arg(release.join("master")).args(words);
+    program
+        .arg(command)
+        .arg("--master")
+        .arg(release.join("master"))
+        .args(words);
     build::watched(program, "the message is above")
 }

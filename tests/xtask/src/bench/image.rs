@@ -13,12 +13,18 @@ pub(super) fn image() -> Outcome {
     build::everything(&mut steps, build::Profile::Release, &[])?;
     for role in ["worker", "master"] {
         let file = build::images().join(format!("{role}.parts.json"));
-        let text = std::fs::read(&file)
-            .map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display()), ""))?;
-        let sizes: Value = serde_json::from_slice(&text).map_err(|error| Failure::new(error.to_string(), ""))?;
+        let text = std::fs::read(&file).map_err(|error| {
+            Failure::new(format!("cannot read {}: {error}", file.display()), "")
+        })?;
+        let sizes: Value =
+            serde_json::from_slice(&text).map_err(|error| Failure::new(error.to_string(), ""))?;
         println!("\n{role} image: {:.1} MiB in use", mib(&sizes["total"]));
         for part in sizes["parts"].as_array().into_iter().flatten() {
-            println!("  {:>8.2} MiB  {}", mib(&part["size"]), part["name"].as_str().unwrap_or_default());
+            println!(
+                "  {:>8.2} MiB  {}",
+                mib(&part["size"]),
+                part["name"].as_str().unwrap_or_default()
+            );
         }
         let executables = sizes["executables"].as_array().cloned().unwrap_or_default();
         println!("  {} executables:", executables.len());

@@ -20,8 +20,9 @@ pub(super) fn join() -> Outcome {
     build::everything(&mut steps, build::Profile::Release, &[])?;
     let dir = workshop().join("bench");
     if dir.exists() {
-        std::fs::remove_dir_all(&dir)
-            .map_err(|error| Failure::new(format!("cannot clear {}: {error}", dir.display()), ""))?;
+        std::fs::remove_dir_all(&dir).map_err(|error| {
+            Failure::new(format!("cannot clear {}: {error}", dir.display()), "")
+        })?;
     }
     let lab = crate::up::lab(dir)?;
     let mut machines = Vec::new();
@@ -34,10 +35,21 @@ pub(super) fn join() -> Outcome {
     outcome?;
     println!("\nverifier, one core:");
     let mut rate = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    rate.args(["run", "--quiet", "--release", "--locked", "--package", "master-attest"]);
-    rate.args(["--example", "verify_rate"]).current_dir(host::repository());
+    rate.args([
+        "run",
+        "--quiet",
+        "--release",
+        "--locked",
+        "--package",
+        "master-attest",
+    ]);
+    rate.args(["--example", "verify_rate"])
+        .current_dir(host::repository());
     build::watched(rate, "the compiler's message is above")?;
-    for (what, filter) in [("1,000 machines at once, under a flood", "crowd::"), ("revocation", "drift::revocation")] {
+    for (what, filter) in [
+        ("1,000 machines at once, under a flood", "crowd::"),
+        ("revocation", "drift::revocation"),
+    ] {
         println!("\n{what}:");
         let mut attack = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         attack.args([
@@ -51,7 +63,10 @@ pub(super) fn join() -> Outcome {
             "attacks",
             "--",
         ]);
-        attack.arg(filter).env("PRATIQUE_CROWD", "1000").current_dir(host::repository());
+        attack
+            .arg(filter)
+            .env("PRATIQUE_CROWD", "1000")
+            .current_dir(host::repository());
         build::watched(attack, "the story's message is above")?;
     }
     Ok(())
@@ -67,12 +82,19 @@ fn measure(steps: &mut Steps, lab: &Lab, machines: &mut Vec<Machine>) -> Outcome
         machines[0].wait_services()?;
         Ok(lab.bootstrap(&master, &data)?)
     })?;
-    steps.step("master: Ready", || Ok(lab.wait_ready("master-1", BOOT_LIMIT)?))?;
-    let bare = steps.step("bare boot: the same firmware and kernel, no configuration", || bare_boot(lab))?;
+    steps.step("master: Ready", || {
+        Ok(lab.wait_ready("master-1", BOOT_LIMIT)?)
+    })?;
+    let bare = steps.step(
+        "bare boot: the same firmware and kernel, no configuration",
+        || bare_boot(lab),
+    )?;
     let mut worker = lab.worker("worker-1", 1)?;
     let data = lab.give_user_data(&mut worker, &lab.worker_user_data(1, &pin))?;
     lab.register("worker-1", &worker, &data, "192.168.77.11")?;
-    let phases = steps.step("worker: power-on to Ready", || phases(lab, &worker, machines))?;
+    let phases = steps.step("worker: power-on to Ready", || {
+        phases(lab, &worker, machines)
+    })?;
     println!("\npower-on to Ready, seconds (bare boot to the first line of init: {bare:.1}):");
     let mut last = 0.0;
     for (at, name) in &phases {
@@ -80,7 +102,11 @@ fn measure(steps: &mut Steps, lab: &Lab, machines: &mut Vec<Machine>) -> Outcome
         last = *at;
     }
     if let Some((ready, _)) = phases.last() {
-        println!("  Ready = bare boot + {:.1} s ({:.2} x)", ready - bare, ready / bare);
+        println!(
+            "  Ready = bare boot + {:.1} s ({:.2} x)",
+            ready - bare,
+            ready / bare
+        );
     }
     for node in ["worker-1", "master-1"] {
         println!("\nresident memory on {node}:\n{}", memory(lab, node)?);
@@ -101,24 +127,40 @@ fn bare_boot(lab: &Lab) -> Outcome<f64> {
 }
 
 /// When each line of the machine's programs was first seen, and when the node was Ready.
-fn phases(lab: &Lab, worker: &Blueprint, machines: &mut Vec<Machine>) -> Outcome<Vec<(f64, String)>> {
+fn phases(
+    lab: &Lab,
+    worker: &Blueprint,
+    machines: &mut Vec<Machine>,
+) -> Outcome<Vec<(f64, String)>> {
     let start = Instant::now();
     let machine = worker.start(&lab.tools)?;
     machines.push(machine.clone());
     let mut seen: Vec<(f64, String)> = Vec::new();
     let mut asked = Instant::now();
-    tests_harness::wait::eventually("worker-1 to be Ready", BOOT_LIMIT, "see worker-1/console.log", || {
-        let text = machine.console_text();
-        for line in text.lines().filter(|line| line.contains("pratique:")).skip(seen.len()) {
-            seen.push((start.elapsed().as_secs_f64(), line.trim().to_owned()));
-        }
-        if asked.elapsed() < Duration::from_millis(700) {
-            return Ok(None);
-        }
-        asked = Instant::now();
-        Ok(lab.wait_ready("worker-1", Duration::ZERO).ok())
-    })?;
-    seen.push((start.elapsed().as_secs_f64(), "Ready, as kubectl sees it".to_owned()));
+    tests_harness::wait::eventually(
+        "worker-1 to be Ready",
+        BOOT_LIMIT,
+        "see worker-1/console.log",
+        || {
+            let text = machine.console_text();
+            for line in text
+                .lines()
+                .filter(|line| line.contains("pratique:"))
+                .skip(seen.len())
+            {
+                seen.push((start.elapsed().as_secs_f64(), line.trim().to_owned()));
+            }
+            if asked.elapsed() < Duration::from_millis(700) {
+                return Ok(None);
+            }
+            asked = Instant::now();
+            Ok(lab.wait_ready("worker-1", Duration::ZERO).ok())
+        },
+    )?;
+    seen.push((
+        start.elapsed().as_secs_f64(),
+        "Ready, as kubectl sees it".to_owned(),
+    ));
     Ok(seen)
 }
 
@@ -130,8 +172,9 @@ fn memory(lab: &Lab, node: &str) -> Outcome<String> {
     std::fs::write(&file, manifest)
         .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display()), ""))?;
     lab.kubectl(&["apply", "-f", &file.display().to_string()])?;
-    let log =
-        lab.kubectl_until(&["logs", &name], "the pod's report", BOOT_LIMIT, |text| text.contains("end of report"))?;
+    let log = lab.kubectl_until(&["logs", &name], "the pod's report", BOOT_LIMIT, |text| {
+        text.contains("end of report")
+    })?;
     lab.kubectl(&["delete", "pod", &name, "--timeout=60s"])?;
     Ok(log.replace("end of report", "").trim_end().to_owned())
 }

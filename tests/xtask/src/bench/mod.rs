@@ -16,6 +16,9 @@ pub(crate) fn bench(words: &[String]) -> Outcome {
         Some("image") => image::image(),
         Some("join") => join::join(),
         Some("api") => api::api(&words[1..]),
-        other => Err(Failure::usage(&format!("bench does not know {:?}", other.unwrap_or_default()), USAGE)),
+        other => Err(Failure::usage(
+            &format!("bench does not know {:?}", other.unwrap_or_default()),
+            USAGE,
+        )),
     }
 }

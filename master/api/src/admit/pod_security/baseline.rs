@@ -38,8 +38,13 @@ const SYSCTLS: &[(&str, u32)] = &[
     ("net.ipv4.tcp_wmem", 32),
 ];
 /// SELinux types of containers, and the version of the standard that names them first.
-const SELINUX: &[(&str, u32)] =
-    &[("", 0), ("container_t", 0), ("container_init_t", 0), ("container_kvm_t", 0), ("container_engine_t", 31)];
+const SELINUX: &[(&str, u32)] = &[
+    ("", 0),
+    ("container_t", 0),
+    ("container_init_t", 0),
+    ("container_kvm_t", 0),
+    ("container_engine_t", 31),
+];
 
 /// What a pod breaks, each as `reason (detail)`, in upstream's order. What `restricted` says more strictly is left to it.
 pub(super) fn faults(pod: &Pod<'_>, policy: &Policy) -> Vec<String> {
@@ -51,7 +56,11 @@ pub(super) fn faults(pod: &Pod<'_>, policy: &Policy) -> Vec<String> {
         host_namespaces(pod),
         own(host_path(pod)),
         host_ports(pod),
-        if policy.version() >= 34 { hosts(pod) } else { None },
+        if policy.version() >= 34 {
+            hosts(pod)
+        } else {
+            None
+        },
         privileged(pod),
         proc_mount(pod),
         selinux(pod, policy.version()),
@@ -64,34 +73,67 @@ pub(super) fn faults(pod: &Pod<'_>, policy: &Policy) -> Vec<String> {
 
 fn app_armor(pod: &Pod<'_>) -> Option<String> {
     let bad = |context: &Fields| {
-        let kind = object(context, "appArmorProfile").map(|profile| text(profile, "type").to_owned());
+        let kind =
+            object(context, "appArmorProfile").map(|profile| text(profile, "type").to_owned());
         kind.filter(|kind| !matches!(kind.as_str(), "RuntimeDefault" | "Localhost"))
     };
     let names = those(pod, |container| bad(container.context).is_some());
     let mut values: Vec<String> = bad(pod.context).into_iter().collect();
-    values.extend(pod.containers.iter().filter_map(|container| bad(container.context)));
+    values.extend(
+        pod.containers
+            .iter()
+            .filter_map(|container| bad(container.context)),
+    );
     let mut values = sorted(values);
-    let fine = |value: &str| matches!(value, "" | "runtime/default") || value.starts_with("localhost/");
-    let annotations = pod.annotations.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
+    let fine =
+        |value: &str| matches!(value, "" | "runtime/default") || value.starts_with("localhost/");
+    let annotations = pod
+        .annotations
+        .iter()
+        .filter_map(|(key, value)| Some((key, value.as_str()?)));
     let annotations = annotations.filter(|(key, value)| key.starts_with(APP_ARMOR) && !fine(value));
-    let annotations = sorted(annotations.map(|(key, value)| format!("{key}={value:?}")).collect());
+    let annotations = sorted(
+        annotations
+            .map(|(key, value)| format!("{key}={value:?}"))
+            .collect(),
+    );
     let own = setters(bad(pod.context).is_some(), &names);
     let word = plural(annotations.len(), "annotation", "annotations").to_owned();
-    let all: Vec<String> = own.into_iter().chain((!annotations.is_empty()).then_some(word)).collect();
+    let all: Vec<String> = own
+        .into_iter()
+        .chain((!annotations.is_empty()).then_some(word))
+        .collect();
     values.extend(annotations);
-    let reason = plural(values.len(), "forbidden AppArmor profile", "forbidden AppArmor profiles");
-    (!all.is_empty())
-        .then(|| format!("{reason} ({} must not set AppArmor profile type to {})", all.join(" and "), quoted(&values)))
+    let reason = plural(
+        values.len(),
+        "forbidden AppArmor profile",
+        "forbidden AppArmor profiles",
+    );
+    (!all.is_empty()).then(|| {
+        format!(
+            "{reason} ({} must not set AppArmor profile type to {})",
+            all.join(" and "),
+            quoted(&values)
+        )
+    })
 }
 
 fn capabilities(pod: &Pod<'_>) -> Option<String> {
     let added = |context: &Fields| -> Vec<String> {
         let list = object(context, "capabilities").map_or(&[][..], |all| items(all, "add"));
-        let list = list.iter().filter_map(Value::as_str).filter(|name| !CAPABILITIES.contains(name));
+        let list = list
+            .iter()
+            .filter_map(Value::as_str)
+            .filter(|name| !CAPABILITIES.contains(name));
         list.map(str::to_owned).collect()
     };
     let names = those(pod, |container| !added(container.context).is_empty());
-    let values = sorted(pod.containers.iter().flat_map(|container| added(container.context)).collect());
+    let values = sorted(
+        pod.containers
+            .iter()
+            .flat_map(|container| added(container.context))
+            .collect(),
+    );
     (!names.is_empty()).then(|| {
         let who = containers(&names);
         format!(
@@ -102,41 +144,73 @@ fn capabilities(pod: &Pod<'_>) -> Option<String> {
 }
 
 fn host_namespaces(pod: &Pod<'_>) -> Option<String> {
-    let set = ["hostNetwork", "hostPID", "hostIPC"].into_iter().filter(|key| get(pod.spec, key) == &Value::Bool(true));
+    let set = ["hostNetwork", "hostPID", "hostIPC"]
+        .into_iter()
+        .filter(|key| get(pod.spec, key) == &Value::Bool(true));
     let set: Vec<String> = set.map(|key| format!("{key}=true")).collect();
     (!set.is_empty()).then(|| format!("host namespaces ({})", set.join(", ")))
 }
 
 fn host_path(pod: &Pod<'_>) -> Option<String> {
-    let volumes = items(pod.spec, "volumes").iter().filter_map(Value::as_object);
-    let volumes: Vec<&str> =
-        volumes.filter(|volume| object(volume, "hostPath").is_some()).map(|volume| text(volume, "name")).collect();
+    let volumes = items(pod.spec, "volumes")
+        .iter()
+        .filter_map(Value::as_object);
+    let volumes: Vec<&str> = volumes
+        .filter(|volume| object(volume, "hostPath").is_some())
+        .map(|volume| text(volume, "name"))
+        .collect();
     let word = plural(volumes.len(), "volume", "volumes");
     (!volumes.is_empty()).then(|| format!("hostPath volumes ({word} {})", quoted(&volumes)))
 }
 
 fn host_ports(pod: &Pod<'_>) -> Option<String> {
     let ports = |fields: &Fields| -> Vec<String> {
-        let ports = items(fields, "ports").iter().filter_map(|port| port.get("hostPort").and_then(Value::as_i64));
-        ports.filter(|port| *port != 0).map(|port| port.to_string()).collect()
+        let ports = items(fields, "ports")
+            .iter()
+            .filter_map(|port| port.get("hostPort").and_then(Value::as_i64));
+        ports
+            .filter(|port| *port != 0)
+            .map(|port| port.to_string())
+            .collect()
     };
     let names = those(pod, |container| !ports(container.fields).is_empty());
-    let values = sorted(pod.containers.iter().flat_map(|container| ports(container.fields)).collect());
+    let values = sorted(
+        pod.containers
+            .iter()
+            .flat_map(|container| ports(container.fields))
+            .collect(),
+    );
     (!names.is_empty()).then(|| {
-        let (uses, word) = (plural(names.len(), "uses", "use"), plural(values.len(), "hostPort", "hostPorts"));
-        format!("hostPort ({} {uses} {word} {})", containers(&names), values.join(", "))
+        let (uses, word) = (
+            plural(names.len(), "uses", "use"),
+            plural(values.len(), "hostPort", "hostPorts"),
+        );
+        format!(
+            "hostPort ({} {uses} {word} {})",
+            containers(&names),
+            values.join(", ")
+        )
     })
 }
 
 /// Probes and hooks that reach beyond the pod.
 fn hosts(pod: &Pod<'_>) -> Option<String> {
-    const PLACES: [&str; 5] =
-        ["/livenessProbe", "/readinessProbe", "/startupProbe", "/lifecycle/postStart", "/lifecycle/preStop"];
+    const PLACES: [&str; 5] = [
+        "/livenessProbe",
+        "/readinessProbe",
+        "/startupProbe",
+        "/lifecycle/postStart",
+        "/lifecycle/preStop",
+    ];
     let of = |fields: &Fields| -> Vec<String> {
         let value = Value::Object(fields.clone());
         let found = PLACES.iter().flat_map(|place| {
-            ["httpGet", "tcpSocket"]
-                .map(|how| value.pointer(&format!("{place}/{how}/host")).and_then(Value::as_str).map(str::to_owned))
+            ["httpGet", "tcpSocket"].map(|how| {
+                value
+                    .pointer(&format!("{place}/{how}/host"))
+                    .and_then(Value::as_str)
+                    .map(str::to_owned)
+            })
         });
         found.flatten().filter(|host| !host.is_empty()).collect()
     };
@@ -144,9 +218,14 @@ fn hosts(pod: &Pod<'_>) -> Option<String> {
         .containers
         .iter()
         .filter(|container| {
-            ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle"]
-                .iter()
-                .any(|key| container.fields.contains_key(*key))
+            [
+                "livenessProbe",
+                "readinessProbe",
+                "startupProbe",
+                "lifecycle",
+            ]
+            .iter()
+            .any(|key| container.fields.contains_key(*key))
         })
         .map(|container| (container.name, of(container.fields)))
         .filter(|(_, hosts)| !hosts.is_empty())
@@ -155,15 +234,29 @@ fn hosts(pod: &Pod<'_>) -> Option<String> {
     let values = sorted(probed.iter().flat_map(|(_, hosts)| hosts.clone()).collect());
     (!names.is_empty()).then(|| {
         let uses = plural(names.len(), "uses", "use");
-        let word = plural(values.len(), "probe or lifecycle host", "probe or lifecycle hosts");
-        format!("probe or lifecycle host ({} {uses} {word} {})", containers(&names), quoted(&values))
+        let word = plural(
+            values.len(),
+            "probe or lifecycle host",
+            "probe or lifecycle hosts",
+        );
+        format!(
+            "probe or lifecycle host ({} {uses} {word} {})",
+            containers(&names),
+            quoted(&values)
+        )
     })
 }
 
 fn privileged(pod: &Pod<'_>) -> Option<String> {
-    let names = those(pod, |container| get(container.context, "privileged") == &Value::Bool(true));
-    (!names.is_empty())
-        .then(|| format!("privileged ({} must not set securityContext.privileged=true)", containers(&names)))
+    let names = those(pod, |container| {
+        get(container.context, "privileged") == &Value::Bool(true)
+    });
+    (!names.is_empty()).then(|| {
+        format!(
+            "privileged ({} must not set securityContext.privileged=true)",
+            containers(&names)
+        )
+    })
 }
 
 fn proc_mount(pod: &Pod<'_>) -> Option<String> {
@@ -175,34 +268,62 @@ fn proc_mount(pod: &Pod<'_>) -> Option<String> {
         (!matches!(kind.as_str(), "" | "Default")).then_some(kind)
     };
     let names = those(pod, |container| bad(container.context).is_some());
-    let values = sorted(pod.containers.iter().filter_map(|container| bad(container.context)).collect());
+    let values = sorted(
+        pod.containers
+            .iter()
+            .filter_map(|container| bad(container.context))
+            .collect(),
+    );
     (!names.is_empty()).then(|| {
-        format!("procMount ({} must not set securityContext.procMount to {})", containers(&names), quoted(&values))
+        format!(
+            "procMount ({} must not set securityContext.procMount to {})",
+            containers(&names),
+            quoted(&values)
+        )
     })
 }
 
 fn selinux(pod: &Pod<'_>, version: u32) -> Option<String> {
     let options = |context| object(context, "seLinuxOptions");
-    let good_type = |kind: &str| SELINUX.iter().any(|(known, since)| *known == kind && *since <= version);
+    let good_type = |kind: &str| {
+        SELINUX
+            .iter()
+            .any(|(known, since)| *known == kind && *since <= version)
+    };
     let bad = |options: &Fields| {
-        !good_type(text(options, "type")) || !text(options, "user").is_empty() || !text(options, "role").is_empty()
+        !good_type(text(options, "type"))
+            || !text(options, "user").is_empty()
+            || !text(options, "role").is_empty()
     };
     let names = those(pod, |container| options(container.context).is_some_and(bad));
     let who = setters(options(pod.context).is_some_and(bad), &names)?;
-    let all: Vec<&Fields> =
-        std::iter::once(pod.context).chain(pod.containers.iter().map(|c| c.context)).filter_map(options).collect();
-    let types: Vec<&str> =
-        sorted(all.iter().map(|options| text(options, "type")).filter(|kind| !good_type(kind)).collect());
+    let all: Vec<&Fields> = std::iter::once(pod.context)
+        .chain(pod.containers.iter().map(|c| c.context))
+        .filter_map(options)
+        .collect();
+    let types: Vec<&str> = sorted(
+        all.iter()
+            .map(|options| text(options, "type"))
+            .filter(|kind| !good_type(kind))
+            .collect(),
+    );
     let mut data = Vec::new();
     if !types.is_empty() {
-        data.push(format!("{} {}", plural(types.len(), "type", "types"), quoted(&types)));
+        data.push(format!(
+            "{} {}",
+            plural(types.len(), "type", "types"),
+            quoted(&types)
+        ));
     }
     for key in ["user", "role"] {
         if all.iter().any(|options| !text(options, key).is_empty()) {
             data.push(format!("{key} may not be set"));
         }
     }
-    Some(format!("seLinuxOptions ({who} set forbidden securityContext.seLinuxOptions: {})", data.join("; ")))
+    Some(format!(
+        "seLinuxOptions ({who} set forbidden securityContext.seLinuxOptions: {})",
+        data.join("; ")
+    ))
 }
 
 /// A profile of a context that is none of those that confine.
@@ -216,22 +337,40 @@ pub(super) fn seccomp(pod: &Pod<'_>) -> Option<String> {
     let names = those(pod, |container| bad_seccomp(container.context).is_some());
     let own = bad_seccomp(pod.context);
     let who = setters(own.is_some(), &names)?;
-    let values =
-        sorted(own.into_iter().chain(pod.containers.iter().filter_map(|c| bad_seccomp(c.context))).collect::<Vec<_>>());
-    Some(format!("seccompProfile ({who} must not set securityContext.seccompProfile.type to {})", quoted(&values)))
+    let values = sorted(
+        own.into_iter()
+            .chain(pod.containers.iter().filter_map(|c| bad_seccomp(c.context)))
+            .collect::<Vec<_>>(),
+    );
+    Some(format!(
+        "seccompProfile ({who} must not set securityContext.seccompProfile.type to {})",
+        quoted(&values)
+    ))
 }
 
 fn sysctls(pod: &Pod<'_>, version: u32) -> Option<String> {
-    let names = items(pod.context, "sysctls").iter().filter_map(|sysctl| sysctl.get("name").and_then(Value::as_str));
-    let known = |name: &&str| SYSCTLS.iter().any(|(known, since)| known == name && *since <= version);
+    let names = items(pod.context, "sysctls")
+        .iter()
+        .filter_map(|sysctl| sysctl.get("name").and_then(Value::as_str));
+    let known = |name: &&str| {
+        SYSCTLS
+            .iter()
+            .any(|(known, since)| known == name && *since <= version)
+    };
     let bad: Vec<&str> = names.filter(|name| !known(name)).collect();
     (!bad.is_empty()).then(|| format!("forbidden sysctls ({})", bad.join(", ")))
 }
 
 fn host_process(pod: &Pod<'_>) -> Option<String> {
     let bad = |context: &Fields| {
-        object(context, "windowsOptions").is_some_and(|options| get(options, "hostProcess") == &Value::Bool(true))
+        object(context, "windowsOptions")
+            .is_some_and(|options| get(options, "hostProcess") == &Value::Bool(true))
     };
-    let who = setters(bad(pod.context), &those(pod, |container| bad(container.context)))?;
-    Some(format!("hostProcess ({who} must not set securityContext.windowsOptions.hostProcess=true)"))
+    let who = setters(
+        bad(pod.context),
+        &those(pod, |container| bad(container.context)),
+    )?;
+    Some(format!(
+        "hostProcess ({who} must not set securityContext.windowsOptions.hostProcess=true)"
+    ))
 }

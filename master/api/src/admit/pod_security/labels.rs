@@ -70,7 +70,14 @@ impl Policies {
         let mut faults = Faults::default();
         let mut mode = |mode: &str| policy(labels, mode, &mut faults);
         let (enforce, audit, warn) = (mode("enforce"), mode("audit"), mode("warn"));
-        (Self { enforce, audit, warn }, faults)
+        (
+            Self {
+                enforce,
+                audit,
+                warn,
+            },
+            faults,
+        )
     }
 
     /// Whether nothing is demanded that counts.
@@ -80,14 +87,22 @@ impl Policies {
 }
 
 fn policy(labels: Option<&Fields>, mode: &str, faults: &mut Faults) -> Policy {
-    let found = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
+    let found = |key: &str| {
+        labels
+            .and_then(|labels| labels.get(key))
+            .and_then(Value::as_str)
+    };
     let at = At::root("metadata");
     let at = at.field("labels");
     let key = format!("{PREFIX}{mode}");
     let level = match found(&key) {
         None => Level::Privileged,
         Some(text) => Level::parse(text).unwrap_or_else(|| {
-            faults.invalid(&at.key(&key), &text.into(), "must be one of privileged, baseline, restricted");
+            faults.invalid(
+                &at.key(&key),
+                &text.into(),
+                "must be one of privileged, baseline, restricted",
+            );
             // A wrong word must not open what was meant to be closed.
             Level::Restricted
         }),
@@ -98,7 +113,11 @@ fn policy(labels: Option<&Fields>, mode: &str, faults: &mut Faults) -> Policy {
         Some(text) => match text.strip_prefix("v1.").map(str::parse::<u32>) {
             Some(Ok(minor)) if text == format!("v1.{minor}") => Some(minor),
             Some(_) | None => {
-                faults.invalid(&at.key(&key), &text.into(), "must be \"latest\" or \"v1.x\"");
+                faults.invalid(
+                    &at.key(&key),
+                    &text.into(),
+                    "must be \"latest\" or \"v1.x\"",
+                );
                 None
             }
         },
@@ -116,11 +135,19 @@ mod tests {
         let labels = json!({"pod-security.kubernetes.io/enforce": "baseline",
             "pod-security.kubernetes.io/enforce-version": "v1.30", "pod-security.kubernetes.io/warn": "strict"});
         let (policies, faults) = Policies::of(labels.as_object());
-        assert_eq!(policies.enforce, Policy { level: Level::Baseline, minor: Some(30) });
+        assert_eq!(
+            policies.enforce,
+            Policy {
+                level: Level::Baseline,
+                minor: Some(30)
+            }
+        );
         assert_eq!(policies.warn.level, Level::Restricted);
         let error = faults.into_error("", "Namespace", "a").unwrap_err();
         assert!(
-            error.message.contains("metadata.labels[pod-security.kubernetes.io/warn]: Invalid value: \"strict\""),
+            error.message.contains(
+                "metadata.labels[pod-security.kubernetes.io/warn]: Invalid value: \"strict\""
+            ),
             "{error}"
         );
         assert!(Policies::of(None).0.is_privileged());

@@ -40,12 +40,16 @@ const TEMPLATES: &[(&str, &str, &str)] = &[
 ];
 
 fn template(request: &Request<'_>) -> Option<&'static str> {
-    let found = TEMPLATES.iter().find(|(group, plural, _)| request.writes(group, plural));
+    let found = TEMPLATES
+        .iter()
+        .find(|(group, plural, _)| request.writes(group, plural));
     found.map(|(_, _, pointer)| *pointer)
 }
 
 fn is_pod(request: &Request<'_>) -> bool {
-    let spec = request.subresource.is_none_or(|sub| matches!(sub.name(), "ephemeralcontainers" | "resize"));
+    let spec = request
+        .subresource
+        .is_none_or(|sub| matches!(sub.name(), "ephemeralcontainers" | "resize"));
     request.is("", "pods") && spec
 }
 
@@ -79,7 +83,10 @@ impl Plugin for PodSecurity {
                 if let Some(found) = found.filter(|_| !same)
                     && let Some(text) = violation(&policies.warn, found)
                 {
-                    admitted.warnings.push(format!("would violate PodSecurity {:?}: {text}", policies.warn.name()));
+                    admitted.warnings.push(format!(
+                        "would violate PodSecurity {:?}: {text}",
+                        policies.warn.name()
+                    ));
                 }
                 return Ok(());
             }
@@ -94,7 +101,10 @@ impl Plugin for PodSecurity {
             if policies.warn != policies.enforce
                 && let Some(text) = violation(&policies.warn, object)
             {
-                admitted.warnings.push(format!("would violate PodSecurity {:?}: {text}", policies.warn.name()));
+                admitted.warnings.push(format!(
+                    "would violate PodSecurity {:?}: {text}",
+                    policies.warn.name()
+                ));
             }
             Ok(())
         })
@@ -102,21 +112,31 @@ impl Plugin for PodSecurity {
 }
 
 fn at<'a>(object: &'a Fields, pointer: &str) -> Option<&'a Fields> {
-    let (first, rest) =
-        pointer.trim_start_matches('/').split_once('/').unwrap_or((pointer.trim_start_matches('/'), ""));
+    let (first, rest) = pointer
+        .trim_start_matches('/')
+        .split_once('/')
+        .unwrap_or((pointer.trim_start_matches('/'), ""));
     let value = object.get(first)?;
-    if rest.is_empty() { value.as_object() } else { value.pointer(&format!("/{rest}"))?.as_object() }
+    if rest.is_empty() {
+        value.as_object()
+    } else {
+        value.pointer(&format!("/{rest}"))?.as_object()
+    }
 }
 
 /// What the labels of a namespace demand. A wrong label counts as the strictest level (upstream).
 async fn policies(request: &Request<'_>, namespace: &str) -> Result<Policies, ApiError> {
-    let found = request.get(&format!("namespaces/{namespace}")).await?.as_ref().and_then(read);
+    let found = request
+        .get(&format!("namespaces/{namespace}"))
+        .await?
+        .as_ref()
+        .and_then(read);
     let missing = || {
-        ApiError::new(Reason::NotFound, format!("namespaces {namespace:?} not found")).about(
-            "",
-            "namespaces",
-            namespace,
+        ApiError::new(
+            Reason::NotFound,
+            format!("namespaces {namespace:?} not found"),
         )
+        .about("", "namespaces", namespace)
     };
     Ok(Policies::of(object(metadata(&found.ok_or_else(missing)?), "labels")).0)
 }
@@ -138,11 +158,21 @@ fn violation(policy: &Policy, pod: &Fields) -> Option<String> {
 fn significant(new: &Fields, old: &Fields) -> bool {
     let spec = |fields: &Fields| {
         let mut spec = object(fields, "spec").cloned().unwrap_or_default();
-        for key in ["activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds"] {
+        for key in [
+            "activeDeadlineSeconds",
+            "tolerations",
+            "schedulingGates",
+            "terminationGracePeriodSeconds",
+        ] {
             spec.remove(key);
         }
         for list in ["containers", "initContainers", "ephemeralContainers"] {
-            for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            for container in spec
+                .get_mut(list)
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten()
+            {
                 if let Some(container) = container.as_object_mut() {
                     container.remove("image");
                     container.remove("resources");
@@ -159,16 +189,24 @@ fn significant(new: &Fields, old: &Fields) -> bool {
                 .collect::<Fields>()
         })
     };
-    spec(new) != spec(old) || annotations(new).unwrap_or_default() != annotations(old).unwrap_or_default()
+    spec(new) != spec(old)
+        || annotations(new).unwrap_or_default() != annotations(old).unwrap_or_default()
 }
 
 /// Wrong labels of a namespace are refused, and a stricter level is told about the pods that are there already.
-async fn namespace(request: &Request<'_>, new: &Fields, admitted: &mut Admitted) -> Result<(), ApiError> {
+async fn namespace(
+    request: &Request<'_>,
+    new: &Fields,
+    admitted: &mut Admitted,
+) -> Result<(), ApiError> {
     let name = meta_text(new, "name");
     let (policies, faults) = Policies::of(object(metadata(new), "labels"));
-    let asked = request.old.map(|old| Policies::of(object(metadata(old), "labels")).0.audit);
+    let asked = request
+        .old
+        .map(|old| Policies::of(object(metadata(old), "labels")).0.audit);
     if policies.audit.level > Level::Privileged && asked != Some(policies.audit) {
-        let text = "the PodSecurity level of \"audit\" has no effect: this version keeps no audit log";
+        let text =
+            "the PodSecurity level of \"audit\" has no effect: this version keeps no audit log";
         admitted.warnings.push(text.to_owned());
     }
     let Some(old) = request.old else {
@@ -177,7 +215,11 @@ async fn namespace(request: &Request<'_>, new: &Fields, admitted: &mut Admitted)
     let (before, known) = Policies::of(object(metadata(old), "labels"));
     if !faults.is_empty() {
         // Who changes something else must not stumble over what was wrong before.
-        return if known.is_empty() { faults.into_error("", "Namespace", name) } else { Ok(()) };
+        return if known.is_empty() {
+            faults.into_error("", "Namespace", name)
+        } else {
+            Ok(())
+        };
     }
     if policies.enforce == before.enforce || policies.enforce.level <= before.enforce.level {
         return Ok(());
@@ -186,7 +228,9 @@ async fn namespace(request: &Request<'_>, new: &Fields, admitted: &mut Admitted)
     pods.truncate(LOOKED_AT);
     let mut told: Vec<(String, Vec<String>)> = Vec::new();
     for (_, pod) in &pods {
-        let Some(text) = violation(&policies.enforce, pod) else { continue };
+        let Some(text) = violation(&policies.enforce, pod) else {
+            continue;
+        };
         let title = meta_text(pod, "name").to_owned();
         match told.iter_mut().find(|(known, _)| *known == text) {
             Some((_, names)) => names.push(title),
@@ -214,7 +258,11 @@ async fn namespace(request: &Request<'_>, new: &Fields, admitted: &mut Admitted)
 
 /// Names of containers that a predicate chooses.
 fn those<'a>(pod: &Pod<'a>, chosen: impl Fn(&view::Container<'a>) -> bool) -> Vec<&'a str> {
-    pod.containers.iter().filter(|container| chosen(container)).map(|container| container.name).collect()
+    pod.containers
+        .iter()
+        .filter(|container| chosen(container))
+        .map(|container| container.name)
+        .collect()
 }
 
 /// `one` or `many`.
@@ -224,12 +272,20 @@ fn plural<'a>(count: usize, one: &'a str, many: &'a str) -> &'a str {
 
 /// `container "a"`, `containers "a", "b"`.
 fn containers(names: &[&str]) -> String {
-    format!("{} {}", plural(names.len(), "container", "containers"), quoted(names))
+    format!(
+        "{} {}",
+        plural(names.len(), "container", "containers"),
+        quoted(names)
+    )
 }
 
 /// `"a", "b"`.
 fn quoted<S: AsRef<str>>(texts: &[S]) -> String {
-    texts.iter().map(|text| format!("{:?}", text.as_ref())).collect::<Vec<_>>().join(", ")
+    texts
+        .iter()
+        .map(|text| format!("{:?}", text.as_ref()))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Sorted, each once.
@@ -248,7 +304,10 @@ fn setters(pod: bool, bad: &[&str]) -> Option<String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::needless_pass_by_value, reason = "literals are passed, and read better so")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "literals are passed, and read better so"
+)]
 mod tests {
     use super::*;
     use serde_json::json;
@@ -279,15 +338,24 @@ mod tests {
              seccompProfile (pod or container \"a\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \
              \"Localhost\")"
         );
-        assert_eq!(told(Level::Restricted, pod(json!({"containers": [good()]}))), None);
-        assert_eq!(told(Level::Privileged, pod(json!({"hostNetwork": true}))), None);
+        assert_eq!(
+            told(Level::Restricted, pod(json!({"containers": [good()]}))),
+            None
+        );
+        assert_eq!(
+            told(Level::Privileged, pod(json!({"hostNetwork": true}))),
+            None
+        );
     }
 
     #[test]
     fn each_baseline_fault_is_told_in_upstreams_words() {
         let container = |more: Value| {
             let mut container = json!({"name": "a"});
-            container.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+            container
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().cloned().unwrap());
             json!({"containers": [container]})
         };
         let context = |more: Value| container(json!({"securityContext": more}));
@@ -342,7 +410,11 @@ mod tests {
             ),
         ];
         for (spec, text) in cases {
-            assert_eq!(told(Level::Baseline, pod(spec.clone())).as_deref(), Some(text), "{spec}");
+            assert_eq!(
+                told(Level::Baseline, pod(spec.clone())).as_deref(),
+                Some(text),
+                "{spec}"
+            );
         }
     }
 
@@ -353,7 +425,10 @@ mod tests {
         let mut adds = good();
         adds["securityContext"]["capabilities"]["add"] = json!(["CHOWN", "NET_BIND_SERVICE"]);
         let cases = [
-            (json!({"containers": [root]}), "runAsUser=0 (container \"a\" must not set runAsUser=0)"),
+            (
+                json!({"containers": [root]}),
+                "runAsUser=0 (container \"a\" must not set runAsUser=0)",
+            ),
             (
                 json!({"containers": [adds]}),
                 "unrestricted capabilities (container \"a\" must not include \"CHOWN\" in securityContext.capabilities.add)",
@@ -372,14 +447,23 @@ mod tests {
             ),
         ];
         for (spec, text) in cases {
-            assert_eq!(told(Level::Restricted, pod(spec.clone())).as_deref(), Some(text), "{spec}");
+            assert_eq!(
+                told(Level::Restricted, pod(spec.clone())).as_deref(),
+                Some(text),
+                "{spec}"
+            );
         }
     }
 
     #[test]
     fn an_older_version_of_the_standard_knows_less() {
-        let probe = pod(json!({"containers": [{"name": "a", "livenessProbe": {"tcpSocket": {"host": "x"}}}]}));
-        let old = Policy { level: Level::Baseline, minor: Some(33) };
+        let probe = pod(
+            json!({"containers": [{"name": "a", "livenessProbe": {"tcpSocket": {"host": "x"}}}]}),
+        );
+        let old = Policy {
+            level: Level::Baseline,
+            minor: Some(33),
+        };
         assert_eq!(violation(&old, probe.as_object().unwrap()), None);
         assert_eq!(old.name(), "baseline:v1.33");
     }
@@ -387,9 +471,12 @@ mod tests {
     #[test]
     fn new_images_are_no_reason_to_look_again() {
         let with = |image: &str, privileged: bool| {
-            pod(json!({"containers": [{"name": "a", "image": image, "securityContext": {"privileged": privileged}}]}))
+            pod(
+                json!({"containers": [{"name": "a", "image": image, "securityContext": {"privileged": privileged}}]}),
+            )
         };
-        let differs = |a: &Value, b: &Value| significant(a.as_object().unwrap(), b.as_object().unwrap());
+        let differs =
+            |a: &Value, b: &Value| significant(a.as_object().unwrap(), b.as_object().unwrap());
         assert!(!differs(&with("x", false), &with("y", false)));
         assert!(differs(&with("x", false), &with("x", true)));
     }

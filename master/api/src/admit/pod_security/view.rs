@@ -31,7 +31,10 @@ impl<'a> Pod<'a> {
     pub(super) fn of(fields: &'a Fields) -> Self {
         let spec = object(fields, "spec").unwrap_or(&EMPTY);
         let lists = ["initContainers", "containers", "ephemeralContainers"];
-        let containers = lists.into_iter().flat_map(|list| items(spec, list)).filter_map(Value::as_object);
+        let containers = lists
+            .into_iter()
+            .flat_map(|list| items(spec, list))
+            .filter_map(Value::as_object);
         Self {
             annotations: object(metadata(fields), "annotations").unwrap_or(&EMPTY),
             spec,

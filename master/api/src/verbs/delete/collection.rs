@@ -18,7 +18,10 @@ const BATCH: usize = 256;
 const TOGETHER: usize = 64;
 
 /// Deletes every object that the selectors choose.
-pub(in crate::verbs) async fn collection(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+pub(in crate::verbs) async fn collection(
+    call: &Call,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
     call.accept()?;
     let options = Options::read(call, content).await?;
     let page = call.page(&call.selector()?).await?;

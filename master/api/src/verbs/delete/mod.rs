@@ -47,12 +47,15 @@ pub(super) async fn delete(call: &Call, content: Body) -> Result<Response<Body>,
     }
     let response = match remove(call, &call.key(), &options, &mut warnings).await? {
         // Waiting for dependents was asked for by the older option: that alone says 202.
-        Deleted::Going(entry) if options.orphan == Some(false) => call.object_answer(StatusCode::ACCEPTED, &entry)?,
+        Deleted::Going(entry) if options.orphan == Some(false) => {
+            call.object_answer(StatusCode::ACCEPTED, &entry)?
+        }
         Deleted::Going(entry) => call.object_answer(StatusCode::OK, &entry)?,
-        Deleted::Gone(fields) if call.kind.strategy.returns_deleted => call.fields_answer(StatusCode::OK, fields)?,
+        Deleted::Gone(fields) if call.kind.strategy.returns_deleted => {
+            call.fields_answer(StatusCode::OK, fields)?
+        }
         Deleted::Gone(fields) => {
-            let mut details =
-                json!({"name": call.target.name, "kind": call.kind.plural, "uid": meta_text(&fields, "uid")});
+            let mut details = json!({"name": call.target.name, "kind": call.kind.plural, "uid": meta_text(&fields, "uid")});
             if !call.kind.group.is_empty() {
                 details["group"] = call.kind.group.clone().into();
             }
@@ -63,7 +66,9 @@ pub(super) async fn delete(call: &Call, content: Body) -> Result<Response<Body>,
 }
 
 fn defaults_to_orphan(call: &Call, options: &Options) -> bool {
-    call.kind.strategy.dependents == Dependents::Orphaned && options.policy.is_none() && options.orphan.is_none()
+    call.kind.strategy.dependents == Dependents::Orphaned
+        && options.policy.is_none()
+        && options.orphan.is_none()
 }
 
 /// What a deletion does to the store at this moment; none where the object is on its way already.
@@ -73,11 +78,17 @@ pub(super) fn operation(
     fields: &Fields,
     options: &Options,
 ) -> Result<Option<Op>, ApiError> {
-    Ok(match plan::plan(&call.kind, fields, options, Timestamp::now()) {
-        Step::Pending => None,
-        Step::Delete(_) => Some(Op::delete(&entry.key, entry.modified)),
-        Step::Update(going) => Some(Op::update(&entry.key, entry.modified, object::encode(&call.kind, going)?)),
-    })
+    Ok(
+        match plan::plan(&call.kind, fields, options, Timestamp::now()) {
+            Step::Pending => None,
+            Step::Delete(_) => Some(Op::delete(&entry.key, entry.modified)),
+            Step::Update(going) => Some(Op::update(
+                &entry.key,
+                entry.modified,
+                object::encode(&call.kind, going)?,
+            )),
+        },
+    )
 }
 
 /// Deletes one object, or starts its deletion.
@@ -103,7 +114,13 @@ pub(super) async fn remove(
                 if bytes == entry.value {
                     return Ok(Deleted::Going(entry));
                 }
-                (Op::update(key, entry.modified, bytes.clone()), Deleted::Going(Entry { value: bytes, ..entry }))
+                (
+                    Op::update(key, entry.modified, bytes.clone()),
+                    Deleted::Going(Entry {
+                        value: bytes,
+                        ..entry
+                    }),
+                )
             }
         };
         if options.dry_run {
@@ -126,7 +143,10 @@ pub(super) async fn remove(
 /// The outcome, as of the revision at which it was written.
 fn at(outcome: Deleted, revision: u64) -> Deleted {
     match outcome {
-        Deleted::Going(entry) => Deleted::Going(Entry { modified: revision, ..entry }),
+        Deleted::Going(entry) => Deleted::Going(Entry {
+            modified: revision,
+            ..entry
+        }),
         Deleted::Gone(mut fields) => {
             let metadata = object::metadata_mut(&mut fields);
             metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
@@ -135,7 +155,12 @@ fn at(outcome: Deleted, revision: u64) -> Deleted {
     }
 }
 
-pub(super) fn preconditions(call: &Call, entry: &Entry, fields: &Fields, options: &Options) -> Result<(), ApiError> {
+pub(super) fn preconditions(
+    call: &Call,
+    entry: &Entry,
+    fields: &Fields,
+    options: &Options,
+) -> Result<(), ApiError> {
     let (own, name) = (meta_text(fields, "uid"), meta_text(fields, "name"));
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != own) {
         return Err(call.conflict_on(name, &format!(
@@ -143,7 +168,11 @@ pub(super) fn preconditions(call: &Call, entry: &Entry, fields: &Fields, options
              deleted and then recreated"
         )));
     }
-    if let Some(version) = options.version.as_deref().filter(|version| *version != entry.modified.to_string()) {
+    if let Some(version) = options
+        .version
+        .as_deref()
+        .filter(|version| *version != entry.modified.to_string())
+    {
         return Err(call.conflict_on(name, &format!(
             "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). \
              The object might have been modified",

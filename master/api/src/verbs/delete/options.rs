@@ -18,8 +18,11 @@ pub(super) enum Policy {
     Foreground,
 }
 
-const POLICIES: [(&str, Policy); 3] =
-    [("Foreground", Policy::Foreground), ("Background", Policy::Background), ("Orphan", Policy::Orphan)];
+const POLICIES: [(&str, Policy); 3] = [
+    ("Foreground", Policy::Foreground),
+    ("Background", Policy::Background),
+    ("Orphan", Policy::Orphan),
+];
 
 /// Options of a deletion, valid.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -42,7 +45,11 @@ impl Options {
     /// Reads a request's options. An empty body leaves them to the query.
     pub(super) async fn read(call: &Call, content: Body) -> Result<Self, ApiError> {
         let bytes = call.bytes(content).await?;
-        let value = if bytes.is_empty() { from_query(call)? } else { call.decode(&bytes)?.value };
+        let value = if bytes.is_empty() {
+            from_query(call)?
+        } else {
+            call.decode(&bytes)?.value
+        };
         let mut options = Self::parse(&value)?;
         options.dry_run |= call.dry_run()?;
         Ok(options)
@@ -50,7 +57,12 @@ impl Options {
 
     /// Reads `DeleteOptions`.
     pub(in crate::verbs) fn parse(value: &Value) -> Result<Self, ApiError> {
-        let word = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let word = |pointer: &str| {
+            value
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+        };
         match word("/kind").as_deref() {
             None | Some("" | "DeleteOptions") => {}
             Some(_) => {
@@ -65,7 +77,11 @@ impl Options {
         let mut faults = Faults::default();
         if orphan.is_some() && !policy.is_null() {
             let at = At::root("propagationPolicy");
-            faults.invalid(&at, policy, "orphanDependents and deletionPropagation cannot be both set");
+            faults.invalid(
+                &at,
+                policy,
+                "orphanDependents and deletionPropagation cannot be both set",
+            );
         }
         if !policy.is_null() {
             let known = ["Foreground", "Background", "Orphan", "nil"];
@@ -77,10 +93,17 @@ impl Options {
         let unsafely = field("ignoreStoreReadErrorWithClusterBreakingPotential");
         if unsafely == &Value::Bool(true) {
             let at = At::root("ignoreStoreReadErrorWithClusterBreakingPotential");
-            faults.invalid(&at, unsafely, "is not supported: what this server stores it can read");
+            faults.invalid(
+                &at,
+                unsafely,
+                "is not supported: what this server stores it can read",
+            );
         }
         faults.into_error(META, "DeleteOptions", "")?;
-        let policy = POLICIES.iter().find(|(name, _)| policy == name).map(|(_, policy)| *policy);
+        let policy = POLICIES
+            .iter()
+            .find(|(name, _)| policy == name)
+            .map(|(_, policy)| *policy);
         Ok(Self {
             grace: number(field("gracePeriodSeconds"))?,
             uid: word("/preconditions/uid"),
@@ -97,7 +120,10 @@ fn number(value: &Value) -> Result<Option<i64>, ApiError> {
         return Ok(None);
     }
     value.as_i64().map(Some).ok_or_else(|| {
-        ApiError::new(Reason::BadRequest, format!("gracePeriodSeconds: expected a whole number, found {value}"))
+        ApiError::new(
+            Reason::BadRequest,
+            format!("gracePeriodSeconds: expected a whole number, found {value}"),
+        )
     })
 }
 
@@ -131,13 +157,31 @@ mod tests {
             "preconditions": {"uid": "u"}, "dryRun": ["All"],
         }));
         let options = options.unwrap();
-        assert_eq!((options.grace, options.policy, options.dry_run), (Some(3), Some(Policy::Orphan), true));
-        let bad = Options::parse(&json!({"orphanDependents": true, "propagationPolicy": "X", "dryRun": ["Some"]}));
+        assert_eq!(
+            (options.grace, options.policy, options.dry_run),
+            (Some(3), Some(Policy::Orphan), true)
+        );
+        let bad = Options::parse(
+            &json!({"orphanDependents": true, "propagationPolicy": "X", "dryRun": ["Some"]}),
+        );
         let bad = bad.unwrap_err();
-        assert_eq!((bad.code, bad.details.causes.len()), (422, 3), "{}", bad.message);
+        assert_eq!(
+            (bad.code, bad.details.causes.len()),
+            (422, 3),
+            "{}",
+            bad.message
+        );
         let forced = json!({"ignoreStoreReadErrorWithClusterBreakingPotential": true});
         assert_eq!(Options::parse(&forced).unwrap_err().code, 422);
-        assert_eq!(Options::parse(&json!({"kind": "Pod"})).unwrap_err().code, 400);
-        assert_eq!(Options::parse(&json!({"gracePeriodSeconds": "x"})).unwrap_err().code, 400);
+        assert_eq!(
+            Options::parse(&json!({"kind": "Pod"})).unwrap_err().code,
+            400
+        );
+        assert_eq!(
+            Options::parse(&json!({"gracePeriodSeconds": "x"}))
+                .unwrap_err()
+                .code,
+            400
+        );
     }
 }

@@ -41,7 +41,9 @@ pub(super) fn plan(kind: &Kind, fields: &Fields, options: &Options, now: Timesta
             None | Some(0) => None,
             Some(running) => {
                 let asked = options.grace.map(|asked| if asked < 0 { 1 } else { asked });
-                let Some(asked) = asked.filter(|asked| *asked < running) else { return Step::Pending };
+                let Some(asked) = asked.filter(|asked| *asked < running) else {
+                    return Step::Pending;
+                };
                 Some(shorten(&mut object, now, running, asked))
             }
         },
@@ -66,28 +68,50 @@ pub(super) fn plan(kind: &Kind, fields: &Fields, options: &Options, now: Timesta
         }
         mark(&mut object, now, 0);
     }
-    if waits || grace.is_some_and(|seconds| seconds > 0) { Step::Update(object) } else { Step::Delete(object) }
+    if waits || grace.is_some_and(|seconds| seconds > 0) {
+        Step::Update(object)
+    } else {
+        Step::Delete(object)
+    }
 }
 
 /// Says when an object is to be gone; never later than was said before.
 fn mark(object: &mut Fields, now: Timestamp, seconds: i64) {
     let metadata = metadata_mut(object);
-    let end = now.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(now);
-    let before = text(metadata, "deletionTimestamp").parse::<Timestamp>().ok();
+    let end = now
+        .checked_add(SignedDuration::from_secs(seconds))
+        .unwrap_or(now);
+    let before = text(metadata, "deletionTimestamp")
+        .parse::<Timestamp>()
+        .ok();
     if before.is_none_or(|before| before > end) {
-        metadata.insert("deletionTimestamp".to_owned(), end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
+        metadata.insert(
+            "deletionTimestamp".to_owned(),
+            end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into(),
+        );
     }
     metadata.insert("deletionGracePeriodSeconds".to_owned(), seconds.into());
 }
 
 /// Moves the end of a running deletion forward, not into the past; the seconds that are left.
 fn shorten(object: &mut Fields, now: Timestamp, running: i64, asked: i64) -> i64 {
-    let end = text(metadata(object), "deletionTimestamp").parse::<Timestamp>().unwrap_or(now);
-    let moved = end.checked_sub(SignedDuration::from_secs(running.saturating_sub(asked))).unwrap_or(now);
+    let end = text(metadata(object), "deletionTimestamp")
+        .parse::<Timestamp>()
+        .unwrap_or(now);
+    let moved = end
+        .checked_sub(SignedDuration::from_secs(running.saturating_sub(asked)))
+        .unwrap_or(now);
     // Whoever asked for some time gets a second at least, in which its kubelet confirms.
-    let (end, seconds) = if moved < now { (now, asked.min(1)) } else { (moved, asked) };
+    let (end, seconds) = if moved < now {
+        (now, asked.min(1))
+    } else {
+        (moved, asked)
+    };
     let metadata = metadata_mut(object);
-    metadata.insert("deletionTimestamp".to_owned(), end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
+    metadata.insert(
+        "deletionTimestamp".to_owned(),
+        end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into(),
+    );
     metadata.insert("deletionGracePeriodSeconds".to_owned(), seconds.into());
     seconds
 }
@@ -95,14 +119,20 @@ fn shorten(object: &mut Fields, now: Timestamp, running: i64, asked: i64) -> i64
 /// A deletion that begins is a change of what is wanted.
 fn bump(object: &mut Fields) {
     let metadata = metadata_mut(object);
-    if let Some(generation) = get(metadata, "generation").as_i64().filter(|generation| *generation > 0) {
+    if let Some(generation) = get(metadata, "generation")
+        .as_i64()
+        .filter(|generation| *generation > 0)
+    {
         metadata.insert("generation".to_owned(), (generation + 1).into());
     }
 }
 
 /// The object's finalizers with those of the garbage collector as the request, the object or the kind wants them.
 fn finalizers(kind: &Kind, fields: &Fields, options: &Options) -> Vec<String> {
-    let own: Vec<&str> = items(metadata(fields), "finalizers").iter().filter_map(Value::as_str).collect();
+    let own: Vec<&str> = items(metadata(fields), "finalizers")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     let asked = match options.orphan {
         Some(true) => Some(Policy::Orphan),
         Some(false) => Some(Policy::Background),
@@ -118,8 +148,11 @@ fn finalizers(kind: &Kind, fields: &Fields, options: &Options) -> Vec<String> {
         Dependents::Deleted => asked.or(standing),
         Dependents::Orphaned => asked.or(standing).or(Some(Policy::Orphan)),
     };
-    let mut all: Vec<String> =
-        own.into_iter().filter(|own| !matches!(*own, ORPHAN | FOREGROUND)).map(str::to_owned).collect();
+    let mut all: Vec<String> = own
+        .into_iter()
+        .filter(|own| !matches!(*own, ORPHAN | FOREGROUND))
+        .map(str::to_owned)
+        .collect();
     match policy {
         Some(Policy::Orphan) => all.push(ORPHAN.to_owned()),
         Some(Policy::Foreground) => all.push(FOREGROUND.to_owned()),
@@ -146,7 +179,9 @@ mod tests {
     }
 
     fn step(kind: &Kind, object: Value, options: &Options) -> (&'static str, Value) {
-        let Value::Object(object) = object else { panic!("an object") };
+        let Value::Object(object) = object else {
+            panic!("an object")
+        };
         match plan(kind, &object, options, now()) {
             Step::Delete(fields) => ("delete", Value::Object(fields)),
             Step::Update(fields) => ("update", Value::Object(fields)),
@@ -158,25 +193,59 @@ mod tests {
     fn propagation_becomes_the_collectors_finalizers() {
         let kind = Kind::of::<Deployment>(true);
         let of = |policy, finalizers: Value| {
-            let object = json!({"metadata": {"name": "a", "generation": 3, "finalizers": finalizers}});
-            let (what, object) = step(&kind, object, &Options { policy, ..Options::default() });
-            (what, object["metadata"]["finalizers"].clone(), object["metadata"]["generation"].clone())
+            let object =
+                json!({"metadata": {"name": "a", "generation": 3, "finalizers": finalizers}});
+            let (what, object) = step(
+                &kind,
+                object,
+                &Options {
+                    policy,
+                    ..Options::default()
+                },
+            );
+            (
+                what,
+                object["metadata"]["finalizers"].clone(),
+                object["metadata"]["generation"].clone(),
+            )
         };
         assert_eq!(of(None, json!([])), ("delete", Value::Null, json!(3)));
         assert_eq!(of(Some(Policy::Background), json!([])).0, "delete");
-        assert_eq!(of(Some(Policy::Foreground), json!([])), ("update", json!([FOREGROUND]), json!(4)));
-        assert_eq!(of(Some(Policy::Orphan), json!(["x/y"])), ("update", json!(["x/y", ORPHAN]), json!(4)));
-        assert_eq!(of(Some(Policy::Background), json!([FOREGROUND])).0, "delete", "the request is stronger");
-        assert_eq!(of(None, json!([ORPHAN])), ("update", json!([ORPHAN]), json!(4)));
-        let orphan = |orphan| Options { orphan: Some(orphan), ..Options::default() };
+        assert_eq!(
+            of(Some(Policy::Foreground), json!([])),
+            ("update", json!([FOREGROUND]), json!(4))
+        );
+        assert_eq!(
+            of(Some(Policy::Orphan), json!(["x/y"])),
+            ("update", json!(["x/y", ORPHAN]), json!(4))
+        );
+        assert_eq!(
+            of(Some(Policy::Background), json!([FOREGROUND])).0,
+            "delete",
+            "the request is stronger"
+        );
+        assert_eq!(
+            of(None, json!([ORPHAN])),
+            ("update", json!([ORPHAN]), json!(4))
+        );
+        let orphan = |orphan| Options {
+            orphan: Some(orphan),
+            ..Options::default()
+        };
         let object = json!({"metadata": {"name": "a"}});
-        assert_eq!(step(&kind, object.clone(), &orphan(true)).1["metadata"]["finalizers"], json!([ORPHAN]));
+        assert_eq!(
+            step(&kind, object.clone(), &orphan(true)).1["metadata"]["finalizers"],
+            json!([ORPHAN])
+        );
         assert_eq!(step(&kind, object.clone(), &orphan(false)).0, "delete");
         let mut job = Kind::of::<Deployment>(true);
         job.strategy.dependents = Dependents::Orphaned;
         assert_eq!(step(&job, object.clone(), &Options::default()).0, "update");
         job.strategy.dependents = Dependents::Untracked;
-        let foreground = Options { policy: Some(Policy::Foreground), ..Options::default() };
+        let foreground = Options {
+            policy: Some(Policy::Foreground),
+            ..Options::default()
+        };
         assert_eq!(step(&job, object, &foreground).0, "delete");
     }
 
@@ -185,16 +254,34 @@ mod tests {
         let pod = json!({"metadata": {"name": "p", "generation": 1}, "spec": {"nodeName": "n"}});
         let (what, going) = step(&pods(), pod.clone(), &Options::default());
         assert_eq!(what, "update");
-        assert_eq!(going["metadata"]["deletionTimestamp"], "2026-01-01T00:00:30Z");
+        assert_eq!(
+            going["metadata"]["deletionTimestamp"],
+            "2026-01-01T00:00:30Z"
+        );
         assert_eq!(going["metadata"]["generation"], 2);
-        let ask = |grace| Options { grace: Some(grace), ..Options::default() };
-        assert_eq!(step(&pods(), going.clone(), &Options::default()).0, "pending");
+        let ask = |grace| Options {
+            grace: Some(grace),
+            ..Options::default()
+        };
+        assert_eq!(
+            step(&pods(), going.clone(), &Options::default()).0,
+            "pending"
+        );
         assert_eq!(step(&pods(), going.clone(), &ask(60)).0, "pending");
         let (what, shorter) = step(&pods(), going.clone(), &ask(10));
-        assert_eq!((what, &shorter["metadata"]["deletionTimestamp"]), ("update", &json!("2026-01-01T00:00:10Z")));
-        assert_eq!(shorter["metadata"]["generation"], 2, "it was on its way already");
+        assert_eq!(
+            (what, &shorter["metadata"]["deletionTimestamp"]),
+            ("update", &json!("2026-01-01T00:00:10Z"))
+        );
+        assert_eq!(
+            shorter["metadata"]["generation"], 2,
+            "it was on its way already"
+        );
         assert_eq!(step(&pods(), going.clone(), &ask(0)).0, "delete");
-        assert_eq!(step(&pods(), going, &ask(-5)).1["metadata"]["deletionGracePeriodSeconds"], 1);
+        assert_eq!(
+            step(&pods(), going, &ask(-5)).1["metadata"]["deletionGracePeriodSeconds"],
+            1
+        );
         assert_eq!(step(&pods(), pod, &ask(0)).0, "delete");
     }
 
@@ -202,8 +289,15 @@ mod tests {
     fn a_pod_with_a_finalizer_waits_for_it_even_without_grace() {
         let pod = json!({"metadata": {"name": "p", "finalizers": ["a/b"]}, "spec": {}});
         let (what, going) = step(&pods(), pod, &Options::default());
-        assert_eq!((what, &going["metadata"]["deletionGracePeriodSeconds"]), ("update", &json!(0)));
+        assert_eq!(
+            (what, &going["metadata"]["deletionGracePeriodSeconds"]),
+            ("update", &json!(0))
+        );
         let (what, again) = step(&pods(), going.clone(), &Options::default());
-        assert_eq!((what, again), ("update", going), "and a second request changes nothing");
+        assert_eq!(
+            (what, again),
+            ("update", going),
+            "and a second request changes nothing"
+        );
     }
 }

@@ -15,8 +15,12 @@ pub(crate) fn kubectl() -> PathBuf {
         return unpacked;
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|folder| folder.join("kubectl")).find(|file| file.exists());
-    found.expect("kubectl is needed: `cargo xtask test` unpacks it, or install Debian's kubernetes-client")
+    let found = std::env::split_paths(&path)
+        .map(|folder| folder.join("kubectl"))
+        .find(|file| file.exists());
+    found.expect(
+        "kubectl is needed: `cargo xtask test` unpacks it, or install Debian's kubernetes-client",
+    )
 }
 
 /// A listening server, and a kubectl that is its admin's.
@@ -29,7 +33,11 @@ impl Cluster {
     pub(crate) async fn start() -> Self {
         let server = Server::start(Options::default(), ServeOptions::default()).await;
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("config"), server.kubeconfig().to_string()).unwrap();
+        std::fs::write(
+            folder.path().join("config"),
+            server.kubeconfig().to_string(),
+        )
+        .unwrap();
         Self { server, folder }
     }
 
@@ -65,7 +73,10 @@ impl Cluster {
         let (success, said) = self.run(&arguments, input).await;
         assert!(success, "kubectl {line}: {said}");
         for text in expected {
-            assert!(said.contains(text), "kubectl {line}: {text:?} is not in: {said}");
+            assert!(
+                said.contains(text),
+                "kubectl {line}: {text:?} is not in: {said}"
+            );
         }
         said
     }
@@ -73,7 +84,10 @@ impl Cluster {
     pub(crate) async fn refuses(&self, line: &str, input: &str, expected: &str) {
         let arguments: Vec<&str> = line.split(' ').collect();
         let (success, said) = self.run(&arguments, input).await;
-        assert!(!success && said.contains(expected), "kubectl {line}: {said}");
+        assert!(
+            !success && said.contains(expected),
+            "kubectl {line}: {said}"
+        );
     }
 
     /// Plays a transcript. A line that begins with `$` is a command that must succeed, with `!` one that must fail;
@@ -83,7 +97,11 @@ impl Cluster {
     pub(crate) async fn plays(&self, documents: &[(&str, &str)], transcript: &str) {
         let mut faults = Vec::new();
         let (mut said, mut asked) = (String::new(), "");
-        for line in transcript.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        for line in transcript
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+        {
             if let Some(command) = line.strip_prefix("$ ").or_else(|| line.strip_prefix("! ")) {
                 let (success, text) = self.plays_one(documents, command).await;
                 (asked, said) = (line, even(&text));
@@ -92,9 +110,14 @@ impl Cluster {
                 }
                 continue;
             }
-            let (unwanted, text) = line.strip_prefix("~ ").map_or((false, line), |text| (true, text));
+            let (unwanted, text) = line
+                .strip_prefix("~ ")
+                .map_or((false, line), |text| (true, text));
             if said.contains(&even(text)) == unwanted {
-                faults.push(format!("{asked}\n{line} is {} in: {said}", if unwanted { "" } else { "not" }));
+                faults.push(format!(
+                    "{asked}\n{line} is {} in: {said}",
+                    if unwanted { "" } else { "not" }
+                ));
             }
         }
         assert!(faults.is_empty(), "{}", faults.join("\n\n"));
@@ -104,7 +127,12 @@ impl Cluster {
         let (line, input) = match line.rsplit_once(" < ") {
             Some((line, name)) => {
                 let document = documents.iter().find(|(known, _)| *known == name);
-                (line, document.expect("the transcript names a document that there is").1)
+                (
+                    line,
+                    document
+                        .expect("the transcript names a document that there is")
+                        .1,
+                )
             }
             None => (line, ""),
         };
@@ -120,21 +148,39 @@ impl Cluster {
 async fn finish(mut command: Command, input: &str) -> (bool, String) {
     let mut child = command.spawn().unwrap();
     // A command that reads nothing may be gone before it is fed.
-    let fed = child.stdin.take().unwrap().write_all(input.as_bytes()).await;
-    fed.or_else(|error| if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }).unwrap();
+    let fed = child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .await;
+    fed.or_else(|error| {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })
+    .unwrap();
     let output = child.wait_with_output().await.unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     (output.status.success(), said)
 }
 
 /// A text with one space wherever there are gaps in a line.
 fn even(text: &str) -> String {
-    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    let lines = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     lines.collect::<Vec<_>>().join("\n")
 }
 
 fn is_variable(word: &str) -> bool {
-    word.split_once('=').is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
+    word.split_once('=').is_some_and(|(name, _)| {
+        name.bytes()
+            .all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+    })
 }
 
 /// Words as a shell has them: apart by spaces, together between single quotes.

@@ -11,11 +11,14 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use master_api::{
-    ApiServer, DialError, NodeDialer, NodeStream, NodeTarget, Options, ServeOptions, clients_of, serve, tls_config,
+    ApiServer, DialError, NodeDialer, NodeStream, NodeTarget, Options, ServeOptions, clients_of,
+    serve, tls_config,
 };
 use master_client::{BoxFuture, Client, UserInfo};
 use master_store::EmbeddedStore;
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -40,14 +43,23 @@ impl Local {
 
     pub(crate) async fn with(options: Options) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let api = ApiServer::new(Arc::new(EmbeddedStore::open(folder.path()).unwrap()), options);
+        let api = ApiServer::new(
+            Arc::new(EmbeddedStore::open(folder.path()).unwrap()),
+            options,
+        );
         api.prepare().await.unwrap();
-        Self { api, _folder: folder }
+        Self {
+            api,
+            _folder: folder,
+        }
     }
 
     /// A server that a test built itself, and the folder of its store.
     pub(crate) fn of(api: ApiServer, folder: TempDir) -> Self {
-        Self { api, _folder: folder }
+        Self {
+            api,
+            _folder: folder,
+        }
     }
 
     pub(crate) fn admin(&self) -> Client {
@@ -55,12 +67,26 @@ impl Local {
     }
 
     /// Any request, as any user; the answer's status and JSON.
-    pub(crate) async fn ask(&self, user: &UserInfo, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
+    pub(crate) async fn ask(
+        &self,
+        user: &UserInfo,
+        method: Method,
+        path: &str,
+        body: &Value,
+    ) -> (StatusCode, Value) {
         let kind = match method.as_str() {
             "PATCH" => "application/merge-patch+json",
             _ => "application/json",
         };
-        let (status, _, bytes) = self.send(user, method, path, &[("content-type", kind)], body.to_string()).await;
+        let (status, _, bytes) = self
+            .send(
+                user,
+                method,
+                path,
+                &[("content-type", kind)],
+                body.to_string(),
+            )
+            .await;
         (status, serde_json::from_slice(&bytes).unwrap_or_default())
     }
 
@@ -77,13 +103,26 @@ impl Local {
             request = request.header(*name, *value);
         }
         let request = request.body(master_client::body(body)).unwrap();
-        let response = self.api.handle_as(request, user.clone(), master_api::Peer::default()).await;
+        let response = self
+            .api
+            .handle_as(request, user.clone(), master_api::Peer::default())
+            .await;
         let (parts, body) = response.into_parts();
-        (parts.status, parts.headers, body.collect().await.unwrap().to_bytes())
+        (
+            parts.status,
+            parts.headers,
+            body.collect().await.unwrap().to_bytes(),
+        )
     }
 
-    pub(crate) async fn admin_ask(&self, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
-        self.ask(&UserInfo::admin("admin"), method, path, body).await
+    pub(crate) async fn admin_ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: &Value,
+    ) -> (StatusCode, Value) {
+        self.ask(&UserInfo::admin("admin"), method, path, body)
+            .await
     }
 }
 
@@ -99,8 +138,14 @@ impl ResolvesServerCert for Fixed {
 /// A request for a certificate of some organization, as objects carry it (base64 of PEM).
 pub(crate) fn signing_request(organization: &str) -> String {
     let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::OrganizationName, organization);
-    let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, organization);
+    let pem = params
+        .serialize_request(&KeyPair::generate().unwrap())
+        .unwrap()
+        .pem()
+        .unwrap();
     base64::engine::general_purpose::STANDARD.encode(pem)
 }
 
@@ -109,9 +154,17 @@ pub(crate) fn signing_request(organization: &str) -> String {
 pub(crate) fn node_request(node: &str) -> String {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-    params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
-    let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, "system:nodes");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, format!("system:node:{node}"));
+    let pem = params
+        .serialize_request(&KeyPair::generate().unwrap())
+        .unwrap()
+        .pem()
+        .unwrap();
     base64::engine::general_purpose::STANDARD.encode(pem)
 }
 
@@ -139,22 +192,39 @@ impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "test root");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "test root");
         let key = KeyPair::generate().unwrap();
         let root = params.self_signed(&key).unwrap();
-        Self { root: root.der().clone(), root_pem: root.pem(), issuer: Issuer::new(params, key) }
+        Self {
+            root: root.der().clone(),
+            root_pem: root.pem(),
+            issuer: Issuer::new(params, key),
+        }
     }
 
     pub(crate) fn issue(&self, name: &str, groups: &[&str], names: &[&str]) -> Identity {
-        let mut params = CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()).unwrap();
+        let mut params =
+            CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>())
+                .unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         for group in groups {
-            params.distinguished_name.push(DnType::OrganizationName, *group);
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, *group);
         }
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ClientAuth,
+            ExtendedKeyUsagePurpose::ServerAuth,
+        ];
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        Identity { certificate: certificate.der().clone(), certificate_pem: certificate.pem(), key }
+        Identity {
+            certificate: certificate.der().clone(),
+            certificate_pem: certificate.pem(),
+            key,
+        }
     }
 }
 
@@ -177,7 +247,10 @@ impl Server {
         let authority = Authority::new();
         let own = authority.issue("server", &[], &["127.0.0.1"]);
         let provider = rustls::crypto::ring::default_provider();
-        let key = provider.key_provider.load_private_key(own.key_der()).unwrap();
+        let key = provider
+            .key_provider
+            .load_private_key(own.key_der())
+            .unwrap();
         let own = Arc::new(CertifiedKey::new(vec![own.certificate], key));
         let mut roots = rustls::RootCertStore::empty();
         roots.add(authority.root.clone()).unwrap();
@@ -185,12 +258,28 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let task = tokio::spawn(serve(listener, tls, local.api.clone(), limits, shutdown.clone()));
-        Self { local, authority, address, shutdown, task }
+        let task = tokio::spawn(serve(
+            listener,
+            tls,
+            local.api.clone(),
+            limits,
+            shutdown.clone(),
+        ));
+        Self {
+            local,
+            authority,
+            address,
+            shutdown,
+            task,
+        }
     }
 
     /// TLS as a client, with or without a certificate.
-    pub(crate) fn client_tls(&self, identity: Option<&Identity>, protocol: &[u8]) -> rustls::ClientConfig {
+    pub(crate) fn client_tls(
+        &self,
+        identity: Option<&Identity>,
+        protocol: &[u8],
+    ) -> rustls::ClientConfig {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(self.authority.root.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -199,9 +288,9 @@ impl Server {
             .unwrap()
             .with_root_certificates(roots);
         let mut config = match identity {
-            Some(identity) => {
-                builder.with_client_auth_cert(vec![identity.certificate.clone()], identity.key_der()).unwrap()
-            }
+            Some(identity) => builder
+                .with_client_auth_cert(vec![identity.certificate.clone()], identity.key_der())
+                .unwrap(),
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![protocol.to_vec()];
@@ -214,13 +303,16 @@ impl Server {
     ) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address).await?;
         let name = ServerName::try_from("127.0.0.1").unwrap();
-        tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, stream).await
+        tokio_rustls::TlsConnector::from(Arc::new(tls))
+            .connect(name, stream)
+            .await
     }
 
     /// One HTTP/2 connection.
     pub(crate) async fn connect(&self, identity: Option<&Identity>) -> Connection {
         let stream = self.stream(self.client_tls(identity, b"h2")).await.unwrap();
-        let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+        let handshake =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
         let (sender, connection) = handshake.await.unwrap();
         tokio::spawn(connection);
         Connection { sender }
@@ -261,13 +353,33 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) async fn open(&mut self, method: Method, path: &str, body: &str) -> http::Response<Incoming> {
+    pub(crate) async fn open(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: &str,
+    ) -> http::Response<Incoming> {
         let uri = format!("https://127.0.0.1{path}");
-        let request = Request::builder().method(method).uri(uri).header("content-type", "application/json");
-        self.sender.send_request(request.body(Full::new(Bytes::from(body.to_owned()))).unwrap()).await.unwrap()
+        let request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header("content-type", "application/json");
+        self.sender
+            .send_request(
+                request
+                    .body(Full::new(Bytes::from(body.to_owned())))
+                    .unwrap(),
+            )
+            .await
+            .unwrap()
     }
 
-    pub(crate) async fn ask(&mut self, method: Method, path: &str, body: &str) -> (StatusCode, Value) {
+    pub(crate) async fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: &str,
+    ) -> (StatusCode, Value) {
         let response = self.open(method, path, body).await;
         let status = response.status();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
@@ -287,14 +399,28 @@ impl NodeDialer for Kubelet {
         Box::pin(async move {
             if target.port == 1 {
                 let source = std::io::Error::other("connection refused").into();
-                return Err(DialError { node: target.name, address: target.address, source });
+                return Err(DialError {
+                    node: target.name,
+                    address: target.address,
+                    source,
+                });
             }
             let (near, far) = tokio::io::duplex(1024);
             let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                asked.lock().unwrap().push((target.clone(), request.uri().to_string()));
-                async { Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from("line 1\nline 2\n")))) }
+                asked
+                    .lock()
+                    .unwrap()
+                    .push((target.clone(), request.uri().to_string()));
+                async {
+                    Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from(
+                        "line 1\nline 2\n",
+                    ))))
+                }
             });
-            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(far), service));
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(far), service),
+            );
             Ok(Box::new(near) as Box<dyn NodeStream>)
         })
     }

@@ -9,8 +9,17 @@ async fn what_was_applied_is_compared_kept_and_pruned() {
     let changed = POD.replace("reg/x:1", "reg/x:2");
     let renamed = POD.replace("name: c", "name: d");
     let unknown = "apiVersion: example.com/v1\nkind: Bogus\nmetadata: {name: b}\n";
-    play(&[("pod", POD), ("other", &other), ("changed", &changed), ("renamed", &renamed), ("unknown", unknown)], APPLY)
-        .await;
+    play(
+        &[
+            ("pod", POD),
+            ("other", &other),
+            ("changed", &changed),
+            ("renamed", &renamed),
+            ("unknown", unknown),
+        ],
+        APPLY,
+    )
+    .await;
 }
 
 const APPLY: &str = "
@@ -51,11 +60,20 @@ $ apply -f - --prune -l app=web --prune-allowlist=core/v1/Pod < other
 #[tokio::test]
 async fn a_folder_and_a_list_are_applied_as_one() {
     let cluster = Cluster::start().await;
-    cluster.file("set/kustomization.yaml", "namePrefix: my-\nresources: [deployment.yaml]\n");
+    cluster.file(
+        "set/kustomization.yaml",
+        "namePrefix: my-\nresources: [deployment.yaml]\n",
+    );
     cluster.file("set/deployment.yaml", DEPLOYMENT);
     cluster.file("more/a/pod.yaml", POD);
-    cluster.file("more/map.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n");
-    cluster.file("more/bad.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Bad}\n");
+    cluster.file(
+        "more/map.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n",
+    );
+    cluster.file(
+        "more/bad.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Bad}\n",
+    );
     cluster.plays(&[], FOLDERS).await;
     cluster.server.stop().await;
 }
@@ -80,8 +98,17 @@ $ get configmap m -n kube-public --show-labels
 #[tokio::test]
 async fn the_server_says_who_owns_which_field() {
     let scaled = DEPLOYMENT.replace("replicas: 2", "replicas: 5");
-    let status = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nstatus: {replicas: 3}\n";
-    play(&[("deployment", DEPLOYMENT), ("scaled", &scaled), ("status", status)], SERVER_SIDE).await;
+    let status =
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nstatus: {replicas: 3}\n";
+    play(
+        &[
+            ("deployment", DEPLOYMENT),
+            ("scaled", &scaled),
+            ("status", status),
+        ],
+        SERVER_SIDE,
+    )
+    .await;
 }
 
 const SERVER_SIDE: &str = "

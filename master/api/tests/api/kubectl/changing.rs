@@ -4,10 +4,21 @@ use super::{DEPLOYMENT, POD, play};
 
 #[tokio::test]
 async fn objects_are_edited_replaced_and_patched() {
-    let moved = POD.replace("app: web", "app: other").replace("name: c", "name: d");
+    let moved = POD
+        .replace("app: web", "app: other")
+        .replace("name: c", "name: d");
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata: {a: b}\n";
     let stale = map.replace("name: m", "name: m, resourceVersion: '1'");
-    play(&[("pod", POD), ("moved", &moved), ("map", map), ("stale", &stale)], CHANGE).await;
+    play(
+        &[
+            ("pod", POD),
+            ("moved", &moved),
+            ("map", map),
+            ("stale", &stale),
+        ],
+        CHANGE,
+    )
+    .await;
 }
 
 const CHANGE: &str = "
@@ -98,7 +109,17 @@ $ annotate pod web note-
 
 #[tokio::test]
 async fn parts_of_workloads_are_set() {
-    play(&[("deployment", DEPLOYMENT), ("service", "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n")], SET).await;
+    play(
+        &[
+            ("deployment", DEPLOYMENT),
+            (
+                "service",
+                "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n",
+            ),
+        ],
+        SET,
+    )
+    .await;
 }
 
 const SET: &str = "

@@ -85,7 +85,9 @@ async fn documents_are_tried_edited_and_sent_raw() {
     let raw = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"raw"},"spec":{"containers":[{"name":"c","image":"x"}]}}"#;
     let cluster = Cluster::start().await;
     cluster.file("edited.yaml", &POD.replace("name: web", "name: edited"));
-    cluster.plays(&[("pod", POD), ("typo", &typo), ("json", raw)], DOCUMENTS).await;
+    cluster
+        .plays(&[("pod", POD), ("typo", &typo), ("json", raw)], DOCUMENTS)
+        .await;
     cluster.server.stop().await;
 }
 

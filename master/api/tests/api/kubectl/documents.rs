@@ -95,7 +95,14 @@ async fn events_are_listed_by_object_and_type() {
              message: told\ninvolvedObject: {{apiVersion: v1, kind: Pod, name: web, namespace: default}}\n"
         )
     };
-    play(&[("one", &event("one", "Normal", "Pulled")), ("two", &event("two", "Warning", "Failed"))], EVENTS).await;
+    play(
+        &[
+            ("one", &event("one", "Normal", "Pulled")),
+            ("two", &event("two", "Warning", "Failed")),
+        ],
+        EVENTS,
+    )
+    .await;
 }
 
 const EVENTS: &str = "

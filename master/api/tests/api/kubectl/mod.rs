@@ -1,5 +1,9 @@
 //! An unmodified kubectl against the listener, a module for each theme: every verb that needs no tunnel.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test may stop at the first surprise"
+)]
 
 mod access;
 mod applying;

@@ -36,7 +36,11 @@ async fn a_change_is_waited_for() {
     let (status, admin) = (format!("{path}/status"), UserInfo::admin("a"));
     let local = &cluster.server.local;
     let (_, (code, _)) = tokio::join!(
-        cluster.says("wait --for=condition=Ready pod/web --timeout=20s", "", &["condition met"]),
+        cluster.says(
+            "wait --for=condition=Ready pod/web --timeout=20s",
+            "",
+            &["condition met"]
+        ),
         local.ask(&admin, http::Method::PATCH, &status, &ready),
     );
     assert_eq!(code.as_u16(), 200);
@@ -44,15 +48,27 @@ async fn a_change_is_waited_for() {
     local.ask(&admin, http::Method::PATCH, path, &held).await;
     let release = async {
         let gone = async || {
-            let (_, pod) = local.ask(&admin, http::Method::GET, path, &json!(null)).await;
+            let (_, pod) = local
+                .ask(&admin, http::Method::GET, path, &json!(null))
+                .await;
             pod["metadata"]["deletionTimestamp"].is_string()
         };
         while !gone().await {
             tokio::task::yield_now().await;
         }
-        local.ask(&admin, http::Method::PATCH, path, &json!({"metadata": {"finalizers": null}})).await
+        local
+            .ask(
+                &admin,
+                http::Method::PATCH,
+                path,
+                &json!({"metadata": {"finalizers": null}}),
+            )
+            .await
     };
-    tokio::join!(cluster.says("delete pod web --timeout=20s", "", &["deleted"]), release);
+    tokio::join!(
+        cluster.says("delete pod web --timeout=20s", "", &["deleted"]),
+        release
+    );
     cluster.refuses("get pod web", "", "not found").await;
     cluster.server.stop().await;
 }
@@ -61,21 +77,34 @@ async fn a_change_is_waited_for() {
 async fn changes_are_shown_as_they_come() {
     let cluster = Cluster::start().await;
     cluster.says("create -f -", POD, &["created"]).await;
-    let mut watching = cluster.command(&["get", "pods", "--watch", "--output-watch-events"]).spawn().unwrap();
+    let mut watching = cluster
+        .command(&["get", "pods", "--watch", "--output-watch-events"])
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
     let mut line = async || {
-        let next = tokio::time::timeout(std::time::Duration::from_secs(120), lines.next_line()).await;
-        next.expect("kubectl shows a line in time").unwrap().unwrap_or_default()
+        let next =
+            tokio::time::timeout(std::time::Duration::from_secs(120), lines.next_line()).await;
+        next.expect("kubectl shows a line in time")
+            .unwrap()
+            .unwrap_or_default()
     };
     assert!(line().await.starts_with("EVENT"));
     assert!(line().await.contains("Pending"));
     let running = json!({"status": {"phase": "Running"}});
     let admin = UserInfo::admin("a");
     let path = "/api/v1/namespaces/default/pods/web/status";
-    let (code, _) = cluster.server.local.ask(&admin, http::Method::PATCH, path, &running).await;
+    let (code, _) = cluster
+        .server
+        .local
+        .ask(&admin, http::Method::PATCH, path, &running)
+        .await;
     assert_eq!(code.as_u16(), 200);
     let shown = line().await;
-    assert!(shown.starts_with("MODIFIED") && shown.contains("Running"), "{shown}");
+    assert!(
+        shown.starts_with("MODIFIED") && shown.contains("Running"),
+        "{shown}"
+    );
     cluster.says("delete pod web", "", &["deleted"]).await;
     let shown = line().await;
     assert!(shown.starts_with("DELETED"), "{shown}");

@@ -84,7 +84,10 @@ $ rollout status deployment/web --timeout=10s
 
 #[tokio::test]
 async fn nodes_are_tainted_cordoned_and_drained() {
-    let bound = POD.replace("spec: {", "spec: {nodeName: n1, terminationGracePeriodSeconds: 0, ");
+    let bound = POD.replace(
+        "spec: {",
+        "spec: {nodeName: n1, terminationGracePeriodSeconds: 0, ",
+    );
     play(&[("node", NODE), ("pod", &bound)], NODES).await;
 }
 

@@ -30,7 +30,12 @@ pub(super) fn through(subresource: Subresource, result: &mut Fields, new: &Field
 }
 
 /// Checks a change through a subresource.
-pub(super) fn validate_through(subresource: Subresource, new: &Fields, old: &Fields, faults: &mut Faults) {
+pub(super) fn validate_through(
+    subresource: Subresource,
+    new: &Fields,
+    old: &Fields,
+    faults: &mut Faults,
+) {
     let place = At::root("metadata");
     let place = place.field("annotations");
     if subresource == Subresource::EphemeralContainers {
@@ -49,18 +54,33 @@ pub(super) fn validate_through(subresource: Subresource, new: &Fields, old: &Fie
 /// Ephemeral containers are added, never changed or taken away.
 fn ephemeral(new: &Fields, old: &Fields, faults: &mut Faults) {
     if podspec::is_mirror(annotations(old)) {
-        faults.forbidden(&At::root(""), "static pods do not support ephemeral containers");
+        faults.forbidden(
+            &At::root(""),
+            "static pods do not support ephemeral containers",
+        );
         return;
     }
     let at = At::root("spec");
     let at = at.field("ephemeralContainers");
     let list = |fields| items(spec(fields), "ephemeralContainers");
     for known in list(old) {
-        let name = known.get("name").and_then(Value::as_str).unwrap_or_default();
-        match list(new).iter().find(|found| found.get("name") == known.get("name")) {
-            None => faults.forbidden(&at, format!("existing ephemeral containers {name:?} may not be removed\n")),
+        let name = known
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        match list(new)
+            .iter()
+            .find(|found| found.get("name") == known.get("name"))
+        {
+            None => faults.forbidden(
+                &at,
+                format!("existing ephemeral containers {name:?} may not be removed\n"),
+            ),
             Some(found) if found != known => {
-                faults.forbidden(&at, format!("existing ephemeral containers {name:?} may not be changed\n"));
+                faults.forbidden(
+                    &at,
+                    format!("existing ephemeral containers {name:?} may not be changed\n"),
+                );
             }
             Some(_) => {}
         }
@@ -70,7 +90,12 @@ fn ephemeral(new: &Fields, old: &Fields, faults: &mut Faults) {
 /// Checks a change of a pod.
 pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     let place = At::root("metadata");
-    podspec::annotations_update(annotations(new), annotations(old), &place.field("annotations"), faults);
+    podspec::annotations_update(
+        annotations(new),
+        annotations(old),
+        &place.field("annotations"),
+        faults,
+    );
     let (new, old) = (spec(new), spec(old));
     let at = At::root("spec");
     if !same_containers(new, old, &at, faults) || !deadline(new, old, &at, faults) {
@@ -116,7 +141,11 @@ fn deadline(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) -> boo
             false
         }
         (Some(_), None) => {
-            faults.invalid(&at, value, "must not update from a positive integer to nil value");
+            faults.invalid(
+                &at,
+                value,
+                "must not update from a positive integer to nil value",
+            );
             true
         }
         (Some(_) | None, Some(_) | None) => true,
@@ -131,8 +160,14 @@ fn added_tolerations(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Fault
         fields
     };
     let after: Vec<Map<String, Value>> = items(new, "tolerations").iter().map(timeless).collect();
-    if !items(old, "tolerations").iter().all(|toleration| after.contains(&timeless(toleration))) {
-        faults.forbidden(at, "existing toleration can not be modified except its tolerationSeconds");
+    if !items(old, "tolerations")
+        .iter()
+        .all(|toleration| after.contains(&timeless(toleration)))
+    {
+        faults.forbidden(
+            at,
+            "existing toleration can not be modified except its tolerationSeconds",
+        );
     }
 }
 
@@ -158,9 +193,12 @@ fn restored(new: &Fields, old: &Fields) -> Fields {
         keep(&mut allowed, old, "terminationGracePeriodSeconds");
     }
     for list in ["containers", "initContainers"] {
-        let Some(containers) = allowed.get_mut(list).and_then(Value::as_array_mut) else { continue };
+        let Some(containers) = allowed.get_mut(list).and_then(Value::as_array_mut) else {
+            continue;
+        };
         for (container, before) in containers.iter_mut().zip(items(old, list)) {
-            if let (Some(container), Some(before)) = (container.as_object_mut(), before.as_object()) {
+            if let (Some(container), Some(before)) = (container.as_object_mut(), before.as_object())
+            {
                 keep(container, before, "image");
             }
         }
@@ -174,22 +212,42 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 fn gated(allowed: &mut Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
     let before = object(old, "nodeSelector").unwrap_or(podspec::nothing());
     let after = object(allowed, "nodeSelector").cloned().unwrap_or_default();
-    if before.iter().any(|(key, value)| after.get(key) != Some(value)) {
+    if before
+        .iter()
+        .any(|(key, value)| after.get(key) != Some(value))
+    {
         let words = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
         faults.invalid(&at.field("nodeSelector"), &Value::Object(after), words);
     }
     keep(allowed, old, "nodeSelector");
-    let nodes = |fields: &Fields| object(fields, "affinity").and_then(|own| own.get("nodeAffinity")).cloned();
+    let nodes = |fields: &Fields| {
+        object(fields, "affinity")
+            .and_then(|own| own.get("nodeAffinity"))
+            .cloned()
+    };
     if nodes(allowed) == nodes(old) {
         return;
     }
     let place = at.field("affinity");
     let terms = |affinity: Option<Value>| {
-        let terms = affinity.and_then(|own| own.get(REQUIRED)?.get("nodeSelectorTerms")?.as_array().cloned());
+        let terms = affinity.and_then(|own| {
+            own.get(REQUIRED)?
+                .get("nodeSelectorTerms")?
+                .as_array()
+                .cloned()
+        });
         terms.unwrap_or_default()
     };
-    more_terms(&terms(nodes(allowed)), &terms(nodes(old)), &place.field("nodeAffinity"), faults);
-    match (nodes(old), allowed.get_mut("affinity").and_then(Value::as_object_mut)) {
+    more_terms(
+        &terms(nodes(allowed)),
+        &terms(nodes(old)),
+        &place.field("nodeAffinity"),
+        faults,
+    );
+    match (
+        nodes(old),
+        allowed.get_mut("affinity").and_then(Value::as_object_mut),
+    ) {
         (Some(before), Some(affinity)) => drop(affinity.insert("nodeAffinity".to_owned(), before)),
         (Some(before), None) => {
             let only = Map::from_iter([("nodeAffinity".to_owned(), before)]);
@@ -215,10 +273,17 @@ fn more_terms(new: &[Value], old: &[Value], at: &At<'_>, faults: &mut Faults) {
         return;
     }
     for (index, (before, after)) in old.iter().zip(new).enumerate() {
-        let list = |term: &Value, key: &str| term.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+        let list = |term: &Value, key: &str| {
+            term.get(key)
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default()
+        };
         let keys = ["matchExpressions", "matchFields"];
         let was_empty = keys.iter().all(|key| list(before, key).is_empty());
-        let grown = keys.iter().all(|key| list(after, key).starts_with(&list(before, key)));
+        let grown = keys
+            .iter()
+            .all(|key| list(after, key).starts_with(&list(before, key)));
         if !grown || (was_empty && keys.iter().any(|key| !list(after, key).is_empty())) {
             let words = "only additions are allowed (no mutations or deletions)";
             faults.invalid(&place.index(index), after, words);

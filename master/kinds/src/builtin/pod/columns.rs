@@ -14,7 +14,9 @@ pub(super) const COLUMNS: &[Column] = &[
     AGE,
     wide("IP", |fields, _| at(fields, "status", "/podIP").into()),
     wide("Node", |fields, _| at(fields, "spec", "/nodeName").into()),
-    wide("Nominated Node", |fields, _| at(fields, "status", "/nominatedNodeName").into()),
+    wide("Nominated Node", |fields, _| {
+        at(fields, "status", "/nominatedNodeName").into()
+    }),
     wide("Readiness Gates", |fields, _| gates(fields).into()),
 ];
 
@@ -31,27 +33,43 @@ fn sidecar(fields: &Fields, name: &str) -> bool {
     list(fields, "spec", "initContainers")
         .iter()
         .filter_map(Value::as_object)
-        .any(|container| text(container, "name") == name && text(container, "restartPolicy") == "Always")
+        .any(|container| {
+            text(container, "name") == name && text(container, "restartPolicy") == "Always"
+        })
 }
 
 fn sidecars(fields: &Fields) -> impl Iterator<Item = &Value> {
     list(fields, "status", "initContainerStatuses")
         .iter()
-        .filter(|status| status.get("name").and_then(Value::as_str).is_some_and(|name| sidecar(fields, name)))
+        .filter(|status| {
+            status
+                .get("name")
+                .and_then(Value::as_str)
+                .is_some_and(|name| sidecar(fields, name))
+        })
 }
 
 fn ready(fields: &Fields) -> String {
     let all = list(fields, "spec", "containers").len() + sidecars(fields).count();
-    let ready = list(fields, "status", "containerStatuses").iter().chain(sidecars(fields));
+    let ready = list(fields, "status", "containerStatuses")
+        .iter()
+        .chain(sidecars(fields));
     format!("{}/{all}", ready.filter(|status| is_ready(status)).count())
 }
 
 fn restarts(fields: &Fields, now: Timestamp) -> String {
-    let statuses = list(fields, "status", "containerStatuses").iter().chain(sidecars(fields));
+    let statuses = list(fields, "status", "containerStatuses")
+        .iter()
+        .chain(sidecars(fields));
     let (mut count, mut last) = (0, None::<Timestamp>);
     for status in statuses {
-        count += status.get("restartCount").and_then(Value::as_i64).unwrap_or_default();
-        let finished = status.pointer("/lastState/terminated/finishedAt").and_then(Value::as_str);
+        count += status
+            .get("restartCount")
+            .and_then(Value::as_i64)
+            .unwrap_or_default();
+        let finished = status
+            .pointer("/lastState/terminated/finishedAt")
+            .and_then(Value::as_str);
         last = last.max(finished.and_then(|time| time.parse().ok()));
     }
     match last {
@@ -68,7 +86,8 @@ fn gates(fields: &Fields) -> String {
     let conditions = list(fields, "status", "conditions");
     let holds = |gate: &&Value| {
         conditions.iter().any(|condition| {
-            condition.get("type") == gate.get("conditionType") && condition.get("status").is_some_and(|s| s == "True")
+            condition.get("type") == gate.get("conditionType")
+                && condition.get("status").is_some_and(|s| s == "True")
         })
     };
     format!("{}/{}", gates.iter().filter(holds).count(), gates.len())
@@ -102,10 +121,19 @@ fn status(fields: &Fields) -> String {
 /// Why the first unfinished init container keeps the pod from starting.
 fn init_reason(fields: &Fields) -> Option<String> {
     let total = list(fields, "spec", "initContainers").len();
-    for (number, status) in list(fields, "status", "initContainerStatuses").iter().enumerate() {
-        let name = status.get("name").and_then(Value::as_str).unwrap_or_default();
+    for (number, status) in list(fields, "status", "initContainerStatuses")
+        .iter()
+        .enumerate()
+    {
+        let name = status
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let started = status.get("started") == Some(&Value::Bool(true));
-        if let Some(ended) = status.pointer("/state/terminated").and_then(Value::as_object) {
+        if let Some(ended) = status
+            .pointer("/state/terminated")
+            .and_then(Value::as_object)
+        {
             if get(ended, "exitCode").as_i64() == Some(0) {
                 continue;
             }
@@ -114,7 +142,10 @@ fn init_reason(fields: &Fields) -> Option<String> {
         if sidecar(fields, name) && started {
             continue;
         }
-        let waiting = status.pointer("/state/waiting/reason").and_then(Value::as_str).unwrap_or_default();
+        let waiting = status
+            .pointer("/state/waiting/reason")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         if !waiting.is_empty() && waiting != "PodInitializing" {
             return Some(format!("Init:{waiting}"));
         }
@@ -129,7 +160,10 @@ fn ended_reason(ended: &Fields) -> String {
     }
     match get(ended, "signal").as_i64() {
         Some(signal) if signal != 0 => format!("Signal:{signal}"),
-        Some(_) | None => format!("ExitCode:{}", get(ended, "exitCode").as_i64().unwrap_or_default()),
+        Some(_) | None => format!(
+            "ExitCode:{}",
+            get(ended, "exitCode").as_i64().unwrap_or_default()
+        ),
     }
 }
 
@@ -137,10 +171,16 @@ fn ended_reason(ended: &Fields) -> String {
 fn container_reason(fields: &Fields) -> Option<String> {
     let (mut reason, mut running) = (None, false);
     for status in list(fields, "status", "containerStatuses").iter().rev() {
-        let waiting = status.pointer("/state/waiting/reason").and_then(Value::as_str).unwrap_or_default();
+        let waiting = status
+            .pointer("/state/waiting/reason")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         if !waiting.is_empty() {
             reason = Some(waiting.to_owned());
-        } else if let Some(ended) = status.pointer("/state/terminated").and_then(Value::as_object) {
+        } else if let Some(ended) = status
+            .pointer("/state/terminated")
+            .and_then(Value::as_object)
+        {
             reason = Some(ended_reason(ended));
         } else if is_ready(status) {
             running = true;
@@ -150,7 +190,9 @@ fn container_reason(fields: &Fields) -> Option<String> {
         let conditions = list(fields, "status", "conditions");
         let ready = conditions.iter().any(|condition| {
             condition.get("type").is_some_and(|kind| kind == "Ready")
-                && condition.get("status").is_some_and(|status| status == "True")
+                && condition
+                    .get("status")
+                    .is_some_and(|status| status == "True")
         });
         return Some(if ready { "Running" } else { "NotReady" }.to_owned());
     }

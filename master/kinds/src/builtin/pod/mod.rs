@@ -79,7 +79,12 @@ fn annotations(fields: &Fields) -> Option<&Fields> {
 fn validate(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     let place = At::root("metadata");
-    podspec::pod_annotations(annotations(fields), spec, &place.field("annotations"), faults);
+    podspec::pod_annotations(
+        annotations(fields),
+        spec,
+        &place.field("annotations"),
+        faults,
+    );
     let name = text(metadata(fields), "name");
     podspec::validate(spec, Place { pod: true, name }, &at, faults);
     podspec::tokens_without_account(spec, &at, faults);
@@ -92,7 +97,10 @@ fn validate_create(fields: &Fields, faults: &mut Faults) {
         faults.forbidden(&at.field("ephemeralContainers"), "cannot be set on create");
     }
     if !text(spec, "nodeName").is_empty() && !items(spec, "schedulingGates").is_empty() {
-        faults.forbidden(&at.field("nodeName"), "cannot be set until all schedulingGates have been cleared");
+        faults.forbidden(
+            &at.field("nodeName"),
+            "cannot be set until all schedulingGates have been cleared",
+        );
     }
     podspec::annotations_on_create(annotations(fields), spec, &at, faults);
 }
@@ -108,16 +116,35 @@ fn create(fields: &mut Fields) {
         }]);
     }
     fields.insert("status".to_owned(), status);
-    let labels = object(metadata(fields), "labels").cloned().unwrap_or_default();
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let labels = object(metadata(fields), "labels")
+        .cloned()
+        .unwrap_or_default();
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     for key in ["podAffinity", "podAntiAffinity"] {
-        let Some(affinity) = spec.get_mut("affinity").and_then(|affinity| affinity.get_mut(key)) else { continue };
+        let Some(affinity) = spec
+            .get_mut("affinity")
+            .and_then(|affinity| affinity.get_mut(key))
+        else {
+            continue;
+        };
         let list = "requiredDuringSchedulingIgnoredDuringExecution";
-        for term in affinity.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+        for term in affinity
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             own_labels(term, &labels);
         }
         let list = "preferredDuringSchedulingIgnoredDuringExecution";
-        for weighted in affinity.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+        for weighted in affinity
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             if let Some(term) = weighted.get_mut("podAffinityTerm") {
                 own_labels(term, &labels);
             }
@@ -127,7 +154,9 @@ fn create(fields: &mut Fields) {
 
 /// Keys whose values are the pod's own become requirements of the selector.
 fn own_labels(term: &mut Value, labels: &Fields) {
-    let Some(term) = term.as_object_mut() else { return };
+    let Some(term) = term.as_object_mut() else {
+        return;
+    };
     let mut more = Vec::new();
     for (list, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
         for key in items(term, list).iter().filter_map(Value::as_str) {
@@ -137,12 +166,17 @@ fn own_labels(term: &mut Value, labels: &Fields) {
         }
     }
     // Without a selector, validation refuses the keys.
-    let Some(selector) = term.get_mut("labelSelector").and_then(Value::as_object_mut) else { return };
+    let Some(selector) = term.get_mut("labelSelector").and_then(Value::as_object_mut) else {
+        return;
+    };
     if more.is_empty() {
         return;
     }
     default_to(selector, "matchExpressions", Value::Array(Vec::new()));
-    if let Some(expressions) = selector.get_mut("matchExpressions").and_then(Value::as_array_mut) {
+    if let Some(expressions) = selector
+        .get_mut("matchExpressions")
+        .and_then(Value::as_array_mut)
+    {
         expressions.extend(more);
     }
 }
@@ -150,9 +184,12 @@ fn own_labels(term: &mut Value, labels: &Fields) {
 /// Seconds that deletion gives a pod: what was asked for or what it says, nothing where no kubelet has it.
 pub fn grace(fields: &Fields, asked: Option<i64>) -> i64 {
     let spec = object(fields, "spec");
-    let own = spec.and_then(|spec| get(spec, "terminationGracePeriodSeconds").as_i64()).unwrap_or(GRACE);
+    let own = spec
+        .and_then(|spec| get(spec, "terminationGracePeriodSeconds").as_i64())
+        .unwrap_or(GRACE);
     let bound = spec.is_some_and(|spec| !text(spec, "nodeName").is_empty());
-    let ended = object(fields, "status").is_some_and(|status| matches!(text(status, "phase"), "Succeeded" | "Failed"));
+    let ended = object(fields, "status")
+        .is_some_and(|status| matches!(text(status, "phase"), "Succeeded" | "Failed"));
     if !bound || ended {
         return 0;
     }

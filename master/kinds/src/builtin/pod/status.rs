@@ -21,21 +21,42 @@ pub(super) fn compose(result: &mut Fields, old: &Fields) {
 pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     let nothing = podspec::nothing();
     let own = spec(old);
-    let (new, old) = (object(new, "status").unwrap_or(nothing), object(old, "status").unwrap_or(nothing));
+    let (new, old) = (
+        object(new, "status").unwrap_or(nothing),
+        object(old, "status").unwrap_or(nothing),
+    );
     let at = At::root("status");
     conditions(new, faults);
     let nominated = text(new, "nominatedNodeName");
     if !nominated.is_empty() && nominated != text(old, "nominatedNodeName") {
-        formed(get(new, "nominatedNodeName"), &at.field("nominatedNodeName"), names::subdomain, faults);
+        formed(
+            get(new, "nominatedNodeName"),
+            &at.field("nominatedNodeName"),
+            names::subdomain,
+            faults,
+        );
     }
     if !text(old, "qosClass").is_empty() {
-        faults.immutable(&at.field("qosClass"), get(new, "qosClass"), get(old, "qosClass"));
+        faults.immutable(
+            &at.field("qosClass"),
+            get(new, "qosClass"),
+            get(old, "qosClass"),
+        );
     }
     let policy = text(own, "restartPolicy");
-    for (list, policy) in
-        [("containerStatuses", policy), ("initContainerStatuses", policy), ("ephemeralContainerStatuses", "Never")]
-    {
-        transitions(items(new, list), items(old, list), policy, own, &at.field(list), faults);
+    for (list, policy) in [
+        ("containerStatuses", policy),
+        ("initContainerStatuses", policy),
+        ("ephemeralContainerStatuses", "Never"),
+    ] {
+        transitions(
+            items(new, list),
+            items(old, list),
+            policy,
+            own,
+            &at.field(list),
+            faults,
+        );
     }
     claims(new, own, &at.field("resourceClaimStatuses"), faults);
     addresses(new, &at, faults);
@@ -46,28 +67,51 @@ fn conditions(status: &Fields, faults: &mut Faults) {
     let at = At::root("metadata");
     let at = at.field("conditions");
     for (index, condition) in items(status, "conditions").iter().enumerate() {
-        let Some(condition) = condition.as_object() else { continue };
-        if !matches!(text(condition, "type"), "PodScheduled" | "Ready" | "Initialized") {
-            formed(word(condition, "type"), &at.index(index).field("Type"), names::qualified, faults);
+        let Some(condition) = condition.as_object() else {
+            continue;
+        };
+        if !matches!(
+            text(condition, "type"),
+            "PodScheduled" | "Ready" | "Initialized"
+        ) {
+            formed(
+                word(condition, "type"),
+                &at.index(index).field("Type"),
+                names::qualified,
+                faults,
+            );
         }
     }
 }
 
 /// Containers that ended and are not started again stay ended.
-fn transitions(new: &[Value], old: &[Value], policy: &str, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn transitions(
+    new: &[Value],
+    old: &[Value],
+    policy: &str,
+    spec: &Fields,
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
     if policy == "Always" {
         return;
     }
     for (index, before) in old.iter().enumerate() {
-        let Some(ended) = before.pointer("/state/terminated") else { continue };
+        let Some(ended) = before.pointer("/state/terminated") else {
+            continue;
+        };
         let failed = ended.get("exitCode").and_then(Value::as_i64) != Some(0);
         if (failed && policy == "OnFailure") || restarts_itself(spec, before.get("name")) {
             continue;
         }
-        let alive =
-            |after: &&Value| after.get("name") == before.get("name") && after.pointer("/state/terminated").is_none();
+        let alive = |after: &&Value| {
+            after.get("name") == before.get("name") && after.pointer("/state/terminated").is_none()
+        };
         for _status in new.iter().filter(alive) {
-            faults.forbidden(&at.index(index).field("state"), "may not be transitioned to non-terminated state");
+            faults.forbidden(
+                &at.index(index).field("state"),
+                "may not be transitioned to non-terminated state",
+            );
         }
     }
 }
@@ -75,28 +119,41 @@ fn transitions(new: &[Value], old: &[Value], policy: &str, spec: &Fields, at: &A
 /// Whether a container has a restart policy of its own that lets it start again.
 fn restarts_itself(spec: &Fields, name: Option<&Value>) -> bool {
     let of = |list| items(spec, list).iter().filter_map(Value::as_object);
-    of("initContainers").chain(of("containers")).any(|container| {
-        container.get("name") == name
-            && (is_sidecar(container)
-                || text(container, "restartPolicy") == "OnFailure"
-                || !items(container, "restartPolicyRules").is_empty())
-    })
+    of("initContainers")
+        .chain(of("containers"))
+        .any(|container| {
+            container.get("name") == name
+                && (is_sidecar(container)
+                    || text(container, "restartPolicy") == "OnFailure"
+                    || !items(container, "restartPolicyRules").is_empty())
+        })
 }
 
 fn claims(status: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let mut seen = BTreeSet::new();
     for (index, claim) in items(status, "resourceClaimStatuses").iter().enumerate() {
-        let Some(claim) = claim.as_object() else { continue };
+        let Some(claim) = claim.as_object() else {
+            continue;
+        };
         let at = at.index(index);
         let name = text(claim, "name");
-        if !items(spec, "resourceClaims").iter().any(|known| known.get("name") == claim.get("name")) {
+        if !items(spec, "resourceClaims")
+            .iter()
+            .any(|known| known.get("name") == claim.get("name"))
+        {
             let words = "must match the name of an entry in `spec.resourceClaims`";
             faults.invalid(&at.field("name"), word(claim, "name"), words);
         }
         if !seen.insert(name) {
             faults.duplicate(&at.field("name"), word(claim, "name"));
         }
-        crate::validate::forms::optional_form(claim, "resourceClaimName", &at, names::subdomain, faults);
+        crate::validate::forms::optional_form(
+            claim,
+            "resourceClaimName",
+            &at,
+            names::subdomain,
+            faults,
+        );
     }
 }
 
@@ -114,7 +171,9 @@ fn addresses(status: &Fields, at: &At<'_>, faults: &mut Faults) {
         let mut families = Vec::new();
         let mut seen = BTreeSet::new();
         for (index, entry) in all.iter().enumerate() {
-            let Some(entry) = entry.as_object() else { continue };
+            let Some(entry) = entry.as_object() else {
+                continue;
+            };
             if let Some(address) = net::address(word(entry, "ip"), &place.index(index), faults) {
                 families.push(address.is_ipv6());
             }

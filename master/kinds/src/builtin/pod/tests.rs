@@ -5,7 +5,9 @@
 use super::*;
 
 fn defaulted(object: Value) -> Value {
-    let Value::Object(mut fields) = object else { panic!("not an object") };
+    let Value::Object(mut fields) = object else {
+        panic!("not an object")
+    };
     (pod().strategy.defaults)(&mut fields);
     create(&mut fields);
     Value::Object(fields)
@@ -13,14 +15,19 @@ fn defaulted(object: Value) -> Value {
 
 #[test]
 fn a_bare_pod_gets_upstreams_defaults() {
-    let pod = defaulted(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "a/b"}]}}));
+    let pod = defaulted(
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "a/b"}]}}),
+    );
     for (pointer, value) in [
         ("/spec/restartPolicy", json!("Always")),
         ("/spec/terminationGracePeriodSeconds", json!(30)),
         ("/spec/dnsPolicy", json!("ClusterFirst")),
         ("/spec/schedulerName", json!("default-scheduler")),
         ("/spec/containers/0/imagePullPolicy", json!("Always")),
-        ("/spec/containers/0/terminationMessagePath", json!("/dev/termination-log")),
+        (
+            "/spec/containers/0/terminationMessagePath",
+            json!("/dev/termination-log"),
+        ),
         ("/status/phase", json!("Pending")),
         ("/status/qosClass", json!("BestEffort")),
     ] {
@@ -34,8 +41,14 @@ fn a_tagged_image_is_pulled_only_if_absent_and_limits_make_requests() {
     let pod = defaulted(json!({"spec": {"hostNetwork": true, "containers": [
         {"name": "c", "image": "r:5000/a:1", "resources": {"limits": limits}, "ports": [{"containerPort": 80}]},
     ]}}));
-    assert_eq!(pod.pointer("/spec/containers/0/imagePullPolicy"), Some(&json!("IfNotPresent")));
-    assert_eq!(pod.pointer("/spec/containers/0/resources/requests"), Some(&limits));
+    assert_eq!(
+        pod.pointer("/spec/containers/0/imagePullPolicy"),
+        Some(&json!("IfNotPresent"))
+    );
+    assert_eq!(
+        pod.pointer("/spec/containers/0/resources/requests"),
+        Some(&limits)
+    );
     assert_eq!(
         pod.pointer("/spec/containers/0/ports/0"),
         Some(&json!({"containerPort": 80, "hostPort": 80, "protocol": "TCP"}))
@@ -48,9 +61,21 @@ fn grace_is_nothing_where_no_kubelet_has_the_pod() {
     let of = |pod: Value, asked| grace(pod.as_object().unwrap(), asked);
     assert_eq!(of(json!({"spec": {}}), Some(10)), 0);
     assert_eq!(of(json!({"spec": {"nodeName": "n"}}), None), 30);
-    assert_eq!(of(json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 5}}), None), 5);
+    assert_eq!(
+        of(
+            json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 5}}),
+            None
+        ),
+        5
+    );
     assert_eq!(of(json!({"spec": {"nodeName": "n"}}), Some(0)), 0);
-    assert_eq!(of(json!({"spec": {"nodeName": "n"}, "status": {"phase": "Failed"}}), None), 0);
+    assert_eq!(
+        of(
+            json!({"spec": {"nodeName": "n"}, "status": {"phase": "Failed"}}),
+            None
+        ),
+        0
+    );
 }
 
 fn made(spec: Value) -> Fields {
@@ -61,7 +86,10 @@ fn made(spec: Value) -> Fields {
 fn told(check: impl FnOnce(&mut Faults)) -> Vec<String> {
     let mut faults = Faults::default();
     check(&mut faults);
-    faults.found().map(|(field, reason, _)| format!("{field} {}", reason.trim_start_matches("FieldValue"))).collect()
+    faults
+        .found()
+        .map(|(field, reason, _)| format!("{field} {}", reason.trim_start_matches("FieldValue")))
+        .collect()
 }
 
 /// What a change of a pod's spec is told; each step sets a pointer below the spec.
@@ -97,9 +125,17 @@ fn only_upstreams_few_fields_of_a_pod_change() {
         ("/nodeName", json!("other"), "spec Forbidden"),
         ("/nodeSelector", json!({"a": "b"}), "spec Forbidden"),
         ("/terminationGracePeriodSeconds", json!(1), "spec Forbidden"),
-        ("/containers/0", json!({"name": "d", "image": "d"}), "spec.containers Forbidden"),
+        (
+            "/containers/0",
+            json!({"name": "d", "image": "d"}),
+            "spec.containers Forbidden",
+        ),
         ("/tolerations", json!([]), "spec.tolerations Forbidden"),
-        ("/schedulingGates", json!([{"name": "g"}]), "spec.schedulingGates[0].name Forbidden"),
+        (
+            "/schedulingGates",
+            json!([{"name": "g"}]),
+            "spec.schedulingGates[0].name Forbidden",
+        ),
     ] {
         assert_eq!(changed(plain(), pointer, value), [expected], "{pointer}");
     }
@@ -109,7 +145,10 @@ fn only_upstreams_few_fields_of_a_pod_change() {
 fn a_deadline_only_comes_nearer() {
     let with = || json!({"containers": [{"name": "c", "image": "a"}], "activeDeadlineSeconds": 10});
     assert!(changed(with(), "/activeDeadlineSeconds", json!(9)).is_empty());
-    assert_eq!(changed(with(), "/activeDeadlineSeconds", json!(11)), ["spec.activeDeadlineSeconds Invalid"]);
+    assert_eq!(
+        changed(with(), "/activeDeadlineSeconds", json!(11)),
+        ["spec.activeDeadlineSeconds Invalid"]
+    );
     assert_eq!(
         changed(with(), "/activeDeadlineSeconds", Value::Null),
         ["spec.activeDeadlineSeconds Invalid", "spec Forbidden"][..1]
@@ -127,15 +166,27 @@ fn gated_pods_can_ask_for_more_of_their_node() {
         })
     };
     assert!(changed(gated(), "/nodeSelector", json!({"a": "1", "b": "2"})).is_empty());
-    assert_eq!(changed(gated(), "/nodeSelector", json!({"b": "2"})), ["spec.nodeSelector Invalid"]);
+    assert_eq!(
+        changed(gated(), "/nodeSelector", json!({"b": "2"})),
+        ["spec.nodeSelector Invalid"]
+    );
     assert!(changed(gated(), "/schedulingGates", json!([])).is_empty());
     let mut more = term.clone();
-    more["matchExpressions"].as_array_mut().unwrap().push(json!({"key": "b", "operator": "Exists"}));
+    more["matchExpressions"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"key": "b", "operator": "Exists"}));
     assert!(changed(gated(), "/affinity", required(json!([more]))).is_empty());
     let path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
-    assert_eq!(changed(gated(), "/affinity", required(json!([]))), [format!("{path} Invalid")]);
+    assert_eq!(
+        changed(gated(), "/affinity", required(json!([]))),
+        [format!("{path} Invalid")]
+    );
     let other = json!({"matchExpressions": [{"key": "b", "operator": "Exists"}]});
-    assert_eq!(changed(gated(), "/affinity", required(json!([other]))), [format!("{path}[0] Invalid")]);
+    assert_eq!(
+        changed(gated(), "/affinity", required(json!([other]))),
+        [format!("{path}[0] Invalid")]
+    );
 }
 
 #[test]
@@ -145,12 +196,19 @@ fn a_new_pod_cannot_be_on_a_node_and_gated_nor_be_debugged() {
         "ephemeralContainers": [{"name": "e", "image": "b"}],
     }));
     assert_eq!(pod["status"]["conditions"][0]["reason"], "SchedulingGated");
-    let expected = ["spec.ephemeralContainers Forbidden", "spec.nodeName Forbidden"];
+    let expected = [
+        "spec.ephemeralContainers Forbidden",
+        "spec.nodeName Forbidden",
+    ];
     assert_eq!(told(|faults| validate_create(&pod, faults)), expected);
 }
 
 /// The pod that a write through a subresource makes, and what it is told.
-fn written(subresource: Subresource, old: &Fields, change: impl FnOnce(&mut Value)) -> (Fields, Vec<String>) {
+fn written(
+    subresource: Subresource,
+    old: &Fields,
+    change: impl FnOnce(&mut Value),
+) -> (Fields, Vec<String>) {
     let mut sent = Value::Object(old.clone());
     change(&mut sent);
     let sent = sent.as_object().cloned().unwrap();
@@ -164,23 +222,29 @@ fn written(subresource: Subresource, old: &Fields, change: impl FnOnce(&mut Valu
 fn ephemeral_containers_are_added_and_stay() {
     let old = made(plain());
     let (debugged, faults) = written(Subresource::EphemeralContainers, &old, |pod| {
-        pod["spec"]["ephemeralContainers"] = json!([{"name": "e", "image": "b", "targetContainerName": "c"}]);
+        pod["spec"]["ephemeralContainers"] =
+            json!([{"name": "e", "image": "b", "targetContainerName": "c"}]);
         pod["spec"]["hostNetwork"] = json!(true);
     });
     assert!(faults.is_empty(), "{faults:?}");
-    assert_eq!(debugged["spec"]["ephemeralContainers"][0]["imagePullPolicy"], "Always");
+    assert_eq!(
+        debugged["spec"]["ephemeralContainers"][0]["imagePullPolicy"],
+        "Always"
+    );
     assert_eq!(debugged["spec"].get("hostNetwork"), None);
     let (_, faults) = written(Subresource::EphemeralContainers, &debugged, |pod| {
         pod["spec"]["ephemeralContainers"][0]["image"] = json!("other");
     });
     assert_eq!(faults, ["spec.ephemeralContainers Forbidden"]);
     let (_, faults) = written(Subresource::EphemeralContainers, &old, |pod| {
-        pod["spec"]["ephemeralContainers"] =
-            json!([{"name": "c", "image": "b", "targetContainerName": "x", "ports": [{"containerPort": 1}]}]);
+        pod["spec"]["ephemeralContainers"] = json!([{"name": "c", "image": "b", "targetContainerName": "x", "ports": [{"containerPort": 1}]}]);
     });
     let at = "spec.ephemeralContainers[0]";
-    let expected =
-        [format!("{at}.name Duplicate"), format!("{at}.targetContainerName NotFound"), format!("{at}.ports Forbidden")];
+    let expected = [
+        format!("{at}.name Duplicate"),
+        format!("{at}.targetContainerName NotFound"),
+        format!("{at}.ports Forbidden"),
+    ];
     assert_eq!(faults, expected);
 }
 
@@ -196,22 +260,41 @@ fn a_resize_changes_cpu_and_memory_of_what_runs() {
         pod["spec"]["containers"][0]["image"] = json!("other");
     });
     assert!(faults.is_empty(), "{faults:?}");
-    assert_eq!(resized["spec"]["containers"][0]["resources"]["requests"]["cpu"], "2");
+    assert_eq!(
+        resized["spec"]["containers"][0]["resources"]["requests"]["cpu"],
+        "2"
+    );
     assert_eq!(resized["spec"]["containers"][0]["image"], "a");
     for (change, expected) in [
-        (json!({"requests": {"cpu": "1"}}), vec!["spec.containers[0].resources.requests Forbidden"]),
-        (json!({}), vec!["spec Invalid", "spec.containers[0].resources.requests Forbidden"]),
-        (json!({"requests": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}}), vec!["spec Forbidden"]),
+        (
+            json!({"requests": {"cpu": "1"}}),
+            vec!["spec.containers[0].resources.requests Forbidden"],
+        ),
+        (
+            json!({}),
+            vec![
+                "spec Invalid",
+                "spec.containers[0].resources.requests Forbidden",
+            ],
+        ),
+        (
+            json!({"requests": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}}),
+            vec!["spec Forbidden"],
+        ),
         (
             json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}),
             vec!["spec.containers[0].resources.limits[memory] Forbidden"],
         ),
     ] {
-        let (_, mut faults) =
-            written(Subresource::Resize, &old, |pod| pod["spec"]["containers"][0]["resources"] = change.clone());
+        let (_, mut faults) = written(Subresource::Resize, &old, |pod| {
+            pod["spec"]["containers"][0]["resources"] = change.clone()
+        });
         // A pod whose init container asks for something keeps its class.
         faults.retain(|fault| fault != "spec Invalid");
-        let expected: Vec<&str> = expected.into_iter().filter(|fault| *fault != "spec Invalid").collect();
+        let expected: Vec<&str> = expected
+            .into_iter()
+            .filter(|fault| *fault != "spec Invalid")
+            .collect();
         assert_eq!(faults, expected, "{change}");
     }
     let (_, faults) = written(Subresource::Resize, &old, |pod| {
@@ -222,8 +305,10 @@ fn a_resize_changes_cpu_and_memory_of_what_runs() {
 
 #[test]
 fn a_status_keeps_its_class_and_what_ended_stays_ended() {
-    let mut old = made(json!({"containers": [{"name": "c", "image": "a"}], "restartPolicy": "Never"}));
-    old["status"]["containerStatuses"] = json!([{"name": "c", "state": {"terminated": {"exitCode": 1}}}]);
+    let mut old =
+        made(json!({"containers": [{"name": "c", "image": "a"}], "restartPolicy": "Never"}));
+    old["status"]["containerStatuses"] =
+        json!([{"name": "c", "state": {"terminated": {"exitCode": 1}}}]);
     let (_, faults) = written(Subresource::Status, &old, |_| ());
     assert!(faults.is_empty(), "{faults:?}");
     let mut new = Value::Object(old.clone());
@@ -246,15 +331,17 @@ fn a_status_keeps_its_class_and_what_ended_stays_ended() {
 
 #[test]
 fn keys_of_affinity_take_the_pods_own_labels() {
-    let pod = defaulted(json!({"metadata": {"name": "p", "labels": {"v": "2"}}, "spec": {
-        "containers": [{"name": "c", "image": "a"}],
-        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-            {"topologyKey": "h", "matchLabelKeys": ["v"], "labelSelector": {"matchLabels": {"a": "b"}}},
-        ]}},
-    }}));
-    let selector =
-        pod.pointer("/spec/affinity/podAffinity/requiredDuringSchedulingIgnoredDuringExecution/0/labelSelector");
-    let expected =
-        json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "v", "operator": "In", "values": ["2"]}]});
+    let pod = defaulted(
+        json!({"metadata": {"name": "p", "labels": {"v": "2"}}, "spec": {
+            "containers": [{"name": "c", "image": "a"}],
+            "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "h", "matchLabelKeys": ["v"], "labelSelector": {"matchLabels": {"a": "b"}}},
+            ]}},
+        }}),
+    );
+    let selector = pod.pointer(
+        "/spec/affinity/podAffinity/requiredDuringSchedulingIgnoredDuringExecution/0/labelSelector",
+    );
+    let expected = json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "v", "operator": "In", "values": ["2"]}]});
     assert_eq!(selector, Some(&expected));
 }

@@ -15,8 +15,12 @@ const COLUMNS: &[Column] = &[
     column("Reference", |fields, _| reference(fields).into()),
     column("Targets", |fields, _| targets(fields).into()),
     column("MinPods", |fields, _| minimum(fields).into()),
-    number("MaxPods", |fields, _| count(fields, "spec", "/maxReplicas").into()),
-    number("Replicas", |fields, _| count(fields, "status", "/currentReplicas").into()),
+    number("MaxPods", |fields, _| {
+        count(fields, "spec", "/maxReplicas").into()
+    }),
+    number("Replicas", |fields, _| {
+        count(fields, "status", "/currentReplicas").into()
+    }),
     AGE,
 ];
 
@@ -71,14 +75,19 @@ pub(in crate::builtin) fn v1() -> Kind {
             validate_through: autoscaler_spec::validate_through,
             ..Strategy::default()
         },
-        conversion: Some(Conversion { to_stored: autoscaler_versions::to_v2, to_served: autoscaler_versions::to_v1 }),
+        conversion: Some(Conversion {
+            to_stored: autoscaler_versions::to_v2,
+            to_served: autoscaler_versions::to_v1,
+        }),
         ..Kind::of::<autoscaling::v1::HorizontalPodAutoscaler>(true)
     }
 }
 
 fn reference(fields: &Fields) -> String {
     let target = object(fields, "spec").and_then(|spec| object(spec, "scaleTargetRef"));
-    target.map_or(String::new(), |target| format!("{}/{}", text(target, "kind"), text(target, "name")))
+    target.map_or(String::new(), |target| {
+        format!("{}/{}", text(target, "kind"), text(target, "name"))
+    })
 }
 
 fn minimum(fields: &Fields) -> String {
@@ -99,14 +108,27 @@ fn targets(fields: &Fields) -> String {
         .map(|(number, spec)| target(spec, statuses.get(number).unwrap_or(&Value::Null)))
         .collect();
     let shown = shown.join(", ");
-    if specs.len() > SHOWN { format!("{shown} + {} more...", specs.len() - SHOWN) } else { shown }
+    if specs.len() > SHOWN {
+        format!("{shown} + {} more...", specs.len() - SHOWN)
+    } else {
+        shown
+    }
 }
 
 /// A metric: what it is, and what it should be.
 fn target(spec: &Value, status: &Value) -> String {
-    let word = |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    let percent =
-        |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_i64).map(|share| format!("{share}%"));
+    let word = |value: &Value, pointer: &str| {
+        value
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
+    let percent = |value: &Value, pointer: &str| {
+        value
+            .pointer(pointer)
+            .and_then(Value::as_i64)
+            .map(|share| format!("{share}%"))
+    };
     let unknown = || "<unknown>".to_owned();
     let (source, resource) = match spec.get("type").and_then(Value::as_str) {
         Some("External") => ("external", false),
@@ -121,12 +143,16 @@ fn target(spec: &Value, status: &Value) -> String {
         let name = word(spec, &at("/name")).unwrap_or_default();
         return match word(spec, &at("/target/averageValue")) {
             Some(target) => {
-                format!("{name}: {}/{target}", word(status, &at("/current/averageValue")).unwrap_or_else(unknown))
+                format!(
+                    "{name}: {}/{target}",
+                    word(status, &at("/current/averageValue")).unwrap_or_else(unknown)
+                )
             }
             None => format!(
                 "{name}: {}/{}",
                 percent(status, &at("/current/averageUtilization")).unwrap_or_else(unknown),
-                percent(spec, &at("/target/averageUtilization")).unwrap_or_else(|| "<auto>".to_owned()),
+                percent(spec, &at("/target/averageUtilization"))
+                    .unwrap_or_else(|| "<auto>".to_owned()),
             ),
         };
     }
@@ -136,5 +162,8 @@ fn target(spec: &Value, status: &Value) -> String {
         return format!("{current}/{target}{end}");
     }
     let current = word(status, &at("/current/value")).unwrap_or_else(unknown);
-    format!("{current}/{}", word(spec, &at("/target/value")).unwrap_or_default())
+    format!(
+        "{current}/{}",
+        word(spec, &at("/target/value")).unwrap_or_default()
+    )
 }

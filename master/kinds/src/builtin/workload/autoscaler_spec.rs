@@ -4,22 +4,36 @@ use super::rules::{default_number, spec, status};
 use crate::podspec;
 use crate::registry::Subresource;
 use crate::validate::forms::{has, needed_form, not_negative, number, optional_choice, word};
-use crate::validate::{At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, resource, text};
+use crate::validate::{
+    At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, resource, text,
+};
 use config_kube::Amount;
 use serde_json::{Map, Value, json};
 
 /// Fills in what is left out.
 pub(super) fn defaults(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     default_number(spec, "minReplicas", 1);
     if items(spec, "metrics").is_empty() {
-        spec.insert("metrics".to_owned(), json!([super::autoscaler_versions::usual()]));
+        spec.insert(
+            "metrics".to_owned(),
+            json!([super::autoscaler_versions::usual()]),
+        );
     }
-    let Some(behavior) = spec.get_mut("behavior").and_then(Value::as_object_mut) else { return };
+    let Some(behavior) = spec.get_mut("behavior").and_then(Value::as_object_mut) else {
+        return;
+    };
     let all = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
     let some = json!({"type": "Pods", "value": 4, "periodSeconds": 15});
-    for (way, wait, policies) in [("scaleUp", Some(0), json!([some, all])), ("scaleDown", None, json!([all]))] {
-        let Some(rules) = object_mut(behavior, way) else { continue };
+    for (way, wait, policies) in [
+        ("scaleUp", Some(0), json!([some, all])),
+        ("scaleDown", None, json!([all])),
+    ] {
+        let Some(rules) = object_mut(behavior, way) else {
+            continue;
+        };
         if let Some(wait) = wait {
             default_number(rules, "stabilizationWindowSeconds", wait);
         }
@@ -37,15 +51,31 @@ pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     let (least, most) = (get(spec, "minReplicas"), number(spec, "maxReplicas"));
     if least.as_i64().is_some_and(|least| least < 1) {
-        faults.invalid(&at.field("minReplicas"), least, "must be greater than or equal to 1");
+        faults.invalid(
+            &at.field("minReplicas"),
+            least,
+            "must be greater than or equal to 1",
+        );
     }
     if most < 1 {
-        faults.invalid(&at.field("maxReplicas"), &most.into(), "must be greater than 0");
+        faults.invalid(
+            &at.field("maxReplicas"),
+            &most.into(),
+            "must be greater than 0",
+        );
     }
     if least.as_i64().is_some_and(|least| most < least) {
-        faults.invalid(&at.field("maxReplicas"), &most.into(), "must be greater than or equal to `minReplicas`");
+        faults.invalid(
+            &at.field("maxReplicas"),
+            &most.into(),
+            "must be greater than or equal to `minReplicas`",
+        );
     }
-    reference(object(spec, "scaleTargetRef").unwrap_or(podspec::nothing()), &at.field("scaleTargetRef"), faults);
+    reference(
+        object(spec, "scaleTargetRef").unwrap_or(podspec::nothing()),
+        &at.field("scaleTargetRef"),
+        faults,
+    );
     let list = at.field("metrics");
     let metrics = items(spec, "metrics");
     for (index, metric) in metrics.iter().enumerate() {
@@ -53,7 +83,11 @@ pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
             self::metric(metric, &list.index(index), faults);
         }
     }
-    let outside = |metric: &Value| metric.get("type").is_some_and(|kind| kind == "Object" || kind == "External");
+    let outside = |metric: &Value| {
+        metric
+            .get("type")
+            .is_some_and(|kind| kind == "Object" || kind == "External")
+    };
     if least.as_i64() == Some(0) && !metrics.iter().any(outside) {
         let words = "must specify at least one Object or External metric to support scaling to zero replicas";
         faults.forbidden(&list, words);
@@ -91,34 +125,71 @@ fn scaling(rules: &Fields, at: &At<'_>, faults: &mut Faults) {
         faults.invalid(&place, window, "must be greater than or equal to zero");
     }
     if window.as_i64().is_some_and(|window| window > WINDOW) {
-        faults.invalid(&place, window, format!("must be less than or equal to {WINDOW}"));
+        faults.invalid(
+            &place,
+            window,
+            format!("must be less than or equal to {WINDOW}"),
+        );
     }
-    optional_choice(rules, "selectPolicy", at, &["Disabled", "Max", "Min"], faults);
-    if text(rules, "tolerance").parse::<Amount>().is_ok_and(|tolerance| tolerance < Amount::ZERO) {
-        faults.invalid(&at.field("tolerance"), get(rules, "tolerance"), "must be greater or equal to zero");
+    optional_choice(
+        rules,
+        "selectPolicy",
+        at,
+        &["Disabled", "Max", "Min"],
+        faults,
+    );
+    if text(rules, "tolerance")
+        .parse::<Amount>()
+        .is_ok_and(|tolerance| tolerance < Amount::ZERO)
+    {
+        faults.invalid(
+            &at.field("tolerance"),
+            get(rules, "tolerance"),
+            "must be greater or equal to zero",
+        );
     }
     let list = at.field("policies");
     if items(rules, "policies").is_empty() {
         faults.required(&list, "must specify at least one Policy");
     }
     for (index, policy) in items(rules, "policies").iter().enumerate() {
-        let Some(policy) = policy.as_object() else { continue };
+        let Some(policy) = policy.as_object() else {
+            continue;
+        };
         let at = list.index(index);
-        faults.one_of(&at.field("type"), word(policy, "type"), &["Percent", "Pods"]);
+        faults.one_of(
+            &at.field("type"),
+            word(policy, "type"),
+            &["Percent", "Pods"],
+        );
         for key in ["value", "periodSeconds"] {
             if number(policy, key) <= 0 {
-                faults.invalid(&at.field(key), &number(policy, key).into(), "must be greater than zero");
+                faults.invalid(
+                    &at.field(key),
+                    &number(policy, key).into(),
+                    "must be greater than zero",
+                );
             }
         }
         if number(policy, "periodSeconds") > PERIOD {
             let words = format!("must be less than or equal to {PERIOD}");
-            faults.invalid(&at.field("periodSeconds"), get(policy, "periodSeconds"), words);
+            faults.invalid(
+                &at.field("periodSeconds"),
+                get(policy, "periodSeconds"),
+                words,
+            );
         }
     }
 }
 
 /// Types of metrics in order, with the field of each; the fields in the order in which the first one counts.
-const TYPES: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
+const TYPES: [&str; 5] = [
+    "ContainerResource",
+    "External",
+    "Object",
+    "Pods",
+    "Resource",
+];
 const FIELDS: [(&str, &str); 5] = [
     ("object", "Object"),
     ("external", "External"),
@@ -133,19 +204,32 @@ fn metric(metric: &Fields, at: &At<'_>, faults: &mut Faults) {
         faults.required(&at.field("type"), "must specify a metric source type");
     }
     faults.one_of(&at.field("type"), word(metric, "type"), &TYPES);
-    let present: Vec<&str> = FIELDS.iter().map(|(field, _)| *field).filter(|field| has(metric, field)).collect();
+    let present: Vec<&str> = FIELDS
+        .iter()
+        .map(|(field, _)| *field)
+        .filter(|field| has(metric, field))
+        .collect();
     if let Some(first) = present.first()
         && let Some(source) = object(metric, first)
     {
         self::source(first, source, &at.field(first), faults);
     }
-    let expected = FIELDS.iter().find(|(_, known)| *known == kind).map(|(field, _)| *field);
+    let expected = FIELDS
+        .iter()
+        .find(|(_, known)| *known == kind)
+        .map(|(field, _)| *field);
     if let Some(expected) = expected.filter(|expected| !present.contains(expected)) {
-        faults.required(&at.field(expected), "must populate information for the given metric source");
+        faults.required(
+            &at.field(expected),
+            "must populate information for the given metric source",
+        );
     }
     if present.len() != 1 {
         for field in present.iter().filter(|field| Some(**field) != expected) {
-            faults.forbidden(&at.field(field), "must populate the given metric source only");
+            faults.forbidden(
+                &at.field(field),
+                "must populate the given metric source only",
+            );
         }
     }
 }
@@ -184,7 +268,11 @@ fn source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
             return;
         }
         "object" => {
-            reference(object(source, "describedObject").unwrap_or(&nothing), &at.field("describedObject"), faults);
+            reference(
+                object(source, "describedObject").unwrap_or(&nothing),
+                &at.field("describedObject"),
+                faults,
+            );
         }
         _ => {}
     }
@@ -195,12 +283,19 @@ fn source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
     } else {
         needed_form(identity, "name", &named, segment, faults);
     }
-    labels::selector(object(identity, "selector"), &named.field("selector"), faults);
+    labels::selector(
+        object(identity, "selector"),
+        &named.field("selector"),
+        faults,
+    );
     self::target(target, &place, faults);
     let value = given("value");
     match (field, value, given("averageValue")) {
         ("object", false, false) => {
-            faults.required(&place.field("averageValue"), "must set either a target value or averageValue");
+            faults.required(
+                &place.field("averageValue"),
+                "must set either a target value or averageValue",
+            );
         }
         ("external", false, false) => {
             let words = "must set either a target value for metric or a per-pod target";
@@ -211,7 +306,10 @@ fn source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
             faults.forbidden(&place.field("value"), words);
         }
         ("pods", _, false) => {
-            faults.required(&place.field("averageValue"), "must specify a positive target averageValue");
+            faults.required(
+                &place.field("averageValue"),
+                "must specify a positive target averageValue",
+            );
         }
         _ => {}
     }
@@ -226,19 +324,34 @@ fn target(target: &Fields, at: &At<'_>, faults: &mut Faults) {
         let words = "must be either Utilization, Value, or AverageValue";
         faults.invalid(&at.field("type"), word(target, "type"), words);
     }
-    for key in ["value", "averageValue"].into_iter().filter(|key| has(target, key)) {
-        if text(target, key).parse::<Amount>().is_ok_and(|amount| amount <= Amount::ZERO) {
+    for key in ["value", "averageValue"]
+        .into_iter()
+        .filter(|key| has(target, key))
+    {
+        if text(target, key)
+            .parse::<Amount>()
+            .is_ok_and(|amount| amount <= Amount::ZERO)
+        {
             faults.invalid(&at.field(key), get(target, key), "must be positive");
         }
     }
     let share = get(target, "averageUtilization");
     if share.as_i64().is_some_and(|share| share < 1) {
-        faults.invalid(&at.field("averageUtilization"), share, "must be greater than 0");
+        faults.invalid(
+            &at.field("averageUtilization"),
+            share,
+            "must be greater than 0",
+        );
     }
 }
 
 /// Checks a status.
-pub(super) fn validate_through(subresource: Subresource, new: &Fields, _old: &Fields, faults: &mut Faults) {
+pub(super) fn validate_through(
+    subresource: Subresource,
+    new: &Fields,
+    _old: &Fields,
+    faults: &mut Faults,
+) {
     if subresource == Subresource::Status {
         for key in ["currentReplicas", "desiredReplicas"] {
             not_negative(status(new), key, &At::root("status"), faults);

@@ -47,14 +47,18 @@ fn carry(from: &Fields, key: &str, into: &mut Fields, name: &str) {
 }
 
 fn source_of(metric: &Fields) -> Option<(&'static str, &Fields)> {
-    SOURCES.into_iter().find_map(|(_, field)| Some((field, object(metric, field)?)))
+    SOURCES
+        .into_iter()
+        .find_map(|(_, field)| Some((field, object(metric, field)?)))
 }
 
 /// A metric in the form in which annotations keep it; `wanted` for a target, not for what was measured.
 fn older(metric: &Fields, wanted: bool) -> Value {
     let mut result = Map::new();
     carry(metric, "type", &mut result, "type");
-    let Some((field, source)) = source_of(metric) else { return Value::Object(result) };
+    let Some((field, source)) = source_of(metric) else {
+        return Value::Object(result);
+    };
     let nothing = Map::new();
     let amounts = object(source, if wanted { "target" } else { "current" }).unwrap_or(&nothing);
     let identity = object(source, "metric").unwrap_or(&nothing);
@@ -73,13 +77,23 @@ fn older(metric: &Fields, wanted: bool) -> Value {
             carry(source, "describedObject", &mut own, "target");
             carry(identity, "name", &mut own, "metricName");
             carry(identity, "selector", &mut own, "selector");
-            carry(amounts, "value", &mut own, name("targetValue", "currentValue"));
+            carry(
+                amounts,
+                "value",
+                &mut own,
+                name("targetValue", "currentValue"),
+            );
             carry(amounts, "averageValue", &mut own, "averageValue");
         }
         "external" => {
             carry(identity, "name", &mut own, "metricName");
             carry(identity, "selector", &mut own, "metricSelector");
-            carry(amounts, "value", &mut own, name("targetValue", "currentValue"));
+            carry(
+                amounts,
+                "value",
+                &mut own,
+                name("targetValue", "currentValue"),
+            );
             carry(amounts, "averageValue", &mut own, average);
         }
         _ => {
@@ -96,21 +110,43 @@ fn older(metric: &Fields, wanted: bool) -> Value {
 fn newer(metric: &Fields, wanted: bool) -> Value {
     let mut result = Map::new();
     carry(metric, "type", &mut result, "type");
-    let Some((field, own)) = source_of(metric) else { return Value::Object(result) };
+    let Some((field, own)) = source_of(metric) else {
+        return Value::Object(result);
+    };
     let (mut source, mut identity, mut amounts) = (Map::new(), Map::new(), Map::new());
     let name = |name: &'static str, measured: &'static str| if wanted { name } else { measured };
-    let average = if field == "object" { "averageValue" } else { name("targetAverageValue", "currentAverageValue") };
+    let average = if field == "object" {
+        "averageValue"
+    } else {
+        name("targetAverageValue", "currentAverageValue")
+    };
     let share = name("targetAverageUtilization", "currentAverageUtilization");
     carry(own, "name", &mut source, "name");
     carry(own, "container", &mut source, "container");
     carry(own, "target", &mut source, "describedObject");
     carry(own, "metricName", &mut identity, "name");
-    carry(own, if field == "external" { "metricSelector" } else { "selector" }, &mut identity, "selector");
+    carry(
+        own,
+        if field == "external" {
+            "metricSelector"
+        } else {
+            "selector"
+        },
+        &mut identity,
+        "selector",
+    );
     carry(own, share, &mut amounts, "averageUtilization");
     carry(own, average, &mut amounts, "averageValue");
-    carry(own, name("targetValue", "currentValue"), &mut amounts, "value");
+    carry(
+        own,
+        name("targetValue", "currentValue"),
+        &mut amounts,
+        "value",
+    );
     if wanted {
-        let kind = ["averageUtilization", "averageValue"].into_iter().find(|key| amounts.contains_key(*key));
+        let kind = ["averageUtilization", "averageValue"]
+            .into_iter()
+            .find(|key| amounts.contains_key(*key));
         let kind = match kind {
             Some("averageUtilization") => "Utilization",
             Some(_) => "AverageValue",
@@ -121,7 +157,10 @@ fn newer(metric: &Fields, wanted: bool) -> Value {
     if !identity.is_empty() {
         source.insert("metric".to_owned(), Value::Object(identity));
     }
-    source.insert(if wanted { "target" } else { "current" }.to_owned(), Value::Object(amounts));
+    source.insert(
+        if wanted { "target" } else { "current" }.to_owned(),
+        Value::Object(amounts),
+    );
     result.insert(field.to_owned(), Value::Object(source));
     Value::Object(result)
 }
@@ -143,10 +182,15 @@ pub(super) fn to_v1(fields: &mut Fields) {
     let wanted = metrics(fields, "spec", "metrics");
     let measured = metrics(fields, "status", "currentMetrics");
     let conditions = metrics(fields, "status", "conditions");
-    let behavior = object(fields, "spec").and_then(|spec| spec.get("behavior")).cloned();
+    let behavior = object(fields, "spec")
+        .and_then(|spec| spec.get("behavior"))
+        .cloned();
     let mut kept = Map::new();
-    let others: Vec<Value> =
-        wanted.iter().filter(|metric| share(metric, "target").is_none()).map(|metric| older(metric, true)).collect();
+    let others: Vec<Value> = wanted
+        .iter()
+        .filter(|metric| share(metric, "target").is_none())
+        .map(|metric| older(metric, true))
+        .collect();
     let values: Vec<Value> = measured.iter().map(|metric| older(metric, false)).collect();
     for (key, list) in [(METRICS, others), (CURRENT, values)] {
         if !list.is_empty() {
@@ -193,20 +237,33 @@ fn annotate(fields: &mut Fields, kept: Fields) {
 
 /// Makes the newer version of the older.
 pub(super) fn to_v2(fields: &mut Fields) {
-    let kept = object(metadata_mut(fields), "annotations").cloned().unwrap_or_default();
+    let kept = object(metadata_mut(fields), "annotations")
+        .cloned()
+        .unwrap_or_default();
     let read = |key: &str| serde_json::from_str::<Value>(text(&kept, key)).ok();
     let list = |key: &str| -> Option<Vec<Value>> {
         let found = read(key)?;
         Some(found.as_array()?.clone())
     };
-    let (wanted, measured, conditions, behavior) = (list(METRICS), list(CURRENT), list(CONDITIONS), read(BEHAVIOR));
+    let (wanted, measured, conditions, behavior) = (
+        list(METRICS),
+        list(CURRENT),
+        list(CONDITIONS),
+        read(BEHAVIOR),
+    );
     annotate(fields, Map::new());
     let convert = |list: Vec<Value>, wanted: bool| -> Vec<Value> {
-        list.iter().filter_map(Value::as_object).map(|metric| newer(metric, wanted)).collect()
+        list.iter()
+            .filter_map(Value::as_object)
+            .map(|metric| newer(metric, wanted))
+            .collect()
     };
     if let Some(spec) = object_mut(fields, "spec") {
         let mut metrics = wanted.map(|list| convert(list, true)).unwrap_or_default();
-        if let Some(share) = spec.remove("targetCPUUtilizationPercentage").and_then(|share| share.as_i64()) {
+        if let Some(share) = spec
+            .remove("targetCPUUtilizationPercentage")
+            .and_then(|share| share.as_i64())
+        {
             metrics.push(processor(share));
         }
         if metrics.is_empty() {
@@ -217,11 +274,17 @@ pub(super) fn to_v2(fields: &mut Fields) {
             spec.insert("behavior".to_owned(), behavior);
         }
     }
-    let Some(status) = fields.get_mut("status").and_then(Value::as_object_mut) else { return };
-    let share = status.remove("currentCPUUtilizationPercentage").and_then(|share| share.as_i64());
+    let Some(status) = fields.get_mut("status").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let share = status
+        .remove("currentCPUUtilizationPercentage")
+        .and_then(|share| share.as_i64());
     let measured = measured.map(|list| convert(list, false)).or_else(|| {
         let current = json!({"averageUtilization": share?});
-        Some(vec![json!({"type": "Resource", "resource": {"name": "cpu", "current": current}})])
+        Some(vec![
+            json!({"type": "Resource", "resource": {"name": "cpu", "current": current}}),
+        ])
     });
     if let Some(measured) = measured {
         status.insert("currentMetrics".to_owned(), Value::Array(measured));
@@ -270,7 +333,10 @@ mod tests {
         assert_eq!(old["spec"]["targetCPUUtilizationPercentage"], 70);
         assert_eq!(old["status"]["currentCPUUtilizationPercentage"], 30);
         assert_eq!(old["spec"].get("metrics"), None);
-        assert!(ALL.iter().all(|key| old["metadata"]["annotations"].get(key).is_some()));
+        assert!(
+            ALL.iter()
+                .all(|key| old["metadata"]["annotations"].get(key).is_some())
+        );
         to_v2(&mut old);
         assert_eq!(old, new);
     }
@@ -283,14 +349,20 @@ mod tests {
         to_v1(&mut old);
         assert_eq!(
             old,
-            fields(json!({"metadata": {}, "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 80}}))
+            fields(
+                json!({"metadata": {}, "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 80}})
+            )
         );
     }
 
     #[test]
     fn annotations_that_are_no_json_are_dropped() {
-        let mut old = fields(json!({"metadata": {"annotations": {METRICS: "[", BEHAVIOR: "1"}}, "spec": {}}));
+        let mut old =
+            fields(json!({"metadata": {"annotations": {METRICS: "[", BEHAVIOR: "1"}}, "spec": {}}));
         to_v2(&mut old);
-        assert_eq!(old, fields(json!({"metadata": {}, "spec": {"metrics": [usual()]}})));
+        assert_eq!(
+            old,
+            fields(json!({"metadata": {}, "spec": {"metrics": [usual()]}}))
+        );
     }
 }

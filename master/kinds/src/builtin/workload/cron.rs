@@ -1,7 +1,9 @@
 //! Schedules as cron writes them: minute, hour, day, month and day of the week, or a word for all five.
 
 /// Names of months and of days of the week, from the first.
-const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+const MONTHS: [&str; 12] = [
+    "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
+];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
 /// What a field can be.
@@ -12,11 +14,31 @@ struct Field {
 }
 
 const FIELDS: [Field; 5] = [
-    Field { least: 0, most: 59, names: &[] },
-    Field { least: 0, most: 23, names: &[] },
-    Field { least: 1, most: 31, names: &[] },
-    Field { least: 1, most: 12, names: &MONTHS },
-    Field { least: 0, most: 6, names: &DAYS },
+    Field {
+        least: 0,
+        most: 59,
+        names: &[],
+    },
+    Field {
+        least: 0,
+        most: 23,
+        names: &[],
+    },
+    Field {
+        least: 1,
+        most: 31,
+        names: &[],
+    },
+    Field {
+        least: 1,
+        most: 12,
+        names: &MONTHS,
+    },
+    Field {
+        least: 0,
+        most: 6,
+        names: &DAYS,
+    },
 ];
 
 /// Checks a schedule; says what is wrong in the words that clients know.
@@ -29,7 +51,9 @@ pub(super) fn check(schedule: &str) -> Result<(), String> {
         if let Some(zoned) = schedule.strip_prefix(prefix) {
             let (zone, after) = zoned.split_once(' ').unwrap_or((zoned, ""));
             if jiff::tz::TimeZone::get(zone).is_err() {
-                return Err(format!("provided bad location {zone}: unknown time zone {zone}"));
+                return Err(format!(
+                    "provided bad location {zone}: unknown time zone {zone}"
+                ));
             }
             rest = after.trim();
         }
@@ -55,13 +79,23 @@ pub(super) fn check(schedule: &str) -> Result<(), String> {
 }
 
 fn word(schedule: &str) -> Result<(), String> {
-    let known = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+    let known = [
+        "@yearly",
+        "@annually",
+        "@monthly",
+        "@weekly",
+        "@daily",
+        "@midnight",
+        "@hourly",
+    ];
     if known.contains(&schedule) {
         return Ok(());
     }
     match schedule.strip_prefix("@every ") {
         Some(period) if is_duration(period) => Ok(()),
-        Some(period) => Err(format!("failed to parse duration {schedule}: time: invalid duration {period:?}")),
+        Some(period) => Err(format!(
+            "failed to parse duration {schedule}: time: invalid duration {period:?}"
+        )),
         None => Err(format!("unrecognized descriptor: {schedule}")),
     }
 }
@@ -74,12 +108,16 @@ fn is_duration(text: &str) -> bool {
     }
     let mut rest = text;
     while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
         let (number, after) = rest.split_at(end);
         if number.parse::<f64>().is_err() {
             return false;
         }
-        let Some(unit) = ["ns", "us", "µs", "ms", "h", "m", "s"].into_iter().find(|unit| after.starts_with(unit))
+        let Some(unit) = ["ns", "us", "µs", "ms", "h", "m", "s"]
+            .into_iter()
+            .find(|unit| after.starts_with(unit))
         else {
             return false;
         };
@@ -120,20 +158,33 @@ fn range(text: &str, field: &Field) -> Result<(), String> {
         }
     }
     if start < field.least {
-        return Err(format!("beginning of range ({start}) below minimum ({}): {text}", field.least));
+        return Err(format!(
+            "beginning of range ({start}) below minimum ({}): {text}",
+            field.least
+        ));
     }
     if end > field.most {
-        return Err(format!("end of range ({end}) above maximum ({}): {text}", field.most));
+        return Err(format!(
+            "end of range ({end}) above maximum ({}): {text}",
+            field.most
+        ));
     }
     if start > end {
-        return Err(format!("beginning of range ({start}) beyond end of range ({end}): {text}"));
+        return Err(format!(
+            "beginning of range ({start}) beyond end of range ({end}): {text}"
+        ));
     }
     Ok(())
 }
 
 fn number(text: &str, field: &Field) -> Result<i64, String> {
     let lower = text.to_lowercase();
-    match field.names.iter().zip(field.least..).find(|(name, _)| **name == lower) {
+    match field
+        .names
+        .iter()
+        .zip(field.least..)
+        .find(|(name, _)| **name == lower)
+    {
         Some((_, number)) => Ok(number),
         None => plain(text),
     }
@@ -171,15 +222,30 @@ mod tests {
             ("* * * *", "expected exactly 5 fields, found 4: [* * * *]"),
             ("60 * * * *", "end of range (60) above maximum (59): 60"),
             ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
-            ("5-1 * * * *", "beginning of range (5) beyond end of range (1): 5-1"),
+            (
+                "5-1 * * * *",
+                "beginning of range (5) beyond end of range (1): 5-1",
+            ),
             ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
             ("*/2/3 * * * *", "too many slashes: */2/3"),
-            ("*/0 * * * *", "step of range should be a positive number: */0"),
-            ("x * * * *", "failed to parse int from x: strconv.Atoi: parsing \"x\": invalid syntax"),
+            (
+                "*/0 * * * *",
+                "step of range should be a positive number: */0",
+            ),
+            (
+                "x * * * *",
+                "failed to parse int from x: strconv.Atoi: parsing \"x\": invalid syntax",
+            ),
             ("* * * * 7", "end of range (7) above maximum (6): 7"),
             ("@often", "unrecognized descriptor: @often"),
-            ("@every x", "failed to parse duration @every x: time: invalid duration \"x\""),
-            ("TZ=Nowhere 0 0 * * *", "provided bad location Nowhere: unknown time zone Nowhere"),
+            (
+                "@every x",
+                "failed to parse duration @every x: time: invalid duration \"x\"",
+            ),
+            (
+                "TZ=Nowhere 0 0 * * *",
+                "provided bad location Nowhere: unknown time zone Nowhere",
+            ),
         ] {
             assert_eq!(check(bad), Err(words.to_owned()), "{bad}");
         }

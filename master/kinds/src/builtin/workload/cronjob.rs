@@ -20,22 +20,43 @@ pub(in crate::builtin) fn cron_job() -> Kind {
         subresources: &[Subresource::Status],
         columns: const {
             &[
-                column("Schedule", |fields, _| object(fields, "spec").map_or("", |spec| text(spec, "schedule")).into()),
-                column("Timezone", |fields, _| at(fields, "spec", "/timeZone").into()),
-                Column { kind: "boolean", ..column("Suspend", |fields, _| suspend(fields).into()) },
-                number("Active", |fields, _| {
-                    object(fields, "status").map_or(0, |status| items(status, "active").len()).into()
+                column("Schedule", |fields, _| {
+                    object(fields, "spec")
+                        .map_or("", |spec| text(spec, "schedule"))
+                        .into()
                 }),
-                column("Last Schedule", |fields, now| match at(fields, "status", "/lastScheduleTime") {
-                    "<none>" => "<none>".into(),
-                    time => since(time, now).into(),
+                column("Timezone", |fields, _| {
+                    at(fields, "spec", "/timeZone").into()
+                }),
+                Column {
+                    kind: "boolean",
+                    ..column("Suspend", |fields, _| suspend(fields).into())
+                },
+                number("Active", |fields, _| {
+                    object(fields, "status")
+                        .map_or(0, |status| items(status, "active").len())
+                        .into()
+                }),
+                column("Last Schedule", |fields, now| {
+                    match at(fields, "status", "/lastScheduleTime") {
+                        "<none>" => "<none>".into(),
+                        time => since(time, now).into(),
+                    }
                 }),
                 AGE,
-                wide("Containers", |fields, _| names(template(fields, "/jobTemplate/spec/template"), "name").into()),
-                wide("Images", |fields, _| names(template(fields, "/jobTemplate/spec/template"), "image").into()),
+                wide("Containers", |fields, _| {
+                    names(template(fields, "/jobTemplate/spec/template"), "name").into()
+                }),
+                wide("Images", |fields, _| {
+                    names(template(fields, "/jobTemplate/spec/template"), "image").into()
+                }),
                 wide("Selector", |fields, _| {
-                    label_selector(fields.get("spec").and_then(|spec| spec.pointer("/jobTemplate/spec/selector")))
-                        .into()
+                    label_selector(
+                        fields
+                            .get("spec")
+                            .and_then(|spec| spec.pointer("/jobTemplate/spec/selector")),
+                    )
+                    .into()
                 }),
             ]
         },
@@ -60,7 +81,9 @@ fn suspend(fields: &Fields) -> &'static str {
 }
 
 fn defaults(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     default_to(spec, "concurrencyPolicy", "Allow");
     default_to(spec, "suspend", false);
     default_number(spec, "successfulJobsHistoryLimit", 3);
@@ -93,17 +116,33 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     if has(spec, "timeZone") {
         time_zone(get(spec, "timeZone"), &at.field("timeZone"), faults);
     }
-    choice(spec, "concurrencyPolicy", &at, &["Allow", "Forbid", "Replace"], faults);
+    choice(
+        spec,
+        "concurrencyPolicy",
+        &at,
+        &["Allow", "Forbid", "Replace"],
+        faults,
+    );
     let place = at.field("jobTemplate");
     let place = place.field("spec");
     let nothing = podspec::nothing();
-    let job = object(spec, "jobTemplate").and_then(|job| object(job, "spec")).unwrap_or(nothing);
+    let job = object(spec, "jobTemplate")
+        .and_then(|job| object(job, "spec"))
+        .unwrap_or(nothing);
     validate_spec(job, &place, faults);
     if has(job, "selector") {
-        faults.invalid(&place.field("selector"), get(job, "selector"), "`selector` will be auto-generated");
+        faults.invalid(
+            &place.field("selector"),
+            get(job, "selector"),
+            "`selector` will be auto-generated",
+        );
     }
     if on(job, "manualSelector") {
-        faults.unsupported(&place.field("manualSelector"), get(job, "manualSelector"), &["nil", "false"]);
+        faults.unsupported(
+            &place.field("manualSelector"),
+            get(job, "manualSelector"),
+            &["nil", "false"],
+        );
     }
     not_negative(spec, "successfulJobsHistoryLimit", &at, faults);
     not_negative(spec, "failedJobsHistoryLimit", &at, faults);
@@ -116,7 +155,11 @@ fn validate_create(fields: &Fields, faults: &mut Faults) {
     if meta_text(fields, "name").len() > NAME {
         let place = At::root("metadata");
         let name = get(metadata(fields), "name");
-        faults.invalid(&place.field("name"), name, format!("must be no more than {NAME} characters"));
+        faults.invalid(
+            &place.field("name"),
+            name,
+            format!("must be no more than {NAME} characters"),
+        );
     }
     zoned(fields, false, faults);
 }
@@ -128,7 +171,11 @@ fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 
 fn zoned(fields: &Fields, before: bool, faults: &mut Faults) {
     let schedule = get(spec(fields), "schedule");
-    if !before && schedule.as_str().is_some_and(|schedule| schedule.contains("TZ")) {
+    if !before
+        && schedule
+            .as_str()
+            .is_some_and(|schedule| schedule.contains("TZ"))
+    {
         let words = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
         let at = At::root("spec");
         faults.invalid(&at.field("schedule"), schedule, words);
@@ -154,7 +201,8 @@ fn time_zone(value: &Value, at: &At<'_>, faults: &mut Faults) {
         return;
     }
     if name.eq_ignore_ascii_case("local") {
-        let words = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+        let words =
+            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
         faults.invalid(at, value, words);
     }
     if jiff::tz::TimeZone::get(name).is_err() {

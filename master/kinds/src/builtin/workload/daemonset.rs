@@ -1,8 +1,12 @@
 //! Daemon sets.
 
-use super::columns::{CONTAINERS, IMAGES, SELECTOR, count, label_map, number, template as template_at};
+use super::columns::{
+    CONTAINERS, IMAGES, SELECTOR, count, label_map, number, template as template_at,
+};
 use super::replica::immutable_selector;
-use super::rules::{collisions, default_number, is_nothing, part, selects_template, spec, status, template};
+use super::rules::{
+    collisions, default_number, is_nothing, part, selects_template, spec, status, template,
+};
 use crate::builtin::cells::AGE;
 use crate::object::{metadata, metadata_mut};
 use crate::podspec;
@@ -18,11 +22,21 @@ pub(in crate::builtin) fn daemon_set() -> Kind {
         subresources: &[Subresource::Status],
         columns: const {
             &[
-                number("Desired", |fields, _| count(fields, "status", "/desiredNumberScheduled").into()),
-                number("Current", |fields, _| count(fields, "status", "/currentNumberScheduled").into()),
-                number("Ready", |fields, _| count(fields, "status", "/numberReady").into()),
-                number("Up-to-date", |fields, _| count(fields, "status", "/updatedNumberScheduled").into()),
-                number("Available", |fields, _| count(fields, "status", "/numberAvailable").into()),
+                number("Desired", |fields, _| {
+                    count(fields, "status", "/desiredNumberScheduled").into()
+                }),
+                number("Current", |fields, _| {
+                    count(fields, "status", "/currentNumberScheduled").into()
+                }),
+                number("Ready", |fields, _| {
+                    count(fields, "status", "/numberReady").into()
+                }),
+                number("Up-to-date", |fields, _| {
+                    count(fields, "status", "/updatedNumberScheduled").into()
+                }),
+                number("Available", |fields, _| {
+                    count(fields, "status", "/numberAvailable").into()
+                }),
                 column("Node Selector", |fields, _| {
                     let spec = template_at(fields, "/template/spec");
                     label_map(spec.and_then(|spec| object(spec, "nodeSelector"))).into()
@@ -48,7 +62,9 @@ pub(in crate::builtin) fn daemon_set() -> Kind {
 }
 
 fn defaults(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     default_number(spec, "revisionHistoryLimit", 10);
     if let Some(strategy) = object_mut(spec, "updateStrategy") {
         default_to(strategy, "type", "RollingUpdate");
@@ -72,7 +88,10 @@ fn set_generation(fields: &mut Fields, generation: i64) {
 }
 
 fn update(new: &mut Fields, old: &Fields) {
-    let before = object(metadata(old), "annotations").map_or("", |all| text(all, GENERATION)).parse().unwrap_or(0);
+    let before = object(metadata(old), "annotations")
+        .map_or("", |all| text(all, GENERATION))
+        .parse()
+        .unwrap_or(0);
     let changed = template(spec(new)) != template(spec(old));
     set_generation(new, before + i64::from(changed));
 }
@@ -83,7 +102,11 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     labels::selector(selector, &at.field("selector"), faults);
     selects_template(spec, None, &at, faults);
     if selector.is_some_and(labels::is_empty) {
-        faults.invalid(&at.field("selector"), get(spec, "selector"), "empty selector is invalid for daemonset");
+        faults.invalid(
+            &at.field("selector"),
+            get(spec, "selector"),
+            "empty selector is invalid for daemonset",
+        );
     }
     let place = at.field("template");
     podspec::template(template(spec), &place, faults);
@@ -106,12 +129,18 @@ fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
             };
             part(rolling, "maxUnavailable", &place, faults);
             part(rolling, "maxSurge", &place, faults);
-            match (is_nothing(rolling, "maxUnavailable"), is_nothing(rolling, "maxSurge")) {
+            match (
+                is_nothing(rolling, "maxUnavailable"),
+                is_nothing(rolling, "maxSurge"),
+            ) {
                 (false, false) => {
                     let words = "may not be set when maxUnavailable is non-zero";
                     faults.invalid(&place.field("maxSurge"), get(rolling, "maxSurge"), words);
                 }
-                (true, true) => faults.required(&place.field("maxUnavailable"), "cannot be 0 when maxSurge is 0"),
+                (true, true) => faults.required(
+                    &place.field("maxUnavailable"),
+                    "cannot be 0 when maxSurge is 0",
+                ),
                 (true, false) | (false, true) => {}
             }
         }

@@ -20,12 +20,18 @@ pub(in crate::builtin) fn deployment() -> Kind {
         columns: const {
             &[
                 column("Ready", |fields, _| {
-                    let (ready, desired) =
-                        (count(fields, "status", "/readyReplicas"), count(fields, "spec", "/replicas"));
+                    let (ready, desired) = (
+                        count(fields, "status", "/readyReplicas"),
+                        count(fields, "spec", "/replicas"),
+                    );
                     format!("{ready}/{desired}").into()
                 }),
-                number("Up-to-date", |fields, _| count(fields, "status", "/updatedReplicas").into()),
-                number("Available", |fields, _| count(fields, "status", "/availableReplicas").into()),
+                number("Up-to-date", |fields, _| {
+                    count(fields, "status", "/updatedReplicas").into()
+                }),
+                number("Available", |fields, _| {
+                    count(fields, "status", "/availableReplicas").into()
+                }),
                 AGE,
                 CONTAINERS,
                 IMAGES,
@@ -45,7 +51,9 @@ pub(in crate::builtin) fn deployment() -> Kind {
 }
 
 fn defaults(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     default_number(spec, "replicas", 1);
     default_number(spec, "revisionHistoryLimit", 10);
     default_number(spec, "progressDeadlineSeconds", 600);
@@ -77,7 +85,11 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     let deadline = get(spec, "progressDeadlineSeconds");
     let least = get(spec, "minReadySeconds").as_i64().unwrap_or_default();
     if deadline.as_i64().is_some_and(|deadline| deadline <= least) {
-        faults.invalid(&at.field("progressDeadlineSeconds"), deadline, "must be greater than minReadySeconds");
+        faults.invalid(
+            &at.field("progressDeadlineSeconds"),
+            deadline,
+            "must be greater than minReadySeconds",
+        );
     }
 }
 
@@ -85,7 +97,10 @@ fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("rollingUpdate");
     match text(strategy, "type") {
         "Recreate" if has(strategy, "rollingUpdate") => {
-            faults.forbidden(&place, "may not be specified when strategy `type` is 'Recreate'");
+            faults.forbidden(
+                &place,
+                "may not be specified when strategy `type` is 'Recreate'",
+            );
         }
         "Recreate" => {}
         "RollingUpdate" => match object(strategy, "rollingUpdate") {
@@ -96,7 +111,11 @@ fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
                 }
                 let unavailable = get(rolling, "maxUnavailable");
                 if is_nothing(rolling, "maxUnavailable") && is_nothing(rolling, "maxSurge") {
-                    faults.invalid(&place.field("maxUnavailable"), unavailable, "may not be 0 when `maxSurge` is 0");
+                    faults.invalid(
+                        &place.field("maxUnavailable"),
+                        unavailable,
+                        "may not be 0 when `maxSurge` is 0",
+                    );
                 }
                 at_most_all(unavailable, &place.field("maxUnavailable"), faults);
             }
@@ -109,10 +128,26 @@ fn validate_through(subresource: Subresource, new: &Fields, old: &Fields, faults
     if subresource != Subresource::Status {
         return;
     }
-    let plain = ["observedGeneration", "replicas", "unavailableReplicas", "collisionCount"];
-    counts(status(new), &plain, &["updatedReplicas", "readyReplicas", "availableReplicas"], "readyReplicas", faults);
+    let plain = [
+        "observedGeneration",
+        "replicas",
+        "unavailableReplicas",
+        "collisionCount",
+    ];
+    counts(
+        status(new),
+        &plain,
+        &["updatedReplicas", "readyReplicas", "availableReplicas"],
+        "readyReplicas",
+        faults,
+    );
     if get(status(new), "terminatingReplicas") != &Value::Null {
-        not_negative(status(new), "terminatingReplicas", &At::root("status"), faults);
+        not_negative(
+            status(new),
+            "terminatingReplicas",
+            &At::root("status"),
+            faults,
+        );
     }
     collisions(status(new), status(old), faults);
 }

@@ -16,13 +16,24 @@ pub(in crate::builtin) fn pod_disruption_budget() -> Kind {
         subresources: &[Subresource::Status],
         columns: const {
             &[
-                column("Min Available", |fields, _| amount(fields, "minAvailable").into()),
-                column("Max Unavailable", |fields, _| amount(fields, "maxUnavailable").into()),
-                number("Allowed Disruptions", |fields, _| count(fields, "status", "/disruptionsAllowed").into()),
+                column("Min Available", |fields, _| {
+                    amount(fields, "minAvailable").into()
+                }),
+                column("Max Unavailable", |fields, _| {
+                    amount(fields, "maxUnavailable").into()
+                }),
+                number("Allowed Disruptions", |fields, _| {
+                    count(fields, "status", "/disruptionsAllowed").into()
+                }),
                 AGE,
             ]
         },
-        strategy: Strategy { validate, validate_through, generation: true, ..Strategy::default() },
+        strategy: Strategy {
+            validate,
+            validate_through,
+            generation: true,
+            ..Strategy::default()
+        },
         ..Kind::of::<PodDisruptionBudget>(true)
     }
 }
@@ -30,12 +41,22 @@ pub(in crate::builtin) fn pod_disruption_budget() -> Kind {
 fn validate(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     if has(spec, "minAvailable") && has(spec, "maxUnavailable") {
-        faults.invalid(&at, get(fields, "spec"), "minAvailable and maxUnavailable cannot be both set");
+        faults.invalid(
+            &at,
+            get(fields, "spec"),
+            "minAvailable and maxUnavailable cannot be both set",
+        );
     }
     part(spec, "minAvailable", &at, faults);
     part(spec, "maxUnavailable", &at, faults);
     labels::selector(object(spec, "selector"), &at.field("selector"), faults);
-    optional_choice(spec, "unhealthyPodEvictionPolicy", &at, &["AlwaysAllow", "IfHealthyBudget"], faults);
+    optional_choice(
+        spec,
+        "unhealthyPodEvictionPolicy",
+        &at,
+        &["AlwaysAllow", "IfHealthyBudget"],
+        faults,
+    );
 }
 
 fn validate_through(subresource: Subresource, new: &Fields, _old: &Fields, faults: &mut Faults) {
@@ -44,7 +65,12 @@ fn validate_through(subresource: Subresource, new: &Fields, _old: &Fields, fault
     }
     let (status, at) = (status(new), At::root("status"));
     conditions(status, &at.field("conditions"), faults);
-    for key in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {
+    for key in [
+        "disruptionsAllowed",
+        "currentHealthy",
+        "desiredHealthy",
+        "expectedPods",
+    ] {
         not_negative(status, key, &at, faults);
     }
 }
@@ -58,13 +84,24 @@ const MESSAGE: usize = 32 << 10;
 fn conditions(status: &Fields, at: &At<'_>, faults: &mut Faults) {
     let mut seen = BTreeSet::new();
     for (index, condition) in items(status, "conditions").iter().enumerate() {
-        let Some(condition) = condition.as_object() else { continue };
+        let Some(condition) = condition.as_object() else {
+            continue;
+        };
         let at = at.index(index);
         if !seen.insert(text(condition, "type")) {
             faults.duplicate(&at.field("type"), word(condition, "type"));
         }
-        formed(word(condition, "type"), &at.field("type"), names::qualified, faults);
-        faults.one_of(&at.field("status"), word(condition, "status"), &["False", "True", "Unknown"]);
+        formed(
+            word(condition, "type"),
+            &at.field("type"),
+            names::qualified,
+            faults,
+        );
+        faults.one_of(
+            &at.field("status"),
+            word(condition, "status"),
+            &["False", "True", "Unknown"],
+        );
         not_negative(condition, "observedGeneration", &at, faults);
         if !has(condition, "lastTransitionTime") {
             faults.required(&at.field("lastTransitionTime"), "must be set");
@@ -91,7 +128,9 @@ fn is_reason(reason: &str) -> bool {
     let bytes = reason.as_bytes();
     let inner = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b',' | b':');
     bytes.first().is_some_and(u8::is_ascii_alphabetic)
-        && bytes.last().is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_')
+        && bytes
+            .last()
+            .is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_')
         && bytes.iter().all(inner)
 }
 
@@ -100,6 +139,8 @@ fn amount(fields: &Fields, key: &str) -> String {
     match fields.get("spec").and_then(|spec| spec.get(key)) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Number(number)) => number.to_string(),
-        Some(Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_)) | None => "N/A".to_owned(),
+        Some(Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_)) | None => {
+            "N/A".to_owned()
+        }
     }
 }

@@ -70,7 +70,10 @@ fn status(fields: &Fields) -> &'static str {
     if metadata(fields).contains_key("deletionTimestamp") {
         return "Terminating";
     }
-    ["Suspended", "FailureTarget", "SuccessCriteriaMet"].into_iter().find(|kind| holds(kind)).unwrap_or("Running")
+    ["Suspended", "FailureTarget", "SuccessCriteriaMet"]
+        .into_iter()
+        .find(|kind| holds(kind))
+        .unwrap_or("Running")
 }
 
 fn completions(fields: &Fields) -> String {
@@ -86,14 +89,19 @@ fn completions(fields: &Fields) -> String {
 }
 
 fn duration(fields: &Fields, now: Timestamp) -> String {
-    let time = |key: &str| -> Option<Timestamp> { text(object(fields, "status")?, key).parse().ok() };
-    let Some(start) = time("startTime") else { return String::new() };
+    let time =
+        |key: &str| -> Option<Timestamp> { text(object(fields, "status")?, key).parse().ok() };
+    let Some(start) = time("startTime") else {
+        return String::new();
+    };
     human(time("completionTime").unwrap_or(now).as_second() - start.as_second())
 }
 
 /// A template's labels are the job's own, where it has none.
 fn default_labels(fields: &mut Fields) {
-    let own = labels::of(template(spec(fields))).filter(|own| !own.is_empty()).cloned();
+    let own = labels::of(template(spec(fields)))
+        .filter(|own| !own.is_empty())
+        .cloned();
     let metadata = metadata_mut(fields);
     if let Some(own) = own
         && object(metadata, "labels").is_none_or(serde_json::Map::is_empty)
@@ -108,8 +116,13 @@ const ID: [&str; 2] = ["batch.kubernetes.io/controller-uid", "controller-uid"];
 
 /// Unless the user selects pods by hand, the job's ID does; what is there already is left for validation to judge.
 fn own_selector(fields: &mut Fields) {
-    let (name, id) = (meta_text(fields, "name").to_owned(), meta_text(fields, "uid").to_owned());
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let (name, id) = (
+        meta_text(fields, "name").to_owned(),
+        meta_text(fields, "uid").to_owned(),
+    );
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     if on(spec, "manualSelector") {
         return;
     }
@@ -123,7 +136,9 @@ fn own_selector(fields: &mut Fields) {
             }
         }
     }
-    if let Some(chosen) = object_mut(spec, "selector").and_then(|selector| object_mut(selector, "matchLabels")) {
+    if let Some(chosen) =
+        object_mut(spec, "selector").and_then(|selector| object_mut(selector, "matchLabels"))
+    {
         chosen.entry(ID[0]).or_insert_with(|| id.into());
     }
 }
@@ -176,7 +191,11 @@ fn generated(fields: &Fields, faults: &mut Faults) {
     }
     let expected = json!({NAME[0]: name, NAME[1]: name, ID[0]: id, ID[1]: id});
     if labels::selects(object(spec, "selector"), expected.as_object()) == Some(false) {
-        faults.invalid(&at.field("selector"), get(spec, "selector"), "`selector` not auto-generated");
+        faults.invalid(
+            &at.field("selector"),
+            get(spec, "selector"),
+            "`selector` not auto-generated",
+        );
     }
 }
 
@@ -184,8 +203,14 @@ fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     let (after, before) = (spec(new), spec(old));
     completions_update(after, before, &at, faults);
-    for key in ["selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
-    {
+    for key in [
+        "selector",
+        "completionMode",
+        "podFailurePolicy",
+        "backoffLimitPerIndex",
+        "managedBy",
+        "successPolicy",
+    ] {
         faults.immutable(&at.field(key), get(after, key), get(before, key));
     }
     let mut allowed = template(before).clone();
@@ -193,7 +218,11 @@ fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         where_to_run(&mut allowed, template(after));
     }
     if template(after) != &allowed {
-        faults.invalid(&at.field("template"), get(after, "template"), "field is immutable");
+        faults.invalid(
+            &at.field("template"),
+            get(after, "template"),
+            "field is immutable",
+        );
     }
 }
 
@@ -203,8 +232,15 @@ fn completions_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faul
     let value = get(new, "completions");
     if text(new, "completionMode") != "Indexed" {
         faults.immutable(&place, value, get(old, "completions"));
-    } else if value != get(old, "completions") && !value.is_null() && value != get(new, "parallelism") {
-        faults.invalid(&place, value, "can only be modified in tandem with spec.parallelism");
+    } else if value != get(old, "completions")
+        && !value.is_null()
+        && value != get(new, "parallelism")
+    {
+        faults.invalid(
+            &place,
+            value,
+            "can only be modified in tandem with spec.parallelism",
+        );
     }
 }
 
@@ -220,18 +256,26 @@ fn where_to_run(allowed: &mut Fields, new: &Fields) {
         take(metadata, &from, "labels");
     }
     let from = object(new, "spec").cloned().unwrap_or_default();
-    let Some(own) = object_mut(allowed, "spec") else { return };
+    let Some(own) = object_mut(allowed, "spec") else {
+        return;
+    };
     for key in ["nodeSelector", "tolerations", "schedulingGates"] {
         take(own, &from, key);
     }
-    let nodes = from.get("affinity").and_then(|affinity| affinity.get("nodeAffinity")).cloned();
+    let nodes = from
+        .get("affinity")
+        .and_then(|affinity| affinity.get("nodeAffinity"))
+        .cloned();
     let was_there = has(own, "affinity");
     if let Some(affinity) = object_mut(own, "affinity") {
         match nodes {
             Some(nodes) => drop(affinity.insert("nodeAffinity".to_owned(), nodes)),
             None => drop(affinity.remove("nodeAffinity")),
         }
-        if affinity.is_empty() && !(was_there && from.contains_key("affinity")) && !from.contains_key("affinity") {
+        if affinity.is_empty()
+            && !(was_there && from.contains_key("affinity"))
+            && !from.contains_key("affinity")
+        {
             own.remove("affinity");
         }
     }

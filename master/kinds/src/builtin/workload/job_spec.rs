@@ -14,23 +14,39 @@ pub(super) fn defaults(spec: &mut Fields) {
         spec.insert("completions".to_owned(), 1.into());
     }
     default_number(spec, "parallelism", 1);
-    let retries = if has(spec, "backoffLimitPerIndex") { i64::from(i32::MAX) } else { 6 };
+    let retries = if has(spec, "backoffLimitPerIndex") {
+        i64::from(i32::MAX)
+    } else {
+        6
+    };
     default_number(spec, "backoffLimit", retries);
     default_to(spec, "completionMode", "NonIndexed");
     default_to(spec, "suspend", false);
     default_to(spec, "manualSelector", false);
-    let replace = if has(spec, "podFailurePolicy") { "Failed" } else { "TerminatingOrFailed" };
+    let replace = if has(spec, "podFailurePolicy") {
+        "Failed"
+    } else {
+        "TerminatingOrFailed"
+    };
     default_to(spec, "podReplacementPolicy", replace);
     template_defaults(spec);
 }
 
 /// Fills in what templates of jobs get too.
 pub(super) fn template_defaults(spec: &mut Fields) {
-    let rules =
-        spec.get_mut("podFailurePolicy").and_then(|policy| policy.get_mut("rules")).and_then(Value::as_array_mut);
+    let rules = spec
+        .get_mut("podFailurePolicy")
+        .and_then(|policy| policy.get_mut("rules"))
+        .and_then(Value::as_array_mut);
     for rule in rules.into_iter().flatten() {
-        let patterns = rule.get_mut("onPodConditions").and_then(Value::as_array_mut);
-        for pattern in patterns.into_iter().flatten().filter_map(Value::as_object_mut) {
+        let patterns = rule
+            .get_mut("onPodConditions")
+            .and_then(Value::as_array_mut);
+        for pattern in patterns
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object_mut)
+        {
             default_to(pattern, "status", "True");
         }
     }
@@ -61,7 +77,10 @@ pub(super) fn validate_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         not_negative(spec, key, at, faults);
     }
     if has(spec, "maxFailedIndexes") && !has(spec, "backoffLimitPerIndex") {
-        faults.required(&at.field("backoffLimitPerIndex"), "when maxFailedIndexes is specified");
+        faults.required(
+            &at.field("backoffLimitPerIndex"),
+            "when maxFailedIndexes is specified",
+        );
     }
     if has(spec, "managedBy") {
         manager(spec, at, faults);
@@ -70,10 +89,21 @@ pub(super) fn validate_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         indexed(spec, at, faults);
     } else {
         if has(spec, "completionMode") {
-            faults.one_of(&at.field("completionMode"), get(spec, "completionMode"), &["NonIndexed", "Indexed"]);
+            faults.one_of(
+                &at.field("completionMode"),
+                get(spec, "completionMode"),
+                &["NonIndexed", "Indexed"],
+            );
         }
-        for key in ["backoffLimitPerIndex", "maxFailedIndexes"].into_iter().filter(|key| has(spec, key)) {
-            faults.invalid(&at.field(key), get(spec, key), "requires indexed completion mode");
+        for key in ["backoffLimitPerIndex", "maxFailedIndexes"]
+            .into_iter()
+            .filter(|key| has(spec, key))
+        {
+            faults.invalid(
+                &at.field(key),
+                get(spec, key),
+                "requires indexed completion mode",
+            );
         }
     }
     failure_policy(spec, &at.field("podFailurePolicy"), faults);
@@ -106,10 +136,14 @@ fn manager(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 fn indexed(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let value = |key: &str| get(spec, key).as_i64();
-    let (parallel, failed) = (value("parallelism").unwrap_or_default(), value("maxFailedIndexes"));
+    let (parallel, failed) = (
+        value("parallelism").unwrap_or_default(),
+        value("maxFailedIndexes"),
+    );
     let (at_parallel, at_failed) = (at.field("parallelism"), at.field("maxFailedIndexes"));
     if parallel > PARALLEL {
-        let words = format!("must be less than or equal to {PARALLEL} when completion mode is Indexed");
+        let words =
+            format!("must be less than or equal to {PARALLEL} when completion mode is Indexed");
         faults.invalid(&at_parallel, &parallel.into(), words);
     }
     let Some(completions) = value("completions") else {
@@ -118,10 +152,18 @@ fn indexed(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     };
     if let Some(failed) = failed {
         if failed > completions {
-            faults.invalid(&at_failed, &failed.into(), "must be less than or equal to completions");
+            faults.invalid(
+                &at_failed,
+                &failed.into(),
+                "must be less than or equal to completions",
+            );
         }
         if failed > FAILED {
-            faults.invalid(&at_failed, &failed.into(), format!("must be less than or equal to {FAILED}"));
+            faults.invalid(
+                &at_failed,
+                &failed.into(),
+                format!("must be less than or equal to {FAILED}"),
+            );
         }
     }
     if completions <= MANY || !has(spec, "backoffLimitPerIndex") {
@@ -129,7 +171,10 @@ fn indexed(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
     let end = format!("when completions are above {MANY} and used with backoff limit per index");
     match failed {
-        None => faults.required(&at_failed, &format!("must be specified when completions is above {MANY}")),
+        None => faults.required(
+            &at_failed,
+            &format!("must be specified when completions is above {MANY}"),
+        ),
         Some(failed) if failed > FAILED_OF_MANY => {
             let words = format!("must be less than or equal to {FAILED_OF_MANY} {end}");
             faults.invalid(&at_failed, &failed.into(), words);
@@ -148,25 +193,44 @@ const PATTERNS: usize = 20;
 const CODES: usize = 255;
 
 fn failure_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let Some(policy) = object(spec, "podFailurePolicy") else { return };
+    let Some(policy) = object(spec, "podFailurePolicy") else {
+        return;
+    };
     let list = at.field("rules");
     let rules = items(policy, "rules");
     if rules.len() > RULES {
         faults.too_many(&list, rules.len(), RULES);
     }
     let pod = object(template(spec), "spec").unwrap_or(podspec::nothing());
-    let containers = items(pod, "containers").iter().chain(items(pod, "initContainers"));
-    let known: BTreeSet<&str> = containers.filter_map(|container| container.get("name")?.as_str()).collect();
+    let containers = items(pod, "containers")
+        .iter()
+        .chain(items(pod, "initContainers"));
+    let known: BTreeSet<&str> = containers
+        .filter_map(|container| container.get("name")?.as_str())
+        .collect();
     for (index, rule) in rules.iter().enumerate() {
-        let Some(rule) = rule.as_object() else { continue };
+        let Some(rule) = rule.as_object() else {
+            continue;
+        };
         let at = list.index(index);
         let place = at.field("action");
         match text(rule, "action") {
-            "" => faults.required(&place, "valid values: [\"Count\" \"FailIndex\" \"FailJob\" \"Ignore\"]"),
+            "" => faults.required(
+                &place,
+                "valid values: [\"Count\" \"FailIndex\" \"FailJob\" \"Ignore\"]",
+            ),
             "FailIndex" if !has(spec, "backoffLimitPerIndex") => {
-                faults.invalid(&place, get(rule, "action"), "requires the backoffLimitPerIndex to be set");
+                faults.invalid(
+                    &place,
+                    get(rule, "action"),
+                    "requires the backoffLimitPerIndex to be set",
+                );
             }
-            _ => faults.one_of(&place, get(rule, "action"), &["Count", "FailIndex", "FailJob", "Ignore"]),
+            _ => faults.one_of(
+                &place,
+                get(rule, "action"),
+                &["Count", "FailIndex", "FailJob", "Ignore"],
+            ),
         }
         let codes = object(rule, "onExitCodes");
         if let Some(codes) = codes {
@@ -175,8 +239,14 @@ fn failure_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         let patterns = items(rule, "onPodConditions");
         pod_conditions(patterns, &at.field("onPodConditions"), faults);
         match (codes.is_some(), patterns.is_empty()) {
-            (true, false) => faults.wrong(&at, "specifying both OnExitCodes and OnPodConditions is not supported"),
-            (false, true) => faults.wrong(&at, "specifying one of OnExitCodes and OnPodConditions is required"),
+            (true, false) => faults.wrong(
+                &at,
+                "specifying both OnExitCodes and OnPodConditions is not supported",
+            ),
+            (false, true) => faults.wrong(
+                &at,
+                "specifying one of OnExitCodes and OnPodConditions is required",
+            ),
             (true, true) | (false, false) => {}
         }
     }
@@ -187,10 +257,23 @@ fn pod_conditions(patterns: &[Value], at: &At<'_>, faults: &mut Faults) {
         faults.too_many(at, patterns.len(), PATTERNS);
     }
     for (index, pattern) in patterns.iter().enumerate() {
-        let Some(pattern) = pattern.as_object() else { continue };
+        let Some(pattern) = pattern.as_object() else {
+            continue;
+        };
         let at = at.index(index);
-        formed(word(pattern, "type"), &at.field("type"), names::qualified, faults);
-        choice(pattern, "status", &at, &["False", "True", "Unknown"], faults);
+        formed(
+            word(pattern, "type"),
+            &at.field("type"),
+            names::qualified,
+            faults,
+        );
+        choice(
+            pattern,
+            "status",
+            &at,
+            &["False", "True", "Unknown"],
+            faults,
+        );
     }
 }
 
@@ -198,24 +281,43 @@ fn exit_codes(codes: &Fields, known: &BTreeSet<&str>, at: &At<'_>, faults: &mut 
     if text(codes, "operator").is_empty() {
         faults.required(&at.field("operator"), "valid values: [\"In\" \"NotIn\"]");
     } else {
-        faults.one_of(&at.field("operator"), get(codes, "operator"), &["In", "NotIn"]);
+        faults.one_of(
+            &at.field("operator"),
+            get(codes, "operator"),
+            &["In", "NotIn"],
+        );
     }
     if has(codes, "containerName") && !known.contains(text(codes, "containerName")) {
         let words = "must be one of the container or initContainer names in the pod template";
-        faults.invalid(&at.field("containerName"), get(codes, "containerName"), words);
+        faults.invalid(
+            &at.field("containerName"),
+            get(codes, "containerName"),
+            words,
+        );
     }
     let list = at.field("values");
     let values = items(codes, "values");
     if values.is_empty() {
-        faults.invalid(&list, &Value::Array(Vec::new()), "at least one value is required");
+        faults.invalid(
+            &list,
+            &Value::Array(Vec::new()),
+            "at least one value is required",
+        );
     } else if values.len() > CODES {
         faults.too_many(&list, values.len(), CODES);
     }
-    let numbers: Vec<i64> = values.iter().map(|value| value.as_i64().unwrap_or_default()).collect();
+    let numbers: Vec<i64> = values
+        .iter()
+        .map(|value| value.as_i64().unwrap_or_default())
+        .collect();
     let mut seen = BTreeSet::new();
     for (index, (value, number)) in values.iter().zip(&numbers).enumerate() {
         if text(codes, "operator") == "In" && *number == 0 {
-            faults.invalid(&list.index(index), value, "must not be 0 for the In operator");
+            faults.invalid(
+                &list.index(index),
+                value,
+                "must not be 0 for the In operator",
+            );
         }
         if !seen.insert(number) {
             faults.duplicate(&list.index(index), value);
@@ -230,15 +332,24 @@ fn exit_codes(codes: &Fields, known: &BTreeSet<&str>, at: &At<'_>, faults: &mut 
 const INDEXES: usize = 64 << 10;
 
 fn success_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let Some(policy) = object(spec, "successPolicy") else { return };
+    let Some(policy) = object(spec, "successPolicy") else {
+        return;
+    };
     if text(spec, "completionMode") != "Indexed" {
-        faults.invalid(at, get(spec, "successPolicy"), "requires indexed completion mode");
+        faults.invalid(
+            at,
+            get(spec, "successPolicy"),
+            "requires indexed completion mode",
+        );
         return;
     }
     let list = at.field("rules");
     let rules = items(policy, "rules");
     if rules.is_empty() {
-        faults.required(&list, "at least one rules must be specified when the successPolicy is specified");
+        faults.required(
+            &list,
+            "at least one rules must be specified when the successPolicy is specified",
+        );
     }
     if rules.len() > RULES {
         faults.too_many(&list, rules.len(), RULES);
@@ -254,7 +365,10 @@ fn success_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 fn success_rule(rule: &Fields, completions: i64, at: &At<'_>, faults: &mut Faults) {
     let (indexes, count) = (get(rule, "succeededIndexes"), get(rule, "succeededCount"));
     if indexes.is_null() && count.is_null() {
-        faults.required(at, "at least one of succeededCount or succeededIndexes must be specified");
+        faults.required(
+            at,
+            "at least one of succeededCount or succeededIndexes must be specified",
+        );
     }
     let mut named = 0;
     if let Some(list) = indexes.as_str() {
@@ -264,14 +378,20 @@ fn success_rule(rule: &Fields, completions: i64, at: &At<'_>, faults: &mut Fault
         }
         match count_indexes(list, completions) {
             Ok(total) => named = total,
-            Err(fault) => faults.invalid(&place, indexes, format!("error parsing succeededIndexes: {fault}")),
+            Err(fault) => faults.invalid(
+                &place,
+                indexes,
+                format!("error parsing succeededIndexes: {fault}"),
+            ),
         }
     }
     let Some(wanted) = count.as_i64() else { return };
     let place = at.field("succeededCount");
     not_negative(rule, "succeededCount", at, faults);
     if wanted > completions {
-        let words = format!("must be less than or equal to {completions} (the number of specified completions)");
+        let words = format!(
+            "must be less than or equal to {completions} (the number of specified completions)"
+        );
         faults.invalid(&place, count, words);
     }
     if !indexes.is_null() && wanted > named {
@@ -285,7 +405,11 @@ fn success_rule(rule: &Fields, completions: i64, at: &At<'_>, faults: &mut Fault
 fn replacement(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     if has(spec, "podReplacementPolicy") {
         let all = ["Failed", "TerminatingOrFailed"];
-        let supported = if has(spec, "podFailurePolicy") { &all[..1] } else { &all[..] };
+        let supported = if has(spec, "podFailurePolicy") {
+            &all[..1]
+        } else {
+            &all[..]
+        };
         faults.one_of(at, get(spec, "podReplacementPolicy"), supported);
     }
 }

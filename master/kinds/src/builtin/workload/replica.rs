@@ -1,7 +1,9 @@
 //! Replication controllers and replica sets.
 
 use super::columns::{CONTAINERS, IMAGES, SELECTOR, count, label_map, number};
-use super::rules::{counts, default_number, selector, selects_template, spec, status, template, unselected};
+use super::rules::{
+    counts, default_number, selector, selects_template, spec, status, template, unselected,
+};
 use crate::builtin::cells::AGE;
 use crate::object::metadata_mut;
 use crate::podspec;
@@ -12,9 +14,15 @@ use config_kube::k8s_openapi::api::apps::v1::ReplicaSet;
 use config_kube::k8s_openapi::api::core::v1::ReplicationController;
 use serde_json::Value;
 
-const DESIRED: Column = number("Desired", |fields, _| count(fields, "spec", "/replicas").into());
-const CURRENT: Column = number("Current", |fields, _| count(fields, "status", "/replicas").into());
-const READY: Column = number("Ready", |fields, _| count(fields, "status", "/readyReplicas").into());
+const DESIRED: Column = number("Desired", |fields, _| {
+    count(fields, "spec", "/replicas").into()
+});
+const CURRENT: Column = number("Current", |fields, _| {
+    count(fields, "status", "/replicas").into()
+});
+const READY: Column = number("Ready", |fields, _| {
+    count(fields, "status", "/readyReplicas").into()
+});
 
 pub(in crate::builtin) fn replication_controller() -> Kind {
     Kind {
@@ -31,7 +39,8 @@ pub(in crate::builtin) fn replication_controller() -> Kind {
                 CONTAINERS,
                 IMAGES,
                 wide("Selector", |fields, _| {
-                    label_map(object(fields, "spec").and_then(|spec| object(spec, "selector"))).into()
+                    label_map(object(fields, "spec").and_then(|spec| object(spec, "selector")))
+                        .into()
                 }),
             ]
         },
@@ -50,7 +59,9 @@ pub(in crate::builtin) fn replication_controller() -> Kind {
 
 /// A template's labels are the selector and the controller's own, where nothing else is said.
 fn controller_defaults(fields: &mut Fields) {
-    let own = labels::of(template(spec(fields))).filter(|own| !own.is_empty()).cloned();
+    let own = labels::of(template(spec(fields)))
+        .filter(|own| !own.is_empty())
+        .cloned();
     if let Some(own) = own {
         let metadata = metadata_mut(fields);
         if object(metadata, "labels").is_none_or(serde_json::Map::is_empty) {
@@ -86,7 +97,11 @@ fn controller(fields: &Fields, faults: &mut Faults) {
         return;
     };
     let own = labels::of(template).unwrap_or(podspec::nothing());
-    if chosen.is_some_and(|chosen| chosen.iter().any(|(key, value)| own.get(key) != Some(value))) {
+    if chosen.is_some_and(|chosen| {
+        chosen
+            .iter()
+            .any(|(key, value)| own.get(key) != Some(value))
+    }) {
         unselected(template, &place, faults);
     }
     podspec::template(template, &place, faults);
@@ -139,6 +154,12 @@ pub(super) fn immutable_selector(new: &Fields, old: &Fields, faults: &mut Faults
 fn validate_through(subresource: Subresource, new: &Fields, _old: &Fields, faults: &mut Faults) {
     if subresource == Subresource::Status {
         let parts = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
-        counts(status(new), &["replicas", "observedGeneration"], &parts, "readyReplicas", faults);
+        counts(
+            status(new),
+            &["replicas", "observedGeneration"],
+            &parts,
+            "readyReplicas",
+            faults,
+        );
     }
 }

@@ -14,7 +14,9 @@ pub(in crate::builtin) fn controller_revision() -> Kind {
         columns: const {
             &[
                 column("Controller", |fields, _| controller(fields).into()),
-                number("Revision", |fields, _| get(fields, "revision").as_i64().unwrap_or_default().into()),
+                number("Revision", |fields, _| {
+                    get(fields, "revision").as_i64().unwrap_or_default().into()
+                }),
                 AGE,
             ]
         },
@@ -39,8 +41,13 @@ pub(in crate::builtin) fn controller_revision() -> Kind {
 
 /// Kind, group and name of the owner that controls it.
 fn controller(fields: &Fields) -> String {
-    let owners = items(metadata(fields), "ownerReferences").iter().filter_map(Value::as_object);
-    let Some(owner) = owners.into_iter().find(|owner| get(owner, "controller") == &Value::Bool(true)) else {
+    let owners = items(metadata(fields), "ownerReferences")
+        .iter()
+        .filter_map(Value::as_object);
+    let Some(owner) = owners
+        .into_iter()
+        .find(|owner| get(owner, "controller") == &Value::Bool(true))
+    else {
         return "<none>".to_owned();
     };
     let kind = text(owner, "kind").to_lowercase();

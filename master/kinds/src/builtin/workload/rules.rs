@@ -42,7 +42,12 @@ pub(super) fn selector(spec: &Fields, words: &str, at: &At<'_>, faults: &mut Fau
 }
 
 /// A selector must select the pods that the template makes; `invalid` is what upstream says of one that is none.
-pub(super) fn selects_template(spec: &Fields, invalid: Option<&str>, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn selects_template(
+    spec: &Fields,
+    invalid: Option<&str>,
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
     let template = template(spec);
     let own = labels::of(template);
     match labels::selects(object(spec, "selector"), own) {
@@ -78,24 +83,41 @@ pub(super) fn is_nothing(fields: &Fields, key: &str) -> bool {
 }
 
 /// Checks the counts of a status: none below zero, none above the whole, none of those available above those ready.
-pub(super) fn counts(status: &Fields, plain: &[&str], parts: &[&str], ready: &str, faults: &mut Faults) {
+pub(super) fn counts(
+    status: &Fields,
+    plain: &[&str],
+    parts: &[&str],
+    ready: &str,
+    faults: &mut Faults,
+) {
     let at = At::root("status");
     for key in plain.iter().chain(parts) {
         not_negative(status, key, &at, faults);
     }
     let whole = number(status, "replicas");
     for key in parts.iter().filter(|key| number(status, key) > whole) {
-        faults.invalid(&at.field(key), get(status, key), "cannot be greater than status.replicas");
+        faults.invalid(
+            &at.field(key),
+            get(status, key),
+            "cannot be greater than status.replicas",
+        );
     }
     if number(status, "availableReplicas") > number(status, "readyReplicas") {
         let words = format!("cannot be greater than {ready}");
-        faults.invalid(&at.field("availableReplicas"), get(status, "availableReplicas"), words);
+        faults.invalid(
+            &at.field("availableReplicas"),
+            get(status, "availableReplicas"),
+            words,
+        );
     }
 }
 
 /// A count of collisions only grows.
 pub(super) fn collisions(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let (after, before) = (get(new, "collisionCount").as_i64(), get(old, "collisionCount").as_i64());
+    let (after, before) = (
+        get(new, "collisionCount").as_i64(),
+        get(old, "collisionCount").as_i64(),
+    );
     if before.is_some_and(|before| after.is_none_or(|after| after < before)) {
         let at = At::root("status");
         let value = Value::from(after.unwrap_or_default());

@@ -1,12 +1,16 @@
 //! Stateful sets.
 
 use super::columns::{CONTAINERS, IMAGES, count};
-use super::rules::{collisions, counts, default_number, part, selector, selects_template, spec, status, template};
+use super::rules::{
+    collisions, counts, default_number, part, selector, selects_template, spec, status, template,
+};
 use crate::builtin::cells::AGE;
 use crate::podspec;
 use crate::registry::{Kind, Scale, Strategy, Subresource, column};
 use crate::validate::forms::{has, not_negative, number, number_or_share, word};
-use crate::validate::{At, Faults, Fields, alike, default_to, get, names, object, object_mut, text};
+use crate::validate::{
+    At, Faults, Fields, alike, default_to, get, names, object, object_mut, text,
+};
 use config_kube::k8s_openapi::api::apps::v1::StatefulSet;
 use serde_json::{Value, json};
 
@@ -19,8 +23,10 @@ pub(in crate::builtin) fn stateful_set() -> Kind {
         columns: const {
             &[
                 column("Ready", |fields, _| {
-                    let (ready, desired) =
-                        (count(fields, "status", "/readyReplicas"), count(fields, "spec", "/replicas"));
+                    let (ready, desired) = (
+                        count(fields, "status", "/readyReplicas"),
+                        count(fields, "spec", "/replicas"),
+                    );
                     format!("{ready}/{desired}").into()
                 }),
                 AGE,
@@ -42,7 +48,9 @@ pub(in crate::builtin) fn stateful_set() -> Kind {
 }
 
 fn defaults(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
+    let Some(spec) = object_mut(fields, "spec") else {
+        return;
+    };
     default_to(spec, "podManagementPolicy", "OrderedReady");
     if let Some(strategy) = object_mut(spec, "updateStrategy") {
         if text(strategy, "type").is_empty() {
@@ -50,7 +58,9 @@ fn defaults(fields: &mut Fields) {
             default_to(strategy, "rollingUpdate", json!({}));
         }
         if text(strategy, "type") == "RollingUpdate"
-            && let Some(rolling) = strategy.get_mut("rollingUpdate").and_then(Value::as_object_mut)
+            && let Some(rolling) = strategy
+                .get_mut("rollingUpdate")
+                .and_then(Value::as_object_mut)
         {
             default_number(rolling, "partition", 0);
         }
@@ -62,8 +72,14 @@ fn defaults(fields: &mut Fields) {
     default_number(spec, "replicas", 1);
     default_number(spec, "revisionHistoryLimit", 10);
     podspec::template_defaults(spec);
-    let claims = spec.get_mut("volumeClaimTemplates").and_then(Value::as_array_mut);
-    for claim in claims.into_iter().flatten().filter_map(Value::as_object_mut) {
+    let claims = spec
+        .get_mut("volumeClaimTemplates")
+        .and_then(Value::as_array_mut);
+    for claim in claims
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object_mut)
+    {
         default_to(claim, "kind", "PersistentVolumeClaim");
         default_to(claim, "apiVersion", "v1");
         default_to(claim, "status", json!({}));
@@ -81,7 +97,11 @@ fn validate(fields: &Fields, faults: &mut Faults) {
         "OrderedReady" | "Parallel" => {}
         _ => {
             let value = get(spec, "podManagementPolicy");
-            faults.invalid(&at.field("podManagementPolicy"), value, "must be 'OrderedReady' or 'Parallel'");
+            faults.invalid(
+                &at.field("podManagementPolicy"),
+                value,
+                "must be 'OrderedReady' or 'Parallel'",
+            );
         }
     }
     if let Some(strategy) = object(spec, "updateStrategy") {
@@ -90,7 +110,11 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     if let Some(retention) = object(spec, "persistentVolumeClaimRetentionPolicy") {
         let place = at.field("persistentVolumeClaimRetentionPolicy");
         for key in ["whenDeleted", "whenScaled"] {
-            faults.one_of(&place.field(key), word(retention, key), &["Retain", "Delete"]);
+            faults.one_of(
+                &place.field(key),
+                word(retention, key),
+                &["Retain", "Delete"],
+            );
         }
     }
     not_negative(spec, "replicas", &at, faults);
@@ -102,7 +126,12 @@ fn validate(fields: &Fields, faults: &mut Faults) {
         let words = crate::validate::forms::NOT_NEGATIVE;
         faults.invalid(&at.field("ordinals.start"), get(ordinals, "start"), words);
     }
-    selector(spec, "empty selector is invalid for statefulset", &at, faults);
+    selector(
+        spec,
+        "empty selector is invalid for statefulset",
+        &at,
+        faults,
+    );
     selects_template(spec, Some(""), &at, faults);
     // Volumes that the claim templates make are not in the pod's spec, so that upstream checks its metadata alone.
     let place = at.field("template");
@@ -120,7 +149,9 @@ fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
         }
         "OnDelete" => {}
         "RollingUpdate" => {
-            let Some(rolling) = object(strategy, "rollingUpdate") else { return };
+            let Some(rolling) = object(strategy, "rollingUpdate") else {
+                return;
+            };
             not_negative(rolling, "partition", &place, faults);
             part(rolling, "maxUnavailable", &place, faults);
             let most = get(rolling, "maxUnavailable");
@@ -163,7 +194,12 @@ fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 fn validate_through(subresource: Subresource, new: &Fields, old: &Fields, faults: &mut Faults) {
     if subresource == Subresource::Status {
         let plain = ["replicas", "observedGeneration", "collisionCount"];
-        let parts = ["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
+        let parts = [
+            "readyReplicas",
+            "currentReplicas",
+            "updatedReplicas",
+            "availableReplicas",
+        ];
         counts(status(new), &plain, &parts, "status.readyReplicas", faults);
         collisions(status(new), status(old), faults);
     }

@@ -10,10 +10,15 @@ pub(in crate::builtin) fn pod_template() -> Kind {
     Kind {
         columns: const {
             &[
-                column("Containers", |fields, _| names(object(fields, "template"), "name").into()),
-                column("Images", |fields, _| names(object(fields, "template"), "image").into()),
+                column("Containers", |fields, _| {
+                    names(object(fields, "template"), "name").into()
+                }),
+                column("Images", |fields, _| {
+                    names(object(fields, "template"), "image").into()
+                }),
                 column("Pod Labels", |fields, _| {
-                    let metadata = object(fields, "template").and_then(|template| object(template, "metadata"));
+                    let metadata = object(fields, "template")
+                        .and_then(|template| object(template, "metadata"));
                     label_map(metadata.and_then(|metadata| object(metadata, "labels"))).into()
                 }),
             ]

@@ -9,7 +9,9 @@ use serde_json::Value;
 pub(super) fn paths(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("items");
     for (number, item) in items(source, "items").iter().enumerate() {
-        let Some(item) = item.as_object() else { continue };
+        let Some(item) = item.as_object() else {
+            continue;
+        };
         let at = list.index(number);
         needed(item, "key", &at, faults);
         needed(item, "path", &at, faults);
@@ -44,7 +46,12 @@ fn subscript(path: &str) -> Option<(&str, &str)> {
 }
 
 /// A field of the pod: one of the supported ones, or one label or annotation.
-pub(crate) fn field_selector(selector: &Fields, supported: &[&str], at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn field_selector(
+    selector: &Fields,
+    supported: &[&str],
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
     needed(selector, "apiVersion", at, faults);
     if text(selector, "apiVersion").is_empty() {
         return;
@@ -97,12 +104,15 @@ const RESOURCES: &[&str] = &[
     "requests.memory",
 ];
 /// Divisors of everything that is counted in bytes.
-const BYTES: &[&str] = &["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
+const BYTES: &[&str] = &[
+    "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
+];
 
 /// A limit or request of a container; in a volume, the container must be named.
 pub(crate) fn resource_selector(selector: &Fields, volume: bool, at: &At<'_>, faults: &mut Faults) {
     let resource = text(selector, "resource");
-    let huge = resource.starts_with("requests.hugepages-") || resource.starts_with("limits.hugepages-");
+    let huge =
+        resource.starts_with("requests.hugepages-") || resource.starts_with("limits.hugepages-");
     if volume && text(selector, "containerName").is_empty() {
         faults.required(&at.field("containerName"), "");
     } else if resource.is_empty() {
@@ -111,7 +121,9 @@ pub(crate) fn resource_selector(selector: &Fields, volume: bool, at: &At<'_>, fa
         faults.unsupported(&at.field("resource"), get(selector, "resource"), RESOURCES);
     }
     let divisor = text(selector, "divisor");
-    let Ok(amount) = divisor.parse::<Amount>() else { return };
+    let Ok(amount) = divisor.parse::<Amount>() else {
+        return;
+    };
     if amount == Amount::ZERO {
         return;
     }

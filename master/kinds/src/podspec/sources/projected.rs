@@ -7,8 +7,13 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Fields of the pod that a file can hold.
-const FIELDS: &[&str] =
-    &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
+const FIELDS: &[&str] = &[
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+];
 /// Shortest life of a token.
 const TOKEN: i64 = 600;
 /// Longest and shortest life of a certificate, in seconds.
@@ -33,7 +38,9 @@ fn downward_file(file: &Fields, at: &At<'_>, faults: &mut Faults) {
                 faults.invalid(at, &Value::from("resource"), words);
             }
         }
-        (None, Some(resource)) => resource_selector(resource, true, &at.field("resourceFieldRef"), faults),
+        (None, Some(resource)) => {
+            resource_selector(resource, true, &at.field("resourceFieldRef"), faults)
+        }
         (None, None) => faults.required(at, "one of fieldRef and resourceFieldRef is required"),
     }
     file_mode(file, "mode", at, faults);
@@ -56,10 +63,14 @@ pub(crate) fn projected(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("sources");
     let mut taken = Paths::default();
     for (number, projection) in items(source, "sources").iter().enumerate() {
-        let Some(projection) = projection.as_object() else { continue };
+        let Some(projection) = projection.as_object() else {
+            continue;
+        };
         let place = list.index(number);
         for kind in ["secret", "configMap"] {
-            let Some(inner) = object(projection, kind) else { continue };
+            let Some(inner) = object(projection, kind) else {
+                continue;
+            };
             needed(inner, "name", &place.field(kind), faults);
             paths(inner, &place.field(kind), faults);
             for item in items(inner, "items").iter().filter_map(Value::as_object) {
@@ -96,10 +107,18 @@ fn token(source: &Fields, at: &At<'_>, volume: &At<'_>, faults: &mut Faults) {
     let life = number(source, "expirationSeconds");
     let place = at.field("expirationSeconds");
     if life < TOKEN {
-        faults.invalid(&place, &life.into(), "may not specify a duration less than 10 minutes");
+        faults.invalid(
+            &place,
+            &life.into(),
+            "may not specify a duration less than 10 minutes",
+        );
     }
     if life > 1 << 32 {
-        faults.invalid(&place, &life.into(), "may not specify a duration larger than 2^32 seconds");
+        faults.invalid(
+            &place,
+            &life.into(),
+            "may not specify a duration larger than 2^32 seconds",
+        );
     }
     needed(source, "path", volume, faults);
     plain_path(get(source, "path"), &volume.field("path"), faults);
@@ -114,12 +133,21 @@ fn bundle(source: &Fields, at: &At<'_>, faults: &mut Faults) {
             }
             let own = name.as_str().unwrap_or_default();
             // A bundle of a signer is called `signer:domain:path:name`; its last part is a name.
-            if let Err(fault) = names::subdomain(own.rsplit_once(':').map_or(own, |(_, last)| last)) {
-                faults.invalid(&at.field("name"), name, format!("not a valid clustertrustbundlename: {fault}"));
+            if let Err(fault) = names::subdomain(own.rsplit_once(':').map_or(own, |(_, last)| last))
+            {
+                faults.invalid(
+                    &at.field("name"),
+                    name,
+                    format!("not a valid clustertrustbundlename: {fault}"),
+                );
             }
             if has(source, "labelSelector") {
                 let words = "labelSelector must be unset if name is specified";
-                faults.invalid(&at.field("labelSelector"), get(source, "labelSelector"), words);
+                faults.invalid(
+                    &at.field("labelSelector"),
+                    get(source, "labelSelector"),
+                    words,
+                );
             }
         }
         (None, Some(signer)) => {
@@ -127,7 +155,11 @@ fn bundle(source: &Fields, at: &At<'_>, faults: &mut Faults) {
                 faults.required(&at.field("signerName"), "must be a valid signer name");
             }
             signer_name(source, at, faults);
-            labels::selector(object(source, "labelSelector"), &at.field("labelSelector"), faults);
+            labels::selector(
+                object(source, "labelSelector"),
+                &at.field("labelSelector"),
+                faults,
+            );
         }
         (None, None) => faults.required(at, "either name or signerName must be specified"),
     }
@@ -140,9 +172,11 @@ fn signer_name(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("signerName");
     match name.split_once('/') {
         None if name.is_empty() => faults.required(&place, ""),
-        Some((domain, path)) if !path.is_empty() && domain.contains('.') && names::subdomain(domain).is_ok() => {}
+        Some((domain, path))
+            if !path.is_empty() && domain.contains('.') && names::subdomain(domain).is_ok() => {}
         Some(_) | None => {
-            let words = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+            let words =
+                "must be a fully qualified domain and path of the form 'example.com/signer-name'";
             faults.invalid(&place, word(source, "signerName"), words);
         }
     }
@@ -151,7 +185,14 @@ fn signer_name(source: &Fields, at: &At<'_>, faults: &mut Faults) {
 /// A key and a certificate that the kubelet asks for on behalf of the pod.
 fn certificate(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     signer_name(source, at, faults);
-    let kinds = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
+    let kinds = [
+        "RSA3072",
+        "RSA4096",
+        "ECDSAP256",
+        "ECDSAP384",
+        "ECDSAP521",
+        "ED25519",
+    ];
     faults.one_of(&at.field("keyType"), word(source, "keyType"), &kinds);
     if let Some(life) = get(source, "maxExpirationSeconds").as_i64() {
         let place = at.field("maxExpirationSeconds");
@@ -159,20 +200,27 @@ fn certificate(source: &Fields, at: &At<'_>, faults: &mut Faults) {
             faults.invalid(
                 &place,
                 &life.into(),
-                format!("if provided, maxExpirationSeconds must be >= {}", CERTIFICATE.0),
+                format!(
+                    "if provided, maxExpirationSeconds must be >= {}",
+                    CERTIFICATE.0
+                ),
             );
         }
         if life > CERTIFICATE.1 {
             faults.invalid(
                 &place,
                 &life.into(),
-                format!("if provided, maxExpirationSeconds must be <= {}", CERTIFICATE.1),
+                format!(
+                    "if provided, maxExpirationSeconds must be <= {}",
+                    CERTIFICATE.1
+                ),
             );
         }
     }
     let keys = ["credentialBundlePath", "keyPath", "certificateChainPath"];
     if keys.iter().all(|key| text(source, key).is_empty()) {
-        let words = "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
+        let words =
+            "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
         faults.required(at, words);
     }
     for key in keys {

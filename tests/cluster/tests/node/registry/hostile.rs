@@ -3,11 +3,16 @@
 use super::upstream::{Authority, Body, Reply, Upstream};
 use super::{keys, pem};
 use crate::site::eventually;
-use agent_runtime::{Containerd, DOCKER_HUB, Keyring, Options, PullPolicy, Registries, Registry, Runtime};
+use agent_runtime::{
+    Containerd, DOCKER_HUB, Keyring, Options, PullPolicy, Registries, Registry, Runtime,
+};
 use std::sync::Arc;
 
 /// An agent with these registries. They answer before it asks containerd for anything; there is none.
-fn agent(list: Vec<Registry>, authority: Option<&Authority>) -> (tempfile::TempDir, Arc<Containerd>) {
+fn agent(
+    list: Vec<Registry>,
+    authority: Option<&Authority>,
+) -> (tempfile::TempDir, Arc<Containerd>) {
     let dir = tempfile::tempdir().unwrap();
     let agent = Containerd::new(Options {
         socket: dir.path().join("containerd.sock"),
@@ -24,12 +29,21 @@ fn agent(list: Vec<Registry>, authority: Option<&Authority>) -> (tempfile::TempD
 /// A registry of this name, which is at its mirror alone.
 fn mirrored(host: &str, upstream: &Upstream) -> Registry {
     let mirrors = vec![upstream.url()];
-    Registry { host: host.to_owned(), mirrors, mirrors_only: true, insecure: true, ..Registry::default() }
+    Registry {
+        host: host.to_owned(),
+        mirrors,
+        mirrors_only: true,
+        insecure: true,
+        ..Registry::default()
+    }
 }
 
 /// A registry that the configuration knows by its address.
 fn known(upstream: &Upstream) -> Registry {
-    Registry { host: upstream.host(), ..Registry::default() }
+    Registry {
+        host: upstream.host(),
+        ..Registry::default()
+    }
 }
 
 async fn refused(agent: &Containerd, image: &str) -> String {
@@ -37,7 +51,11 @@ async fn refused(agent: &Containerd, image: &str) -> String {
 }
 
 async fn refused_with(agent: &Containerd, image: &str, keys: &Keyring) -> String {
-    agent.obtain_image(image, PullPolicy::Always, keys).await.unwrap_err().chain()
+    agent
+        .obtain_image(image, PullPolicy::Always, keys)
+        .await
+        .unwrap_err()
+        .chain()
 }
 
 #[tokio::test]
@@ -55,9 +73,11 @@ async fn a_redirect_to_an_address_of_the_machine_is_not_followed() {
 async fn a_redirect_over_tls_reaches_the_machine_no_more_than_one_without() {
     let authority = Authority::new();
     let own = Upstream::tls(&authority, |_| Reply::ok("{}")).await;
-    for to in
-        [format!("{}/x", own.url()), "https://169.254.169.254/x".into(), "https://[::ffff:169.254.169.254]/x".into()]
-    {
+    for to in [
+        format!("{}/x", own.url()),
+        "https://169.254.169.254/x".into(),
+        "https://[::ffff:169.254.169.254]/x".into(),
+    ] {
         let registry = Upstream::tls(&authority, move |_| Reply::redirect(to.clone())).await;
         let (_dir, agent) = agent(vec![known(&registry)], Some(&authority));
         let told = refused(&agent, &format!("{}/busybox:1", registry.host())).await;
@@ -88,15 +108,25 @@ async fn a_pod_author_cannot_aim_the_client_at_the_machine_itself() {
 
 #[tokio::test]
 async fn a_registry_that_never_answers_holds_up_no_other_pod() {
-    let silent = Upstream::plain(|_| Reply { body: Body::Silence, ..Reply::status(200) }).await;
+    let silent = Upstream::plain(|_| Reply {
+        body: Body::Silence,
+        ..Reply::status(200)
+    })
+    .await;
     let other = Upstream::plain(|_| Reply::status(404)).await;
-    let list = vec![mirrored("silent.example", &silent), mirrored("other.example", &other)];
+    let list = vec![
+        mirrored("silent.example", &silent),
+        mirrored("other.example", &other),
+    ];
     let (_dir, agent) = agent(list, None);
     let waits = tokio::spawn({
         let agent = agent.clone();
         async move { refused(&agent, "silent.example/busybox:1").await }
     });
-    eventually("the silent registry to be asked", || async { (!silent.seen().is_empty()).then_some(()) }).await;
+    eventually("the silent registry to be asked", || async {
+        (!silent.seen().is_empty()).then_some(())
+    })
+    .await;
     tokio::select! {
         told = refused(&agent, "other.example/busybox:1") => assert!(told.contains("404"), "{told}"),
         told = waits => panic!("the neighbour had to wait until {told:?}"),
@@ -116,25 +146,43 @@ async fn a_token_service_elsewhere_gets_no_credential_unless_the_configuration_n
     let list = vec![known(&registry), known(&thief)];
     let (_dir, agent) = agent(list, Some(&authority));
     let told = refused_with(&agent, &image, &pod).await;
-    assert!(told.contains("unauthorized") && told.contains("token_hosts") && told.contains(&thief.host()), "{told}");
+    assert!(
+        told.contains("unauthorized")
+            && told.contains("token_hosts")
+            && told.contains(&thief.host()),
+        "{told}"
+    );
     assert!(!told.contains("hunter2"), "{told}");
     assert_eq!(thief.seen(), []);
 
-    let list = vec![Registry { token_hosts: vec![thief.host()], ..known(&registry) }];
+    let list = vec![Registry {
+        token_hosts: vec![thief.host()],
+        ..known(&registry)
+    }];
     let (_dir, agent) = super::hostile::agent(list, Some(&authority));
     let told = refused_with(&agent, &image, &pod).await;
-    assert_eq!(thief.authorizations(), ["Basic cHVsbGVyOmh1bnRlcjI="], "the positive control: {told}");
-    assert_eq!(registry.authorizations(), ["Bearer t"], "and the token alone comes to the registry");
+    assert_eq!(
+        thief.authorizations(),
+        ["Basic cHVsbGVyOmh1bnRlcjI="],
+        "the positive control: {told}"
+    );
+    assert_eq!(
+        registry.authorizations(),
+        ["Bearer t"],
+        "and the token alone comes to the registry"
+    );
 }
 
 #[tokio::test]
 async fn a_challenge_behind_a_redirect_gets_nothing_and_neither_does_its_host() {
     let authority = Authority::new();
     for challenge in ["basic", "bearer"] {
-        let other = Upstream::tls(&authority, move |seen| match (challenge, seen.target.as_str()) {
-            ("basic", _) => Reply::status(401).with("www-authenticate", "Basic realm=\"x\""),
-            (_, "/token") => Reply::ok("{\"token\": \"t\"}"),
-            (_, _) => Reply::bearer("https://127.0.0.1:1/token"),
+        let other = Upstream::tls(&authority, move |seen| {
+            match (challenge, seen.target.as_str()) {
+                ("basic", _) => Reply::status(401).with("www-authenticate", "Basic realm=\"x\""),
+                (_, "/token") => Reply::ok("{\"token\": \"t\"}"),
+                (_, _) => Reply::bearer("https://127.0.0.1:1/token"),
+            }
         })
         .await;
         let to = format!("{}/v2/busybox/manifests/1", other.url());
@@ -183,15 +231,33 @@ async fn a_registry_that_always_asks_for_more_is_asked_twice() {
     let (_dir, agent) = super::hostile::agent(vec![known(&registry)], Some(&authority));
     let pod = keys(&registry.host(), "puller", "hunter2");
     let told = refused_with(&agent, &format!("{}/busybox:1", registry.host()), &pod).await;
-    let asked: Vec<String> = registry.seen().into_iter().map(|seen| seen.target).collect();
-    assert_eq!(asked.len(), 3, "manifest, token, manifest: {asked:?} {told}");
-    assert_eq!(asked[1], "/token?service=test&scope=repository%3Abusybox%3Apull");
+    let asked: Vec<String> = registry
+        .seen()
+        .into_iter()
+        .map(|seen| seen.target)
+        .collect();
+    assert_eq!(
+        asked.len(),
+        3,
+        "manifest, token, manifest: {asked:?} {told}"
+    );
+    assert_eq!(
+        asked[1],
+        "/token?service=test&scope=repository%3Abusybox%3Apull"
+    );
 }
 
 #[tokio::test]
 async fn no_credential_is_sent_without_tls() {
-    let registry = Upstream::plain(|_| Reply::status(401).with("www-authenticate", "Basic realm=\"x\"")).await;
-    let (_dir, agent) = agent(vec![Registry { insecure: true, ..known(&registry) }], None);
+    let registry =
+        Upstream::plain(|_| Reply::status(401).with("www-authenticate", "Basic realm=\"x\"")).await;
+    let (_dir, agent) = agent(
+        vec![Registry {
+            insecure: true,
+            ..known(&registry)
+        }],
+        None,
+    );
     let pod = keys(&registry.host(), "puller", "hunter2");
     let told = refused_with(&agent, &format!("{}/busybox:1", registry.host()), &pod).await;
     assert!(told.contains("never sent over plain http"), "{told}");
@@ -201,7 +267,11 @@ async fn no_credential_is_sent_without_tls() {
 
 #[tokio::test]
 async fn answers_without_end_and_wrong_documents_are_refused_with_their_cause() {
-    let endless = Upstream::plain(|_| Reply { body: Body::Endless, ..Reply::status(200) }).await;
+    let endless = Upstream::plain(|_| Reply {
+        body: Body::Endless,
+        ..Reply::status(200)
+    })
+    .await;
     let wrong = Upstream::plain(|_| Reply::ok("{}")).await;
     let around = Upstream::plain(|_| Reply::redirect("/again".into())).await;
     let gone = Upstream::plain(|_| Reply {
@@ -214,7 +284,13 @@ async fn answers_without_end_and_wrong_documents_are_refused_with_their_cause() 
         ..Reply::status(403)
     })
     .await;
-    let list = [("endless", &endless), ("wrong", &wrong), ("around", &around), ("gone", &gone), ("denied", &denied)];
+    let list = [
+        ("endless", &endless),
+        ("wrong", &wrong),
+        ("around", &around),
+        ("gone", &gone),
+        ("denied", &denied),
+    ];
     let list = list.map(|(name, upstream)| mirrored(&format!("{name}.example"), upstream));
     let (_dir, agent) = agent(list.to_vec(), None);
     let digest = format!("sha256:{}", "0".repeat(64));
@@ -236,6 +312,9 @@ async fn a_certificate_of_an_unknown_authority_is_named_as_that() {
     let registry = Upstream::tls(&theirs, |_| Reply::ok("{}")).await;
     let (_dir, agent) = agent(vec![known(&registry)], Some(&ours));
     let told = refused(&agent, &format!("{}/busybox:1", registry.host())).await;
-    assert!(told.contains("a certificate of an unknown authority"), "{told}");
+    assert!(
+        told.contains("a certificate of an unknown authority"),
+        "{told}"
+    );
     assert_eq!(registry.seen(), []);
 }

@@ -16,10 +16,16 @@ fn keys(host: &str, user: &str, password: &str) -> Keyring {
 }
 
 fn keys_of(secret: &str, host: &str, user: &str, password: &str) -> Keyring {
-    let from = PullSecret { namespace: "team".into(), name: secret.into(), uid: format!("uid-{secret}") };
+    let from = PullSecret {
+        namespace: "team".into(),
+        name: secret.into(),
+        uid: format!("uid-{secret}"),
+    };
     let mut keys = Keyring::default();
-    let document = serde_json::json!({"auths": {host: {"username": user, "password": password}}}).to_string();
-    keys.add_docker_config_json(&from, document.as_bytes()).unwrap();
+    let document =
+        serde_json::json!({"auths": {host: {"username": user, "password": password}}}).to_string();
+    keys.add_docker_config_json(&from, document.as_bytes())
+        .unwrap();
     keys
 }
 

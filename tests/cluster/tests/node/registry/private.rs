@@ -4,8 +4,8 @@ use super::upstream::{Authority, Reply, Seen, Upstream, serves};
 use super::{keys, keys_of, pem};
 use crate::site::Site;
 use agent_runtime::{
-    ContainerSpec, Containerd, Credential, DOCKER_HUB, ErrorClass, Keyring, PullPolicy, Registries, Registry, Runtime,
-    Secret,
+    ContainerSpec, Containerd, Credential, DOCKER_HUB, ErrorClass, Keyring, PullPolicy, Registries,
+    Registry, Runtime, Secret,
 };
 use std::sync::{Arc, OnceLock};
 use tests_harness::oci::Image;
@@ -22,7 +22,10 @@ pub(super) fn basic(image: &Image, seen: &Seen) -> Reply {
 }
 
 pub(super) fn image() -> Arc<Image> {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap();
     let tools = tests_harness::tools::Tools::find(root).unwrap();
     Arc::new(Image::busybox(&tests_harness::oci::find_busybox(Some(&tools)).unwrap()).unwrap())
 }
@@ -32,7 +35,10 @@ fn agent(site: &Site, authority: &Authority, list: Vec<Registry>) -> Arc<Contain
 }
 
 pub(super) fn known(upstream: &Upstream) -> Registry {
-    Registry { host: upstream.host(), ..Registry::default() }
+    Registry {
+        host: upstream.host(),
+        ..Registry::default()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,41 +48,80 @@ async fn a_private_image_is_not_run_because_a_neighbour_pulled_it() {
     let name = format!("{}/team/app:1", registry.host());
     let first = agent(&site, &authority, vec![known(&registry)]);
     let mine = keys(&registry.host(), "puller", "hunter2");
-    let pulled = first.obtain_image(&name, PullPolicy::IfNotPresent, &mine).await.unwrap();
+    let pulled = first
+        .obtain_image(&name, PullPolicy::IfNotPresent, &mine)
+        .await
+        .unwrap();
     assert!(pulled.pulled);
 
     // The neighbours: without a secret, with one for another registry, with a wrong password.
     let elsewhere = keys_of("elsewhere", "other.example", "puller", "hunter2");
     let wrong = keys_of("wrong", &registry.host(), "puller", "guess");
     for keys in [Keyring::NONE, &elsewhere, &wrong] {
-        let refused = first.obtain_image(&name, PullPolicy::IfNotPresent, keys).await.unwrap_err();
+        let refused = first
+            .obtain_image(&name, PullPolicy::IfNotPresent, keys)
+            .await
+            .unwrap_err();
         assert_eq!(refused.class, ErrorClass::ImagePull);
-        assert!(refused.chain().contains("unauthorized") || refused.chain().contains("401"), "{}", refused.chain());
-        let never = first.obtain_image(&name, PullPolicy::Never, keys).await.unwrap_err();
+        assert!(
+            refused.chain().contains("unauthorized") || refused.chain().contains("401"),
+            "{}",
+            refused.chain()
+        );
+        let never = first
+            .obtain_image(&name, PullPolicy::Never, keys)
+            .await
+            .unwrap_err();
         assert_eq!(never.class, ErrorClass::ImageNeverPull);
-        assert!(never.chain().contains("no pull secret"), "{}", never.chain());
+        assert!(
+            never.chain().contains("no pull secret"),
+            "{}",
+            never.chain()
+        );
     }
 
     // The owner does not ask again, also under another agent; a neighbour whose own secret is good asks once.
     let second = agent(&site, &authority, vec![known(&registry)]);
     let asked = registry.seen().len();
-    second.obtain_image(&name, PullPolicy::Never, &mine).await.unwrap();
+    second
+        .obtain_image(&name, PullPolicy::Never, &mine)
+        .await
+        .unwrap();
     assert_eq!(registry.seen().len(), asked);
     let other = keys_of("other", &registry.host(), "puller", "hunter2");
-    assert!(second.obtain_image(&name, PullPolicy::Never, &other).await.is_err());
-    let shown = second.obtain_image(&name, PullPolicy::IfNotPresent, &other).await.unwrap();
-    assert!(!shown.pulled && shown.digest == pulled.digest, "it is there, and is not fetched again");
+    assert!(
+        second
+            .obtain_image(&name, PullPolicy::Never, &other)
+            .await
+            .is_err()
+    );
+    let shown = second
+        .obtain_image(&name, PullPolicy::IfNotPresent, &other)
+        .await
+        .unwrap();
+    assert!(
+        !shown.pulled && shown.digest == pulled.digest,
+        "it is there, and is not fetched again"
+    );
     let asked = registry.seen().len();
-    second.obtain_image(&name, PullPolicy::Never, &other).await.unwrap();
+    second
+        .obtain_image(&name, PullPolicy::Never, &other)
+        .await
+        .unwrap();
     assert_eq!(registry.seen().len(), asked);
 
     // An attempt starts from the image that its pod was entitled to and from no other.
     let digest = Some(format!("sha256:{}", "0".repeat(64)));
-    let spec = ContainerSpec { image: name.clone(), image_digest: digest, ..site.spec("swapped", "true") };
+    let spec = ContainerSpec {
+        image: name.clone(),
+        image_digest: digest,
+        ..site.spec("swapped", "true")
+    };
     let swapped = second.start(&spec).await.unwrap_err();
     assert_eq!(swapped.class, ErrorClass::Create);
     assert!(second.list(None).await.unwrap().is_empty());
-    let log = std::fs::read_to_string(site.dir.path().join("engine/containerd.log")).unwrap_or_default();
+    let log =
+        std::fs::read_to_string(site.dir.path().join("engine/containerd.log")).unwrap_or_default();
     assert!(!log.contains("hunter2") && !log.contains(BASIC));
 }
 
@@ -89,10 +134,19 @@ async fn tokens_of_a_service_that_end_are_asked_anew_and_blobs_elsewhere_get_non
     };
     let (to, service) = (blobs.url(), Arc::new(OnceLock::<String>::new()));
     let tokens = Upstream::tls(&authority, |seen| {
-        let refreshed =
-            seen.method == "POST" && seen.body.contains("grant_type=refresh_token&client_id=pratique&service=test");
-        let good = refreshed && seen.body.ends_with("&scope=repository%3Ateam%2Fapp%3Apull&refresh_token=hunter2");
-        if good { Reply::ok("{\"access_token\": \"t\", \"expires_in\": 60}") } else { Reply::status(401) }
+        let refreshed = seen.method == "POST"
+            && seen
+                .body
+                .contains("grant_type=refresh_token&client_id=pratique&service=test");
+        let good = refreshed
+            && seen
+                .body
+                .ends_with("&scope=repository%3Ateam%2Fapp%3Apull&refresh_token=hunter2");
+        if good {
+            Reply::ok("{\"access_token\": \"t\", \"expires_in\": 60}")
+        } else {
+            Reply::status(401)
+        }
     })
     .await;
     service.set(format!("{}/token", tokens.url())).unwrap();
@@ -111,10 +165,20 @@ async fn tokens_of_a_service_that_end_are_asked_anew_and_blobs_elsewhere_get_non
     })
     .await;
     let credential = Some(Credential::IdentityToken(Secret::new("hunter2".to_owned())));
-    let own = Registry { credential, token_hosts: vec![tokens.host()], ..known(&registry) };
+    let own = Registry {
+        credential,
+        token_hosts: vec![tokens.host()],
+        ..known(&registry)
+    };
     let agent = agent(&site, &authority, vec![own, known(&blobs)]);
     let name = format!("{}/team/app:1", registry.host());
-    assert!(agent.ensure_image(&name, PullPolicy::Always).await.unwrap().pulled);
+    assert!(
+        agent
+            .ensure_image(&name, PullPolicy::Always)
+            .await
+            .unwrap()
+            .pulled
+    );
     assert_eq!(tokens.seen().len(), 3, "manifest, configuration, layer");
     assert_eq!(blobs.seen().len(), 2);
     assert_eq!(blobs.authorizations(), [""; 0]);
@@ -134,12 +198,21 @@ async fn mirrors_are_asked_in_their_order_and_names_without_host_at_the_default_
         ..Registry::default()
     };
     let agent = agent(&site, &authority, vec![hub]);
-    let pulled = agent.ensure_image("nginx", PullPolicy::Always).await.unwrap();
+    let pulled = agent
+        .ensure_image("nginx", PullPolicy::Always)
+        .await
+        .unwrap();
     assert_eq!(pulled.name, "docker.io/library/nginx:latest");
     let asked = |upstream: &Upstream| upstream.seen().first().map(|seen| seen.target.clone());
-    assert_eq!(asked(&broken).as_deref(), Some("/v2/library/nginx/manifests/latest"));
+    assert_eq!(
+        asked(&broken).as_deref(),
+        Some("/v2/library/nginx/manifests/latest")
+    );
     assert_eq!(asked(&good), asked(&broken));
-    agent.ensure_image("docker.io/nginx:latest", PullPolicy::Never).await.unwrap();
+    agent
+        .ensure_image("docker.io/nginx:latest", PullPolicy::Never)
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -159,8 +232,18 @@ async fn a_layer_that_is_another_or_longer_than_said_never_becomes_an_image() {
         .await;
         let agent = agent(&site, &authority, vec![known(&registry)]);
         let name = format!("{}/team/app:1", registry.host());
-        let refused = agent.ensure_image(&name, PullPolicy::Always).await.unwrap_err();
+        let refused = agent
+            .ensure_image(&name, PullPolicy::Always)
+            .await
+            .unwrap_err();
         assert_eq!(refused.class, ErrorClass::ImagePull, "{}", refused.chain());
-        assert_eq!(agent.ensure_image(&name, PullPolicy::Never).await.unwrap_err().class, ErrorClass::ImageNeverPull);
+        assert_eq!(
+            agent
+                .ensure_image(&name, PullPolicy::Never)
+                .await
+                .unwrap_err()
+                .class,
+            ErrorClass::ImageNeverPull
+        );
     }
 }

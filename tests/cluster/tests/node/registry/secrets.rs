@@ -19,13 +19,18 @@ async fn cluster() -> (Cluster, Upstream, String) {
     let (authority, image) = (Authority::new(), image());
     let registry = Upstream::tls(&authority, move |seen| basic(&image, seen)).await;
     let mut site = Site::new();
-    site.registries = Some(Registries::new(vec![known(&registry)], DOCKER_HUB, pem(&authority)));
+    site.registries = Some(Registries::new(
+        vec![known(&registry)],
+        DOCKER_HUB,
+        pem(&authority),
+    ));
     let name = format!("{}/team/app:1", registry.host());
     (Cluster::at(site).await, registry, name)
 }
 
 async fn secret(cluster: &Cluster, name: &str, host: &str, password: &str) {
-    let document = json!({"auths": {host: {"username": "puller", "password": password}}}).to_string();
+    let document =
+        json!({"auths": {host: {"username": "puller", "password": password}}}).to_string();
     let secret: Secret = serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": "default"},
         "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": document},
@@ -35,8 +40,7 @@ async fn secret(cluster: &Cluster, name: &str, host: &str, password: &str) {
 }
 
 fn spec(image: &str, policy: &str, secrets: &[&str]) -> Value {
-    let main =
-        json!({"name": "main", "image": image, "imagePullPolicy": policy, "command": ["/bin/sh", "-c", "sleep 600"]});
+    let main = json!({"name": "main", "image": image, "imagePullPolicy": policy, "command": ["/bin/sh", "-c", "sleep 600"]});
     let secrets: Vec<Value> = secrets.iter().map(|name| json!({"name": name})).collect();
     json!({"containers": [main], "imagePullSecrets": secrets})
 }
@@ -52,7 +56,9 @@ async fn pull_secrets_of_a_pod_or_of_its_account_fetch_its_image_and_no_other_po
     .unwrap();
     cluster.admin.create(&account).await.unwrap();
 
-    cluster.create("named", spec(&image, "IfNotPresent", &["pull"])).await;
+    cluster
+        .create("named", spec(&image, "IfNotPresent", &["pull"]))
+        .await;
     cluster.reaches("named", "/phase", json!("Running")).await;
     let mut by_account = spec(&image, "Always", &[]);
     by_account["serviceAccountName"] = json!("puller");
@@ -60,26 +66,54 @@ async fn pull_secrets_of_a_pod_or_of_its_account_fetch_its_image_and_no_other_po
     cluster.reaches("account", "/phase", json!("Running")).await;
 
     let waiting = "/containerStatuses/0/state/waiting/reason";
-    for (pod, secrets) in [("none", &[][..]), ("wrong", &["wrong"]), ("absent", &["absent"])] {
-        cluster.create(pod, spec(&image, "IfNotPresent", secrets)).await;
-        let status = cluster.reaches(pod, waiting, json!("ImagePullBackOff")).await;
-        let message = status["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap();
+    for (pod, secrets) in [
+        ("none", &[][..]),
+        ("wrong", &["wrong"]),
+        ("absent", &["absent"]),
+    ] {
+        cluster
+            .create(pod, spec(&image, "IfNotPresent", secrets))
+            .await;
+        let status = cluster
+            .reaches(pod, waiting, json!("ImagePullBackOff"))
+            .await;
+        let message = status["containerStatuses"][0]["state"]["waiting"]["message"]
+            .as_str()
+            .unwrap();
         assert!(
-            message.contains("ErrImagePull") && (message.contains("unauthorized") || message.contains("401")),
+            message.contains("ErrImagePull")
+                && (message.contains("unauthorized") || message.contains("401")),
             "{message}"
         );
     }
     cluster.create("never", spec(&image, "Never", &[])).await;
-    cluster.reaches("never", waiting, json!("ErrImageNeverPull")).await;
+    cluster
+        .reaches("never", waiting, json!("ErrImageNeverPull"))
+        .await;
 
-    let events = || async { cluster.admin.list::<Event>(Some("default"), &ListParams::default()).await.unwrap().items };
+    let events = || async {
+        cluster
+            .admin
+            .list::<Event>(Some("default"), &ListParams::default())
+            .await
+            .unwrap()
+            .items
+    };
     let told = eventually("the event of the absent secret", || async {
-        let missing = |event: &Event| event.reason.as_deref() == Some("FailedToRetrieveImagePullSecret");
-        events().await.into_iter().find(missing).and_then(|event| event.message)
+        let missing =
+            |event: &Event| event.reason.as_deref() == Some("FailedToRetrieveImagePullSecret");
+        events()
+            .await
+            .into_iter()
+            .find(missing)
+            .and_then(|event| event.message)
     });
     assert!(told.await.contains("(absent)"));
     let all = serde_json::to_string(&events().await).unwrap();
-    assert!(WORDS.iter().all(|word| !all.contains(word)), "an event tells the password");
+    assert!(
+        WORDS.iter().all(|word| !all.contains(word)),
+        "an event tells the password"
+    );
     for folder in ["engine", "kubelet", "pods", "io"] {
         nothing_of_it(&cluster.site.dir.path().join(folder));
     }
@@ -87,14 +121,27 @@ async fn pull_secrets_of_a_pod_or_of_its_account_fetch_its_image_and_no_other_po
 
 /// No file below holds the password, in whatever form. Root file systems are the image's, and not looked at.
 fn nothing_of_it(path: &Path) {
-    let Ok(meta) = path.symlink_metadata() else { return };
+    let Ok(meta) = path.symlink_metadata() else {
+        return;
+    };
     if meta.is_dir() {
-        let entries = std::fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
-        entries.filter(|entry| entry.file_name() != "snapshots").for_each(|entry| nothing_of_it(&entry.path()));
+        let entries = std::fs::read_dir(path)
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok);
+        entries
+            .filter(|entry| entry.file_name() != "snapshots")
+            .for_each(|entry| nothing_of_it(&entry.path()));
     } else if meta.is_file() {
         let bytes = std::fs::read(path).unwrap_or_default();
         for word in WORDS {
-            assert!(!bytes.windows(word.len()).any(|part| part == word.as_bytes()), "{} holds it", path.display());
+            assert!(
+                !bytes
+                    .windows(word.len())
+                    .any(|part| part == word.as_bytes()),
+                "{} holds it",
+                path.display()
+            );
         }
     }
 }

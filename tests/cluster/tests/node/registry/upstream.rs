@@ -43,11 +43,18 @@ pub(crate) struct Reply {
 
 impl Reply {
     pub(crate) fn status(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: Body::Whole(Vec::new()) }
+        Self {
+            status,
+            headers: Vec::new(),
+            body: Body::Whole(Vec::new()),
+        }
     }
 
     pub(crate) fn ok(body: impl Into<Vec<u8>>) -> Self {
-        Self { body: Body::Whole(body.into()), ..Self::status(200) }
+        Self {
+            body: Body::Whole(body.into()),
+            ..Self::status(200)
+        }
     }
 
     pub(crate) fn redirect(to: String) -> Self {
@@ -56,7 +63,8 @@ impl Reply {
 
     /// 401 with a Bearer challenge that names this token service.
     pub(crate) fn bearer(realm: &str) -> Self {
-        let challenge = format!("Bearer realm=\"{realm}\",service=\"test\",scope=\"repository:busybox:pull\"");
+        let challenge =
+            format!("Bearer realm=\"{realm}\",service=\"test\",scope=\"repository:busybox:pull\"");
         Self::status(401).with("www-authenticate", challenge)
     }
 
@@ -82,23 +90,31 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         // Each authority has a name of its own, as in life: two of one name would differ by their signatures alone.
         let number = AUTHORITIES.fetch_add(1, Ordering::Relaxed);
-        params.distinguished_name.push(DnType::CommonName, format!("authority {number}"));
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("authority {number}"));
         let certificate = params.self_signed(&key).unwrap();
-        Self { pem: certificate.pem(), issuer: Issuer::from_ca_cert_der(certificate.der(), key).unwrap() }
+        Self {
+            pem: certificate.pem(),
+            issuer: Issuer::from_ca_cert_der(certificate.der(), key).unwrap(),
+        }
     }
 
     fn acceptor(&self) -> TlsAcceptor {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        params
+            .subject_alt_names
+            .push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .unwrap();
+        let config =
+            ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(vec![certificate.der().clone()], key)
+                .unwrap();
         TlsAcceptor::from(Arc::new(config))
     }
 }
@@ -124,7 +140,10 @@ impl Upstream {
         Self::start(None, Arc::new(answer)).await
     }
 
-    pub(crate) async fn tls(by: &Authority, answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) async fn tls(
+        by: &Authority,
+        answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         Self::start(Some(by.acceptor()), Arc::new(answer)).await
     }
 
@@ -148,7 +167,12 @@ impl Upstream {
                 });
             }
         });
-        Self { port, tls: secure, seen, serving }
+        Self {
+            port,
+            tls: secure,
+            seen,
+            serving,
+        }
     }
 
     /// `127.0.0.1:PORT`.
@@ -167,7 +191,10 @@ impl Upstream {
 
     /// What came in `Authorization`, in order.
     pub(crate) fn authorizations(&self) -> Vec<String> {
-        self.seen().into_iter().filter_map(|seen| seen.authorization).collect()
+        self.seen()
+            .into_iter()
+            .filter_map(|seen| seen.authorization)
+            .collect()
     }
 }
 
@@ -193,7 +220,10 @@ async fn serve(
     for (name, value) in &reply.headers {
         write!(head, "{name}: {value}\r\n").ok()?;
     }
-    stream.write_all(format!("{head}\r\n").as_bytes()).await.ok()?;
+    stream
+        .write_all(format!("{head}\r\n").as_bytes())
+        .await
+        .ok()?;
     match reply.body {
         Body::Whole(body) => stream.write_all(&body).await.ok()?,
         Body::Endless => loop {
@@ -211,19 +241,31 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Option<Seen> {
             break at;
         }
         let mut piece = [0; 4096];
-        let count = stream.read(&mut piece).await.ok().filter(|count| *count > 0)?;
+        let count = stream
+            .read(&mut piece)
+            .await
+            .ok()
+            .filter(|count| *count > 0)?;
         bytes.extend_from_slice(&piece[..count]);
         assert!(bytes.len() < MAX_HEAD, "a head without end");
     };
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     let header = |wanted: &str| {
         let mut lines = head.lines().skip(1).filter_map(|line| line.split_once(':'));
-        lines.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.trim().to_owned())
+        lines
+            .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+            .map(|(_, value)| value.trim().to_owned())
     };
-    let length: usize = header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let length: usize = header("content-length")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
     while bytes.len() < end + 4 + length {
         let mut piece = [0; 4096];
-        let count = stream.read(&mut piece).await.ok().filter(|count| *count > 0)?;
+        let count = stream
+            .read(&mut piece)
+            .await
+            .ok()
+            .filter(|count| *count > 0)?;
         bytes.extend_from_slice(&piece[..count]);
     }
     let mut words = head.split_whitespace();
