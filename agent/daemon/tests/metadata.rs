@@ -86,7 +86,7 @@ fn clouds(head: &str, stream: &mut TcpStream) {
             answer(stream, "200 OK", "", BASE64.as_bytes());
         }
         "get /openstack/latest/user_data" | "get /hetzner/v1/userdata" => {
-            answer(stream, "200 OK", "", DATA)
+            answer(stream, "200 OK", "", DATA);
         }
         "get /metadata/v1/user-data" => {
             let chunked = format!(

@@ -326,9 +326,9 @@ async fn in_doubt_the_newest_document_counts() {
     let follow = tokio::spawn(async move {
         finder
             .follow(first, asked, |document| {
-                tell.send(document.generation).unwrap()
+                tell.send(document.generation).unwrap();
             })
-            .await
+            .await;
     });
     doubt.notify_one();
     assert_eq!(timeout(LIMIT, found.recv()).await.unwrap(), Some(8));

@@ -216,7 +216,8 @@ fn lines(body: Incoming) -> Lines {
                     None => return Ok(None),
                     Some(Err(source)) => return Err(Error::Body(Box::new(source))),
                     Some(Ok(frame)) => {
-                        buffer.extend_from_slice(frame.data_ref().map_or(&[], |data| data.as_ref()))
+                        buffer
+                            .extend_from_slice(frame.data_ref().map_or(&[], |data| data.as_ref()));
                     }
                 }
             }

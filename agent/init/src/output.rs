@@ -53,7 +53,7 @@ impl Output {
         let sinks = names.iter().map(|name| Sink::new(name)).collect();
         // Detached: it ends with the channel, or with the machine.
         drop(std::thread::spawn(move || {
-            write_all(&receiver, sinks, &console)
+            write_all(&receiver, sinks, &console);
         }));
         Self {
             sender,

@@ -200,7 +200,7 @@ impl Driver<'_> {
                 Effect::Healthy => forget_unhealthy_boots(),
                 Effect::TellCorrupted => {
                     self.console
-                        .fatal(&Fatal::hold("VERITY", VERITY_CURE, Corrupted))
+                        .fatal(&Fatal::hold("VERITY", VERITY_CURE, Corrupted));
                 }
                 Effect::TellEnd(End::Reboot) => self.console.milestone("stopping for a reboot"),
                 Effect::TellEnd(End::PowerOff) => self.console.milestone("stopping for power-off"),
@@ -281,7 +281,7 @@ fn read_pipe(pipe: &mut PipeReader, splitter: &mut Splitter, lines: &mut Vec<Vec
                 return false;
             }
             Ok(length) => {
-                lines.append(&mut splitter.push(buffer.get(..length).unwrap_or_default()))
+                lines.append(&mut splitter.push(buffer.get(..length).unwrap_or_default()));
             }
             Err(cause) if cause.kind() == std::io::ErrorKind::WouldBlock => return true,
             Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}

@@ -44,7 +44,7 @@ impl Wish {
                 "sinceSeconds" => {
                     wish.since = now
                         .checked_sub(std::time::Duration::from_secs(count()?))
-                        .ok()
+                        .ok();
                 }
                 "sinceTime" => wish.since = Some(value.parse().ok().ok_or_else(bad)?),
                 "stream" if value == "Stdout" => wish.stream = Some("stdout"),

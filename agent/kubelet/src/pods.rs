@@ -310,7 +310,7 @@ impl Pods {
                 .into_iter()
                 .for_each(|handle| handle.news.notify_one()),
             Ok(Change::All) | Err(RecvError::Lagged(_)) => {
-                handles.values().for_each(|handle| handle.news.notify_one())
+                handles.values().for_each(|handle| handle.news.notify_one());
             }
             // The engine is gone; the agent ends with it.
             Err(RecvError::Closed) => {}

@@ -421,7 +421,7 @@ mod tests {
     fn where_the_machine_allows_it_a_container_is_privileged_and_the_floor_of_others_stays() {
         let asks = |security: Value| {
             refused_where(true, |spec| {
-                spec["containers"][0]["securityContext"] = security
+                spec["containers"][0]["securityContext"] = security;
             })
         };
         assert_eq!(asks(json!({"privileged": true})), None);

@@ -82,7 +82,7 @@ impl Tokens {
             match ask(&kind, api, pod, id, now).await {
                 Ok(token) => drop(self.0.insert(kind, token)),
                 Err(error) if usable => {
-                    tracing::warn!(pod = id.name, error, "a token is not renewed yet")
+                    tracing::warn!(pod = id.name, error, "a token is not renewed yet");
                 }
                 Err(error) => return Err(error),
             }

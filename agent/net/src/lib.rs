@@ -170,7 +170,7 @@ impl Keeper {
                 }
                 // It may have gone between the look and the set-up; it is tried again.
                 Err(error) => {
-                    tracing::warn!(interface = setup.link.name, %error, "interface can't be set up yet")
+                    tracing::warn!(interface = setup.link.name, %error, "interface can't be set up yet");
                 }
             }
         }

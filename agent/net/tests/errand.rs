@@ -93,14 +93,14 @@ fn reaches_the_host_alone(dhcp: bool) {
 #[test]
 fn a_lease_leads_to_the_host_alone_and_nothing_stays() {
     with_peer(&[(SERVER, 24), (HOST, 32)], everything, || {
-        reaches_the_host_alone(true)
+        reaches_the_host_alone(true);
     });
 }
 
 #[test]
 fn a_link_local_address_leads_to_the_host_alone_and_nothing_stays() {
     with_peer(&[(SERVER, 24), (HOST, 16)], everything, || {
-        reaches_the_host_alone(false)
+        reaches_the_host_alone(false);
     });
 }
 

@@ -280,7 +280,7 @@ impl Http {
                 Err(_elapsed) => {
                     failure = Some(HttpError::Silent {
                         host: host.to_owned(),
-                    })
+                    });
                 }
             }
         }

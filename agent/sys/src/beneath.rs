@@ -480,7 +480,7 @@ impl Beneath {
                 Ok(folder) => drop(walk.folder(&folder, &path, most)),
                 // Deeper than a path can say.
                 Err(error) if error.raw_os_error() == Some(Errno::ENAMETOOLONG as i32) => {
-                    walk.usage.more = true
+                    walk.usage.more = true;
                 }
                 Err(_gone) => {}
             }

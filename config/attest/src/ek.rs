@@ -152,7 +152,7 @@ fn usage(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
     for extension in certificate.extensions() {
         match extension.parsed_extension() {
             ParsedExtension::ExtendedKeyUsage(usage) => {
-                for_ek = usage.other.contains(&EK_CERTIFICATE)
+                for_ek = usage.other.contains(&EK_CERTIFICATE);
             }
             ParsedExtension::BasicConstraints(constraints) if constraints.ca => {
                 return Err("a CA certificate");

@@ -206,7 +206,7 @@ fn objects(text: &str) -> Vec<Object> {
                     .and_then(Option::as_mut)
                     .expect("an object")
                     .open
-                    .1 = at + 1
+                    .1 = at + 1;
             }
             b',' => {
                 if let Some(Some(object)) = open.last_mut() {

@@ -179,7 +179,7 @@ fn a_signed_document_in_another_form_is_malformed() {
                 (1..=17)
                     .map(|n| format!("https://a:{n}"))
                     .collect::<Vec<_>>(),
-            )
+            );
         },
         |raw| raw["caPins"] = json!([]),
         |raw| raw["caPins"] = json!(["03".repeat(32)]),

@@ -75,7 +75,7 @@ pub(crate) fn open<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Carried
         let key = key.as_str().unwrap_or_default();
         match key {
             "pratique" => {
-                found.push((place(envelope, key, key), value.as_str().map(str::to_owned)))
+                found.push((place(envelope, key, key), value.as_str().map(str::to_owned)));
             }
             "write_files" => found.extend(files(envelope, value, sink)),
             _ => {

@@ -196,7 +196,7 @@ fn tree(fetcher: &Fetcher, flavour: &str) -> Result<Tree> {
         match std::fs::rename(&fresh, &folder) {
             // Another build was faster.
             Err(_) if folder.exists() => {
-                std::fs::remove_dir_all(&fresh).map_err(at("remove", &fresh))?
+                std::fs::remove_dir_all(&fresh).map_err(at("remove", &fresh))?;
             }
             other => other.map_err(at("rename", &fresh))?,
         }

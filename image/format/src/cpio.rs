@@ -27,7 +27,7 @@ pub fn archive(entries: &[(String, Entry)]) -> Vec<u8> {
         match entry {
             Entry::Folder => append(&mut out, number, path, FOLDER, &[]),
             Entry::File(mode, content) => {
-                append(&mut out, number, path, FILE | (mode & 0o7777), content)
+                append(&mut out, number, path, FILE | (mode & 0o7777), content);
             }
             Entry::Link(target) => append(&mut out, number, path, LINK, target.as_bytes()),
         }

@@ -167,7 +167,7 @@ impl Public {
         loop {
             match Self::read(api).await {
                 Err(Error::Input { .. }) if start.elapsed() < JUST_STARTED => {
-                    tokio::time::sleep(LOOK).await
+                    tokio::time::sleep(LOOK).await;
                 }
                 outcome => return outcome,
             }

@@ -334,7 +334,7 @@ impl RingWriter {
                 Ok(()) => {}
                 Err(error) if error.is_not_found() => {}
                 Err(error) => {
-                    tracing::warn!(error = %error, object = name, "cannot drop an old attestation")
+                    tracing::warn!(error = %error, object = name, "cannot drop an old attestation");
                 }
             }
         }

@@ -91,7 +91,7 @@ async fn again(signer: Signer<'_>) {
     {
         Ok(list) => handle(signer, list.items).await,
         Err(error) => {
-            tracing::warn!(error = %error, "cannot list requests after the policy changed")
+            tracing::warn!(error = %error, "cannot list requests after the policy changed");
         }
     }
 }
@@ -248,7 +248,7 @@ async fn drop_expired(client: &Client, waiting: &Waiting) {
                 "nobody decided in time; the request is dropped"
             ),
             Err(error) => {
-                tracing::warn!(error = %error, request = name, "cannot drop a request past its time")
+                tracing::warn!(error = %error, request = name, "cannot drop a request past its time");
             }
         }
     }

@@ -28,7 +28,7 @@ impl Followers {
             ..ListParams::default()
         };
         all.typed(Kind::Node, None, every(), read::node, |observed, change| {
-            apply(change, &mut observed.nodes)
+            apply(change, &mut observed.nodes);
         });
         all.typed(
             Kind::Lease,
@@ -155,7 +155,7 @@ impl Followers {
             };
             let follower = Follower::metadata(self.client.clone(), resource);
             let take = move |observed: &mut Observed, change: Change<Partial>| {
-                observed.object(number, change)
+                observed.object(number, change);
             };
             self.changes.push(changes(Kind::Object, follower, take));
         }

@@ -74,7 +74,7 @@ fn value<'a>(
             (None, _) => changes.added.push(step, true, Set::default()),
             (_, None) => changes.removed.push(step, true, Set::default()),
             (Some(left), Some(right)) if left != right => {
-                changes.modified.push(step, true, Set::default())
+                changes.modified.push(step, true, Set::default());
             }
             (Some(_), Some(_)) => {}
         },

@@ -171,7 +171,7 @@ fn check_value(value: &Value, place: Place<'_>, path: &mut String, faults: &mut 
             told(path, &format!("expected map, got &{{{other}}}"), faults);
         }
         (Shape::List(list), Value::Array(items)) => {
-            check_items(items, list, place.items(), path, faults)
+            check_items(items, list, place.items(), path, faults);
         }
         (Shape::List(_), other) => told(path, &format!("expected list, got &{{{other}}}"), faults),
         (Shape::Leaf(Leaf::Text), Value::String(_))
@@ -194,7 +194,7 @@ fn check_value(value: &Value, place: Place<'_>, path: &mut String, faults: &mut 
             );
         }
         (Shape::Leaf(Leaf::Boolean), other) => {
-            told(path, &format!("expected boolean, got &{{{other}}}"), faults)
+            told(path, &format!("expected boolean, got &{{{other}}}"), faults);
         }
         (Shape::Leaf(Leaf::Any), other) => told(
             path,

@@ -65,7 +65,7 @@ fn reasons_are_counted_in_upstreams_words() {
         plain("worker"),
     ]);
     let pod = pod("big", |p| {
-        p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("3")
+        p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("3");
     });
     assert_eq!(
         why(&pod, &snapshot),
@@ -76,10 +76,10 @@ fn reasons_are_counted_in_upstreams_words() {
 #[test]
 fn every_scarce_resource_of_a_node_is_named() {
     let snapshot = cluster([node("n", |n| {
-        n["status"]["allocatable"] = json!({"pods": "0"})
+        n["status"]["allocatable"] = json!({"pods": "0"});
     })]);
     let pod = pod("p", |p| {
-        p["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = json!("1")
+        p["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = json!("1");
     });
     assert_eq!(
         why(&pod, &snapshot),
@@ -90,10 +90,10 @@ fn every_scarce_resource_of_a_node_is_named() {
 #[test]
 fn a_node_that_is_not_ready_takes_nothing() {
     let silent = node("silent", |n| {
-        n["status"]["conditions"][0]["status"] = json!("Unknown")
+        n["status"]["conditions"][0]["status"] = json!("Unknown");
     });
     let unready = node("unready", |n| {
-        n["status"]["conditions"][0]["status"] = json!("False")
+        n["status"]["conditions"][0]["status"] = json!("False");
     });
     let young = node("young", |n| n["status"]["conditions"] = json!([]));
     assert_eq!(
@@ -121,11 +121,11 @@ fn a_cordoned_node_takes_only_what_tolerates_it() {
 fn selectors_are_obeyed() {
     let snapshot = cluster([plain("a"), plain("b")]);
     let at_b = pod("p", |p| {
-        p["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "b"})
+        p["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "b"});
     });
     assert_eq!(chosen(&at_b, &snapshot), "b");
     let at_c = pod("p", |p| {
-        p["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "c"})
+        p["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "c"});
     });
     assert_eq!(
         why(&at_c, &snapshot),
@@ -138,7 +138,7 @@ fn a_port_of_the_node_is_taken_once() {
     let mut snapshot = cluster([plain("n")]);
     let web = |name: &str, port: Value| {
         pod(name, move |p| {
-            p["spec"]["containers"][0]["ports"] = json!([port])
+            p["spec"]["containers"][0]["ports"] = json!([port]);
         })
     };
     snapshot.place(
@@ -169,9 +169,9 @@ fn room_is_what_placed_and_assumed_pods_leave() {
         let pod = pod(name, |_| ());
         assert_eq!(chosen(&pod, &snapshot), "n");
         if index % 2 == 0 {
-            snapshot.assume(pod, "n")
+            snapshot.assume(pod, "n");
         } else {
-            snapshot.place(pod, "n")
+            snapshot.place(pod, "n");
         }
     }
     let last = pod("e", |_| ());
@@ -216,7 +216,7 @@ fn replicas_are_spread_before_room_is_weighed() {
 #[test]
 fn wishes_and_soft_taints_weigh() {
     let soft = node("soft", |n| {
-        n["spec"]["taints"] = json!([{"key": "slow", "effect": "PreferNoSchedule"}])
+        n["spec"]["taints"] = json!([{"key": "slow", "effect": "PreferNoSchedule"}]);
     });
     let snapshot = cluster([soft, plain("plain")]);
     assert_eq!(chosen(&pod("p", |_| ()), &snapshot), "plain");
@@ -234,14 +234,9 @@ fn wishes_and_soft_taints_weigh() {
 
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
-    let pod =
-        pod(
-            "p",
-            |p| {
-                p["spec"]["volumes"] =
-                    json!([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}])
-            },
-        );
+    let pod = pod("p", |p| {
+        p["spec"]["volumes"] = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]);
+    });
     let refusal = choose(&pod, &cluster([plain("n")])).expect_err("claims are not supported");
     assert_eq!(
         refusal,

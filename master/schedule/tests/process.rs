@@ -36,7 +36,7 @@ async fn cluster() -> Cluster {
     ));
     let (end, ended) = oneshot::channel::<()>();
     let run = master_schedule::run(own, master_schedule::Options::default(), async move {
-        drop(ended.await)
+        drop(ended.await);
     });
     Cluster {
         admin: api.client(UserInfo::admin("admin")),
@@ -212,12 +212,12 @@ async fn other_schedulers_pods_and_gated_pods_are_left_alone() {
     cluster.node("worker-1", "4").await;
     cluster
         .pod("theirs", |pod| {
-            pod["spec"]["schedulerName"] = json!("other")
+            pod["spec"]["schedulerName"] = json!("other");
         })
         .await;
     cluster
         .pod("gated", |pod| {
-            pod["spec"]["schedulingGates"] = json!([{"name": "example.com/wait"}])
+            pod["spec"]["schedulingGates"] = json!([{"name": "example.com/wait"}]);
         })
         .await;
     cluster.pod("ours", |_| ()).await;

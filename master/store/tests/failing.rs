@@ -167,7 +167,7 @@ async fn open(folder: &Path, disk: &Arc<Failing>) -> Result<EmbeddedStore, Store
     loop {
         match EmbeddedStore::open_with(folder, &options(disk)) {
             Err(StoreError::Locked(_)) if began.elapsed() < LIMIT => {
-                tokio::time::sleep(Duration::from_millis(1)).await
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
             outcome => return outcome,
         }

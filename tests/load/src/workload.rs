@@ -331,7 +331,7 @@ async fn replay(access: &Access, seen: &[u64]) -> Result<usize> {
             reached = version(object);
             match event["type"].as_str() {
                 Some("DELETED") => {
-                    drop(state.remove(object["metadata"]["name"].as_str().unwrap_or_default()))
+                    state.remove(object["metadata"]["name"].as_str().unwrap_or_default());
                 }
                 Some("ADDED" | "MODIFIED") => put(&mut state, object),
                 _ => {}

@@ -167,7 +167,7 @@ fn room(address: &str, manifest: &str) -> Room {
         let name = key.trim().split('.').next().unwrap_or_default().to_owned();
         match section {
             "[package]" if name == "name" => {
-                value.trim().trim_matches('"').clone_into(&mut room.name)
+                value.trim().trim_matches('"').clone_into(&mut room.name);
             }
             "[dependencies]" => room.dependencies.push(name),
             "[dev-dependencies]" => room.tests_depend_on.push(name),
@@ -368,12 +368,12 @@ fn sources(root: &Path) -> Vec<PathBuf> {
             let name = entry.file_name().to_string_lossy().into_owned();
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() && name != "target" && !name.starts_with('.') => {
-                    folders.push(path)
+                    folders.push(path);
                 }
                 Ok(kind)
                     if kind.is_file() && path.extension().is_some_and(|ending| ending == "rs") =>
                 {
-                    found.push(path)
+                    found.push(path);
                 }
                 _ => {}
             }

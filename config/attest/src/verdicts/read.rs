@@ -419,7 +419,7 @@ pub fn resume(segment: &[u8]) -> Result<Resumed, (usize, String)> {
             (Err(_), Some(_)) => {}
             (Ok(_), Some(broken)) => return Err(broken.clone()),
             (Ok(line), None) => {
-                follow(&mut resumed, &line, at).map_err(|what| (number + 1, what))?
+                follow(&mut resumed, &line, at).map_err(|what| (number + 1, what))?;
             }
         }
     }

@@ -266,13 +266,13 @@ fn judgements_are_shown_and_do_not_stop() {
 #[test]
 fn possession_stays_what_it_is() {
     refused(Anonymous, Code::EkTemplate, |_, machine| {
-        machine.ek_public = machine.ak_public.clone()
+        machine.ek_public = machine.ak_public.clone();
     });
     refused(Anonymous, Code::AkTemplate, |_, machine| {
-        machine.ak_public.auth_policy = vec![0; 32]
+        machine.ak_public.auth_policy = vec![0; 32];
     });
     refused(Anonymous, Code::NkTemplate, |_, machine| {
-        machine.nk_public.auth_policy = Vec::new()
+        machine.nk_public.auth_policy = Vec::new();
     });
     // The AK is in another TPM than the EK: its credential cannot be opened.
     refused(Anonymous, Code::CredentialNotActivated, |_, machine| {
@@ -280,19 +280,19 @@ fn possession_stays_what_it_is() {
         machine.ek_public = other.ek_public;
     });
     refused(Anonymous, Code::NkAuthPolicy, |_, machine| {
-        machine.bank.extend(CONFIG_PCR, &Digest::of(b"later"))
+        machine.bank.extend(CONFIG_PCR, &Digest::of(b"later"));
     });
     refused(Anonymous, Code::AkHierarchy, |_, machine| {
-        machine.ak_hierarchy = 0x4000_0001
+        machine.ak_hierarchy = 0x4000_0001;
     });
     refused(Anonymous, Code::CsrKey, |_, machine| {
-        machine.nk = SoftMachine::new("other", EkKind::P256).nk
+        machine.nk = SoftMachine::new("other", EkKind::P256).nk;
     });
     refused(Anonymous, Code::CsrOrganization, |_, machine| {
         "system:masters".clone_into(&mut machine.client_request.organization);
     });
     refused(Anonymous, Code::CsrSan, |_, machine| {
-        machine.serving_request.names.push("10.9.9.9".to_owned())
+        machine.serving_request.names.push("10.9.9.9".to_owned());
     });
     refused(Anonymous, Code::CsrSanApiServer, |_, machine| {
         machine.claims.addresses.push("192.168.77.10".to_owned());
@@ -327,10 +327,10 @@ fn names_and_machines_of_others_stay_theirs() {
         machine.ek_certificate = None;
     });
     refused(Anonymous, Code::NameInvalid, |_, machine| {
-        "../nodes".clone_into(&mut machine.claims.name)
+        "../nodes".clone_into(&mut machine.claims.name);
     });
     refused(Anonymous, Code::RoleNotAdmitted, |_, machine| {
-        "master".clone_into(&mut machine.claims.role)
+        "master".clone_into(&mut machine.claims.role);
     });
     refused(Anonymous, Code::CsrSan, |world, machine| {
         world.machine("worker-2", "192.168.77.12", EkKind::P256);

@@ -31,41 +31,41 @@ fn the_subject_is_the_nodes_own() {
         "system:node:WORKER-1",
     ] {
         client(Code::CsrCommonName, |request| {
-            request.common_name = name.to_owned()
+            request.common_name = name.to_owned();
         });
         serving(Code::CsrCommonName, |request| {
-            request.common_name = name.to_owned()
+            request.common_name = name.to_owned();
         });
     }
     for organization in ["system:masters", "", "system:nodes "] {
         client(Code::CsrOrganization, |request| {
-            request.organization = organization.to_owned()
+            request.organization = organization.to_owned();
         });
         serving(Code::CsrOrganization, |request| {
-            request.organization = organization.to_owned()
+            request.organization = organization.to_owned();
         });
     }
     client(Code::CsrSubject, |request| {
-        request.unit = Some("operations".to_owned())
+        request.unit = Some("operations".to_owned());
     });
     serving(Code::CsrSubject, |request| {
-        request.unit = Some("operations".to_owned())
+        request.unit = Some("operations".to_owned());
     });
 }
 
 #[test]
 fn names_are_within_the_inventory() {
     serving(Code::CsrSan, |request| {
-        request.names.push("worker-2".to_owned())
+        request.names.push("worker-2".to_owned());
     });
     serving(Code::CsrSan, |request| {
-        request.names.push("192.168.77.12".to_owned())
+        request.names.push("192.168.77.12".to_owned());
     });
     serving(Code::CsrSan, |request| {
-        request.email = Some("root@worker-1".to_owned())
+        request.email = Some("root@worker-1".to_owned());
     });
     serving(Code::CsrSanWildcard, |request| {
-        request.names.push("*.worker-1".to_owned())
+        request.names.push("*.worker-1".to_owned());
     });
     for name in [
         "kubernetes",
@@ -74,11 +74,11 @@ fn names_are_within_the_inventory() {
         "192.168.77.10",
     ] {
         serving(Code::CsrSanApiServer, |request| {
-            request.names.push(name.to_owned())
+            request.names.push(name.to_owned());
         });
     }
     client(Code::CsrSan, |request| {
-        request.names.push("worker-1".to_owned())
+        request.names.push("worker-1".to_owned());
     });
 }
 
@@ -119,7 +119,7 @@ fn extensions_ask_for_no_more_than_a_node_has() {
     client(Code::CsrCa, |request| request.extensions.push(ca(true)));
     serving(Code::CsrCa, |request| request.extensions.push(ca(false)));
     client(Code::CsrUsage, |request| {
-        request.usages.push(KeyUsagePurpose::KeyCertSign)
+        request.usages.push(KeyUsagePurpose::KeyCertSign);
     });
     serving(Code::CsrUsage, |request| {
         request.usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::CrlSign];
@@ -127,7 +127,7 @@ fn extensions_ask_for_no_more_than_a_node_has() {
     client(Code::CsrUsage, |request| {
         request
             .extended_usages
-            .push(ExtendedKeyUsagePurpose::ServerAuth)
+            .push(ExtendedKeyUsagePurpose::ServerAuth);
     });
     serving(Code::CsrUsage, |request| {
         request.extended_usages = vec![
@@ -136,15 +136,15 @@ fn extensions_ask_for_no_more_than_a_node_has() {
         ];
     });
     serving(Code::CsrUsage, |request| {
-        request.extended_usages.push(ExtendedKeyUsagePurpose::Any)
+        request.extended_usages.push(ExtendedKeyUsagePurpose::Any);
     });
     for critical in [true, false] {
         let unknown = (vec![1, 3, 6, 1, 4, 1, 99999, 1], vec![0x05, 0x00], critical);
         client(Code::CsrExtension, |request| {
-            request.extensions.push(unknown.clone())
+            request.extensions.push(unknown.clone());
         });
         serving(Code::CsrExtension, |request| {
-            request.extensions.push(unknown.clone())
+            request.extensions.push(unknown.clone());
         });
     }
 }
@@ -251,7 +251,7 @@ fn requests_swapped_between_the_steps_are_seen() {
     refused(Anonymous, Code::CsrHash, |world, machine| {
         let other = machine.serving_csr();
         world.join_with(machine, |evidence| {
-            evidence.client_csr = Der::new(other).expect("within the limit")
+            evidence.client_csr = Der::new(other).expect("within the limit");
         })
     });
     // Also when the announcement in the transcript is swapped with them.

@@ -191,12 +191,12 @@ fn attestations_are_of_the_right_form() {
     });
     refused(Anonymous, Code::AttestType, |world, machine| {
         world.join_with(machine, |evidence| {
-            evidence.proof.quote = evidence.proof.certify.clone()
+            evidence.proof.quote = evidence.proof.certify.clone();
         })
     });
     refused(Proven, Code::AttestType, |world, machine| {
         world.join_with(machine, |evidence| {
-            evidence.proof.certify = evidence.proof.quote.clone()
+            evidence.proof.certify = evidence.proof.quote.clone();
         })
     });
 }

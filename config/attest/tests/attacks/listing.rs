@@ -215,10 +215,10 @@ fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
     let mounts: [(&str, Mount); 8] = [
         ("listed", |_, _| {}),
         ("bound", |world, machine| {
-            drop(accepted(world.join(machine)))
+            drop(accepted(world.join(machine)));
         }),
         ("retired", |world, _| {
-            world.object("worker-1").spec.retired = true
+            world.object("worker-1").spec.retired = true;
         }),
         ("Untrusted", |world, _| {
             world
@@ -414,7 +414,7 @@ fn one_address_is_in_the_certificates_of_one_machine() {
                 .retain(|machine| machine.node_name() != "worker-1");
         }),
         ("it was retired", true, |world, _| {
-            world.object("worker-1").spec.retired = true
+            world.object("worker-1").spec.retired = true;
         }),
         ("its board was replaced", true, |world, _| {
             let spare = SoftMachine::new("a spare board", EkKind::P256)

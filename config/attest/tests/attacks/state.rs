@@ -18,7 +18,7 @@ fn with_log(
     let mut log = machine.log.clone();
     change(&mut log);
     world.join_with(machine, |evidence| {
-        evidence.proof.event_log = Blob::new(log.to_bytes()).expect("within the limit")
+        evidence.proof.event_log = Blob::new(log.to_bytes()).expect("within the limit");
     })
 }
 
@@ -41,7 +41,7 @@ fn a_truncated_log_is_refused_wherever_it_is_cut() {
     // Cut between events: the events of PCR 11 and 9 are missing.
     refused(Proven, Code::EventLogTruncated, |world, machine| {
         with_log(world, machine, |log| {
-            log.events.retain(|event| event.pcr != 11 && event.pcr != 9)
+            log.events.retain(|event| event.pcr != 11 && event.pcr != 9);
         })
     });
     refused(Proven, Code::EventLogTruncated, |world, machine| {
@@ -54,7 +54,7 @@ fn a_log_that_is_none_is_malformed() {
     for garbage in [Vec::new(), b"garbage".to_vec(), vec![0xff; 4096]] {
         refused(Proven, Code::EventLogMalformed, |world, machine| {
             world.join_with(machine, |evidence| {
-                evidence.proof.event_log = Blob::new(garbage).expect("within the limit")
+                evidence.proof.event_log = Blob::new(garbage).expect("within the limit");
             })
         });
     }
@@ -220,7 +220,7 @@ fn a_log_without_the_events_of_one_register_is_truncated() {
     for pcr in [0, 2, 4, 7, 9, 11] {
         refused(Proven, Code::EventLogTruncated, |world, machine| {
             with_log(world, machine, |log| {
-                log.events.retain(|event| event.pcr != pcr)
+                log.events.retain(|event| event.pcr != pcr);
             })
         });
     }
@@ -290,7 +290,7 @@ fn a_changed_image_is_refused_by_what_changed() {
     });
     refused(Proven, Code::ImageCommandLine, |world, machine| {
         booted(world, machine, |image| {
-            image.command_line.push_str(" pratique.roothash=other")
+            image.command_line.push_str(" pratique.roothash=other");
         })
     });
     refused(Proven, Code::ImageUnknown, |world, machine| {
@@ -409,7 +409,7 @@ fn secure_boot_off_is_refused_where_required_and_accepted_where_not() {
     let (mut world, mut machine) = lab();
     world.rule.events.secure_boot = false;
     accepted(booted(&mut world, &mut machine, |image| {
-        image.keys.enabled = false
+        image.keys.enabled = false;
     }));
 }
 
@@ -417,7 +417,7 @@ fn secure_boot_off_is_refused_where_required_and_accepted_where_not() {
 fn changed_secure_boot_databases_are_refused() {
     refused(Proven, Code::SecureBootDatabase, |world, machine| {
         booted(world, machine, |image| {
-            image.keys.db = b"db with another signer".to_vec()
+            image.keys.db = b"db with another signer".to_vec();
         })
     });
     refused(Proven, Code::SecureBootDatabase, |world, machine| {

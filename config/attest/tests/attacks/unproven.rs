@@ -220,7 +220,7 @@ fn a_machine_that_has_a_tpm_never_joins_without_it() {
             |machine| machine.spec.ek.issuers = vec!["lab-ca".to_owned()],
             |machine| machine.spec.ek.seen = vec![Digest::ZERO.to_text()],
             |machine| {
-                machine.status.get_or_insert_default().bound_ek = Some(Digest::ZERO.to_text())
+                machine.status.get_or_insert_default().bound_ek = Some(Digest::ZERO.to_text());
             },
             |machine| machine.status.get_or_insert_default().ak_name = Some("00".to_owned()),
             |machine| machine.spec.insecure_no_tpm = false,
@@ -417,7 +417,7 @@ fn the_exchange_is_fresh_and_bound() {
                 as fn(&mut config_attest::Channel),
         ),
         (Code::MasterKey, |channel| {
-            channel.server_spki = Digest::of(b"another server")
+            channel.server_spki = Digest::of(b"another server");
         }),
     ] {
         refused(Anonymous, code, |world, machine| {
@@ -450,7 +450,7 @@ fn the_exchange_is_fresh_and_bound() {
 fn only_the_announced_key_answers() {
     let stranger = SoftKeyed::new("edge-1", "192.168.77.31", "another");
     refused_as(Anonymous, Code::UnprovenSignature, |_, machine| {
-        machine.key = stranger.key.clone()
+        machine.key = stranger.key.clone();
     });
     refused_with(Anonymous, Code::UnprovenSignature, |evidence, _| {
         let mut bytes = evidence.signature.as_bytes().to_vec();
@@ -481,7 +481,7 @@ fn only_the_announced_key_answers() {
         decided(world, claimant)
     });
     refused_as(Anonymous, Code::UnprovenKey, |_, machine| {
-        machine.announced.push(0)
+        machine.announced.push(0);
     });
     refused_as(Anonymous, Code::UnprovenKey, |_, machine| {
         // The same key with its point compressed: one key would have two names.
@@ -570,19 +570,19 @@ fn evidence_of_one_protocol_is_none_in_the_other() {
 #[test]
 fn it_asks_for_no_more_than_a_node_may_have() {
     refused_as(Anonymous, Code::NameInvalid, |_, machine| {
-        machine.claims.name.clear()
+        machine.claims.name.clear();
     });
     refused_as(Anonymous, Code::NameInvalid, |_, machine| {
-        "../nodes".clone_into(&mut machine.claims.name)
+        "../nodes".clone_into(&mut machine.claims.name);
     });
     refused_as(Anonymous, Code::Malformed, |_, machine| {
-        machine.claims.instance = "x".repeat(300)
+        machine.claims.instance = "x".repeat(300);
     });
     refused_as(Anonymous, Code::RoleMismatch, |_, machine| {
-        "master".clone_into(&mut machine.claims.role)
+        "master".clone_into(&mut machine.claims.role);
     });
     refused_as(Anonymous, Code::RoleNotAdmitted, |world, _| {
-        world.rule.certificate.roles = vec!["master".to_owned()]
+        world.rule.certificate.roles = vec!["master".to_owned()];
     });
     refused_as(Anonymous, Code::RoleNotAdmitted, |world, machine| {
         // Not even where rule and inventory say so.
@@ -604,10 +604,10 @@ fn it_asks_for_no_more_than_a_node_may_have() {
             .push("192.168.77.10".to_owned());
     });
     refused_as(Anonymous, Code::CsrSan, |_, machine| {
-        machine.serving_request.names.push("10.9.9.9".to_owned())
+        machine.serving_request.names.push("10.9.9.9".to_owned());
     });
     refused_as(Anonymous, Code::CsrServingKey, |_, machine| {
-        machine.serving = machine.key.clone()
+        machine.serving = machine.key.clone();
     });
     refused(Anonymous, Code::CsrKey, |world, machine| {
         let mut hello = machine.hello();

@@ -255,7 +255,7 @@ fn second_opinion(booted: &mut Booted, exchange: &Exchange) {
 
     // The quote, checked by another implementation.
     let write = |tpm: &Vtpm, name: &str, bytes: &[u8]| {
-        std::fs::write(tpm.path(name), bytes).expect("a file")
+        std::fs::write(tpm.path(name), bytes).expect("a file");
     };
     let ak = Public::parse(exchange.hello.keys.ak.as_bytes()).expect("an AK");
     write(tpm, "ak.pub", &ak.to_sized_bytes());

@@ -165,7 +165,7 @@ async fn bound(api: &ApiServer, claims: &Claims) -> Result<UserInfo, ApiError> {
             node = node.or(pod.spec.node_name);
         }
         (None, Some(node)) => {
-            drop(live(api, &format!("nodes/{}", node.name), &node.uid, now).await?)
+            drop(live(api, &format!("nodes/{}", node.name), &node.uid, now).await?);
         }
         (None, None) => {}
     }

@@ -53,7 +53,7 @@ pub(super) fn forget(headers: &mut HeaderMap) {
         .collect();
     match HeaderValue::from_str(&rest.join(", ")) {
         Ok(value) if !rest.is_empty() => {
-            drop(headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value))
+            drop(headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value));
         }
         Ok(_) | Err(_) => drop(headers.remove(header::SEC_WEBSOCKET_PROTOCOL)),
     }

@@ -125,7 +125,7 @@ fn overlay<T: Object>(object: &T, new: &impl Serialize) -> Result<T, ApiError> {
         for (key, field) in new {
             match (value.get_mut(&key), field) {
                 (Some(Value::Object(own)), Value::Object(field)) if key == "metadata" => {
-                    own.extend(field)
+                    own.extend(field);
                 }
                 (_, field) => drop(value.insert(key, field)),
             }

@@ -234,7 +234,7 @@ impl Follow for Graph {
             Change::Set(PODS, entry) => self.set_pod(&path(PODS, &entry.key), &entry),
             Change::Gone(PODS, key) => self.remove_pod(&path(PODS, &key)),
             Change::Set(VOLUMES, entry) => {
-                self.set_volume(&path(VOLUMES, &entry.key), &entry.value)
+                self.set_volume(&path(VOLUMES, &entry.key), &entry.value);
             }
             Change::Gone(VOLUMES, key) => self.remove_volume(&path(VOLUMES, &key)),
             Change::Set(table, entry) => {

@@ -170,8 +170,7 @@ async fn every_patch_and_its_conflicts_are_understood() {
     let mut entry = entry.and_modify(|map| {
         map.data
             .get_or_insert_default()
-            .insert("b".into(), "2".into())
-            .map_or((), drop)
+            .insert("b".into(), "2".into());
     });
     entry.commit(&PostParams::default()).await.unwrap();
     assert_eq!(maps.get("entered").await.unwrap().data.unwrap().len(), 2);

@@ -246,7 +246,7 @@ impl Hands<'_> {
 
     async fn finish(&self, object: &Id, finalizer: &str) -> Result<(), ApiError> {
         self.edit(object, "finalizers", |all: &mut Vec<Value>| {
-            all.retain(|own| own != finalizer)
+            all.retain(|own| own != finalizer);
         })
         .await
     }

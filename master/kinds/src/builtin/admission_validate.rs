@@ -199,7 +199,7 @@ fn client(config: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     let service = config.and_then(|config| object(config, "service"));
     match (url.as_str(), service) {
         (None, None) | (Some(_), Some(_)) => {
-            faults.required(at, "exactly one of url or service is required")
+            faults.required(at, "exactly one of url or service is required");
         }
         (Some(text), None) => self::url(text, &at.field("url"), faults),
         (None, Some(service)) => self::service(service, &at.field("service"), faults),

@@ -36,7 +36,7 @@ pub(super) fn config_map() -> Kind {
         strategy: Strategy {
             validate: map,
             validate_update: |new, old, faults| {
-                immutable(new, old, &["data", "binaryData"], faults)
+                immutable(new, old, &["data", "binaryData"], faults);
             },
             ..Strategy::default()
         },

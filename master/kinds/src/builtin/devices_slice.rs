@@ -259,7 +259,7 @@ fn device(device: &Fields, chosen: bool, at: &At<'_>, faults: &mut Faults) {
         let at = place.key(name);
         match object(capacity, "requestPolicy") {
             Some(policy) if shared => {
-                self::policy(capacity, policy, &at.field("requestPolicy"), faults)
+                self::policy(capacity, policy, &at.field("requestPolicy"), faults);
             }
             Some(_) => faults.forbidden(
                 &at.field("requestPolicy"),

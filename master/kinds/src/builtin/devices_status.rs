@@ -62,7 +62,7 @@ pub(super) fn status(new: &Fields, old: &Fields, faults: &mut Faults) {
             );
         }
         (Some(allocation), None) => {
-            self::allocation(allocation, &known, &at.field("allocation"), faults)
+            self::allocation(allocation, &known, &at.field("allocation"), faults);
         }
         (None, _) => {}
     }

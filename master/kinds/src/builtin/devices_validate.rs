@@ -169,7 +169,7 @@ impl<'a> Requests<'a> {
     pub(super) fn references(&self, fields: &Fields, at: &At<'_>, faults: &mut Faults) {
         let (all, at) = (items(fields, "requests"), at.field("requests"));
         list(all, LIST, &at, faults, |name, at, faults| {
-            self.reference(name, at, faults)
+            self.reference(name, at, faults);
         });
         if all.len() <= LIST {
             once(all, &at, faults);
@@ -290,7 +290,7 @@ fn asked(request: &Fields, at: &At<'_>, faults: &mut Faults) {
             );
         }
         "ExactCount" if count <= 0 => {
-            faults.invalid(&place, &count.into(), "must be greater than zero")
+            faults.invalid(&place, &count.into(), "must be greater than zero");
         }
         "All" | "ExactCount" => {}
         _ => faults.unsupported(

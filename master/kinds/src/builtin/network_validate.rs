@@ -103,7 +103,7 @@ fn policy_port(port: &Value, at: &At<'_>, faults: &mut Faults) {
             "may not be specified when `port` is not specified",
         ),
         (Value::String(_), Some(_)) => {
-            faults.invalid(&at, last, "may not be specified when `port` is non-numeric")
+            faults.invalid(&at, last, "may not be specified when `port` is non-numeric");
         }
         (_, Some(end)) => {
             if first.as_i64().is_some_and(|first| end < first) {

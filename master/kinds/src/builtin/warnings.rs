@@ -74,7 +74,7 @@ fn template(new: &Fields, old: Option<&Fields>, path: &[&str], told: &mut Vec<St
     if let Some(found) = found.filter(|_| old.is_none_or(|old| get(old, first) != get(new, first)))
     {
         below(&At::root(first), rest, &mut |at| {
-            pods::of_template(found, at, told)
+            pods::of_template(found, at, told);
         });
     }
 }

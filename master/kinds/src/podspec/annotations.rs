@@ -44,7 +44,7 @@ pub fn of_pod(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: 
         } else if let Some(name) = key.strip_prefix(APP_ARMOR) {
             let mut known = false;
             each_container(spec, &At::root("spec"), |container, _| {
-                known |= text(container, "name") == name
+                known |= text(container, "name") == name;
             });
             if !known {
                 faults.invalid(&at.key(key), &Value::from(name), "container not found");

@@ -181,11 +181,11 @@ fn handler(
         first = false;
         match *kind {
             "exec" if items(handler, "command").is_empty() => {
-                faults.required(&place.field("command"), "")
+                faults.required(&place.field("command"), "");
             }
             "httpGet" => http(handler, &place, faults),
             "tcpSocket" | "grpc" => {
-                net::port_or_name(get(handler, "port"), &place.field("port"), faults)
+                net::port_or_name(get(handler, "port"), &place.field("port"), faults);
             }
             "sleep" => sleep(handler, context.grace, &place, faults),
             _ => {}

@@ -130,7 +130,7 @@ fn seccomp(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("localhostProfile");
     match (kind, has(profile, "localhostProfile")) {
         ("Localhost", false) => {
-            faults.required(&place, "must be set when seccomp type is Localhost")
+            faults.required(&place, "must be set when seccomp type is Localhost");
         }
         ("Localhost", true) => descending_path(get(profile, "localhostProfile"), &place, faults),
         (_, true) => {

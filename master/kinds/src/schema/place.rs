@@ -204,41 +204,41 @@ mod tests {
     #[test]
     fn what_is_owned_as_a_whole_is_told() {
         at(0, &["spec", "nodeSelector"], |place| {
-            assert_eq!(place.shape(), Shape::Map { atomic: true })
+            assert_eq!(place.shape(), Shape::Map { atomic: true });
         });
         at(0, &["metadata", "labels"], |place| {
-            assert_eq!(place.shape(), Shape::Map { atomic: false })
+            assert_eq!(place.shape(), Shape::Map { atomic: false });
         });
         at(0, &["spec", "tolerations"], |place| {
-            assert_eq!(place.shape(), Shape::List(&List::Atomic))
+            assert_eq!(place.shape(), Shape::List(&List::Atomic));
         });
         at(0, &["metadata", "finalizers"], |place| {
-            assert_eq!(place.shape(), Shape::List(&List::Set))
+            assert_eq!(place.shape(), Shape::List(&List::Set));
         });
         at(0, &["metadata", "ownerReferences", "[]"], |place| {
             assert_eq!(place.shape(), Shape::Object { atomic: true });
         });
         at(1, &["spec", "claimRef"], |place| {
-            assert_eq!(place.shape(), Shape::Object { atomic: false })
+            assert_eq!(place.shape(), Shape::Object { atomic: false });
         });
     }
 
     #[test]
     fn fields_that_are_always_there_and_fields_that_are_not_are_told() {
         at(0, &["spec"], |place| {
-            assert!(place.absent() == Absent::Empty && place.is_declared())
+            assert!(place.absent() == Absent::Empty && place.is_declared());
         });
         at(0, &["spec", "securityContext"], |place| {
-            assert!(place.absent() == Absent::Missing && place.is_declared())
+            assert!(place.absent() == Absent::Missing && place.is_declared());
         });
         at(0, &["spec", "containers"], |place| {
-            assert_eq!(place.absent(), Absent::Null)
+            assert_eq!(place.absent(), Absent::Null);
         });
         at(0, &["metadata", "labels", "a"], |place| {
-            assert!(!place.is_declared() && !place.is_unknown())
+            assert!(!place.is_declared() && !place.is_unknown());
         });
         at(0, &["spec", "nonsense"], |place| {
-            assert!(place.is_unknown())
+            assert!(place.is_unknown());
         });
     }
 }

@@ -103,7 +103,7 @@ fn directives(
         match fields.get(PATCH) {
             None => rest.push(item.clone()),
             Some(Value::String(word)) if word == "delete" => {
-                drop(gone.insert(id(item, Some(key))?))
+                gone.insert(id(item, Some(key))?);
             }
             Some(Value::String(word)) if word == "replace" => replace = true,
             Some(Value::String(word)) if word == "merge" => {

@@ -248,7 +248,7 @@ pub(crate) fn read(from: impl Read, take: &mut dyn Take) -> Result<Summary, Unre
                     take.event(revision, key, value.map(Bytes::copy_from_slice));
                 }
                 (Record::End { entries, events }, Some(_)) if ended.is_none() => {
-                    ended = Some((entries, events))
+                    ended = Some((entries, events));
                 }
                 _ => return Err(Unreadable::Records(bytes)),
             }

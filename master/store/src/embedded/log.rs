@@ -133,7 +133,7 @@ impl Log {
         match log.rotate(head, FIRST.min(making.bytes)) {
             Ok(()) => {}
             Err(error @ StoreError::Full(_)) => {
-                tracing::error!(%error, "the store opens for reading only")
+                tracing::error!(%error, "the store opens for reading only");
             }
             Err(error) => return Err(error),
         }

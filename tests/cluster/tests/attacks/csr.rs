@@ -190,7 +190,7 @@ fn swaps() -> Vec<Case> {
             Code::ClaimsMismatch,
             |_, _| {
                 Box::new(|evidence| {
-                    evidence.proof.transcript.claims_hash = Digest::of(b"other claims")
+                    evidence.proof.transcript.claims_hash = Digest::of(b"other claims");
                 })
             },
         ),

@@ -35,7 +35,7 @@ pub(crate) async fn a_captured_boot_is_judged_as_it_was(lab: &Lab) {
     lab.release_of(&manifest).await;
     let send = async |machine: &SoftMachine, capture: Vec<u8>| {
         lab.join_with(machine, |evidence| {
-            evidence.proof.event_log = Blob::new(capture).unwrap()
+            evidence.proof.event_log = Blob::new(capture).unwrap();
         })
         .await
     };

@@ -121,7 +121,7 @@ pub(crate) async fn a_role_that_the_rule_does_not_admit(lab: &Lab) {
     let role = async |role: &str| {
         lab.site
             .patch::<Machine>(&machine.node, &json!({ "spec": { "role": role } }))
-            .await
+            .await;
     };
     role("master").await;
     let outcome = lab

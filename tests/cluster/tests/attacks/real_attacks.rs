@@ -587,7 +587,7 @@ async fn registers_change(lab: &Lab, swtpm: &mut Swtpm, own: Agent) {
             .await;
         reboot(swtpm, |_| {});
         let bad = Agent::boot(swtpm, &lab.image, |tpm| {
-            tpm.extend_pcr(pcr, Digest::of(b"more")).unwrap()
+            tpm.extend_pcr(pcr, Digest::of(b"more")).unwrap();
         });
         lab.refused(&bad.join(lab, node).await, code, true).await;
         take_out(lab, node).await;

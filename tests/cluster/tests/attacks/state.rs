@@ -218,7 +218,7 @@ fn images() -> Vec<Case> {
             Code::ImageCommandLine,
             |lab, machine| {
                 boot(lab, machine, |image| {
-                    image.command_line.push_str(" pratique.roothash=other")
+                    image.command_line.push_str(" pratique.roothash=other");
                 })
             },
         ),
@@ -232,7 +232,7 @@ fn images() -> Vec<Case> {
         }),
         Case::proven("a changed db", Code::SecureBootDatabase, |lab, machine| {
             boot(lab, machine, |image| {
-                image.keys.db = b"db with another signer".to_vec()
+                image.keys.db = b"db with another signer".to_vec();
             })
         }),
         Case::proven("a changed dbx", Code::SecureBootDatabase, |lab, machine| {

@@ -287,7 +287,7 @@ fn a_resize_changes_cpu_and_memory_of_what_runs() {
         ),
     ] {
         let (_, mut faults) = written(Subresource::Resize, &old, |pod| {
-            pod["spec"]["containers"][0]["resources"] = change.clone()
+            pod["spec"]["containers"][0]["resources"] = change.clone();
         });
         // A pod whose init container asks for something keeps its class.
         faults.retain(|fault| fault != "spec Invalid");

@@ -39,7 +39,7 @@ fn downward_file(file: &Fields, at: &At<'_>, faults: &mut Faults) {
             }
         }
         (None, Some(resource)) => {
-            resource_selector(resource, true, &at.field("resourceFieldRef"), faults)
+            resource_selector(resource, true, &at.field("resourceFieldRef"), faults);
         }
         (None, None) => faults.required(at, "one of fieldRef and resourceFieldRef is required"),
     }
