@@ -1,22 +1,22 @@
-//! Names that certificates, objects and requests carry: users, groups, signers, labels and paths.
+//! Names in certificates, objects and requests: users, groups, signers, labels and paths.
 
 /// Group of every attested node (Kubernetes: Node authorization).
 pub const NODES_GROUP: &str = "system:nodes";
 /// Prefix of a node's user name; the rest is the node's name.
 pub const NODE_USER_PREFIX: &str = "system:node:";
-/// Group that may do everything; the admin certificate's organization.
+/// Group with all rights; the organization of the admin's certificate.
 pub const MASTERS_GROUP: &str = "system:masters";
 /// Group of every authenticated caller.
 pub const AUTHENTICATED_GROUP: &str = "system:authenticated";
-/// Group of callers that showed nothing.
+/// Group of unauthenticated callers.
 pub const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
-/// User of callers that showed nothing.
+/// User of unauthenticated callers.
 pub const ANONYMOUS_USER: &str = "system:anonymous";
 /// User of the scheduler.
 pub const SCHEDULER_USER: &str = "system:kube-scheduler";
 /// User of the controllers.
 pub const CONTROLLER_MANAGER_USER: &str = "system:kube-controller-manager";
-/// User by which the master calls the kubelet API of nodes.
+/// User with which the master calls the kubelet API of nodes.
 pub const APISERVER_KUBELET_USER: &str = "system:kube-apiserver";
 /// User of the attestation service inside the master.
 pub const ATTESTATION_USER: &str = "system:pratique:attestation";
@@ -41,23 +41,25 @@ pub const IMAGE_LABEL: &str = "pratique.dev/image";
 pub const ROLE_LABEL: &str = "pratique.dev/role";
 /// Label on the Node of a machine that proves nothing: `static` or `no-tpm`.
 pub const JOIN_LABEL: &str = "pratique.dev/join";
-/// Label on a Node that a policy let in without looking, or that has no TPM: `always-approve` or `no-tpm`.
+/// Label on a Node that a policy admitted without verification, or that has no TPM:
+/// `always-approve` or `no-tpm`.
 pub const INSECURE_LABEL: &str = "pratique.dev/insecure";
 /// Label on the Node of a machine whose configuration lets pods be privileged: `true`.
 pub const PRIVILEGED_LABEL: &str = "pratique.dev/privileged-pods";
-/// Upstream's label prefix by which `kubectl get nodes` shows roles.
+/// Upstream's label prefix from which `kubectl get nodes` shows roles.
 pub const NODE_ROLE_LABEL_PREFIX: &str = "node-role.kubernetes.io/";
-/// Label on a Node: its name, by which charts choose it.
+/// Label on a Node: its name, which charts select.
 pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
-/// Labels on a Node with its operating system, in Go's words (`linux`); the second is upstream's old name of it, which
-/// charts still choose by.
+/// Labels on a Node with its operating system, in Go's notation (`linux`); the second is upstream's
+/// deprecated name, which charts still select.
 pub const OS_LABELS: [&str; 2] = ["kubernetes.io/os", "beta.kubernetes.io/os"];
-/// Labels on a Node with its processor's architecture, in Go's words (`amd64`); the second is upstream's old name of it.
+/// Labels on a Node with its architecture, in Go's notation (`amd64`); the second is upstream's
+/// deprecated name.
 pub const ARCH_LABELS: [&str; 2] = ["kubernetes.io/arch", "beta.kubernetes.io/arch"];
-/// The one operating system of nodes, in Go's words.
+/// The operating system of all nodes, in Go's notation.
 pub const OS: &str = "linux";
 
-/// Labels of kubernetes.io that a kubelet may give its own Node (upstream: `NodeRestriction`).
+/// Labels of kubernetes.io that a kubelet may set on its own Node (upstream: `NodeRestriction`).
 pub const KUBELET_LABELS: &[&str] = &[
     "kubernetes.io/hostname",
     "kubernetes.io/arch",
@@ -74,16 +76,16 @@ pub const KUBELET_LABELS: &[&str] = &[
 /// Taint of master machines (upstream's name).
 pub const CONTROL_PLANE_TAINT: &str = "node-role.kubernetes.io/control-plane";
 
-/// Annotation on a Machine or a certificate request, set by the server: who decided last on whether it may join, or on the
-/// request, and when.
+/// Annotation on a Machine or a certificate request, set by the server: who last decided whether
+/// the machine may join, or on the request, and when.
 pub const DECIDED_BY: &str = "pratique.dev/decided-by";
 
-/// Annotation on a CertificatePolicy: `RULE=SVN`, the lower floor that an admin wants in so many words; `all` before the
-/// policy is deleted.
+/// Annotation on a CertificatePolicy: `RULE=SVN`, the lower minimum SVN that an admin explicitly
+/// allows; `all` before the policy is deleted.
 pub const LOWER_SVN: &str = "pratique.dev/lower-min-svn";
 
-/// Annotation on a CertificatePolicy, set by the server: the floors of its rules, those that it has no more among them, as
-/// JSON.
+/// Annotation on a CertificatePolicy, set by the server: the minimum SVNs of its rules, removed
+/// rules included, as JSON.
 pub const FLOORS: &str = "pratique.dev/min-svn";
 
 /// Namespace of node leases.
@@ -94,7 +96,7 @@ pub fn node_user(node: &str) -> String {
     format!("{NODE_USER_PREFIX}{node}")
 }
 
-/// The node's name inside a user name, if it is a node's.
+/// The node's name in a user name; `None` if the user is not a node.
 pub fn node_of_user(user: &str) -> Option<&str> {
     user.strip_prefix(NODE_USER_PREFIX)
         .filter(|name| !name.is_empty())

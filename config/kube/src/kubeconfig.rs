@@ -1,8 +1,8 @@
-//! Kubeconfig files as kubectl reads them, with everything inside and no path to elsewhere.
+//! Kubeconfig files for kubectl, with embedded credentials and no paths to other files.
 
 use serde_json::json;
 
-/// What a kubeconfig says.
+/// The content of a kubeconfig.
 #[derive(Debug, Clone)]
 pub struct Kubeconfig<'a> {
     /// Name of the cluster.

@@ -1,7 +1,8 @@
-//! The Kubernetes kinds in use, the kinds of pratique.dev, and the identities and paths both sides agree on.
+//! The Kubernetes kinds in use, the kinds of pratique.dev, and the identities and paths that master
+//! and agent share.
 //!
-//! The one place that depends on `k8s-openapi`; every other room takes the kinds from here. Enter by
-//! [`pratique`] for the project's own kinds and by [`identity`] for the names that certificates carry.
+//! The only crate that depends on `k8s-openapi`; all others use the kinds from here. Start at
+//! [`pratique`] for the project's own kinds and at [`identity`] for the names in certificates.
 
 pub mod discovery;
 pub mod identity;

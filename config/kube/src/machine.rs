@@ -16,7 +16,7 @@ resource!(
     "One machine that may become a node: who it is, and what it proved last."
 );
 
-/// What the admin says of a machine before it comes.
+/// The admin's description of a machine before it joins.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -29,9 +29,9 @@ pub struct MachineSpec {
     /// IP addresses and DNS names that its serving certificate may carry.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
-    /// How its endorsement keys are known.
+    /// How its endorsement keys are identified.
     pub ek: EkSelector,
-    /// `sha256:<hex>` of the configuration event (PCR 13) that it may boot with; any of them.
+    /// `sha256:<hex>` of the configuration events (PCR 13) with any of which it may boot.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub config_digests: Vec<String>,
     /// Labels of its Node, set by the master.
@@ -40,24 +40,26 @@ pub struct MachineSpec {
     /// Taints of its Node at creation, set by the master.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
-    /// The machine proves nothing: an admin issued its certificates out of band (`pratique issue`), and it gets no others.
+    /// The machine proves nothing: an admin issued its certificates out of band (`pratique issue`),
+    /// and it gets no others.
     #[serde(rename = "static", skip_serializing_if = "std::ops::Not::not")]
     pub is_static: bool,
-    /// The machine has no TPM, so it can prove nothing: it joins only by a rule that says `insecure_no_tpm`. One that has
-    /// endorsement keys, or was ever bound to one, never joins this way.
+    /// The machine has no TPM and can prove nothing: it joins only through a rule with
+    /// `insecure_no_tpm`. A machine that has endorsement keys, or was ever bound to one, never
+    /// joins this way.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub insecure_no_tpm: bool,
-    /// Admin's act: do not admit, whatever it proves.
+    /// Set by an admin: do not admit, whatever it proves.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
-    /// Admin's act: an RFC 3339 time until which an Untrusted machine may prove itself anew; what it learned of its firmware
-    /// is learned again. An act counts once, then the same time is of no use. The annotation `pratique.dev/decided-by` says who
-    /// it was.
+    /// Set by an admin: an RFC 3339 time until which an Untrusted machine may attest again; learned
+    /// firmware measurements are learned again. The same time works only once. The annotation
+    /// `pratique.dev/decided-by` says who set it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readmit_until: Option<String>,
 }
 
-/// How a machine's endorsement keys are known.
+/// How a machine's endorsement keys are identified.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -68,26 +70,29 @@ pub struct EkSelector {
     /// Names of EK issuers in the cluster's configuration, any of which must have signed the EK certificate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub issuers: Vec<String>,
-    /// `sha256:<hex>` of EKs that `insecure-always-approve` let in at sight: a record. Where neither hashes nor issuers are
-    /// named, they find the Machine again under the policies that do not verify; `cloud-verify` never takes them.
+    /// `sha256:<hex>` of EKs that `insecure-always-approve` admitted without verification: a
+    /// record. If neither hashes nor issuers are set, the EK identifies the Machine again under
+    /// policies that do not verify; `cloud-verify` never uses it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub seen: Vec<String>,
 }
 
-/// On what an EK counts as a Machine's, by the Machine's own spec.
+/// Why an EK counts as a Machine's, by the Machine's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EkWord {
-    /// An admin, or a person who approved it, listed its hash.
+    /// An admin, also by approving a request, listed its hash.
     Hash,
-    /// An admin named its issuer, and no hashes: it counts with a certificate of that issuer.
+    /// An admin named its issuer and no hashes: it counts with a certificate of that issuer.
     Issuer,
-    /// Nobody named anything, and it was let in at sight. That is a record: no rule that enforces its verdict takes it.
+    /// The spec names neither hashes nor issuers, and the EK was admitted without verification.
+    /// Only a record: no rule that enforces verification accepts it.
     Seen,
 }
 
 impl EkSelector {
-    /// On what an EK (`sha256:<hex>`) counts as the Machine's; none where it does not. What an admin says goes before what was
-    /// seen: hashes shut out all other keys, and issuers all keys without their certificate.
+    /// Why an EK (`sha256:<hex>`) counts as the Machine's; `None` if it does not. Entries of an
+    /// admin take precedence over recorded ones: hashes exclude all other keys, and issuers all
+    /// keys without their certificate.
     pub fn word_on(&self, ek: &str) -> Option<EkWord> {
         fn digits(text: &str) -> &str {
             text.strip_prefix("sha256:").unwrap_or(text)
@@ -106,20 +111,20 @@ impl EkSelector {
     }
 }
 
-/// Where a machine stands.
+/// The trust state of a machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum MachineState {
-    /// Known, and has not proved anything yet.
+    /// In the inventory, and has not proved anything yet.
     #[default]
     Pending,
     /// Its last proof was accepted.
     Trusted,
-    /// Let in although it can prove nothing: it has no TPM.
+    /// Admitted although it can prove nothing: it has no TPM.
     Unproven,
-    /// A renewal failed in a way that may be innocent; no renewal, no new pods.
+    /// A renewal failed for a reason that may be harmless; no renewal, no new pods.
     Suspect,
-    /// It proved something that policy refuses; its certificates are denied.
+    /// It proved something that the policy refuses; its certificates are denied.
     Untrusted,
 }
 
@@ -128,15 +133,15 @@ pub enum MachineState {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineStatus {
-    /// Where it stands.
+    /// Trust state.
     pub state: MachineState,
     /// Code of the last refusal; empty when trusted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What happened and what to do, for a person.
+    /// What happened and what to do, for humans.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// What an admin does next, with the exact command; empty when there is nothing to do.
+    /// What an admin must do next, with the exact command; empty if there is nothing to do.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next_step: String,
     /// `sha256:<hex>` of the EK's SubjectPublicKeyInfo to which this Machine is bound.
@@ -154,20 +159,22 @@ pub struct MachineStatus {
     /// The image that it proved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ProvenImage>,
-    /// `sha256:<hex>` of the configuration event that it proved, and where it came from.
+    /// `sha256:<hex>` of the configuration event that it proved, and its source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<ProvenConfig>,
-    /// Its configuration lets pods be privileged: they may become root of it, and what it proved ends there.
+    /// Its configuration allows privileged pods: they may become root on the machine, so its proofs
+    /// do not cover what they do.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub privileged_pods: bool,
-    /// On whose word it was admitted last.
+    /// Who or what admitted it last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
-    /// The client certificate that it holds.
+    /// Its current client certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<CertificateRef>,
-    /// DNS names and IP addresses of the serving certificate that it holds. Under a rule that takes claimed addresses no other
-    /// machine gets one of them, until this one retires, gives it up at its next proof, or its certificate ends.
+    /// DNS names and IP addresses in its current serving certificate. Under a rule that accepts
+    /// claimed addresses, no other machine gets one of them until this one is retired, drops it at
+    /// its next proof, or its certificate expires.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub serving_names: Vec<String>,
     /// Version of the TPM's firmware, as four decimal numbers of 16 bits (`TPMS_ATTEST.firmwareVersion`; TPM 2.0 part 2, 10.12.8).
@@ -179,16 +186,17 @@ pub struct MachineStatus {
     /// Hex digests of the learned registers, by index: 0 and 2, and 7 where Secure Boot's databases are not the release's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pinned_pcrs: BTreeMap<String, String>,
-    /// The last `spec.readmitUntil` that was made use of.
+    /// The last `spec.readmitUntil` that was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readmitted: Option<String>,
     /// RFC 3339 time of the last accepted proof.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_attestation: Option<String>,
-    /// What the policy's rule put on its Node. No more than this is taken back when the rule changes.
+    /// Labels and taints that the policy's rule set on its Node. Only these are removed when the
+    /// rule changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeMarks>,
-    /// Every check of the last exchange that was proved to be this machine's.
+    /// Every check of the last exchange that was proved to come from this machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
     /// The admin's signed verdict, on the first master only (base64 of the signed bytes and the signature).
@@ -199,7 +207,7 @@ pub struct MachineStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// On whose word a machine was admitted.
+/// Who or what admitted a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -208,21 +216,23 @@ pub struct Admission {
     pub policy: PolicyName,
     /// Its rule.
     pub rule: String,
-    /// The CertificateSigningRequest that a person approved; empty where none did.
+    /// The CertificateSigningRequest that a person approved; empty without approval.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub request: String,
-    /// Who approved it, and when; empty where nobody did.
+    /// Who approved it, and when; empty without approval.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub by: String,
-    /// Hex digests of the quoted registers that the person approved, by index: a boot into the same needs no person again.
+    /// Hex digests of the quoted registers that the person approved, by index: a boot with the same
+    /// ones needs no new approval.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub registers: BTreeMap<String, String>,
-    /// DNS names and IP addresses that the machine claimed or asked for then: under `queue` more than these need a person again.
+    /// DNS names and IP addresses that the machine claimed or requested then: under `queue`,
+    /// further names need a new approval.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
 }
 
-/// What a rule of the policy put on a Node.
+/// Labels and taints that a rule of the policy set on a Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -237,7 +247,7 @@ pub struct NodeMarks {
     pub taints: Vec<NodeTaint>,
 }
 
-/// An image as proved by a machine.
+/// An image, as a machine proved it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -250,7 +260,7 @@ pub struct ProvenImage {
     pub svn: u64,
 }
 
-/// A configuration as proved by a machine.
+/// A configuration, as a machine proved it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -261,7 +271,7 @@ pub struct ProvenConfig {
     pub digest: String,
 }
 
-/// A certificate that was issued.
+/// An issued certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -283,11 +293,11 @@ pub struct Counters {
     pub restart_count: u32,
     /// Milliseconds.
     pub clock: u64,
-    /// False after an unorderly power-off.
+    /// False after an unclean power-off.
     pub safe: bool,
 }
 
-/// What the admin signed at bootstrap for the first master.
+/// The admin's signed verdict on the first master, from the bootstrap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -299,8 +309,9 @@ pub struct AdminVerdict {
 }
 
 impl Machine {
-    /// The EK that the Machine is bound to, as long as the inventory has it for the Machine's: listing another board's EK in
-    /// its place is what replaces a machine, and taking its EK off is what ends one. Both drop the binding.
+    /// The EK that the Machine is bound to, while the inventory lists it for the Machine: listing
+    /// another board's EK instead replaces the machine, and removing the EK ends it. Both drop the
+    /// binding.
     pub fn binding(&self) -> Option<&str> {
         let bound = self.status.as_ref()?.bound_ek.as_deref()?;
         self.spec.ek.word_on(bound).is_some().then_some(bound)

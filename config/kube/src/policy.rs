@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Name of the CertificatePolicy that decides; all others are drafts, which show what they would say.
+/// Name of the CertificatePolicy in force; all others are drafts, whose verdicts are only shown.
 pub const POLICY_NAME: &str = "cluster";
 
 resource!(
@@ -27,55 +27,55 @@ pub struct CertificatePolicySpec {
     pub rules: Vec<Rule>,
 }
 
-/// What the master found of the policy.
+/// What the master found in the policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificatePolicyStatus {
-    /// Faults; the policy is not used while there are any.
+    /// Faults; a policy with faults is not used.
     pub faults: Vec<String>,
-    /// Names that the cluster's configuration does not have: they match nothing.
+    /// Names that the cluster's configuration does not define: they match nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
-    /// Of a draft: what it would say to the last exchange of each machine.
+    /// For a draft: its verdict on the last exchange of each machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dry_run: Vec<DryRun>,
 }
 
-/// What a draft would say to one machine.
+/// The verdict of a draft on one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct DryRun {
-    /// The Machine, or the node's claimed name where there is none.
+    /// The Machine, or the claimed node name if there is no Machine.
     pub machine: String,
     /// `Accepted`, `Queued` or `Refused`.
     pub verdict: String,
-    /// Code of the refusal; empty where there is none.
+    /// Code of the refusal; empty without one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub code: String,
-    /// Why, and what would not be proven.
+    /// The reason, and what would not be proved.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// RFC 3339 time of the exchange.
     pub exchanged: String,
 }
 
-/// Who decides under a policy: all that other rooms need to know of it.
+/// Who decides under a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decides {
-    /// Nobody comes in.
+    /// All requests are refused.
     Never,
     /// A person, who is shown what was not proved.
     Person,
-    /// Nobody: whatever comes is let in.
+    /// No one: every request is approved.
     Nobody,
-    /// The verifier: whatever is not proved refuses.
+    /// The verifier: a failed check refuses.
     Verifier,
 }
 
 impl Decides {
-    /// Whether somebody can come in who did not prove everything.
+    /// Whether a machine can be admitted without proving everything.
     pub fn takes_unproven(self) -> bool {
         match self {
             Self::Person | Self::Nobody => true,
@@ -84,7 +84,7 @@ impl Decides {
     }
 }
 
-/// Makes [`PolicyName`] of a line for each policy: its name in rules, and who decides under it.
+/// Generates [`PolicyName`] from one line per policy: its name in rules, and who decides under it.
 macro_rules! policies {
     ($($(#[$about:meta])* $policy:ident = $name:literal, $decides:ident;)+) => {
         /// The stock policies.
@@ -95,7 +95,7 @@ macro_rules! policies {
         }
 
         impl PolicyName {
-            /// All of them.
+            /// All policies.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$policy),+];
 
             /// Its name in rules.
@@ -115,9 +115,9 @@ policies! {
     /// Refuses.
     #[default]
     AlwaysReject = "always-reject", Never;
-    /// Keeps for a person.
+    /// Queues requests for a person.
     Queue = "queue", Person;
-    /// Approves whatever comes, and says so loudly.
+    /// Approves every request, and marks the node as insecure.
     InsecureAlwaysApprove = "insecure-always-approve", Nobody;
     /// Verifies TPM evidence (cloud-verify/v1).
     CloudVerify = "cloud-verify", Verifier;
@@ -130,44 +130,45 @@ policies! {
 pub struct Rule {
     /// Name, shown in verdicts.
     pub name: String,
-    /// Signers that it decides for.
+    /// The signers whose requests it decides.
     pub signers: Vec<String>,
-    /// What decides.
+    /// The policy that decides.
     pub policy: PolicyName,
-    /// Which endorsement keys.
+    /// Accepted endorsement keys.
     pub ek: EkRule,
-    /// Which images.
+    /// Accepted images.
     pub images: ImageRule,
-    /// Which boot events.
+    /// Accepted boot events.
     pub events: EventRule,
-    /// Which configurations.
+    /// Accepted configurations.
     pub config: ConfigRule,
-    /// What is issued.
+    /// The issued certificates.
     pub certificate: CertificateRule,
     /// How `queue` keeps requests.
     #[serde(skip_serializing_if = "QueueRule::is_usual")]
     pub queue: QueueRule,
-    /// Machines without a TPM, which can prove nothing, are let in too; with `queue` and `insecure-always-approve` only.
+    /// Machines without a TPM, which can prove nothing, are admitted too; with `queue` and
+    /// `insecure-always-approve` only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub insecure_no_tpm: bool,
-    /// What the Node of a machine under the rule has.
+    /// Labels and taints of the Nodes of machines under the rule.
     #[serde(skip_serializing_if = "NodeRule::is_usual")]
     pub node: NodeRule,
 }
 
-/// What the master puts on the Nodes of a rule's machines, and keeps there.
+/// What the master sets on the Nodes of a rule's machines, and keeps set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeRule {
-    /// Labels; those of the Machine itself go before them.
+    /// Labels; those of the Machine take precedence.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Taints.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<NodeTaint>,
-    /// Whether the node may create its Node object by itself. Where nothing is said, a machine may not (the master makes it),
-    /// and an ordinary kubelet under upstream's signers may.
+    /// Whether the node may create its Node object. By default a machine may not (the master
+    /// creates it), and a kubelet under upstream's signers may.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registers_itself: Option<bool>,
 }
@@ -178,7 +179,7 @@ impl NodeRule {
     }
 }
 
-/// A taint that a rule gives; key and effect are what tells it from others.
+/// A taint that a rule sets; key and effect identify it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -193,7 +194,7 @@ pub struct NodeTaint {
 }
 
 impl fmt::Display for NodeTaint {
-    /// As kubelets and kubectl write it: `key=value:Effect`.
+    /// In the notation of kubelet and kubectl: `key=value:Effect`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let equals = if self.value.is_empty() { "" } else { "=" };
         write!(f, "{}{equals}{}:{}", self.key, self.value, self.effect)
@@ -205,9 +206,9 @@ impl fmt::Display for NodeTaint {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueRule {
-    /// Seconds that a request waits before it is dropped; 0: the default of a day.
+    /// Seconds after which a waiting request is dropped; 0: the default of a day.
     pub expires_seconds: u64,
-    /// Most requests that wait at once; 0: the default of 100.
+    /// Maximum number of waiting requests; 0: the default of 100.
     pub max_waiting: u32,
 }
 
@@ -217,19 +218,20 @@ impl QueueRule {
     }
 }
 
-/// Which endorsement keys a rule takes.
+/// The endorsement keys that a rule accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct EkRule {
-    /// Names of EK issuers of the cluster's configuration; empty: no chain is asked for.
+    /// Names of EK issuers of the cluster's configuration; empty: no certificate chain is required.
     pub issuers: Vec<String>,
-    /// `inventory`: the EK's hash must be one of its Machine's. Empty: not asked for.
+    /// `inventory`: the EK's hash must be listed in its Machine. Empty: not required.
     pub hashes: String,
     /// `all` (issuer and hash) or `any`.
     pub require: String,
-    /// Lowest version of the TPM's firmware, by the name of the EK's issuer: one to four decimal numbers of 16 bits, as in
-    /// `7.85.4555.0`. Where any is set, a machine whose EK certificate names no issuer is refused.
+    /// Lowest version of the TPM's firmware, by the name of the EK's issuer: one to four decimal
+    /// numbers of 16 bits, as in `7.85.4555.0`. If any is set, a machine whose EK certificate names
+    /// no issuer is refused.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub min_firmware: BTreeMap<String, String>,
 }
@@ -247,7 +249,7 @@ impl fmt::Display for TpmVersion {
     }
 }
 
-/// Text that is no version.
+/// A text that is not a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotAVersion;
 
@@ -262,7 +264,7 @@ impl std::error::Error for NotAVersion {}
 impl std::str::FromStr for TpmVersion {
     type Err = NotAVersion;
 
-    /// One to four decimal numbers; those that are missing are zero.
+    /// One to four decimal numbers; missing ones are zero.
     fn from_str(text: &str) -> Result<Self, NotAVersion> {
         let mut parts = [0_u16; 4];
         let mut found = text.split('.');
@@ -284,52 +286,54 @@ impl std::str::FromStr for TpmVersion {
     }
 }
 
-/// Which images a rule takes.
+/// The images that a rule accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImageRule {
-    /// Names of release keys of the cluster's configuration, any of which must have signed.
+    /// Names of release keys of the cluster's configuration, any of which must have signed the
+    /// image.
     pub release_keys: Vec<String>,
-    /// Smallest accepted security version number.
+    /// Minimum security version number.
     pub min_svn: u64,
-    /// How many images are admitted beside the newest of their role, by SVN and time of build; 0: no limit.
+    /// How many images are admitted beside the newest of their role, ordered by SVN and build time;
+    /// 0: no limit.
     pub max_concurrent: u32,
 }
 
-/// Which boot events a rule takes.
+/// The boot events that a rule accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct EventRule {
     /// Secure Boot must have been on.
     pub secure_boot: bool,
-    /// Whether an event of a quoted register that policy does not know is let pass.
+    /// Whether events in quoted registers that the policy does not know are accepted.
     pub allow_unknown: bool,
 }
 
-/// Which configurations a rule takes.
+/// The configurations that a rule accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigRule {
     /// The configuration must have been measured into PCR 13.
     pub measured: bool,
-    /// `inventory`: its digest must be one of the Machine's. Empty: any measured one.
+    /// `inventory`: its digest must be listed in the Machine. Empty: any measured one.
     pub digests: String,
-    /// `allow`: also one that lets pods be privileged. Empty, or `refuse`: none that does.
+    /// `allow`: also configurations that allow privileged pods. Empty, or `refuse`: none of these.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub privileged_pods: String,
 }
 
-/// What a rule issues.
+/// The certificates that a rule issues.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificateRule {
-    /// Seconds that a certificate lives; 0: the default of 30 minutes.
+    /// Lifetime of certificates in seconds; 0: the default of 30 minutes.
     pub ttl_seconds: u64,
-    /// `inventory`: serving names and addresses must be the Machine's.
+    /// `inventory`: serving names and addresses must be listed in the Machine.
     pub sans: String,
     /// Roles that the rule admits.
     pub roles: Vec<String>,

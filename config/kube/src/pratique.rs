@@ -21,16 +21,16 @@ macro_rules! resource {
             /// Standard metadata.
             #[serde(default)]
             pub metadata: ObjectMeta,
-            /// What is wanted.
+            /// The desired state.
             #[serde(default)]
             pub spec: $spec,
-            /// What is.
+            /// The observed state.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub status: Option<$status>,
         }
 
         impl $kind {
-            /// An object of this kind with a name.
+            /// An object of this kind with this name.
             pub fn named(name: &str, spec: $spec) -> Self {
                 Self {
                     api_version: crate::pratique::api_version(),
@@ -72,7 +72,7 @@ pub(crate) fn api_version() -> String {
     format!("{}/{}", crate::identity::GROUP, crate::identity::VERSION)
 }
 
-/// One check of a verdict: what was looked at, what was expected, what was found.
+/// One check of a verdict: its name, the expected and the actual value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -81,13 +81,13 @@ pub struct Check {
     pub name: String,
     /// Whether it passed.
     pub ok: bool,
-    /// Refusal code where it did not pass (`config/attest` lists them).
+    /// Refusal code if it failed (`config/attest` lists them).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub code: String,
-    /// What was expected.
+    /// The expected value.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub expected: String,
-    /// What was found.
+    /// The actual value.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub actual: String,
 }
@@ -101,8 +101,8 @@ resource!(
     "A signed description of an image: allowing an image is applying this object."
 );
 
-/// The signed manifest and its signatures. The manifest is kept as the exact text that was signed;
-/// `config-attest` parses it.
+/// The signed manifest and its signatures. The manifest is stored as the exact text that was
+/// signed; `config-attest` parses it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -126,7 +126,7 @@ pub struct ReleaseSignature {
     pub signature: String,
 }
 
-/// What the master found of a release; set by the master, for `kubectl get`.
+/// What the master found in a release; set by the master, for `kubectl get`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -137,7 +137,7 @@ pub struct ImageReleaseStatus {
     pub svn: u64,
     /// Names of the release keys whose signatures verified.
     pub verified_by: Vec<String>,
-    /// Why it is not usable; empty when it is.
+    /// Why it is unusable; empty if it is usable.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fault: String,
 }
@@ -151,7 +151,7 @@ resource!(
     "One attestation exchange: what was claimed and every check of the verdict."
 );
 
-/// What the caller claimed; nothing here is verified.
+/// The caller's claims, not verified.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -174,16 +174,16 @@ pub struct NodeAttestationStatus {
     /// Refusal code; empty when accepted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub code: String,
-    /// What happened and what to do, for a person.
+    /// What happened and what to do, for humans.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The Machine, where the evidence is proved to be its own.
+    /// The Machine, if the evidence is proved to be its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
     /// Every check.
     pub checks: Vec<Check>,
     /// RFC 3339 time.
     pub time: String,
-    /// RFC 3339 time after which the object is dropped.
+    /// RFC 3339 time after which the object is deleted.
     pub expires: String,
 }

@@ -1,8 +1,8 @@
 //! Exact arithmetic on Kubernetes quantities (`100m`, `256Mi`, `1.5`, `2e3`).
 //!
-//! Upstream's rules (apimachinery `resource.Quantity`): a decimal number and a suffix, binary (`Ki` … `Ei`), decimal (`n`
-//! `u` `m` `k` `M` `G` `T` `P` `E`) or an exponent; what is finer than a nano-unit is rounded away from zero; magnitudes
-//! are capped at 2^63 - 1 units.
+//! Upstream's rules (apimachinery `resource.Quantity`): a decimal number and a suffix, binary (`Ki`
+//! … `Ei`), decimal (`n` `u` `m` `k` `M` `G` `T` `P` `E`) or an exponent; digits below a nano-unit
+//! are rounded away from zero; magnitudes are capped at 2^63 - 1 units.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::fmt;
@@ -14,20 +14,20 @@ use std::str::FromStr;
 const UNIT: i128 = 1_000_000_000;
 /// The largest magnitude, in nano-units.
 const CAP: i128 = i64::MAX as i128 * UNIT;
-/// Longest text that is read; upstream's own values stay below 30 characters.
+/// Bytes of a quantity; upstream's own stay below 30.
 const LONGEST: usize = 64;
 
-/// An amount of a resource, exact to a nano-unit.
+/// A quantity of a resource, exact to a nano-unit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(i128);
 
-/// A text that is no quantity.
+/// A text that is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a quantity such as `100m`, `1.5` or `256Mi`: `{0}`")]
 pub struct NotAQuantity(pub String);
 
 impl Amount {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
     /// Whole units.
@@ -55,7 +55,7 @@ impl Amount {
         self.0
     }
 
-    /// The share of `whole` that this is, for scores; 1 where `whole` is nothing.
+    /// The ratio to `whole`, for scores; 1 if `whole` is zero.
     #[allow(
         clippy::cast_precision_loss,
         reason = "a score needs no more than 52 bits"
@@ -68,7 +68,7 @@ impl Amount {
         }
     }
 
-    /// The amount in the API's form.
+    /// The quantity in the API's form.
     pub fn to_quantity(self) -> Quantity {
         Quantity(self.to_string())
     }
@@ -106,7 +106,8 @@ impl FromStr for Amount {
 }
 
 impl fmt::Display for Amount {
-    /// The shortest exact form with a decimal suffix of one or less; whole multiples of a binary unit above 1 Ki keep it.
+    /// The shortest exact form with a decimal suffix of one or less; multiples of a binary unit
+    /// above 1 Ki keep that unit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (value, suffix) = [(UNIT, ""), (UNIT / 1000, "m"), (1000, "u"), (1, "n")]
             .into_iter()
@@ -149,7 +150,7 @@ impl Sum for Amount {
     }
 }
 
-/// What a suffix multiplies by: `factor` × 10^`tens`.
+/// The factor of a suffix: `factor` × 10^`tens`.
 struct Scale {
     factor: i128,
     tens: i32,
@@ -206,7 +207,7 @@ fn scaled(number: &str, scale: &Scale) -> Option<i128> {
     if digits.is_empty() {
         return Some(0);
     }
-    // 10^38 is more than an i128 holds; everything from 10^29 nano-units on is beyond the cap anyway.
+    // 10^38 exceeds an i128, and everything from 10^29 nano-units on is above the cap anyway.
     let magnitude = i32::try_from(digits.len()).ok()? + tens;
     if magnitude > 29 {
         return Some(CAP);
@@ -225,7 +226,7 @@ fn scaled(number: &str, scale: &Scale) -> Option<i128> {
             .and_then(|n| n.checked_mul(scale.factor));
         return Some(nano.map_or(CAP, |nano| nano + i128::from(rest)));
     }
-    // More digits than an i128 holds before a binary suffix: no number that anybody means.
+    // More digits than an i128 holds before a binary suffix: refused.
     let value = value.checked_mul(scale.factor)?;
     match 10_i128.checked_pow(tens.unsigned_abs()) {
         Some(down) => Some(div_ceil(value, down).max(i128::from(rest))),

@@ -1,12 +1,13 @@
-//! How a node tells which of the cluster's roots it is ready for: a condition that the agent sets, and that the rotation of
-//! the root waits for.
+//! Root rotation: the node condition with which the agent reports the roots that it accepts, and
+//! for which the rotation waits.
 
 use crate::k8s_openapi::api::core::v1::NodeCondition;
 
-/// The condition's type: holds where the master is known by a root that this machine is not ready for.
+/// The condition's type: true while the master uses a root that this machine does not accept.
 pub const ROOT_UNKNOWN: &str = "RootUnknown";
 
-/// What the condition says where it doesn't hold: every root is pinned here, and the node's certificate leads to it.
+/// The message if the condition is false: every root is pinned here, and the node's certificate
+/// chains to it.
 pub fn ready_for<T: AsRef<str>>(pins: &[T]) -> String {
     let pins: Vec<&str> = pins.iter().map(AsRef::as_ref).collect();
     format!(
@@ -15,7 +16,7 @@ pub fn ready_for<T: AsRef<str>>(pins: &[T]) -> String {
     )
 }
 
-/// Whether a node's conditions say that it is ready for the root with this pin.
+/// Whether a node's conditions report that it accepts the root with this pin.
 pub fn is_ready_for(conditions: &[NodeCondition], pin: &str) -> bool {
     let own = conditions
         .iter()

@@ -1,20 +1,21 @@
-//! Taints that mean something to every part, and which tolerations take a taint (Kubernetes: "Taints and Tolerations").
+//! Taints that several components use, and which tolerations match a taint (Kubernetes: "Taints and
+//! Tolerations").
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
-/// The kubelet says that the node isn't ready.
+/// The kubelet reports that the node is not ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// The kubelet says nothing.
+/// The kubelet does not report.
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// An admin cordoned the node.
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// An admin says that the machine is off for good.
+/// An admin declared the machine shut down.
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// The node's machine is Suspect: no new pods.
 pub const SUSPECT: &str = "pratique.dev/suspect";
-/// The node's machine is Untrusted: pods leave, and what the node says is not heard.
+/// The node's machine is Untrusted: pods are evicted, and the node's requests are refused.
 pub const UNTRUSTED: &str = "pratique.dev/untrusted";
-/// Conditions that are bad where they are true, and the taints that say so.
+/// Conditions that are faults when true, and their taints.
 pub const PRESSURES: [(&str, &str); 4] = [
     ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
     ("DiskPressure", "node.kubernetes.io/disk-pressure"),
@@ -25,14 +26,14 @@ pub const PRESSURES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Effect: new pods don't come.
+/// Effect: new pods are not scheduled.
 pub const NO_SCHEDULE: &str = "NoSchedule";
-/// Effect: new pods had better not come.
+/// Effect: new pods are preferably not scheduled.
 pub const PREFER_NO_SCHEDULE: &str = "PreferNoSchedule";
-/// Effect: pods don't come and don't stay.
+/// Effect: new pods are not scheduled and running pods are evicted.
 pub const NO_EXECUTE: &str = "NoExecute";
 
-/// Whether a toleration takes a taint. An operator that nobody knows takes none.
+/// Whether a toleration matches a taint. One with an unknown operator matches none.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (effect, key) = (text(&toleration.effect), text(&toleration.key));
