@@ -1,4 +1,4 @@
-//! What is signed: raw JSON, and the checked document.
+//! The signed content: raw JSON, and the checked document.
 
 use crate::fault::Fault;
 use crate::{MAX_LIFE, MAX_LIST, VERSION, object};
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// Where a cluster's masters are, and by which roots they are known.
+/// The masters of a cluster, and the roots that identify them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// The cluster's id at the endpoint that serves the document.
+    /// The cluster's id at the endpoint.
     pub cluster: ClusterId,
-    /// Rises with every document that the cluster signs.
+    /// Increases with every document that the cluster signs.
     pub generation: u64,
-    /// When it was signed, Unix seconds.
+    /// Time of signing, Unix seconds.
     pub issued: u64,
-    /// From when on it is good no more, Unix seconds.
+    /// Expiry, Unix seconds.
     pub expires: u64,
     /// Masters, in the order in which to try them; at least one.
     pub endpoints: Vec<Endpoint>,
@@ -38,7 +38,7 @@ struct Raw {
     ca_pins: Vec<String>,
 }
 
-/// The version alone, so that another one is told as such, whatever else has changed.
+/// The version alone, so that another version is reported as such whatever else differs.
 #[derive(Deserialize)]
 struct Head {
     version: u64,
@@ -62,7 +62,8 @@ impl Document {
         Ok(bytes)
     }
 
-    /// Reads signed bytes. Another value than an object, duplicate keys, unknown keys and trailing bytes are faults.
+    /// Decodes signed bytes. Anything but an object, duplicate keys, unknown keys and trailing
+    /// bytes are faults.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
         let Head { version } = object::parse(bytes)?;
         if version != VERSION {
@@ -87,7 +88,7 @@ impl Document {
     }
 }
 
-/// One to [`MAX_LIST`] values, each in the one form in which it is printed, none twice.
+/// One to [`MAX_LIST`] values, each in canonical form, without duplicates.
 fn list<T: FromStr + Display + PartialEq>(name: &str, texts: &[String]) -> Result<Vec<T>, Fault> {
     let fault = |why: &str| Fault::Malformed(format!("`{name}` {why}"));
     if texts.is_empty() || texts.len() > MAX_LIST {

@@ -1,4 +1,4 @@
-//! The signature around a document, and what must hold before a document is believed.
+//! The signature of a document, and the checks before a document is trusted.
 
 use crate::document::Document;
 use crate::fault::Fault;
@@ -13,7 +13,7 @@ use p256::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The signed document as it travels.
+/// The signed document in transit.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Envelope {
@@ -22,29 +22,29 @@ struct Envelope {
     signature: String,
 }
 
-/// Whose signature is good.
+/// The keys whose signature is trusted.
 #[derive(Debug, Clone, Copy)]
 pub enum Trust<'a> {
     /// Keys with one of these hashes.
     Pins(&'a [Pin]),
-    /// Any key. Insecure: for the first use, where the configuration says so.
+    /// Any key. Insecure: for the first use, if the configuration allows it explicitly.
     AnyKey,
 }
 
-/// What is expected of a signed document.
+/// The expectations for a signed document.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
-    /// The cluster that was asked for.
+    /// The requested cluster.
     pub cluster: &'a ClusterId,
-    /// Whose signature is good.
+    /// The trusted keys.
     pub trust: Trust<'a>,
-    /// The lowest generation that is good.
+    /// The lowest accepted generation.
     pub min_generation: u64,
-    /// The time, Unix seconds.
+    /// The current time, Unix seconds.
     pub now: u64,
 }
 
-/// A document that a trusted key signed. Only [`check`] makes one.
+/// A document whose signature by a trusted key was verified. Only [`check`] constructs one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     document: Document,
@@ -52,7 +52,7 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// What it says.
+    /// The document.
     pub fn document(&self) -> &Document {
         &self.document
     }
@@ -66,7 +66,8 @@ impl Verified {
 impl Document {
     /// Signs the document; the result is what an endpoint serves.
     ///
-    /// Fails where the document is not one that [`check`] could ever accept.
+    /// # Errors
+    /// The document is one that [`check`] would never accept.
     pub fn sign(&self, key: &SigningKey) -> Result<Vec<u8>, Fault> {
         let document = self.encode()?;
         let signature: Signature = key.sign(&message(&document));
@@ -91,15 +92,18 @@ fn message(document: &[u8]) -> Vec<u8> {
     [LABEL, document].concat()
 }
 
-/// SHA-256 of a key's SubjectPublicKeyInfo DER: what is pinned.
+/// SHA-256 of a key's SubjectPublicKeyInfo DER, which is pinned.
 pub fn pin_of(spki: &[u8]) -> Pin {
     Pin(Sha256::digest(spki).into())
 }
 
-/// Checks a signed document.
+/// Verifies a signed document.
 ///
-/// Guarantees: total over all bytes; nothing in the document is looked at before its signature was found good.
+/// Guarantees: total over all bytes; the document is parsed only after its signature was verified.
 /// Checks, in this order: size, envelope, pin, signature, version, form, cluster, generation, time.
+///
+/// # Errors
+/// The first check that failed.
 pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
     if bytes.len() > MAX_BYTES {
         return Err(Fault::TooLarge { found: bytes.len() });
@@ -132,7 +136,7 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
             found: key.to_string(),
         });
     }
-    // An r or s that no signature has, such as zero, is in the form but nobody's signature.
+    // Values of r or s that no signature has, such as zero, are well-formed but not a signature.
     let signature = Signature::from_slice(&signature).map_err(|_opaque| Fault::Signature)?;
     public
         .verify(&message(&document), &signature)
@@ -142,7 +146,7 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
     Ok(Verified { document, key })
 }
 
-/// What only the moment can tell of a document that is signed.
+/// Checks that depend on the time and on what was seen before.
 fn in_force(document: &Document, expected: &Expected<'_>) -> Result<(), Fault> {
     let Expected {
         cluster,

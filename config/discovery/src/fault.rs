@@ -1,27 +1,27 @@
-//! Why a signed document is not accepted: one variant and one code for each reason.
+//! Reasons to refuse a signed document: one variant and one code each.
 
-/// Why a signed document is not accepted.
+/// The reason why a signed document is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// More bytes than a signed document may have.
+    /// It has more bytes than allowed.
     #[error("it has {found} bytes, more than {}", crate::MAX_BYTES)]
     TooLarge {
-        /// How many there are.
+        /// The number of bytes.
         found: usize,
     },
-    /// Not in the form of `WIRE.md`.
+    /// It has not the form that `WIRE.md` defines.
     #[error("it is not a signed document: {0}")]
     Malformed(String),
-    /// The key that it names is not pinned.
+    /// Its key is not pinned.
     #[error("it is signed by the key {found}, which is not pinned")]
     PinUnknown {
         /// The key's hash, `sha256:…`.
         found: String,
     },
-    /// The signature is not the key's over these bytes.
+    /// The signature does not verify with the key.
     #[error("its signature is not that of its key over its bytes")]
     Signature,
-    /// A version that this program does not read.
+    /// A version that this program does not support.
     #[error(
         "it is of version {found}; this program reads version {}",
         crate::VERSION
@@ -30,42 +30,42 @@ pub enum Fault {
         /// The version.
         found: u64,
     },
-    /// Signed for another cluster than the one that was asked for.
+    /// It is for another cluster than the requested one.
     #[error("it is for the cluster {found}, not for {expected}")]
     OtherCluster {
-        /// What the document says.
+        /// The cluster in the document.
         found: String,
-        /// What was asked for.
+        /// The requested cluster.
         expected: String,
     },
-    /// Older than what was seen already, or than the configuration allows.
+    /// It is older than one seen before, or than the configuration allows.
     #[error("its generation is {found}, below {least}, which was seen or is required")]
     GenerationBack {
         /// The document's generation.
         found: u64,
-        /// The lowest that is good.
+        /// The lowest accepted one.
         least: u64,
     },
-    /// Issued in the future.
+    /// It was issued in the future.
     #[error("it is issued at second {issued}, and it is second {now}")]
     NotYetValid {
-        /// When it was issued, Unix seconds.
+        /// Time of issue, Unix seconds.
         issued: u64,
-        /// The time.
+        /// The current time.
         now: u64,
     },
-    /// Past its end.
+    /// It has expired.
     #[error("it ended at second {expires}, and it is second {now}")]
     Expired {
-        /// Its end, Unix seconds.
+        /// Expiry, Unix seconds.
         expires: u64,
-        /// The time.
+        /// The current time.
         now: u64,
     },
 }
 
 impl Fault {
-    /// Every code.
+    /// All codes.
     pub const CODES: [&'static str; 9] = [
         "TOO_LARGE",
         "MALFORMED",
@@ -93,7 +93,7 @@ impl Fault {
         }
     }
 
-    /// What a person can do about it on the machine that refused the document.
+    /// What an admin can do on the machine that refused the document.
     pub const fn cure(&self) -> &'static str {
         match self {
             Self::TooLarge { .. } | Self::Malformed(_) | Self::Signature => {

@@ -1,12 +1,16 @@
-//! JSON that is one object.
+//! Parses JSON that consists of one object.
 
 use crate::fault::Fault;
 use serde::de::DeserializeOwned;
 
-/// Reads one object; [`Fault::Malformed`] where it is none or of other fields.
+/// Parses one object.
 ///
-/// What serde derives refuses unknown and repeated keys, but takes a list of the values, in the order of the
-/// fields, for the object; no object here holds another, so that the first byte tells.
+/// The parser that serde derives refuses unknown and duplicate keys, but accepts a list of the
+/// values in field order as the object; no object here contains another, so checking the first byte
+/// is enough.
+///
+/// # Errors
+/// [`Fault::Malformed`] if it is not an object with exactly these fields.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     let first = bytes
         .iter()

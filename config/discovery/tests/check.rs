@@ -57,7 +57,7 @@ fn code(bytes: &[u8]) -> &'static str {
     accept(bytes, |_| {}).expect_err("it is refused").code()
 }
 
-/// Signs any bytes as a cluster's key would.
+/// Signs any bytes as a cluster does.
 fn signed(document: &[u8], key: &SigningKey) -> Vec<u8> {
     use base64::Engine as _;
     let signature: Signature = key.sign(&[LABEL, document].concat());
@@ -118,7 +118,7 @@ fn each_reason_has_its_code() {
         code(&other.sign(&key(1)).expect("it signs")),
         "OTHER_CLUSTER"
     );
-    // The parts of two good documents, put together.
+    // Parts of two valid documents combined.
     let mut one: Value = serde_json::from_slice(&good).expect("JSON");
     let later = Document {
         generation: 8,
@@ -129,17 +129,17 @@ fn each_reason_has_its_code() {
     let two: Value = serde_json::from_slice(&later).expect("JSON");
     one["document"] = two["document"].clone();
     assert_eq!(code(one.to_string().as_bytes()), "SIGNATURE");
-    // A signature by the same key over the same bytes, made for something else.
+    // A signature by the same key over the same bytes, made for another purpose.
     let bare: Signature = key(1).sign(raw().to_string().as_bytes());
     let mut spliced: Value = serde_json::from_slice(&with(|_| {})).expect("JSON");
     spliced["signature"] = encode(&bare.to_bytes()).into();
     assert_eq!(code(spliced.to_string().as_bytes()), "SIGNATURE");
-    // Numbers that no signature has are in the form, and nobody's.
+    // Values that no signature has are well-formed but not a signature.
     for bytes in [[0; 64], [0xff; 64]] {
         spliced["signature"] = encode(&bytes).into();
         assert_eq!(code(spliced.to_string().as_bytes()), "SIGNATURE");
     }
-    // The form comes first: of what is in none it does not matter whose it is.
+    // The form is checked first: for a malformed document it does not matter who signed it.
     let foreign = document().sign(&key(2)).expect("it signs");
     for (field, bytes) in [
         ("signature", vec![1; 63]),
@@ -321,7 +321,8 @@ proptest! {
         prop_assert!(refused);
     }
 
-    /// Accepted exactly from `issued` less the skew until before `expires`, from the least generation on.
+    /// Accepted exactly from `issued` minus the skew until before `expires`, and from the lowest
+    /// generation on.
     #[test]
     fn time_and_generation_are_exact(now in NOW - 1000..NOW + 4000, generation in 0..20_u64, least in 0..20_u64) {
         let bytes = Document { generation, ..document() }.sign(&key(1)).expect("it signs");

@@ -1,4 +1,4 @@
-//! WIRE.md says what the code does, and the golden vector is what it signs.
+//! WIRE.md matches the code, and the golden vector is what the code signs.
 
 use config_discovery::{
     Document, Expected, Fault, LABEL, MAX_BYTES, MAX_LIFE, MAX_LIST, SKEW, Trust, check, pin_of,
@@ -31,7 +31,7 @@ fn every_code_and_limit_stands_in_the_document() {
     }
 }
 
-/// The signature in the vector was made by this code and checked by OpenSSL.
+/// The signature in the vector was made by this code and verified by OpenSSL.
 #[test]
 fn the_golden_vector_is_what_is_signed_and_accepted() {
     let key = SigningKey::from_pkcs8_pem(KEY).expect("the vector's key");
