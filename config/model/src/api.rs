@@ -1,4 +1,4 @@
-//! `[cluster.api]`: whom the API believes, how it decides who may do what, and its limits.
+//! `[cluster.api]`: authentication, authorization, admission and limits of the API.
 
 use crate::defaults::{API_EXCHANGES, API_LIMIT_MAX, API_READS, API_WATCHES, API_WRITES};
 use crate::fault::{FaultKind, Sink};
@@ -10,36 +10,36 @@ use crate::read::At;
 /// How the API authenticates, authorizes and admits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiConfig {
-    /// How it is decided who may do what, in order.
+    /// Authorization modes, in order.
     pub authorization: Vec<Authorization>,
-    /// Authorities whose client certificates count besides the cluster's own, as DER.
+    /// CAs whose client certificates are accepted besides the cluster's own, as DER.
     pub client_cas: Vec<Vec<u8>>,
-    /// A file with tokens that never change (upstream's CSV).
+    /// A file with static tokens (upstream's CSV).
     pub token_file: Option<FilePath>,
-    /// Who service accounts' tokens say that signed them; none: the cluster's own name for its API.
+    /// Issuer of service account tokens; `None`: the cluster's own name for its API.
     pub issuer: Option<Issuer>,
-    /// For whom such tokens are good besides their issuer.
+    /// Audiences of these tokens besides their issuer.
     pub audiences: Vec<Audience>,
-    /// Admission plugins that are on besides the usual ones, by upstream's names.
+    /// Admission plugins that are enabled besides the default ones, by upstream's names.
     pub admission_on: Vec<PluginName>,
-    /// Admission plugins that are off.
+    /// Admission plugins that are disabled.
     pub admission_off: Vec<PluginName>,
-    /// What is served at once.
+    /// Concurrent requests.
     pub limits: ApiLimits,
 }
 
-/// One way of deciding who may do what.
+/// An authorization mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Authorization {
-    /// Nodes have what is theirs.
+    /// Nodes may use their own objects.
     Node,
     /// Roles and bindings.
     Rbac,
-    /// Everybody may do everything.
+    /// Every caller may do everything.
     AlwaysAllow,
 }
 
-/// What is served at once; more is told to come back later.
+/// Limits of concurrent requests; further ones get 429.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApiLimits {
     /// Requests that read.
@@ -48,7 +48,7 @@ pub struct ApiLimits {
     pub writes: u32,
     /// Open watches.
     pub watches: u32,
-    /// Attestations that have begun and are not answered yet: so many joins, and as many renewals.
+    /// Attestation exchanges in progress, for joins; the same number again for renewals.
     pub exchanges: u32,
 }
 
@@ -58,7 +58,7 @@ text_type!(
     file_path
 );
 text_type!(
-    /// An issuer of tokens: `https://`, a host and perhaps a path, without query or fragment.
+    /// An issuer of tokens: `https://`, a host and an optional path, without query or fragment.
     Issuer,
     issuer
 );

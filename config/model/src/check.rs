@@ -1,4 +1,4 @@
-//! Raw values into checked ones: the helpers that every section uses. Each notes a fault and goes on.
+//! Turns raw values into checked ones: helpers of all sections. Each records a fault and continues.
 
 use crate::fault::{FaultKind, Place, Sink, shorten};
 use crate::format::FormatError;
@@ -9,12 +9,12 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 impl Sink<'_> {
-    /// A text in its format.
+    /// Parses a text in its format.
     pub(crate) fn parse<T: FromStr<Err = FormatError>>(&mut self, text: &At<String>) -> Option<T> {
         self.parsed(text, text.value.parse())
     }
 
-    /// The result of a check of a text, its error as a fault.
+    /// The result of parsing a text; an error becomes a fault.
     pub(crate) fn parsed<T>(
         &mut self,
         text: &At<String>,
@@ -24,7 +24,8 @@ impl Sink<'_> {
             Ok(value) => return Some(value),
             Err(error) => error,
         };
-        // The text of a key or certificate says nothing to a reader, and a private key must not be shown at all.
+        // The text of a key or certificate does not help a reader, and a private key must not be
+        // shown at all.
         let pem = text.value.contains("-----BEGIN");
         let found = if pem {
             "other PEM text".to_owned()
@@ -41,7 +42,7 @@ impl Sink<'_> {
         None
     }
 
-    /// All texts of a list in their format, none twice.
+    /// Parses all texts of a list; duplicates are faults.
     pub(crate) fn parse_list<T>(&mut self, list: Option<&At<Texts>>) -> Vec<T>
     where
         T: FromStr<Err = FormatError> + PartialEq + Display,
@@ -72,7 +73,7 @@ impl Sink<'_> {
         }
     }
 
-    /// A whole number in a range.
+    /// An integer in a range.
     pub(crate) fn number<T: TryFrom<i64>>(
         &mut self,
         number: &At<i64>,
@@ -98,7 +99,7 @@ impl Sink<'_> {
         value
     }
 
-    /// A key that a table must have.
+    /// A required key of a table.
     pub(crate) fn required<T>(
         &mut self,
         value: Option<At<T>>,
@@ -114,7 +115,7 @@ impl Sink<'_> {
     }
 }
 
-/// A text as it is shown in a fault.
+/// A text in quotes, as faults show it.
 pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", shorten(text, 60))
 }
@@ -124,7 +125,7 @@ pub(crate) fn quoted(text: &str) -> String {
 pub(crate) struct Names(Vec<String>);
 
 impl Names {
-    /// Adds a name; a fault if it is there already.
+    /// Adds a name; a duplicate is a fault.
     pub(crate) fn add(&mut self, name: &str, place: &Place, sink: &mut Sink<'_>) {
         if self.has(name) {
             sink.fault(
@@ -138,7 +139,7 @@ impl Names {
         self.0.push(name.to_owned());
     }
 
-    /// Whether the name is there.
+    /// Whether the name exists.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.iter().any(|known| known == name)
     }

@@ -1,26 +1,29 @@
-//! cloud-config as an envelope: YAML that carries our document as one literal block, for tools that write nothing else.
+//! cloud-config as an envelope: YAML that contains the document as one literal block, for tools
+//! that write only cloud-configs.
 //!
-//! `pratique: |` with the document below it, or a `write_files` entry of [`PATH`] with it as `content: |`. What else a
-//! cloud-config could ask for is refused with its line: nothing here would do it. Faults of the document are placed in the
-//! envelope, where its author reads them.
+//! Either `pratique: |` with the document below it, or a `write_files` entry of [`PATH`] with the
+//! document as `content: |`. All other keys are refused with their line, as nothing here would
+//! execute them. Faults in the document have their position in the envelope, where its author reads
+//! them.
 
 use crate::check::quoted;
 use crate::fault::{FaultKind, Faults, Place, Sink};
 use serde_yaml_ng::{Mapping, Value};
 
-/// The file under whose name `write_files` carries the document.
+/// The path of the `write_files` entry that contains the document.
 pub const PATH: &str = "/etc/pratique/config.toml";
 const HEADER: &str = "#cloud-config";
-/// Brackets in a cloud-config: a few thousand cost YAML's reader milliseconds, 64 KiB of them seconds.
+/// Limit of brackets in a cloud-config: a few thousand cost the YAML parser milliseconds, 64 KiB of
+/// them seconds.
 const MOST_BRACKETS: usize = 8 << 10;
 const EXPECTED: &str = "`pratique: |` with the TOML document below it, indented, and nothing else";
 
-/// Whether a text says that it is a cloud-config.
+/// Whether a text is marked as a cloud-config.
 pub(crate) fn is_one(text: &str) -> bool {
     text.trim_start_matches('\u{feff}').starts_with(HEADER)
 }
 
-/// A document and where in its envelope it stands.
+/// A document and its position in the envelope.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Carried<'t> {
     envelope: &'t str,
@@ -32,9 +35,10 @@ pub(crate) struct Carried<'t> {
     indent: usize,
 }
 
-/// Opens the envelope.
+/// Parses the envelope.
 pub(crate) fn open<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Carried<'t>> {
-    // YAML's reader takes time with the square of open brackets; the document itself is one text.
+    // The YAML parser's time grows with the square of open brackets; the document itself is one
+    // string.
     if envelope.bytes().filter(|byte| b"[{".contains(byte)).count() > MOST_BRACKETS {
         sink.fault(
             FaultKind::TooDeep,
@@ -122,7 +126,7 @@ pub(crate) fn open<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Carried
     carried
 }
 
-/// The documents among `write_files`, normally one.
+/// The documents in `write_files`; there should be one.
 fn files(envelope: &str, list: &Value, sink: &mut Sink<'_>) -> Vec<(Place, Option<String>)> {
     let whole = place(envelope, "write_files", "write_files");
     let Value::Sequence(entries) = list else {
@@ -167,7 +171,7 @@ fn file(envelope: &str, entry: &Mapping, sink: &mut Sink<'_>) -> Option<(Place, 
         return None;
     }
     for key in entry.keys().map(|key| key.as_str().unwrap_or_default()) {
-        // Whose the file is and with which mode means nothing where there is no file.
+        // Owner and mode of the file are ignored, as no file is written.
         if !["path", "content", "owner", "permissions"].contains(&key) {
             let at = place(envelope, key, &format!("write_files.{key}"));
             sink.fault(
@@ -188,7 +192,8 @@ fn file(envelope: &str, entry: &Mapping, sink: &mut Sink<'_>) -> Option<(Place, 
     ))
 }
 
-/// Where a word first stands in a line that is no comment; the document's start for what can't be found.
+/// The position of the first line with a word, comments excepted; the start of the text if there is
+/// none.
 fn place(envelope: &str, word: &str, key: &str) -> Place {
     let mut at = 0;
     for line in envelope.split_inclusive('\n') {
@@ -210,7 +215,8 @@ fn place(envelope: &str, word: &str, key: &str) -> Place {
 }
 
 impl<'t> Carried<'t> {
-    /// Finds the lines of the envelope that are the text, all indented alike: what a literal block is.
+    /// Finds the lines of the envelope that hold the text, all with the same indentation, as in a
+    /// literal block.
     fn locate(envelope: &'t str, text: String) -> Option<Self> {
         let wanted: Vec<&str> = text.lines().collect();
         let first = wanted.iter().position(|line| !line.is_empty())?;
@@ -237,7 +243,7 @@ impl<'t> Carried<'t> {
         })
     }
 
-    /// Faults of the document, placed in the envelope.
+    /// The document's faults with their positions in the envelope.
     pub(crate) fn placed(&self, mut faults: Faults) -> Faults {
         for fault in &mut faults.list {
             fault.span = self.outer(fault.span.start)..self.outer(fault.span.end);
@@ -247,7 +253,7 @@ impl<'t> Carried<'t> {
         faults
     }
 
-    /// The byte of the envelope that is this byte of the document.
+    /// The offset in the envelope of an offset in the document.
     fn outer(&self, at: usize) -> usize {
         let before = &self.text[..at.min(self.text.len())];
         let line = before.matches('\n').count();

@@ -12,41 +12,42 @@ use crate::rule::{self, Known};
 use config_kube::CertificatePolicySpec;
 use std::ops::RangeInclusive;
 
-/// A cluster, as its first master is told.
+/// The configuration of a cluster, for its first master.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterConfig {
-    /// Its name, in certificates and kubeconfigs.
+    /// The cluster's name, used in certificates and kubeconfigs.
     pub name: DnsLabel,
-    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key: only this key may take the cluster over at bootstrap.
-    /// `None` only on a plain host in development, where the master writes the admin's kubeconfig itself.
+    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key: only this key may bootstrap the
+    /// cluster. `None` only on a plain host in development, where the master writes the admin's
+    /// kubeconfig itself.
     pub admin_key: Option<Pin>,
-    /// Addresses and names that the API server's certificate carries besides those of the machine.
+    /// Addresses and names in the API server's certificate besides those of the machine.
     pub api_names: Vec<Host>,
-    /// Range of service addresses.
+    /// Range of cluster IPs.
     pub service_cidr: Cidr,
-    /// Ports of every node that services may open.
+    /// Range of node ports.
     pub node_ports: RangeInclusive<u16>,
-    /// Whom the API believes, how it decides who may do what, and its limits.
+    /// Authentication, authorization, admission and limits of the API.
     pub api: ApiConfig,
-    /// Keys whose signature makes an image acceptable, by name.
+    /// Keys that sign accepted images, by name.
     pub release_keys: Vec<ReleaseKey>,
     /// Issuers of endorsement key certificates, by name.
     pub ek_issuers: Vec<EkIssuer>,
-    /// The rules with which `CertificatePolicy` is seeded; none: every request is refused.
+    /// The initial rules of the `CertificatePolicy`; without rules every request is refused.
     pub policy: CertificatePolicySpec,
-    /// Where the state is kept.
+    /// Where the state is stored.
     pub storage: Storage,
 }
 
 impl ClusterConfig {
-    /// The release key of a name.
+    /// The release key with this name.
     pub fn release_key(&self, name: &str) -> Option<&ReleaseKey> {
         self.release_keys
             .iter()
             .find(|key| key.name.as_str() == name)
     }
 
-    /// The EK issuer of a name.
+    /// The EK issuer with this name.
     pub fn ek_issuer(&self, name: &str) -> Option<&EkIssuer> {
         self.ek_issuers
             .iter()
@@ -57,7 +58,7 @@ impl ClusterConfig {
 /// A key that signs images.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseKey {
-    /// Name by which rules refer to it.
+    /// Name that rules refer to.
     pub name: DnsLabel,
     /// The key.
     pub public_key: P256PublicKey,
@@ -66,13 +67,13 @@ pub struct ReleaseKey {
 /// An issuer of endorsement key certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EkIssuer {
-    /// Name by which rules refer to it.
+    /// Name that rules refer to.
     pub name: DnsLabel,
     /// Its certificates as DER: roots and intermediates; at least one.
     pub certificates: Vec<Vec<u8>>,
 }
 
-/// Where the state is kept.
+/// Where the state is stored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Storage {
     /// In the master process.
@@ -80,7 +81,7 @@ pub enum Storage {
     Embedded,
 }
 
-/// The sections that a cluster and a first master have in common.
+/// The sections that a cluster document and a first master's document share.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(crate) cluster: Option<At<RawCluster>>,
@@ -89,7 +90,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Faults for sections that only a cluster has.
+    /// Reports sections that only a cluster may have.
     pub(crate) fn refuse_without_cluster(&self, sink: &mut Sink<'_>) {
         let rule = self.rule.as_ref().map(|at| ("`[[rule]]`", &at.place));
         let storage = self.storage.as_ref().map(|at| ("`[storage]`", &at.place));
@@ -244,7 +245,7 @@ fn ek_issuer(entry: At<RawEkIssuer>, names: &mut Names, sink: &mut Sink<'_>) -> 
     })
 }
 
-/// The required and unique name of a list's entry.
+/// The required and unique name of a list entry.
 pub(crate) fn named(
     name: Option<At<String>>,
     place: &crate::fault::Place,

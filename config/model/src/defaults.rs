@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-/// Largest document in bytes: the room that cloud metadata services and SMBIOS strings give to user-data.
+/// Bytes of a document: the space that cloud metadata services and SMBIOS strings give to
+/// user-data.
 pub const MAX_DOCUMENT_BYTES: usize = 64 * 1024;
-/// Deepest nesting of tables and arrays; the documents need five, the rest is room for mistakes that get a good message.
+/// Nesting of tables and arrays; documents need five levels, the rest lets mistakes get a good
+/// message.
 pub const MAX_DEPTH: usize = 16;
-/// Most faults that are listed; more would scroll the first ones off a console.
+/// Faults that are listed; more would scroll the first ones off a console.
 pub const MAX_FAULTS: usize = 50;
-/// Longest excerpt of the user's text in a fault, in characters: it fits a line of a console.
+/// Characters of an excerpt of the document in a fault: it fits a line of a console.
 pub const MAX_EXCERPT: usize = 100;
-/// Longest list in a document (endpoints, addresses, rules …): far beyond use, and bounds the work of cross checks.
+/// Elements of a list in a document (endpoints, addresses, rules …): far above real use, and limits
+/// the work of cross checks.
 pub const MAX_LIST: usize = 256;
 
 /// The document version that this program writes and reads.
@@ -20,8 +23,9 @@ pub const VERSION: i64 = 1;
 pub const MAX_PODS: u32 = 110;
 /// Largest `node.max_pods`: addresses of a /22 of the pod network, upstream's tested limit is below.
 pub const MAX_PODS_LIMIT: u32 = 1000;
-/// Processes and threads of a container where `node.pids_per_container` is not given: more than large programs in Java
-/// have, and an eighth of the kernel's smallest limit of all, so that one bomb leaves the machine its own.
+/// Processes and threads of a container where `node.pids_per_container` is not given: more than
+/// large Java programs have, and an eighth of the kernel's smallest global limit, so that a fork
+/// bomb leaves the machine able to act.
 pub const PIDS_PER_CONTAINER: u32 = 4096;
 /// Smallest `node.pids_per_container`: below it runc and ordinary shells fail.
 pub const PIDS_MIN: i64 = 64;
@@ -34,46 +38,48 @@ pub const RESERVED_MEMORY: &str = "256Mi";
 /// Disk kept for the system on the state partition: logs, and images in the making.
 pub const RESERVED_EPHEMERAL_STORAGE: &str = "512Mi";
 
-/// Registry of image names without a host: what everybody means by `nginx`.
+/// Registry of image names without a host: users expect `nginx` to come from there.
 pub const DEFAULT_REGISTRY: &str = "docker.io";
 
-/// Name of a cluster that is given none.
+/// Default name of a cluster.
 pub const CLUSTER_NAME: &str = "pratique";
-/// Range of service addresses: kubeadm's default, so that manifests written for it fit.
+/// Default range of cluster IPs: kubeadm's, so that manifests written for it fit.
 pub const SERVICE_CIDR: &str = "10.96.0.0/12";
-/// Ports of every node that services may open: upstream's default, above the ports that programs ask for by number and
-/// below the kernel's range for outgoing connections.
+/// Default range of node ports: upstream's, above well-known ports and below the kernel's range for
+/// outgoing connections.
 pub const NODE_PORTS: &str = "30000-32767";
 
-/// Requests that read at once: upstream's default.
+/// Concurrent reads: upstream's default.
 pub const API_READS: u32 = 400;
-/// Requests that write at once: upstream's default.
+/// Concurrent writes: upstream's default.
 pub const API_WRITES: u32 = 200;
 /// Open watches: ten of each of 2,000 nodes; each costs some kilobytes.
 pub const API_WATCHES: u32 = 20_000;
-/// Attestations that are half done: each holds some 4 KiB for 30 s at most; a rack of 2,000 may reboot at once.
+/// Attestation exchanges in progress: each holds some 4 KiB for 30 s at most; a rack of 2,000 may
+/// reboot at once.
 pub const API_EXCHANGES: u32 = 4096;
-/// Largest of these limits: beyond it memory ends first.
+/// Largest of these limits: beyond it memory runs out first.
 pub const API_LIMIT_MAX: i64 = 1_000_000;
 
-/// Lifetime of node certificates: short enough that silence is soon expiry, renewed at a third (ATTESTATION).
+/// Lifetime of node certificates: short enough that a silent node expires soon; renewed at a third.
 pub const CERTIFICATE_TTL: Duration = Duration::from_secs(30 * 60);
 /// Shortest lifetime of node certificates: below it a renewal may not finish on a busy machine.
 pub const CERTIFICATE_TTL_MIN: Duration = Duration::from_secs(30);
-/// Longest lifetime of node certificates: a proof older than a day is no proof.
+/// Longest lifetime of node certificates: a proof older than a day says too little.
 pub const CERTIFICATE_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Shortest time that a request waits for a person: below it nobody reads it.
+/// Shortest time that a request waits for a person: below it no one can react.
 pub const QUEUE_WAIT_MIN: Duration = Duration::from_secs(10);
 /// Longest time that a request waits for a person: upstream drops undecided requests after a day.
 pub const QUEUE_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most requests that may wait at once: more than a person would read, and each is an object.
 pub const QUEUE_MAX_WAITING: i64 = 10_000;
-/// Most taints that a rule gives to a Node: each is weighed for every pod.
+/// Taints that a rule sets on a Node: each is checked for every pod.
 pub const MAX_NODE_TAINTS: usize = 32;
-/// Smallest accepted security version number where a rule gives none: the first release's.
+/// Default of the minimum security version number: the first release's.
 pub const MIN_SVN: u64 = 1;
 
-/// Longest additional kernel command line in bytes: the kernel takes 2048 in all, the rest is ours.
+/// Bytes of the additional kernel command line: the kernel accepts 2048, and the image build needs
+/// the rest.
 pub const MAX_CMDLINE: usize = 1024;
 /// Shortest maximum transmission unit: IPv6 needs it (RFC 8200, section 5).
 pub const MTU_MIN: u16 = 1280;

@@ -1,4 +1,5 @@
-//! `[discovery]`: where a machine that was not told its master asks for it, and whose signature it believes.
+//! `[discovery]`: the endpoints at which a machine without `[master]` looks for its master, and the
+//! keys that it trusts.
 
 use crate::fault::{FaultKind, Sink};
 use crate::format::{FormatError, Host, HostPort, Pin, text_type};
@@ -8,28 +9,28 @@ use crate::read::At;
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest address of a discovery endpoint in bytes: a host name, a path and an id fit twice.
+/// Bytes of the URI of a discovery endpoint: a host name, a path and an id fit twice.
 const URI_LENGTH: usize = 600;
-/// What the paths of all clusters begin with, after the endpoint's own address.
+/// Prefix of the paths of all clusters, after the endpoint's base path.
 const CLUSTERS: &str = "/v1/clusters";
 
-/// How a machine finds its master by a signed document.
+/// How a machine finds its master through a signed document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Discovery {
-    /// Where the document is, tried in order; at least one.
+    /// URIs of the document, tried in order; at least one.
     pub uris: Vec<DiscoveryUri>,
-    /// Whose signature is good.
+    /// The trusted keys.
     pub trust: DiscoveryTrust,
-    /// The lowest generation that is good.
+    /// The lowest accepted generation.
     pub min_generation: u64,
 }
 
-/// Whose signature a machine believes.
+/// The keys whose signature a machine trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiscoveryTrust {
     /// Keys with these hashes (SHA-256 of the SubjectPublicKeyInfo); at least one.
     Pins(Vec<Pin>),
-    /// The first key that it ever sees, as the configuration says in so many words.
+    /// The first key that it sees, if the configuration allows this explicitly.
     FirstUse,
 }
 
@@ -50,7 +51,7 @@ fn cluster_id(text: &str) -> Result<(), FormatError> {
 }
 
 impl ClusterId {
-    /// From 16 random bytes.
+    /// An id from 16 random bytes.
     pub fn of(bytes: [u8; 16]) -> Option<Self> {
         hex::encode(bytes).parse().ok()
     }
@@ -61,9 +62,9 @@ impl ClusterId {
 pub struct DiscoveryEndpoint {
     /// Whether it speaks TLS.
     pub tls: bool,
-    /// Its host, and its port where it is not the scheme's.
+    /// The host, and the port if it is not the scheme's default.
     pub address: HostPort,
-    /// What its paths begin with: empty, or a slash and more.
+    /// Prefix of all paths: empty, or a slash and more.
     pub base: String,
 }
 
@@ -78,7 +79,7 @@ impl DiscoveryEndpoint {
         self.address.port.unwrap_or(if self.tls { 443 } else { 80 })
     }
 
-    /// The path where clusters are made.
+    /// The path at which clusters are created.
     pub fn clusters(&self) -> String {
         format!("{}{CLUSTERS}", self.base)
     }

@@ -1,4 +1,4 @@
-//! A whole document: its bounds, its version and kind, then its sections.
+//! A whole document: size and nesting, version and kind, then its sections.
 
 use crate::cloud;
 use crate::cluster::{self, ClusterConfig};
@@ -24,12 +24,12 @@ pub enum Document {
     Cluster(Box<ClusterConfig>),
     /// An image to build.
     Image(Box<ImageConfig>),
-    /// Certificate rules.
+    /// Rules for certificate requests.
     Policy(Box<PolicyConfig>),
 }
 
 impl Document {
-    /// The word after `kind =`.
+    /// The value of `kind`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Machine(_) => Kind::Machine.word(),
@@ -70,16 +70,20 @@ impl Kind {
     }
 }
 
-/// Reads and checks a document, which may come in a cloud-config ([`crate::cloud`]); `file` is its name in faults.
+/// Parses and checks a document, possibly inside a cloud-config ([`crate::cloud`]); `file` is its
+/// name in faults.
 ///
-/// Total over all bytes: it gives a document or at least one fault, never panics, and takes memory and time linear in the
-/// document, which is at most [`MAX_DOCUMENT_BYTES`] long.
+/// Total over all bytes: it returns a document or at least one fault, never panics, and uses memory
+/// and time linear in the document, which has at most [`MAX_DOCUMENT_BYTES`].
+///
+/// # Errors
+/// All faults of the document.
 pub fn parse(input: impl AsRef<[u8]>, file: &str) -> Result<Document, Faults> {
     let input = input.as_ref();
     let text = match text(input) {
         Ok(text) => text,
         Err((kind, at, found, expected)) => {
-            // What comes before the place is text; it is all that is needed to count lines.
+            // Everything before the fault is text; it is needed to count lines.
             let before = String::from_utf8_lossy(&input[..at]);
             let mut sink = Sink::new(&before);
             sink.fault(
@@ -106,7 +110,7 @@ pub fn parse(input: impl AsRef<[u8]>, file: &str) -> Result<Document, Faults> {
     }
 }
 
-/// Checks a document that is TOML.
+/// Checks a TOML document.
 fn checked(text: &str, file: &str) -> Result<Document, Faults> {
     let mut sink = Sink::new(text);
     let document = document(text, &mut sink);
@@ -116,7 +120,7 @@ fn checked(text: &str, file: &str) -> Result<Document, Faults> {
     }
 }
 
-/// The document as text, or what is wrong, where, and what was expected.
+/// The document as text, or the fault: its kind, offset, what was found and expected.
 fn text(input: &[u8]) -> Result<&str, (FaultKind, usize, String, String)> {
     if input.len() > MAX_DOCUMENT_BYTES {
         let found = format!("{} bytes", input.len());

@@ -1,10 +1,10 @@
-//! Faults of a document: where, what was found, what was expected, and a suggestion.
+//! Faults of a document: position, what was found, what was expected, and a suggestion.
 
 use crate::defaults::{MAX_EXCERPT, MAX_FAULTS};
 use std::fmt;
 use std::ops::Range;
 
-/// What sort of fault it is; stable, for tests and for programs that sort them.
+/// The kind of a fault; stable, for tests and programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FaultKind {
     /// More bytes than a document may have.
@@ -15,30 +15,30 @@ pub enum FaultKind {
     OtherFormat,
     /// Not TOML, or a cloud-config that is not YAML.
     Syntax,
-    /// Tables or arrays nested too deeply.
+    /// Tables or arrays nested too deep.
     TooDeep,
-    /// A version that this program does not read, or `version` not first.
+    /// A version that this program does not support, or `version` not first.
     Version,
     /// A key that the schema does not have.
     UnknownKey,
-    /// A key that must be there and is not.
+    /// A required key is missing.
     Missing,
     /// A value of another type.
     WrongType,
-    /// A value of the right type that is not in the right format or range.
+    /// A value of the right type with a wrong format or out of range.
     BadValue,
-    /// The same name twice.
+    /// A duplicate name.
     Duplicate,
     /// A name that refers to nothing in the document.
     Dangling,
-    /// Two parts of the document that do not go together.
+    /// Two parts of the document that exclude each other.
     Conflict,
 }
 
 /// One fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What sort.
+    /// Its kind.
     pub kind: FaultKind,
     /// Byte range in the document.
     pub span: Range<usize>,
@@ -52,9 +52,9 @@ pub struct Fault {
     pub found: String,
     /// What was expected.
     pub expected: String,
-    /// What to do about it, where something is likely.
+    /// What to do, if there is a likely cause.
     pub suggestion: Option<String>,
-    /// The document's line, shortened, and the columns in it that are meant.
+    /// The document's line, shortened, and the columns to mark.
     excerpt: Excerpt,
 }
 
@@ -64,21 +64,21 @@ struct Excerpt {
     marks: Range<usize>,
 }
 
-/// All faults of a document, in the order of their places. Never empty.
+/// All faults of a document, sorted by position. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
     /// Name of the document.
     pub file: String,
-    /// The faults, by place.
+    /// The faults, sorted by position.
     pub list: Vec<Fault>,
-    /// How many more there are than are listed.
+    /// Number of faults that are not listed.
     pub omitted: usize,
 }
 
 impl std::error::Error for Faults {}
 
 impl fmt::Display for Faults {
-    /// Several lines for each fault, with the line of the document that it is in.
+    /// Several lines for each fault, with the line of the document that contains it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, fault) in self.list.iter().enumerate() {
             if index > 0 {
@@ -150,7 +150,7 @@ impl Faults {
     }
 }
 
-/// Where a value or key is: its bytes, and its dotted path.
+/// The position of a value or key: its bytes, and its dotted path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) span: Range<usize>,
@@ -158,7 +158,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The place of a key below this one.
+    /// The position of a key below this one.
     pub(crate) fn below(&self, key: &str, span: Range<usize>) -> Self {
         let dot = if self.key.is_empty() { "" } else { "." };
         Self {
@@ -167,7 +167,7 @@ impl Place {
         }
     }
 
-    /// The place of an entry of the table at this one, whose keys are the user's own.
+    /// The position of an entry in a table with arbitrary keys.
     pub(crate) fn entry(&self, key: &str, span: Range<usize>) -> Self {
         Self {
             span,
@@ -175,7 +175,7 @@ impl Place {
         }
     }
 
-    /// The place of an element of the array at this one.
+    /// The position of an element in an array.
     pub(crate) fn element(&self, index: usize, span: Range<usize>) -> Self {
         Self {
             span,
@@ -191,13 +191,13 @@ pub(crate) struct Sink<'t> {
     list: Vec<Fault>,
     misspelt: Vec<String>,
     omitted: usize,
-    /// The document has a secret, and no fault may quote it.
+    /// The document contains a secret, so no fault may quote it.
     secret: bool,
 }
 
 /// Keys whose values are secrets.
 const SECRETS: [&str; 3] = ["password", "identity_token", "registry_token"];
-/// Tables in which an unknown key may be a misspelt one of these.
+/// The table in which an unknown key may be a misspelt one of these.
 const SECRET_TABLE: &str = "registry";
 
 impl<'t> Sink<'t> {
@@ -212,7 +212,7 @@ impl<'t> Sink<'t> {
         }
     }
 
-    /// Whether nothing of the document's own text may be shown where it was not understood.
+    /// Whether text that was not understood must not be shown.
     pub(crate) fn hides(&self) -> bool {
         self.secret
     }
@@ -221,13 +221,14 @@ impl<'t> Sink<'t> {
         self.list.is_empty()
     }
 
-    /// Whether the value of a key already has a fault, or the key was misspelt: it is not missing but wrong.
+    /// Whether the value of a key already has a fault, or the key was misspelt: then it is wrong,
+    /// not missing.
     pub(crate) fn has_fault_at(&self, key: &str) -> bool {
         self.misspelt.iter().any(|meant| meant == key)
             || self.list.iter().any(|fault| fault.key == key)
     }
 
-    /// Remembers that an unknown key was probably meant to be this one.
+    /// Records the key that an unknown key was probably meant to be.
     pub(crate) fn misspelt(&mut self, meant: String) {
         if self.misspelt.len() < MAX_FAULTS {
             self.misspelt.push(meant);
@@ -280,8 +281,9 @@ impl<'t> Sink<'t> {
         });
     }
 
-    /// Drops faults that the syntax errors of the same document may have caused: what is missing, what lies on a line
-    /// that could not be read and, where a header was lost (`shifted`), all that follows.
+    /// Drops faults that syntax errors of the same document may have caused: missing keys, anything
+    /// on an unreadable line and, after an unreadable table header (`shifted`), everything that
+    /// follows.
     pub(crate) fn drop_consequences(&mut self, shifted: bool) {
         let broken: Vec<usize> = self
             .list
@@ -307,7 +309,7 @@ impl<'t> Sink<'t> {
         });
     }
 
-    /// All faults by place.
+    /// All faults, sorted by position.
     pub(crate) fn into_faults(mut self, file: &str) -> Faults {
         self.list
             .sort_by_key(|fault| (fault.span.start, fault.span.end));
@@ -319,7 +321,7 @@ impl<'t> Sink<'t> {
     }
 }
 
-/// The text in at most `most` characters, with control characters made visible.
+/// The text with at most `most` characters, control characters made visible.
 pub(crate) fn shorten(text: &str, most: usize) -> String {
     let mut short: String = text.chars().take(most).flat_map(visible).collect();
     if text.chars().nth(most).is_some() {
@@ -336,7 +338,7 @@ fn visible(c: char) -> Vec<char> {
     }
 }
 
-/// The range moved into the text and onto character boundaries.
+/// The range limited to the text and moved onto character boundaries.
 fn inside(text: &str, span: &Range<usize>) -> Range<usize> {
     let floor = |mut at: usize| {
         at = at.min(text.len());
@@ -375,7 +377,7 @@ fn excerpt(text: &str, span: &Range<usize>) -> Excerpt {
             .chars()
             .count())
     .min(line.len());
-    // A private key in the wrong place must not end up on a console or in a log.
+    // A private key in the wrong place must not be printed on a console or in a log.
     if text[start..end].contains("PRIVATE KEY") {
         return Excerpt::default();
     }

@@ -1,4 +1,5 @@
-//! Formats of single values: each type proves that its text had the format, and prints in it.
+//! Formats of single values: each type proves that its text has the format, and prints in that
+//! format.
 
 use crate::suggest::nearest;
 use std::fmt;
@@ -6,13 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Why a text does not have a format.
+/// A text does not have the expected format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}")]
 pub struct FormatError {
     /// The format in words.
     pub expected: String,
-    /// What to do, where something is likely.
+    /// What to do, if there is a likely cause.
     pub suggestion: Option<String>,
 }
 
@@ -25,7 +26,7 @@ impl FormatError {
         }
     }
 
-    /// The same with a suggestion.
+    /// The same error with a suggestion.
     pub(crate) fn hint(self, suggestion: impl Into<String>) -> Self {
         Self {
             suggestion: Some(suggestion.into()),
@@ -34,7 +35,7 @@ impl FormatError {
     }
 }
 
-/// A text type that is checked by one function and prints as it is.
+/// A string type with one validation function.
 macro_rules! text_type {
     ($(#[$doc:meta])* $name:ident, $check:path) => {
         $(#[$doc])*
@@ -189,7 +190,7 @@ impl FromStr for Host {
     }
 }
 
-/// `host:port`, as a registry or a mirror is named.
+/// `host:port`, as registries and mirrors are named.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostPort {
     /// The host.
@@ -242,7 +243,7 @@ impl FromStr for HostPort {
     }
 }
 
-/// Where a master is: an https address with a port and nothing after it.
+/// The address of a master: https, with a port and nothing after it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     /// The host.
@@ -252,7 +253,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// `host:port`, IPv6 in brackets: as for a connection or a Host header.
+    /// `host:port`, with IPv6 in brackets, as for a connection or a Host header.
     pub fn authority(&self) -> String {
         HostPort {
             host: self.host.clone(),
@@ -298,7 +299,7 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Where a registry's mirror is: http or https, and a path prefix of images is not supported.
+/// The address of a registry mirror: http or https, without a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MirrorUrl {
     /// Whether it is https.
@@ -412,7 +413,7 @@ impl FromStr for Mac {
     }
 }
 
-/// An address with its network's prefix length, such as `192.168.77.11/24`.
+/// An address with a prefix length, such as `192.168.77.11/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
     /// The address, host bits as written.
@@ -422,7 +423,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// The network's first address.
+    /// The first address of the network.
     pub fn network(&self) -> IpAddr {
         match self.address {
             IpAddr::V4(ip) => {
@@ -487,7 +488,7 @@ impl FromStr for Cidr {
     }
 }
 
-/// A span of time as people write it: `90s`, `30m`, `1h30m`, `2d`.
+/// A duration such as `90s`, `30m`, `1h30m`, `2d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HumanDuration(pub Duration);
 
@@ -543,7 +544,7 @@ impl FromStr for HumanDuration {
     }
 }
 
-/// Digits only, no sign, and in range.
+/// Digits only, without a sign, and in range.
 fn number<T: FromStr>(text: &str) -> Option<T> {
     text.bytes()
         .all(|b| b.is_ascii_digit())
@@ -551,7 +552,7 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
         .flatten()
 }
 
-/// One of some words, or what was probably meant.
+/// One of several words, or the one that was probably meant.
 pub(crate) fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, FormatError> {
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
         return Ok(*value);

@@ -1,15 +1,17 @@
 //! `node.host_paths`: the folders and files of the machine that its pods may mount as `hostPath`.
 //!
-//! A pod gets what the machine's own measured configuration lists, and nothing else. Some paths can't be listed at all:
-//! with them a pod could act as the machine, whatever the reason for listing them was.
+//! Pods can mount what the machine's own measured configuration lists, and nothing else. Some paths
+//! cannot be listed at all: through them a pod could act as the machine, whatever the reason for
+//! listing them was.
 
 use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{FormatError, text_type};
 use crate::raw::{RawHostPath, RawHostPathEntry};
 use crate::read::At;
 
-/// What no pod gets, to read or to write: neither these, nor what is in them, nor what holds them. Kernel interfaces and
-/// devices, sockets and secrets of the moment, and the state of the agent, the master and the container engine.
+/// Paths that no pod may read or write: neither these, nor anything below or above them. Kernel
+/// interfaces and devices, runtime sockets and secrets, and the state of the agent, the master and
+/// the container runtime.
 pub const NEVER: [&str; 13] = [
     "/proc",
     "/sys",
@@ -25,44 +27,46 @@ pub const NEVER: [&str; 13] = [
     "/var/lib/etcd",
     "/oci",
 ];
-/// What no pod gets to write besides [`NEVER`]: programs and settings of the machine, and logs that the agent writes.
+/// Paths that no pod may write besides [`NEVER`]: programs and settings of the machine, and logs
+/// that the agent writes.
 pub const NEVER_WRITABLE: [&str; 9] = [
     "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/root", "/var/log",
 ];
-/// Longest path: `PATH_MAX` of Linux less the closing NUL.
+/// Bytes of a path: `PATH_MAX` of Linux without the final NUL.
 const LONGEST: usize = 4095;
 
 text_type!(
-    /// An absolute path in its plainest form: no `.`, no `..`, no `//`, no `/` at the end, no control characters.
+    /// An absolute path in normal form: no `.`, no `..`, no `//`, no `/` at the end, no control
+    /// characters.
     PlainPath,
     plain_path
 );
 
-/// A path of the machine that pods may mount, with all that is below it.
+/// A path of the machine that pods may mount, with everything below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPath {
-    /// Where it is.
+    /// The path.
     pub path: PlainPath,
     /// Whether pods may write there.
     pub writable: bool,
 }
 
-/// Why a pod doesn't get a path.
+/// The reason why a pod cannot mount a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// It is not listed.
     Unlisted,
-    /// It is listed to be read only.
+    /// It is listed as read-only.
     ReadOnly,
 }
 
-/// Whether `paths` lets pods mount `path`, for writing if `writable`.
+/// Whether `paths` allows pods to mount `path`, for writing if `writable`.
 ///
-/// Total over all texts; a `path` that is not a [`PlainPath`] is never listed. It compares names alone: whoever opens the
-/// path must follow no link on the way.
+/// Total over all texts; a `path` that is not a [`PlainPath`] is never allowed. It compares names
+/// only: code that opens the path must not follow symbolic links.
 ///
 /// # Errors
-/// Says which of the two reasons a pod is to be told.
+/// The reason to report for the pod.
 pub fn allows(paths: &[HostPath], path: &str, writable: bool) -> Result<(), Refused> {
     if plain_path(path).is_err() {
         return Err(Refused::Unlisted);
@@ -137,7 +141,7 @@ pub(crate) fn check(
     paths
 }
 
-/// One path, and where it stands.
+/// One path, and its position.
 fn entry(raw: RawHostPath, table: &Place, sink: &mut Sink<'_>) -> Option<(HostPath, Place)> {
     let text = sink.required(
         raw.path,

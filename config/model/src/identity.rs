@@ -1,4 +1,5 @@
-//! `[identity]`: certificates and a key that an admin issued to a machine beforehand (a static join).
+//! `[identity]`: certificates and a key that an admin issued to a machine in advance (a static
+//! join).
 
 use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{FormatError, Pin};
@@ -10,20 +11,21 @@ use base64::engine::general_purpose::STANDARD;
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// Most bytes of one part of a wrapped key; each is a few hundred.
+/// Bytes of one part of a wrapped key; each has a few hundred.
 const MAX_PART: usize = 1024;
 
-/// What an admin issued to a machine. The machine makes no request of its own and proves nothing about its image or
-/// configuration.
+/// An identity that an admin issued to a machine. The machine makes no request of its own and
+/// proves nothing about its image or configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IssuedIdentity {
-    /// The client certificate and what leads from it to the root, DER.
+    /// The client certificate chain up to the root, DER.
     pub certificate: Vec<Vec<u8>>,
-    /// The same of the serving certificate, over the same key.
+    /// The serving certificate chain, for the same key.
     pub serving_certificate: Vec<Vec<u8>>,
-    /// The cluster's root certificates, by which callers of the kubelet API are known; they must be pinned.
+    /// The cluster's root certificates, with which the kubelet API authenticates its callers; they
+    /// must be pinned.
     pub roots: Vec<Vec<u8>>,
-    /// The key of both.
+    /// The private key of both certificates.
     pub key: IssuedKey,
 }
 
@@ -41,7 +43,7 @@ pub enum IssuedKey {
         /// The contents of TPM2B_ENCRYPTED_SECRET.
         seed: Vec<u8>,
     },
-    /// In the clear, as `insecure_plaintext_key = true` says in so many words: PKCS#8 DER.
+    /// Unencrypted, as `insecure_plaintext_key = true` explicitly allows: PKCS#8 DER.
     Plaintext(Zeroizing<Vec<u8>>),
 }
 
@@ -144,7 +146,7 @@ fn part(
     )
 }
 
-/// A bare key. Nothing of it gets into a fault.
+/// An unencrypted key. No part of it is shown in a fault.
 fn plaintext(text: &At<String>, insecure: bool, sink: &mut Sink<'_>) -> Option<IssuedKey> {
     if !insecure {
         let suggestion = "wrap it: `pratique issue --ek FILE`; or add `insecure_plaintext_key = true` if whoever reads this \

@@ -1,4 +1,4 @@
-//! `kind = "image"`: what the image build is told.
+//! `kind = "image"`: the input of the image build.
 
 use crate::defaults::MAX_CMDLINE;
 use crate::fault::Sink;
@@ -11,25 +11,25 @@ pub use config_machine::kernel::Lockdown;
 /// An image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageConfig {
-    /// What it is for; `None`: both roles are built from this description.
+    /// Its role; `None`: both roles are built from this description.
     pub role: Option<Role>,
     /// Its id; `None`: the build names it.
     pub id: Option<DnsName>,
     /// Its security version number; `None`: the build's argument decides.
     pub svn: Option<u64>,
-    /// Which kernel.
+    /// The kernel package.
     pub flavour: KernelFlavour,
-    /// How far the kernel is closed against root.
+    /// How far the kernel is locked down against root.
     pub lockdown: Lockdown,
-    /// Words added to the kernel's command line; measured like the rest of it.
+    /// Additional kernel arguments; measured like the rest of the command line.
     pub cmdline_extra: CommandLine,
-    /// Debian packages added to the root.
+    /// Debian packages added to the root file system.
     pub extra_packages: Vec<PackageName>,
-    /// Which metadata service its machines may ask for their user-data.
+    /// The metadata service that its machines may query for user-data.
     pub metadata: Metadata,
 }
 
-/// The metadata services that a machine can ask, by the names that are measured as their labels.
+/// The metadata services that a machine can query, by the names that are measured as event labels.
 pub const METADATA_SERVICES: [&str; 6] = [
     "ec2",
     "gce",
@@ -39,10 +39,10 @@ pub const METADATA_SERVICES: [&str; 6] = [
     "digitalocean",
 ];
 
-/// Which metadata service an image's machines ask, where they find no user-data on the machine itself.
+/// The metadata service that an image's machines query if the machine itself has no user-data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Metadata {
-    /// The one that the machine's firmware names, if any.
+    /// The one that the machine's firmware indicates, if any.
     #[default]
     Auto,
     /// None.
@@ -68,13 +68,13 @@ fn metadata(text: &str) -> Result<Metadata, FormatError> {
     one_of(text, &[&fixed[..], &services[..]].concat())
 }
 
-/// Which of Debian's kernels.
+/// The Debian kernel package.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum KernelFlavour {
     /// `linux-image-cloud-amd64`: virtual machines.
     #[default]
     Cloud,
-    /// `linux-image-amd64`: hardware, too.
+    /// `linux-image-amd64`: also for hardware.
     Full,
 }
 
@@ -84,7 +84,7 @@ text_type!(
     package_name
 );
 text_type!(
-    /// Kernel arguments in printable ASCII that leave the verified root alone.
+    /// Kernel arguments in printable ASCII that do not affect the verified root.
     #[derive(Default)]
     CommandLine,
     command_line

@@ -1,13 +1,15 @@
-//! TOML documents, raw to checked, with every fault and its place.
+//! TOML documents: parsed, checked, and every fault reported with its position.
 //!
-//! A document starts with `version = 1` and has a kind: `machine` (the default; a machine's whole user-data), `cluster`
-//! (the master on a plain host), `image` (what the image build is told) or `policy` (certificate rules). Enter by
-//! [`parse`]; it gives a checked [`Document`] or all [`Faults`] at once, each with file, line, column, what was found,
-//! what was expected and, where one is near, a suggestion.
+//! A document starts with `version = 1` and has a kind: `machine` (the default; a machine's whole
+//! user-data), `cluster` (the master on a plain host), `image` (input of the image build) or
+//! `policy` (rules for certificate requests). Start at [`parse`]; it returns a checked [`Document`]
+//! or all [`Faults`] at once, each with file, line, column, what was found, what was expected and,
+//! if there is a near match, a suggestion.
 //!
-//! Stages: bytes → tree with spans (`read`) → `Raw*` structures that know every key and type (`raw`) → checked types
-//! ([`machine`], [`cluster`], [`image`], [`rule`]). A checked value proves its format: a [`format::Pin`] is a SHA-256
-//! digest, an [`format::Endpoint`] an https address with a port. No I/O, no clock, no tasks.
+//! Stages: bytes → tree with spans (`read`) → `Raw*` structs with known keys and types (`raw`) →
+//! checked types ([`machine`], [`cluster`], [`image`], [`rule`]). A checked value proves its
+//! format: a [`format::Pin`] is a SHA-256 digest, an [`format::Endpoint`] an https address with a
+//! port. No I/O, no clock, no tasks.
 
 pub mod api;
 mod check;

@@ -16,7 +16,7 @@ use crate::read::At;
 use crate::registry::{self, Registries};
 use config_kube::Amount;
 
-/// Where a machine may find its user-data, as its measurement names it; the last six are metadata services.
+/// Sources of user-data, by the names that are measured; the last six are metadata services.
 pub const USER_DATA_SOURCES: [&str; 10] = [
     "nocloud",
     "smbios",
@@ -30,29 +30,29 @@ pub const USER_DATA_SOURCES: [&str; 10] = [
     "digitalocean",
 ];
 
-/// A machine: what it claims to be, where its master is, and how it is set up.
+/// A machine: the name that it claims, its master, and its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MachineConfig {
-    /// The name that it claims; the master decides by its inventory.
+    /// The claimed name; the master decides by its inventory.
     pub name: Option<NodeName>,
-    /// Whether it may ask without proving anything where it has no TPM.
+    /// Whether it may request to join without a proof if it has no TPM.
     pub insecure_no_tpm: bool,
-    /// What an admin issued to it, where it proves nothing itself.
+    /// The identity that an admin issued, for a machine that proves nothing itself.
     pub identity: Option<IssuedIdentity>,
-    /// Whom it belongs to.
+    /// Its cluster.
     pub membership: Membership,
     /// Its network.
     pub network: Network,
-    /// Where images come from.
+    /// Sources of container images.
     pub registries: Registries,
-    /// What its node offers.
+    /// The settings of its node.
     pub node: NodeSettings,
-    /// What of the kernel is opened that is closed by default.
+    /// Kernel features that are enabled although they are off by default.
     pub kernel: KernelSettings,
 }
 
 impl MachineConfig {
-    /// Where its master is, if its configuration says so.
+    /// The location of its master, if its configuration contains it.
     pub fn master(&self) -> Option<&MasterLocation> {
         match &self.membership {
             Membership::Joins(location) => Some(location),
@@ -69,8 +69,8 @@ impl MachineConfig {
     }
 }
 
-/// Whom a machine belongs to: it joins a master (`[master]`), or one that it finds (`[discovery]`), or founds a cluster
-/// (`[cluster]`).
+/// How a machine belongs to a cluster: it joins a master (`[master]`), or one that it discovers
+/// (`[discovery]`), or founds a cluster (`[cluster]`).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Membership {
     /// It joins the cluster of this master.
@@ -81,38 +81,38 @@ pub enum Membership {
     Founds(Box<ClusterConfig>),
 }
 
-/// Where the master is and by what it is known.
+/// The addresses of the master and the roots that identify it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterLocation {
     /// Addresses, tried in order; at least one.
     pub endpoints: Vec<Endpoint>,
-    /// SHA-256 of the SubjectPublicKeyInfo of the cluster's root certificate; any of them, at least one.
+    /// SHA-256 of the SubjectPublicKeyInfo of accepted root certificates; at least one.
     pub ca_pins: Vec<Pin>,
 }
 
-/// What of the kernel is opened that is closed by default ([`config_machine::kernel`]).
+/// Kernel features that are enabled although they are off by default ([`config_machine::kernel`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KernelSettings {
     /// Whether processes may use io_uring.
     pub io_uring: bool,
 }
 
-/// What the machine's node offers.
+/// The settings of the machine's node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSettings {
-    /// Most pods at once.
+    /// Maximum number of pods.
     pub max_pods: u32,
-    /// What is kept from pods: allocatable is capacity less this.
+    /// Resources reserved for the system: allocatable is capacity minus these.
     pub reserved: Reserved,
-    /// What of the machine's own files pods may mount; none where none is listed.
+    /// Paths of the machine that pods may mount; none by default.
     pub host_paths: Vec<HostPath>,
-    /// Whether containers may be privileged, and so root of the machine; not, where nothing is said.
+    /// Whether containers may be privileged, and so root on the machine; false by default.
     pub privileged: bool,
-    /// Most processes and threads of a container.
+    /// Maximum number of processes and threads of a container.
     pub pids_per_container: u32,
 }
 
-/// Resources kept for the system.
+/// Resources reserved for the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserved {
     /// Processor time, in cores.
@@ -170,7 +170,8 @@ pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<Mach
     })
 }
 
-/// A machine without a TPM joins a master under a name of its own: it has no key that could give it one.
+/// A machine without a TPM joins a master under a configured name: it has no key that could
+/// identify it.
 fn without_tpm(place: &Place, named: bool, founds: bool, issued: bool, sink: &mut Sink<'_>) {
     const FLAG: &str = "`insecure_no_tpm = true`";
     if founds {
@@ -205,7 +206,7 @@ fn without_tpm(place: &Place, named: bool, founds: bool, issued: bool, sink: &mu
     }
 }
 
-/// An issued identity is of a named node that joins a master.
+/// An issued identity belongs to a named node that joins a master.
 fn issued_to_whom(place: &Place, named: bool, founds: bool, sink: &mut Sink<'_>) {
     if founds {
         sink.fault(
@@ -225,7 +226,7 @@ fn issued_to_whom(place: &Place, named: bool, founds: bool, sink: &mut Sink<'_>)
     }
 }
 
-/// Exactly one of `[master]`, `[discovery]` and `[cluster]`; all that are there are checked.
+/// Exactly one of `[master]`, `[discovery]` and `[cluster]`; all that are present are checked.
 fn membership(
     master: Option<&At<RawMaster>>,
     discovery: Option<&At<RawDiscovery>>,

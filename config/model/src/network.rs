@@ -10,19 +10,20 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// How a machine reaches others.
+/// The network settings of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Network {
-    /// The interfaces to set up. None listed: DHCP on every Ethernet interface. Some listed: only these are brought up.
+    /// The interfaces to configure. Empty: DHCP on every Ethernet interface. Otherwise only these
+    /// are brought up.
     pub interfaces: Vec<Interface>,
-    /// Name servers, before those that DHCP gives.
+    /// Name servers, before those from DHCP.
     pub nameservers: Vec<IpAddr>,
-    /// Time servers (SNTP), before those that DHCP gives.
+    /// Time servers (SNTP), before those from DHCP.
     pub ntp: Vec<Host>,
 }
 
 impl Network {
-    /// Whether every Ethernet interface is to ask for an address by DHCP.
+    /// Whether every Ethernet interface uses DHCP.
     pub fn dhcp_everywhere(&self) -> bool {
         self.interfaces.is_empty()
     }
@@ -31,19 +32,19 @@ impl Network {
 /// One interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Which one.
+    /// How it is found.
     pub selector: Selector,
-    /// Fixed addresses.
+    /// Static addresses.
     pub addresses: Vec<Cidr>,
-    /// Where the default route goes.
+    /// The default gateway.
     pub gateway: Option<IpAddr>,
-    /// Whether to ask for an address by DHCP, too.
+    /// Whether to use DHCP too.
     pub dhcp: bool,
-    /// Bytes of a packet, where it is not the device's own.
+    /// MTU in bytes, if it differs from the device's default.
     pub mtu: Option<u16>,
 }
 
-/// By what an interface is found.
+/// How an interface is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
     /// The kernel's name.
@@ -77,7 +78,7 @@ fn interface_name(text: &str) -> Result<(), FormatError> {
     ))
 }
 
-/// An IP address that a machine can be reached at.
+/// An IP address of a single host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct UnicastIp(IpAddr);
 

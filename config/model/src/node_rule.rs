@@ -1,5 +1,5 @@
-//! `node` of a rule: what the Nodes of its machines have. Names that mean something to Kubernetes or to the master are
-//! theirs to give; of those a rule has what a kubelet might say of itself, and an admin's own.
+//! `node` of a rule: labels and taints of its machines' Nodes. A rule can set those that a kubelet
+//! may set itself and the admin's own, but none that Kubernetes or the master sets.
 
 use crate::defaults::MAX_NODE_TAINTS;
 use crate::fault::{FaultKind, Sink};
@@ -12,12 +12,12 @@ use config_kube::{Decides, PolicyName, identity};
 use std::fmt;
 use std::str::FromStr;
 
-/// Signers by which a machine becomes a node.
+/// Signers for nodes that are machines of this project.
 const MACHINES: [&str; 2] = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
-/// The signer by which an ordinary kubelet becomes a node.
+/// The signer for other kubelets.
 const KUBELETS: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// Longest name of a label or taint behind its prefix, and longest value (upstream's).
+/// Characters of a label's or taint's name after its prefix, and of a value (upstream's limits).
 const LONGEST: usize = 63;
 
 text_type!(
@@ -47,7 +47,7 @@ fn word(text: &str) -> bool {
         && text.bytes().all(inner)
 }
 
-/// A key's prefix, empty where it has none.
+/// A key's prefix; empty if it has none.
 fn prefix<'a>(text: &'a str, what: &str) -> Result<&'a str, FormatError> {
     let error = || {
         FormatError::new(&format!(
@@ -66,7 +66,7 @@ fn prefix<'a>(text: &'a str, what: &str) -> Result<&'a str, FormatError> {
     }
 }
 
-/// Whether a prefix is of a domain.
+/// Whether a prefix belongs to a domain.
 fn of(prefix: &str, domain: &str) -> bool {
     prefix == domain
         || prefix
@@ -74,7 +74,7 @@ fn of(prefix: &str, domain: &str) -> bool {
             .is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// Kubernetes keeps these domains for itself.
+/// Whether Kubernetes reserves the domain.
 fn upstreams(prefix: &str) -> bool {
     of(prefix, "kubernetes.io") || of(prefix, "k8s.io")
 }
@@ -136,7 +136,7 @@ fn label_value(text: &str) -> Result<(), FormatError> {
     Err(FormatError::new(&expected))
 }
 
-/// A taint in one text, as kubelets and kubectl take it: `key=value:Effect` or `key:Effect`.
+/// A taint in the notation of kubelet and kubectl: `key=value:Effect` or `key:Effect`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Taint(NodeTaint);
 
@@ -166,7 +166,7 @@ impl FromStr for Taint {
     }
 }
 
-/// Checks what a rule says of Nodes; `signers` and `policy` are the rule's.
+/// Checks a rule's settings of Nodes; `signers` and `policy` are the rule's.
 pub(crate) fn check(
     raw: Option<At<RawRuleNode>>,
     signers: &[String],

@@ -1,5 +1,5 @@
-//! The rules of a `CertificatePolicy` object, checked as the document that says the same would be: one set of faults,
-//! whichever way a rule comes.
+//! Checks the rules of a `CertificatePolicy` object as the equivalent document: both give the same
+//! faults.
 
 use crate::document::parse;
 use config_kube::policy::{
@@ -11,13 +11,14 @@ use std::fmt::Write as _;
 /// A fault of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectFault {
-    /// Where, as the object has it: `spec.rules[0].images.minSvn`.
+    /// The path in the object: `spec.rules[0].images.minSvn`.
     pub path: String,
-    /// What was found, what was expected, and what to do about it where something is likely.
+    /// What was found, what was expected, and what to do if there is a likely cause.
     pub text: String,
 }
 
-/// Every fault of a policy's rules. Whether the cluster knows the keys and issuers that they name shows in its status.
+/// All faults of a policy's rules. Whether the cluster knows the keys and issuers that they name is
+/// shown in the object's status.
 pub fn check_policy(spec: &CertificatePolicySpec) -> Vec<ObjectFault> {
     let Err(faults) = parse(document(spec), "") else {
         return apart(spec).into_iter().collect();
@@ -39,7 +40,7 @@ pub fn check_policy(spec: &CertificatePolicySpec) -> Vec<ObjectFault> {
     told.collect()
 }
 
-/// The fault of rules that decide a node's two certificates apart: they are issued together.
+/// The fault of rules that decide a node's two certificates separately: they are issued together.
 fn apart(spec: &CertificatePolicySpec) -> Option<ObjectFault> {
     let deciding = |signer| {
         spec.rules
@@ -60,7 +61,7 @@ fn apart(spec: &CertificatePolicySpec) -> Option<ObjectFault> {
     })
 }
 
-/// The document that says what the object says.
+/// The document that is equivalent to the object.
 fn document(spec: &CertificatePolicySpec) -> String {
     let mut text = String::from("version = 1\nkind = \"policy\"\n");
     for rule in &spec.rules {
@@ -206,12 +207,12 @@ fn queue(rule: &QueueRule) -> String {
     table(fields)
 }
 
-/// A text that need not be there.
+/// An optional text.
 fn text(key: &'static str, value: &str) -> Option<Field> {
     (!value.is_empty()).then(|| (key, quoted(value)))
 }
 
-/// What an object writes as nothing has a word in a document.
+/// The word of a document for an empty value of an object.
 fn word(value: &str, nothing: &str) -> String {
     quoted(if value.is_empty() { nothing } else { value })
 }
@@ -229,7 +230,7 @@ fn list(values: &[String]) -> String {
     format!("[{}]", values.join(", "))
 }
 
-/// A basic string.
+/// A TOML basic string.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -245,14 +246,14 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// The path in the object of a key in the document.
+/// The path in the object for a key of the document.
 fn path(key: &str) -> String {
     let renamed = key
         .replacen("rule", "rules", 1)
         .replace("certificate.ttl", "certificate.ttlSeconds");
     let renamed = renamed.replace("queue.expires", "queue.expiresSeconds");
     let mut out = String::from("spec.");
-    // What stands in brackets is a number or the admin's own word.
+    // In brackets is a number or the admin's own word.
     let (mut up, mut own) = (false, false);
     for c in renamed.chars() {
         match c {
@@ -287,7 +288,7 @@ mod tests {
 
     const EXAMPLE: &str = include_str!("../examples/policy.toml");
 
-    /// What a document gives is without fault, and its own document gives the same again.
+    /// A valid document gives an object without faults, whose document is the same again.
     #[test]
     fn what_a_document_says_an_object_may_say() {
         let spec = policy(EXAMPLE);
@@ -327,7 +328,7 @@ mod tests {
         );
     }
 
-    /// What stands in brackets is the admin's own word, and is told as he wrote it.
+    /// In brackets is the admin's own word, which is reported unchanged.
     #[test]
     fn a_label_is_told_by_its_own_name() {
         let mut spec = policy(EXAMPLE);

@@ -1,4 +1,4 @@
-//! PEM blocks (RFC 7468) of public keys and certificates: decoded, and proved to be what they say.
+//! PEM blocks (RFC 7468) of public keys and certificates: decoded and validated.
 
 use crate::format::{FormatError, Pin};
 use base64::Engine;
@@ -17,12 +17,15 @@ pub struct P256PublicKey {
     pub pin: Pin,
 }
 
-/// SHA-256 of some bytes as a pin.
+/// SHA-256 of bytes, as a pin.
 pub fn pin_of(bytes: &[u8]) -> Pin {
     Pin(Sha256::digest(bytes).into())
 }
 
-/// One `PUBLIC KEY` block with a P-256 key on the curve.
+/// Parses one `PUBLIC KEY` block with a P-256 key.
+///
+/// # Errors
+/// The text has another number or type of blocks, or another key.
 pub fn public_key(text: &str) -> Result<P256PublicKey, FormatError> {
     let error =
         || FormatError::new("one PEM block `-----BEGIN PUBLIC KEY-----` with an ECDSA P-256 key");
@@ -46,7 +49,10 @@ pub fn public_key(text: &str) -> Result<P256PublicKey, FormatError> {
     })
 }
 
-/// One or more `CERTIFICATE` blocks, each as DER.
+/// Parses one or more `CERTIFICATE` blocks; returns each as DER.
+///
+/// # Errors
+/// The text has no blocks, another type of block, or a block that is not an X.509 certificate.
 pub fn certificates(text: &str) -> Result<Vec<Vec<u8>>, FormatError> {
     let error = || FormatError::new("PEM blocks `-----BEGIN CERTIFICATE-----`");
     let blocks = blocks(text).ok_or_else(error)?;
@@ -70,7 +76,8 @@ pub fn certificates(text: &str) -> Result<Vec<Vec<u8>>, FormatError> {
     Ok(certificates)
 }
 
-/// One `PRIVATE KEY` block (PKCS#8) with a P-256 key, as DER; nothing of anything else, not even why.
+/// Parses one `PRIVATE KEY` block (PKCS#8) with a P-256 key; returns DER. `None` for anything else:
+/// an error could quote a secret.
 pub(crate) fn private_key(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     use p256::pkcs8::DecodePrivateKey as _;
     let blocks = blocks(text)?;
@@ -79,7 +86,7 @@ pub(crate) fn private_key(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     (label == "PRIVATE KEY" && p256::SecretKey::from_pkcs8_der(&der).is_ok()).then_some(der)
 }
 
-/// Label and bytes of each block. What stands outside of blocks is explanation (RFC 7468, 5.2).
+/// Label and content of each block. Text outside of blocks is ignored (RFC 7468, 5.2).
 fn blocks(text: &str) -> Option<Vec<(String, Vec<u8>)>> {
     let mut blocks = Vec::new();
     let mut open: Option<(String, String)> = None;

@@ -1,5 +1,5 @@
-//! The keys of every document, as written: all optional, types known, formats not yet checked.
-//! `version` and `kind` are read before these ([`HEAD`]).
+//! The keys of all documents, as written: all optional, with types, formats not checked yet.
+//! `version` and `kind` are read before ([`HEAD`]).
 
 use crate::fault::{Place, Sink};
 use crate::read::{At, Entries, Read, raw, wrong_type};
@@ -227,7 +227,7 @@ raw!(
     RawPackages { extra: Texts }
 );
 
-/// An element of `node.host_paths`: a path alone, or a table that says more.
+/// An element of `node.host_paths`: a path, or a table with further settings.
 #[derive(Debug, Default)]
 pub(crate) struct RawHostPathEntry(pub(crate) RawHostPath);
 

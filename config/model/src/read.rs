@@ -1,4 +1,4 @@
-//! The tree of a document, read into `Raw*` structures: types of values, known keys, and the place of everything.
+//! Reads the tree of a document into `Raw*` structs: types of values, known keys, and positions.
 
 use crate::defaults::{MAX_DEPTH, MAX_LIST};
 use crate::fault::{FaultKind, Place, Sink, shorten};
@@ -7,14 +7,14 @@ use crate::suggest::nearest;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-/// A value and where it is.
+/// A value and its position.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct At<T> {
     pub(crate) value: T,
     pub(crate) place: Place,
 }
 
-/// What can be read from one value of the tree. `None` after a fault.
+/// A type that can be read from one value of the tree. `None` after a fault.
 pub(crate) trait Read: Sized {
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self>;
 }
@@ -31,7 +31,7 @@ impl Read for String {
 impl Read for Secret {
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::String(text) = value else {
-            // What it is instead may be the secret without its quotes.
+            // The value may be the secret without its quotes.
             sink.fault(
                 FaultKind::WrongType,
                 place,
@@ -94,7 +94,7 @@ impl<T: Read> Read for Vec<At<T>> {
     }
 }
 
-/// A table whose keys are the user's own words: each key and its value, at their places.
+/// A table with arbitrary keys: each key and its value, with positions.
 #[derive(Debug, Default)]
 pub(crate) struct Entries<T>(pub(crate) Vec<(At<String>, At<T>)>);
 
@@ -129,7 +129,7 @@ impl<T: Read> Read for Entries<T> {
     }
 }
 
-/// One table while it is read.
+/// A table that is being read.
 #[derive(Debug)]
 pub(crate) struct Fields<'a, 'i> {
     table: &'a DeTable<'i>,
@@ -137,7 +137,7 @@ pub(crate) struct Fields<'a, 'i> {
 }
 
 impl<'a, 'i> Fields<'a, 'i> {
-    /// The document's own table.
+    /// The root table of the document.
     pub(crate) fn root(table: &'a DeTable<'i>) -> Self {
         Self {
             table,
@@ -156,7 +156,7 @@ impl<'a, 'i> Fields<'a, 'i> {
         })
     }
 
-    /// The value of a key, if it is there and has the right type.
+    /// The value of a key, if present and of the right type.
     pub(crate) fn take<T: Read>(&self, key: &str, sink: &mut Sink<'_>) -> Option<At<T>> {
         let (_, value) = self
             .table
@@ -166,7 +166,7 @@ impl<'a, 'i> Fields<'a, 'i> {
         T::read(value.get_ref(), &place, sink).map(|value| At { value, place })
     }
 
-    /// A fault for every key that is not in `known`; `elsewhere` may say where such a key belongs.
+    /// Reports every key that is not in `known`; `elsewhere` may say where such a key belongs.
     pub(crate) fn refuse_rest(
         &self,
         known: &[&str],
@@ -195,7 +195,7 @@ impl<'a, 'i> Fields<'a, 'i> {
     }
 }
 
-/// Defines a raw table: its keys and their types, all optional, anything else refused.
+/// Defines a raw table: its keys and their types, all optional; other keys are refused.
 macro_rules! raw {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? }) => {
         $(#[$doc])*
@@ -235,7 +235,7 @@ macro_rules! raw {
 }
 pub(crate) use raw;
 
-/// Notes that a value has another type.
+/// Reports a value of another type.
 pub(crate) fn wrong_type<T>(
     value: &DeValue<'_>,
     place: &Place,
@@ -297,7 +297,7 @@ pub(crate) fn describe(value: &DeValue<'_>) -> String {
     }
 }
 
-/// The first place deeper than documents may go.
+/// The first position that is nested too deep.
 pub(crate) fn too_deep(table: &DeTable<'_>) -> Option<Place> {
     fn below(value: &Spanned<DeValue<'_>>, depth: usize) -> Option<Place> {
         if depth > MAX_DEPTH {

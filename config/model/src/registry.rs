@@ -1,4 +1,5 @@
-//! `[registries]` and `[[registry]]`: where images come from, whom to believe there, and by what the machine proves itself.
+//! `[registries]` and `[[registry]]`: sources of container images, their TLS roots, and
+//! credentials.
 
 use crate::check::Names;
 use crate::defaults::DEFAULT_REGISTRY;
@@ -10,12 +11,12 @@ use crate::read::At;
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// Longest user name, in bytes.
+/// Bytes of a user name.
 const MAX_USERNAME: usize = 255;
-/// Longest password or token, in bytes: tokens that clouds give have a few thousand.
+/// Bytes of a password or token: tokens of clouds have a few thousand.
 const MAX_SECRET: usize = 16 * 1024;
 
-/// A text that neither faults nor `Debug` show. Its memory is wiped when it is dropped.
+/// A text that neither faults nor `Debug` show. Its memory is zeroed when it is dropped.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
@@ -24,7 +25,7 @@ impl Secret {
         Self(Zeroizing::new(text))
     }
 
-    /// The text, for who needs it.
+    /// The secret text.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -36,37 +37,38 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where images come from.
+/// Sources of container images.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registries {
     /// The registry of image names without a host, with its port if it has one.
     pub default: String,
-    /// Roots of TLS that count for all registries beside those of the image, DER.
+    /// TLS roots for all registries besides those of the image, DER.
     pub ca: Vec<Vec<u8>>,
     /// Registries with settings of their own.
     pub list: Vec<Registry>,
 }
 
-/// How images of one registry are fetched.
+/// How to pull images of one registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registry {
-    /// The registry's host as it stands in image names.
+    /// The registry's host, as in image names.
     pub host: HostPort,
-    /// Where to fetch from before, tried in order; the registry itself comes last.
+    /// Mirrors, tried in order before the registry itself.
     pub mirrors: Vec<MirrorUrl>,
-    /// Whether the registry itself is never asked.
+    /// Whether the registry itself is never contacted.
     pub mirrors_only: bool,
-    /// Whether plain http is allowed: for mirrors that say so; where none does, for the registry itself.
+    /// Whether plain http is allowed: for mirrors with an http URL; if there is none, for the
+    /// registry itself.
     pub insecure: bool,
-    /// Roots of TLS that count for it and its mirrors beside those for all, DER.
+    /// TLS roots for it and its mirrors besides those for all, DER.
     pub ca: Vec<Vec<u8>>,
-    /// Hosts of token services, beside its own, to which credentials for it may go.
+    /// Hosts of token services, besides its own, to which its credentials may be sent.
     pub token_hosts: Vec<HostPort>,
-    /// By what the machine proves itself there, for all of its pods.
+    /// The machine's credentials at the registry, for all of its pods.
     pub credential: Option<Credential>,
 }
 
-/// By what a machine proves itself to a registry.
+/// Credentials of a machine at a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credential {
     /// `username` and `password`.
@@ -78,12 +80,12 @@ pub enum Credential {
     },
     /// `identity_token`: a refresh token for the registry's token service.
     IdentityToken(Secret),
-    /// `registry_token`: a token that the registry itself takes.
+    /// `registry_token`: a token that the registry itself accepts.
     RegistryToken(Secret),
 }
 
 impl Registries {
-    /// Whether a credential stands in the document.
+    /// Whether the document contains credentials.
     pub fn has_credentials(&self) -> bool {
         self.list
             .iter()
@@ -183,7 +185,7 @@ fn registry(entry: At<RawRegistry>, names: &mut Names, sink: &mut Sink<'_>) -> O
     })
 }
 
-/// Where the first part of a credential stands.
+/// The position of the first part of a credential.
 fn credential_place(raw: &RawRegistry) -> Option<Place> {
     let secrets = [&raw.password, &raw.identity_token, &raw.registry_token]
         .into_iter()
@@ -194,7 +196,7 @@ fn credential_place(raw: &RawRegistry) -> Option<Place> {
     places.next().cloned()
 }
 
-/// A credential that would never be sent is a mistake.
+/// Credentials that would never be sent are a mistake.
 fn never_sent(at: &Place, mirrors_only: bool, plain: bool, sink: &mut Sink<'_>) {
     if mirrors_only {
         let suggestion =
@@ -274,7 +276,7 @@ fn user(text: &str) -> Result<String, FormatError> {
     }
 }
 
-/// A password, or a token, which stands in a header as it is. Nothing of it gets into a fault.
+/// A password, or a token, which is sent unchanged in a header. No part of it is shown in a fault.
 fn secret(text: At<Secret>, token: bool, sink: &mut Sink<'_>) -> Option<Secret> {
     let value = text.value.reveal();
     let fits = |c: char| {

@@ -1,4 +1,4 @@
-//! `[[rule]]` and `kind = "policy"`: by which rules certificate requests are decided.
+//! `[[rule]]` and `kind = "policy"`: the rules that decide certificate requests.
 
 use crate::check::{Names, quoted};
 use crate::cluster::named;
@@ -23,16 +23,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// A policy document: what `CertificatePolicy` of its name is to hold.
+/// A policy document: the content of the `CertificatePolicy` of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyConfig {
     /// Name of the object.
     pub name: DnsLabel,
-    /// Its rules. Release keys and EK issuers are named only; whether the cluster knows them shows there.
+    /// Its rules. Release keys and EK issuers are names only; the cluster shows in the object's
+    /// status whether it knows them.
     pub spec: CertificatePolicySpec,
 }
 
-/// What rules may refer to.
+/// The names that rules may refer to.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) release_keys: Names,
@@ -45,7 +46,7 @@ text_type!(
     signer
 );
 
-/// Signers that exist; others may be named, but a near miss is a fault.
+/// Known signers; others are allowed, but a near miss is a fault.
 const SIGNERS: [&str; 5] = [
     identity::NODE_CLIENT_SIGNER,
     identity::NODE_SERVING_SIGNER,
@@ -76,7 +77,7 @@ fn signer(text: &str) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// What an image is for.
+/// The role of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// A node.
@@ -116,7 +117,7 @@ pub(crate) fn check_document(raw: RawPolicyDocument, sink: &mut Sink<'_>) -> Opt
     Some(PolicyConfig { name: name?, spec })
 }
 
-/// Checks rules; where `known` is given, names must be in it.
+/// Checks rules; with `known`, names must be in it.
 pub(crate) fn check(
     raw: Option<At<Vec<At<RawRule>>>>,
     known: Option<&Known>,
@@ -196,7 +197,7 @@ fn policy(text: Option<At<String>>, place: &Place, sink: &mut Sink<'_>) -> Optio
     sink.parsed(&text, one_of(&text.value, &words))
 }
 
-/// What `cloud-verify` looks at.
+/// The conditions that only `cloud-verify` checks.
 #[derive(Debug, Default)]
 struct Conditions {
     ek: Option<At<RawRuleEk>>,
@@ -206,7 +207,7 @@ struct Conditions {
 }
 
 impl Conditions {
-    /// Faults for conditions that a policy without evidence cannot look at.
+    /// Reports conditions that a policy without evidence cannot check.
     fn refuse(&self, sink: &mut Sink<'_>) {
         let ek = self.ek.as_ref().map(|at| &at.place);
         let images = self.images.as_ref().map(|at| &at.place);
@@ -254,7 +255,7 @@ impl Conditions {
     }
 }
 
-/// `inventory` or a word that lifts the condition, which the policy writes as nothing.
+/// `inventory`, or a word that disables the condition and is stored as an empty string.
 fn inventory(text: Option<&At<String>>, lifted: &str, sink: &mut Sink<'_>) -> String {
     let words = [("inventory", "inventory"), (lifted, "")];
     let given = text.and_then(|text| sink.parsed(text, one_of(&text.value, &words)));
@@ -298,7 +299,8 @@ fn ek(raw: Option<At<RawRuleEk>>, known: Option<&Known>, sink: &mut Sink<'_>) ->
     }
 }
 
-/// Floors of the TPM's firmware, each of an issuer that the rule names: its certificate is what tells whose TPM it is.
+/// Minimum versions of TPM firmware, each for an issuer that the rule names: the issuer's
+/// certificate identifies the maker of the TPM.
 fn floors(
     raw: Option<At<Entries<String>>>,
     issuers: &[String],
@@ -394,7 +396,7 @@ fn config(raw: Option<At<RawRuleConfig>>, sink: &mut Sink<'_>) -> ConfigRule {
     }
 }
 
-/// Faults for signers whose requests bring no evidence.
+/// Reports signers whose requests contain no evidence.
 fn refuse_other_signers(list: Option<&At<Texts>>, sink: &mut Sink<'_>) {
     let machines = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
     let known = SIGNERS.iter().filter(|signer| !machines.contains(signer));
@@ -417,7 +419,8 @@ fn refuse_other_signers(list: Option<&At<Texts>>, sink: &mut Sink<'_>) {
     }
 }
 
-/// Whether machines without a TPM are let in, which only a person or nobody can do: there is nothing to verify.
+/// Whether machines without a TPM are admitted: only with `queue` or `insecure-always-approve`, as
+/// there is nothing to verify.
 fn no_tpm(
     flag: Option<&At<bool>>,
     policy: PolicyName,
@@ -503,7 +506,7 @@ fn certificate(
     policy: PolicyName,
     sink: &mut Sink<'_>,
 ) -> CertificateRule {
-    // Where machines come that no inventory knows, what they claim is all that there is.
+    // For machines outside the inventory, their claims are the only information.
     let verified = policy.decides() == Decides::Verifier;
     let At { value: raw, .. } = raw.unwrap_or_default();
     let mut ttl = CERTIFICATE_TTL;

@@ -1,6 +1,6 @@
-//! The nearest known word to one that is not known.
+//! Finds the known word nearest to an unknown one.
 
-/// The candidate nearest to `word`, if it is near enough to be meant: at most a third of its letters differ.
+/// The candidate nearest to `word`, if at most a third of its letters differ.
 pub(crate) fn nearest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
     const LONGEST: usize = 64;
     if word.chars().count() > LONGEST {
@@ -16,7 +16,7 @@ pub(crate) fn nearest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str>
         .map(|(_, candidate)| candidate)
 }
 
-/// Edit distance with transpositions of neighbours (optimal string alignment).
+/// Edit distance with transpositions of adjacent letters (optimal string alignment).
 fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut before: Vec<usize> = Vec::new();

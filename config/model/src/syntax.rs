@@ -1,4 +1,5 @@
-//! Errors of the TOML parser as faults: one for each line, without the consequences of a bracket that was never closed.
+//! Turns errors of the TOML parser into faults: one per line, without the consequences of an
+//! unclosed bracket.
 
 use crate::fault::{FaultKind, Place, Sink, shorten};
 
@@ -12,7 +13,8 @@ struct Error<'t> {
     text: &'t str,
 }
 
-/// Notes the errors; true if what follows the first one may have been read into the wrong table.
+/// Records the errors; returns true if what follows the first one may have been read into the wrong
+/// table.
 pub(crate) fn note(errors: Vec<toml::de::Error>, text: &str, sink: &mut Sink<'_>) -> bool {
     let mut errors: Vec<Error<'_>> = errors
         .into_iter()
@@ -58,7 +60,7 @@ pub(crate) fn note(errors: Vec<toml::de::Error>, text: &str, sink: &mut Sink<'_>
 
 const DUPLICATE: &str = "duplicate key";
 
-/// Whether the message means that the parser took the next line for a part of a bracket.
+/// Whether the message means that the parser read the next line as part of a bracket.
 fn inside_bracket(message: &str) -> bool {
     ["unexpected `=` in array", "missing key for inline table"]
         .iter()

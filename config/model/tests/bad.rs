@@ -1,6 +1,7 @@
-//! One bad document for each fault, with its rendering: `bad/NAME.toml` and `bad/NAME.txt`.
+//! One invalid document for each fault, with its rendering: `bad/NAME.toml` and `bad/NAME.txt`.
 //!
-//! After a change of wording, `BLESS=1 cargo test -p config-model --test bad` writes the renderings anew; read the diff.
+//! After a change of wording, `BLESS=1 cargo test -p config-model --test bad` writes the renderings
+//! again; read the diff.
 
 use config_model::{FaultKind, Faults, defaults, parse};
 use std::collections::HashSet;

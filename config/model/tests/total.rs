@@ -1,4 +1,4 @@
-//! The parser is total: any bytes give a document or faults that lie inside the document.
+//! The parser is total: any bytes give a document, or faults at positions inside the document.
 
 use config_model::{Faults, parse};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ const EXAMPLES: [&str; 7] = [
     include_str!("../examples/image.toml"),
 ];
 
-/// Pieces of which near-documents are made.
+/// Fragments from which nearly valid documents are built.
 const PIECES: [&str; 43] = [
     "#cloud-config\n",
     "pratique: |\n",
