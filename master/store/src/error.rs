@@ -1,59 +1,59 @@
-//! Why a store says no.
+//! Errors of a store.
 
 use crate::embedded::is_full;
 use crate::model::Revision;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why an operation did not happen.
+/// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// An expectation did not hold; nothing of the transaction was written.
+    /// A precondition did not hold; nothing of the transaction was written.
     #[error("key {key} is at revision {found:?}, not as expected")]
     Conflict {
-        /// The key whose expectation failed.
+        /// The key whose precondition failed.
         key: String,
         /// Its revision, if it exists.
         found: Option<Revision>,
     },
-    /// The history no longer reaches back to the revision asked for.
+    /// The history no longer contains the requested revision.
     #[error("revision {asked} is compacted; history starts after {floor}")]
     Compacted {
-        /// The revision asked for.
+        /// The requested revision.
         asked: Revision,
-        /// The oldest revision that can be asked for.
+        /// The oldest revision that can be requested.
         floor: Revision,
     },
-    /// The revision asked for has not happened yet.
+    /// The requested revision has not happened yet.
     #[error("revision {asked} is in the future; the store is at {head}")]
     Future {
-        /// The revision asked for.
+        /// The requested revision.
         asked: Revision,
         /// The newest revision.
         head: Revision,
     },
-    /// The request breaks a limit or a rule of the store.
+    /// The request violates a limit or a rule of the store.
     #[error("not a valid request: {0}")]
     Invalid(String),
-    /// More writes are queued than the store takes.
+    /// The queue of writes is full.
     #[error("the store's queue of writes is full")]
     Busy,
     /// The store is closing or its writer failed earlier.
     #[error("the store is closed")]
     Closed,
-    /// The files could not be opened or made.
+    /// The files could not be opened or created.
     #[error("the store's folder cannot be used")]
     Folder(#[source] io::Error),
     /// Another process has the store open.
     #[error("the store in {} is in use by another process", .0.display())]
     Locked(PathBuf),
-    /// The disk has no room for more writes. What is stored can be read, and small deletions go on for a while.
+    /// The disk has no room for more writes. Reads continue, and so do small deletions for a while.
     #[error("the store takes no more writes: {0}")]
     Full(String),
-    /// A file failed; whether the write that met it is on disk shows at the next start.
+    /// A file operation failed; whether the failed write is on disk shows at the next start.
     #[error("the store failed to {what} {}", path.display())]
     File {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -61,19 +61,19 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
-    /// What is on disk is not what this version writes.
+    /// A file has content that this version does not write.
     #[error("the store holds what cannot be read: {0}")]
     Corrupt(String),
 }
 
 impl StoreError {
-    /// Wraps a file's error with what was being done.
+    /// Wraps a file's error with the operation.
     pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { what, path, source }
     }
 
-    /// Tells a full disk from a failing one, for a write whose blocks nobody relies on yet.
+    /// Tells a full disk from a failing one, for a write whose blocks are not used yet.
     pub(crate) fn full_or(what: &'static str, path: &Path, error: io::Error) -> Self {
         if is_full(&error) {
             let place = path.display();

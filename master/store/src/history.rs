@@ -1,7 +1,7 @@
 //! The published state: current entries and a bounded history for each table, in memory.
 //!
-//! Guarantee: what is here is on disk. Events of a table are kept from its floor (exclusive) to the head; a
-//! list as of a past revision is the current one with the later events undone.
+//! Guarantee: everything here is on disk. Events of a table are kept from its floor (exclusive) to
+//! the head; a list at a past revision is the current one with later events undone.
 
 use crate::error::StoreError;
 use crate::model::{Entry, Event, ListQuery, Listing, Revision};
@@ -18,17 +18,18 @@ pub(crate) struct HistoryLimits {
     pub(crate) bytes: usize,
 }
 
-/// Events of a table that keep what readers make of them: as many as come while a crowd of watchers is told of one.
-const NEWS: usize = 64;
+/// Number of the newest events of a table whose derived data is cached: enough for all watchers to
+/// receive an event while it is among them.
+const RECENT: usize = 64;
 
 /// One table.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) entries: BTreeMap<Arc<str>, Entry>,
     events: VecDeque<Arc<Event>>,
-    /// Bytes that only the history holds.
+    /// Bytes that only the history uses.
     bytes: usize,
-    /// Events after this revision are all here.
+    /// All events after this revision are present.
     floor: Revision,
     changed: watch::Sender<Revision>,
 }
@@ -48,7 +49,7 @@ impl Table {
         event.before.as_ref().map_or(0, |before| before.value.len()) + event.key.len()
     }
 
-    /// Position of the first event after `revision`.
+    /// Index of the first event after `revision`.
     fn position(&self, revision: Revision) -> usize {
         self.events
             .partition_point(|event| event.revision <= revision)
@@ -64,14 +65,15 @@ impl Table {
         if let Some(past) = self
             .events
             .len()
-            .checked_sub(NEWS + 1)
+            .checked_sub(RECENT + 1)
             .and_then(|at| self.events.get(at))
         {
             past.pass();
         }
     }
 
-    /// Drops events until the limits hold or the floor is at `at_least`; whole transactions only.
+    /// Drops the oldest events until the limits hold and the floor is at least `at_least`. Whole
+    /// transactions only: a watch must not start inside one.
     fn trim(&mut self, limits: HistoryLimits, at_least: Revision) {
         while let Some(first) = self.events.front() {
             let over = self.events.len() > limits.events || self.bytes > limits.bytes;
@@ -86,7 +88,7 @@ impl Table {
     }
 }
 
-/// The published state at one revision, by handles.
+/// A copy of the published state at one revision that shares its entries.
 #[derive(Debug)]
 pub(crate) struct Capture {
     pub(crate) head: Revision,
@@ -104,7 +106,7 @@ pub(crate) struct CapturedTable {
 }
 
 impl CapturedTable {
-    /// The entries as they were at the floor: the events go on from there.
+    /// The entries at the floor, from which the events continue.
     pub(crate) fn entries_at_floor(&self) -> Vec<Entry> {
         let mut then: HashMap<&str, Option<&Entry>> = HashMap::new();
         for event in &self.events {
@@ -118,13 +120,13 @@ impl CapturedTable {
         let mut entries: Vec<Entry> = kept
             .chain(then.values().filter_map(|entry| entry.cloned()))
             .collect();
-        // Two sorted runs at most where little changed; the sort is made for that.
+        // If little changed, these are two sorted runs, for which this sort is fast.
         entries.sort_by(|one, other| one.key.cmp(&other.key));
         entries
     }
 }
 
-/// Everything published.
+/// The published state.
 #[derive(Debug)]
 pub(crate) struct Published {
     tables: HashMap<String, Table>,
@@ -133,7 +135,7 @@ pub(crate) struct Published {
     limits: HistoryLimits,
 }
 
-/// The table's name inside a key or a prefix.
+/// The table of a key or prefix.
 pub(crate) fn table_of(key: &str) -> Result<&str, StoreError> {
     match key.split_once('/') {
         Some((table, _)) if !table.is_empty() => Ok(table),
@@ -161,7 +163,7 @@ impl Published {
         self.tables.get(table_of(key).ok()?)?.entries.get(key)
     }
 
-    /// The table, made where there is none yet.
+    /// The table; created if absent.
     fn table_mut(&mut self, name: &str) -> &mut Table {
         let floor = self.floor;
         self.tables
@@ -184,7 +186,7 @@ impl Published {
         table.trim(limits, floor);
     }
 
-    /// Whom to wake for what happened after `since`: one sender for each table that changed.
+    /// The watches to wake for changes after `since`: one sender for each changed table.
     pub(crate) fn to_wake(&self, since: Revision) -> Vec<watch::Sender<Revision>> {
         let changed = self
             .tables
@@ -196,7 +198,7 @@ impl Published {
             .collect()
     }
 
-    /// The senders of every table that is watched: compaction and the end concern all.
+    /// The senders of all watched tables, for compaction and shutdown.
     pub(crate) fn all_watched(&self) -> Vec<watch::Sender<Revision>> {
         let watched = self
             .tables
@@ -205,12 +207,12 @@ impl Published {
         watched.map(|table| table.changed.clone()).collect()
     }
 
-    /// Up to where all history is gone.
+    /// The revision up to which all history is compacted.
     pub(crate) fn floor(&self) -> Revision {
         self.floor
     }
 
-    /// Forgets history up to `revision` in all tables.
+    /// Compacts history up to `revision` in all tables.
     pub(crate) fn compact(&mut self, revision: Revision) {
         self.floor = self.floor.max(revision.min(self.head));
         for table in self.tables.values_mut() {
@@ -218,12 +220,12 @@ impl Published {
         }
     }
 
-    /// Sets the head where the state is rebuilt from disk.
+    /// Sets the head while the state is rebuilt from disk.
     pub(crate) fn set_head(&mut self, head: Revision) {
         self.head = head;
     }
 
-    /// A table as it was read from disk; entries are in the order of their keys.
+    /// Installs a table read from disk; entries are sorted by key.
     pub(crate) fn install(&mut self, name: &str, floor: Revision, entries: Vec<Entry>) {
         let table = self.table_mut(name);
         table.floor = table.floor.max(floor);
@@ -233,7 +235,7 @@ impl Published {
             .collect();
     }
 
-    /// A change as it was read from disk.
+    /// Applies a change read from disk.
     pub(crate) fn replay(&mut self, revision: Revision, key: &str, value: Option<Bytes>) {
         let before = self.get(key).cloned();
         let key = before
@@ -251,7 +253,7 @@ impl Published {
         self.head = revision;
     }
 
-    /// Everything, by handles; takes little longer than counting it.
+    /// A copy that shares all entries; it takes little longer than counting them.
     pub(crate) fn capture(&self) -> Capture {
         let mut tables: Vec<CapturedTable> = self
             .tables
@@ -271,7 +273,7 @@ impl Published {
         }
     }
 
-    /// Every entry, by table and key.
+    /// Every entry, sorted by table and key.
     pub(crate) fn everything(&self) -> Listing {
         let mut names: Vec<&String> = self.tables.keys().collect();
         names.sort_unstable();
@@ -319,7 +321,8 @@ impl Published {
         Ok(collect(table, &undone, query, revision))
     }
 
-    /// Events under `prefix` after `after`, at most `limit`, and how far that goes.
+    /// Events under `prefix` after `after`, at most `limit`, and the revision up to which they are
+    /// complete.
     pub(crate) fn events_after(
         &self,
         prefix: &str,
@@ -358,7 +361,7 @@ impl Published {
     }
 }
 
-/// For each key under `prefix` that changed after `revision`: what it was then.
+/// For each key under `prefix` that changed after `revision`: its entry at that revision.
 fn undo(table: &Table, revision: Revision, prefix: &str) -> BTreeMap<Arc<str>, Option<Entry>> {
     let mut undone = BTreeMap::new();
     for event in table.events.range(table.position(revision)..).rev() {

@@ -1,17 +1,20 @@
-//! Revisioned keys that survive a power cut: one order of writes, watches from any revision, compaction.
+//! Keys with revisions that survive a power cut: one order of writes, watches from any revision,
+//! compaction.
 //!
-//! Enter by [`Store`], the trait that any engine implements, and by [`EmbeddedStore::open`], the engine that
-//! is used by default (a log on disk, the current state and a bounded history in memory).
+//! Start at [`Store`], the trait that every engine implements, and at [`EmbeddedStore::open`], the
+//! default engine (a log on disk, the current state and a bounded history in memory).
 //!
-//! Tasks and channels of the embedded engine: one writer thread, fed by a bounded queue. It takes whatever
-//! has queued up, checks each transaction's expectations, appends them all to the log with one flush, and only then
-//! publishes and answers (group commit). One keeper thread makes the next log file ahead of its use and, when the log
-//! has grown past the state, writes the state to a file and removes the logs before it. Opening reads the state file
-//! and the logs after it, never more than twice what lives and some 64 MiB. Readers and watchers never meet the writer: they read the published
-//! state, and a watcher keeps its own position in the shared history, so a slow one delays nobody.
+//! Tasks and channels of the embedded engine: one writer thread, fed by a bounded queue. It takes
+//! all queued transactions, checks the preconditions of each, appends them to the log with one
+//! flush, and only then publishes and answers (group commit). One keeper thread creates the next
+//! log file ahead of its use and, when the log has grown larger than the state, writes the state to
+//! a file and removes the logs before it. Opening reads the state file and the logs after it, never
+//! more than twice the live data and about 64 MiB. Readers and watchers never wait for the writer:
+//! they read the published state, and each watcher has its own position in the shared history, so a
+//! slow one delays no other.
 //!
-//! Keys are `table/rest`: the part before the first `/` names a table, and each table has a history of its
-//! own, so that a busy table (leases, events) doesn't push out the history of a quiet one.
+//! Keys are `table/rest`: the part before the first `/` names a table, and each table has its own
+//! history, so that a busy table (leases, events) does not push out the history of a quiet one.
 
 mod embedded;
 mod error;

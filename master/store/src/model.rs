@@ -1,45 +1,47 @@
-//! What a store holds and says: entries, events, transactions, queries.
+//! Data types of a store: entries, events, transactions, queries.
 
 use bytes::Bytes;
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A point in the one order of writes. Starts at 1 (nothing written); every transaction that writes takes the next.
+/// A point in the one order of writes. Starts at 1 (nothing written); every transaction that writes
+/// gets the next number.
 pub type Revision = u64;
 
-/// A key's value as of some revision.
+/// A key's value at some revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// `table/rest`.
     pub key: Arc<str>,
-    /// The value, as it was given.
+    /// The value.
     pub value: Bytes,
-    /// Revision at which the key came to be.
+    /// Revision at which the key was created.
     pub created: Revision,
     /// Revision of the last write.
     pub modified: Revision,
 }
 
-/// One key's change. Events of one key are in the order of their revisions; a transaction's events share one.
+/// One key's change. Events of one key are in the order of their revisions; the events of a
+/// transaction share one.
 #[derive(Debug)]
 pub struct Event {
     /// Revision of the transaction.
     pub revision: Revision,
     /// The key.
     pub key: Arc<str>,
-    /// The new entry; none where the key was deleted.
+    /// The new entry; `None` if the key was deleted.
     pub now: Option<Entry>,
-    /// The entry before; none where the key was created.
+    /// The previous entry; `None` if the key was created.
     pub before: Option<Entry>,
     derived: Mutex<Derived>,
 }
 
-/// What readers made of an event.
+/// Data that readers derive from an event.
 #[derive(Debug)]
 enum Derived {
     Nothing,
     Kept(Arc<dyn Any + Send + Sync>),
-    /// The event is no news any more: what is made of it now is not kept.
+    /// The event is no longer recent: derived data is not cached any more.
     Past,
 }
 
@@ -60,9 +62,9 @@ impl Event {
         }
     }
 
-    /// A place for what readers make of the event, one for all of them while the event is news.
+    /// Data that readers derive from the event, shared by all of them while the event is recent.
     ///
-    /// Assumption: every caller keeps the same type; a second type gets a place of its own each time.
+    /// Assumption: all callers use the same type; a second type gets a new value at each call.
     pub fn derived<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
         let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
         match &*derived {
@@ -76,42 +78,42 @@ impl Event {
         }
     }
 
-    /// The event is no news any more: what was made of it goes.
+    /// Marks the event as no longer recent and drops its derived data.
     pub(crate) fn pass(&self) {
         *self.derived.lock().unwrap_or_else(PoisonError::into_inner) = Derived::Past;
     }
 }
 
-/// What a transaction expects of a key before it writes.
+/// The precondition of a transaction on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// Nothing.
+    /// None.
     Any,
-    /// That the key does not exist.
+    /// The key does not exist.
     Absent,
-    /// That the key's last write was at this revision.
+    /// The key's last write was at this revision.
     Revision(Revision),
 }
 
-/// What a transaction does to a key.
+/// The action of a transaction on a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Only checks.
+    /// None, only the precondition counts.
     Check,
     /// Sets the value.
     Put(Bytes),
-    /// Deletes the key; nothing where it does not exist.
+    /// Deletes the key, if it exists.
     Delete,
 }
 
-/// One part of a transaction.
+/// One operation of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Op {
     /// The key.
     pub key: Arc<str>,
-    /// What must hold.
+    /// The precondition.
     pub expect: Expect,
-    /// What then happens.
+    /// The action.
     pub action: Action,
 }
 
@@ -147,14 +149,14 @@ impl Op {
 /// The answer to a transaction: it is on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
-    /// The transaction's revision; the head's where it wrote nothing.
+    /// The transaction's revision; the newest one if it wrote nothing.
     pub revision: Revision,
 }
 
-/// One key, read.
+/// The result of reading one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// Revision of the store at the read.
+    /// The store's revision at the read.
     pub revision: Revision,
     /// The entry, if the key exists.
     pub entry: Option<Entry>,
@@ -163,24 +165,24 @@ pub struct Fetched {
 /// What to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListQuery {
-    /// All keys that start with this; must contain the table's `/`.
+    /// The prefix of the keys; it must contain the table's `/`.
     pub prefix: String,
-    /// As of this revision; the newest where none.
+    /// At this revision; `None` for the newest.
     pub revision: Option<Revision>,
-    /// Only keys after this one (a continuation).
+    /// Only keys after this one (continuation).
     pub after: Option<String>,
-    /// At most this many; 0: all.
+    /// The maximum number of entries; 0: all.
     pub limit: usize,
 }
 
-/// A list, consistent as of one revision.
+/// A list, consistent at one revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
-    /// The revision that the list shows.
+    /// The revision of the list.
     pub revision: Revision,
-    /// The entries, in key order.
+    /// The entries, sorted by key.
     pub entries: Vec<Entry>,
-    /// How many more entries match after the last one.
+    /// The number of further matching entries after the last one.
     pub remaining: usize,
 }
 

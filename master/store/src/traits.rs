@@ -1,4 +1,4 @@
-//! The store as its users see it, whatever the engine.
+//! The interface of a store, for any engine.
 
 use crate::error::StoreError;
 use crate::model::{Committed, Event, Fetched, ListQuery, Listing, Op, Revision};
@@ -7,63 +7,59 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// A future on the heap, so that engines can stand behind `dyn`.
+/// A boxed future, so that engines can be used as `dyn Store`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Revisioned keys.
+/// Keys with revisions.
 ///
-/// Guarantees: an answered commit survives `kill -9` and power loss; revisions are total and monotone; a read
-/// that starts after an answered commit sees it; a watch from a revision misses nothing after it, or says
-/// [`StoreError::Compacted`].
+/// Guarantees: an acknowledged commit survives `kill -9` and power loss; revisions are total and
+/// monotonic; a read that starts after an acknowledged commit sees it; a watch from a revision
+/// misses no later change, or fails with [`StoreError::Compacted`].
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The newest revision.
     fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>>;
 
-    /// One key.
+    /// Reads one key.
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Fetched, StoreError>>;
 
-    /// Keys by prefix, consistent as of one revision.
-    ///
-    /// Errors: [`StoreError::Compacted`] where the revision is older than the history.
+    /// Lists keys by prefix, consistent at one revision. Fails with [`StoreError::Compacted`] if
+    /// the revision is older than the history.
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Listing, StoreError>>;
 
-    /// Writes all of it or nothing; durable when answered.
-    ///
-    /// Errors: [`StoreError::Conflict`] where an expectation does not hold.
+    /// Writes all operations or none; durable when it returns. Fails with [`StoreError::Conflict`]
+    /// if a precondition does not hold.
     fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<Committed, StoreError>>;
 
-    /// Every change under `prefix` after revision `after`.
-    ///
-    /// Errors: [`StoreError::Compacted`] where the history does not reach back to `after`.
+    /// Watches every change under `prefix` after revision `after`. Fails with
+    /// [`StoreError::Compacted`] if the history does not reach back to `after`.
     fn watch<'a>(
         &'a self,
         prefix: &'a str,
         after: Revision,
     ) -> BoxFuture<'a, Result<Box<dyn WatchStream>, StoreError>>;
 
-    /// Every key of every table, consistent as of one revision: what a snapshot holds.
+    /// Every key of every table, consistent at one revision: the content of a snapshot.
     fn everything(&self) -> BoxFuture<'_, Result<Listing, StoreError>>;
 
-    /// Forgets history up to and including `revision`; current values stay.
+    /// Compacts history up to and including `revision`; current values stay.
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>>;
 }
 
-/// What a watch hands over at once.
+/// Changes that a watch returns at once.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
-    /// Changes, in order; may be empty where only progress is told.
+    /// Changes, in order; may be empty if only the progress changed.
     pub events: Vec<Arc<Event>>,
-    /// Everything up to this revision has been handed over.
+    /// Everything up to this revision has been returned.
     pub progress: Revision,
 }
 
 /// An open watch.
 pub trait WatchStream: fmt::Debug + Send {
-    /// Waits for changes and hands over at least one. Cancel-safe: a dropped call loses nothing.
-    ///
-    /// Errors: [`StoreError::Compacted`] where this watcher fell behind the history.
+    /// Waits for changes and returns at least one. Cancel-safe: a dropped call loses nothing. Fails
+    /// with [`StoreError::Compacted`] if this watch fell behind the history.
     fn next(&mut self) -> BoxFuture<'_, Result<Batch, StoreError>>;
 
-    /// The newest revision up to which nothing is left to hand over, without waiting.
+    /// The newest revision up to which all changes have been returned, without waiting.
     fn progress(&self) -> Revision;
 }

@@ -1,4 +1,4 @@
-//! A process that writes and acknowledges is killed at any moment; every acknowledged write is there afterwards.
+//! A writing process is killed at any moment; every acknowledged write exists afterwards.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use bytes::Bytes;
@@ -8,10 +8,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Tells the child which folder to write to. The same test binary is both.
+/// Tells the child process which folder to write to. Parent and child are the same test binary.
 const FOLDER: &str = "STORE_CRASH_FOLDER";
 
-/// Not a test of its own: what the killed process does.
+/// Not a test by itself: the code of the child process.
 #[test]
 fn child_writes_until_killed() {
     let Ok(folder) = std::env::var(FOLDER) else {
@@ -40,7 +40,7 @@ fn child_writes_until_killed() {
                         None => Op::create(&key, value),
                     };
                     let revision = store.commit(vec![op]).await.unwrap().revision;
-                    // One write to the pipe, so that a line is there whole or not at all.
+                    // A single write to the pipe, so that a line arrives complete or not at all.
                     std::io::stderr()
                         .write_all(format!("ack {key} {next} {revision}\n").as_bytes())
                         .unwrap();
@@ -51,7 +51,8 @@ fn child_writes_until_killed() {
     });
 }
 
-/// Lets a child write until it has acknowledged so much, kills it, and tells what it acknowledged last: key → (count, revision).
+/// Lets a child write until it has acknowledged `enough`, kills it, and returns the last
+/// acknowledged writes: key → (count, revision).
 fn run_and_kill(folder: &Path, enough: usize) -> BTreeMap<String, (u64, u64)> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -78,7 +79,7 @@ fn run_and_kill(folder: &Path, enough: usize) -> BTreeMap<String, (u64, u64)> {
         );
         true
     };
-    // The moment of the kill, which each round has another of, meets the writers wherever they are.
+    // The moment of the kill differs in each round, so it hits the writers anywhere.
     let seen = lines
         .by_ref()
         .filter_map(|line| take(line).then_some(()))
@@ -87,7 +88,7 @@ fn run_and_kill(folder: &Path, enough: usize) -> BTreeMap<String, (u64, u64)> {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(seen, enough, "the child writes");
-    // What it had said before it was killed counts as well.
+    // Lines written before the kill count too.
     for line in lines {
         take(line);
     }

@@ -1,4 +1,4 @@
-//! The embedded engine: the common suite, a model, and what survives.
+//! The embedded engine: the common suite, a model, and recovery.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod suite;
@@ -163,8 +163,8 @@ async fn state(store: &EmbeddedStore, revision: Option<u64>) -> Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Every past revision lists what the model had then, also after reopening; replaying a watch from the
-    /// beginning gives the present.
+    /// Every past revision lists what the model had then, also after reopening; replaying a watch
+    /// from the beginning gives the current state.
     #[test]
     fn any_history_is_kept_as_the_model_has_it(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -1,5 +1,5 @@
-//! A disk that fails, at each of its operations in turn: nothing is acknowledged that a power cut could take back, and the
-//! store says that it is of no more use.
+//! A disk that fails at each of its operations in turn: nothing is acknowledged that a power cut
+//! could undo, and the store reports its failure.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -21,29 +21,29 @@ use std::time::{Duration, Instant};
 const EIO: i32 = 5;
 /// No space left on device.
 const ENOSPC: i32 = 28;
-/// Time for what the store does on its own threads.
+/// Time limit for the store's own threads.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a file held before a write that is not on the disk yet.
+/// The content of a file before a write that is not yet on disk.
 #[derive(Debug)]
 struct Before {
     at: u64,
     bytes: Vec<u8>,
-    /// A flush after it failed: a later one takes the blocks for clean and does not write them.
+    /// Set after a failed flush: a later flush takes the blocks for clean and does not write them.
     lost: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     operations: u64,
-    /// The operation that fails, once, and how.
+    /// The operation that fails, once, and its error.
     fails: Option<(u64, i32)>,
     hit: bool,
     /// By inode, newest last.
     cached: HashMap<u64, Vec<Before>>,
 }
 
-/// A disk behind a cache, which fails as Linux does: once, and what was not written by then never is.
+/// A disk with a cache that fails as on Linux: once, and what was not written by then never is.
 #[derive(Debug, Default)]
 struct Failing(Mutex<State>);
 
@@ -72,14 +72,14 @@ impl Failing {
         self.0.lock().unwrap().hit
     }
 
-    /// From now on it works; whether it failed before.
+    /// Works from now on; returns whether it failed before.
     fn mend(&self) -> bool {
         let mut state = self.0.lock().unwrap();
         state.fails = None;
         state.hit
     }
 
-    /// Takes from the files what never reached the disk.
+    /// Reverts writes that never reached the disk.
     fn cut_power(&self, folder: &Path) {
         let mut cached = std::mem::take(&mut self.0.lock().unwrap().cached);
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -103,7 +103,7 @@ impl Disk for Failing {
     fn write(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
         self.step()?;
         let mut old = vec![0; bytes.len()];
-        // The store opens for writing only.
+        // The store opens files for writing only.
         let again = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let mut known = 0;
         while known < old.len() {
@@ -116,10 +116,11 @@ impl Disk for Failing {
         let about = file.metadata()?;
         let cached = state.cached.entry(about.ino()).or_default();
         if about.len() == 0 {
-            // A new file, perhaps in the place of one that was removed.
+            // A new file, possibly with the inode of a removed one.
             cached.clear();
         }
-        // Whoever writes the same blocks again has them flushed again; what is on the disk is still the oldest.
+        // Writing the same blocks again makes the next flush write them; the disk still holds the
+        // oldest content.
         let same =
             |before: &Before| before.lost && before.at == at && before.bytes.len() == bytes.len();
         match cached.iter_mut().find(|before| same(before)) {
@@ -151,7 +152,7 @@ impl Disk for Failing {
     }
 }
 
-/// Small files, so that little data goes through many of them.
+/// Small files, so that little data fills many of them.
 fn options(disk: &Arc<Failing>) -> Options {
     Options {
         disk: disk.clone(),
@@ -161,7 +162,7 @@ fn options(disk: &Arc<Failing>) -> Options {
     }
 }
 
-/// Opens the store; the threads of the one before may still hold it.
+/// Opens the store; the threads of the previous one may still hold the lock.
 async fn open(folder: &Path, disk: &Arc<Failing>) -> Result<EmbeddedStore, StoreError> {
     let began = Instant::now();
     loop {
@@ -195,7 +196,8 @@ async fn all(store: &EmbeddedStore) -> BTreeMap<String, Bytes> {
         .collect()
 }
 
-/// Writes until the disk fails or so much is written that the logs gave way to a state file; what was acknowledged.
+/// Writes until the disk fails or enough is written that a state file replaced the logs; returns
+/// what was acknowledged.
 async fn write(store: &EmbeddedStore, disk: &Failing) -> Vec<String> {
     let mut acknowledged = Vec::new();
     for number in 0..40 {
@@ -208,13 +210,14 @@ async fn write(store: &EmbeddedStore, disk: &Failing) -> Vec<String> {
     acknowledged
 }
 
-/// The store after the failure: it ends for good, or, where there was no room only, goes on when there is.
+/// The store after the failure: it stops for good or, if the disk was only full, continues when
+/// there is room.
 async fn goes_on(store: &EmbeddedStore) -> bool {
     let failed = store.failed();
     let mut failed = std::pin::pin!(failed);
     let began = Instant::now();
     loop {
-        // Cancel-safe: an answer that is not waited for is not needed.
+        // Cancel-safe: the dropped answer is not needed.
         tokio::select! {
             biased;
             why = &mut failed => {
@@ -231,7 +234,7 @@ async fn goes_on(store: &EmbeddedStore) -> bool {
     }
 }
 
-/// One run: the disk fails once, at this operation. False where it has fewer.
+/// One run: the disk fails once, at this operation. Returns false if there are fewer operations.
 async fn run(operation: u64, error: i32) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let disk = Failing::at(operation, error);
@@ -261,7 +264,7 @@ async fn run(operation: u64, error: i32) -> bool {
         );
     }
     let hit = disk.mend();
-    // The same machine starts the process anew: what is read may be in the kernel's cache alone.
+    // The process restarts on the same machine: what it reads may exist only in the page cache.
     let store = open(folder.path(), &disk)
         .await
         .unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -288,7 +291,7 @@ async fn run(operation: u64, error: i32) -> bool {
     hit
 }
 
-/// Whatever operation fails, and whether the disk is full or broken.
+/// For every operation, with a full and with a broken disk.
 #[tokio::test]
 async fn what_a_failing_disk_acknowledged_is_there_and_nothing_is_acknowledged_after() {
     for error in [EIO, ENOSPC] {

@@ -27,7 +27,7 @@ async fn put(store: &EmbeddedStore, key: &str, value: Bytes) -> Result<u64, Stor
     store.commit(vec![op]).await.map(|done| done.revision)
 }
 
-/// For what the store does by itself, also on a machine that is busy with other things.
+/// Time limit for the store's own work, also on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 async fn all(store: &EmbeddedStore) -> Vec<Entry> {
@@ -59,7 +59,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Small files, so that little data goes through many of them.
+/// Small files, so that little data fills many of them.
 fn small() -> Options {
     Options {
         log_bytes: 64 << 10,
@@ -130,7 +130,7 @@ async fn a_torn_end_is_dropped_and_damage_before_the_end_is_refused() {
         .windows(4)
         .rposition(|bytes| bytes == b"k/49")
         .unwrap();
-    // The last frame is torn, as by a power cut before its flush was answered.
+    // The last frame is torn, as by a power cut before its flush was acknowledged.
     let mut torn = whole.clone();
     torn[last + 100] ^= 1;
     std::fs::write(&log, &torn).unwrap();
@@ -138,7 +138,7 @@ async fn a_torn_end_is_dropped_and_damage_before_the_end_is_refused() {
     assert_eq!(all(&store).await.len(), 49);
     assert!(store.get("k/49").await.unwrap().entry.is_none());
     drop(store);
-    // A bit in the middle is another matter: what comes after it was acknowledged.
+    // A changed bit in the middle is damage: the frames after it were acknowledged.
     let middle = whole.windows(4).position(|bytes| bytes == b"k/20").unwrap();
     let mut damaged = whole;
     damaged[middle + 100] ^= 1;
@@ -180,7 +180,7 @@ async fn a_store_is_opened_once() {
     ));
 }
 
-/// A disk on which so many bytes are free.
+/// A disk with this many free bytes.
 #[derive(Debug)]
 struct Room(AtomicU64);
 
@@ -293,7 +293,7 @@ async fn a_snapshot_restores_to_what_was_and_sends_watchers_away() {
     let everything = store.everything().await.unwrap();
     let file = folder.path().join("snapshot");
     write_snapshot(&file, SnapshotBytes::new(everything.clone()).unwrap());
-    // The store goes on, and its clients see what the snapshot does not have.
+    // The store continues, and its clients see what the snapshot does not contain.
     let later = put(&store, "t0/later", Bytes::from("x")).await.unwrap();
     let target = folder.path().join("two");
     let summary = restore_snapshot(&file, &target).unwrap();
@@ -366,7 +366,7 @@ async fn a_cut_or_changed_snapshot_is_refused_and_leaves_no_store() {
     refused(&[b'x'; 4000], "begin");
     std::fs::write(&file, &whole).unwrap();
     assert_eq!(verify_snapshot(&file).unwrap().entries, 1000);
-    // A store's own state file is no snapshot.
+    // A store's own state file is not a snapshot.
     restore_snapshot(&file, &target).unwrap();
     let state = files(&target, "state-").pop().unwrap();
     assert!(

@@ -1,4 +1,4 @@
-//! What the engine asks of the disk, behind one trait, so that a test can stand in for a disk that fails.
+//! The engine's disk operations behind one trait, so that a test can simulate a failing disk.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -7,18 +7,21 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The operations that make a write durable. The provided methods are the real ones.
+/// The operations that make a write durable. The provided methods call the operating system.
 ///
-/// Assumption of the engine: after a failed [`Disk::flush`] nothing is known about the blocks that were written before it. The
-/// kernel reports such an error once and then takes the pages for clean, so a second flush that succeeds proves nothing.
+/// Assumption of the engine: after a failed [`Disk::flush`] nothing is known about the blocks
+/// written before it. The kernel reports such an error once and then marks the pages as clean, so a
+/// later successful flush proves nothing.
 pub trait Disk: Debug + Send + Sync {
-    /// Bytes that the file system of `folder` has left for us.
+    /// Free bytes of the file system of `folder` that this process may use.
     ///
     /// # Errors
-    /// The file system can't be asked.
+    /// The file system cannot be queried.
     fn free(&self, folder: &Path) -> io::Result<u64> {
-        let said = nix::sys::statvfs::statvfs(folder).map_err(io::Error::from)?;
-        Ok(said.blocks_available().saturating_mul(said.fragment_size()))
+        let stats = nix::sys::statvfs::statvfs(folder).map_err(io::Error::from)?;
+        Ok(stats
+            .blocks_available()
+            .saturating_mul(stats.fragment_size()))
     }
 
     /// Writes all of `bytes` at an offset.
@@ -29,7 +32,7 @@ pub trait Disk: Debug + Send + Sync {
         file.write_all_at(bytes, at)
     }
 
-    /// Puts what was written to a file, or the names in a folder, onto the disk.
+    /// Flushes a file's content, or a folder's entries, to the disk.
     ///
     /// # Errors
     /// As `fdatasync(2)`.
@@ -37,7 +40,7 @@ pub trait Disk: Debug + Send + Sync {
         file.sync_data()
     }
 
-    /// Gives a file another name.
+    /// Renames a file.
     ///
     /// # Errors
     /// As `rename(2)`.
@@ -46,13 +49,14 @@ pub trait Disk: Debug + Send + Sync {
     }
 }
 
-/// The operating system's own.
+/// The operating system's disk operations.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LocalDisk;
 
 impl Disk for LocalDisk {}
 
-/// Whether a write failed for want of room only. Where a *flush* says so, the blocks are lost all the same.
+/// Whether a write failed only because the disk is full. If a *flush* reports it, the blocks are
+/// lost all the same.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -60,7 +64,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// Writes to the end of a new file.
+/// Appends to a new file.
 #[derive(Debug)]
 pub(super) struct Appending {
     disk: Arc<dyn Disk>,

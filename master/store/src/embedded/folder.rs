@@ -1,4 +1,4 @@
-//! The store's folder: names, the lock, durable renames, room on the disk.
+//! The store's folder: file names, the lock, durable renames, free space.
 
 use super::disk::Disk;
 use crate::error::StoreError;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the names of unfinished files end with; they are removed at the next start.
+/// Suffix of unfinished files; they are removed at the next start.
 pub(super) const UNFINISHED: &str = ".unfinished";
 const LOCK: &str = "lock";
-/// What versions before the log wrote.
+/// The file of the engine of versions before the log.
 const OLD_ENGINE: &str = "store.redb";
 
-/// A folder that this process alone writes to.
+/// A folder that only this process writes to.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -24,7 +24,7 @@ pub(super) struct Folder {
     _lock: File,
 }
 
-/// Files of the folder by what they are, each with the revision in its name, in order.
+/// The files of the folder by type, each with the revision in its name, sorted.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     pub(super) states: Vec<(Revision, PathBuf)>,
@@ -32,7 +32,7 @@ pub(super) struct Files {
 }
 
 impl Folder {
-    /// Makes the folder where it does not exist, and locks it.
+    /// Creates the folder if it does not exist, and locks it.
     pub(super) fn open(path: &Path, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
         std::fs::create_dir_all(path).map_err(StoreError::Folder)?;
         let lock = File::create(path.join(LOCK)).map_err(StoreError::Folder)?;
@@ -71,13 +71,13 @@ impl Folder {
         self.path.join(format!("state-{head:020}"))
     }
 
-    /// A name that nobody else has, for a file that gets its final name when it is whole.
+    /// A unique name for a file that is renamed when it is complete.
     pub(super) fn unfinished(&self, name: &str) -> PathBuf {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         self.path.join(format!("{name}-{number}{UNFINISHED}"))
     }
 
-    /// Removes what a process before this one left unfinished.
+    /// Removes unfinished files of an earlier process.
     pub(super) fn sweep(&self) -> Result<(), StoreError> {
         for entry in std::fs::read_dir(&self.path).map_err(StoreError::Folder)? {
             let path = entry.map_err(StoreError::Folder)?.path();
@@ -88,7 +88,7 @@ impl Folder {
         Ok(())
     }
 
-    /// What is there.
+    /// The files in the folder.
     pub(super) fn files(&self) -> Result<Files, StoreError> {
         let mut files = Files::default();
         for entry in std::fs::read_dir(&self.path).map_err(StoreError::Folder)? {
@@ -113,11 +113,12 @@ impl Folder {
         Ok(files)
     }
 
-    /// Gives a file its final name, durably.
+    /// Renames a file to its final name, durably.
     ///
     /// # Errors
-    /// [`StoreError::Full`] where the file has its old name still. After any other error nobody knows which of the two names the
-    /// disk has, so the file may not be used, nor its place be taken by another.
+    /// [`StoreError::Full`] if the file still has its old name. After any other error it is unknown
+    /// which of the two names is on disk, so the file may not be used, nor may another file take
+    /// its name.
     pub(super) fn adopt(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         self.disk
             .rename(from, to)
@@ -127,7 +128,7 @@ impl Folder {
     }
 }
 
-/// Whether a folder is missing or holds nothing.
+/// Whether a folder is missing or empty.
 pub(super) fn is_empty(path: &Path) -> io::Result<bool> {
     match std::fs::read_dir(path) {
         Ok(mut entries) => Ok(entries.next().is_none()),

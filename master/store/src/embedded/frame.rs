@@ -1,20 +1,20 @@
-//! Frames: how bytes lie in the store's files, so that a torn or changed one is seen.
+//! Frames: the encoding of bytes in the store's files, by which torn and damaged ones are detected.
 //!
 //! A frame is 32 bytes of header and a payload, padded with zeros to a multiple of 8; integers are big-endian:
 //! `PFR1` ‖ payload length u32 ‖ offset in the file u64 ‖ first 16 bytes of SHA-256(file id ‖ offset ‖ payload).
-//! The id is random for each file, so that a frame of one file is never taken for one of another; where the
-//! header should be, zeros are the end.
+//! The id is random for each file, so that a frame of one file is never taken for one of another (a
+//! reused disk block); zeros in place of a header mark the end.
 
 use sha2::{Digest, Sha256};
 use std::io::{self, Read};
 
 /// Bytes of a frame's header.
 pub(crate) const HEADER: usize = 32;
-/// Payload of one frame at most; what claims more is not one of ours.
-pub(crate) const LONGEST: usize = 32 << 20;
+/// Payload of one frame; a larger length is damage.
+pub(crate) const MAX_PAYLOAD: usize = 32 << 20;
 const MAGIC: [u8; 4] = *b"PFR1";
 
-/// Random bytes that mark one file.
+/// Random bytes that identify one file.
 pub(crate) type FileId = [u8; 16];
 
 fn check(id: &FileId, offset: u64, payload: &[u8]) -> [u8; 16] {
@@ -28,13 +28,13 @@ fn check(id: &FileId, offset: u64, payload: &[u8]) -> [u8; 16] {
     short
 }
 
-/// Starts a frame in an empty buffer: room for the header.
+/// Starts a frame in an empty buffer: reserves the header.
 pub(crate) fn start(buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.resize(HEADER, 0);
 }
 
-/// Ends the frame in the buffer, as it will lie at `offset`.
+/// Completes the frame in the buffer, for the position `offset`.
 pub(crate) fn seal(buffer: &mut Vec<u8>, id: &FileId, offset: u64) {
     let length = buffer.len() - HEADER;
     let check = check(id, offset, &buffer[HEADER..]);
@@ -49,36 +49,37 @@ fn padded(length: usize) -> usize {
     length.next_multiple_of(8)
 }
 
-/// What a header says: the payload's length and its check.
+/// Parses a header: the payload's length and checksum.
 fn header(bytes: &[u8; HEADER], offset: u64) -> Option<(usize, [u8; 16])> {
     let word =
         |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let said = (u64::from(word(8)) << 32) | u64::from(word(12));
+    let stored = (u64::from(word(8)) << 32) | u64::from(word(12));
     let length = usize::try_from(word(4))
         .ok()
-        .filter(|length| *length <= LONGEST)?;
+        .filter(|length| *length <= MAX_PAYLOAD)?;
     let mut check = [0; 16];
     check.copy_from_slice(&bytes[16..32]);
-    (bytes[0..4] == MAGIC && said == offset).then_some((length, check))
+    (bytes[0..4] == MAGIC && stored == offset).then_some((length, check))
 }
 
-/// The frame at `offset` of a file's bytes: its payload and where the next one starts.
+/// The frame at `offset` of a file's bytes: its payload and the offset of the next one.
 pub(crate) fn at<'a>(bytes: &'a [u8], offset: usize, id: &FileId) -> Option<(&'a [u8], usize)> {
     let rest = bytes.get(offset..)?;
-    let (length, said) = header(rest.first_chunk()?, offset as u64)?;
+    let (length, stored) = header(rest.first_chunk()?, offset as u64)?;
     let payload = rest.get(HEADER..HEADER + length)?;
-    (check(id, offset as u64, payload) == said)
+    (check(id, offset as u64, payload) == stored)
         .then_some((payload, offset + HEADER + padded(length)))
 }
 
-/// Whether any whole frame lies behind `from`: then what is broken before it was once acknowledged.
+/// Whether a complete frame follows after `from`: then a broken frame before it had been
+/// acknowledged, and is damage.
 pub(crate) fn any_after(bytes: &[u8], from: usize, id: &FileId) -> bool {
     let mut offset = from.next_multiple_of(8);
     while let Some(rest) = bytes.get(offset..) {
         if rest.first_chunk() == Some(&MAGIC) && at(bytes, offset, id).is_some() {
             return true;
         }
-        // Zeros, of which there may be many, are skipped in long steps.
+        // Zeros, of which there may be many, are skipped in large steps.
         let zeros = rest
             .chunks_exact(4096)
             .take_while(|chunk| chunk.iter().all(|byte| *byte == 0))
@@ -88,7 +89,7 @@ pub(crate) fn any_after(bytes: &[u8], from: usize, id: &FileId) -> bool {
     false
 }
 
-/// Reads frames one after another from a stream; the id is that of the first frame's payload.
+/// Reads frames from a stream; the file id is in the first frame's payload.
 #[derive(Debug)]
 pub(crate) struct Frames<R> {
     from: R,
@@ -97,14 +98,14 @@ pub(crate) struct Frames<R> {
     payload: Vec<u8>,
 }
 
-/// Why a stream gave no frame.
+/// Why no frame could be read.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// The stream itself failed.
+    /// Reading failed.
     Io(io::Error),
-    /// It ended inside or before a frame that must be there.
+    /// The stream ended inside or before a required frame.
     Truncated,
-    /// What is at this offset is no whole frame.
+    /// The frame at this offset is damaged.
     Changed(u64),
 }
 
@@ -122,7 +123,7 @@ impl<R: Read> Frames<R> {
     pub(crate) fn next(&mut self) -> Result<&[u8], Broken> {
         let mut bytes = [0; HEADER];
         self.fill(&mut bytes)?;
-        let (length, said) = header(&bytes, self.offset).ok_or(Broken::Changed(self.offset))?;
+        let (length, stored) = header(&bytes, self.offset).ok_or(Broken::Changed(self.offset))?;
         let mut payload = std::mem::take(&mut self.payload);
         payload.resize(padded(length), 0);
         self.fill(&mut payload)?;
@@ -130,7 +131,7 @@ impl<R: Read> Frames<R> {
         if self.offset == 0 {
             self.id = *payload.first_chunk().ok_or(Broken::Changed(0))?;
         }
-        if check(&self.id, self.offset, &payload) != said {
+        if check(&self.id, self.offset, &payload) != stored {
             return Err(Broken::Changed(self.offset));
         }
         self.offset += (HEADER + padded(length)) as u64;

@@ -1,8 +1,8 @@
-//! Images: the whole state in one file, as frames of records. The engine's own state file and snapshots are both images.
+//! Images: the whole state in one file, as frames of records. State files and snapshots are images.
 //!
-//! Frames: `id ‖ Start, Compact`; then tables, each followed by its entries as of its floor; then the events after
-//! the floors in the order of their revisions (none in a snapshot); then `End` with the counts. A file without its
-//! `End` is cut short, and a frame whose check fails was changed.
+//! Frames: `id ‖ Start, Compact`; then tables, each followed by its entries at its floor; then the
+//! events after the floors, sorted by revision (none in a snapshot); then `End` with the counts. A
+//! file without `End` is truncated, and a frame whose checksum fails is damaged.
 
 use super::frame::{self, Broken, FileId, Frames};
 use super::record::{self, Purpose, Record, Records, VERSION};
@@ -12,10 +12,10 @@ use bytes::Bytes;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-/// Bytes after which a frame is closed.
+/// Size at which a frame is completed.
 const FRAME: usize = 256 << 10;
 
-/// A fresh id for a file.
+/// A new random file id.
 pub(super) fn file_id() -> io::Result<FileId> {
     let mut id = FileId::default();
     getrandom::fill(&mut id).map_err(|error| io::Error::other(error.to_string()))?;
@@ -33,7 +33,8 @@ pub(crate) struct Packer {
 }
 
 impl Packer {
-    /// A file for `purpose`, at `revision`, whose history starts after `floor`; `made` in seconds since 1970.
+    /// Starts a file of a `purpose` at `revision` whose history starts after `floor`; `made` in
+    /// seconds since 1970.
     pub(crate) fn new(
         purpose: Purpose,
         revision: Revision,
@@ -69,7 +70,7 @@ impl Packer {
         std::mem::replace(&mut self.buffer, next)
     }
 
-    /// Adds a record; a frame where one is full.
+    /// Adds a record; returns a frame when one is full.
     pub(crate) fn push(&mut self, record: &Record<'_>) -> Option<Vec<u8>> {
         match record {
             Record::Entry { .. } => self.entries += 1,
@@ -94,7 +95,7 @@ impl Packer {
     }
 }
 
-/// Writes a captured state; tells how many bytes it has.
+/// Writes a captured state and returns its size in bytes.
 pub(super) fn write_state(capture: &Capture, made: u64, to: &mut dyn io::Write) -> io::Result<u64> {
     let mut packer = Packer::new(Purpose::State, capture.head, capture.floor, made)?;
     let mut put = |frame: Option<Vec<u8>>| frame.map_or(Ok(()), |frame| to.write_all(&frame));
@@ -118,7 +119,7 @@ pub(super) fn write_state(capture: &Capture, made: u64, to: &mut dyn io::Write) 
     Ok(packer.offset)
 }
 
-/// What an image says of itself.
+/// The header and counts of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) purpose: Purpose,
@@ -128,7 +129,7 @@ pub(crate) struct Summary {
     pub(crate) bytes: u64,
 }
 
-/// Why an image can't be read.
+/// The reason why an image cannot be read.
 #[derive(Debug)]
 pub(crate) enum Unreadable {
     Io(io::Error),
@@ -152,7 +153,7 @@ impl From<Broken> for Unreadable {
 }
 
 impl Unreadable {
-    /// In words, for a person.
+    /// The reason, for humans.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Io(error) => format!("it cannot be read: {error}"),
@@ -173,7 +174,7 @@ impl Unreadable {
     }
 }
 
-/// What a reader of an image does with what it holds.
+/// Receives the content of an image.
 pub(crate) trait Take {
     fn begin(&mut self, revision: Revision, floor: Revision);
     fn table(&mut self, name: &str, floor: Revision);
@@ -294,10 +295,10 @@ impl Load {
         }
     }
 
-    /// The state, once all is read.
+    /// The state, after everything has been read.
     pub(super) fn finish(mut self) -> Published {
         self.close_table();
-        // The last changes may have been of tables whose history is gone.
+        // The last changes may belong to tables without history.
         self.published.set_head(self.head);
         self.published
     }

@@ -1,4 +1,5 @@
-//! The keeper thread: what takes long and must not hold up writes. It makes the next log and writes state files.
+//! The keeper thread: slow work that must not delay writes. It creates the next log and writes
+//! state files.
 
 use super::disk::Appending;
 use super::folder::Folder;
@@ -14,16 +15,16 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What the keeper is asked to do; it answers by a job in the writer's queue.
+/// A task of the keeper; it answers with a job in the writer's queue.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Make a log file of zeros.
+    /// Create a log file filled with zeros.
     Prepare(Arc<Folder>, Making),
-    /// Write the state, and remove the logs before it.
+    /// Write the state and remove the logs before it.
     Save(Arc<Folder>, Box<Capture>),
 }
 
-/// Works until the other end of `tasks` is gone.
+/// Works until the sender of `tasks` is dropped.
 pub(super) fn run(tasks: &mpsc::Receiver<Task>, answers: &Queue<Job>) {
     for task in tasks {
         match task {
@@ -55,7 +56,7 @@ fn save(folder: &Folder, capture: &Capture) -> Result<u64, StoreError> {
         folder.disk().flush(&file)?;
         Ok(bytes)
     })();
-    // The logs before it stay until it is whole, so nothing is lost with a file that could not be flushed.
+    // The logs before it stay until the state file is complete, so a failed flush loses nothing.
     let written = written.map_err(|error| StoreError::full_or("write the state to", &path, error));
     let named = written.and_then(|bytes| {
         folder
@@ -69,7 +70,7 @@ fn save(folder: &Folder, capture: &Capture) -> Result<u64, StoreError> {
             return Err(error);
         }
     };
-    // From here on the new state counts; what stays behind is removed at the next start.
+    // From here on the new state file is used; remaining old files are removed at the next start.
     let files = folder.files()?;
     let states = files.states.iter().filter(|(head, _)| *head < capture.head);
     for (_, path) in files

@@ -1,9 +1,10 @@
-//! The log: every acknowledged change since the state file, in segments, one frame for each flush.
+//! The log: every acknowledged change since the state file, in segments, one frame per flush.
 //!
-//! A segment's blocks are written with zeros before it is used, because flushing into new blocks costs the file
-//! system a journal commit, many times the price of flushing into old ones; and so a full disk shows while there is
-//! still room to say so. A segment is named by the revision before its first change. At most one frame is unflushed
-//! at any time: a broken frame with a whole one behind it is damage, not a torn end.
+//! A segment is filled with zeros before its use: flushing into new blocks costs the file system a
+//! journal commit, many times the price of flushing into allocated ones, and a full disk shows
+//! while there is still room to report it. A segment is named by the revision before its first
+//! change. At most one frame is unflushed at any time, so a broken frame before a complete one is
+//! damage, and a broken last frame is a torn write that was never acknowledged.
 
 use super::folder::Folder;
 use super::frame::{self, FileId};
@@ -19,23 +20,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of the first segment after a start: small, as starting waits for it.
-const FIRST: u64 = 1 << 20;
-/// Bytes at the end of a segment that only deletions may use when no other segment can be made.
+/// Bytes of the first segment after a start: small, as the start waits for it.
+const FIRST_SEGMENT: u64 = 1 << 20;
+/// Bytes at the end of a segment that only deletions may use when no further segment can be
+/// created: they are how an admin frees room.
 const RESERVE: u64 = 64 << 10;
-/// Pause between two tries to make room on a full disk.
+/// Pause between two attempts to create a segment on a full disk.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How segments are made.
+/// How segments are created.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Making {
     /// Bytes of a segment.
     pub(super) bytes: u64,
-    /// Bytes that stay free on the file system.
+    /// Bytes to leave free on the file system.
     pub(super) spare: u64,
 }
 
-/// A file full of zeros.
+/// A file filled with zeros.
 #[derive(Debug)]
 pub(super) struct Blank {
     file: File,
@@ -44,7 +46,7 @@ pub(super) struct Blank {
 }
 
 impl Blank {
-    /// Makes one of `bytes`, on disk when it returns.
+    /// Creates one of `bytes`, flushed when it returns.
     pub(super) fn make(folder: &Folder, making: &Making, bytes: u64) -> Result<Self, StoreError> {
         let path = folder.unfinished("log-next");
         let free = folder.disk().free(folder.path());
@@ -62,8 +64,8 @@ impl Blank {
         match Self::write(folder, &path, bytes) {
             Ok(file) => Ok(Self { file, path, bytes }),
             Err(error) => {
-                // What little room it took is given back. A flush that failed for want of room is no reason to end: nothing of
-                // this file is believed, and the next try makes another.
+                // Frees the partly allocated file. A flush that failed on a full disk is no reason
+                // to stop: nothing of this file is used, and the next attempt creates another.
                 std::fs::remove_file(&path).ok();
                 Err(StoreError::full_or("write zeros to", &path, error))
             }
@@ -99,14 +101,14 @@ struct Segment {
     bytes: u64,
 }
 
-/// The writing side.
+/// The writing side of the log.
 #[derive(Debug)]
 pub(super) struct Log {
     folder: Arc<Folder>,
     making: Making,
     active: Option<Segment>,
     next: Option<Blank>,
-    /// Whether another thread makes the next segment.
+    /// Whether the keeper is creating the next segment.
     pub(super) preparing: bool,
     /// Bytes of changes since the state file.
     pub(super) bytes: u64,
@@ -114,7 +116,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// A log that goes on after recovery. Where the disk is full, it opens all the same and takes no writes.
+    /// Continues the log after recovery. On a full disk it opens too and accepts no writes.
     pub(super) fn open(
         folder: Arc<Folder>,
         making: Making,
@@ -130,10 +132,10 @@ impl Log {
             bytes,
             tried: None,
         };
-        match log.rotate(head, FIRST.min(making.bytes)) {
+        match log.rotate(head, FIRST_SEGMENT.min(making.bytes)) {
             Ok(()) => {}
             Err(error @ StoreError::Full(_)) => {
-                tracing::error!(%error, "the store opens for reading only");
+                tracing::error!(%error, "the store opens read-only");
             }
             Err(error) => return Err(error),
         }
@@ -176,12 +178,13 @@ impl Log {
         Ok(())
     }
 
-    /// Starts a new segment after `head`, of the usual size: what came before can then be replaced by a state file.
+    /// Starts a new segment of the usual size after `head`: a state file can then replace the
+    /// earlier ones.
     pub(super) fn cut(&mut self, head: Revision) -> Result<(), StoreError> {
-        self.rotate(head, self.making.bytes.min(FIRST))
+        self.rotate(head, self.making.bytes.min(FIRST_SEGMENT))
     }
 
-    /// Makes sure that a frame of about `bytes` can be written without the reserve.
+    /// Ensures that a frame of about `bytes` fits without the reserve.
     pub(super) fn room(&mut self, bytes: u64, head: Revision) -> Result<(), StoreError> {
         let needed = bytes + RESERVE + 4096;
         if self
@@ -203,7 +206,7 @@ impl Log {
         outcome
     }
 
-    /// Whether the next segment should be made now.
+    /// Whether the next segment should be created now.
     pub(super) fn wants_next(&self) -> bool {
         let half = self
             .active
@@ -212,21 +215,25 @@ impl Log {
         half && self.next.is_none() && !self.preparing && self.tried.is_none()
     }
 
-    /// How the next segment is to be made.
+    /// How the next segment is to be created.
     pub(super) fn making(&self) -> (Arc<Folder>, Making) {
         (self.folder.clone(), self.making)
     }
 
-    /// Takes the next segment. A full disk shows again when the segment is needed.
+    /// Accepts the next segment from the keeper. A full disk is reported again when the segment is
+    /// needed.
     ///
     /// # Errors
-    /// The disk fails otherwise.
+    /// The disk failed in another way.
     pub(super) fn prepared(&mut self, made: Result<Blank, StoreError>) -> Result<(), StoreError> {
         self.preparing = false;
         match made {
             Ok(blank) => self.next = Some(blank),
             Err(StoreError::Full(why)) => {
-                tracing::warn!(error = why, "the store's next log could not be made ahead");
+                tracing::warn!(
+                    reason = why,
+                    "cannot create the store's next log segment yet"
+                );
                 self.tried = Some((Instant::now(), why));
             }
             Err(error) => return Err(error),
@@ -234,7 +241,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes and flushes a frame. After an error other than [`StoreError::Full`] nothing may be written any more.
+    /// Writes and flushes a frame. After an error other than [`StoreError::Full`] nothing may be
+    /// written any more.
     pub(super) fn append(&mut self, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
         let full = || {
             StoreError::Full(
@@ -250,7 +258,7 @@ impl Log {
         let disk = self.folder.disk();
         let written = disk.write(&active.file, buffer, active.position);
         written.map_err(|error| StoreError::full_or("write to", &active.path, error))?;
-        // Never tried again, and no failure counts as a full disk: see `Disk`.
+        // A flush is never repeated, and no error of it counts as a full disk: see `Disk`.
         disk.flush(&active.file)
             .map_err(StoreError::file("flush", &active.path))?;
         active.position = end;
@@ -259,10 +267,11 @@ impl Log {
     }
 }
 
-/// Reads one segment into the state; tells how many bytes of changes it held.
+/// Replays one segment into the state and returns the bytes of its changes.
 ///
-/// Its last frame is written and flushed anew before it counts. It may have been written by a process whose flush failed: then it
-/// lies in the kernel's cache alone, which reads as if it were on the disk.
+/// The last frame is written and flushed again before it counts. The process that wrote it may have
+/// failed at the flush: then the frame exists only in the kernel's page cache, where it reads as if
+/// it were on disk.
 pub(super) fn replay(
     folder: &Folder,
     path: &Path,
@@ -345,6 +354,6 @@ pub(super) fn replay(
     );
     again
         .and_then(|()| disk.flush(&file))
-        .map_err(StoreError::file("write anew what ends", path))?;
+        .map_err(StoreError::file("rewrite the last frame of", path))?;
     Ok(offset as u64)
 }

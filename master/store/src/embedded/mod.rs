@@ -1,5 +1,5 @@
-//! The embedded engine: a log for durability, state files so that the log stays short, the published state in memory
-//! for reading.
+//! The embedded engine: a log for durability, state files that keep the log short, and the
+//! published state in memory for reads.
 
 mod disk;
 mod folder;
@@ -34,31 +34,31 @@ use tokio::sync::{oneshot, watch};
 use watcher::Watcher;
 use writer::{Job, Writer};
 
-/// Limits of the engine; the defaults fit a cluster of some thousand nodes.
+/// Limits of the engine; the defaults suit a cluster of some thousand nodes.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Events that each table's history keeps at most.
+    /// Events in each table's history.
     pub history_events: usize,
-    /// Bytes of superseded values that each table's history keeps at most.
+    /// Bytes of superseded values in each table's history.
     pub history_bytes: usize,
-    /// How long history is kept; up to a fifth longer. Upstream compacts every five minutes.
+    /// Age of the oldest history; up to a fifth more. Upstream compacts every five minutes.
     pub history_age: Duration,
-    /// Transactions that may wait for the writer; more are refused.
+    /// Transactions in the writer's queue; more are refused.
     pub queue: usize,
-    /// Transactions that share one flush at most.
+    /// Transactions per flush.
     pub group: usize,
-    /// Bytes that one value may have.
+    /// Bytes of one value.
     pub value_bytes: usize,
-    /// Bytes that the values of one transaction may have.
+    /// Bytes of all values of one transaction.
     pub transaction_bytes: usize,
-    /// Bytes of changes after which the state is written anew; more where the state itself is larger, so that this
-    /// never costs more than the changes did.
+    /// Bytes of changes after which the state is written to a file; more if the state itself is
+    /// larger, so that writing it never costs more than the changes did.
     pub log_bytes: u64,
     /// Bytes of one log file.
     pub segment_bytes: u64,
-    /// Bytes that stay free on the file system.
+    /// Bytes to leave free on the file system.
     pub spare_bytes: u64,
-    /// The disk, or what stands in for one.
+    /// The disk, or a simulated one.
     pub disk: Arc<dyn Disk>,
 }
 
@@ -80,15 +80,15 @@ impl Default for Options {
     }
 }
 
-/// Parts of one transaction at most. An engine over etcd raises `--max-txn-ops` to this.
-const OPS: usize = 1024;
+/// Operations of one transaction. An engine over etcd raises `--max-txn-ops` to this.
+const MAX_OPS: usize = 1024;
 
-/// What readers, watchers and the writer share.
+/// The state that readers, watchers and the writer share.
 #[derive(Debug)]
 struct Shared {
     published: RwLock<Published>,
     closed: AtomicBool,
-    /// Why nothing can be written any more.
+    /// The failure after which nothing can be written.
     failure: watch::Sender<Option<Arc<StoreError>>>,
 }
 
@@ -125,7 +125,7 @@ impl Shared {
     }
 }
 
-/// The engine by default: one folder, one writer thread and one keeper thread.
+/// The default engine: one folder, one writer thread and one keeper thread.
 #[derive(Debug)]
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
@@ -136,15 +136,20 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in `folder`, which is made where it does not exist. Blocks while it reads the state.
+    /// Opens the store in `folder`, which is created if it does not exist. Blocks while it reads
+    /// the state.
     ///
-    /// Errors: the folder or a file cannot be used, is locked by another process, or holds what this version
-    /// does not write.
+    /// # Errors
+    /// The folder or a file cannot be used, another process has locked it, or a file is damaged or
+    /// of another version.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         Self::open_with(folder, &Options::default())
     }
 
     /// Opens the store with other limits.
+    ///
+    /// # Errors
+    /// As [`EmbeddedStore::open`].
     pub fn open_with(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let limits = HistoryLimits {
             events: options.history_events,
@@ -168,7 +173,7 @@ impl EmbeddedStore {
             failure: watch::Sender::new(None),
         });
         let jobs = Arc::new(Queue::new(options.queue));
-        // One of each kind of task at most.
+        // At most one task of each type.
         let (tasks, asked) = mpsc::sync_channel(2);
         let more = (folder, options.clone(), found.state_bytes);
         let writer = Writer::new(shared.clone(), jobs.clone(), log, tasks, more);
@@ -187,9 +192,10 @@ impl EmbeddedStore {
         })
     }
 
-    /// Waits until the store can't write any more, for another reason than a full disk, and tells why; for ever where that
-    /// never happens. From then on every write is refused; whether the write that met the failure is on disk shows at the
-    /// next [`EmbeddedStore::open`], which is what the process should end for.
+    /// Waits until the store cannot write any more for another reason than a full disk, and returns
+    /// the error; waits for ever if that never happens. From then on every write is refused.
+    /// Whether the failed write is on disk shows at the next [`EmbeddedStore::open`], so the
+    /// process should exit.
     pub fn failed(&self) -> impl Future<Output = Arc<StoreError>> + Send + use<> {
         let mut failure = self.shared.failure.subscribe();
         async move {
@@ -200,16 +206,16 @@ impl EmbeddedStore {
                 .and_then(|found| found.clone());
             match found {
                 Some(why) => why,
-                // The store was dropped in good order.
+                // The store was closed normally.
                 None => std::future::pending().await,
             }
         }
     }
 
     fn check(&self, ops: &[Op]) -> Result<(), StoreError> {
-        if ops.len() > OPS {
+        if ops.len() > MAX_OPS {
             return Err(StoreError::Invalid(format!(
-                "a transaction has {} parts, limit {OPS}",
+                "a transaction has {} parts, limit {MAX_OPS}",
                 ops.len()
             )));
         }
@@ -268,11 +274,11 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        // The writer ends when its queue is closed, the keeper when the writer is gone; joining them releases the
-        // folder's lock before we return.
+        // The writer ends when its queue is closed, the keeper when the writer has ended; joining
+        // them releases the folder's lock before this returns.
         self.jobs.close();
         if self.shared.failure.borrow().is_some() {
-            // A failing disk may hold the keeper in the kernel, and the process is to end.
+            // A failing disk may block the keeper in the kernel, and the process is about to exit.
             return self.shared.close();
         }
         for thread in self

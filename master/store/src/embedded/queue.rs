@@ -1,10 +1,10 @@
-//! The writer's queue: bounded for callers, taken from in groups, with a time limit on waiting.
+//! The writer's queue: bounded for callers, taken in groups, with a time limit for waiting.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Why a job was not taken.
+/// Why a job was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
     /// The queue is full.
@@ -20,7 +20,7 @@ struct State<T> {
     waiting: bool,
 }
 
-/// A queue with one taker.
+/// A queue with one consumer.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
@@ -51,9 +51,9 @@ impl<T> Queue<T> {
         self.add(job, self.limit)
     }
 
-    /// Adds a job of the engine itself, of which there are never more than a few.
+    /// Adds a job of the engine itself; there are never more than a few.
     pub(super) fn push_own(&self, job: T) {
-        // A closed queue has no more use for it.
+        // A closed queue drops it.
         self.add(job, usize::MAX).ok();
     }
 
@@ -74,7 +74,8 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Takes up to `most` jobs, waiting for the first until `deadline`. False where the queue is closed and empty.
+    /// Takes up to `most` jobs and waits for the first until `deadline`. Returns false if the queue
+    /// is closed and empty.
     pub(super) fn take(&self, most: usize, deadline: Instant, into: &mut Vec<T>) -> bool {
         let mut state = self.lock();
         while state.jobs.is_empty() {
@@ -100,13 +101,13 @@ impl<T> Queue<T> {
         true
     }
 
-    /// Takes no more jobs; what is queued is still handed out.
+    /// Accepts no more jobs; queued ones are still taken.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_one();
     }
 
-    /// Takes no more jobs and drops what is queued.
+    /// Accepts no more jobs and drops the queued ones.
     pub(super) fn abandon(&self) {
         let mut state = self.lock();
         state.closed = true;

@@ -1,6 +1,7 @@
-//! Records: what frames hold, in the log, in the state file and in snapshots alike.
+//! Records: the content of frames, in the log, in state files and in snapshots.
 //!
-//! A record is a tag and its fields; texts and values have their length (u32) before them; integers are big-endian.
+//! A record is a tag and its fields; strings and values are preceded by their length (u32);
+//! integers are big-endian.
 
 use crate::model::{Entry, Event, Revision};
 use bytes::Bytes;
@@ -9,28 +10,28 @@ use std::sync::Arc;
 /// The format that this version writes and reads.
 pub(crate) const VERSION: u32 = 1;
 
-/// What a file is for.
+/// The purpose of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Changes after a revision.
     Log,
-    /// The state that logs go on from, with history.
+    /// The state from which logs continue, with history.
     State,
-    /// A state that leaves the store, without history.
+    /// An exported state without history.
     Snapshot,
 }
 
 /// One record, borrowed from its frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Record<'a> {
-    /// The first of each file, behind the file's id.
+    /// The first record of each file, after the file's id.
     Start {
         version: u32,
         purpose: Purpose,
         revision: Revision,
         made: u64,
     },
-    /// A table; the entries that follow are its, as of `floor`.
+    /// A table; the entries that follow belong to it, at `floor`.
     Table { name: &'a str, floor: Revision },
     /// An entry.
     Entry {
@@ -39,15 +40,15 @@ pub(crate) enum Record<'a> {
         modified: Revision,
         value: &'a [u8],
     },
-    /// A change; no value where the key was deleted.
+    /// A change; without a value if the key was deleted.
     Event {
         revision: Revision,
         key: &'a str,
         value: Option<&'a [u8]>,
     },
-    /// History up to this revision was forgotten.
+    /// History up to this revision was compacted.
     Compact { revision: Revision },
-    /// The last of a state or snapshot.
+    /// The last record of a state file or snapshot.
     End { entries: u64, events: u64 },
 }
 
@@ -137,7 +138,7 @@ impl Record<'_> {
     }
 }
 
-/// Takes records off a frame's payload.
+/// Decodes the records of a frame's payload.
 #[derive(Debug)]
 pub(crate) struct Records<'a>(&'a [u8]);
 
@@ -146,7 +147,8 @@ impl<'a> Records<'a> {
         Self(payload)
     }
 
-    /// The next record; none at the end. The error is for a payload that this version does not write.
+    /// The next record; `None` at the end. The error is for a payload that this version does not
+    /// write.
     pub(crate) fn next(&mut self) -> Result<Option<Record<'a>>, Unknown> {
         if self.0.is_empty() {
             return Ok(None);
@@ -228,11 +230,11 @@ impl<'a> Records<'a> {
     }
 }
 
-/// A payload whose check holds and whose content this version does not know.
+/// A payload with a valid checksum and unknown content.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unknown;
 
-/// An entry with bytes of its own.
+/// An entry with its own copy of the bytes.
 pub(crate) fn own(key: &str, created: Revision, modified: Revision, value: &[u8]) -> Entry {
     Entry {
         key: Arc::from(key),

@@ -1,4 +1,4 @@
-//! Opening: the newest state file, then the logs after it.
+//! Recovery: reads the newest state file, then the logs after it.
 
 use super::folder::Folder;
 use super::image::{self, Load};
@@ -9,7 +9,7 @@ use crate::history::{HistoryLimits, Published};
 use std::fs::File;
 use std::io::BufReader;
 
-/// What was found on disk.
+/// The recovered state.
 #[derive(Debug)]
 pub(super) struct Recovered {
     pub(super) published: Published,
@@ -19,7 +19,7 @@ pub(super) struct Recovered {
     pub(super) state_bytes: u64,
 }
 
-/// Reads what the folder holds. Files that a newer state file replaced are removed.
+/// Reads the folder. Removes files that a newer state file replaced.
 pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovered, StoreError> {
     folder.sweep()?;
     let mut files = folder.files()?;

@@ -1,4 +1,4 @@
-//! Snapshots: the whole state as a file that can be carried away, verified, and made into a store.
+//! Snapshots: the whole state as a file that can be exported, verified and restored.
 
 use super::disk::LocalDisk;
 use super::folder::{self, Folder};
@@ -15,27 +15,27 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How far a restored store's revisions are ahead of its snapshot's: more than any store writes in the time for which
-/// one keeps snapshots, so that no revision that a client remembers ever means something else.
+/// The distance of a restored store's revisions from its snapshot's: more than any store writes
+/// while snapshots of it are kept, so that no revision that a client remembers is assigned twice.
 pub const RESTORED_AHEAD: Revision = 1 << 32;
 
-/// What a snapshot says of itself.
+/// The header and counts of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotSummary {
-    /// The revision that it shows.
+    /// The revision of its state.
     pub revision: Revision,
-    /// When it was made, in seconds since 1970.
+    /// The time when it was made, in seconds since 1970.
     pub made: u64,
     /// How many objects it holds.
     pub entries: u64,
-    /// Its size in bytes, about.
+    /// Its approximate size in bytes.
     pub bytes: u64,
 }
 
-/// Why a snapshot was not made into a store.
+/// The reason why a snapshot was not restored.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The file is not a whole, unchanged snapshot of this format.
+    /// The file is not a complete, unchanged snapshot of this format.
     #[error("{} cannot be used: {why}", path.display())]
     Unusable {
         /// The file.
@@ -43,13 +43,13 @@ pub enum SnapshotError {
         /// What is wrong with it.
         why: String,
     },
-    /// The place is taken.
+    /// The target folder is not empty.
     #[error("{} is not empty: a snapshot is restored into an empty folder only, move what is there away first", .0.display())]
     NotEmpty(PathBuf),
-    /// A file failed.
+    /// A file operation failed.
     #[error("cannot {what} {}", path.display())]
     File {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -57,7 +57,7 @@ pub enum SnapshotError {
         #[source]
         source: io::Error,
     },
-    /// The new store failed.
+    /// The new store cannot be created.
     #[error("the new store cannot be made")]
     Store(#[source] StoreError),
 }
@@ -67,8 +67,8 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Snapshot
     move |source| SnapshotError::File { what, path, source }
 }
 
-/// A snapshot's bytes, piece by piece: the entries are shared with the store, and at most one piece is held beside
-/// them.
+/// A snapshot's bytes, piece by piece: the entries are shared with the store, and at most one
+/// further piece is in memory.
 #[derive(Debug)]
 pub struct SnapshotBytes {
     packer: Packer,
@@ -81,7 +81,8 @@ pub struct SnapshotBytes {
 impl SnapshotBytes {
     /// A snapshot of [`crate::Store::everything`].
     ///
-    /// Errors: there is no randomness.
+    /// # Errors
+    /// The system has no random numbers.
     pub fn new(everything: Listing) -> io::Result<Self> {
         let revision = everything.revision;
         let packer = Packer::new(Purpose::Snapshot, revision, revision, now())?;
@@ -126,7 +127,7 @@ impl Iterator for SnapshotBytes {
     }
 }
 
-/// Writes the snapshot's entries on as a state file.
+/// Writes the snapshot's entries as a state file.
 struct Convert<'a> {
     packer: Packer,
     floor: Revision,
@@ -213,18 +214,22 @@ fn read(path: &Path, take: &mut dyn Take) -> Result<SnapshotSummary, SnapshotErr
     })
 }
 
-/// Reads a snapshot to its end and tells what it is.
+/// Reads a snapshot to its end and returns its summary.
 ///
-/// Errors: it is cut short, changed, or not a snapshot of this format.
+/// # Errors
+/// The file cannot be read, is truncated, damaged, or not a snapshot of this format.
 pub fn verify_snapshot(path: &Path) -> Result<SnapshotSummary, SnapshotError> {
     read(path, &mut Nothing)
 }
 
-/// Makes a store of a snapshot, in a folder that is empty or does not exist.
+/// Restores a snapshot into a folder that is empty or does not exist.
 ///
-/// Guarantee: the folder holds a whole store or none, whenever this is interrupted. The store's revisions start
-/// [`RESTORED_AHEAD`] of the snapshot's and its history is empty, so that whoever watched the lost store is told to
-/// list anew.
+/// Guarantee: the folder holds a complete store or none, whenever this is interrupted. The store's
+/// revisions start [`RESTORED_AHEAD`] of the snapshot's and its history is empty, so that watches
+/// on the lost store get 410 and list again.
+///
+/// # Errors
+/// The snapshot is unusable, the folder is not empty, or a file operation fails.
 pub fn restore_snapshot(from: &Path, folder: &Path) -> Result<SnapshotSummary, SnapshotError> {
     // The whole file is verified before the target is touched.
     let summary = verify_snapshot(from)?;

@@ -1,4 +1,4 @@
-//! A watcher: a position in the shared history, so that a slow one delays nobody.
+//! A watcher: a position in the shared history, so that a slow one delays no other.
 
 use super::Shared;
 use crate::error::StoreError;
@@ -7,7 +7,7 @@ use crate::traits::{Batch, BoxFuture, WatchStream};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Events handed over at once at most, so that a watcher far behind takes little memory.
+/// Events returned at once, so that a watcher far behind uses little memory.
 const BATCH: usize = 500;
 
 #[derive(Debug)]
@@ -33,7 +33,8 @@ impl Watcher {
         }
     }
 
-    /// Takes what is there. A watcher without news follows the head, so that it never falls behind for nothing.
+    /// Takes the waiting events. A watcher without events follows the head, so that compaction does
+    /// not invalidate its position.
     fn take(&mut self) -> Result<Batch, StoreError> {
         let (events, progress) =
             self.shared

@@ -1,5 +1,5 @@
-//! The writer thread: expectations, one flush for many transactions, then publication and answers; and, between
-//! groups, what keeps the store small: compaction by age, state files.
+//! The writer thread: checks preconditions, flushes many transactions at once, then publishes and
+//! answers. Between groups it limits the store's size: compaction by age, state files.
 
 use super::folder::Folder;
 use super::frame;
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// What the writer is asked to do, by callers and by its keeper.
+/// A job of the writer, from callers and from its keeper.
 #[derive(Debug)]
 pub(super) enum Job {
     Commit {
@@ -34,14 +34,14 @@ pub(super) enum Job {
     Saved(Result<u64, StoreError>),
 }
 
-/// Bytes of values that share one flush, about.
+/// Approximate bytes of values per flush.
 const GROUP_BYTES: usize = 4 << 20;
-/// Marks of the past that compaction by age goes by, within one age.
+/// Number of recorded revisions within one history age, by which compaction by age proceeds.
 const MARKS: u32 = 5;
-/// Pause after a state file that could not be written.
+/// Pause after a state file could not be written.
 const SAVE_RETRY: Duration = Duration::from_secs(60);
 
-/// Bytes that an operation takes in a frame, about.
+/// Approximate bytes of an operation in a frame.
 fn weight(op: &Op) -> usize {
     let value = match &op.action {
         Action::Put(value) => value.len(),
@@ -50,13 +50,14 @@ fn weight(op: &Op) -> usize {
     value + op.key.len() + 32
 }
 
-/// Keys that a group of transactions changes, before they are published.
+/// The changes of a group of transactions before they are published.
 #[derive(Default)]
 struct Pending {
     entries: HashMap<Arc<str>, Option<Entry>>,
     events: Vec<Event>,
     head: Revision,
-    /// Refusals wait as well: they may tell of writes of this group, which nobody must hear of before they can be read.
+    /// Refusals are delayed too: they may reveal writes of this group, which no caller may learn of
+    /// before they are durable and readable.
     answers: Vec<(Answer<Committed>, Result<Revision, StoreError>)>,
 }
 
@@ -68,7 +69,8 @@ impl Pending {
         }
     }
 
-    /// Checks one transaction and adds its events.
+    /// Checks one transaction and adds its events. All preconditions are checked before any event
+    /// is added, and against the earlier transactions of this group.
     fn admit(
         &mut self,
         published: &Published,
@@ -103,7 +105,7 @@ impl Pending {
                 Action::Delete if before.is_none() => continue,
                 Action::Delete => None,
                 Action::Put(value) => Some(Entry {
-                    // The table's own key, so that an object has one however often it changes.
+                    // The table's copy of the key, so that its many versions share one string.
                     key: before
                         .as_ref()
                         .map_or_else(|| op.key.clone(), |entry| entry.key.clone()),
@@ -123,7 +125,7 @@ impl Pending {
     }
 }
 
-/// The writer's own state.
+/// The writer's state.
 #[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -135,7 +137,7 @@ pub(super) struct Writer {
     frame: Vec<u8>,
     /// Bytes of the newest state file.
     state_bytes: u64,
-    /// Bytes of changes that the state file in the making takes over.
+    /// Bytes of changes that the state file being written will replace.
     saving: Option<u64>,
     save_after: Instant,
     marks: VecDeque<(Instant, Revision)>,
@@ -167,8 +169,8 @@ impl Writer {
         }
     }
 
-    /// Works until the queue is closed, or until a file fails: then nothing is written any more, what is published stays
-    /// readable, and [`crate::EmbeddedStore::failed`] tells why.
+    /// Works until the queue is closed or a file operation fails: then nothing is written any more,
+    /// the published state stays readable, and [`crate::EmbeddedStore::failed`] returns the error.
     pub(super) fn run(mut self) {
         let mut jobs = Vec::new();
         loop {
@@ -194,8 +196,8 @@ impl Writer {
         self.shared.fail(error);
     }
 
-    /// Takes jobs of up to [`GROUP_BYTES`] off the front and does them. An error means that the disk can't be trusted
-    /// any more: nothing of the group is published or answered with success.
+    /// Takes jobs of up to [`GROUP_BYTES`] from the front and executes them. After an error the
+    /// disk cannot be trusted: nothing of the group is published or acknowledged.
     fn group(&mut self, jobs: &mut Vec<Job>) -> Result<(), StoreError> {
         let (mut bytes, mut count) = (0, 0);
         for job in jobs.iter() {
@@ -212,7 +214,7 @@ impl Writer {
             match job {
                 Job::Commit { ops, answer } => commits.push((ops, answer)),
                 Job::Compact { revision, answer } => {
-                    // Whoever compacts wants to see it done to what came before.
+                    // A compaction must include the commits queued before it.
                     self.commit(std::mem::take(&mut commits), bytes)?;
                     self.compact(revision)?;
                     reply(answer, Ok(()));
@@ -268,7 +270,7 @@ impl Writer {
         for (answer, outcome) in pending.answers {
             reply(answer, outcome.map(|revision| Committed { revision }));
         }
-        // A large group's buffer is not kept.
+        // Frees the buffer of a large group.
         self.frame.shrink_to(1 << 20);
         Ok(())
     }
@@ -288,7 +290,7 @@ impl Writer {
         }
     }
 
-    /// Forgets history, and writes down that it did.
+    /// Compacts history and logs the compaction.
     fn compact(&mut self, revision: Revision) -> Result<(), StoreError> {
         let (head, wake) = {
             let mut published = self.shared.write();
@@ -308,13 +310,14 @@ impl Writer {
             .room(self.frame.len() as u64, head)
             .and_then(|()| self.log.append(&mut self.frame))
         {
-            // Without its note the history is back after a restart; it takes memory and does no harm.
+            // Without this record the history is back after a restart, which costs memory and does
+            // no harm.
             Ok(()) | Err(StoreError::Full(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// What is due between groups.
+    /// Work that is due between groups.
     fn keep(&mut self) -> Result<(), StoreError> {
         let now = Instant::now();
         if self.log.wants_next() {
@@ -348,7 +351,7 @@ impl Writer {
         }
     }
 
-    /// Has the keeper write the state, so that the logs before it can go.
+    /// Lets the keeper write the state, so that the logs before it can be removed.
     fn save(&mut self, now: Instant) -> Result<(), StoreError> {
         let head = self.shared.published().head();
         match self.log.cut(head) {
@@ -378,14 +381,14 @@ impl Writer {
             Ok(bytes) => {
                 tracing::debug!(
                     bytes,
-                    "the store's state was written and the logs before it removed"
+                    "wrote the store's state file and removed the logs before it"
                 );
                 self.state_bytes = bytes;
             }
             Err(StoreError::Full(why)) => {
                 tracing::error!(
                     error = why,
-                    "the store's state could not be written; its logs grow until it can"
+                    "cannot write the store's state file; the logs grow until it succeeds"
                 );
                 self.log.bytes += taken;
                 self.save_after = Instant::now() + SAVE_RETRY;
@@ -396,9 +399,9 @@ impl Writer {
     }
 }
 
-/// Answers; a caller that went away is no fault.
+/// Answers a job; a caller that no longer waits is not an error.
 fn reply<T>(answer: Answer<T>, result: Result<T, StoreError>) {
     if answer.send(result).is_err() {
-        tracing::trace!("the caller of a write went away before its answer");
+        tracing::trace!("the caller of a write dropped it before its answer");
     }
 }

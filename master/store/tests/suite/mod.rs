@@ -1,4 +1,4 @@
-//! What any engine behind the trait must do.
+//! Tests for any engine behind the trait.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use bytes::Bytes;
@@ -27,7 +27,7 @@ async fn keys(store: &dyn Store, query: ListQuery) -> Vec<String> {
         .collect()
 }
 
-/// Expectations are met or nothing is written.
+/// Preconditions hold or nothing is written.
 pub(crate) async fn expectations(store: &dyn Store) {
     let first = store
         .commit(vec![Op::create("a/1", value("x"))])
@@ -81,7 +81,7 @@ pub(crate) async fn expectations(store: &dyn Store) {
     assert_eq!(store.get("a/1").await.unwrap().entry, None);
 }
 
-/// Pages of a list show one revision, whatever is written between them.
+/// The pages of a list show one revision, whatever is written between them.
 pub(crate) async fn consistent_pages(store: &dyn Store) {
     for number in 0..10 {
         store
@@ -131,7 +131,7 @@ pub(crate) async fn consistent_pages(store: &dyn Store) {
     );
 }
 
-/// A watch tells every change after its revision, in order, once.
+/// A watch returns every change after its revision, in order, once.
 pub(crate) async fn watch_misses_nothing(store: &dyn Store) {
     let start = store
         .commit(vec![Op::create("w/a", value("1"))])
@@ -164,7 +164,7 @@ pub(crate) async fn watch_misses_nothing(store: &dyn Store) {
     ));
 }
 
-/// What compaction took is said to be gone; what it left is there.
+/// Compacted history is reported as such; the rest stays readable.
 pub(crate) async fn compaction(store: &dyn Store) {
     let first = store
         .commit(vec![Op::create("c/a", value("1"))])
@@ -216,7 +216,7 @@ pub(crate) async fn compaction(store: &dyn Store) {
     assert_eq!(store.get("c/a").await.unwrap().entry.unwrap().value, "2");
 }
 
-/// A transaction's parts happen at one revision, over tables; one key is written once in it.
+/// The operations of a transaction share one revision, also over several tables; a key occurs once.
 pub(crate) async fn transactions(store: &dyn Store) {
     let start = store.revision().await.unwrap();
     let many: Vec<Op> = (0..20)
@@ -300,7 +300,7 @@ pub(crate) async fn transactions(store: &dyn Store) {
     );
 }
 
-/// Pages of any size make up the list, also where a page starts behind a key that is not there.
+/// Pages of any size add up to the list, also if a page starts after a key that does not exist.
 pub(crate) async fn pages_of_any_size(store: &dyn Store) {
     for number in 0..13 {
         store
@@ -366,7 +366,7 @@ pub(crate) async fn pages_of_any_size(store: &dyn Store) {
     );
 }
 
-/// Prefixes are of text, tables don't run into one another, and any character may stand in a key.
+/// Prefixes are text, tables are separate, and keys may contain any character.
 pub(crate) async fn prefixes(store: &dyn Store) {
     let odd = [
         "pre/a",
@@ -419,7 +419,8 @@ pub(crate) async fn prefixes(store: &dyn Store) {
     assert_eq!(watch.next().await.unwrap().events[0].revision, inside);
 }
 
-/// A replay of any watch from any revision gives what the list says; lists of the past say what was.
+/// Replaying any watch from any revision gives the listed state; lists of past revisions show the
+/// past.
 pub(crate) async fn replays_give_the_listed_state(store: &dyn Store) {
     type State = BTreeMap<String, (Bytes, u64, u64)>;
     let state = |entries: &[Entry]| -> State {
@@ -491,7 +492,7 @@ pub(crate) async fn replays_give_the_listed_state(store: &dyn Store) {
     }
 }
 
-/// A call to a watch that is dropped loses nothing; two watchers see the same.
+/// Dropping a call to a watch loses nothing; two watchers see the same.
 pub(crate) async fn watches_are_cancel_safe(store: &dyn Store) {
     let start = store
         .commit(vec![Op::create("cancel/0", value("x"))])
@@ -501,7 +502,7 @@ pub(crate) async fn watches_are_cancel_safe(store: &dyn Store) {
     let mut watch = store.watch("cancel/", start).await.unwrap();
     let mut other = store.watch("cancel/", start).await.unwrap();
     for number in 1..6 {
-        // Given up before anything can come.
+        // Dropped before anything can arrive.
         drop(watch.next());
         assert!(
             tokio::time::timeout(std::time::Duration::ZERO, watch.next())
@@ -523,7 +524,7 @@ pub(crate) async fn watches_are_cancel_safe(store: &dyn Store) {
     }
 }
 
-/// The future is refused, and what compaction took stays gone, also where it took all there was.
+/// Future revisions are refused, and compacted ones stay so, also if all history was compacted.
 pub(crate) async fn past_and_future(store: &dyn Store) {
     let head = store
         .commit(vec![Op::create("pf/a", value("1"))])
@@ -575,7 +576,7 @@ pub(crate) async fn past_and_future(store: &dyn Store) {
     assert!(next > head);
 }
 
-/// What a snapshot is made of: every table, one revision.
+/// The content of a snapshot: every table at one revision.
 pub(crate) async fn everything(store: &dyn Store) {
     store
         .commit(vec![
@@ -601,7 +602,7 @@ pub(crate) async fn everything(store: &dyn Store) {
     }
 }
 
-/// What is no key or value is refused; what is large and allowed comes back as it went.
+/// Invalid keys and values are refused; large valid ones are returned unchanged.
 pub(crate) async fn limits(store: &dyn Store) {
     for bad in ["", "a", "/a"] {
         assert!(
@@ -617,7 +618,7 @@ pub(crate) async fn limits(store: &dyn Store) {
         store.commit(vec![large]).await,
         Err(StoreError::Invalid(_))
     ));
-    // Upstream's objects have 1.5 MiB at most.
+    // Upstream's objects have at most 1.5 MiB.
     let big = Bytes::from(
         (0..3 << 19)
             .map(|at: u32| at.to_le_bytes()[1])
