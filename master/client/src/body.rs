@@ -1,16 +1,16 @@
-//! Bodies of requests and answers, whoever makes them.
+//! Bodies of requests and answers.
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use std::convert::Infallible;
 
-/// Why a body broke off.
+/// The reason why a body ended early.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// A request's or answer's body.
 pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 
-/// A body of bytes that are there.
+/// A body from complete bytes.
 pub fn body(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into())
         .map_err(|never: Infallible| match never {})

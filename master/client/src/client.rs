@@ -17,7 +17,8 @@ use std::fmt::Write as _;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// What a kind must be for the client: every kind of `k8s-openapi` and of `config-kube` is.
+/// The traits that a kind needs for this client: every kind of `k8s-openapi` and `config-kube` has
+/// them.
 pub trait Object:
     Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Send + 'static
 {
@@ -27,7 +28,7 @@ impl<T: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Se
 {
 }
 
-/// A client that asks as one user.
+/// A client with one user's identity.
 #[derive(Debug, Clone)]
 pub struct Client {
     api: Arc<dyn Transport>,
@@ -41,39 +42,40 @@ pub struct ListParams {
     pub labels: Option<String>,
     /// Field selector in text form.
     pub fields: Option<String>,
-    /// Page size; none: everything.
+    /// Page size; `None`: everything.
     pub limit: Option<u32>,
-    /// Token of the page before.
+    /// Continue token of the previous page.
     pub continue_token: Option<String>,
 }
 
 /// How to delete.
 #[derive(Debug, Clone, Default)]
 pub struct DeleteParams {
-    /// Seconds until the object may go by force; 0: now.
+    /// Grace period in seconds; 0 deletes at once.
     pub grace_period_seconds: Option<i64>,
-    /// Only if the object still has this UID.
+    /// Precondition: the object has this UID.
     pub uid: Option<String>,
-    /// Only if the object is still at this resource version.
+    /// Precondition: the object is at this resource version.
     pub resource_version: Option<String>,
-    /// What becomes of those that it owns: `Background`, `Foreground`, `Orphan`; the kind's usual way where none.
+    /// What happens to dependents: `Background`, `Foreground`, `Orphan`; `None` for the kind's
+    /// default.
     pub propagation: Option<&'static str>,
 }
 
 /// A page of objects.
 #[derive(Debug, Clone)]
 pub struct ObjectList<T> {
-    /// How many more there are after this page, where the server knows.
+    /// The number of objects after this page, if the server knows it.
     pub remaining: u64,
     /// The objects.
     pub items: Vec<T>,
     /// The list's resource version, from which to watch.
     pub resource_version: String,
-    /// Token of the next page; empty at the end.
+    /// Token of the next page; empty on the last page.
     pub continue_token: String,
 }
 
-/// A list as it is sent.
+/// A list as the server sends it.
 #[derive(Deserialize)]
 #[serde(bound = "T: DeserializeOwned")]
 struct RawList<T> {
@@ -95,33 +97,36 @@ pub enum Patch {
 /// One event of a watch.
 #[derive(Debug, Clone)]
 pub enum WatchEvent<T> {
-    /// It came to be, or came to match.
+    /// It was created, or matches now.
     Added(T),
     /// It changed.
     Modified(T),
-    /// It went, or no longer matches; its last state.
+    /// It was deleted, or no longer matches; its last state.
     Deleted(T),
-    /// Nothing but progress: everything up to this resource version was told.
+    /// Progress: everything up to this resource version has been sent.
     Bookmark(String),
 }
 
 impl Client {
-    /// A client of `api` that asks as `user`.
+    /// A client of `api` with the identity of `user`.
     pub fn new(api: Arc<dyn Transport>, user: UserInfo) -> Self {
         Self { api, user }
     }
 
-    /// The kinds that are served and stored, each once however many versions and groups show it.
+    /// The kinds that are served and stored, each once however many versions and groups serve it.
     pub fn resources(&self) -> Vec<Served> {
         self.api.resources()
     }
 
-    /// As whom it asks.
+    /// The identity of the client.
     pub fn user(&self) -> &UserInfo {
         &self.user
     }
 
-    /// Reads one object. `namespace` is none for cluster-scoped kinds.
+    /// Reads one object. `namespace` is `None` for cluster-scoped kinds.
+    ///
+    /// # Errors
+    /// As the API answers: not found, forbidden, unavailable.
     pub async fn get<T: Object>(&self, namespace: Option<&str>, name: &str) -> Result<T, ApiError> {
         self.send(
             Method::GET,
@@ -132,7 +137,10 @@ impl Client {
         .await
     }
 
-    /// Reads one object, or none where it does not exist.
+    /// Reads one object, or `None` if it does not exist.
+    ///
+    /// # Errors
+    /// As [`Client::get`], except that the object does not exist.
     pub async fn get_opt<T: Object>(
         &self,
         namespace: Option<&str>,
@@ -145,7 +153,10 @@ impl Client {
         }
     }
 
-    /// Lists; all namespaces where `namespace` is none.
+    /// Lists objects; in all namespaces if `namespace` is `None`.
+    ///
+    /// # Errors
+    /// As the API answers; [`ApiError::is_expired`] if the continue token is too old.
     pub async fn list<T: Object>(
         &self,
         namespace: Option<&str>,
@@ -179,6 +190,9 @@ impl Client {
     }
 
     /// Watches from a resource version (a list's), with bookmarks.
+    ///
+    /// # Errors
+    /// As the API answers; [`ApiError::is_expired`] if the resource version is too old.
     pub async fn watch<T: Object>(
         &self,
         namespace: Option<&str>,
@@ -218,23 +232,35 @@ impl Client {
     }
 
     /// Creates an object in its own namespace.
+    ///
+    /// # Errors
+    /// As the API answers: already exists, invalid, forbidden.
     pub async fn create<T: Object>(&self, object: &T) -> Result<T, ApiError> {
         let path = path::<T>(object.metadata().namespace.as_deref(), None, None);
         self.send(Method::POST, &path, Some(JSON), encode(object)?)
             .await
     }
 
-    /// Replaces an object (optimistic concurrency by its resource version).
+    /// Replaces an object; its resource version must be the current one.
+    ///
+    /// # Errors
+    /// As the API answers; [`ApiError::is_conflict`] if the object has changed.
     pub async fn update<T: Object>(&self, object: &T) -> Result<T, ApiError> {
         self.put(object, None).await
     }
 
     /// Replaces an object's status.
+    ///
+    /// # Errors
+    /// As [`Client::update`].
     pub async fn update_status<T: Object>(&self, object: &T) -> Result<T, ApiError> {
         self.put(object, Some("status")).await
     }
 
     /// Replaces a subresource that has the object's own form (`status`, `approval`).
+    ///
+    /// # Errors
+    /// As [`Client::update`].
     pub async fn update_subresource<T: Object>(
         &self,
         object: &T,
@@ -252,6 +278,9 @@ impl Client {
     }
 
     /// Patches an object.
+    ///
+    /// # Errors
+    /// As the API answers: not found, invalid, conflict.
     pub async fn patch<T: Object>(
         &self,
         namespace: Option<&str>,
@@ -263,6 +292,9 @@ impl Client {
     }
 
     /// Patches an object's status.
+    ///
+    /// # Errors
+    /// As [`Client::patch`].
     pub async fn patch_status<T: Object>(
         &self,
         namespace: Option<&str>,
@@ -287,7 +319,10 @@ impl Client {
             .await
     }
 
-    /// Deletes an object. It may live on until its finalizers or its kubelet are done.
+    /// Deletes an object. It may exist until its finalizers or its kubelet are done.
+    ///
+    /// # Errors
+    /// As the API answers; [`ApiError::is_conflict`] if a precondition does not hold.
     pub async fn delete<T: Object>(
         &self,
         namespace: Option<&str>,
@@ -328,6 +363,9 @@ impl Client {
     }
 
     /// Posts to a subresource of an object, such as a Binding to a pod's `binding`.
+    ///
+    /// # Errors
+    /// As the API answers: not found, conflict, forbidden.
     pub async fn create_subresource<T: Object>(
         &self,
         namespace: Option<&str>,
@@ -374,7 +412,7 @@ impl Client {
         content_type: Option<&str>,
         content: Bytes,
     ) -> Result<Body, ApiError> {
-        // By this name it owns what it writes, as upstream's parts do.
+        // The name under which it owns the fields that it writes, as upstream's components do.
         let agent = self.user.name.rsplit(':').next().unwrap_or_default();
         let mut request = Request::builder()
             .method(method)
@@ -404,7 +442,7 @@ const JSON: &str = "application/json";
 fn broken(error: &dyn std::error::Error) -> ApiError {
     ApiError::new(
         Reason::InternalError,
-        format!("the answer broke off: {error}"),
+        format!("the connection failed during the answer: {error}"),
     )
 }
 
@@ -496,7 +534,7 @@ fn escape(value: &str, into: &mut String) {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
             into.push(char::from(byte));
         } else if write!(into, "%{byte:02X}").is_err() {
-            // Writing to a String doesn't fail.
+            // Writing to a String does not fail.
         }
     }
 }
@@ -510,10 +548,12 @@ pub struct Watcher<T> {
 }
 
 impl<T: Seen> Watcher<T> {
-    /// The next event; none where the server ended the watch (go on from the last resource version).
-    /// Cancel-safe.
+    /// The next event; `None` if the server ended the watch (continue from the last resource
+    /// version). Cancel-safe.
     ///
-    /// Errors: [`ApiError::is_expired`] where history no longer reaches back (list again).
+    /// # Errors
+    /// [`ApiError::is_expired`] if the history no longer reaches back (list again), or the error
+    /// that ended the stream.
     pub async fn next(&mut self) -> Result<Option<WatchEvent<T>>, ApiError> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {

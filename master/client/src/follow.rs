@@ -1,4 +1,5 @@
-//! A list and its watch, kept up whatever happens: what schedulers and controllers observe by.
+//! A list and its watch, resumed after every failure: the source of events for schedulers and
+//! controllers.
 
 use crate::client::{Client, ListParams, Object, WatchEvent, Watcher};
 use crate::resources::{Partial, Resource, Seen, Source};
@@ -8,45 +9,47 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// First wait after a failure.
+/// First backoff after a failure.
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-/// Objects of a page.
+/// Objects per page.
 const PAGE: u32 = 500;
-/// Longest wait after failures.
+/// Maximum backoff after failures.
 const BACKOFF_LAST: Duration = Duration::from_secs(10);
 
-/// What a follower learned.
+/// A change that a follower reports.
 #[derive(Debug)]
 pub enum Change<T> {
-    /// Everything there is; forget what was known before. The first change, and again after history was lost.
+    /// All objects; the receiver drops what it knew before. The first change, and again after
+    /// history was lost.
     Listed(Vec<T>),
-    /// One object came or changed.
+    /// An object was created or changed.
     Set(T),
-    /// One object went; its last state.
+    /// An object was deleted; its last state.
     Gone(T),
 }
 
-/// What is made of an object.
+/// Converts an object to the value that is kept.
 type Read<T, V> = Arc<dyn Fn(T) -> V + Send + Sync>;
-/// What was listed, and as of which resource version.
+/// The listed values and their resource version.
 type Known<V> = (Vec<V>, String);
 
-/// Where a follower stands. What is being asked for is part of it, so that a caller that looks away loses nothing.
+/// The state of a follower. Requests in progress are part of it, so that dropping a call of `next`
+/// loses nothing.
 enum State<T, V> {
-    /// Nothing is known, or not enough.
+    /// Nothing is known, or the state is out of date.
     Unlisted,
-    /// A list was asked for.
+    /// A list is in progress.
     Listing(BoxFuture<'static, Result<Known<V>, ApiError>>),
-    /// Everything up to a resource version is known.
+    /// Everything up to this resource version is known.
     Listed(String),
-    /// A watch from a resource version was asked for.
+    /// A watch from this resource version is being opened.
     Opening(BoxFuture<'static, Result<Watcher<T>, ApiError>>, String),
-    /// A watch is open, and everything up to a resource version is known.
+    /// A watch is open, and everything up to this resource version is known.
     Watching(Box<Watcher<T>>, String, Instant),
 }
 
-/// Follows all objects of a kind that match, and gives what is read of each. Never ends and never fails: it waits, longer
-/// after each failure, and goes on.
+/// Follows all matching objects of a kind and returns what `read` makes of each. It never ends and
+/// never fails: after an error it backs off and continues.
 pub struct Follower<T, V = T> {
     client: Client,
     source: Arc<Source>,
@@ -80,7 +83,7 @@ impl<T: Object> Follower<T> {
 }
 
 impl<T: Object, V: Send + 'static> Follower<T, V> {
-    /// A follower that keeps of each object what `read` makes of it, and never more than a page of whole objects.
+    /// A follower that keeps `read`'s result of each object, and at most one page of whole objects.
     pub fn reading(
         client: Client,
         namespace: Option<&str>,
@@ -115,12 +118,13 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
         }
     }
 
-    /// Lists anew at the next change.
+    /// Lists again at the next change.
     pub fn relist(&mut self) {
         self.state = State::Unlisted;
     }
 
-    /// The next change. Cancel-safe: what was asked for is kept, and an event is taken only as it is returned.
+    /// The next change. Cancel-safe: requests in progress are kept, and an event is taken only when
+    /// it is returned.
     pub async fn next(&mut self) -> Change<V> {
         loop {
             tokio::time::sleep_until(self.not_before).await;
@@ -153,12 +157,13 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
                 State::Watching(watcher, version, opened) => match watcher.next().await {
                     Ok(Some(event)) => {
                         self.failures = 0;
-                        if let Some(change) = told(event, version, &*self.read) {
+                        if let Some(change) = change_of(event, version, &*self.read) {
                             return change;
                         }
                     }
                     Ok(None) => {
-                        // Watches end after their time; one that ends at once must not make a tight loop.
+                        // A watch ends at its time limit; one that ends at once must not cause a
+                        // tight loop.
                         let short = opened.elapsed() < BACKOFF_LAST;
                         self.state = State::Listed(std::mem::take(version));
                         if short {
@@ -186,9 +191,9 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
         Box::pin(Arc::clone(&self.source).watch(self.client.clone(), version))
     }
 
-    /// Goes on with `next` after a wait, or lists anew where history is lost.
+    /// Continues with `next` after a backoff, or lists again if the history is lost.
     fn failed(&mut self, error: &ApiError, next: State<T, V>) {
-        tracing::debug!(source = ?self.source, failures = self.failures, %error, "cannot follow; trying again");
+        tracing::debug!(source = ?self.source, failures = self.failures, %error, "list or watch failed; trying again");
         self.state = if error.is_expired() {
             State::Unlisted
         } else {
@@ -206,7 +211,7 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
     }
 }
 
-/// Everything there is, page by page.
+/// All objects, page by page.
 async fn pages<T: Seen, V>(
     client: Client,
     source: Arc<Source>,
@@ -221,13 +226,13 @@ async fn pages<T: Seen, V>(
             return Ok((all, page.resource_version));
         }
         next = Some(page.continue_token);
-        // Nothing here waits: with many objects the listener would not be heard until all are read.
+        // Nothing else here waits: with many objects, other tasks would not run until all are read.
         tokio::task::yield_now().await;
     }
 }
 
-/// The change in an event; none for a bookmark. The version moves on.
-fn told<T: Seen, V>(
+/// The change in an event; `None` for a bookmark. Updates the resource version.
+fn change_of<T: Seen, V>(
     event: WatchEvent<T>,
     version: &mut String,
     read: &dyn Fn(T) -> V,

@@ -1,11 +1,13 @@
-//! The client by which the parts of the master speak to the API: typed calls, watches, followers, events.
+//! The client through which the components of the master use the API: typed calls, watches,
+//! followers, events.
 //!
-//! Scheduler, controllers and attestation depend on this crate and not on the API server. What carries their requests is a
-//! [`Transport`]; the API server is one, and takes a request from inside the process the same way as one from a socket:
-//! authorization, limits, admission, store.
+//! Scheduler, controllers and attestation depend on this crate and not on the API server. A
+//! [`Transport`] carries their requests; the API server implements it and treats a request from
+//! inside the process like one from a socket: authorization, limits, admission, store.
 //!
-//! Enter by [`Client`] for single calls, by [`Follower`] to keep up with all objects of a kind, by [`Recorder`] to write
-//! events. There are no tasks and no channels: a follower works while its caller awaits [`Follower::next`].
+//! Start at [`Client`] for single calls, at [`Follower`] to follow all objects of a kind, at
+//! [`Recorder`] to write events. There are no tasks and no channels: a follower works while its
+//! caller awaits [`Follower::next`].
 
 mod body;
 mod client;
@@ -21,7 +23,7 @@ pub use client::{
     Client, DeleteParams, ListParams, Object, ObjectList, Patch, WatchEvent, Watcher,
 };
 pub use follow::{Change, Follower};
-/// What the API answers in place of a result, as upstream words it.
+/// The API's errors, in upstream's form.
 pub use master_kinds::error::{ApiError, Cause, Details, Reason};
 pub use recent::Recent;
 pub use record::{Happening, Recorder, Severity, reference};

@@ -1,12 +1,12 @@
-//! Values of which many are equal, kept once: what replicas of one template have in common.
+//! Shares equal values: what the replicas of one template have in common is kept once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Different values that are remembered.
-const MOST: usize = 32;
+/// Number of remembered values.
+const MAX_VALUES: usize = 32;
 
-/// The values that were seen last.
+/// The most recent values.
 #[derive(Debug)]
 pub struct Recent<T: ?Sized>(Mutex<VecDeque<Arc<T>>>);
 
@@ -17,13 +17,13 @@ impl<T: ?Sized> Default for Recent<T> {
 }
 
 impl<T: PartialEq + ?Sized> Recent<T> {
-    /// The same value, as it was seen before if it was.
+    /// The equal value seen before, or this one.
     pub fn one(&self, value: Arc<T>) -> Arc<T> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = seen.iter().find(|known| **known == value) {
             return Arc::clone(known);
         }
-        seen.truncate(MOST - 1);
+        seen.truncate(MAX_VALUES - 1);
         seen.push_front(Arc::clone(&value));
         value
     }
@@ -38,7 +38,7 @@ mod tests {
         let recent = Recent::<str>::default();
         let first = recent.one("a".into());
         assert!(Arc::ptr_eq(&first, &recent.one("a".into())));
-        for number in 0..MOST {
+        for number in 0..MAX_VALUES {
             recent.one(number.to_string().into());
         }
         assert!(!Arc::ptr_eq(&first, &recent.one("a".into())));

@@ -1,4 +1,5 @@
-//! Events for people: what a component did to an object and why, repeated ones counted instead of piled up.
+//! Events: what a component did to an object and why; repetitions are counted instead of written
+//! again.
 
 use crate::client::{Client, Object, Patch};
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -7,36 +8,37 @@ use jiff::{SignedDuration, Timestamp};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// How many different events are remembered for counting.
-const REMEMBERED: usize = 4096;
-/// A repetition within this time is counted, but not written: nobody reads faster.
-const QUIET: SignedDuration = SignedDuration::from_secs(30);
+/// Number of different events that are remembered for counting.
+const MAX_REMEMBERED: usize = 4096;
+/// A repetition within this time is counted and not written: nobody reads faster, and each write
+/// costs a commit.
+const REPEAT_INTERVAL: SignedDuration = SignedDuration::from_secs(30);
 /// Longest message in bytes (upstream's limit).
-const LONGEST: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 
-/// Whether an event is worth attention.
+/// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Severity {
-    /// All is well.
+    /// Information.
     Normal,
-    /// Somebody should look.
+    /// Needs attention.
     Warning,
 }
 
-/// What happened.
+/// An event to record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Happening<'a> {
-    /// Whether it is worth attention.
+    /// Its type.
     pub severity: Severity,
-    /// Why, in one CamelCase word.
+    /// The reason, one CamelCase word.
     pub reason: &'a str,
-    /// What the component was doing, in one CamelCase word.
+    /// The action of the component, one CamelCase word.
     pub action: &'a str,
-    /// For a person.
+    /// The message, for humans.
     pub message: String,
 }
 
-/// Writes events in the name of one component.
+/// Writes events on behalf of one component.
 #[derive(Debug)]
 pub struct Recorder {
     client: Client,
@@ -60,7 +62,7 @@ enum Step {
 }
 
 impl Recorder {
-    /// A recorder in the name of a component, such as `default-scheduler`.
+    /// A recorder for a component, such as `default-scheduler`.
     pub fn new(client: Client, component: &'static str) -> Self {
         Self {
             client,
@@ -69,7 +71,7 @@ impl Recorder {
         }
     }
 
-    /// Writes an event about an object. Failures are logged and forgotten: an event is no promise.
+    /// Writes an event about an object. Failures are logged and ignored: events are best effort.
     pub async fn record<T: Object>(&self, about: &T, happening: &Happening<'_>) {
         self.record_of(reference(about), happening).await;
     }
@@ -106,7 +108,7 @@ impl Recorder {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .remove(&key);
-            tracing::debug!(reason = happening.reason, %error, "an event could not be written");
+            tracing::debug!(reason = happening.reason, %error, "cannot write an event");
         }
     }
 
@@ -114,13 +116,13 @@ impl Recorder {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = known.get_mut(&key) {
             before.count = before.count.saturating_add(1);
-            if now.duration_since(before.written) < QUIET {
+            if now.duration_since(before.written) < REPEAT_INTERVAL {
                 return Step::Nothing;
             }
             before.written = now;
             return Step::Count(before.name.clone(), before.count);
         }
-        if known.len() >= REMEMBERED {
+        if known.len() >= MAX_REMEMBERED {
             let oldest = known
                 .iter()
                 .min_by_key(|(_, known)| known.written)
@@ -149,7 +151,7 @@ impl Recorder {
     ) -> Event {
         let mut message = it.message.clone();
         message.truncate(
-            (0..=LONGEST)
+            (0..=MAX_MESSAGE)
                 .rev()
                 .find(|at| message.is_char_boundary(*at))
                 .unwrap_or(0),
@@ -184,7 +186,7 @@ impl Recorder {
     }
 }
 
-/// A reference to an object, as events carry it.
+/// A reference to an object, as events contain it.
 pub fn reference<T: Object>(object: &T) -> ObjectReference {
     let meta = object.metadata();
     ObjectReference {

@@ -1,4 +1,4 @@
-//! Objects of any kind that is served, for callers inside the process that don't know the kinds when they are built.
+//! Calls for objects of any served kind, for components that do not know the kinds at compile time.
 
 use crate::client::{
     Client, DeleteParams, ListParams, Object, ObjectList, Patch, Watcher, encode, path_to, query,
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// A kind that is served: what a path needs to know of it.
+/// A served kind, as far as paths need it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Resource {
     /// API group; empty for core.
@@ -29,7 +29,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// The resource that a descriptor describes.
+    /// The resource of a descriptor.
     pub fn of(kind: &Kind) -> Self {
         Self {
             group: kind.group.clone(),
@@ -62,7 +62,7 @@ impl Resource {
     }
 }
 
-/// An owner, as an object names it.
+/// An owner reference.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OwnerRef {
@@ -74,18 +74,18 @@ pub struct OwnerRef {
     pub name: String,
     /// UID.
     pub uid: String,
-    /// Whether the owner waits for this object where it goes in the foreground.
+    /// Whether foreground deletion of the owner waits for this object.
     #[serde(rename = "blockOwnerDeletion")]
     pub block: bool,
 }
 
-/// Of an object's metadata what concerns its life.
+/// The part of an object's metadata that concerns its lifetime.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
     /// Name.
     pub name: String,
-    /// Namespace; empty where it has none.
+    /// Namespace; empty if cluster-scoped.
     pub namespace: String,
     /// UID.
     pub uid: String,
@@ -93,13 +93,13 @@ pub struct Meta {
     pub resource_version: String,
     /// When its deletion began.
     pub deletion_timestamp: Option<String>,
-    /// What holds it.
+    /// Finalizers.
     pub finalizers: Vec<String>,
-    /// Who owns it.
+    /// Owners.
     pub owner_references: Vec<OwnerRef>,
 }
 
-/// An object of any kind, seen from far away.
+/// An object of any kind, with metadata only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Partial {
     /// Its metadata.
@@ -107,12 +107,12 @@ pub struct Partial {
     pub metadata: Meta,
 }
 
-/// An object of any kind, whole.
+/// A whole object of any kind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Whole(pub Map<String, Value>);
 
-/// What can be followed: objects whose resource version is known.
+/// Objects that can be followed: they have a resource version.
 pub trait Seen: DeserializeOwned + Send + 'static {
     /// Its resource version.
     fn resource_version(&self) -> &str;
@@ -139,15 +139,18 @@ impl Seen for Whole {
     }
 }
 
-/// Only metadata.
+/// PartialObjectMetadataList.
 const METADATA: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-/// Only metadata, of one object.
+/// PartialObjectMetadata.
 const METADATA_OF_ONE: &str =
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 impl Client {
-    /// The metadata of one object; none where it does not exist.
+    /// The metadata of one object; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// As the API answers, except that the object does not exist.
     pub async fn partial(
         &self,
         of: &Resource,
@@ -165,7 +168,10 @@ impl Client {
         }
     }
 
-    /// Lists the metadata of objects; of all namespaces where `namespace` is empty.
+    /// Lists the metadata of objects; in all namespaces if `namespace` is empty.
+    ///
+    /// # Errors
+    /// As [`Client::list`].
     pub async fn partials(
         &self,
         of: &Resource,
@@ -179,7 +185,10 @@ impl Client {
         .await
     }
 
-    /// Lists whole objects; of all namespaces where `namespace` is empty.
+    /// Lists whole objects; in all namespaces if `namespace` is empty.
+    ///
+    /// # Errors
+    /// As [`Client::list`].
     pub async fn wholes(
         &self,
         of: &Resource,
@@ -193,7 +202,10 @@ impl Client {
         .await
     }
 
-    /// One whole object.
+    /// Reads one whole object.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
     pub async fn whole(
         &self,
         of: &Resource,
@@ -210,7 +222,11 @@ impl Client {
         .await
     }
 
-    /// Replaces an object of any kind, or a subresource of it (optimistic concurrency by its resource version).
+    /// Replaces an object of any kind, or a subresource of it; its resource version must be the
+    /// current one.
+    ///
+    /// # Errors
+    /// As [`Client::update`].
     pub async fn replace(
         &self,
         of: &Resource,
@@ -229,6 +245,9 @@ impl Client {
     }
 
     /// Deletes an object of any kind.
+    ///
+    /// # Errors
+    /// As [`Client::delete`].
     pub async fn remove(
         &self,
         of: &Resource,
@@ -241,6 +260,9 @@ impl Client {
     }
 
     /// Patches an object of any kind, or a subresource of it.
+    ///
+    /// # Errors
+    /// As [`Client::patch`].
     pub async fn change(
         &self,
         of: &Resource,
@@ -252,17 +274,17 @@ impl Client {
     }
 }
 
-/// What a follower asks for.
+/// The requests of a follower.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
-    /// Forms of lists and of single objects.
+    /// Media types of lists and of single objects.
     accept: [&'static str; 2],
     path: String,
     params: ListParams,
 }
 
 impl Source {
-    /// Objects of a kind that is known.
+    /// Objects of a type that is known at compile time.
     pub(crate) fn typed<T: Object>(namespace: Option<&str>, params: ListParams) -> Self {
         let path = path_to(T::API_VERSION, T::URL_PATH_SEGMENT, namespace, None, None);
         Self {

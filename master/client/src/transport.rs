@@ -1,4 +1,4 @@
-//! What carries a client's requests to the API.
+//! The connection of a client to the API.
 
 use crate::body::Body;
 use crate::resources::Resource;
@@ -8,15 +8,16 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-/// A future on the heap.
+/// A boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// An API that answers requests in a user's name. Whoever holds one may name any user: it is for parts of one process,
-/// never for callers from outside.
+/// An API that answers requests on behalf of a user. The holder may name any user, so a transport
+/// is for components of the same process, never for external callers.
 pub trait Transport: fmt::Debug + Send + Sync {
-    /// Answers a request of `user`, with authorization, admission and limits as for every other caller.
+    /// Answers a request of `user`, with authorization, admission and limits as for every other
+    /// caller.
     fn call(&self, request: Request<Body>, user: UserInfo) -> BoxFuture<'_, Response<Body>>;
 
-    /// The kinds that are served and stored, each once however many versions and groups show it.
+    /// The kinds that are served and stored, each once however many versions and groups serve it.
     fn resources(&self) -> Vec<Resource>;
 }

@@ -1,4 +1,4 @@
-//! Who asks.
+//! Users of the API.
 
 use config_kube::identity;
 use std::collections::BTreeMap;
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 pub struct UserInfo {
     /// The user's name.
     pub name: String,
-    /// Unique id, where the authenticator knows one.
+    /// Unique id, if the authenticator knows one.
     pub uid: String,
     /// Groups, including `system:authenticated` or `system:unauthenticated`.
     pub groups: Vec<String>,
-    /// More facts, by key.
+    /// Extra information, by key.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -34,7 +34,7 @@ impl UserInfo {
         }
     }
 
-    /// A caller that showed nothing.
+    /// A caller without credentials.
     pub fn anonymous() -> Self {
         Self {
             name: identity::ANONYMOUS_USER.to_owned(),
@@ -44,7 +44,7 @@ impl UserInfo {
         }
     }
 
-    /// The admin: everything is allowed.
+    /// A member of `system:masters`, who may do everything.
     pub fn admin(name: &str) -> Self {
         Self::authenticated(name, [identity::MASTERS_GROUP])
     }
@@ -54,7 +54,7 @@ impl UserInfo {
         self.groups.iter().any(|own| own == group)
     }
 
-    /// The node that the caller is, if it is one.
+    /// The node whose identity the caller has, if any.
     pub fn node(&self) -> Option<&str> {
         if self.in_group(identity::NODES_GROUP) {
             identity::node_of_user(&self.name)
