@@ -1,4 +1,4 @@
-//! The four paths: create cluster, set master, get master, and what the operator watches.
+//! The HTTP API of the endpoint: create a cluster, set and get its document, health and metrics.
 
 use crate::book::{Book, BookError, Kept, hash};
 use crate::rate::{Buckets, Rate};
@@ -19,21 +19,21 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Largest request to create a cluster: a P-256 key has 91 bytes.
+/// Bytes of a request to create a cluster: a P-256 key has 91.
 const MAX_CREATE: usize = 1024;
-/// Time for a request's body.
+/// Time limit of a request's body.
 const BODY_TIME: Duration = Duration::from_secs(10);
-/// For how long others may keep a document, in seconds.
+/// Seconds for which a document may be cached.
 const MAX_AGE: u32 = 60;
 
-/// What one address may ask.
+/// Request rates per address.
 #[derive(Debug, Clone, Copy)]
 pub struct Rates {
-    /// New clusters.
+    /// Requests that create clusters.
     pub create: Rate,
-    /// Documents that are set.
+    /// Requests that set documents.
     pub set: Rate,
-    /// Everything else: a thousand machines behind one address may boot at once.
+    /// All other requests: a thousand machines behind one address may boot at once.
     pub get: Rate,
 }
 
@@ -56,14 +56,14 @@ impl Default for Rates {
     }
 }
 
-/// A new cluster, as its creator is told.
+/// A new cluster, as returned to its creator.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Created {
-    /// Its id.
+    /// The id.
     pub cluster: String,
-    /// Its address.
+    /// The URI of its document.
     pub uri: String,
-    /// By which its master is set; shown this once.
+    /// The credential for setting its document; returned only here.
     pub credential: String,
 }
 
@@ -73,12 +73,12 @@ struct Create {
     key: String,
 }
 
-/// The endpoint.
+/// The state of the endpoint.
 #[derive(Debug)]
 pub struct Endpoint {
     book: Book,
     address: DiscoveryEndpoint,
-    /// SHA-256 of the operator's token, where new clusters need it.
+    /// SHA-256 of the operator's token, if creating clusters requires it.
     token: Option<String>,
     create: Buckets,
     set: Buckets,
@@ -89,7 +89,7 @@ pub struct Endpoint {
 type Answer = Result<Response<Full<Bytes>>, Refusal>;
 
 impl Endpoint {
-    /// An endpoint that others reach at `address`; with a token, new clusters need it.
+    /// An endpoint with the public address `address`; with a token, creating clusters requires it.
     pub fn new(book: Book, address: DiscoveryEndpoint, token: Option<&str>, rates: Rates) -> Self {
         Self {
             book,
@@ -113,11 +113,12 @@ impl Endpoint {
             Ok(response) => response,
             Err(refusal) => {
                 self.count(&refusal);
-                // Rates bound the lines of one address, but not those about the rate itself.
+                // The rate limits how many lines an address causes, but not the lines about the
+                // rate limit itself.
                 if matches!(refusal, Refusal::RateLimited(_)) {
-                    tracing::debug!(%from, %method, path, code = refusal.code(), "refused");
+                    tracing::debug!(remote = %from, %method, path, code = refusal.code(), "refused");
                 } else {
-                    tracing::info!(%from, %method, path, code = refusal.code(), reason = %refusal, "refused");
+                    tracing::info!(remote = %from, %method, path, code = refusal.code(), reason = %refusal, "refused");
                 }
                 refused(&refusal)
             }
@@ -201,7 +202,7 @@ impl Endpoint {
         }
         let bytes = body(request, MAX_BYTES).await?;
         let pins: Vec<_> = record.pin().into_iter().collect();
-        // One above the stored generation: the same document a second time would be no harm, but also no news.
+        // Above the stored generation: setting the same document again is harmless but useless.
         let held = record.document.as_ref().map(|kept| kept.generation);
         let least = held.map_or(0, |held| held.saturating_add(1));
         let expected = Expected {
@@ -212,7 +213,7 @@ impl Endpoint {
         };
         let verified = check(&bytes, &expected)?;
         let (generation, expires) = (verified.document().generation, verified.document().expires);
-        // Nothing is above the greatest number.
+        // No generation follows the greatest number.
         if held == Some(generation) {
             return Err(Fault::GenerationBack {
                 found: generation,
@@ -261,7 +262,7 @@ impl Endpoint {
     fn metrics(&self) -> String {
         let mut text = "# TYPE discovery_refused_total counter\n".to_owned();
         for (code, count) in &*self.refused.lock().unwrap_or_else(PoisonError::into_inner) {
-            // Writing into a string does not fail.
+            // Writing to a String does not fail.
             writeln!(text, "discovery_refused_total{{code=\"{code}\"}} {count}").ok();
         }
         text

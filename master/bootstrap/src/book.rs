@@ -1,4 +1,4 @@
-//! What the endpoint keeps: for each cluster its key, the hash of its credential, and its document.
+//! The clusters of the endpoint: for each its key, the hash of its credential, and its document.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -12,28 +12,29 @@ use sha2::{Digest as _, Sha256};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Clusters that an endpoint holds unless told otherwise: with the largest documents some 25 MiB.
+/// Default limit of clusters: with the largest documents about 25 MiB.
 pub const DEFAULT_CLUSTERS: usize = 1000;
-/// The store's table.
+/// The table in the store.
 const TABLE: &str = "clusters/";
-/// A cluster whose master was never set keeps its place for so long, in seconds.
+/// Seconds after which a cluster without a document may be removed.
 const UNUSED: u64 = 3600;
-/// A cluster whose document ended keeps its place for so long, in seconds: a master may be away for a holiday.
+/// Seconds after the expiry of its document at which a cluster may be removed: a master may be off
+/// for weeks.
 const ENDED: u64 = 90 * 24 * 3600;
 
-/// A failure of the book.
+/// An error of the cluster store.
 #[derive(Debug, thiserror::Error)]
 pub enum BookError {
-    /// The store.
+    /// The store failed.
     #[error("the store cannot be used")]
     Store(#[from] StoreError),
-    /// A record that this program did not write.
+    /// A record cannot be parsed.
     #[error("the record of cluster {0} is damaged")]
     Damaged(String),
-    /// No randomness.
+    /// The system has no random bytes.
     #[error("the system gives no random bytes")]
     Random,
-    /// No room.
+    /// The limit of clusters is reached.
     #[error("there are as many clusters as there may be")]
     Full,
 }
@@ -42,17 +43,17 @@ pub enum BookError {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
-    /// `sha256:…` of the SubjectPublicKeyInfo of its discovery key.
+    /// `sha256:…` of the SubjectPublicKeyInfo of the cluster's discovery key.
     key: String,
-    /// SHA-256 of its credential, hex.
+    /// SHA-256 of the cluster's credential, hex.
     credential: String,
-    /// When it was made, Unix seconds.
+    /// Time of creation, Unix seconds.
     created: u64,
     /// Its document.
     pub(crate) document: Option<Kept>,
 }
 
-/// A signed document as it is kept.
+/// A stored signed document.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kept {
@@ -70,19 +71,20 @@ impl Kept {
         }
     }
 
-    /// The exact bytes that were set.
+    /// The exact bytes of the signed document.
     pub(crate) fn bytes(&self) -> Option<Bytes> {
         STANDARD.decode(&self.bytes).ok().map(Bytes::from)
     }
 }
 
 impl Record {
-    /// The key's hash.
+    /// The hash of the key.
     pub(crate) fn pin(&self) -> Option<Pin> {
         self.key.parse().ok()
     }
 
-    /// Whether it is the cluster's credential. What is compared are hashes of random bytes, so time tells nothing.
+    /// Whether this is the cluster's credential. It compares hashes of random bytes, so timing
+    /// reveals nothing.
     pub(crate) fn admits(&self, credential: &str) -> bool {
         self.credential == hash(credential)
     }
@@ -107,9 +109,13 @@ pub struct Book {
 }
 
 impl Book {
-    /// Opens the book in a folder, or begins one; it holds at most `most` clusters.
+    /// Opens the store in a folder, or creates it, with at most `most` clusters.
+    ///
+    /// # Errors
+    /// The store cannot be opened, or a record is damaged.
     pub async fn open(folder: &Path, most: usize) -> Result<Self, BookError> {
-        // Nobody watches, so superseded values are of no use; and the whole book is smaller than a log usually is.
+        // There are no watches, so history is useless; and all records together are smaller than a
+        // usual log.
         let options = Options {
             history_events: 16,
             history_bytes: 1 << 20,
@@ -126,7 +132,7 @@ impl Book {
         Ok(Self { store, most, count })
     }
 
-    /// Makes a cluster: its id and its credential, which is shown this once.
+    /// Creates a cluster; returns its id and its credential, of which only the hash is stored.
     pub(crate) async fn create(
         &self,
         spki: &[u8],
@@ -153,7 +159,7 @@ impl Book {
         Ok((id, credential))
     }
 
-    /// A cluster, and the revision by which it is written again.
+    /// A cluster, and the revision that an update must name.
     pub(crate) async fn get(&self, id: &ClusterId) -> Result<Option<(Record, u64)>, BookError> {
         let Some(entry) = self.store.get(&path(id)).await?.entry else {
             return Ok(None);
@@ -161,7 +167,7 @@ impl Book {
         decode(&entry).map(|record| Some((record, entry.modified)))
     }
 
-    /// Writes a cluster's document; `false` where somebody else wrote meanwhile.
+    /// Writes a cluster's document; `false` if another writer was first.
     pub(crate) async fn set(
         &self,
         id: &ClusterId,
@@ -180,7 +186,7 @@ impl Book {
         }
     }
 
-    /// Takes a place, after those that nobody uses were given up where there is none.
+    /// Reserves room for a cluster; removes unused clusters if there is none.
     async fn make_room(&self, now: u64) -> Result<(), BookError> {
         let take = || {
             let more = |count: usize| (count < self.most).then_some(count + 1);
@@ -204,7 +210,7 @@ impl Book {
                     .is_ok()
             {
                 self.count.fetch_sub(1, Ordering::Relaxed);
-                tracing::info!(key = %entry.key, "a cluster that nobody uses was dropped to make room");
+                tracing::info!(key = %entry.key, "removed an unused cluster to make room");
             }
         }
         if take() { Ok(()) } else { Err(BookError::Full) }

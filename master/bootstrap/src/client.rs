@@ -1,4 +1,4 @@
-//! The other side: one request to an endpoint and its answer.
+//! The client side: one request to an endpoint and its answer.
 
 use crate::answer::Created;
 use base64::Engine as _;
@@ -20,37 +20,37 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Longest time for a whole exchange.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of a whole exchange.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Why there is no answer, or not the one that was hoped for.
+/// A request failed or was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The connection.
+    /// The connection failed.
     #[error("{0} cannot be reached")]
     Connect(String, #[source] std::io::Error),
-    /// HTTP.
+    /// The HTTP exchange failed.
     #[error("the exchange with {0} failed")]
     Exchange(String, #[source] Box<dyn std::error::Error + Send + Sync>),
-    /// No answer in time.
-    #[error("{0} did not answer within {seconds} s", seconds = PATIENCE.as_secs())]
+    /// There was no answer in time.
+    #[error("{0} did not answer within {seconds} s", seconds = TIME_LIMIT.as_secs())]
     Silent(String),
-    /// A refusal.
+    /// The endpoint refused the request.
     #[error("{at} refused ({status}): {code}: {message}")]
     Refused {
-        /// Who.
+        /// The endpoint.
         at: String,
         /// HTTP status.
         status: u16,
-        /// The code, printable.
+        /// The error code, printable characters only.
         code: String,
-        /// The words, printable.
+        /// The message, printable characters only.
         message: String,
     },
 }
 
 impl ClientError {
-    /// The code of a refusal.
+    /// The error code of a refusal; empty for other errors.
     pub fn code(&self) -> &str {
         match self {
             Self::Refused { code, .. } => code,
@@ -68,8 +68,8 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// The way to an endpoint, a connection for each call. What comes back is data from anybody until its signature is checked,
-/// so that with TLS any certificate will do.
+/// Sends requests to an endpoint, one connection per call. Answers are untrusted until their
+/// signature is checked, so with TLS any certificate is accepted.
 #[derive(Debug, Clone)]
 pub struct Client {
     endpoint: DiscoveryEndpoint,
@@ -82,6 +82,9 @@ impl Client {
     }
 
     /// Creates a cluster for a discovery key.
+    ///
+    /// # Errors
+    /// The endpoint is not reachable, refuses, or its answer is malformed.
     pub async fn create(&self, spki: &[u8], token: Option<&str>) -> Result<Created, ClientError> {
         let body = serde_json::json!({"key": STANDARD.encode(spki)}).to_string();
         let answer = self
@@ -92,7 +95,10 @@ impl Client {
             .map_err(|error| ClientError::Exchange(self.endpoint.to_string(), error.into()))
     }
 
-    /// Sets a cluster's master.
+    /// Sets the signed document of a cluster.
+    ///
+    /// # Errors
+    /// The endpoint is not reachable, or refuses.
     pub async fn set(
         uri: &DiscoveryUri,
         credential: &str,
@@ -105,7 +111,10 @@ impl Client {
         client.good(answer).map(drop)
     }
 
-    /// The signed document of a cluster, as it came.
+    /// The signed document of a cluster, not verified.
+    ///
+    /// # Errors
+    /// The endpoint is not reachable, or refuses.
     pub async fn get(uri: &DiscoveryUri) -> Result<Bytes, ClientError> {
         let client = Self::new(uri.endpoint.clone());
         let answer = client
@@ -137,7 +146,10 @@ impl Client {
         })
     }
 
-    /// One request.
+    /// Sends one request; any status is an answer.
+    ///
+    /// # Errors
+    /// The endpoint is not reachable, does not answer in time, or its answer is too large.
     pub async fn send(
         &self,
         method: Method,
@@ -164,7 +176,7 @@ impl Client {
                 .map_err(connect)?;
             self.exchange(stream, method, path, bearer, body).await
         };
-        tokio::time::timeout(PATIENCE, exchange)
+        tokio::time::timeout(TIME_LIMIT, exchange)
             .await
             .unwrap_or_else(|_elapsed| Err(ClientError::Silent(at())))
     }
@@ -210,7 +222,7 @@ impl Client {
     }
 }
 
-/// Accepts any certificate from a server that holds its key.
+/// Accepts any certificate of a server that proves possession of its key.
 #[derive(Debug)]
 struct AnyServer(WebPkiSupportedAlgorithms);
 

@@ -1,9 +1,10 @@
-//! The discovery endpoint: keeps, for each cluster, one signed document that says where its masters are, and hands it to whoever
-//! asks. It decides nothing: machines believe the signature, not the endpoint (`config/discovery`).
+//! The discovery endpoint: stores one signed document per cluster that says where its masters are,
+//! and serves it to every client. The endpoint is not trusted: machines verify the signature
+//! (`config/discovery`).
 //!
-//! `serve` has the listener (one task a connection, all owned by it), `answer` the four paths, `book` what is kept, in the store
-//! of `master/store`, `rate` what an address may ask. [`Client`] is the other side, for the master and the admin's tool.
-//! Enter by [`serve`]; the program is `discovery`.
+//! `serve` has the listener (one task per connection, all owned by it), `answer` the HTTP API,
+//! `book` the records in a `master/store`, `rate` the request rates. [`Client`] is the client side,
+//! for the master and the admin's tool. Start at [`serve`]; the program is `discovery`.
 
 mod answer;
 mod book;

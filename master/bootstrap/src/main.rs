@@ -1,6 +1,7 @@
-//! `discovery`: the endpoint by which machines find their masters, for a host outside the clusters.
+//! `discovery`: the endpoint through which machines find their masters, for a host outside the
+//! clusters.
 //!
-//! One process, one folder, one port; enter by [`main`]. `SIGTERM` ends it, open requests finish.
+//! One process, one folder, one port; start at [`main`]. `SIGTERM` ends it after open requests.
 
 use clap::Parser;
 use config_model::discovery::DiscoveryEndpoint;
@@ -14,29 +15,32 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Hands signed documents from clusters to the machines that look for them. Nobody need trust it: machines check the signature.
+/// Serves signed documents of clusters to machines that look for their masters. The endpoint needs
+/// no trust: machines verify the signature.
 #[derive(Debug, Parser)]
 #[command(name = "discovery", version)]
 struct Arguments {
-    /// Where to listen.
+    /// Address and port to listen on
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// Where what is kept lies.
+    /// Folder of the stored documents
     #[arg(long)]
     data: PathBuf,
-    /// How others reach this endpoint, http://HOST[:PORT][/PATH] or https; the address of --listen where it is one.
+    /// Public URL of this endpoint, http://HOST[:PORT][/PATH] or https; defaults to the address of
+    /// --listen
     #[arg(long)]
     url: Option<String>,
-    /// A file with a token that whoever creates a cluster must show. Without it anybody may, within --clusters.
+    /// File with a token that is required to create clusters. Without it every client may, up to
+    /// --clusters
     #[arg(long)]
     token_file: Option<PathBuf>,
-    /// Clusters at most.
+    /// Maximum number of clusters
     #[arg(long, default_value_t = DEFAULT_CLUSTERS)]
     clusters: usize,
-    /// A certificate chain (PEM), to speak TLS.
+    /// Certificate chain (PEM) for TLS
     #[arg(long, requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The certificate's private key (PEM).
+    /// Private key (PEM) of the certificate
     #[arg(long, requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 }
@@ -69,7 +73,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     if token.is_none() {
         tracing::warn!(
             clusters = arguments.clusters,
-            "no --token-file: anybody may create clusters here"
+            "no --token-file: every client may create clusters"
         );
     }
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
@@ -108,7 +112,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
             return Err(format!("signals cannot be received: {error}"));
         }
     };
-    // Cancel-safe: a signal that is not taken here is not needed.
+    // Cancel-safe: a dropped signal is not needed.
     let end = async move {
         tokio::select! {
             _ = term.recv() => {}
@@ -120,7 +124,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// How others reach this endpoint.
+/// The public address of this endpoint.
 fn address(url: Option<&str>, listen: SocketAddr, tls: bool) -> Result<DiscoveryEndpoint, String> {
     let Some(url) = url else {
         if listen.ip().is_unspecified() {

@@ -1,4 +1,4 @@
-//! What an address may ask in a time, and what its neighbours may ask together.
+//! Request rates per address and per network.
 
 use config_limits::{Network, Rates, Width, networks};
 use std::net::IpAddr;
@@ -9,10 +9,11 @@ pub use config_limits::Rate;
 
 /// Networks in one table: some hundred bytes each.
 const NETWORKS: usize = 16_384;
-/// How many hosts' rate a site or block has (a /56 or /48 of IPv6, a /24 of IPv4), whichever of its addresses it uses.
+/// The rate of a site or block (a /56 or /48 of IPv6, a /24 of IPv4) in multiples of a host's, for
+/// all of its addresses.
 const HOSTS: u32 = 4;
 
-/// The rates of all addresses for one kind of request.
+/// The rates of all addresses for one type of request.
 #[derive(Debug)]
 pub(crate) struct Buckets {
     host: Rate,
@@ -35,10 +36,10 @@ impl Buckets {
         }
     }
 
-    /// Takes one.
+    /// Takes one request from the address' rate.
     ///
     /// # Errors
-    /// How long there is none.
+    /// The rate is exhausted; the value is the time until the next request.
     pub(crate) fn take(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
         let rate = |network: Network| match network.width() {
             Width::Host => (network, self.host),

@@ -1,45 +1,45 @@
-//! What the endpoint refuses, each with its code and status.
+//! Refusals of the endpoint, each with a code and an HTTP status.
 
 use config_discovery::Fault;
 use http::StatusCode;
 use std::time::Duration;
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Refusal {
-    /// No such path or cluster, or nothing was set yet.
+    /// The path or cluster does not exist, or no document is set.
     #[error("there is nothing here: no such path or cluster, or its master was not set yet")]
     Unknown,
-    /// The path has other methods.
+    /// The path does not support the method.
     #[error("this path does not take this method")]
     Method,
-    /// A new cluster needs the operator's token.
+    /// Creating a cluster requires the operator's token.
     #[error(
         "this endpoint makes clusters for those who have its operator's token: give it with --token-file"
     )]
     Token,
-    /// Not the cluster's credential.
+    /// The credential is wrong.
     #[error("this is not the credential of this cluster")]
     Credential,
-    /// The body did not come in time.
+    /// The body did not arrive in time.
     #[error("the request's body did not come in time")]
     Slow,
     /// The body is too large.
     #[error("the request's body is larger than {0} bytes")]
     TooLarge(usize),
-    /// The body has another form.
+    /// The body is malformed.
     #[error("the request is not in its form: {0}")]
     Malformed(String),
-    /// This address asks too often.
+    /// The address exceeds its rate.
     #[error("this address asks too often; next in {} s", .0.as_secs() + 1)]
     RateLimited(Duration),
-    /// No room for a new cluster.
+    /// The limit of clusters is reached.
     #[error("this endpoint holds as many clusters as it may; its operator can raise --clusters")]
     Full,
     /// The store failed.
     #[error("this endpoint cannot write: {0}")]
     Store(String),
-    /// The signed document is not accepted.
+    /// The signed document is invalid.
     #[error("the signed document is not accepted: {0}")]
     Document(#[from] Fault),
 }
@@ -62,7 +62,7 @@ impl Refusal {
         }
     }
 
-    /// The status.
+    /// The HTTP status.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Unknown => StatusCode::NOT_FOUND,

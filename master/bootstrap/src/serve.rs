@@ -1,4 +1,4 @@
-//! The listener: plain or TLS, one task for each connection, limits on all of it.
+//! The listener: plain HTTP or TLS, one task per connection, limits on all of it.
 
 use crate::answer::Endpoint;
 use config_limits::{Network, PlaceId, Places, Width, networks};
@@ -17,21 +17,21 @@ use tokio_rustls::TlsAcceptor;
 /// Limits of the listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at once. One more takes the place of an older one.
+    /// Open connections. A further one replaces an older one.
     pub connections: usize,
-    /// Connections at once of one host (an IPv4 address, a /64 of IPv6).
+    /// Open connections of one host (an IPv4 address, a /64 of IPv6).
     pub per_address: usize,
-    /// Connections at once of one site or block (a /56 or /48 of IPv6, a /24 of IPv4).
+    /// Open connections of one site or block (a /56 or /48 of IPv6, a /24 of IPv4).
     pub per_block: usize,
-    /// Time for the TLS handshake.
+    /// Time limit of the TLS handshake.
     pub handshake: Duration,
-    /// Time for a request's header.
+    /// Time limit of a request's header.
     pub header: Duration,
     /// Bytes of a request's header.
     pub header_bytes: usize,
-    /// A connection's whole life: whoever sends or takes too slowly is cut.
+    /// Time limit of a whole connection, however slow the client.
     pub life: Duration,
-    /// Time for connections to end once the end was asked for.
+    /// Time for connections to end after shutdown began.
     pub drain: Duration,
 }
 
@@ -50,7 +50,7 @@ impl Default for Limits {
     }
 }
 
-/// The open connections: each with a place, and the task that ends with it.
+/// The open connections: each has a place within the limits, and a task that ends with it.
 #[derive(Debug)]
 struct Open {
     places: Places<Network>,
@@ -58,13 +58,14 @@ struct Open {
     next: PlaceId,
 }
 
-/// One connection's place, given back when it ends.
+/// The place of one connection; freed when it ends.
 #[derive(Debug)]
-struct Place(Arc<Mutex<Open>>, PlaceId);
+struct ConnectionGuard(Arc<Mutex<Open>>, PlaceId);
 
-impl Place {
-    /// Gives a new connection a place, and a task for what it does. Nobody is turned away: an older connection is cut, of the same
-    /// network where that has its share, else of the network that has most ([`Places`]).
+impl ConnectionGuard {
+    /// Gives a new connection a place and a task. No connection is refused: it replaces an older
+    /// one of the same network if that has used up its share, else of the network that has most
+    /// ([`Places`]).
     fn take<W: Future<Output = ()> + Send + 'static>(
         all: &Arc<Mutex<Open>>,
         from: SocketAddr,
@@ -100,7 +101,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         open.places.leave(self.1);
@@ -108,7 +109,7 @@ impl Drop for Place {
     }
 }
 
-/// Serves until `end` is ready, then lets open requests finish for a while.
+/// Serves until `end` is ready, then drains open requests.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
@@ -126,7 +127,7 @@ pub async fn serve(
     let mut tasks = JoinSet::new();
     let mut end = std::pin::pin!(end);
     loop {
-        // Cancel-safe: accept loses no connection, join_next only reaps.
+        // Cancel-safe: accept loses no connection, join_next only reaps tasks.
         let accepted = tokio::select! {
             () = &mut end => break,
             Some(_) = tasks.join_next() => continue,
@@ -135,14 +136,14 @@ pub async fn serve(
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors: let some go before the next try.
-                tracing::warn!(%error, "a connection could not be accepted");
+                // Out of descriptors: existing connections may end before the next try.
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
         let (acceptor, endpoint) = (acceptor.clone(), Arc::clone(&endpoint));
-        Place::take(&open, from, limits, &mut tasks, async move {
+        ConnectionGuard::take(&open, from, limits, &mut tasks, async move {
             if tokio::time::timeout(
                 limits.life,
                 connection(stream, from, acceptor, endpoint, limits),
@@ -150,7 +151,7 @@ pub async fn serve(
             .await
             .is_err()
             {
-                tracing::debug!(%from, "a connection lived for as long as it may");
+                tracing::debug!(remote = %from, "connection reached its time limit");
             }
         });
     }
@@ -161,7 +162,7 @@ pub async fn serve(
     .await
     .is_err()
     {
-        tracing::debug!("some connections did not end in time and are cut");
+        tracing::debug!("closing connections that did not end in time");
     }
 }
 
@@ -195,17 +196,17 @@ async fn connection(
                         .await
                 }
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, %from, "TLS handshake failed");
+                    tracing::debug!(%error, remote = %from, "TLS handshake failed");
                     return;
                 }
                 Err(_elapsed) => {
-                    tracing::debug!(%from, "TLS handshake took too long");
+                    tracing::debug!(remote = %from, "TLS handshake timed out");
                     return;
                 }
             }
         }
     };
     if let Err(error) = outcome {
-        tracing::debug!(%error, %from, "a connection broke off");
+        tracing::debug!(%error, remote = %from, "connection failed");
     }
 }

@@ -1,4 +1,4 @@
-//! The program `discovery` over real HTTP: what it keeps, and what it refuses.
+//! The program `discovery` over real HTTP: what it stores and what it refuses.
 
 #![allow(
     clippy::unwrap_used,
@@ -72,7 +72,7 @@ impl Program {
         self.url.rsplit('/').next().unwrap().parse().unwrap()
     }
 
-    /// A cluster's address at this start of the program, whose port is new.
+    /// A cluster's URI at this start of the program, which has a new port.
     fn uri(&self, created: &Created) -> DiscoveryUri {
         format!("{}/v1/clusters/{}", self.url, created.cluster)
             .parse()
@@ -120,7 +120,7 @@ async fn set(program: &Program, created: &Created, credential: &str, signed: Vec
     }
 }
 
-/// What the endpoint serves for a cluster, as a node would check it.
+/// The generation that the endpoint serves for a cluster, verified as a node would.
 async fn generation(program: &Program, created: &Created, signer: &SigningKey) -> u64 {
     let bytes = Client::get(&program.uri(created)).await.unwrap();
     let (cluster, pins) = (created.cluster.parse().unwrap(), [pin_of(&spki(signer))]);
@@ -150,7 +150,7 @@ async fn what_was_set_is_served_also_after_kill_and_nothing_else_can_be_set() {
     // The control: the right credential and the right key.
     assert_eq!(set(&program, &one, &one.credential, signed(7)).await, "set");
     assert_eq!(generation(&program, &one, &key(1)).await, 7);
-    // Each part that is wrong is refused by itself.
+    // Each wrong part alone causes a refusal.
     assert_eq!(
         set(&program, &one, &two.credential, signed(8)).await,
         "CREDENTIAL"
@@ -214,7 +214,7 @@ async fn what_was_set_is_served_also_after_kill_and_nothing_else_can_be_set() {
         "GENERATION_BACK"
     );
     assert_eq!(set(&program, &one, &one.credential, signed(8)).await, "set");
-    // Nothing is above the greatest generation, itself neither.
+    // No generation follows the greatest one, itself included.
     assert_eq!(
         set(&program, &one, &one.credential, signed(u64::MAX)).await,
         "set"
@@ -320,7 +320,8 @@ async fn creation_is_bounded_by_token_form_room_and_rate() {
     );
 }
 
-/// A client that stops in its header, and one whose header never ends, are cut; others are served meanwhile.
+/// A client that stops within its header, and one whose header never ends, are cut; others are
+/// served meanwhile.
 #[tokio::test]
 async fn slow_and_endless_clients_are_cut_and_others_served() {
     let dir = tempfile::tempdir().unwrap();
@@ -353,7 +354,7 @@ async fn slow_and_endless_clients_are_cut_and_others_served() {
     closed.await.unwrap();
 }
 
-/// An address has its share of the connections: beyond it a newcomer takes the place of the oldest of the same address.
+/// An address has its share of connections: a further one replaces the oldest of the same address.
 #[tokio::test]
 async fn one_address_cannot_take_every_connection() {
     let dir = tempfile::tempdir().unwrap();
