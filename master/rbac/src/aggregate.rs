@@ -1,10 +1,10 @@
-//! The rules of a cluster role that gathers those of others.
+//! The rules of an aggregated cluster role.
 
 use crate::object::Role;
 use crate::rule::Rule;
 
-/// The rules of `role`, gathered from all `others` that `selects` says one of its selectors selects: in the order of
-/// their names, each rule once, its own never. None where it gathers nothing.
+/// The rules that `role` aggregates from those of `others` that match one of its selectors by
+/// `selects`: sorted by role name, each rule once, never its own. `None` if it is not aggregated.
 pub fn gathered<'a>(
     role: &Role,
     others: impl IntoIterator<Item = &'a Role>,
@@ -29,7 +29,8 @@ pub fn gathered<'a>(
     Some(rules)
 }
 
-/// Whether a selector made of `matchLabels` alone selects a role: as those of the default roles are.
+/// Whether a selector with `matchLabels` only matches a role, as the selectors of the default roles
+/// do.
 pub fn by_labels(selector: &serde_json::Value, role: &Role) -> bool {
     let Some(wanted) = selector
         .get("matchLabels")

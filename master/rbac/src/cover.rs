@@ -1,9 +1,10 @@
-//! What a set of rules lacks of another: nobody gives away a right that he does not have.
+//! Compares sets of rules, to prevent privilege escalation: a writer can only grant rights that it
+//! has.
 
 use crate::rule::{Rule, Who};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What of `wanted` no rule of `owned` covers, in the smallest rules that there are.
+/// The part of `wanted` that no rule of `owned` covers, in the smallest possible rules.
 pub fn lacking(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
     wanted
         .iter()
@@ -12,7 +13,7 @@ pub fn lacking(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
         .collect()
 }
 
-/// A rule in parts of one verb on one resource, name or path each.
+/// Splits a rule into rules with one verb and one resource, name or path each.
 fn smallest(rule: &Rule) -> Vec<Rule> {
     let one = |text: &String| vec![text.clone()];
     let mut parts = Vec::new();
@@ -91,7 +92,8 @@ fn covers_path(owned: &[String], path: &str) -> bool {
     })
 }
 
-/// Upstream's words for an attempt to give away what one does not have; none where everything is covered.
+/// Upstream's error for granting rights that the user does not have; `None` if everything is
+/// covered.
 pub fn escalation(
     who: &Who<'_>,
     owned: &[Rule],
@@ -102,13 +104,13 @@ pub fn escalation(
     if lacking.is_empty() {
         return None;
     }
-    let told: BTreeSet<String> = compact(lacking).iter().map(shown).collect();
-    let told: Vec<String> = told.into_iter().collect();
+    let lines: BTreeSet<String> = compact(lacking).iter().map(shown).collect();
+    let lines: Vec<String> = lines.into_iter().collect();
     let mut text = format!(
         "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
         who.name,
         quoted(who.groups),
-        told.join("\n")
+        lines.join("\n")
     );
     if !missing.is_empty() {
         let errors = crate::snapshot::joined(missing.to_vec());
@@ -117,7 +119,7 @@ pub fn escalation(
     Some(text)
 }
 
-/// Rules about one resource put together.
+/// Merges rules about the same resource.
 fn compact(rules: Vec<Rule>) -> Vec<Rule> {
     let mut simple: BTreeMap<(String, String, Option<String>), Rule> = BTreeMap::new();
     let mut rest = Vec::new();
@@ -141,7 +143,7 @@ fn compact(rules: Vec<Rule>) -> Vec<Rule> {
     rest
 }
 
-/// A list as upstream's messages show it: `["a" "b"]`.
+/// A list as upstream's messages print it: `["a" "b"]`.
 pub fn quoted(list: &[String]) -> String {
     let quoted: Vec<String> = list.iter().map(|one| format!("{one:?}")).collect();
     format!("[{}]", quoted.join(" "))

@@ -1,9 +1,10 @@
-//! Role based access control: who may do what.
+//! Role-based access control (RBAC): decides which user may do what.
 //!
-//! Pure: no I/O, no clock, no tasks. A [`Snapshot`] holds roles and bindings as they are stored, indexed by subject, and
-//! [`Snapshot::decide`] answers in microseconds however many bindings there are. [`cover`] says what a set of rules lacks
-//! of another, by which nobody gives away what he does not have. [`defaults`] has upstream's roles and bindings and those
-//! of the master's own parts; [`reconcile`] says what a cluster lacks of them. Enter by [`Snapshot`].
+//! Pure: no I/O, no clock, no tasks. A [`Snapshot`] holds the stored roles and bindings, indexed by
+//! subject, and [`Snapshot::decide`] takes microseconds however many bindings there are. [`cover`]
+//! finds the rights that one set of rules has beyond another, which prevents privilege escalation.
+//! [`defaults`] has upstream's roles and bindings and those of the master's own components;
+//! [`reconcile`] finds what a cluster lacks of them. Start at [`Snapshot`].
 
 pub mod aggregate;
 pub mod cover;

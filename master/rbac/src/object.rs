@@ -1,4 +1,4 @@
-//! Roles and bindings, as they are stored: cluster-wide where they have no namespace.
+//! Roles and bindings in stored form; without a namespace they are cluster-wide.
 
 use crate::rule::{Rule, list};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -9,7 +9,7 @@ use std::fmt;
 /// The group of roles and bindings.
 pub(crate) const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// What of an object's metadata matters here.
+/// The metadata that RBAC uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
@@ -36,24 +36,24 @@ fn map<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, St
 pub struct Role {
     /// Name, namespace, labels.
     pub metadata: Metadata,
-    /// What it allows.
+    /// Its rules.
     #[serde(deserialize_with = "list")]
     pub rules: Vec<Rule>,
-    /// Where its rules come from, if from other cluster roles.
+    /// Selects the cluster roles whose rules it aggregates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aggregation_rule: Option<Aggregation>,
 }
 
-/// Whose rules a cluster role gathers.
+/// Selects the roles that a cluster role aggregates.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Aggregation {
-    /// Label selectors, as upstream writes them; a role that any of them selects is gathered.
+    /// Label selectors; a role that matches one of them is aggregated.
     #[serde(deserialize_with = "list")]
     pub cluster_role_selectors: Vec<Value>,
 }
 
-/// Who is bound.
+/// A subject of a binding.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Subject {
@@ -83,7 +83,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Which role a binding gives.
+/// The role of a binding.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RoleRef {
@@ -101,9 +101,9 @@ pub struct RoleRef {
 pub struct Binding {
     /// Name, namespace, labels.
     pub metadata: Metadata,
-    /// Who is bound.
+    /// The subjects.
     #[serde(deserialize_with = "list")]
     pub subjects: Vec<Subject>,
-    /// To which role.
+    /// The role.
     pub role_ref: RoleRef,
 }

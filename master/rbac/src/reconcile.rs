@@ -1,17 +1,17 @@
-//! What a cluster lacks of the default roles and bindings. Nothing that an admin added is taken away.
+//! Compares stored roles and bindings with the defaults. Additions by an admin are kept.
 
 use crate::cover::lacking;
 use crate::defaults::AUTOUPDATE;
 use crate::object::{Aggregation, Binding, Metadata, Role};
 
-/// What is to be done about one default.
+/// The change that one default needs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step<T> {
-    /// Nothing: it is there, or an admin asked that it be left alone.
+    /// None: it is up to date, or an admin disabled updates of it.
     Nothing,
-    /// It is to be written so.
+    /// Write this.
     Update(T),
-    /// It is to be deleted and made anew: which role a binding gives can't be changed.
+    /// Delete it and create this: the role of a binding is immutable.
     Replace(T),
 }
 
@@ -22,7 +22,7 @@ fn protected(metadata: &Metadata) -> bool {
         .is_some_and(|value| value == "false")
 }
 
-/// Adds labels and annotations that are missing; values that are there stay. Whether anything was added.
+/// Adds missing labels and annotations and keeps existing values; returns whether it added any.
 fn complete(own: &mut Metadata, wanted: &Metadata) -> bool {
     let before = (own.labels.len(), own.annotations.len());
     for (key, value) in &wanted.labels {
@@ -38,14 +38,14 @@ fn complete(own: &mut Metadata, wanted: &Metadata) -> bool {
     before != (own.labels.len(), own.annotations.len())
 }
 
-/// A role that is there, against the default one.
+/// Compares a stored role with the default one.
 pub fn role(existing: &Role, wanted: &Role) -> Step<Role> {
     if protected(&existing.metadata) {
         return Step::Nothing;
     }
     let mut role = existing.clone();
     let mut changed = complete(&mut role.metadata, &wanted.metadata);
-    // Where both gather, the rules are the gathering controller's.
+    // If both are aggregated, the rules belong to the aggregation controller.
     if existing.aggregation_rule.is_none() || wanted.aggregation_rule.is_none() {
         let missing = lacking(&existing.rules, &wanted.rules);
         changed |= !missing.is_empty();
@@ -71,7 +71,7 @@ fn gather(own: &mut Aggregation, wanted: &Aggregation) -> bool {
     before != own.cluster_role_selectors.len()
 }
 
-/// A binding that is there, against the default one.
+/// Compares a stored binding with the default one.
 pub fn binding(existing: &Binding, wanted: &Binding) -> Step<Binding> {
     if protected(&existing.metadata) {
         return Step::Nothing;

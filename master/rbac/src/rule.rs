@@ -2,39 +2,40 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// One rule of a role (upstream: `PolicyRule`). What it lists, it allows; it never forbids.
+/// A rule of a role (upstream: `PolicyRule`). Rules only allow, they never forbid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rule {
-    /// API groups; `*` is every one, the empty text the core group.
+    /// API groups; `*` matches all, the empty string is the core group.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "list")]
     pub api_groups: Vec<String>,
-    /// Paths that are no resources; `*` at the end stands for any rest.
+    /// Paths that are not resources; a `*` at the end matches any rest.
     #[serde(
         rename = "nonResourceURLs",
         skip_serializing_if = "Vec::is_empty",
         deserialize_with = "list"
     )]
     pub non_resource_urls: Vec<String>,
-    /// Names of objects; none: every one.
+    /// Names of objects; an empty list matches all.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "list")]
     pub resource_names: Vec<String>,
-    /// Resources, with their subresources as `pods/log`; `*` is every one, `*/scale` that subresource of every one.
+    /// Resources and subresources (`pods/log`); `*` matches all, `*/scale` that subresource of all
+    /// resources.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "list")]
     pub resources: Vec<String>,
-    /// Verbs; `*` is every one.
+    /// Verbs; `*` matches all.
     #[serde(deserialize_with = "list")]
     pub verbs: Vec<String>,
 }
 
-/// A list that may be null.
+/// A list that may be null in JSON.
 pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Who asks.
+/// The user of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Who<'a> {
     /// The user's name.
@@ -43,7 +44,7 @@ pub struct Who<'a> {
     pub groups: &'a [String],
 }
 
-/// What is asked of a resource.
+/// The resource of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Resource<'a> {
     /// API group.
@@ -54,21 +55,21 @@ pub struct Resource<'a> {
     pub subresource: &'a str,
     /// Namespace; empty for the whole cluster.
     pub namespace: &'a str,
-    /// Name; empty where no single object is named.
+    /// Name; empty if the request names no single object.
     pub name: &'a str,
 }
 
-/// What is asked.
+/// A request, as RBAC reads it.
 #[derive(Debug, Clone, Copy)]
 pub enum Request<'a> {
     /// A verb on a resource.
     Resource(&'a str, Resource<'a>),
-    /// A verb on a path that is no resource.
+    /// A verb on a path that is not a resource.
     Path(&'a str, &'a str),
 }
 
 impl Request<'_> {
-    /// The namespace in which it is asked; empty for the whole cluster.
+    /// The namespace of the request; empty for the whole cluster.
     pub fn namespace(&self) -> &str {
         match self {
             Self::Resource(_, resource) => resource.namespace,
@@ -82,7 +83,7 @@ fn any_or(list: &[String], wanted: &str) -> bool {
 }
 
 impl Rule {
-    /// Whether it allows a request.
+    /// Whether the rule allows a request.
     pub fn allows(&self, request: &Request<'_>) -> bool {
         match request {
             Request::Resource(verb, wanted) => {

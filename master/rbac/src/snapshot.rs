@@ -1,4 +1,4 @@
-//! Roles and bindings, indexed by subject, and the decision over them.
+//! Roles and bindings, indexed by subject, and decisions over them.
 
 use crate::object::{Binding, GROUP, Role, RoleRef, Subject};
 use crate::rule::{Request, Rule, Who};
@@ -13,10 +13,10 @@ fn key(namespace: &str, name: &str) -> Key {
     (namespace.into(), name.into())
 }
 
-/// Bindings by the name of who is bound.
+/// Bindings by the name of a subject.
 type Index = HashMap<Box<str>, Vec<Arc<Binding>>>;
 
-/// Bindings of one scope, found by their subjects.
+/// Bindings of one scope, indexed by subject.
 #[derive(Debug, Default, Clone)]
 struct Scope {
     users: Index,
@@ -60,7 +60,7 @@ impl Scope {
         }
     }
 
-    /// Every binding of somebody; one that binds him twice may come twice.
+    /// The bindings of a user; one with several matching subjects may occur several times.
     fn of<'a>(&'a self, who: &Who<'a>) -> impl Iterator<Item = &'a Arc<Binding>> {
         let groups = who
             .groups
@@ -70,7 +70,7 @@ impl Scope {
     }
 }
 
-/// The user name of a service account subject; none where it has no namespace at all.
+/// The user name of a service account subject; `None` without any namespace.
 fn account(subject: &Subject, here: &str) -> Option<String> {
     let namespace = if subject.namespace.is_empty() {
         here
@@ -89,21 +89,21 @@ fn binds(subject: &Subject, here: &str, who: &Who<'_>) -> bool {
     }
 }
 
-/// What was decided.
+/// A decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is allowed, and by what.
+    /// Allowed, and by which binding.
     Allowed(String),
-    /// No rule allows it; the text tells of roles that could not be found, if there were any.
+    /// No rule allows it; the text lists roles that could not be found.
     NoOpinion(String),
 }
 
-/// The rules of somebody in a place, and which of his roles could not be found.
+/// The rules of a user in a namespace, and the roles that could not be found.
 #[derive(Debug, Clone, Default)]
 pub struct Grants {
     /// The rules, in the order of the bindings.
     pub rules: Vec<Rule>,
-    /// Roles that are bound and do not exist, in upstream's words.
+    /// Roles that bindings refer to and that do not exist, in upstream's words.
     pub missing: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Sets a role; cluster-wide where it has no namespace.
+    /// Sets a role; cluster-wide if it has no namespace.
     pub fn set_role(&mut self, role: Role) {
         self.roles.insert(
             key(&role.metadata.namespace, &role.metadata.name),
@@ -124,12 +124,12 @@ impl Snapshot {
         );
     }
 
-    /// Forgets a role.
+    /// Removes a role.
     pub fn remove_role(&mut self, namespace: &str, name: &str) {
         self.roles.remove(&key(namespace, name));
     }
 
-    /// Sets a binding; cluster-wide where it has no namespace.
+    /// Sets a binding; cluster-wide if it has no namespace.
     pub fn set_binding(&mut self, binding: Binding) {
         let (namespace, name) = (
             binding.metadata.namespace.clone(),
@@ -144,7 +144,7 @@ impl Snapshot {
         self.bindings.insert(key(&namespace, &name), binding);
     }
 
-    /// Forgets a binding.
+    /// Removes a binding.
     pub fn remove_binding(&mut self, namespace: &str, name: &str) {
         let Some(old) = self.bindings.remove(&key(namespace, name)) else {
             return;
@@ -157,9 +157,10 @@ impl Snapshot {
         }
     }
 
-    /// The rules of a role that a binding in a namespace refers to.
+    /// The rules of the role that a binding in a namespace refers to.
     ///
-    /// Errors: that the role does not exist, in upstream's words.
+    /// # Errors
+    /// The role does not exist.
     pub fn referred(&self, role: &RoleRef, namespace: &str) -> Result<&[Rule], Missing> {
         let place = if role.kind == "Role" { namespace } else { "" };
         let found = self.roles.get(&key(place, &role.name));
@@ -188,7 +189,7 @@ impl Snapshot {
             .flat_map(|scope| scope.of(who))
     }
 
-    /// Whether somebody may do something.
+    /// Decides a request of a user.
     pub fn decide(&self, who: &Who<'_>, request: &Request<'_>) -> Verdict {
         let mut missing = Vec::new();
         for binding in self.bindings(who, request.namespace()) {
@@ -207,7 +208,7 @@ impl Snapshot {
         })
     }
 
-    /// Everything that somebody may do in a namespace, cluster-wide rights included.
+    /// All rules of a user in a namespace, cluster-wide ones included.
     pub fn grants(&self, who: &Who<'_>, namespace: &str) -> Grants {
         let mut grants = Grants::default();
         let mut seen: Vec<&Arc<Binding>> = Vec::new();
@@ -225,7 +226,7 @@ impl Snapshot {
     }
 }
 
-/// Several errors as upstream's aggregate shows them, each once.
+/// Several errors as upstream's aggregate prints them, without duplicates.
 pub(crate) fn joined(mut texts: Vec<String>) -> String {
     let mut known: Vec<String> = Vec::new();
     texts.retain(|text| {
@@ -241,7 +242,7 @@ pub(crate) fn joined(mut texts: Vec<String>) -> String {
     }
 }
 
-/// A role that is referred to and does not exist.
+/// A role that a binding refers to and that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
     /// Whether it is a cluster role.
@@ -257,7 +258,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// By which binding somebody has a right.
+/// The binding that grants a right.
 struct By<'a> {
     binding: &'a Binding,
     who: &'a Who<'a>,

@@ -1,10 +1,11 @@
-//! Each part of the master has, by the default roles alone, what its code asks of the API; and not what it never needs.
+//! Each component of the master has, by the default roles alone, the rights that its code uses, and
+//! not those that it never needs.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use config_kube::identity;
 use master_rbac::{Request, Resource, Snapshot, Verdict, Who, defaults};
 
-/// Verbs, group, resources: every one of each.
+/// Verbs, group and resources: every combination.
 type Need = (&'static str, &'static str, &'static str);
 
 const RECORDS: Need = ("create patch update", "", "events");
@@ -37,7 +38,7 @@ const CONTROLLERS: &[Need] = &[
     ("update patch", "", "configmaps serviceaccounts secrets"),
     ("update", "", "namespaces/finalize"),
     ("delete", "", "pods events"),
-    // Emptying a namespace and collecting garbage touch every kind.
+    // Emptying a namespace and garbage collection touch every kind.
     (
         "get list watch delete deletecollection patch update",
         "",

@@ -1,4 +1,4 @@
-//! The decision over a snapshot: tables, and properties against a naive reference.
+//! Decisions over a snapshot: tables, and properties against a simple reference.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -315,7 +315,7 @@ fn every_default_binding_gives_a_default_role_and_names_are_unique() {
 #[test]
 fn admin_edit_and_view_gather_each_other() {
     let mut all = defaults::cluster_roles();
-    // As the gathering controller does: from the innermost outwards.
+    // In the order of the aggregation controller: innermost roles first.
     for name in ["view", "edit", "admin"] {
         let own = all
             .iter()
@@ -369,7 +369,7 @@ fn admin_edit_and_view_gather_each_other() {
     }
 }
 
-/// What upstream's rule says of one binding, without any index.
+/// Upstream's rule for one binding, without an index.
 fn naive(roles: &[Role], bindings: &[Binding], who: &Who<'_>, request: &Request<'_>) -> bool {
     bindings.iter().any(|binding| {
         let place = &binding.metadata.namespace;
@@ -485,7 +485,7 @@ fn filled(roles: &[Role], bindings: &[Binding]) -> Snapshot {
     snapshot
 }
 
-/// Every question that the small worlds above can tell apart.
+/// Every question that the generated clusters can distinguish.
 fn questions() -> Vec<(&'static str, &'static str, &'static str, &'static str)> {
     let mut all = Vec::new();
     for verb in ["get", "list", "delete"] {

@@ -1,4 +1,4 @@
-//! Cluster roles of every caller and of upstream's components.
+//! Cluster roles of all callers and of upstream's components.
 
 use super::{
     ALL, READ, account, bind, bind_cluster, cluster_role, events, group, node, on, paths, user,
@@ -18,7 +18,7 @@ pub(super) fn roles() -> Vec<Role> {
     roles
 }
 
-/// What whoever asks gets, by what he showed.
+/// Roles of authenticated and of unauthenticated callers.
 fn callers() -> Vec<Role> {
     vec![
         cluster_role(
@@ -202,7 +202,7 @@ fn scheduler() -> Vec<Rule> {
     ]
 }
 
-/// Who may approve which certificates.
+/// Roles that approve certificate requests.
 fn certificates() -> Vec<Role> {
     let group = "certificates.k8s.io";
     let mut roles: Vec<Role> = ["nodeclient", "selfnodeclient"]
@@ -254,7 +254,7 @@ pub(super) fn bindings() -> Vec<Binding> {
             "system:volume-scheduler",
             vec![user(identity::SCHEDULER_USER)],
         ),
-        // Without a subject: nodes are the node authorizer's.
+        // Without a subject: the Node authorizer decides about nodes.
         bind("", "system:node", "ClusterRole", "system:node", Vec::new()),
         bind_cluster(
             "system:service-account-issuer-discovery",

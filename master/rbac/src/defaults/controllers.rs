@@ -6,11 +6,11 @@ use crate::rule::Rule;
 
 const PREFIX: &str = "system:controller:";
 
-/// Name of a controller's account, and its rules besides events.
+/// Name of a controller's service account, its rules, and whether it also writes events.
 type Controller = (&'static str, Vec<Rule>, bool);
 
-const RECORDS: bool = true;
-const SILENT: bool = false;
+const WRITES_EVENTS: bool = true;
+const NO_EVENTS: bool = false;
 
 pub(super) fn roles() -> Vec<Role> {
     let all = [
@@ -53,7 +53,7 @@ fn workloads() -> Vec<Controller> {
                 on("update", "batch", "cronjobs/finalizers"),
                 on("list watch delete", "core", "pods"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "daemon-set-controller",
@@ -70,7 +70,7 @@ fn workloads() -> Vec<Controller> {
                     "controllerrevisions",
                 ),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "deployment-controller",
@@ -85,7 +85,7 @@ fn workloads() -> Vec<Controller> {
                 ),
                 on("get list watch update", "core", "pods"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "disruption-controller",
@@ -99,7 +99,7 @@ fn workloads() -> Vec<Controller> {
                 on("patch update", "core", "pods/status"),
                 on("get", "*", "*/scale"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "horizontal-pod-autoscaler",
@@ -112,7 +112,7 @@ fn workloads() -> Vec<Controller> {
                 on(READ, "custom.metrics.k8s.io", "*"),
                 on(READ, "external.metrics.k8s.io", "*"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
     ]
 }
@@ -127,7 +127,7 @@ fn sets() -> Vec<Controller> {
                 on("update", "batch", "jobs/finalizers"),
                 on("list watch create delete patch", "core", "pods"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "replicaset-controller",
@@ -137,7 +137,7 @@ fn sets() -> Vec<Controller> {
                 on("update", "extensions apps", "replicasets/finalizers"),
                 on("list watch patch create delete", "core", "pods"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "replication-controller",
@@ -147,7 +147,7 @@ fn sets() -> Vec<Controller> {
                 on("update", "core", "replicationcontrollers/finalizers"),
                 on("list watch patch create delete", "core", "pods"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "statefulset-controller",
@@ -166,12 +166,12 @@ fn sets() -> Vec<Controller> {
                 on("update delete", "core", "persistentvolumeclaims"),
                 on("update", "core", "pods/finalizers"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "ttl-after-finished-controller",
             vec![on("get list watch delete", "batch", "jobs")],
-            RECORDS,
+            WRITES_EVENTS,
         ),
     ]
 }
@@ -192,7 +192,7 @@ fn network() -> Vec<Controller> {
                 on("get list watch create update delete", "core", "endpoints"),
                 on("create", "core", "endpoints/restricted"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "endpointslice-controller",
@@ -201,7 +201,7 @@ fn network() -> Vec<Controller> {
                 on("update", "core", "services/finalizers"),
                 slices(),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "endpointslicemirroring-controller",
@@ -211,7 +211,7 @@ fn network() -> Vec<Controller> {
                 on("update", "core", "endpoints/finalizers"),
                 slices(),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "route-controller",
@@ -219,7 +219,7 @@ fn network() -> Vec<Controller> {
                 on("list watch", "core", "nodes"),
                 on("patch", "core", "nodes/status"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "service-controller",
@@ -228,7 +228,7 @@ fn network() -> Vec<Controller> {
                 on("patch update", "core", "services/status"),
                 on("list watch", "core", "nodes"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "service-cidrs-controller",
@@ -246,7 +246,7 @@ fn network() -> Vec<Controller> {
                 on("patch update", "networking.k8s.io", "servicecidrs/status"),
                 on(READ, "networking.k8s.io", "ipaddresses"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
     ]
 }
@@ -272,7 +272,7 @@ fn volumes() -> Vec<Controller> {
                 on(READ, "storage.k8s.io", "csidrivers"),
                 on(READ, "storage.k8s.io", "csinodes"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "expand-controller",
@@ -281,7 +281,7 @@ fn volumes() -> Vec<Controller> {
                 on("update patch", "core", "persistentvolumeclaims/status"),
                 on(READ, "core", "persistentvolumeclaims"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "ephemeral-volume-controller",
@@ -290,7 +290,7 @@ fn volumes() -> Vec<Controller> {
                 on("update", "core", "pods/finalizers"),
                 on("get list watch create", "core", "persistentvolumeclaims"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "persistent-volume-binder",
@@ -308,7 +308,7 @@ fn volumes() -> Vec<Controller> {
                 on("list watch", "core", "nodes"),
                 on("watch", "core", "events"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
     ]
 }
@@ -322,12 +322,12 @@ fn protection() -> Vec<Controller> {
                 on("update", "core", "persistentvolumeclaims/status"),
                 on(READ, "core", "pods"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "pv-protection-controller",
             vec![on("get list watch update", "core", "persistentvolumes")],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "volumeattributesclass-protection-controller",
@@ -340,7 +340,7 @@ fn protection() -> Vec<Controller> {
                     "volumeattributesclasses",
                 ),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "selinux-warning-controller",
@@ -350,7 +350,7 @@ fn protection() -> Vec<Controller> {
                 on(READ, "core", "pods"),
                 on(READ, "storage.k8s.io", "csidrivers"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
     ]
 }
@@ -366,7 +366,7 @@ fn nodes() -> Vec<Controller> {
                 on("list watch get delete", "core", "pods"),
                 on(READ, "coordination.k8s.io", "leases"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "pod-garbage-collector",
@@ -375,12 +375,12 @@ fn nodes() -> Vec<Controller> {
                 on(READ, "core", "nodes"),
                 on("patch", "core", "pods/status"),
             ],
-            SILENT,
+            NO_EVENTS,
         ),
         (
             "ttl-controller",
             vec![on("update patch list watch", "core", "nodes")],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "resource-claim-controller",
@@ -400,7 +400,7 @@ fn nodes() -> Vec<Controller> {
                 on("update patch", "core", "pods/status"),
                 on("update patch", "resource.k8s.io", "resourceclaims/binding"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "device-taint-eviction-controller",
@@ -411,7 +411,7 @@ fn nodes() -> Vec<Controller> {
                 on(READ, "resource.k8s.io", "resourceslices"),
                 on(READ, "resource.k8s.io", "deviceclasses"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
     ]
 }
@@ -425,12 +425,12 @@ fn upkeep() -> Vec<Controller> {
                 "rbac.authorization.k8s.io",
                 "clusterroles",
             )],
-            SILENT,
+            NO_EVENTS,
         ),
         (
             "generic-garbage-collector",
             vec![on("get list watch patch update delete", "*", "*")],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "namespace-controller",
@@ -439,7 +439,7 @@ fn upkeep() -> Vec<Controller> {
                 on("update", "core", "namespaces/finalize namespaces/status"),
                 on("get list watch delete deletecollection", "*", "*"),
             ],
-            SILENT,
+            NO_EVENTS,
         ),
         (
             "resourcequota-controller",
@@ -447,18 +447,18 @@ fn upkeep() -> Vec<Controller> {
                 on("list watch", "*", "*"),
                 on("update", "core", "resourcequotas/status"),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "service-account-controller",
             vec![on("create", "core", "serviceaccounts")],
-            RECORDS,
+            WRITES_EVENTS,
         ),
-        ("certificate-controller", certificates(), RECORDS),
+        ("certificate-controller", certificates(), WRITES_EVENTS),
         (
             "root-ca-cert-publisher",
             vec![on("create update", "core", "configmaps")],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "validatingadmissionpolicy-status-controller",
@@ -474,7 +474,7 @@ fn upkeep() -> Vec<Controller> {
                     "validatingadmissionpolicies/status",
                 ),
             ],
-            RECORDS,
+            WRITES_EVENTS,
         ),
         (
             "legacy-service-account-token-cleaner",
@@ -483,7 +483,7 @@ fn upkeep() -> Vec<Controller> {
                     .named("kube-apiserver-legacy-service-account-token-tracking"),
                 on("patch delete", "core", "secrets"),
             ],
-            SILENT,
+            NO_EVENTS,
         ),
     ]
 }

@@ -1,6 +1,7 @@
-//! The roles and bindings that every cluster has: upstream's, and those of the master's own parts.
+//! The default roles and bindings: upstream's, and those of the master's own components.
 //!
-//! They are written in words: `on("get list", "core apps", "pods deployments")`; `core` is the group without a name.
+//! They are written in words: `on("get list", "core apps", "pods deployments")`; `core` is the core
+//! group.
 
 mod cluster;
 mod controllers;
@@ -15,7 +16,7 @@ pub use node::rules as node_rules;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Annotation by which a default role or binding is left alone at the next start, with the value `false`.
+/// Annotation with which an admin disables updates of a default role or binding (value `false`).
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 const READ: &str = "get list watch";
@@ -48,7 +49,7 @@ pub fn on(verbs: &str, groups: &str, resources: &str) -> Rule {
     }
 }
 
-/// A rule on paths that are no resources.
+/// A rule on paths that are not resources.
 pub fn paths(verbs: &str, paths: &str) -> Rule {
     Rule {
         verbs: words(verbs),
@@ -58,7 +59,7 @@ pub fn paths(verbs: &str, paths: &str) -> Rule {
 }
 
 impl Rule {
-    /// The same, for objects of these names only.
+    /// The same rule, limited to objects with these names.
     #[must_use]
     pub fn named(self, names: &str) -> Self {
         Self {
@@ -68,7 +69,7 @@ impl Rule {
     }
 }
 
-/// What who records events needs.
+/// The right to write events.
 fn events() -> Rule {
     on("create update patch", "core events.k8s.io", "events")
 }
@@ -97,8 +98,8 @@ fn cluster_role(name: &str, rules: Vec<Rule>) -> Role {
     role("", name, rules)
 }
 
-/// A cluster role that gathers those labelled for it, and may itself be gathered.
-fn gathering(name: &str, into: Option<&str>) -> Role {
+/// A cluster role that aggregates the roles labelled for it, and may itself be aggregated.
+fn aggregated_role(name: &str, into: Option<&str>) -> Role {
     let label = |name: &str| format!("rbac.authorization.k8s.io/aggregate-to-{name}");
     let mut role = cluster_role(name, Vec::new());
     role.aggregation_rule = Some(Aggregation {
@@ -110,7 +111,7 @@ fn gathering(name: &str, into: Option<&str>) -> Role {
     role
 }
 
-fn gathered_into(name: &str, into: &str, rules: Vec<Rule>) -> Role {
+fn aggregated_into(name: &str, into: &str, rules: Vec<Rule>) -> Role {
     let mut role = cluster_role(name, rules);
     role.metadata.labels.insert(
         format!("rbac.authorization.k8s.io/aggregate-to-{into}"),
@@ -157,7 +158,7 @@ fn bind(namespace: &str, name: &str, kind: &str, role: &str, subjects: Vec<Subje
     }
 }
 
-/// Binds a cluster role everywhere, under its own name.
+/// Binds a cluster role in the whole cluster, under its own name.
 fn bind_cluster(role: &str, subjects: Vec<Subject>) -> Binding {
     bind("", role, "ClusterRole", role, subjects)
 }

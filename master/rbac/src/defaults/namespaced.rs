@@ -1,4 +1,4 @@
-//! Roles inside `kube-system` and `kube-public`.
+//! Roles in `kube-system` and `kube-public`.
 
 use super::{READ, account, bind, events, on, role, user};
 use crate::object::{Binding, Role};

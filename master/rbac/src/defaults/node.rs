@@ -1,9 +1,10 @@
-//! What a node may do besides what the node authorizer looks at one by one.
+//! Rules of nodes, beside what the Node authorizer decides per object.
 
 use super::{READ, on};
 use crate::rule::Rule;
 
-/// The rules of `system:node`. Nobody is bound to it: the node authorizer narrows each of them to the node's own.
+/// The rules of `system:node`. The role has no subjects: the Node authorizer limits each rule to
+/// the node's own objects.
 pub fn rules() -> Vec<Rule> {
     vec![
         on("create", "authentication.k8s.io", "tokenreviews"),

@@ -1,5 +1,5 @@
-//! Roles of the master's own parts. Upstream gives each controller a service account; here they run in the master's
-//! process as one user, who has what they have together.
+//! Roles of the master's own components. Upstream gives each controller a service account; here all
+//! controllers run in the master's process as one user with the sum of their rights.
 
 use super::{ALL, READ, bind, cluster_role, controllers, events, on, user};
 use crate::object::{Binding, Role};
@@ -17,7 +17,7 @@ pub(super) fn roles() -> Vec<Role> {
     ]
 }
 
-/// Admits machines: their objects, their nodes, their certificates.
+/// The attestation service: machines, their nodes and their certificates.
 fn attestation() -> Vec<Rule> {
     let certificates = "certificates.k8s.io";
     vec![
@@ -29,14 +29,15 @@ fn attestation() -> Vec<Rule> {
             "pratique.dev/node-client pratique.dev/node-serving kubernetes.io/kube-apiserver-client \
              kubernetes.io/kube-apiserver-client-kubelet kubernetes.io/kubelet-serving",
         ),
-        // Static machines are approved by a person alone.
+        // Certificates of static machines are approved by an admin only.
         on("sign", certificates, "signers").named("pratique.dev/static-client pratique.dev/static-serving"),
         on(READ, "core", "pods namespaces configmaps"),
         events(),
     ]
 }
 
-/// What upstream's controllers have together, and what ours need beyond it.
+/// The rights of upstream's controllers together, and what this project's controllers need beyond
+/// them.
 fn all_controllers() -> Vec<Rule> {
     let mut rules: Vec<Rule> = vec![
         on(

@@ -1,16 +1,16 @@
-//! What people get: `cluster-admin`, `admin`, `edit`, `view` and what is gathered into them.
+//! Roles of users: `cluster-admin`, `admin`, `edit`, `view` and the roles that they aggregate.
 
-use super::{ALL, READ, WRITE, cluster_role, gathered_into, gathering, on, paths};
+use super::{ALL, READ, WRITE, aggregated_into, aggregated_role, cluster_role, on, paths};
 use crate::object::Role;
 use crate::rule::Rule;
 
 pub(super) fn roles() -> Vec<Role> {
     vec![
         cluster_role("cluster-admin", vec![on("*", "*", "*"), paths("*", "*")]),
-        gathering("admin", None),
-        gathering("edit", Some("admin")),
-        gathering("view", Some("edit")),
-        gathered_into(
+        aggregated_role("admin", None),
+        aggregated_role("edit", Some("admin")),
+        aggregated_role("view", Some("edit")),
+        aggregated_into(
             "system:aggregate-to-admin",
             "admin",
             vec![
@@ -22,14 +22,14 @@ pub(super) fn roles() -> Vec<Role> {
                 on(ALL, "rbac.authorization.k8s.io", "roles rolebindings"),
             ],
         ),
-        gathered_into("system:aggregate-to-edit", "edit", edit()),
-        gathered_into("system:aggregate-to-view", "view", view()),
+        aggregated_into("system:aggregate-to-edit", "edit", edit()),
+        aggregated_into("system:aggregate-to-view", "view", view()),
     ]
 }
 
 fn edit() -> Vec<Rule> {
     vec![
-        // Reading these is as good as writing.
+        // Reading these allows as much as writing.
         on(
             READ,
             "core",
@@ -89,7 +89,7 @@ fn view() -> Vec<Rule> {
             "limitranges resourcequotas bindings pods/status resourcequotas/status namespaces/status \
              replicationcontrollers/status pods/log",
         ),
-        // In a namespace this is the namespace itself: one sees where one has a role.
+        // In a role of a namespace this is the namespace object itself.
         on(READ, "core", "namespaces"),
         on(READ, "core events.k8s.io", "events"),
         on(READ, "discovery.k8s.io", "endpointslices"),
