@@ -1,4 +1,5 @@
-//! Server-side apply: an object, who owns what in it, and a configuration to an object and new owners.
+//! Server-side apply: from an object, its managed fields and a configuration to the new object and
+//! its managed fields.
 
 mod last_applied;
 mod prune;
@@ -9,34 +10,38 @@ use crate::managed::{Manager, Managers};
 use crate::path::Element;
 use crate::set::Set;
 use crate::typed::check;
-use crate::write::{Conflict, Write, pass_on, stripped, take};
+use crate::write::{Conflict, Write, release_changed, stripped, take_ownership};
 use master_kinds::error::{ApiError, Cause, Reason};
 use master_kinds::object::{meta_text, metadata};
 use master_kinds::validate::Fields;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Who owns what was there before the first apply.
-const BEFORE: &str = "before-first-apply";
-/// The manager for whom the annotation of client-side apply counts.
+/// The manager of the fields that existed before the first apply.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+/// The manager whose client-side apply annotation is read and kept up to date.
 const KUBECTL: &str = "kubectl";
 
-/// What came of it.
+/// The result of an apply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Applied {
     /// The object, without managed fields.
     pub object: Fields,
-    /// The managed fields' text.
+    /// The managed fields as JSON; `None` if there are none.
     pub managed: Option<String>,
 }
 
-/// A fault that upstream answers without a reason.
+/// An error that upstream returns without a reason (500).
 fn failed(text: String) -> ApiError {
     ApiError::new(Reason::Unknown, text)
 }
 
-/// Applies a configuration. `live` is the object without managed fields, and empty where there is none yet;
-/// `managed` are its managed fields.
+/// Applies a configuration. `live` is the object without managed fields, empty if it does not
+/// exist; `managed` are its managed fields.
+///
+/// # Errors
+/// The configuration contains managed fields (400), conflicts with other managers and `force` is
+/// off (409), or it or the stored managed fields do not fit the schema (500, as upstream).
 pub fn apply(
     live: &Fields,
     managed: Option<&str>,
@@ -64,12 +69,12 @@ pub fn apply(
         .map_err(|fault| failed(format!("failed to decode managed fields: {fault}")))?;
     let nothing = Fields::new();
     if managers.0.is_empty() {
-        take(
+        take_ownership(
             &mut managers,
             &nothing,
             live,
             &Write {
-                manager: BEFORE,
+                manager: BEFORE_FIRST_APPLY,
                 ..*write
             },
         )
@@ -81,7 +86,7 @@ pub fn apply(
     }
     let mut object = merge(live, config, &managers, write).map_err(failed)?;
     let before = managers.clone();
-    if let Err(conflicts) = own(&mut managers, live, &object, config, force, write)? {
+    if let Err(conflicts) = own_config(&mut managers, live, &object, config, force, write)? {
         let allowed = if write.manager == KUBECTL {
             last_applied::allowed(live, write)
         } else {
@@ -90,12 +95,19 @@ pub fn apply(
         let Some(allowed) = allowed else {
             return Err(refusal(&conflicts));
         };
-        let left = last_applied::beyond(conflicts, &allowed);
+        let left = last_applied::not_allowed(conflicts, &allowed);
         if !left.is_empty() {
             return Err(refusal(&left));
         }
         managers = before;
-        drop(own(&mut managers, live, &object, config, true, write)?);
+        drop(own_config(
+            &mut managers,
+            live,
+            &object,
+            config,
+            true,
+            write,
+        )?);
     }
     let changed = object != *live;
     if changed && let Some(own) = applier(&mut managers, write) {
@@ -103,12 +115,13 @@ pub fn apply(
     }
     let managed = managers.encode();
     if write.manager == KUBECTL {
-        last_applied::renew(&mut object, config);
+        last_applied::update_annotation(&mut object, config);
     }
     Ok(Applied { object, managed })
 }
 
-/// The object with the configuration in it, and without what was applied before and is no longer.
+/// Merges the configuration into the object and removes what only the previous configuration
+/// contained.
 fn merge(
     live: &Fields,
     config: &Fields,
@@ -132,8 +145,10 @@ fn merge(
     ))
 }
 
-/// Makes whoever applies the owner of what the configuration holds; the conflicts, where that is not for the taking.
-fn own<'a>(
+/// Makes the applier the owner of all fields of the configuration, also of those that it leaves
+/// unchanged: fields are then shared. Only changed fields of other managers are conflicts; without
+/// `force` they are returned.
+fn own_config<'a>(
     managers: &mut Managers<'a>,
     live: &'a Fields,
     object: &'a Fields,
@@ -144,7 +159,8 @@ fn own<'a>(
     let place = write.place().map_err(failed)?;
     let set = extract(config, place).difference_below(&Set::of(write.reset));
     let mut entry = write.entry(true, Set::default());
-    let (conflicts, _) = pass_on(managers, live, object, write, Some(&entry)).map_err(failed)?;
+    let (conflicts, _) =
+        release_changed(managers, live, object, write, Some(&entry)).map_err(failed)?;
     if !force && !conflicts.is_empty() {
         return Ok(Err(conflicts));
     }
@@ -168,7 +184,7 @@ fn applier<'m, 'a>(
     managers.0.get_mut(index)
 }
 
-/// An object as faults name it.
+/// The object, as error messages name it.
 fn label(config: &Fields, write: &Write<'_>) -> String {
     let kind = config
         .get("kind")
@@ -178,7 +194,7 @@ fn label(config: &Fields, write: &Write<'_>) -> String {
     format!("{namespace}/{name}; {}, Kind={kind}", write.api_version)
 }
 
-/// Upstream's refusal.
+/// Upstream's error for conflicts.
 fn refusal(conflicts: &[Conflict<'_>]) -> ApiError {
     let mut sorted: Vec<&Conflict<'_>> = conflicts.iter().collect();
     sorted.sort_by(|left, right| left.manager.cmp(&right.manager));
@@ -186,7 +202,7 @@ fn refusal(conflicts: &[Conflict<'_>]) -> ApiError {
     let mut text = String::new();
     for conflict in sorted {
         let before = if text.is_empty() { "" } else { "\n" };
-        // Writing to a String doesn't fail.
+        // Writing to a String does not fail.
         let _infallible = write!(text, "{before}conflicts with {}:", conflict.manager);
         conflict.set.paths(&mut |path: &[&Element<'_>]| {
             let field: String = path.iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! What changed between two versions of an object: fields removed, modified and added.
+//! Compares two versions of an object: fields removed, modified and added.
 
 use crate::path::Element;
 use crate::set::Set;
@@ -6,14 +6,14 @@ use crate::typed::{Form, absent, element, form};
 use master_kinds::schema::{List, Place};
 use serde_json::{Map, Value};
 
-/// What changed. No path is in two of the sets.
+/// The differences. The sets are disjoint.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Changes<'a> {
-    /// What is no longer there.
+    /// Fields that were removed.
     pub removed: Set<'a>,
-    /// What is there with another value.
+    /// Fields with another value.
     pub modified: Set<'a>,
-    /// What was not there.
+    /// Fields that were added.
     pub added: Set<'a>,
 }
 
@@ -23,7 +23,7 @@ impl<'a> Changes<'a> {
         self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
     }
 
-    /// What changed beside some paths and what is below them.
+    /// The differences without some paths and everything below them.
     #[must_use]
     pub fn without(self, paths: &Set<'_>) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// The changes, with a life of their own.
+    /// The differences, independent of the objects.
     pub fn into_owned(self) -> Changes<'static> {
         Changes {
             removed: self.removed.into_owned(),
@@ -137,7 +137,7 @@ fn items<'a>(
     let mut steps: Vec<(Element<'a>, bool, &'a Value)> =
         Vec::with_capacity(left.len() + right.len());
     for (side, items) in [(false, left), (true, right)] {
-        // An item that has none of the keys cannot be owned.
+        // An item without any of the keys cannot be owned.
         steps.extend(
             items
                 .iter()

@@ -1,4 +1,4 @@
-//! The fields that an applied configuration speaks of.
+//! The set of fields in an applied configuration.
 
 use crate::path::Element;
 use crate::set::Set;
@@ -6,7 +6,7 @@ use crate::typed::element;
 use master_kinds::schema::{List, Place, Shape};
 use serde_json::{Map, Value};
 
-/// The set of an object's fields: leaves, items of lists, and keys of maps.
+/// The set of an object's fields: leaves, list items, and map keys.
 pub(crate) fn extract<'a>(object: &'a Map<String, Value>, place: Place<'a>) -> Set<'a> {
     let mut set = Set::default();
     for (name, value) in object {
@@ -22,7 +22,7 @@ pub(crate) fn extract<'a>(object: &'a Map<String, Value>, place: Place<'a>) -> S
     set
 }
 
-/// Whether a value is owned as a whole, and what is owned in it.
+/// Whether a value is owned as a whole, and the fields owned in it.
 fn below<'a>(value: &'a Value, place: Place<'a>) -> (bool, Set<'a>) {
     match (place.shape(), value) {
         (
@@ -46,7 +46,7 @@ fn items<'a>(items: &'a [Value], list: &'a List, place: Place<'a>) -> Set<'a> {
     let mut set = Set::default();
     for run in steps.chunk_by(|(left, _), (right, _)| left == right) {
         if let [(step, item), more @ ..] = run {
-            // Items that cannot be told apart are owned together, as a whole.
+            // Items that have no identity are owned together, as a whole.
             let children = if more.is_empty() {
                 below(item, place).1
             } else {

@@ -1,4 +1,4 @@
-//! `FieldsV1`: how a set of paths is written in `metadata.managedFields`.
+//! `FieldsV1`: the encoding of a set of paths in `metadata.managedFields`.
 
 use crate::path::Element;
 use crate::set::Set;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Writes a set.
+/// Encodes a set.
 pub fn encode(set: &Set<'_>, out: &mut Vec<u8>) {
     write(set, false, out);
 }
@@ -28,7 +28,10 @@ fn write(set: &Set<'_>, member: bool, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// Reads a set from its text.
+/// Decodes a set from JSON text.
+///
+/// # Errors
+/// The text is not JSON of this form, or a key has no known prefix.
 pub fn decode(text: &str) -> Result<Set<'_>, String> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let level = deserializer.deserialize_any(Level);
@@ -38,7 +41,10 @@ pub fn decode(text: &str) -> Result<Set<'_>, String> {
         .map_err(|error| format!("fieldsV1 cannot be read: {error}"))
 }
 
-/// Reads a set from a JSON value.
+/// Decodes a set from a JSON value.
+///
+/// # Errors
+/// The value has not this form, or a key has no known prefix.
 pub fn from_value(value: &Value) -> Result<Set<'_>, String> {
     value
         .deserialize_any(Level)
@@ -46,7 +52,7 @@ pub fn from_value(value: &Value) -> Result<Set<'_>, String> {
         .map_err(|error| format!("fieldsV1 cannot be read: {error}"))
 }
 
-/// What is below a step.
+/// The fields below a path element.
 struct Below<'a> {
     set: Set<'a>,
     member: bool,
@@ -100,7 +106,7 @@ impl<'de> Visitor<'de> for Level {
     }
 }
 
-/// A text that is borrowed where it has no escapes.
+/// A string that is borrowed if it has no escapes.
 struct Text;
 
 impl<'de> serde::de::DeserializeSeed<'de> for Text {

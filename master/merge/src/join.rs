@@ -6,8 +6,8 @@ use master_kinds::schema::{List, Place};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Merges the configuration into the object. Items of lists come in the configuration's order; those that only
-/// the object has keep their place among the others.
+/// Merges the configuration into the object. List items get the order of the configuration; items
+/// that only the object has keep their position among them.
 pub(crate) fn join(
     object: &mut Map<String, Value>,
     config: &Map<String, Value>,
@@ -65,7 +65,7 @@ fn items(
     let (before, after) = (steps(list, old)?, steps(list, new)?);
     let mut known: BTreeMap<&Element<'_>, Option<&Value>> = BTreeMap::new();
     for (step, item) in before.iter().zip(old) {
-        // Of items that cannot be told apart none is merged.
+        // Duplicate items are not merged.
         known
             .entry(step)
             .and_modify(|found| *found = None)

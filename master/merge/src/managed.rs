@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: who owns which fields, since when, by which operation.
+//! `metadata.managedFields`: which manager owns which fields, by which operation, since when.
 
 use crate::fields;
 use crate::set::Set;
@@ -8,28 +8,29 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// Entries of one object at most that are read; more are no list of managers but an attack.
-const MOST: usize = 4096;
+/// Entries of one object that are decoded; a longer list is refused, as it costs time on every
+/// write.
+const MAX_MANAGERS: usize = 4096;
 
-/// One manager and what it owns.
+/// One manager and its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manager<'a> {
     /// Its name.
     pub name: Cow<'a, str>,
-    /// Whether it applies; else it updates.
+    /// Whether its operation is `Apply`; otherwise `Update`.
     pub applies: bool,
-    /// The version in which its fields are named.
+    /// The version whose field names the set uses.
     pub api_version: Cow<'a, str>,
-    /// The subresource by which it writes.
+    /// The subresource through which it writes.
     pub subresource: Cow<'a, str>,
-    /// When it wrote last.
+    /// The time of its last write.
     pub time: Option<Cow<'a, str>>,
     /// Its fields.
     pub set: Set<'a>,
 }
 
 impl Manager<'_> {
-    /// Whether two entries are one manager's. Who applies is one manager in all versions.
+    /// Whether two entries belong to the same manager. For `Apply`, the version does not matter.
     pub fn is(&self, other: &Manager<'_>) -> bool {
         self.name == other.name
             && self.applies == other.applies
@@ -41,7 +42,7 @@ impl Manager<'_> {
         if self.applies { "Apply" } else { "Update" }
     }
 
-    /// Order in the list: who applies first, then by time, then by name.
+    /// Order of the list: `Apply` first, then by time, then by name.
     fn order(&self, other: &Self) -> Ordering {
         let time = |manager: &Self| manager.time.as_deref().map_or(0, seconds);
         other
@@ -53,7 +54,7 @@ impl Manager<'_> {
             .then_with(|| self.subresource.cmp(&other.subresource))
     }
 
-    /// As conflicts name it.
+    /// The manager, as conflict messages name it.
     pub fn label(&self) -> String {
         let through = if self.subresource.is_empty() {
             String::new()
@@ -129,7 +130,10 @@ impl<'a, F> Entry<'a, F> {
 }
 
 impl<'a> Managers<'a> {
-    /// Reads the list from its text.
+    /// Decodes the list from JSON text.
+    ///
+    /// # Errors
+    /// The text is not a list of valid entries, or has too many.
     pub fn decode(text: &'a str) -> Result<Self, String> {
         let entries: Vec<Entry<'a, &'a RawValue>> = serde_json::from_str(text)
             .map_err(|error| format!("managedFields cannot be read: {error}"))?;
@@ -140,7 +144,10 @@ impl<'a> Managers<'a> {
         )
     }
 
-    /// Reads the list from a JSON value.
+    /// Decodes the list from a JSON value.
+    ///
+    /// # Errors
+    /// The value is not a list of valid entries, or has too many.
     pub fn from_value(value: &'a Value) -> Result<Self, String> {
         let list = value.as_array().ok_or("managedFields must be a list")?;
         Self::collect(list.iter().map(|entry| {
@@ -166,24 +173,24 @@ impl<'a> Managers<'a> {
             let entry = entry?;
             match managers.find(&entry) {
                 Some(index) => managers.0[index] = entry,
-                None if managers.0.len() < MOST => managers.0.push(entry),
-                None => return Err(format!("more than {MOST} managers")),
+                None if managers.0.len() < MAX_MANAGERS => managers.0.push(entry),
+                None => return Err(format!("more than {MAX_MANAGERS} managers")),
             }
         }
         Ok(managers)
     }
 
-    /// The place of a manager.
+    /// The index of a manager's entry.
     pub fn find(&self, manager: &Manager<'_>) -> Option<usize> {
         self.0.iter().position(|known| known.is(manager))
     }
 
-    /// Drops those that own nothing.
+    /// Removes managers that own nothing.
     pub fn drop_empty(&mut self) {
         self.0.retain(|manager| !manager.set.is_empty());
     }
 
-    /// The list's text; none, where nobody owns anything.
+    /// The list as JSON text; `None` if there are no managers.
     pub fn encode(mut self) -> Option<String> {
         if self.0.is_empty() {
             return None;
@@ -199,7 +206,7 @@ impl<'a> Managers<'a> {
     }
 }
 
-/// One entry, in upstream's order of fields.
+/// One entry, with fields in upstream's order.
 fn entry(out: &mut Vec<u8>, manager: &Manager<'_>) {
     let start = out.len();
     let time = manager.time.as_deref().unwrap_or_default();
@@ -227,6 +234,6 @@ fn field(out: &mut Vec<u8>, start: usize, key: &str, value: &str) {
     out.push(b'"');
     out.extend_from_slice(key.as_bytes());
     out.extend_from_slice(b"\":");
-    // Writing to a Vec doesn't fail.
+    // Writing to a Vec does not fail.
     let _infallible = serde_json::to_writer(out, value);
 }

@@ -1,4 +1,4 @@
-//! Patches: which kind a request carries, and what each does to an object.
+//! Patches: decodes the patch types and applies them to an object.
 
 use crate::strategic;
 use json_patch::PatchOperation;
@@ -19,19 +19,20 @@ pub enum Patch {
 }
 
 /// Operations of one JSON patch at most (upstream: `maxJSONPatchOperations`).
-const OPERATIONS: usize = 10_000;
-/// Bytes that the copies of one JSON patch may make together (upstream: `JSONPatchMaxCopyBytes`).
-const COPIED: usize = 3 << 20;
+const MAX_OPERATIONS: usize = 10_000;
+/// Bytes that the copies of one JSON patch may add in total (upstream: `JSONPatchMaxCopyBytes`).
+const MAX_COPIED: usize = 3 << 20;
 
-/// Levels of nesting that a patch may build by copies, as bodies may have.
-const DEPTH: usize = 100;
+/// Depth of nesting that a patch may create by copies; the same as for bodies.
+const MAX_DEPTH: usize = 100;
 
 const JSON: &str = "application/json-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// Refuses a type of patch. Only upstream's own kinds take strategic merge patches.
+/// The error for an unsupported patch type. Only upstream's own kinds support strategic merge
+/// patch.
 pub fn unsupported(strategic: bool) -> ApiError {
     let types = if strategic {
         vec![JSON, MERGE, STRATEGIC, APPLY]
@@ -45,7 +46,7 @@ pub fn unsupported(strategic: bool) -> ApiError {
     ApiError::new(Reason::UnsupportedMediaType, text)
 }
 
-/// Upstream's word for a patch that cannot be applied.
+/// Upstream's error for a patch that cannot be applied.
 fn rejected() -> ApiError {
     ApiError::new(
         Reason::Invalid,
@@ -54,8 +55,12 @@ fn rejected() -> ApiError {
 }
 
 impl Patch {
-    /// Reads a patch by its content type. Also tells paths of duplicate fields. `strategic`: whether the kind takes
-    /// strategic merge patches.
+    /// Decodes a patch by its content type and returns the paths of duplicate fields. `strategic`:
+    /// whether the kind supports strategic merge patch.
+    ///
+    /// # Errors
+    /// The content type is not supported (415), the patch is malformed (400) or has too many
+    /// operations (413).
     pub fn parse(
         content_type: &str,
         bytes: &[u8],
@@ -82,14 +87,14 @@ impl Patch {
                     .value
                     .as_array()
                     .map(Vec::len)
-                    .filter(|count| *count > OPERATIONS)
+                    .filter(|count| *count > MAX_OPERATIONS)
                 {
                     let text = format!(
-                        "The allowed maximum operations in a JSON patch is {OPERATIONS}, got {operations}"
+                        "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {operations}"
                     );
                     return Err(ApiError::new(Reason::RequestEntityTooLarge, text));
                 }
-                let told = read
+                let duplicates = read
                     .duplicates
                     .iter()
                     .map(|path| format!("json patch {path}"))
@@ -97,13 +102,17 @@ impl Patch {
                 let patch = serde_json::from_value(read.value).map_err(|error| {
                     ApiError::new(Reason::BadRequest, format!("error decoding patch: {error}"))
                 })?;
-                Ok((Self::Json(patch), told))
+                Ok((Self::Json(patch), duplicates))
             }
             _ => Err(unsupported(strategic)),
         }
     }
 
     /// Applies the patch to an object whose kind has its schema at `place`.
+    ///
+    /// # Errors
+    /// The patch does not fit the object (400, 422), a test of a JSON patch fails (422), or the
+    /// result is too deep or too large.
     pub fn apply(
         &self,
         object: Map<String, Value>,
@@ -125,12 +134,12 @@ impl Patch {
         }
     }
 
-    /// A patch as upstream's language prints it, for refusals.
+    /// A patch in Go's notation, for error messages.
     pub fn shown(patch: &Value) -> String {
         strategic::shown(patch)
     }
 
-    /// The resource version that the patch itself demands, if it does.
+    /// The resource version that the patch demands, if any.
     pub fn resource_version(&self) -> Option<&str> {
         match self {
             Self::Merge(patch) | Self::Strategic(patch) => patch
@@ -140,7 +149,7 @@ impl Patch {
         }
     }
 
-    /// Whether the patch could look at or change the field at the end of some steps, or something below it.
+    /// Whether the patch reads or changes the field at a path, or something below it.
     pub fn speaks_of(&self, steps: &[&str]) -> bool {
         match self {
             Self::Merge(patch) | Self::Strategic(patch) => {
@@ -168,7 +177,7 @@ impl Patch {
     }
 }
 
-/// The places that an operation touches.
+/// The paths of an operation.
 fn pointers(operation: &PatchOperation) -> Vec<&str> {
     let own = operation.path().as_str();
     match operation {
@@ -183,11 +192,11 @@ fn pointers(operation: &PatchOperation) -> Vec<&str> {
     }
 }
 
-/// Applies operations one by one: copies could otherwise double an object again and again.
+/// Applies the operations one by one and limits copies: each could double the object.
 fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), ApiError> {
     let mut copied = 0;
     for operation in &patch.0 {
-        if holds_nothing(value, operation) {
+        if is_absent_null(value, operation) {
             continue;
         }
         let from = match operation {
@@ -200,7 +209,7 @@ fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), ApiError>
         };
         if let Some(moved) = from.and_then(|from| value.pointer(from.as_str())) {
             copied += moved.to_string().len();
-            if copied > COPIED || operation.path().count() + depth(moved) > DEPTH {
+            if copied > MAX_COPIED || operation.path().count() + depth(moved) > MAX_DEPTH {
                 return Err(rejected());
             }
         }
@@ -209,9 +218,9 @@ fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), ApiError>
     Ok(())
 }
 
-/// Whether an operation tests for `null` what is not there: upstream's patches take one for the other, and clients use
-/// that to say that a field is still missing.
-fn holds_nothing(value: &Value, operation: &PatchOperation) -> bool {
+/// Whether an operation tests for `null` at a path that does not exist: upstream treats both alike,
+/// and clients use it to test that a field is still absent.
+fn is_absent_null(value: &Value, operation: &PatchOperation) -> bool {
     let PatchOperation::Test(test) = operation else {
         return false;
     };
@@ -222,7 +231,7 @@ fn holds_nothing(value: &Value, operation: &PatchOperation) -> bool {
     test.value.is_null() && parent.is_some_and(Value::is_object) && value.pointer(path).is_none()
 }
 
-/// Levels of nesting in a value.
+/// Depth of nesting of a value.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
@@ -252,7 +261,7 @@ mod tests {
 
     #[test]
     fn limits_and_types_are_upstreams() {
-        let many: Vec<Value> = (0..=OPERATIONS)
+        let many: Vec<Value> = (0..=MAX_OPERATIONS)
             .map(|_| json!({"op": "test", "path": "/a", "value": 1}))
             .collect();
         let error = read(JSON, &json!(many)).unwrap_err();

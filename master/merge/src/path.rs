@@ -1,24 +1,24 @@
-//! Steps of a field's path, as ownership is written down: a field, an item by its keys, by its value, by its index.
+//! Path elements of managed fields: a field, a list item by its keys, by its value, by its index.
 
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
-/// One step.
+/// One element of a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Element<'a> {
     /// A field of an object.
     Field(Cow<'a, str>),
-    /// The item of a list that has these fields, in order of their names.
+    /// The list item with these key fields, sorted by name.
     Key(Vec<(Cow<'a, str>, Simple<'a>)>),
-    /// The item of a set that is this value.
+    /// The item of a set with this value.
     Value(Simple<'a>),
-    /// The item at a place.
+    /// The item at an index.
     Index(i64),
 }
 
-/// A JSON value with upstream's order: numbers, text, booleans, lists, objects, null.
+/// A JSON value with upstream's order: numbers, strings, booleans, lists, objects, null.
 #[derive(Debug, Clone)]
 pub struct Simple<'a>(pub Cow<'a, Value>);
 
@@ -87,7 +87,7 @@ fn compare(left: &Value, right: &Value) -> Ordering {
 }
 
 impl Element<'_> {
-    /// The step, with a life of its own.
+    /// The element, independent of the object.
     pub fn into_owned(self) -> Element<'static> {
         let own = |value: Simple<'_>| Simple(Cow::Owned(value.0.into_owned()));
         match self {
@@ -103,7 +103,10 @@ impl Element<'_> {
         }
     }
 
-    /// Reads a step as `FieldsV1` writes it; none for forms that this version doesn't know.
+    /// Decodes an element of `FieldsV1`; `None` for forms that this version does not know.
+    ///
+    /// # Errors
+    /// The text has no prefix of an element, or its JSON is malformed.
     pub fn decode(text: Cow<'_, str>) -> Result<Option<Element<'_>>, String> {
         let bytes = text.as_bytes();
         if bytes.len() < 2 || bytes[1] != b':' {
@@ -143,7 +146,7 @@ impl Element<'_> {
         }
     }
 
-    /// Writes a step as `FieldsV1` has it, as the text of a JSON field, in quotes.
+    /// Encodes an element for `FieldsV1`, as a quoted JSON string.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Field(name) => {
@@ -171,11 +174,11 @@ impl Element<'_> {
 }
 
 fn json(out: &mut Vec<u8>, value: &Value) {
-    // Writing a value to a Vec doesn't fail.
+    // Writing a value to a Vec does not fail.
     let _infallible = serde_json::to_writer(out, value);
 }
 
-/// A JSON text with a prefix that needs no escapes.
+/// A JSON string with a prefix that needs no escapes.
 fn quoted(out: &mut Vec<u8>, prefix: &str, text: &str) {
     out.push(b'"');
     out.extend_from_slice(prefix.as_bytes());
@@ -188,7 +191,7 @@ fn quoted(out: &mut Vec<u8>, prefix: &str, text: &str) {
         return;
     }
     let start = out.len();
-    // Writing to a Vec doesn't fail; the opening quote is there already.
+    // Writing to a Vec does not fail; the opening quote is already written.
     let _infallible = serde_json::to_writer(&mut *out, text);
     out.remove(start);
 }

@@ -1,4 +1,4 @@
-//! Taking fields out of an object.
+//! Removes fields from an object.
 
 use crate::path::Element;
 use crate::set::Set;
@@ -6,7 +6,7 @@ use crate::typed::element;
 use master_kinds::schema::{List, Place, Shape};
 use serde_json::{Map, Value};
 
-/// The object without the fields of a set. What is owned as a whole goes as a whole.
+/// The object without the fields of a set. A value that is owned as a whole is removed as a whole.
 pub(crate) fn remove(
     object: &Map<String, Value>,
     set: &Set<'_>,

@@ -1,11 +1,11 @@
-//! Owners of the number of replicas, seen through the scale subresource.
+//! Managed fields of the number of replicas, for the scale subresource.
 
 use crate::managed::{Manager, Managers};
 use crate::path::Element;
 use crate::set::Set;
 use std::borrow::Cow;
 
-/// The version of scales.
+/// The version of Scale.
 pub const SCALE: &str = "autoscaling/v1";
 const REPLICAS: [&str; 2] = ["spec", "replicas"];
 
@@ -19,7 +19,11 @@ fn path(steps: &[impl AsRef<str>]) -> Set<'static> {
     set
 }
 
-/// The managed fields of an object's scale: who owns the replicas. `replicas` tells their path in a version.
+/// The managed fields of an object's scale: the managers that own the replicas. `replicas` gives
+/// the path of the field in a version.
+///
+/// # Errors
+/// The managed fields cannot be decoded.
 pub fn to_scale(
     managed: Option<&str>,
     replicas: impl Fn(&str) -> Option<Vec<String>>,
@@ -37,6 +41,9 @@ pub fn to_scale(
 }
 
 /// The managed fields of an object after its scale was written. `api_version` is the object's.
+///
+/// # Errors
+/// The managed fields cannot be decoded.
 pub fn from_scale(
     list: Option<&str>,
     scale: Option<&str>,

@@ -1,4 +1,4 @@
-//! Sets of field paths: a tree whose nodes are in order, with the algebra that ownership needs.
+//! Sets of field paths: a tree with sorted nodes, and set operations on it.
 
 use crate::path::Element;
 use master_kinds::schema::{Place, Shape};
@@ -10,14 +10,15 @@ pub struct Set<'a> {
     nodes: Vec<Node<'a>>,
 }
 
-/// A step, whether the path that ends here is in the set, and the paths that go on. Never neither.
+/// A path element, whether the path that ends here is a member, and the longer paths. One of the
+/// two always holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node<'a> {
     /// The step.
     pub element: Element<'a>,
-    /// Whether the path that ends here is in the set.
+    /// Whether the path that ends here is a member.
     pub member: bool,
-    /// The paths that go on from here.
+    /// The paths that continue from here.
     pub children: Set<'a>,
 }
 
@@ -31,17 +32,17 @@ impl<'a> Set<'a> {
         set
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The nodes of the first level, in order.
+    /// The nodes of the first level, sorted.
     pub fn nodes(&self) -> &[Node<'a>] {
         &self.nodes
     }
 
-    /// Adds a node; one that says nothing is left out. Cheap, where nodes come in order.
+    /// Adds a node unless it is empty. Cheap if nodes are added in order.
     pub fn push(&mut self, element: Element<'a>, member: bool, children: Self) {
         if !member && children.is_empty() {
             return;
@@ -85,7 +86,7 @@ impl<'a> Set<'a> {
         self.push(first, member, rest);
     }
 
-    /// The node of a step.
+    /// The node of an element.
     pub fn get(&self, element: &Element<'_>) -> Option<&Node<'a>> {
         let found = self
             .nodes
@@ -93,7 +94,7 @@ impl<'a> Set<'a> {
         found.ok().map(|index| &self.nodes[index])
     }
 
-    /// Whether a path of fields is in the set.
+    /// Whether a path of fields is a member.
     pub fn has(&self, path: &[impl AsRef<str>]) -> bool {
         let Some((first, rest)) = path.split_first() else {
             return false;
@@ -108,7 +109,7 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// What is in one or the other.
+    /// The paths in either set.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         if self.is_empty() {
@@ -146,7 +147,7 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// What is in both.
+    /// The paths in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Set<'_>) -> Self {
         let mut both = Self::default();
@@ -160,13 +161,13 @@ impl<'a> Set<'a> {
         both
     }
 
-    /// What is here and not there, path by path.
+    /// The paths that are here and not in the other set.
     #[must_use]
     pub fn difference(self, other: &Set<'_>) -> Self {
         self.subtract(other, false)
     }
 
-    /// What is here and neither there nor below a path that is there.
+    /// The paths that are here and neither in the other set nor below one of its paths.
     #[must_use]
     pub fn difference_below(self, other: &Set<'_>) -> Self {
         self.subtract(other, true)
@@ -194,7 +195,7 @@ impl<'a> Set<'a> {
         Self { nodes: left }
     }
 
-    /// Calls for each path: first those that end on a level, then those that go on.
+    /// Calls a function for each path: of each level, first those that end there.
     pub fn paths(&self, call: &mut impl FnMut(&[&Element<'a>])) {
         fn walk<'s, 'a>(
             set: &'s Set<'a>,
@@ -215,7 +216,7 @@ impl<'a> Set<'a> {
         walk(self, &mut Vec::new(), call);
     }
 
-    /// The set, with a life of its own.
+    /// The set, independent of the objects.
     pub fn into_owned(self) -> Set<'static> {
         let nodes = self.nodes.into_iter().map(|node| Node {
             element: node.element.into_owned(),
@@ -227,7 +228,7 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// The set, with every field that an object declares in it where something below the field is.
+    /// Adds each declared object field that has a member below it.
     #[must_use]
     pub fn with_declared(&self, place: Place<'_>) -> Self {
         let nodes = self.nodes.iter().map(|node| {
@@ -245,8 +246,9 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Makes paths that go on below what is now owned as a whole end there.
-    pub fn settle(&mut self, place: Place<'_>) {
+    /// Shortens paths that lead into a value that is owned as a whole: a schema change can make a
+    /// field atomic.
+    pub fn cut_at_atomic(&mut self, place: Place<'_>) {
         for node in &mut self.nodes {
             if node.children.is_empty() {
                 continue;
@@ -256,13 +258,13 @@ impl<'a> Set<'a> {
                 node.member = true;
                 node.children = Self::default();
             } else {
-                node.children.settle(inner);
+                node.children.cut_at_atomic(inner);
             }
         }
     }
 }
 
-/// The place that a step leads to.
+/// The position that an element leads to.
 fn step<'p>(place: Place<'p>, element: &Element<'_>) -> Place<'p> {
     match element {
         Element::Field(name) => place.field(name),
@@ -270,7 +272,7 @@ fn step<'p>(place: Place<'p>, element: &Element<'_>) -> Place<'p> {
     }
 }
 
-/// Whether what is at a place is owned as a whole, though it has parts.
+/// Whether the value at a position is owned as a whole although it has parts.
 fn is_whole(place: Place<'_>) -> bool {
     match place.shape() {
         Shape::Object { atomic } | Shape::Map { atomic } => atomic,
@@ -279,7 +281,7 @@ fn is_whole(place: Place<'_>) -> bool {
     }
 }
 
-/// Goes on in ordered nodes to a step, and tells the node if it is there.
+/// Advances in sorted nodes to an element and returns its node, if present.
 fn seek<'s, 'a>(rest: &mut &'s [Node<'a>], element: &Element<'_>) -> Option<&'s Node<'a>> {
     while let Some((first, more)) = rest.split_first() {
         match first.element.cmp(element) {

@@ -60,7 +60,7 @@ fn merge_object(
         }
     }
     for (key, value) in patch {
-        // What has an order was merged with it.
+        // A list with an order directive was merged together with it.
         let merged = value.is_array() && patch.contains_key(&format!("{ORDER}{key}"));
         if key == RETAIN || key.starts_with(ORDER) || key.starts_with(DELETE) || merged {
             continue;
@@ -70,7 +70,7 @@ fn merge_object(
     Ok(())
 }
 
-/// Takes away what `$retainKeys` doesn't name.
+/// Removes fields that `$retainKeys` does not list.
 fn retain(fields: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), ApiError> {
     let Some(retain) = patch.get(RETAIN) else {
         return Ok(());
@@ -121,7 +121,8 @@ fn merge_field(
     Ok(())
 }
 
-/// A patch's value where there is nothing to merge with: without nulls and directives; none, if it is one.
+/// A patch's value without nulls and directives, where there is nothing to merge with; `None` for a
+/// directive.
 fn plain(value: &Value) -> Option<Value> {
     match value {
         Value::Object(fields) if fields.contains_key(PATCH) => None,
@@ -137,7 +138,7 @@ fn plain(value: &Value) -> Option<Value> {
     }
 }
 
-/// Merges a list and brings it into the order that the patch asks for.
+/// Merges a list and sorts it in the order that the patch asks for.
 fn merge_ordered(
     fields: &mut Map<String, Value>,
     field: &str,
@@ -189,7 +190,7 @@ fn delete_values(
     let Value::Array(old) = old else {
         return Ok(());
     };
-    // What is no list deletes nothing, as upstream has it.
+    // A directive that is not a list deletes nothing, as upstream.
     let Value::Array(values) = values else {
         return Ok(());
     };
@@ -384,20 +385,20 @@ mod tests {
     }
 
     proptest! {
-        /// A patch says what is wanted of what it names, so applying it again changes nothing.
+        /// A patch describes the desired state of its fields, so applying it twice changes nothing.
         #[test]
         fn applying_a_patch_twice_is_applying_it_once(object in pods(), patch in pods()) {
             let once = patched(object, &patch);
             prop_assert_eq!(patched(once.clone(), &patch), once);
         }
 
-        /// An object is its own patch.
+        /// An object applied to itself as a patch changes nothing.
         #[test]
         fn an_object_patched_with_itself_stays(object in pods()) {
             prop_assert_eq!(patched(object.clone(), &object), object);
         }
 
-        /// Everything that a patch names is in the result.
+        /// Everything in a patch is in the result.
         #[test]
         fn what_a_patch_names_is_there_afterwards(object in pods(), patch in pods()) {
             let result = patched(object, &patch);

@@ -1,4 +1,4 @@
-//! What a value is in the eyes of ownership, and how a list's items are told apart.
+//! Types of values for field ownership, and the identity of list items.
 
 use crate::path::{Element, Simple};
 use master_kinds::schema::{Absent, List, Place, Shape};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-/// What is at a place that its object leaves out, if that is more than nothing.
+/// The value of an absent field, if the type has one.
 pub(crate) fn absent(place: Place<'_>) -> Option<&'static Value> {
     static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
     match place.absent() {
@@ -16,10 +16,10 @@ pub(crate) fn absent(place: Place<'_>) -> Option<&'static Value> {
     }
 }
 
-/// What one or two values at a place are.
+/// The type of one or two values at a position.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Form<'a> {
-    /// Owned as a whole: simple, atomic, or nothing in it.
+    /// Owned as a whole: a scalar, atomic, or empty.
     Leaf,
     /// An object, owned field by field.
     Fields,
@@ -27,7 +27,7 @@ pub(crate) enum Form<'a> {
     Items(&'a List),
 }
 
-/// What the values that meet at a place are; where one of them is of another kind, they are leaves.
+/// The type of the values at a position; values of different types are leaves.
 pub(crate) fn form<'a>(place: Place<'a>, values: [Option<&Value>; 2]) -> Form<'a> {
     let mut present = values.into_iter().flatten();
     match place.shape() {
@@ -62,7 +62,7 @@ pub(crate) fn form<'a>(place: Place<'a>, values: [Option<&Value>; 2]) -> Form<'a
     }
 }
 
-/// The step to an item of a list; the fault, if the list has no way to tell it apart.
+/// The path element of a list item; an error if the list's items have no identity.
 pub(crate) fn element<'a>(list: &'a List, item: &'a Value) -> Result<Element<'a>, String> {
     let fault = |text: &str| Err(text.to_owned());
     match list {
@@ -113,7 +113,7 @@ pub(crate) fn element<'a>(list: &'a List, item: &'a Value) -> Result<Element<'a>
     }
 }
 
-/// Holds an object that is to be applied against the schema: all faults, each with its path.
+/// Checks an applied configuration against the schema: all faults, each with its path.
 pub(crate) fn check(object: &Map<String, Value>, place: Place<'_>) -> Result<(), String> {
     let mut faults = Vec::new();
     fields(object, place, &mut String::new(), &mut faults);
@@ -127,11 +127,11 @@ pub(crate) fn check(object: &Map<String, Value>, place: Place<'_>) -> Result<(),
     }
 }
 
-/// Faults told at most.
-const MOST: usize = 100;
+/// Faults reported at most.
+const MAX_FAULTS: usize = 100;
 
-fn told(path: &str, text: &str, faults: &mut Vec<String>) {
-    if faults.len() < MOST {
+fn push_fault(path: &str, text: &str, faults: &mut Vec<String>) {
+    if faults.len() < MAX_FAULTS {
         let colon = if path.is_empty() { "" } else { ": " };
         faults.push(format!("{path}{colon}{text}"));
     }
@@ -150,7 +150,7 @@ fn fields(
         path.push_str(name);
         let inner = place.field(name);
         if known && inner.is_unknown() {
-            told(path, "field not declared in schema", faults);
+            push_fault(path, "field not declared in schema", faults);
         } else {
             check_value(value, inner, path, faults);
         }
@@ -168,35 +168,37 @@ fn check_value(value: &Value, place: Place<'_>, path: &mut String, faults: &mut 
             fields(object, place, path, faults);
         }
         (Shape::Object { .. } | Shape::Map { .. }, other) => {
-            told(path, &format!("expected map, got &{{{other}}}"), faults);
+            push_fault(path, &format!("expected map, got &{{{other}}}"), faults);
         }
         (Shape::List(list), Value::Array(items)) => {
             check_items(items, list, place.items(), path, faults);
         }
-        (Shape::List(_), other) => told(path, &format!("expected list, got &{{{other}}}"), faults),
+        (Shape::List(_), other) => {
+            push_fault(path, &format!("expected list, got &{{{other}}}"), faults);
+        }
         (Shape::Leaf(Leaf::Text), Value::String(_))
         | (Shape::Leaf(Leaf::Numeric), Value::Number(_))
         | (Shape::Leaf(Leaf::Boolean), Value::Bool(_))
         | (Shape::Leaf(Leaf::Any), Value::String(_) | Value::Number(_) | Value::Bool(_))
         | (Shape::Free, _) => {}
         (Shape::Leaf(Leaf::Text), other) => {
-            told(
+            push_fault(
                 path,
                 &format!("expected string, got &value.valueUnstructured{{Value:{other}}}"),
                 faults,
             );
         }
         (Shape::Leaf(Leaf::Numeric), other) => {
-            told(
+            push_fault(
                 path,
                 &format!("expected numeric (int or float), got {}", go_type(other)),
                 faults,
             );
         }
         (Shape::Leaf(Leaf::Boolean), other) => {
-            told(path, &format!("expected boolean, got &{{{other}}}"), faults);
+            push_fault(path, &format!("expected boolean, got &{{{other}}}"), faults);
         }
-        (Shape::Leaf(Leaf::Any), other) => told(
+        (Shape::Leaf(Leaf::Any), other) => push_fault(
             path,
             &format!("expected any scalar, got &{{{other}}}"),
             faults,
@@ -217,13 +219,13 @@ fn check_items(
             List::Atomic => Element::Index(i64::try_from(number).unwrap_or(i64::MAX)),
             List::Set | List::Map(_) => match element(list, item) {
                 Ok(step) => step,
-                Err(text) => return told(path, &format!("element {number}: {text}"), faults),
+                Err(text) => return push_fault(path, &format!("element {number}: {text}"), faults),
             },
         };
         let length = path.len();
         let name = step.to_string();
         if !seen.insert(step) {
-            told(path, &format!("duplicate entries for key {name}"), faults);
+            push_fault(path, &format!("duplicate entries for key {name}"), faults);
         }
         path.push_str(&name);
         check_value(item, place, path, faults);
@@ -231,7 +233,7 @@ fn check_items(
     }
 }
 
-/// What upstream calls a value's type.
+/// The Go type of a value, as upstream prints it.
 fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",

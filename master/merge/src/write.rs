@@ -1,4 +1,4 @@
-//! Writes that are no apply: who wrote a field owns it from then on.
+//! Ownership in writes other than apply: the writer owns the fields that it changed.
 
 use crate::compare::{Changes, compare};
 use crate::managed::{Manager, Managers};
@@ -8,31 +8,31 @@ use master_kinds::validate::Fields;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// Managers that update, kept apart at most; the oldest beyond are put together.
-const UPDATERS: usize = 10;
-/// Who the oldest are together.
-const ANCIENT: &str = "ancient-changes";
+/// `Update` managers kept apart (upstream: 10); older ones are merged into one entry per version.
+const MAX_UPDATERS: usize = 10;
+/// The name of the merged entry (upstream's).
+const MERGED_MANAGER: &str = "ancient-changes";
 
 /// The versions in which a kind is served.
 pub trait Versions {
-    /// The schema of a version; none, if it is not served.
+    /// The schema of a version; `None` if it is not served.
     fn place(&self, api_version: &str) -> Option<Place<'_>>;
-    /// The object, in a version that is served.
+    /// The object in a served version.
     fn convert(&self, object: &Fields, api_version: &str) -> Option<Fields>;
 }
 
-/// What a write is, beside the object.
+/// A write: everything but the object.
 #[derive(Clone, Copy)]
 pub struct Write<'a> {
-    /// Who writes.
+    /// The manager that writes.
     pub manager: &'a str,
-    /// The version in which it is written.
+    /// The version of the written object.
     pub api_version: &'a str,
-    /// By which subresource.
+    /// The subresource, or an empty string.
     pub subresource: &'a str,
-    /// When.
+    /// The time of the write (RFC 3339).
     pub now: &'a str,
-    /// Dotted paths that this write resets, so that nobody comes to own them by it.
+    /// Dotted paths that this write resets, so that its manager does not own them.
     pub reset: &'a [&'a str],
     /// The kind's versions.
     pub versions: &'a dyn Versions,
@@ -46,16 +46,16 @@ impl std::fmt::Debug for Write<'_> {
     }
 }
 
-/// What a client says of managers in the object that it writes.
+/// The managed fields in the object that a client sent.
 #[derive(Debug, Clone, Copy)]
 pub enum Given<'a> {
-    /// Nothing: what is known stays.
+    /// None: the stored ones are kept.
     Nothing,
-    /// This list instead.
+    /// This list replaces the stored one.
     List(&'a Value),
 }
 
-/// System fields that nobody owns.
+/// System fields that no manager owns.
 pub(crate) const STRIPPED: &[&str] = &[
     "apiVersion",
     "kind",
@@ -80,7 +80,7 @@ pub(crate) fn stripped(set: Set<'_>) -> Set<'_> {
 }
 
 impl<'a> Write<'a> {
-    /// The entry of whoever writes.
+    /// The entry of the writing manager.
     pub(crate) fn entry(&self, applies: bool, set: Set<'a>) -> Manager<'a> {
         Manager {
             name: Cow::Borrowed(if self.manager.is_empty() {
@@ -104,8 +104,11 @@ impl<'a> Write<'a> {
     }
 }
 
-/// The managed fields of an object after a write, as text; none, where nobody owns anything or ownership is not
-/// tracked. `old` is empty where the object is made. Neither object has `managedFields` in it.
+/// The managed fields of an object after a write, as JSON; `None` if there are none or ownership is
+/// not tracked. `old` is empty for a new object. Neither object contains `managedFields`.
+///
+/// # Errors
+/// The version is not served.
 pub fn update<'a>(
     old: &'a Fields,
     new: &'a Fields,
@@ -120,18 +123,18 @@ pub fn update<'a>(
     if managers.0.is_empty() && exists {
         return Ok(None);
     }
-    take(&mut managers, old, new, write)?;
+    take_ownership(&mut managers, old, new, write)?;
     Ok(managers.encode())
 }
 
-/// The managers before the write: the client's where it names any that can be read, else the object's.
+/// The managers before the write: the client's list if it is valid, else the object's.
 fn known<'a>(live: Option<&'a str>, given: Given<'a>, write: &Write<'_>) -> Managers<'a> {
     let live = || {
         live.and_then(|text| Managers::decode(text).ok())
             .unwrap_or_default()
     };
     match given {
-        // By a subresource nobody changes managers.
+        // A write through a subresource cannot change the list.
         Given::List(value) if write.subresource.is_empty() => {
             if is_reset(value) {
                 return Managers::default();
@@ -145,7 +148,7 @@ fn known<'a>(live: Option<&'a str>, given: Given<'a>, write: &Write<'_>) -> Mana
     }
 }
 
-/// Whether a client asks to forget all managers: by an empty list or one empty entry.
+/// Whether a client clears the managed fields: by an empty list or a single empty entry.
 fn is_reset(value: &Value) -> bool {
     match value.as_array().map(Vec::as_slice) {
         Some([]) => true,
@@ -154,14 +157,14 @@ fn is_reset(value: &Value) -> bool {
     }
 }
 
-/// Gives what changed to whoever writes.
-pub(crate) fn take<'a>(
+/// Gives the changed fields to the writer.
+pub(crate) fn take_ownership<'a>(
     managers: &mut Managers<'a>,
     old: &'a Fields,
     new: &'a Fields,
     write: &Write<'a>,
 ) -> Result<(), String> {
-    let changes = pass_on(managers, old, new, write, None)?.1;
+    let changes = release_changed(managers, old, new, write, None)?.1;
     let own = stripped(changes.modified.union(changes.added));
     if !own.is_empty() {
         let entry = write.entry(false, own);
@@ -175,20 +178,23 @@ pub(crate) fn take<'a>(
             None => managers.0.push(Manager { time, ..entry }),
         }
     }
-    cap(managers);
+    merge_oldest(managers);
     Ok(())
 }
 
-/// What another manager than the one who writes owns of what changed.
+/// The changed fields that another manager owns.
 #[derive(Debug)]
 pub(crate) struct Conflict<'a> {
     pub(crate) manager: String,
     pub(crate) set: Set<'a>,
 }
 
-/// Takes from all but the one who applies what was changed or removed; tells what was changed of theirs. The
-/// caller, who refuses because of conflicts, drops the managers.
-pub(crate) fn pass_on<'a>(
+/// Removes changed and removed fields from all managers but the applier, and returns the changed
+/// ones as conflicts. If the caller refuses the write because of them, it drops `managers`.
+///
+/// A manager whose version is no longer served, or into whose version the object cannot be
+/// converted, loses its entry: its field names have no meaning any more.
+pub(crate) fn release_changed<'a>(
     managers: &mut Managers<'a>,
     old: &'a Fields,
     new: &'a Fields,
@@ -203,14 +209,14 @@ pub(crate) fn pass_on<'a>(
     managers.0.retain_mut(|manager| {
         let inner = write.versions.place(&manager.api_version);
         let Some(inner) = inner else { return false };
-        manager.set.settle(inner);
+        manager.set.cut_at_atomic(inner);
         if applying.is_some_and(|applying| applying.is(manager)) {
             return true;
         }
         let changes = if manager.api_version == write.api_version {
             &own
         } else {
-            match elsewhere(
+            match changes_in_version(
                 &mut others,
                 &manager.api_version,
                 old,
@@ -245,8 +251,8 @@ pub(crate) fn pass_on<'a>(
     Ok((conflicts, own))
 }
 
-/// What changed, in the eyes of another version.
-fn elsewhere<'c>(
+/// The differences in another version: managers record paths under that version's field names.
+fn changes_in_version<'c>(
     known: &'c mut Vec<(String, Option<Changes<'static>>)>,
     version: &str,
     old: &Fields,
@@ -276,10 +282,11 @@ fn elsewhere<'c>(
     known[index].1.as_ref()
 }
 
-/// Puts the oldest updates of each version together, where there are too many.
-fn cap(managers: &mut Managers<'_>) {
+/// Merges the oldest `Update` entries of each version if there are too many: controllers with
+/// changing names would otherwise let the list grow without limit.
+fn merge_oldest(managers: &mut Managers<'_>) {
     let updaters = managers.0.iter().filter(|manager| !manager.applies).count();
-    if updaters <= UPDATERS {
+    if updaters <= MAX_UPDATERS {
         return;
     }
     let mut order: Vec<usize> = (0..managers.0.len())
@@ -296,10 +303,10 @@ fn cap(managers: &mut Managers<'_>) {
     };
     order.sort_by_cached_key(|index| key(&managers.0[*index]));
     let mut left = updaters;
-    // By version: the entry that takes the others in.
+    // By version: the entry into which the others are merged.
     let mut buckets: Vec<(String, usize)> = Vec::new();
     for index in order {
-        if left <= UPDATERS {
+        if left <= MAX_UPDATERS {
             break;
         }
         let version = managers.0[index].api_version.clone().into_owned();
@@ -309,7 +316,7 @@ fn cap(managers: &mut Managers<'_>) {
         };
         let ancient = |manager: &Manager<'_>| {
             !manager.applies
-                && manager.name == ANCIENT
+                && manager.name == MERGED_MANAGER
                 && manager.api_version == version
                 && manager.subresource.is_empty()
         };
@@ -322,7 +329,7 @@ fn cap(managers: &mut Managers<'_>) {
         let bucket = &mut managers.0[bucket];
         bucket.set = std::mem::take(&mut bucket.set).union(set);
         (bucket.time, bucket.name, bucket.subresource) =
-            (time, Cow::Borrowed(ANCIENT), Cow::Borrowed(""));
+            (time, Cow::Borrowed(MERGED_MANAGER), Cow::Borrowed(""));
         left -= 1;
     }
     managers.drop_empty();

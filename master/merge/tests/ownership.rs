@@ -1,4 +1,4 @@
-//! Who owns what after writes and applies, as upstream has it.
+//! Managed fields after writes and applies, as upstream has them.
 
 mod common;
 
@@ -171,7 +171,7 @@ fn kubectl_takes_over_what_its_client_side_apply_set() {
     assert_eq!(taken.fields["data"]["x"], "2");
     let annotation = &taken.fields["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
     assert_eq!(*annotation, json!(format!("{next}\n")));
-    // What somebody changed since is not kubectl's to take.
+    // Fields that another manager changed since do not belong to kubectl.
     let mut drifted = Value::Object(object.fields.clone());
     drifted["data"]["x"] = json!("drift");
     let drifted = object.updated(Kind::ConfigMap, "hand", T2, drifted);

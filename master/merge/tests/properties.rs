@@ -1,4 +1,4 @@
-//! What holds of apply for any configurations, in any order.
+//! Properties of apply for any configurations, in any order.
 
 mod common;
 
@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 const T: &str = "2026-01-01T00:00:00Z";
 const LATER: &str = "2026-01-02T00:00:00Z";
 
-/// What a manager wants of a deployment: replicas, labels, environment and ports of containers.
+/// A manager's configuration of a Deployment: replicas, labels, environment and ports of
+/// containers.
 fn deployment() -> impl Strategy<Value = Value> {
     let env = prop::collection::btree_map("[A-C]", "[12]", 0..3);
     let ports = prop::collection::btree_set((80..82_u16, prop::bool::ANY), 0..3);
@@ -93,7 +94,8 @@ proptest! {
         let object = object.apply(Kind::Deployment, "b", T, &second, true).unwrap();
         let alone = Object::applied(Kind::Deployment, "b", T, &second);
         prop_assert_eq!(object.owned("b"), alone.owned("b"));
-        // Nothing that was applied differs: the same configuration meets no conflict and changes nothing.
+        // Nothing that was applied differs: the same configuration causes no conflict and changes
+        // nothing.
         let again = object.apply(Kind::Deployment, "b", LATER, &second, false).unwrap();
         prop_assert_eq!(again, object);
     }
@@ -113,7 +115,7 @@ proptest! {
     #[test]
     fn managers_of_different_fields_may_come_in_any_order(left in deployment(), right in deployment()) {
         let object = Object::applied(Kind::Deployment, "a", T, &left);
-        // Only where they agree on what both hold.
+        // Only if both configurations agree on the fields that they share.
         if let Ok(one) = object.apply(Kind::Deployment, "b", T, &right, false) {
             let other = Object::applied(Kind::Deployment, "b", T, &right).apply(Kind::Deployment, "a", T, &left, false).unwrap();
             prop_assert_eq!(one.owned("a"), other.owned("a"));
@@ -130,7 +132,7 @@ proptest! {
         let after = object.apply(Kind::ConfigMap, "a", T, &third, true).unwrap();
         let mut expected = keys(&third);
         for (key, value) in keys(&second) {
-            // What b holds stays, but for what a takes by force.
+            // Fields of b stay, except those that a takes with force.
             if held["f:data"].get(format!("f:{key}")).is_some() {
                 expected.entry(key).or_insert(value);
             }
@@ -141,7 +143,7 @@ proptest! {
 
     #[test]
     fn every_field_of_an_object_has_an_owner(mut first in deployment(), second in deployment()) {
-        // What nobody owns at first is not tracked.
+        // Fields without a manager are not tracked at first.
         first["spec"]["paused"] = json!(true);
         let object = Object::made(Kind::Deployment, "a", T, first);
         let mut next = second;
@@ -194,7 +196,7 @@ proptest! {
     }
 }
 
-/// Lists in an order that doesn't depend on who came first.
+/// Lists sorted independently of the order of managers.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Array(items) => {

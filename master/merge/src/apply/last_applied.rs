@@ -1,4 +1,5 @@
-//! Client-side apply's annotation: what it says is kubectl's own, and kept up to date by its server-side apply.
+//! The annotation of client-side apply: its fields belong to kubectl, and kubectl's server-side
+//! apply keeps it up to date.
 
 use super::Conflict;
 use crate::compare::compare;
@@ -15,7 +16,8 @@ const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Bytes of all annotations together.
 const ANNOTATIONS: usize = 256 << 10;
 
-/// What client-side apply set, and is as it set it; none, where there is nothing to go by.
+/// The fields that client-side apply set and that are unchanged since; `None` without a usable
+/// annotation.
 pub(super) fn allowed(live: &Fields, write: &Write<'_>) -> Option<Set<'static>> {
     let text = object(metadata(live), "annotations")?
         .get(ANNOTATION)?
@@ -37,8 +39,11 @@ pub(super) fn allowed(live: &Fields, write: &Write<'_>) -> Option<Set<'static>> 
     Some(set.into_owned())
 }
 
-/// The conflicts that are not allowed.
-pub(super) fn beyond<'a>(conflicts: Vec<Conflict<'a>>, allowed: &Set<'_>) -> Vec<Conflict<'a>> {
+/// The conflicts outside the allowed fields.
+pub(super) fn not_allowed<'a>(
+    conflicts: Vec<Conflict<'a>>,
+    allowed: &Set<'_>,
+) -> Vec<Conflict<'a>> {
     let left = conflicts.into_iter().map(|conflict| Conflict {
         set: conflict.set.difference(allowed),
         ..conflict
@@ -46,8 +51,8 @@ pub(super) fn beyond<'a>(conflicts: Vec<Conflict<'a>>, allowed: &Set<'_>) -> Vec
     left.filter(|conflict| !conflict.set.is_empty()).collect()
 }
 
-/// Brings the annotation up to date, where there is one.
-pub(super) fn renew(live: &mut Fields, config: &Fields) {
+/// Updates the annotation, if present.
+pub(super) fn update_annotation(live: &mut Fields, config: &Fields) {
     let known = object(metadata(live), "annotations")
         .and_then(|all| all.get(ANNOTATION))
         .and_then(Value::as_str);

@@ -1,4 +1,5 @@
-//! What was applied before and is applied no longer goes, unless somebody else owns it.
+//! Removes fields that the manager applied before and no longer applies, unless another manager
+//! owns them.
 
 use crate::extract::extract;
 use crate::managed::{Manager, Managers};
@@ -8,7 +9,11 @@ use crate::write::Write;
 use master_kinds::schema::Place;
 use master_kinds::validate::Fields;
 
-/// The merged object without what only the last configuration held. `set` is what the new one holds.
+/// The merged object without the fields that only the last configuration contained. `set` are the
+/// fields of the new one.
+///
+/// Fields are removed in the version of the last configuration, as its set has that version's field
+/// names; other managers' fields are then put back in their versions.
 pub(super) fn prune(
     merged: Fields,
     last: &Manager<'_>,
@@ -34,7 +39,7 @@ pub(super) fn prune(
     let declared = last.set.with_declared(place);
     let mut pruned = remove(&object, &declared, place);
     for (owned_in, owned) in owned(last, set, managers, write) {
-        pruned = give_back(&object, pruned, version, &owned_in, &owned, write);
+        pruned = restore_owned(&object, pruned, version, &owned_in, &owned, write);
     }
     let gone = all(&object, place)
         .difference(&all(&pruned, place))
@@ -54,7 +59,8 @@ fn all<'a>(object: &'a Fields, place: Place<'a>) -> Set<'a> {
     extract(object, place).with_declared(place)
 }
 
-/// What is owned in each version, with the new configuration in the place of the last; the last one's version first.
+/// The owned fields by version, with the new configuration instead of the last one; the last one's
+/// version comes first.
 fn owned<'s>(
     last: &Manager<'_>,
     set: Set<'s>,
@@ -74,8 +80,8 @@ fn owned<'s>(
     versions
 }
 
-/// Puts back what somebody owns in a version. Both objects are in `version`.
-fn give_back(
+/// Puts back the fields that managers own in a version. Both objects are in `version`.
+fn restore_owned(
     merged: &Fields,
     pruned: Fields,
     version: &str,

@@ -1,14 +1,14 @@
-//! Refusals of strategic merge patches, in upstream's words.
+//! Errors of strategic merge patches, in upstream's words.
 
 use master_kinds::error::{ApiError, Reason};
 use serde_json::{Map, Value};
 
-/// 400: the patch has not the form of one.
+/// 400: the patch is malformed.
 pub(super) fn bad_request(text: &str) -> ApiError {
     ApiError::new(Reason::BadRequest, text)
 }
 
-/// 400 in upstream's words, which answers 500 here: a patch that cannot be understood is its sender's fault.
+/// 400 with the text for which upstream answers 500: a malformed patch is the client's fault.
 pub(super) fn failed(text: String) -> ApiError {
     ApiError::new(Reason::BadRequest, text)
 }
@@ -49,7 +49,7 @@ pub(super) fn bad_argument(expected: &str, found: &Value) -> ApiError {
     failed(format!("expected a {expected}, but received a {kind}"))
 }
 
-/// A value as upstream's language prints it.
+/// A value in Go's notation.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),

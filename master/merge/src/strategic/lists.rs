@@ -1,4 +1,4 @@
-//! Lists in strategic merge patches: merged by key or by value, in the order of the patch.
+//! Lists in strategic merge patches: merged by key or by value, and sorted as the patch asks.
 
 use super::faults::{bad_argument, bad_directive, failed, list_of_lists, no_key, shown};
 use super::{ORDER, PATCH, merge_object};
@@ -7,7 +7,7 @@ use master_kinds::schema::Place;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// What tells an item apart: the value of its key, or its own.
+/// The identity of an item: the value of its key, or the item itself.
 fn id(item: &Value, key: Option<&str>) -> Result<String, ApiError> {
     let Some(key) = key else {
         return Ok(item.to_string());
@@ -24,11 +24,11 @@ fn object(item: &Value) -> Result<&Map<String, Value>, ApiError> {
         .ok_or_else(|| bad_argument("map[string]interface {}", item))
 }
 
-/// Where each item is, first come.
+/// The index of each item; the first one counts.
 fn places(items: &[Value], key: Option<&str>) -> BTreeMap<String, usize> {
     let mut places = BTreeMap::new();
     for (place, item) in items.iter().enumerate() {
-        // Items without the key are found by nobody.
+        // Items without the key cannot be referred to.
         if let Ok(id) = id(item, key) {
             places.entry(id).or_insert(place);
         }
@@ -36,7 +36,7 @@ fn places(items: &[Value], key: Option<&str>) -> BTreeMap<String, usize> {
     places
 }
 
-/// Merges a patch's list into an object's, and enforces the patch's order.
+/// Merges a patch's list into an object's and applies the patch's order.
 pub(super) fn merge_list(
     old: Vec<Value>,
     patch: &[Value],
@@ -69,7 +69,7 @@ pub(super) fn merge_list(
     }
 }
 
-/// Whether items are objects; all of them must be of one kind.
+/// Whether items are objects; all of them must be of one type.
 fn one_kind(old: &[Value], patch: &[Value]) -> Result<bool, ApiError> {
     let mut kinds = old.iter().chain(patch).map(std::mem::discriminant);
     if old.iter().chain(patch).next().is_some_and(Value::is_array) {
@@ -89,7 +89,7 @@ fn one_kind(old: &[Value], patch: &[Value]) -> Result<bool, ApiError> {
     Ok(old.iter().chain(patch).next().is_some_and(Value::is_object))
 }
 
-/// Heeds `$patch` in items: what remains of both lists.
+/// Applies `$patch` directives in items; returns what remains of both lists.
 fn directives(
     mut old: Vec<Value>,
     patch: &[Value],
@@ -146,7 +146,7 @@ fn merge_items(
     Ok(old)
 }
 
-/// The items in the order asked for; those that it doesn't name stay before what they stood before.
+/// The items in the given order; unlisted items stay before the item that they preceded.
 pub(super) fn arranged(
     items: Vec<Value>,
     order: &[Value],
@@ -165,7 +165,7 @@ pub(super) fn arranged(
         }
     }
     named.sort_by_key(|(rank, ..)| *rank);
-    // What wasn't there before comes after what was, as it came.
+    // New items follow the old ones, in their order.
     own.sort_by_key(|(at, _)| at.unwrap_or(usize::MAX));
     let mut sorted = Vec::with_capacity(named.len() + own.len());
     let (mut named, mut own) = (named.into_iter().peekable(), own.into_iter().peekable());
@@ -187,7 +187,7 @@ pub(super) fn arranged(
     }
 }
 
-/// Refuses a patch whose items are not named by the order that it asks for, in that order.
+/// Refuses a patch whose order does not list its items, in the same order.
 pub(super) fn check_order(
     patch: &[Value],
     order: &[Value],

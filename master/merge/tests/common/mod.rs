@@ -85,7 +85,7 @@ fn at<'a>(kind: &'a Kind, manager: &'a str, now: &'a str) -> Write<'a> {
 }
 
 impl Object {
-    /// Made by an update.
+    /// Created by an update.
     pub(crate) fn made(kind: Kind, manager: &str, now: &str, value: Value) -> Self {
         let new = fields(value);
         let list = update(
@@ -104,7 +104,7 @@ impl Object {
         object
     }
 
-    /// Made by an apply.
+    /// Created by an apply.
     pub(crate) fn applied(kind: Kind, manager: &str, now: &str, config: &Value) -> Self {
         let none = Self {
             fields: Fields::new(),
@@ -115,7 +115,7 @@ impl Object {
         object
     }
 
-    /// What the server says of every object.
+    /// Sets the fields that the server sets in every object.
     fn live(&mut self) {
         self.fields["metadata"]["uid"] = json!("u");
     }
