@@ -1,19 +1,20 @@
-//! Node selectors and node affinity: which nodes a pod names by their labels and names.
+//! Node selectors and node affinity: the nodes that a pod may run on or prefers, by labels and
+//! names.
 
 use config_kube::k8s_openapi::api::core::v1::{
     NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, PreferredSchedulingTerm,
 };
 use std::collections::BTreeMap;
 
-/// What a pod says about nodes.
+/// A pod's requirements and preferences for nodes.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct NodeWishes {
+pub(crate) struct NodePreferences {
     selector: BTreeMap<String, String>,
     required: Option<NodeSelector>,
     preferred: Vec<PreferredSchedulingTerm>,
 }
 
-impl NodeWishes {
+impl NodePreferences {
     pub(crate) fn of(spec: &PodSpec) -> Self {
         let affinity = spec
             .affinity
@@ -29,7 +30,7 @@ impl NodeWishes {
         }
     }
 
-    /// Whether a node will do.
+    /// Whether a node meets the requirements.
     pub(crate) fn allow(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         let selected = self
             .selector
@@ -44,7 +45,7 @@ impl NodeWishes {
         selected && required
     }
 
-    /// Sum of the weights of the wishes that a node meets.
+    /// Sum of the weights of the preferences that a node meets.
     pub(crate) fn weight(&self, name: &str, labels: &BTreeMap<String, String>) -> i64 {
         let met = self
             .preferred
@@ -54,7 +55,7 @@ impl NodeWishes {
     }
 }
 
-/// A term without any requirement matches nothing (upstream).
+/// A term without requirements matches nothing (upstream).
 fn matches(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -96,7 +97,7 @@ mod tests {
         spec["containers"] = json!([]);
         let labels =
             [("disk", "ssd"), ("rank", "7")].map(|(key, value)| (key.to_owned(), value.to_owned()));
-        NodeWishes::of(&serde_json::from_value(spec).unwrap()).allow("n1", &labels.into())
+        NodePreferences::of(&serde_json::from_value(spec).unwrap()).allow("n1", &labels.into())
     }
 
     fn required(terms: &Value) -> Value {
@@ -144,12 +145,12 @@ mod tests {
     #[test]
     fn wishes_add_their_weights() {
         let term = |key: &str| json!({"matchExpressions": [{"key": key, "operator": "Exists"}]});
-        let wishes = json!([{"weight": 5, "preference": term("disk")}, {"weight": 7, "preference": term("zone")}]);
+        let node_preferences = json!([{"weight": 5, "preference": term("disk")}, {"weight": 7, "preference": term("zone")}]);
         let spec = json!({"containers": [], "affinity": {"nodeAffinity":
-            {"preferredDuringSchedulingIgnoredDuringExecution": wishes}}});
-        let wishes = NodeWishes::of(&serde_json::from_value(spec).unwrap());
+            {"preferredDuringSchedulingIgnoredDuringExecution": node_preferences}}});
+        let node_preferences = NodePreferences::of(&serde_json::from_value(spec).unwrap());
         assert_eq!(
-            wishes.weight("n1", &[("disk".to_owned(), String::new())].into()),
+            node_preferences.weight("n1", &[("disk".to_owned(), String::new())].into()),
             5
         );
     }

@@ -1,4 +1,4 @@
-//! The decision: on which node a pod goes, or why on none.
+//! The decision: the node of a pod, or the reason why there is none.
 
 use crate::node::NodeInfo;
 use crate::request::PodRequest;
@@ -10,30 +10,34 @@ use config_kube::Amount;
 use config_kube::taints::UNSCHEDULABLE;
 use std::collections::BTreeMap;
 
-/// Where a pod goes.
+/// The result of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The node's name.
     pub node: String,
-    /// How many nodes would have done.
+    /// The number of feasible nodes.
     pub feasible: usize,
 }
 
-/// Best mark of one aspect.
+/// Highest score of one plugin.
 const FULL: f64 = 100.0;
-/// Weight of free room (upstream: `NodeResourcesFit`, 1).
+/// Weight of free resources (upstream: `NodeResourcesFit`, 1).
 const WEIGHT_ROOM: f64 = 1.0;
 /// Weight of few replicas of the same owner (upstream: `PodTopologySpread`, 2).
 const WEIGHT_SPREAD: f64 = 2.0;
-/// Weight of met wishes for nodes (upstream: `NodeAffinity`, 2).
-const WEIGHT_WISHES: f64 = 2.0;
-/// Weight of few taints that would rather not have the pod (upstream: `TaintToleration`, 3).
+/// Weight of preferred node affinity (upstream: `NodeAffinity`, 2).
+const WEIGHT_NODE_AFFINITY: f64 = 2.0;
+/// Weight of few `PreferNoSchedule` taints (upstream: `TaintToleration`, 3).
 const WEIGHT_TAINTS: f64 = 3.0;
 
 /// Chooses a node. Pure: the same pod and snapshot give the same node.
 ///
-/// Guarantees: the node is in the snapshot, is not cordoned, has no taint against the pod, is one that the pod's selectors
-/// allow, has the ports free, and has room for all that the pod requests beside all that is placed there.
+/// Guarantees: the node is in the snapshot, is not cordoned, has no taint that the pod does not
+/// tolerate, matches the pod's selectors, has the pod's host ports free, and has room for the pod's
+/// requests beside all pods placed there.
+///
+/// # Errors
+/// No node is feasible, or the pod needs a feature that is not supported.
 pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unschedulable> {
     if !pod.not_yet.is_empty() {
         return Err(Unschedulable::NotYet(pod.not_yet.clone()));
@@ -41,7 +45,7 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
     let mut nodes = 0;
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     let mut feasible: Vec<(&NodeInfo, &Load)> = Vec::new();
-    for (info, load) in snapshot.seats() {
+    for (info, load) in snapshot.nodes_with_load() {
         nodes += 1;
         let against = against(pod, info, load);
         if against.is_empty() {
@@ -63,7 +67,7 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
     }
 }
 
-/// What speaks against a node: the first obstacle, or every resource of which there is too little.
+/// Why a node is not feasible: the first obstacle, or all resources that are insufficient.
 fn against(pod: &PodRequest, info: &NodeInfo, load: &Load) -> Vec<String> {
     let cordon = NodeTaint::found(UNSCHEDULABLE);
     if info.cordoned && !cordon.tolerated(&pod.tolerations) {
@@ -77,7 +81,7 @@ fn against(pod: &PodRequest, info: &NodeInfo, load: &Load) -> Vec<String> {
             taint.value()
         )];
     }
-    if !pod.wishes.allow(&info.name, &info.labels) {
+    if !pod.node_preferences.allow(&info.name, &info.labels) {
         return vec!["node(s) didn't match Pod's node affinity/selector".to_owned()];
     }
     if pod
@@ -100,7 +104,8 @@ fn against(pod: &PodRequest, info: &NodeInfo, load: &Load) -> Vec<String> {
     short
 }
 
-/// The node with the best mark; between equals, pods decide differently, so that a crowd doesn't follow one order.
+/// The node with the highest score. Among equal ones, each pod decides by its own hash, so that
+/// many pods do not all choose the same node.
 fn best<'n>(pod: &PodRequest, feasible: &[(&'n NodeInfo, &Load)]) -> Option<&'n NodeInfo> {
     let replicas = |load: &Load| {
         pod.demand
@@ -110,7 +115,7 @@ fn best<'n>(pod: &PodRequest, feasible: &[(&'n NodeInfo, &Load)]) -> Option<&'n 
             .copied()
             .unwrap_or(0)
     };
-    let wishes = |info: &NodeInfo| pod.wishes.weight(&info.name, &info.labels);
+    let node_preferences = |info: &NodeInfo| pod.node_preferences.weight(&info.name, &info.labels);
     let taints = |info: &NodeInfo| {
         info.taints
             .iter()
@@ -124,7 +129,7 @@ fn best<'n>(pod: &PodRequest, feasible: &[(&'n NodeInfo, &Load)]) -> Option<&'n 
         .unwrap_or(0);
     let most_wishes = feasible
         .iter()
-        .map(|(info, _)| wishes(info))
+        .map(|(info, _)| node_preferences(info))
         .max()
         .unwrap_or(0);
     let most_taints = feasible
@@ -135,9 +140,9 @@ fn best<'n>(pod: &PodRequest, feasible: &[(&'n NodeInfo, &Load)]) -> Option<&'n 
     let mark = |(info, load): &(&NodeInfo, &Load)| {
         WEIGHT_ROOM * room(pod, info, load)
             + WEIGHT_SPREAD * (FULL - share(replicas(load), most_replicas))
-            + WEIGHT_WISHES
+            + WEIGHT_NODE_AFFINITY
                 * share(
-                    usize::try_from(wishes(info)).unwrap_or(0),
+                    usize::try_from(node_preferences(info)).unwrap_or(0),
                     usize::try_from(most_wishes).unwrap_or(0),
                 )
             + WEIGHT_TAINTS * (FULL - share(taints(info), most_taints))
@@ -153,7 +158,7 @@ fn best<'n>(pod: &PodRequest, feasible: &[(&'n NodeInfo, &Load)]) -> Option<&'n 
         .map(|(info, _)| *info)
 }
 
-/// How free a node would be with the pod: the mean over processor and memory, 0 to 100.
+/// Free share of a node's CPU and memory with the pod on it: the mean, 0 to 100.
 fn room(pod: &PodRequest, info: &NodeInfo, load: &Load) -> f64 {
     let free = |name: &str| {
         let used = load.scored.get(name) + pod.demand.scored.get(name);
@@ -174,7 +179,7 @@ fn share(part: usize, whole: usize) -> f64 {
     }
 }
 
-/// FNV-1a with a final mix: a lot that is the same on every machine.
+/// FNV-1a with a final mix: a tie-break that is the same on every machine.
 fn hash(parts: &[&[u8]]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.iter());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

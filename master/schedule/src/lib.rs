@@ -1,14 +1,16 @@
-//! Binds pods to nodes: filter and score over a snapshot, then one bind.
+//! The scheduler: binds pods to nodes by filters and scores over a snapshot.
 //!
-//! Enter by [`run`], the loop, or by [`choose`], the decision: a pure function of a [`PodRequest`] and a [`Snapshot`].
+//! Start at [`run`], the loop, or at [`choose`], the decision: a pure function of a [`PodRequest`]
+//! and a [`Snapshot`].
 //!
-//! The loop follows pods and nodes through the API, keeps the snapshot (`snapshot`) and the pods that wait (`queue`), and
-//! writes what it decided: a Binding, or the condition and event that say why not. A pod that is being bound counts on its
-//! node at once (assumed), until the API shows it there or the bind fails. There are no tasks and no channels: the loop
-//! holds its writes as futures, a bounded number of them, and ends them when it ends.
+//! The loop follows pods and nodes through the API, maintains the snapshot (`snapshot`) and the
+//! queue of pending pods (`queue`), and writes its decisions: a Binding, or the condition and event
+//! that say why there is none. A pod that is being bound counts on its node at once (assumed),
+//! until the API shows it there or the bind fails. There are no tasks and no channels: the loop
+//! holds its writes as futures, a bounded number of them, and drops them when it ends.
 //!
-//! What the default profile of upstream's scheduler knows and this one does not yet is refused by name, never ignored:
-//! see [`PodRequest::not_yet`].
+//! Features of upstream's default profile that are not supported yet are refused by name, never
+//! ignored: see [`PodRequest::not_yet`].
 
 mod affinity;
 mod choose;

@@ -1,4 +1,4 @@
-//! What the scheduler knows of a node.
+//! The scheduler's view of a node.
 
 use crate::resources::Resources;
 use crate::taints::NodeTaint;
@@ -6,7 +6,7 @@ use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::taints::{NOT_READY, UNREACHABLE};
 use std::collections::BTreeMap;
 
-/// A node, as far as placing pods goes. Equal where nothing changed that could place a pod.
+/// The fields of a node that matter for scheduling. Equal if no change can affect a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeInfo {
     pub(crate) name: String,
@@ -17,7 +17,8 @@ pub struct NodeInfo {
 }
 
 impl NodeInfo {
-    /// Reads a node. A node that isn't ready counts as tainted so, even before a controller wrote the taint.
+    /// Reads a node. A node that is not ready counts as tainted even before a controller wrote the
+    /// taint.
     pub fn of(node: &Node) -> Self {
         let spec = node.spec.as_ref();
         let status = node.status.as_ref();
@@ -64,7 +65,7 @@ impl NodeInfo {
     }
 }
 
-/// A port of the node's own address that a pod takes.
+/// A host port that a pod uses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct HostPort {
     pub(crate) address: String,
@@ -73,7 +74,8 @@ pub(crate) struct HostPort {
 }
 
 impl HostPort {
-    /// Whether both can't be on one node: same protocol and port, and the same address or one of them all addresses.
+    /// Whether two pods with these ports cannot share a node: same protocol and port, and the same
+    /// address or one of them all addresses.
     pub(crate) fn collides(&self, other: &Self) -> bool {
         let all = |port: &Self| port.address == "0.0.0.0";
         self.port == other.port

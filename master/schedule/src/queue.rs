@@ -1,4 +1,5 @@
-//! The pods that wait for a node: who is next, who waits after a failure, who waits for the cluster to change.
+//! The queue of pending pods: active ones, those in backoff after a failure, and unschedulable ones
+//! that wait for a change of the cluster.
 //!
 //! Pure: the time is passed in.
 
@@ -8,13 +9,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-/// Wait after a first failure (upstream's default).
+/// Backoff after the first failure (upstream's default).
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
-/// Longest wait after failures (upstream's default).
+/// Maximum backoff (upstream's default).
 const BACKOFF_LAST: Duration = Duration::from_secs(10);
-/// After this time a pod is tried again even if nothing seems to have changed (upstream's default).
+/// After this time an unschedulable pod is tried again even without a change of the cluster
+/// (upstream's default).
 const STALE: Duration = Duration::from_secs(300);
-/// Most pods that wait at once: the pods of the largest cluster that this is designed for.
+/// Pods in the queue: the number of pods of the largest cluster that this is designed for.
 pub const CAPACITY: usize = 150_000;
 
 /// A pod in the queue.
@@ -24,26 +26,26 @@ pub struct Waiting {
     pub request: PodRequest,
     /// Failures so far.
     pub failures: u32,
-    /// When it came.
+    /// When it was added.
     since: Instant,
-    /// Why it waits, as it was told last.
-    told: String,
-    place: Place,
+    /// The last reported reason why it is pending.
+    reported: String,
+    position: Position,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
-    /// In the order of priority and age.
+enum Position {
+    /// Sorted by priority and age.
     Active(Reverse<i32>, u64),
-    /// Until a time.
+    /// Until this time.
     Backoff(Instant, u64),
-    /// Until something changes, or a time.
+    /// Until the cluster changes, or this time.
     Unschedulable(Instant, u64),
-    /// Somebody works on it.
+    /// A decision or write is in progress.
     Taken,
 }
 
-/// Who waits. Each pod is in at most one of the orders.
+/// The pending pods. Each pod is in at most one of the orders.
 #[derive(Debug, Default)]
 pub struct Queue {
     pods: HashMap<PodKey, Waiting>,
@@ -51,36 +53,36 @@ pub struct Queue {
     backoff: BTreeMap<(Instant, u64), PodKey>,
     unschedulable: BTreeMap<(Instant, u64), PodKey>,
     numbers: u64,
-    /// Counts changes of the cluster, so that one during a decision is not missed.
+    /// Counts changes of the cluster, so that a change during a decision is not missed.
     changes: u64,
 }
 
 impl Queue {
-    /// How many wait.
+    /// The number of pods.
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// Whether nobody waits.
+    /// Whether there are no pods.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// Whether somebody can be tried now.
+    /// Whether a pod can be tried now.
     pub fn is_ready(&self) -> bool {
         !self.active.is_empty()
     }
 
-    /// A pod came, or its demands changed; false where the queue is full.
+    /// Adds a pod, or updates its requirements; false if the queue is full.
     ///
-    /// A pod that waits already with the same demands keeps its place: only its own status changed.
+    /// A pod that waits with the same requirements keeps its position: only its own status changed.
     pub fn push(&mut self, request: PodRequest, now: Instant) -> bool {
         let key = request.key.clone();
         if let Some(waiting) = self.pods.get_mut(&key) {
             if waiting.request == request {
                 return true;
             }
-            if waiting.place == Place::Taken && waiting.request.uid == request.uid {
+            if waiting.position == Position::Taken && waiting.request.uid == request.uid {
                 waiting.request = request;
                 self.changes += 1;
                 return true;
@@ -90,57 +92,57 @@ impl Queue {
             return false;
         }
         self.numbers += 1;
-        let place = (Reverse(request.priority), self.numbers);
-        self.active.insert(place, key.clone());
-        let place = Place::Active(place.0, place.1);
+        let position = (Reverse(request.priority), self.numbers);
+        self.active.insert(position, key.clone());
+        let position = Position::Active(position.0, position.1);
         self.pods.insert(
             key,
             Waiting {
                 request,
                 failures: 0,
                 since: now,
-                told: String::new(),
-                place,
+                reported: String::new(),
+                position,
             },
         );
         true
     }
 
-    /// A pod no longer waits.
+    /// Removes a pod.
     pub fn remove(&mut self, key: &PodKey) {
         if let Some(waiting) = self.pods.remove(key) {
-            self.leave(waiting.place);
+            self.leave(waiting.position);
         }
     }
 
-    /// Takes the next pod; it stays known until [`Self::remove`], [`Self::failed`] or [`Self::unschedulable`]. The number
-    /// says how often the cluster had changed by now.
+    /// Takes the next pod; it stays in the queue until [`Self::remove`], [`Self::failed`] or
+    /// [`Self::unschedulable`]. The number counts the cluster's changes so far.
     pub fn take(&mut self) -> Option<(Waiting, u64)> {
         let (_, key) = self.active.pop_first()?;
         let waiting = self.pods.get_mut(&key)?;
-        waiting.place = Place::Taken;
+        waiting.position = Position::Taken;
         Some((waiting.clone(), self.changes))
     }
 
-    /// A taken pod failed for a cause that time may cure (a conflict, an error of the API).
+    /// A taken pod failed for a reason that may pass (a conflict, an error of the API).
     pub fn failed(&mut self, key: &PodKey, now: Instant) {
         self.numbers += 1;
         let number = self.numbers;
         let Some(waiting) = self
             .pods
             .get_mut(key)
-            .filter(|waiting| waiting.place == Place::Taken)
+            .filter(|waiting| waiting.position == Position::Taken)
         else {
             return;
         };
         waiting.failures = waiting.failures.saturating_add(1);
         let until = now + backoff(waiting.failures);
-        waiting.place = Place::Backoff(until, number);
+        waiting.position = Position::Backoff(until, number);
         self.backoff.insert((until, number), key.clone());
     }
 
-    /// A taken pod fits nowhere; it waits until the cluster changes. `seen` is what [`Self::take`] gave: where the cluster
-    /// changed since then, the pod only backs off.
+    /// A taken pod fits nowhere; it waits until the cluster changes. `seen` is the number that
+    /// [`Self::take`] returned: if the cluster has changed since, the pod only backs off.
     pub fn unschedulable(&mut self, key: &PodKey, seen: u64, now: Instant) {
         if seen != self.changes {
             self.failed(key, now);
@@ -151,52 +153,55 @@ impl Queue {
         let Some(waiting) = self
             .pods
             .get_mut(key)
-            .filter(|waiting| waiting.place == Place::Taken)
+            .filter(|waiting| waiting.position == Position::Taken)
         else {
             return;
         };
         waiting.failures = waiting.failures.saturating_add(1);
         let until = now + STALE;
-        waiting.place = Place::Unschedulable(until, number);
+        waiting.position = Position::Unschedulable(until, number);
         self.unschedulable.insert((until, number), key.clone());
     }
 
     /// A taken pod was bound.
     pub fn bound(&mut self, key: &PodKey, uid: &str) {
-        if self
-            .pods
-            .get(key)
-            .is_some_and(|waiting| waiting.place == Place::Taken && waiting.request.uid == uid)
-        {
+        if self.pods.get(key).is_some_and(|waiting| {
+            waiting.position == Position::Taken && waiting.request.uid == uid
+        }) {
             self.remove(key);
         }
     }
 
-    /// Notes why a pod waits; whether that is news.
-    pub fn tell(&mut self, key: &PodKey, why: &str) -> bool {
-        let Some(waiting) = self.pods.get_mut(key).filter(|waiting| waiting.told != why) else {
+    /// Records why a pod is pending; returns whether the reason is new.
+    pub fn report(&mut self, key: &PodKey, why: &str) -> bool {
+        let Some(waiting) = self
+            .pods
+            .get_mut(key)
+            .filter(|waiting| waiting.reported != why)
+        else {
             return false;
         };
-        why.clone_into(&mut waiting.told);
+        why.clone_into(&mut waiting.reported);
         true
     }
 
-    /// The cluster changed so that pods may fit that did not: they are tried again, after their backoff.
+    /// The cluster changed so that unschedulable pods may fit: they are tried again after their
+    /// backoff.
     pub fn cluster_changed(&mut self, now: Instant) {
         self.changes += 1;
-        for (place, key) in std::mem::take(&mut self.unschedulable) {
+        for (position, key) in std::mem::take(&mut self.unschedulable) {
             let Some(waiting) = self.pods.get_mut(&key) else {
                 continue;
             };
-            let failed_at = place.0.checked_sub(STALE).unwrap_or(now);
+            let failed_at = position.0.checked_sub(STALE).unwrap_or(now);
             let until = (failed_at + backoff(waiting.failures)).max(now);
-            waiting.place = Place::Backoff(until, place.1);
-            self.backoff.insert((until, place.1), key);
+            waiting.position = Position::Backoff(until, position.1);
+            self.backoff.insert((until, position.1), key);
         }
         self.wake(now);
     }
 
-    /// Those whose wait is over can be tried; the time when the next one can.
+    /// Activates pods whose backoff has ended; returns the time of the next one.
     pub fn wake(&mut self, now: Instant) -> Option<Instant> {
         while let Some(key) =
             due(&mut self.backoff, now).or_else(|| due(&mut self.unschedulable, now))
@@ -205,9 +210,9 @@ impl Queue {
                 continue;
             };
             self.numbers += 1;
-            let place = (Reverse(waiting.request.priority), self.numbers);
-            waiting.place = Place::Active(place.0, place.1);
-            self.active.insert(place, key);
+            let position = (Reverse(waiting.request.priority), self.numbers);
+            waiting.position = Position::Active(position.0, position.1);
+            self.active.insert(position, key);
         }
         let first = |order: &BTreeMap<(Instant, u64), PodKey>| {
             order.first_key_value().map(|((until, _), _)| *until)
@@ -218,7 +223,7 @@ impl Queue {
             .min()
     }
 
-    /// Drops every waiting pod that is not in `keep`.
+    /// Removes every pod that is not in `keep`.
     pub fn retain(&mut self, keep: &BTreeSet<PodKey>) {
         let gone: Vec<PodKey> = self
             .pods
@@ -231,18 +236,18 @@ impl Queue {
         }
     }
 
-    fn leave(&mut self, place: Place) {
-        match place {
-            Place::Active(priority, number) => self.active.remove(&(priority, number)),
-            Place::Backoff(until, number) => self.backoff.remove(&(until, number)),
-            Place::Unschedulable(until, number) => self.unschedulable.remove(&(until, number)),
-            Place::Taken => None,
+    fn leave(&mut self, position: Position) {
+        match position {
+            Position::Active(priority, number) => self.active.remove(&(priority, number)),
+            Position::Backoff(until, number) => self.backoff.remove(&(until, number)),
+            Position::Unschedulable(until, number) => self.unschedulable.remove(&(until, number)),
+            Position::Taken => None,
         };
     }
 }
 
 impl Waiting {
-    /// How long it has waited.
+    /// How long it has been pending.
     pub fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.since)
     }

@@ -1,34 +1,35 @@
-//! What a pod asks of the node that it comes to.
+//! What a pod requires of its node.
 
-use crate::affinity::NodeWishes;
+use crate::affinity::NodePreferences;
 use crate::node::HostPort;
 use crate::resources::{self, Resources};
 use crate::snapshot::PodKey;
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use std::sync::Arc;
 
-/// A pod's demands, read once.
+/// A pod's requirements, read once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodRequest {
     /// Which pod.
     pub key: PodKey,
     /// Its UID.
     pub uid: String,
-    /// The larger, the sooner.
+    /// Higher values are scheduled first.
     pub priority: i32,
     pub(crate) demand: Arc<Demand>,
     pub(crate) tolerations: Vec<Toleration>,
-    pub(crate) wishes: NodeWishes,
-    /// What it demands and this scheduler can't promise yet, in words; it is not placed.
+    pub(crate) node_preferences: NodePreferences,
+    /// Required features that this scheduler does not support yet, by name; the pod is not placed.
     pub not_yet: Vec<&'static str>,
-    /// What it prefers and this scheduler doesn't weigh yet, in words; it is placed.
+    /// Preferences that this scheduler does not support yet, by name; the pod is placed without
+    /// them.
     pub not_weighed: Vec<&'static str>,
 }
 
-/// What a pod takes on its node. Replicas take the same.
+/// What a pod uses on its node. Replicas share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Demand {
-    /// The object that it is a replica of: these are spread.
+    /// The owner of the replicas, which are spread.
     pub(crate) owner: Option<String>,
     pub(crate) needed: Resources,
     pub(crate) scored: Resources,
@@ -58,18 +59,18 @@ impl PodRequest {
                 ports: ports(spec),
             }),
             tolerations: spec.tolerations.clone().unwrap_or_default(),
-            wishes: NodeWishes::of(spec),
+            node_preferences: NodePreferences::of(spec),
             not_yet,
             not_weighed,
         }
     }
 
-    /// The same of a pod that has its node: what led there doesn't matter any more.
+    /// The same for a pod with a node: its requirements for nodes no longer matter.
     pub(crate) fn settled(self) -> Self {
-        let (tolerations, wishes) = (Vec::new(), NodeWishes::default());
+        let (tolerations, node_preferences) = (Vec::new(), NodePreferences::default());
         Self {
             tolerations,
-            wishes,
+            node_preferences,
             not_yet: Vec::new(),
             not_weighed: Vec::new(),
             ..self
@@ -77,7 +78,7 @@ impl PodRequest {
     }
 }
 
-/// The ports of the node that a pod takes. With the node's network every container port is one.
+/// The host ports of a pod. With host networking every container port is one.
 fn ports(spec: &PodSpec) -> Vec<HostPort> {
     let host_network = spec.host_network.unwrap_or(false);
     let sidecars = spec
@@ -107,7 +108,7 @@ fn ports(spec: &PodSpec) -> Vec<HostPort> {
     taken.collect()
 }
 
-/// Demands and preferences that this scheduler doesn't know yet.
+/// Requirements and preferences that are not supported yet.
 fn unsupported(spec: &PodSpec) -> (Vec<&'static str>, Vec<&'static str>) {
     let affinity = spec.affinity.clone().unwrap_or_default();
     let (to, from) = (
@@ -208,11 +209,11 @@ mod tests {
     #[test]
     fn what_is_not_known_yet_is_named() {
         let terms = json!([{"topologyKey": "kubernetes.io/hostname"}]);
-        let wishes = json!([{"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}]);
+        let node_preferences = json!([{"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}]);
         let pod = request(&json!({
             "containers": [],
             "affinity": {
-                "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wishes},
+                "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": node_preferences},
                 "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms},
             },
             "topologySpreadConstraints": [

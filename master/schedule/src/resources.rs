@@ -1,4 +1,4 @@
-//! Amounts of named resources: what pods request and nodes have.
+//! Quantities of named resources: pods' requests and nodes' allocatable.
 
 use config_kube::Amount;
 use config_kube::k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
@@ -9,22 +9,22 @@ use std::collections::BTreeMap;
 pub(crate) const CPU: &str = "cpu";
 /// Bytes of memory.
 pub(crate) const MEMORY: &str = "memory";
-/// Number of pods; nodes have it, pods don't ask for it.
+/// Number of pods; nodes have it, pods do not request it.
 pub(crate) const PODS: &str = "pods";
 
-/// What a container that asks for nothing is taken to use, for scores only: otherwise a hundred of them weigh nothing
-/// (upstream's figures).
+/// The assumed usage of a container without requests, for scores only: otherwise a hundred of them
+/// would weigh nothing (upstream's values).
 const SCORED_CPU: Amount = Amount::milli(100);
 /// As [`SCORED_CPU`].
 const SCORED_MEMORY: Amount = Amount::units(200 << 20);
 
-/// Amounts by resource name; what is not there is nothing. In the order of their names: there are few of them, and very
-/// many such lists.
+/// Quantities by resource name; absent ones are zero. A sorted list, as each is short and there are
+/// very many of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources(Vec<(Box<str>, Amount)>);
 
 impl Resources {
-    /// Reads a list of the API. A quantity that can't be read is taken as nothing: the API server validated it.
+    /// Reads a list of the API. An unreadable quantity counts as zero: the API server validated it.
     pub fn of(list: Option<&BTreeMap<String, Quantity>>) -> Self {
         let amounts = list.into_iter().flatten();
         let read = amounts.filter_map(|(name, quantity)| {
@@ -37,7 +37,7 @@ impl Resources {
         self.0.binary_search_by(|(known, _)| (**known).cmp(name))
     }
 
-    /// How much of a resource.
+    /// The quantity of a resource.
     pub fn get(&self, name: &str) -> Amount {
         self.place(name)
             .map_or_else(|_none| Amount::default(), |at| self.0[at].1)
@@ -51,19 +51,19 @@ impl Resources {
         &mut self.0[at].1
     }
 
-    /// Sets the amount of a resource.
+    /// Sets the quantity of a resource.
     #[must_use]
     pub fn with(mut self, name: &str, amount: Amount) -> Self {
         *self.entry(name) = amount;
         self
     }
 
-    /// All amounts.
+    /// All quantities.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Amount)> {
         self.0.iter().map(|(name, amount)| (&**name, *amount))
     }
 
-    /// Adds amounts.
+    /// Adds quantities.
     pub(crate) fn add(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             let own = self.entry(name);
@@ -71,7 +71,7 @@ impl Resources {
         }
     }
 
-    /// Takes amounts off again.
+    /// Subtracts quantities.
     pub(crate) fn remove(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             if let Ok(at) = self.place(name) {
@@ -80,7 +80,7 @@ impl Resources {
         }
     }
 
-    /// The larger of both amounts, for each resource.
+    /// The larger quantity of each resource.
     fn max(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             let own = self.entry(name);
@@ -88,7 +88,7 @@ impl Resources {
         }
     }
 
-    /// These amounts, with those of `other` where it has any.
+    /// These quantities, replaced by those of `other` where it has any.
     fn overridden(mut self, other: &Self) -> Self {
         for (name, amount) in &other.0 {
             *self.entry(name) = *amount;
@@ -97,15 +97,15 @@ impl Resources {
     }
 }
 
-/// What a pod needs at its peak: its containers together with its sidecars, or one init container with the sidecars before
-/// it, whichever is more; where the pod itself names requests, these instead; and its overhead.
+/// A pod's peak requests: containers and sidecars, or one init container with the sidecars before
+/// it if that is more; requests at pod level replace these; plus the overhead.
 pub(crate) fn needed(spec: &PodSpec) -> Resources {
     peak(spec, |container| {
         Resources::of(requests(container.resources.as_ref()))
     })
 }
 
-/// The same for scores, where a container that asks for nothing counts as something.
+/// The same for scores, where a container without requests counts with assumed values.
 pub(crate) fn scored(spec: &PodSpec) -> Resources {
     peak(spec, |container| {
         let own = Resources::of(requests(container.resources.as_ref()));

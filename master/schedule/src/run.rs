@@ -23,7 +23,7 @@ use std::time::Instant;
 /// Settings of the loop.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Writes (binds, conditions) that may be under way at once.
+    /// Concurrent writes (binds, conditions).
     pub in_flight: usize,
 }
 
@@ -33,7 +33,8 @@ impl Default for Options {
     }
 }
 
-/// Schedules until `shutdown` resolves. Writes under way are dropped then: each is one request that was done or was not.
+/// Schedules until `shutdown` resolves, and then drops writes in progress: each is a single request
+/// that was executed or was not.
 pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()> + Send) {
     let demands = Recent::default();
     let read = move |pod: Pod| Seen::of(&pod, &demands);
@@ -48,7 +49,8 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
         let wake = scheduler.queue.wake(Instant::now());
         let sleep = tokio::time::sleep_until(wake.unwrap_or_else(far).into());
         let ready = scheduler.ready() && writes.len() < options.in_flight;
-        // All arms are cancel-safe: followers and streams keep what they have not handed out, the rest holds nothing.
+        // All arms are cancel-safe: followers and streams keep what they have not returned, the
+        // others hold nothing.
         tokio::select! {
             () = &mut shutdown => return,
             change = nodes.next() => scheduler.node_changed(change),
@@ -64,21 +66,21 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
     }
 }
 
-/// What the scheduler sees of a pod.
+/// The scheduler's view of a pod.
 struct Seen {
     key: PodKey,
     state: State,
 }
 
-/// How a pod stands to the scheduler.
+/// The scheduling state of a pod.
 enum State {
-    /// It takes no room any more.
+    /// It has ended and uses nothing.
     Ended,
     /// It is on a node.
     On(String, Box<PodRequest>),
     /// It waits for a node.
     Waits(Box<PodRequest>),
-    /// It has no node, and is not to get one from us, or not yet; its UID.
+    /// It has no node, and this scheduler must not place it (yet); its UID.
     NotOurs(String),
 }
 
@@ -126,7 +128,7 @@ fn far() -> Instant {
     Instant::now() + std::time::Duration::from_secs(3600)
 }
 
-/// What became of a write.
+/// The result of a write.
 enum Outcome {
     /// A bind was answered.
     Bind {
@@ -134,8 +136,8 @@ enum Outcome {
         uid: String,
         result: Result<(), ApiError>,
     },
-    /// A pod was told why it waits.
-    Told,
+    /// A pod's condition was written.
+    ConditionWritten,
 }
 
 struct Scheduler {
@@ -161,7 +163,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether a decision can be made. Never on half a picture.
+    /// Whether decisions can be made: only once pods and nodes are listed completely.
     fn ready(&self) -> bool {
         self.pods_listed && self.nodes_listed && self.queue.is_ready()
     }
@@ -226,7 +228,7 @@ impl Scheduler {
         self.snapshot.remove(key)
     }
 
-    /// Whether room became free.
+    /// Applies a pod; returns whether resources became free.
     fn pod_set(&mut self, pod: Seen) -> bool {
         let Seen { key, state } = pod;
         match state {
@@ -242,17 +244,17 @@ impl Scheduler {
                     let waiting = self.queue.len();
                     tracing::warn!(
                         waiting,
-                        "the queue is full: more pods are taken in as these are placed"
+                        "the queue is full: further pods are added as these are placed"
                     );
                 }
             }
-            // About to be where it was assumed.
+            // It is about to appear on the node where it was assumed.
             State::NotOurs(_) | State::Waits(_) => {}
         }
         false
     }
 
-    /// Decides for the next pod; the write that follows.
+    /// Decides for the next pod and returns the write that follows.
     fn step(&mut self) -> Option<BoxFuture<'static, Outcome>> {
         let (waiting, seen) = self.queue.take()?;
         let now = Instant::now();
@@ -268,7 +270,7 @@ impl Scheduler {
             }
             Err(why) => {
                 self.queue.unschedulable(&waiting.request.key, seen, now);
-                Some(self.tell(waiting, &why))
+                Some(self.report(waiting, &why))
             }
         }
     }
@@ -327,11 +329,11 @@ impl Scheduler {
         })
     }
 
-    /// Writes condition and event that say why a pod waits.
-    fn tell(&mut self, waiting: Waiting, why: &Unschedulable) -> BoxFuture<'static, Outcome> {
+    /// Writes the condition and the event that say why a pod is pending.
+    fn report(&mut self, waiting: Waiting, why: &Unschedulable) -> BoxFuture<'static, Outcome> {
         let PodRequest { key, uid, .. } = waiting.request;
         let message = why.to_string();
-        let news = self.queue.tell(&key, &message);
+        let news = self.queue.report(&key, &message);
         let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
         Box::pin(async move {
             let about = subject(&key, &uid);
@@ -341,7 +343,7 @@ impl Scheduler {
                     .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
                     .await;
                 if let Err(error) = written {
-                    tracing::debug!(pod = %key, %error, "the condition could not be written");
+                    tracing::debug!(pod = %key, %error, "cannot write the condition");
                 }
             }
             record(
@@ -353,7 +355,7 @@ impl Scheduler {
                 message,
             )
             .await;
-            Outcome::Told
+            Outcome::ConditionWritten
         })
     }
 
@@ -366,11 +368,11 @@ impl Scheduler {
             Err(error) => {
                 self.snapshot.forget(&key, &uid);
                 if error.is_not_found() {
-                    tracing::debug!(pod = %key, "gone before it was bound");
+                    tracing::debug!(pod = %key, "pod was deleted before it was bound");
                 } else {
                     tracing::warn!(pod = %key, %error, "cannot bind; trying again");
                 }
-                // A pod that is gone leaves the queue by its own event.
+                // A deleted pod leaves the queue by its own event.
                 self.queue.failed(&key, Instant::now());
             }
         }
@@ -398,7 +400,7 @@ async fn record(
         .await;
 }
 
-/// As much of a pod as references need.
+/// The part of a pod that an event's reference needs.
 fn subject(key: &PodKey, uid: &str) -> Pod {
     let metadata = ObjectMeta {
         namespace: Some(key.namespace.clone()),
@@ -412,7 +414,8 @@ fn subject(key: &PodKey, uid: &str) -> Pod {
     }
 }
 
-/// The condition of a pod that fits nowhere; refused where the name is another pod's by now.
+/// The condition of an unschedulable pod; with the UID as precondition, as another pod may have the
+/// name by now.
 fn unscheduled(uid: &str, message: &str) -> Patch {
     Patch::Strategic(json!({
         "metadata": {"uid": uid},

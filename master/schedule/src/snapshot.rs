@@ -1,4 +1,4 @@
-//! What is known of the cluster: nodes, and the pods that are on them or about to be.
+//! The scheduler's view of the cluster: nodes, and the pods on them or assumed there.
 
 use crate::node::{HostPort, NodeInfo};
 use crate::request::{Demand, PodRequest};
@@ -34,7 +34,7 @@ impl fmt::Display for PodKey {
     }
 }
 
-/// What the pods of one node take.
+/// The sum of what the pods of one node use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) pods: usize,
@@ -76,9 +76,10 @@ impl Load {
     }
 }
 
-/// A node and its load. A load may be there before its node: pods and nodes are followed separately.
+/// A node and its load. The load may arrive before its node: pods and nodes are followed
+/// separately.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Seat {
+pub(crate) struct NodeSlot {
     pub(crate) info: Option<NodeInfo>,
     pub(crate) load: Load,
 }
@@ -91,49 +92,53 @@ struct Placed {
     assumed: bool,
 }
 
-/// Nodes and placed pods. Invariant: each seat's load is the sum of the placed pods that name it.
+/// Nodes and placed pods. Invariant: the load of each node is the sum of the placed pods on it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Snapshot {
-    seats: BTreeMap<Arc<str>, Seat>,
+    nodes_with_load: BTreeMap<Arc<str>, NodeSlot>,
     placed: HashMap<PodKey, Placed>,
 }
 
 impl Snapshot {
-    /// A node came or changed; whether a pod might now be placed that could not before.
+    /// Adds or updates a node; returns whether pods may fit now that did not before.
     pub fn set_node(&mut self, info: NodeInfo) -> bool {
-        let seat = self.seats.entry(info.name.as_str().into()).or_default();
-        let changed = seat.info.as_ref() != Some(&info);
-        seat.info = Some(info);
+        let slot = self
+            .nodes_with_load
+            .entry(info.name.as_str().into())
+            .or_default();
+        let changed = slot.info.as_ref() != Some(&info);
+        slot.info = Some(info);
         changed
     }
 
-    /// A node went. Its pods count on until they go, too.
+    /// Removes a node. Its pods count until they are removed too.
     pub fn remove_node(&mut self, name: &str) {
-        if let Some(seat) = self.seats.get_mut(name) {
-            seat.info = None;
+        if let Some(slot) = self.nodes_with_load.get_mut(name) {
+            slot.info = None;
             self.drop_empty(name);
         }
     }
 
     /// The names of all nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
-        self.seats
+        self.nodes_with_load
             .values()
-            .filter_map(|seat| seat.info.as_ref())
+            .filter_map(|slot| slot.info.as_ref())
             .map(|info| info.name.as_str())
     }
 
-    /// A pod is on a node, as the API says.
+    /// Places a pod on a node, as the API shows it.
     pub fn place(&mut self, request: PodRequest, node: &str) {
         self.put(request, node, false);
     }
 
-    /// A pod is about to be on a node: it counts there from now on.
+    /// Assumes a pod on a node: it counts there from now on.
     pub fn assume(&mut self, request: PodRequest, node: &str) {
         self.put(request, node, true);
     }
 
-    /// The bind of an assumed pod failed: it no longer counts, unless the API shows it on a node meanwhile.
+    /// The bind of an assumed pod failed: it no longer counts, unless the API has shown it on a
+    /// node meanwhile.
     pub fn forget(&mut self, key: &PodKey, uid: &str) {
         if self
             .placed
@@ -144,26 +149,26 @@ impl Snapshot {
         }
     }
 
-    /// A pod went or ended; whether it had room on a node.
+    /// Removes a pod that was deleted or has ended; returns whether it used a node's resources.
     pub fn remove(&mut self, key: &PodKey) -> bool {
         let Some(placed) = self.placed.remove(key) else {
             return false;
         };
-        if let Some(seat) = self.seats.get_mut(&placed.node) {
-            seat.load.remove(&placed.demand);
+        if let Some(slot) = self.nodes_with_load.get_mut(&placed.node) {
+            slot.load.remove(&placed.demand);
             self.drop_empty(&placed.node);
         }
         true
     }
 
-    /// Whether a pod counts on a node already.
+    /// Whether a pod counts on a node.
     pub fn holds(&self, key: &PodKey, uid: &str) -> bool {
         self.placed
             .get(key)
             .is_some_and(|placed| *placed.uid == *uid)
     }
 
-    /// Keys of pods that the API showed on a node.
+    /// Keys of the pods that the API shows on a node.
     pub(crate) fn settled(&self) -> Vec<PodKey> {
         self.placed
             .iter()
@@ -173,10 +178,10 @@ impl Snapshot {
     }
 
     /// Nodes with their loads.
-    pub(crate) fn seats(&self) -> impl Iterator<Item = (&NodeInfo, &Load)> {
-        self.seats
+    pub(crate) fn nodes_with_load(&self) -> impl Iterator<Item = (&NodeInfo, &Load)> {
+        self.nodes_with_load
             .values()
-            .filter_map(|seat| Some((seat.info.as_ref()?, &seat.load)))
+            .filter_map(|slot| Some((slot.info.as_ref()?, &slot.load)))
     }
 
     fn put(&mut self, request: PodRequest, node: &str, assumed: bool) {
@@ -185,11 +190,11 @@ impl Snapshot {
             key, uid, demand, ..
         } = request;
         let known = self
-            .seats
+            .nodes_with_load
             .get_key_value(node)
             .map(|(name, _)| Arc::clone(name));
         let node = known.unwrap_or_else(|| node.into());
-        self.seats
+        self.nodes_with_load
             .entry(Arc::clone(&node))
             .or_default()
             .load
@@ -207,11 +212,11 @@ impl Snapshot {
 
     fn drop_empty(&mut self, node: &str) {
         if self
-            .seats
+            .nodes_with_load
             .get(node)
-            .is_some_and(|seat| seat.info.is_none() && seat.load.pods == 0)
+            .is_some_and(|slot| slot.info.is_none() && slot.load.pods == 0)
         {
-            self.seats.remove(node);
+            self.nodes_with_load.remove(node);
         }
     }
 }

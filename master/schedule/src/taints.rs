@@ -1,9 +1,9 @@
-//! Taints as the scheduler sees them.
+//! Taints, as the scheduler reads them.
 
 use config_kube::k8s_openapi::api::core::v1::{Taint, Toleration};
 use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, tolerates};
 
-/// A taint without its time, which decides nothing here.
+/// A taint without its time, which does not matter here.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NodeTaint(Taint);
 
@@ -16,7 +16,7 @@ impl NodeTaint {
         })
     }
 
-    /// A taint of the scheduler's own finding.
+    /// A taint that the scheduler derives from the node's status.
     pub(crate) fn found(key: &str) -> Self {
         Self(Taint {
             key: key.to_owned(),
@@ -35,12 +35,12 @@ impl NodeTaint {
         self.0.value.as_deref().unwrap_or_default()
     }
 
-    /// Whether pods that don't tolerate it must not come.
+    /// Whether pods that do not tolerate it must not be placed.
     pub(crate) fn forbids(&self) -> bool {
         self.0.effect == NO_SCHEDULE || self.0.effect == NO_EXECUTE
     }
 
-    /// Whether one of the tolerations takes it.
+    /// Whether one of the tolerations tolerates it.
     pub(crate) fn tolerated(&self, tolerations: &[Toleration]) -> bool {
         tolerations
             .iter()

@@ -1,16 +1,16 @@
-//! Why a pod can't be placed, in upstream's words.
+//! Why a pod cannot be placed, in upstream's words.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Why no node will do.
+/// The reason why a pod is unschedulable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unschedulable {
-    /// It asks for what this scheduler can't promise yet.
+    /// It requires features that are not supported yet.
     NotYet(Vec<&'static str>),
     /// There are no nodes.
     NoNodes,
-    /// No node will do: how many there are, and how often each reason was found.
+    /// No node is feasible: the number of nodes, and how many have each reason.
     NoneFits {
         /// All nodes.
         nodes: usize,
@@ -30,7 +30,7 @@ impl fmt::Display for Unschedulable {
             ),
             Self::NoNodes => f.write_str("no nodes available to schedule pods"),
             Self::NoneFits { nodes, reasons } => {
-                // Upstream sorts the finished phrases, numbers first.
+                // Upstream sorts the finished phrases as text, so numbers first.
                 let mut phrases: Vec<String> = reasons
                     .iter()
                     .map(|(reason, count)| format!("{count} {reason}"))

@@ -1,4 +1,4 @@
-//! What the decision does, told by objects as the API shows them.
+//! The decision, tested with objects as the API returns them.
 
 use master_schedule::{NodeInfo, PodRequest, Snapshot, Unschedulable, choose};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The scheduler against the real API server over the real store, in one process.
+//! The scheduler with the real API server and the real store, in one process.
 
 use config_kube::k8s_openapi::api::core::v1::{Event, Node, Pod};
 use futures_util::future::BoxFuture;
@@ -60,7 +60,7 @@ impl Cluster {
             .patch_status::<Node>(None, name, &Patch::Merge(status))
             .await
             .expect("the node is ready");
-        // A new node is tainted until the controllers, which don't run here, have seen it ready.
+        // A new node is tainted until the controllers, which do not run here, find it ready.
         let untainted = Patch::Merge(json!({"spec": {"taints": null}}));
         self.admin
             .patch::<Node>(None, name, &untainted)
@@ -89,7 +89,7 @@ impl Cluster {
         self.read(name).await.spec.and_then(|spec| spec.node_name)
     }
 
-    /// Reason and message of the condition `PodScheduled` where it is false.
+    /// Reason and message of the condition `PodScheduled` if it is false.
     async fn waits_for(&self, name: &str) -> Option<(String, String)> {
         let conditions = self.read(name).await.status?.conditions?;
         let condition = conditions
@@ -112,7 +112,7 @@ impl Cluster {
     }
 }
 
-/// Asks until the answer is there.
+/// Repeats a query until it returns something.
 async fn eventually<'a, T>(what: &str, mut ask: impl FnMut() -> BoxFuture<'a, Option<T>>) -> T {
     let limit = Instant::now() + Duration::from_secs(120);
     loop {

@@ -1,4 +1,4 @@
-//! Invariants of the decision and of the queue, by generated clusters and histories.
+//! Invariants of the decision and of the queue, for generated clusters and histories.
 
 use master_schedule::{NodeInfo, PodKey, PodRequest, Queue, Snapshot, Unschedulable, choose};
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn pod(name: &str, cpu: u32, port: Option<u16>, priority: i32) -> PodRequest {
 
 type Size = (u32, Option<u16>);
 
-/// What a node holds, by the simplest accounting there is.
+/// The usage of a node, by the simplest possible accounting.
 #[derive(Default)]
 struct Held {
     cpu: u32,
@@ -51,7 +51,8 @@ impl Held {
 }
 
 proptest! {
-    /// Sound: no node ever holds more than it has, no port twice. Complete: a refusal means that no node had room.
+    /// Sound: no node is overcommitted and no host port used twice. Complete: a refusal means that
+    /// no node had room.
     #[test]
     fn nodes_are_never_overcommitted_and_never_left_unused(
         nodes in proptest::collection::vec((0_u32..4000, 0_u32..6), 0..5),
@@ -85,7 +86,7 @@ proptest! {
         }
     }
 
-    /// What was placed and removed again leaves no trace.
+    /// Placing and removing pods leaves no trace.
     #[test]
     fn removed_pods_leave_no_trace(pods in proptest::collection::vec((1_u32..1500, proptest::option::of(80_u16..83), any::<bool>()), 0..20)) {
         let mut snapshot = Snapshot::default();
@@ -103,7 +104,7 @@ proptest! {
         prop_assert!(requests.iter().all(|(request, _)| !snapshot.holds(&request.key, &request.uid)));
     }
 
-    /// Whatever happens, a pod that waits is tried in the end, and only pods that wait are.
+    /// In any history, every pending pod is tried in the end, and only pending ones are.
     #[test]
     fn the_queue_loses_nobody(steps in proptest::collection::vec((0_u8..7, 0_u8..6, 0_u64..400), 0..80)) {
         let mut queue = Queue::default();
