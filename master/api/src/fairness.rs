@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(
             update(object(2, &json!({}), &old)),
             None,
-            "it changed, and nobody annotation that it follows"
+            "a changed object without the annotation is kept"
         );
         let fresh = update(object(1, &json!({}), &old)).unwrap();
         assert_eq!(fresh["metadata"]["annotations"][AUTO_UPDATE], "true");

@@ -25,7 +25,10 @@ pub trait Extensions: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Whether a node may create its own Node object; `Err` holds the reason why not.
+    /// Whether a node may create its own Node object.
+    ///
+    /// # Errors
+    /// It may not; the text says why.
     fn may_register(&self, _node: &str) -> Result<(), String> {
         Err("the master makes the Node of a machine that it admitted".to_owned())
     }

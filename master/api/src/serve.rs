@@ -87,6 +87,9 @@ pub enum TlsError {
 
 /// A verifier that asks for client certificates and checks them against `roots`; callers without
 /// one are anonymous.
+///
+/// # Errors
+/// `roots` is empty or unusable.
 pub fn clients_of(roots: RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
@@ -99,6 +102,9 @@ pub fn clients_of(roots: RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, T
 /// The server's TLS configuration: version 1.3, HTTP/2 and HTTP/1.1. `own` chooses the server's
 /// certificate and `clients` verifies the client's for each handshake, so both can change while the
 /// server runs.
+///
+/// # Errors
+/// The crypto provider does not support TLS 1.3.
 pub fn tls_config(
     own: Arc<dyn ResolvesServerCert>,
     clients: Arc<dyn ClientCertVerifier>,

@@ -119,6 +119,9 @@ impl ApiServer {
     }
 
     /// Creates what every cluster has from the start. `/readyz` fails until it is done.
+    ///
+    /// # Errors
+    /// The store or the API refuses one of the writes; a later call creates what is missing.
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
         crate::prepare::prepare(&client).await?;
@@ -131,6 +134,9 @@ impl ApiServer {
 
     /// Checks once that all service addresses and node ports are allocated to their services,
     /// repairs the allocations, and returns how many were wrong.
+    ///
+    /// # Errors
+    /// The store cannot be read, or refuses a repair for another reason than a concurrent change.
     pub async fn repair_allocations(&self) -> Result<usize, ApiError> {
         allocate::repair(self, &self.client(UserInfo::admin("system:apiserver"))).await
     }
