@@ -97,7 +97,7 @@ impl Fault {
     pub const fn cure(&self) -> &'static str {
         match self {
             Self::TooLarge { .. } | Self::Malformed(_) | Self::Signature => {
-                "check that the URI is that of a discovery endpoint; if it is, somebody changes what it serves"
+                "check that the URI is that of a discovery endpoint; if it is, its content is being changed on the way"
             }
             Self::PinUnknown { .. } => {
                 "compare `discovery.pins` with what `pratique discovery show` prints; if they agree, the endpoint is hostile"

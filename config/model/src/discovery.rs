@@ -183,7 +183,7 @@ pub(crate) fn check(section: &At<RawDiscovery>, sink: &mut Sink<'_>) -> Option<D
         Some(DiscoveryTrust::FirstUse)
     } else {
         let expected = "at least one `sha256:…` of the cluster's discovery key, which `pratique discovery create` prints; \
-                        without it whoever answers would be believed, which only `insecure_trust_on_first_use = true` allows";
+                        without pins any endpoint would be trusted, which only `insecure_trust_on_first_use = true` allows";
         machine::list(raw.pins.as_ref(), place, "pins", expected, sink).map(DiscoveryTrust::Pins)
     };
     Some(Discovery {

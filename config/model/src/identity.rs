@@ -149,8 +149,8 @@ fn part(
 /// An unencrypted key. No part of it is shown in a fault.
 fn plaintext(text: &At<String>, insecure: bool, sink: &mut Sink<'_>) -> Option<IssuedKey> {
     if !insecure {
-        let suggestion = "wrap it: `pratique issue --ek FILE`; or add `insecure_plaintext_key = true` if whoever reads this \
-                          file may be this node";
+        let suggestion = "wrap it: `pratique issue --ek FILE`; or add `insecure_plaintext_key = true` if every reader of \
+                          this file may act as this node";
         let (found, expected) = (
             "a private key in the clear",
             "a key that only this machine's TPM can open",

@@ -195,7 +195,7 @@ pub(crate) fn check(
         && !decides(KUBELETS)
         && let Some(flag) = &raw.registers_itself
     {
-        let expected = "none: nobody becomes a node by this rule";
+        let expected = "none: no machine becomes a node by this rule";
         sink.fault(
             FaultKind::Conflict,
             &flag.place,

@@ -131,7 +131,7 @@ fn registry(entry: At<RawRegistry>, names: &mut Names, sink: &mut Sink<'_>) -> O
         raw.host.take(),
         &place,
         "host",
-        "the registry's host as it stands in image names",
+        "the registry's host as in image names",
     );
     let host = host.and_then(|text| Some((sink.parse::<HostPort>(&text)?, text.place)));
     if let Some((host, place)) = &host {
