@@ -1,7 +1,5 @@
 //! The state's key on a real software TPM: which boots open it, and what the owner of the hierarchy can't do.
 
-mod support;
-
 use agent_tpm::{Error, SLOT_SIZE, Slot, Tpm, Unlock};
 use config_attest::Digest;
 use config_attest::pcr::{Selection, extended};
@@ -13,7 +11,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use support::Swtpm;
+use tests_harness::swtpm::Swtpm;
 use zeroize::Zeroizing;
 
 const MEASURED: [u8; 3] = [4, 9, 11];

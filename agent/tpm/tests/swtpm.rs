@@ -1,7 +1,5 @@
 //! The TPM's keys on a real software TPM without a resource manager.
 
-mod support;
-
 use agent_tpm::{EkKind, Error, Tpm};
 use config_attest::Digest as Sha;
 use config_attest::pcr::{NK_PCRS, QUOTE_PCRS, Selection, extended};
@@ -11,7 +9,7 @@ use p256::ecdsa::{Signature, VerifyingKey};
 use p256::pkcs8::DecodePublicKey;
 use rand_core::OsRng;
 use sha2::{Digest, Sha256};
-use support::Swtpm;
+use tests_harness::swtpm::Swtpm;
 use zeroize::Zeroizing;
 
 fn verify(spki: &[u8], digest: [u8; 32], signature: [u8; 64]) {

@@ -265,6 +265,11 @@ fn source(file: &str, text: &str, faults: &mut Vec<String>) {
     for (index, line) in program.lines().enumerate() {
         let code = line.split("//").next().unwrap_or(line);
         let place = format!("{file}:{}", index + 1);
+        if code.contains("#[path = \"..") {
+            faults.push(format!(
+                "{place}: a module of another folder; what tests share has a crate (tests/support)"
+            ));
+        }
         if ![UNSAFE_ROOM, HOSTILE]
             .iter()
             .any(|room| file.starts_with(room))

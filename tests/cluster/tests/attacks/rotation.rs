@@ -4,7 +4,6 @@
 use crate::lab::{Lab, chain, identity};
 use crate::real_tpm::{self, Node};
 use crate::site::{collection, credentials};
-use crate::swtpm::Swtpm;
 use crate::wire::{Connection, Identity, config};
 use agent_enroll::{Standing, standing};
 use config_attest::testing::SoftMachine;
@@ -20,6 +19,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+use tests_harness::swtpm::Swtpm;
 
 /// Time for what the master and the agent do by themselves.
 const LIMIT: Duration = Duration::from_secs(180);
