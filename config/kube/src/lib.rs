@@ -5,6 +5,7 @@
 
 pub mod discovery;
 pub mod identity;
+pub mod json;
 pub mod kubeconfig;
 pub mod machine;
 pub mod policy;
@@ -13,6 +14,7 @@ pub mod quantity;
 pub mod roots;
 pub mod taints;
 
+pub use json::{FromJson, ToJson};
 pub use k8s_openapi;
 pub use kubeconfig::Kubeconfig;
 pub use machine::{Machine, MachineSpec, MachineState, MachineStatus};
