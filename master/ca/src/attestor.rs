@@ -3,7 +3,7 @@
 //! One request and one answer, each a line of JSON, for each connection. Blocking, with time limits: callers run it
 //! at start, at bootstrap and when an intermediate rotates, on a blocking thread.
 
-use config_attest::attestor::{MAX_LINE, Refused, Request, SealAnswer, UnsealAnswer};
+use config_attest::attestor::{MAX_LINE, Refused, Request, SealAnswer, StatusAnswer, UnsealAnswer};
 use config_attest::wire::Blob;
 use serde::de::DeserializeOwned;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -101,6 +101,12 @@ impl Attestor {
         serde_json::from_str(&text).map_err(|e| answer(op, &e))
     }
 
+    /// From which image version on opens what is sealed now; none where any boot on this machine opens it.
+    pub fn floor(&self) -> Result<Option<u64>, AttestorError> {
+        let StatusAnswer { floor, .. } = self.call(&Request::Status)?;
+        Ok(floor)
+    }
+
     /// Seals a secret (at most 16 KiB) to this machine's TPM.
     pub fn seal(&self, secret: &[u8]) -> Result<Vec<u8>, AttestorError> {
         let data = Blob::new(secret).map_err(|e| answer("seal", &e))?;
@@ -108,10 +114,19 @@ impl Attestor {
         Ok(sealed.as_bytes().to_vec())
     }
 
-    /// Opens what this machine's TPM sealed.
+    /// Opens what this machine's TPM sealed as it seals now.
     pub fn unseal(&self, sealed: &[u8]) -> Result<Vec<u8>, AttestorError> {
+        self.open(sealed, false)
+    }
+
+    /// Opens what it sealed before there were boot policies.
+    pub fn unseal_unbound(&self, sealed: &[u8]) -> Result<Vec<u8>, AttestorError> {
+        self.open(sealed, true)
+    }
+
+    fn open(&self, sealed: &[u8], unbound: bool) -> Result<Vec<u8>, AttestorError> {
         let sealed = Blob::new(sealed).map_err(|e| answer("unseal", &e))?;
-        let UnsealAnswer { data } = self.call(&Request::Unseal { sealed })?;
+        let UnsealAnswer { data } = self.call(&Request::Unseal { sealed, unbound })?;
         Ok(data.as_bytes().to_vec())
     }
 

@@ -1,8 +1,9 @@
 //! The authority: a root, for the time of a rotation two, and one intermediate at a time that signs everything else.
 
 use crate::error::{Error, Result};
-use crate::hierarchy::{self, Hierarchy, State, issued_by, load_key, read_certificate, validity};
+use crate::hierarchy::{self, Hierarchy, State, issued_by, read_certificate, validity};
 use crate::keeper::{self, Keeper};
+use crate::listed::{self, List, Place};
 use crate::names::{hex, pem, spki_hash, spki_of};
 use crate::profile::{self, Profile};
 use rcgen::{KeyPair, PublicKeyData as _, SubjectPublicKeyInfo};
@@ -64,6 +65,8 @@ pub struct Authority {
     /// Held by whoever changes it, so that changes come one after the other.
     changing: Mutex<()>,
     generation: AtomicU64,
+    /// Held while a key that it names changes; taken after `changing` where both are.
+    list: Mutex<List>,
 }
 
 impl std::fmt::Debug for Authority {
@@ -80,6 +83,10 @@ const LOG_KEY: &str = "verdict log key";
 const DISCOVERY_KEY: &str = "discovery key";
 /// File of the service accounts' key.
 const ACCOUNTS: &str = "service-account.key";
+/// File of the discovery key.
+const DISCOVERY: &str = "discovery.key";
+/// Files of the verdict log's key and its certificate.
+const LOG: [&str; 2] = ["verdicts.key", "verdicts.crt"];
 /// File of the public keys that signed for service accounts before.
 const RETIRED: &str = "service-account.retired.pem";
 
@@ -94,20 +101,9 @@ impl Authority {
         std::fs::create_dir_all(folder).map_err(|e| keeper::file("cannot make", folder, e))?;
         let state = State::read(folder)?;
         if hierarchy::is_fresh(folder, &state)? {
-            let accounts = KeyPair::generate().map_err(|source| Error::Build {
-                profile: "root",
-                source,
-            })?;
-            let bytes = Zeroizing::new(accounts.serialize_der());
-            keeper::store(
-                keeper.as_ref(),
-                &folder.join(ACCOUNTS),
-                SERVICE_ACCOUNT_KEY,
-                &bytes,
-            )?;
-            // The root's certificate is written last, so that a cut start is begun anew.
-            hierarchy::make_root(folder, cluster, keeper.as_ref(), &state.root, now)?;
+            found(folder, cluster, keeper.as_ref(), &state, now)?;
         }
+        let list = listed::settle(folder, keeper.as_ref(), &state, &places(&state))?;
         let hierarchy = hierarchy::open(folder, cluster, keeper.as_ref(), state, now)?;
         Ok(Self {
             folder: folder.to_owned(),
@@ -116,6 +112,7 @@ impl Authority {
             hierarchy: RwLock::new(Arc::new(hierarchy)),
             changing: Mutex::new(()),
             generation: AtomicU64::new(1),
+            list: Mutex::new(list),
         })
     }
 
@@ -208,13 +205,39 @@ impl Authority {
         Ok(())
     }
 
+    /// From which image version (SVN) on the kept keys open; none where any boot of the machine opens them.
+    pub fn kept_from(&self) -> Option<u64> {
+        self.listed().floor
+    }
+
+    /// The list of the kept keys.
+    pub(crate) fn listed(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the list, signed by the roots in force.
+    fn write_list(&self, list: &List) -> Result<()> {
+        let roots =
+            hierarchy::root_keys(&self.folder, self.keeper.as_ref(), &self.current().state)?;
+        list.write(&self.folder, &roots)
+    }
+
     /// The service account key, PKCS#8.
     pub fn service_account_key(&self) -> Result<Zeroizing<Vec<u8>>> {
-        keeper::load(
-            self.keeper.as_ref(),
-            &self.folder.join(ACCOUNTS),
-            SERVICE_ACCOUNT_KEY,
-        )
+        self.listed_key(&self.listed(), ACCOUNTS, SERVICE_ACCOUNT_KEY)
+    }
+
+    /// A kept key that has no certificate.
+    fn listed_key(
+        &self,
+        list: &List,
+        file: &str,
+        purpose: &'static str,
+    ) -> Result<Zeroizing<Vec<u8>>> {
+        let path = self.folder.join(file);
+        let der = keeper::load(self.keeper.as_ref(), &path, purpose)?;
+        list.check(&path, purpose, &der)?;
+        Ok(der)
     }
 
     /// Public keys (SubjectPublicKeyInfo) of service account keys that signed before the present one.
@@ -237,29 +260,31 @@ impl Authority {
             profile: "service account",
             source,
         };
-        let path = self.folder.join(ACCOUNTS);
-        let old = load_key(self.keeper.as_ref(), &path, SERVICE_ACCOUNT_KEY)?;
+        let mut list = self.listed();
+        let old = self.listed_key(&list, ACCOUNTS, SERVICE_ACCOUNT_KEY)?;
+        let old = listed::key_pair(&old)?;
         let mut retired = self.retired_service_account_keys()?;
         retired.push(old.subject_public_key_info());
         let text: String = retired.iter().map(|spki| pem("PUBLIC KEY", spki)).collect();
         // The public key goes first: without it a cut here would make every token that is out worthless.
         keeper::write_whole(&self.folder.join(RETIRED), text.as_bytes())?;
         let fresh = KeyPair::generate().map_err(fail)?;
+        list.allow(SERVICE_ACCOUNT_KEY, &fresh);
+        self.write_list(&list)?;
         keeper::store(
             self.keeper.as_ref(),
-            &path,
+            &self.folder.join(ACCOUNTS),
             SERVICE_ACCOUNT_KEY,
             &Zeroizing::new(fresh.serialize_der()),
-        )
+        )?;
+        list.allow_only(SERVICE_ACCOUNT_KEY, &fresh);
+        self.write_list(&list)
     }
 
     /// The key that signs the log of verdicts, with a certificate of the root's own; made on first use, and anew under
     /// another root. Blocks on the keeper.
     pub fn log_signer(&self, now: SystemTime) -> Result<crate::LogSigner> {
-        let (key, crt) = (
-            self.folder.join("verdicts.key"),
-            self.folder.join("verdicts.crt"),
-        );
+        let [key, crt] = LOG.map(|file| self.folder.join(file));
         let current = self.current();
         let root = current.roots[0].clone();
         let have = if crt.exists() {
@@ -269,6 +294,7 @@ impl Authority {
         };
         if let Some(certificate) = have.filter(|certificate| issued_by(certificate, &root)) {
             let der = keeper::load(self.keeper.as_ref(), &key, LOG_KEY)?;
+            listed::check(&key, LOG_KEY, &der, &certificate)?;
             return crate::LogSigner::new(&self.cluster, &der, certificate, root);
         }
         let fail = |source| Error::Build {
@@ -291,8 +317,8 @@ impl Authority {
 
     /// The key that signs discovery documents, PKCS#8; made on first use. Blocks on the keeper.
     pub(crate) fn discovery_key(&self) -> Result<Zeroizing<Vec<u8>>> {
-        let path = self.folder.join("discovery.key");
-        match keeper::load(self.keeper.as_ref(), &path, DISCOVERY_KEY) {
+        let mut list = self.listed();
+        match self.listed_key(&list, DISCOVERY, DISCOVERY_KEY) {
             Err(Error::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
             found => return found,
         }
@@ -301,7 +327,15 @@ impl Authority {
             source,
         })?;
         let der = Zeroizing::new(fresh.serialize_der());
-        keeper::store(self.keeper.as_ref(), &path, DISCOVERY_KEY, &der)?;
+        // The list goes first: one that names a key which was never written is no obstacle, as none was used.
+        list.allow_only(DISCOVERY_KEY, &fresh);
+        self.write_list(&list)?;
+        keeper::store(
+            self.keeper.as_ref(),
+            &self.folder.join(DISCOVERY),
+            DISCOVERY_KEY,
+            &der,
+        )?;
         Ok(der)
     }
 
@@ -392,4 +426,48 @@ impl Authority {
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
+}
+
+/// Makes the keys of a new cluster: the root's certificate is written last, so that a cut start is begun anew.
+fn found(
+    folder: &Path,
+    cluster: &str,
+    keeper: &dyn Keeper,
+    state: &State,
+    now: SystemTime,
+) -> Result<()> {
+    let accounts = KeyPair::generate().map_err(|source| Error::Build {
+        profile: "root",
+        source,
+    })?;
+    let floor = keeper.floor()?;
+    keeper::store(
+        keeper,
+        &folder.join(ACCOUNTS),
+        SERVICE_ACCOUNT_KEY,
+        &Zeroizing::new(accounts.serialize_der()),
+    )?;
+    let (key, certificate) = hierarchy::make_root(folder, cluster, keeper, &state.root, now)?;
+    let mut list = List::new(floor);
+    list.allow(SERVICE_ACCOUNT_KEY, &accounts);
+    list.write(folder, &[key])?;
+    hierarchy::write_root(folder, &state.root, &certificate)
+}
+
+/// Where the keys lie that a state names, and those beside it.
+fn places(state: &State) -> Vec<Place> {
+    let beside = |key: &str, purpose, certificate: Option<&str>| Place {
+        key: key.to_owned(),
+        purpose,
+        certificate: certificate.map(str::to_owned),
+        remade: certificate.is_some(),
+    };
+    let [log, certificate] = LOG;
+    let mut all = state.places();
+    all.extend([
+        beside(ACCOUNTS, SERVICE_ACCOUNT_KEY, None),
+        beside(DISCOVERY, DISCOVERY_KEY, None),
+        beside(log, LOG_KEY, Some(certificate)),
+    ]);
+    all
 }

@@ -25,6 +25,17 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A key opens and is not the one that is known under its name.
+    #[error(
+        "{} holds another {purpose} than the cluster's: somebody put it there, and nothing is signed by it; restore the data folder, or \
+         recover the root key with the admin's recovery copy", path.display()
+    )]
+    Planted {
+        /// The file.
+        path: PathBuf,
+        /// What the key is for.
+        purpose: &'static str,
+    },
     /// A sealed key belongs to another keeper than the one in use.
     #[error("{} was kept by `{found}`, but this master keeps keys by `{using}`; start it {cure}", path.display())]
     OtherKeeper {

@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::keeper::{self, Keeper};
+use crate::listed::{self, Place};
 use crate::profile;
 use rcgen::KeyPair;
 use rustls_pki_types::CertificateDer;
@@ -14,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 use zeroize::Zeroizing;
 
-const ROOT_KEY: &str = "root key";
+pub(crate) const ROOT_KEY: &str = "root key";
 const INTERMEDIATE_KEY: &str = "intermediate key";
 /// How far before the making of its own keys a clock may be that signs: a battery clock in local time is off by less.
 const CLOCK_BACK: Duration = Duration::from_secs(86_400);
@@ -90,6 +91,20 @@ impl State {
     /// The roots in force, the old one first.
     pub(crate) fn roots(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.root.as_str()).chain(self.next.iter().map(|next| next.root.as_str()))
+    }
+
+    /// Where the keys of roots and intermediate lie.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        let place = |name: &str, purpose| Place {
+            key: format!("{name}.key"),
+            purpose,
+            certificate: Some(format!("{name}.crt")),
+            remade: false,
+        };
+        let roots = self.roots().map(|name| place(name, ROOT_KEY));
+        roots
+            .chain([place(&self.intermediate, INTERMEDIATE_KEY)])
+            .collect()
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
@@ -220,14 +235,14 @@ pub(crate) fn is_fresh(folder: &Path, state: &State) -> Result<bool> {
     Ok(true)
 }
 
-/// Makes a root; its certificate is written last.
+/// Makes a root's key; its certificate is returned, to be written last ([`write_root`]).
 pub(crate) fn make_root(
     folder: &Path,
     cluster: &str,
     keeper: &dyn Keeper,
     name: &str,
     now: SystemTime,
-) -> Result<()> {
+) -> Result<(KeyPair, rcgen::Certificate)> {
     let fail = |source| Error::Build {
         profile: "root",
         source,
@@ -244,6 +259,15 @@ pub(crate) fn make_root(
         ROOT_KEY,
         &bytes,
     )?;
+    Ok((key, certificate))
+}
+
+/// Writes a root's certificate.
+pub(crate) fn write_root(
+    folder: &Path,
+    name: &str,
+    certificate: &rcgen::Certificate,
+) -> Result<()> {
     keeper::write_whole(
         &folder.join(format!("{name}.crt")),
         certificate.pem().as_bytes(),
@@ -251,8 +275,20 @@ pub(crate) fn make_root(
 }
 
 /// A root's key.
+///
+/// # Errors
+///
+/// [`Error::Planted`] where it is not the key of the root's certificate.
 pub(crate) fn root_key(folder: &Path, keeper: &dyn Keeper, name: &str) -> Result<KeyPair> {
-    load_key(keeper, &folder.join(format!("{name}.key")), ROOT_KEY)
+    let certificate = read_certificate(&folder.join(format!("{name}.crt")))?;
+    let path = folder.join(format!("{name}.key"));
+    load_key_of(keeper, &path, ROOT_KEY, &certificate)
+}
+
+/// The keys of all roots in force.
+pub(crate) fn root_keys(folder: &Path, keeper: &dyn Keeper, state: &State) -> Result<Vec<KeyPair>> {
+    let key = |name| root_key(folder, keeper, name);
+    state.roots().map(key).collect()
 }
 
 /// Reads what is in force; an intermediate that was never whole is made anew.
@@ -294,11 +330,11 @@ pub(crate) fn read(folder: &Path, keeper: &dyn Keeper, state: State) -> Result<H
     let intermediates: Option<Vec<_>> = roots.iter().map(of).collect();
     let why = "it holds no intermediate of the root".to_owned();
     let intermediates = intermediates.ok_or(Error::Damaged { path, why })?;
-    let key = load_key(
-        keeper,
-        &folder.join(format!("{}.key", state.intermediate)),
-        INTERMEDIATE_KEY,
-    )?;
+    let path = folder.join(format!("{}.key", state.intermediate));
+    let first = intermediates
+        .first()
+        .ok_or(Error::Key("no root is in force"))?;
+    let key = load_key_of(keeper, &path, INTERMEDIATE_KEY, first)?;
     assemble(state, roots, intermediates, key)
 }
 
@@ -380,19 +416,23 @@ fn assemble(
     })
 }
 
-fn read_roots(folder: &Path, state: &State) -> Result<Vec<CertificateDer<'static>>> {
+pub(crate) fn read_roots(folder: &Path, state: &State) -> Result<Vec<CertificateDer<'static>>> {
     state
         .roots()
         .map(|name| read_certificate(&folder.join(format!("{name}.crt"))))
         .collect()
 }
 
-pub(crate) fn load_key(keeper: &dyn Keeper, path: &Path, purpose: &str) -> Result<KeyPair> {
+/// A kept key, if it is the one that a certificate names.
+fn load_key_of(
+    keeper: &dyn Keeper,
+    path: &Path,
+    purpose: &'static str,
+    certificate: &CertificateDer<'_>,
+) -> Result<KeyPair> {
     let der = keeper::load(keeper, path, purpose)?;
-    KeyPair::try_from(der.as_slice()).map_err(|source| Error::Build {
-        profile: "stored key",
-        source,
-    })
+    listed::check(path, purpose, &der, certificate)?;
+    listed::key_pair(&der)
 }
 
 pub(crate) fn read_certificate(path: &Path) -> Result<CertificateDer<'static>> {

@@ -16,6 +16,7 @@ mod hierarchy;
 mod issued;
 mod issuer;
 pub mod keeper;
+mod listed;
 mod log;
 mod names;
 pub mod profile;

@@ -144,12 +144,16 @@ impl Authority {
         let state = current.state.with_next_root(now);
         let (folder, cluster, keeper) = (&self.folder, &self.cluster, self.keeper.as_ref());
         if let Some(next) = &state.next {
-            hierarchy::make_root(folder, cluster, keeper, &next.root, now)?;
+            let (_, certificate) = hierarchy::make_root(folder, cluster, keeper, &next.root, now)?;
+            hierarchy::write_root(folder, &next.root, &certificate)?;
         }
         let fresh = hierarchy::make_intermediate(folder, cluster, keeper, state, now)?;
         if let Some(spki) = admin_spki {
             self.recovery_of(&fresh, spki)?;
         }
+        // Before the state names both: the one that stays at the end has to have signed the list.
+        self.listed()
+            .write(folder, &hierarchy::root_keys(folder, keeper, &fresh.state)?)?;
         self.put(fresh)
     }
 

@@ -276,6 +276,7 @@ async fn open_authority(
 ) -> Result<Arc<Authority>, Error> {
     let (folder, cluster) = (args.data.join("ca"), settings.cluster.name.to_string());
     let open = move || {
+        let sealed = attestor.is_some();
         let keeper: Arc<dyn Keeper> = if let Some(attestor) = attestor {
             attestor.wait(ATTESTOR_PATIENCE).map_err(Error::Attestor)?;
             Arc::new(AttestorKeeper::new(attestor))
@@ -287,7 +288,21 @@ async fn open_authority(
             );
             Arc::new(FileKeeper)
         };
-        Authority::open(&folder, &cluster, keeper, SystemTime::now()).map_err(Error::Authority)
+        let authority = Authority::open(&folder, &cluster, keeper, SystemTime::now())
+            .map_err(Error::Authority)?;
+        match authority.kept_from() {
+            Some(floor) => {
+                tracing::info!(
+                    floor,
+                    "the cluster's keys open for images of the release key from this version on"
+                );
+            }
+            None if sealed => tracing::warn!(
+                "INSECURE: the agent seals for any boot, so any system on this machine opens the cluster's keys"
+            ),
+            None => {}
+        }
+        Ok(authority)
     };
     tokio::task::spawn_blocking(open)
         .await
