@@ -1,22 +1,22 @@
-//! What form of answer a client takes.
+//! Content negotiation: the form in which an answer is sent.
 
 use crate::error::{ApiError, Reason};
 use http::{HeaderMap, header};
 
-/// What is sent in an answer about objects.
+/// How objects are represented in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// The objects.
+    /// The objects themselves.
     Object,
-    /// `meta.k8s.io Table`, in this version.
+    /// A `meta.k8s.io` Table of this version.
     Table(&'static str),
-    /// `meta.k8s.io PartialObjectMetadata`, in this version.
+    /// A `meta.k8s.io` PartialObjectMetadata of this version.
     Partial(&'static str),
-    /// `meta.k8s.io PartialObjectMetadataList`, in this version.
+    /// A `meta.k8s.io` PartialObjectMetadataList of this version.
     PartialList(&'static str),
 }
 
-/// How an answer is written.
+/// The encoding and representation of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Accept {
     pub(crate) form: Form,
@@ -66,7 +66,7 @@ impl<'a> Media<'a> {
     }
 }
 
-/// A weight such as `0.8`; what can't be read weighs as much as can be, as upstream has it.
+/// Parses a weight such as `0.8`; an unreadable one counts as 1, as upstream does.
 fn thousandths(q: &str) -> u32 {
     let (whole, part) = q.split_once('.').unwrap_or((q, ""));
     let digits: String = part.chars().chain("000".chars()).take(3).collect();
@@ -76,7 +76,7 @@ fn thousandths(q: &str) -> u32 {
     }
 }
 
-/// Media types of the Accept headers: preferred ones first, of equal ones the more specific, then in their order.
+/// The media types of the Accept headers: by weight, then by specificity, then in the order given.
 fn media(headers: &HeaderMap) -> Vec<Media<'_>> {
     let values = headers
         .get_all(header::ACCEPT)
@@ -97,7 +97,7 @@ fn media(headers: &HeaderMap) -> Vec<Media<'_>> {
     all
 }
 
-/// A version of `meta.k8s.io` that transformed answers have.
+/// The version of `meta.k8s.io` in which a Table or PartialObjectMetadata is asked for.
 fn version(text: &str) -> Option<&'static str> {
     match text {
         "v1" => Some("meta.k8s.io/v1"),
@@ -113,7 +113,7 @@ impl Accept {
         yaml: false,
     };
 
-    /// Reads the Accept headers; the most preferred form that the server has wins.
+    /// Parses the Accept headers; the most preferred form that the server supports wins.
     pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, ApiError> {
         let wanted = headers
             .get_all(header::ACCEPT)
@@ -149,7 +149,7 @@ impl Accept {
         Err(ApiError::new(Reason::NotAcceptable, text))
     }
 
-    /// The same with objects as they are.
+    /// The same encoding, with full objects.
     pub(crate) fn plain(self) -> Self {
         Self {
             form: Form::Object,
@@ -157,7 +157,7 @@ impl Accept {
         }
     }
 
-    /// Version of aggregated discovery that is asked for before the plain form, if any.
+    /// The version of aggregated discovery that the client prefers to the plain form, if any.
     pub(crate) fn discovery(headers: &HeaderMap) -> Option<&'static str> {
         for media in media(headers) {
             match (media.kind, media.transform()) {

@@ -1,14 +1,18 @@
-//! How the room for connections is shared between callers that are known and callers that are not.
+//! Limits on open connections: how known and unknown callers share them.
 //!
-//! Nobody is turned away before it could say who it is, because until then a node looks like any stranger: a newcomer takes the
-//! place of an older stranger, of its own network where that has its share, else of the network that has most
-//! ([`config_limits::Places`]). Who proves itself leaves the strangers' room, and no stranger can push it out:
+//! Before a caller authenticates, a node looks like any unknown client. So no new connection is
+//! refused: it replaces the oldest unauthenticated connection of its own network if that network
+//! has used up its share, else the oldest of the network that has most ([`config_limits::Places`]).
+//! A caller that proves its identity leaves the group of strangers and cannot be displaced by one:
 //!
-//! - a client certificate of the cluster, or a good token, puts a connection among the *identified*, where each user has a share;
-//! - an endorsement key of the inventory, shown in a hello, puts it among the *listed*, where each key has a few. Such keys are no
-//!   secrets, so these places are counted by key, and who loses one is a stranger again, not cut.
+//! - a client certificate of the cluster or a valid token makes a connection *identified*; each
+//!   user has a share;
+//! - an endorsement key of the inventory, shown in a hello, makes it *listed*; each key has a few
+//!   places. Endorsement keys are public, so these places are counted by key, and a connection that
+//!   loses one becomes a stranger again and stays open.
 //!
-//! So the strangers of one address cannot use up what the machines behind the same address need.
+//! So strangers behind one address cannot use up the connections of the machines behind the same
+//! address.
 
 use config_limits::{Network, PlaceId, Places, Width, networks};
 use std::collections::HashMap;
@@ -17,28 +21,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
-/// Bounds of the rooms, in connections.
+/// Limits, in connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// Of callers that are not known.
+    /// Callers that have not authenticated.
     pub strangers: usize,
-    /// Of these, from one host (an IPv4 address, a /64 of IPv6).
+    /// Of these, per host (an IPv4 address, a /64 of IPv6).
     pub per_host: usize,
-    /// Of these, from one site (a /56 of IPv6) or block (a /24 of IPv4, a /48 of IPv6).
+    /// Of these, per site (a /56 of IPv6) or block (a /24 of IPv4, a /48 of IPv6).
     pub per_block: usize,
-    /// Of callers that showed an endorsement key of the inventory.
+    /// Callers that showed an endorsement key of the inventory.
     pub listed: usize,
-    /// Of these, for one key: a machine needs one, and a few after lost connections.
+    /// Of these, per key: a machine needs one, and a few more after connections broke.
     pub per_key: usize,
-    /// Of callers whose certificate or token was verified.
+    /// Callers whose certificate or token was verified.
     pub identified: usize,
-    /// Of these, of one user; one more counts as a stranger.
+    /// Of these, per user; further ones count as strangers.
     pub per_user: usize,
 }
 
 impl Default for ConnectionLimits {
-    /// A stranger's connection takes some 50 KiB, so that all of them take about 100 MiB. Half of their room is for one address,
-    /// where a rack behind NAT may come up at once.
+    /// An unauthenticated connection takes about 50 KiB, so all of them take about 100 MiB. Half of
+    /// them may come from one address: a rack behind NAT may boot all at once.
     fn default() -> Self {
         Self {
             strangers: 2048,
@@ -53,12 +57,12 @@ impl Default for ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// Connections of all kinds.
+    /// The sum of all limits.
     pub fn total(&self) -> usize {
         self.strangers + self.listed + self.identified
     }
 
-    /// The same in proportion, for a process that may hold so many connections only.
+    /// The same limits scaled down to a process that may hold this many connections.
     #[must_use]
     pub fn within(self, connections: usize) -> Self {
         let total = self.total();
@@ -89,7 +93,7 @@ impl ConnectionLimits {
     }
 }
 
-/// An endorsement key: the SHA-256 of its public half.
+/// An endorsement key: the SHA-256 of its public part.
 type Key = [u8; 32];
 
 #[derive(Debug, PartialEq, Eq)]
@@ -123,7 +127,7 @@ pub(crate) struct Connections {
     rooms: Mutex<Rooms>,
 }
 
-/// The place of one connection; given back when dropped.
+/// One open connection; its place is freed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     connections: Arc<Connections>,
@@ -152,7 +156,7 @@ impl Connections {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a new connection in, among the strangers.
+    /// Registers a new connection as a stranger's.
     pub(crate) fn enter(self: &Arc<Self>, from: IpAddr) -> Slot {
         let end = CancellationToken::new();
         let mut rooms = self.rooms();
@@ -179,30 +183,30 @@ impl Connections {
         if let Some(out) = rooms.strangers.enter(id, &self.limits.groups(from))
             && let Some(open) = rooms.open.get(&out)
         {
-            tracing::debug!(from = %open.from, "a stranger's connection is cut: another needs its place");
+            tracing::debug!(remote = %open.from, "closing the connection of a stranger: a new one needs its place");
             open.end.cancel();
         }
     }
 }
 
 impl Slot {
-    /// Ready once the connection has to go.
+    /// Cancelled once the connection must be closed.
     pub(crate) fn ended(&self) -> CancellationToken {
         self.end.clone()
     }
 
-    /// Whether the caller's certificate or token was verified, and counts.
+    /// Whether the caller's certificate or token was verified and it counts as identified.
     pub(crate) fn is_identified(&self) -> bool {
         self.identified.load(Ordering::Acquire)
     }
 
-    /// The caller did what it came for: of the strangers it is now the youngest.
+    /// Marks progress: among strangers this connection is now the newest.
     pub(crate) fn touch(&self) {
         self.connections.rooms().strangers.touch(self.id);
     }
 
-    /// The caller is this user, by a certificate or a token that was verified. Where this user, or all, have as many connections
-    /// as they may, it stays what it is.
+    /// Counts the caller as this user, whose certificate or token was verified. If the user, or all
+    /// users together, are at their limit, the connection stays what it was.
     pub(crate) fn identify(&self, user: &str) {
         if self.is_identified() {
             return;
@@ -226,7 +230,7 @@ impl Slot {
         self.identified.store(true, Ordering::Release);
     }
 
-    /// The caller showed an endorsement key that the inventory lists.
+    /// Counts the caller as listed: it showed an endorsement key of the inventory.
     pub(crate) fn list(&self, key: Key) {
         let connections = &self.connections;
         let mut rooms = connections.rooms();
@@ -314,7 +318,7 @@ mod tests {
             at("2001:db8::1"),
         ];
         assert_eq!(cut(&slots), [true, false, false, false]);
-        // A /48 has one share, whichever of its addresses are used.
+        // A /48 has one share for all of its addresses.
         let more = [
             at("2001:db8:0:1::1"),
             at("2001:db8:0:2::1"),
@@ -343,7 +347,7 @@ mod tests {
                 .count(),
             LIMITS.per_host
         );
-        // The next node comes in as well, for as long as it takes to say who it is.
+        // The next node connects too, and stays until it has identified itself.
         let next = connections.enter(nat);
         next.identify("system:node:n2");
         drop(crowd);
@@ -367,7 +371,7 @@ mod tests {
         for (slot, key) in keyed.iter().zip([1, 1, 2, 3]) {
             slot.list([key; 32]);
         }
-        // The key's older one, and then the oldest of all, are strangers again.
+        // The key's older connection, and then the oldest of all, count as strangers again.
         assert_eq!(connections.count(), [3, 2, 2]);
         assert_eq!(cut(&keyed), [false; 4]);
         drop(slots);

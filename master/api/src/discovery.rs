@@ -1,4 +1,4 @@
-//! Discovery: which groups, versions and resources there are, in the aggregated and the plain form.
+//! Discovery: groups, versions and resources, in the aggregated and the plain form.
 
 use crate::error::ApiError;
 use crate::registry::{Kind, Registry, Subresource};
@@ -9,7 +9,7 @@ use ring::digest;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The version that is spoken.
+/// The answer to `/version`.
 pub(crate) fn version() -> Value {
     json!({
         "major": "1", "minor": "36", "gitVersion": "v1.36.0+pratique", "gitCommit": "", "gitTreeState": "clean",
@@ -19,17 +19,17 @@ pub(crate) fn version() -> Value {
     })
 }
 
-/// A document of discovery.
+/// A discovery document.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Document<'a> {
-    /// Read by its names alone.
+    /// Any document without an order of fields.
     Value(Value),
-    /// One version's resources.
+    /// The resources of one version.
     Resources(ResourceList<'a>),
 }
 
-/// One version's resources, in upstream's order of fields: there are scripts that read them as text.
+/// The resources of one version, in upstream's order of fields: some scripts read them as text.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ResourceList<'a> {
@@ -73,7 +73,7 @@ pub(crate) fn answer<'a>(
     }
 }
 
-/// What groups and versions there are.
+/// Lists groups and versions.
 fn named(
     registry: &Registry,
     segments: &[&str],
@@ -119,7 +119,7 @@ fn group(name: &str, versions: &[&str]) -> Value {
     json!({"name": name, "versions": versions, "preferredVersion": versions.first()})
 }
 
-/// One version's resources, in the plain form.
+/// The resources of one version, in the plain form.
 fn resources<'a>(
     registry: &'a Registry,
     group: &str,
@@ -163,7 +163,7 @@ fn whole<'a>(registry: &Registry, kind: &'a Kind) -> Resource<'a> {
     }
 }
 
-/// A kind's subresources; those with a body of another kind say which.
+/// A kind's subresources; those whose body is of another kind name that kind.
 fn parts(kind: &Kind) -> impl Iterator<Item = Resource<'_>> {
     kind.subresources.iter().map(|sub| {
         let body = sub.body(&kind.kind);
@@ -185,7 +185,8 @@ fn parts(kind: &Kind) -> impl Iterator<Item = Resource<'_>> {
     })
 }
 
-/// Tells clients when objects are stored in another version: the beginning of a hash of the stored version's name.
+/// Tells clients when the storage version changes: the start of a hash of the stored version's
+/// name.
 fn storage_version(registry: &Registry, kind: &Kind) -> String {
     let stored = registry
         .kinds()
@@ -201,7 +202,7 @@ fn storage_version(registry: &Registry, kind: &Kind) -> String {
     STANDARD.encode(hash.as_ref().get(..8).unwrap_or_default())
 }
 
-/// All groups at once (KEP 3352).
+/// All groups in one document (KEP-3352).
 fn aggregate(registry: &Registry, form: &str, core: bool) -> Value {
     let groups = registry
         .groups()

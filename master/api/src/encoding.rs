@@ -1,4 +1,4 @@
-//! The last thing that happens to an answer: compressed where it is large, spread out where a person reads it.
+//! The encoding of an answer: compressed if large, indented if a person reads it.
 
 use crate::path::Query;
 use bytes::Bytes;
@@ -11,25 +11,26 @@ use http_body_util::{BodyExt, StreamBody};
 use master_client::{Body, BodyError, body};
 use std::io::{self, Write as _};
 
-/// Answers above this are compressed for clients that take it (upstream: `defaultGzipThresholdBytes`).
+/// Answers above this size are compressed for clients that accept gzip (upstream:
+/// `defaultGzipThresholdBytes`).
 const LARGE: u64 = 128 << 10;
-/// Bytes that are compressed before others get their turn.
+/// Bytes compressed at a time, so that other tasks run in between.
 const PIECE: usize = 64 << 10;
-/// How much effort goes into compression (upstream: 1).
-const EFFORT: u32 = 1;
-/// Programs whose answers are read by people.
-const PEOPLE: [&str; 3] = ["curl", "Wget", "Mozilla/5.0"];
+/// Level of compression (upstream: 1).
+const LEVEL: u32 = 1;
+/// User agents whose answers are indented by default.
+const INTERACTIVE_AGENTS: [&str; 3] = ["curl", "Wget", "Mozilla/5.0"];
 
-/// What a request wants of its answer's bytes.
+/// How the client wants the answer encoded.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Wishes {
-    /// Whether the client takes gzip.
+pub(crate) struct Encoding {
+    /// Whether the client accepts gzip.
     pub(crate) gzip: bool,
     pretty: bool,
 }
 
-impl Wishes {
-    /// Reads them.
+impl Encoding {
+    /// Reads the request's headers and query.
     pub(crate) fn of(headers: &HeaderMap, query: &Query) -> Self {
         let word = |name| {
             headers
@@ -40,7 +41,9 @@ impl Wishes {
         let gzip = word(header::ACCEPT_ENCODING).split(',').any(takes_gzip);
         let agent = word(header::USER_AGENT);
         let pretty = match query.get("pretty") {
-            "" => PEOPLE.iter().any(|program| agent.starts_with(program)),
+            "" => INTERACTIVE_AGENTS
+                .iter()
+                .any(|program| agent.starts_with(program)),
             asked => matches!(asked, "1" | "t" | "T" | "true" | "TRUE" | "True"),
         };
         Self { gzip, pretty }
@@ -54,8 +57,9 @@ fn takes_gzip(coding: &str) -> bool {
     name == "gzip" && !refused
 }
 
-/// Gives an answer the form that was wished for, piece by piece as the client takes it. Streams stay as they are.
-pub(crate) fn finish(mut response: Response<Body>, wishes: Wishes) -> Response<Body> {
+/// Encodes an answer as the client wants it, piece by piece as the client reads it. Streams are
+/// left unchanged.
+pub(crate) fn finish(mut response: Response<Body>, encoding: Encoding) -> Response<Body> {
     let Some(size) = response.body().size_hint().exact() else {
         return response;
     };
@@ -67,9 +71,9 @@ pub(crate) fn finish(mut response: Response<Body>, wishes: Wishes) -> Response<B
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
-    let pretty = wishes.pretty && kind == "application/json";
+    let pretty = encoding.pretty && kind == "application/json";
     let objects = kind.starts_with("application/json") || kind == "application/yaml";
-    let gzip = wishes.gzip && objects && size > LARGE;
+    let gzip = encoding.gzip && objects && size > LARGE;
     if pretty {
         let mut spread = Spread::default();
         change(&mut response, move |piece| {
@@ -83,7 +87,7 @@ pub(crate) fn finish(mut response: Response<Body>, wishes: Wishes) -> Response<B
         response
             .headers_mut()
             .append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::new(EFFORT));
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::new(LEVEL));
         change(&mut response, move |piece| {
             match piece {
                 Some(bytes) => encoder.write_all(bytes)?,
@@ -95,7 +99,7 @@ pub(crate) fn finish(mut response: Response<Body>, wishes: Wishes) -> Response<B
     response
 }
 
-/// Sends a body through a filter; after the last piece it is called with none.
+/// Sends a body through a filter; after the last piece the filter is called with `None`.
 fn change(
     response: &mut Response<Body>,
     filter: impl FnMut(Option<&[u8]>) -> io::Result<Vec<u8>> + Send + 'static,
@@ -127,13 +131,14 @@ fn change(
     *response.body_mut() = StreamBody::new(pieces).boxed_unsync();
 }
 
-/// Spreads JSON out: a line for each value, indented by two spaces. Text stays as it is; what is no JSON comes out somehow.
+/// Indents JSON: one line per value, by two spaces. Strings are left unchanged; the result for
+/// invalid JSON is unspecified.
 #[derive(Debug, Default)]
 struct Spread {
     depth: usize,
     quoted: bool,
     escaped: bool,
-    /// Whether a brace or bracket was the last: an empty one gets no line.
+    /// Whether the last byte was an opening brace or bracket: an empty one gets no line.
     opened: bool,
 }
 
@@ -195,14 +200,14 @@ mod tests {
 
     #[tokio::test]
     async fn only_large_answers_are_compressed_and_come_back_whole() {
-        let wishes = Wishes {
+        let encoding = Encoding {
             gzip: true,
             pretty: false,
         };
-        let small = finish(answer("[]".to_owned()), wishes);
+        let small = finish(answer("[]".to_owned()), encoding);
         assert!(!small.headers().contains_key(header::CONTENT_ENCODING));
         let text: String = (0..60_000).map(|number| number.to_string()).collect();
-        let large = finish(answer(text.clone()), wishes);
+        let large = finish(answer(text.clone()), encoding);
         assert_eq!(large.headers()[header::CONTENT_ENCODING], "gzip");
         let bytes = large.into_body().collect().await.unwrap().to_bytes();
         assert!(bytes.len() < text.len());
@@ -237,7 +242,7 @@ mod tests {
         let of = |name, value: &'static str, query: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_static(value));
-            Wishes::of(&headers, &Query::parse(query).unwrap())
+            Encoding::of(&headers, &Query::parse(query).unwrap())
         };
         assert!(of(header::ACCEPT_ENCODING, "deflate, gzip;q=1.0", "").gzip);
         assert!(!of(header::ACCEPT_ENCODING, "gzip;q=0", "").gzip);

@@ -1,5 +1,6 @@
-//! Brings the flow schemas and priority levels that every cluster has up to date at start: mandatory ones always, suggested
-//! ones unless an admin took them over. An object says by an annotation whether it follows; one that never changed does.
+//! Brings the default FlowSchemas and PriorityLevelConfigurations up to date at start: mandatory
+//! ones always, suggested ones unless an admin took them over. An annotation says whether an object
+//! is kept up to date; without it, an object that was never changed is.
 
 use crate::error::{ApiError, Reason};
 use config_kube::k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Writes what is missing or out of date. Errors: the first that happened.
+/// Writes what is missing or out of date and returns the first error.
 pub(crate) async fn reconcile(client: &Client) -> Result<(), ApiError> {
     settle::<PriorityLevelConfiguration>(client, levels()).await?;
     settle::<FlowSchema>(client, schemas()).await
@@ -31,7 +32,7 @@ async fn settle<T: Object>(client: &Client, wanted: Vec<(&str, Value)>) -> Resul
         })
         .collect();
     let mut found = found?;
-    // All at once, so that the store writes them together.
+    // Concurrently, so that the store commits them together.
     let each = wanted
         .into_iter()
         .map(|(name, spec)| one::<T>(client, name, spec, found.remove(name)));
@@ -58,15 +59,15 @@ async fn one<T: Object>(
         },
     };
     match written {
-        // Another server of the cluster was first.
+        // Another API server of the cluster wrote it first.
         Err(error) if error.is_already_exists() || error.is_conflict() => Ok(()),
         other => other,
     }
 }
 
-/// What an object becomes; none where it stays.
+/// The updated object; `None` if nothing changes.
 fn updated(name: &str, mut spec: Value, mut object: Value) -> Option<Value> {
-    let said = object
+    let annotation = object
         .pointer("/metadata/annotations")
         .and_then(|notes| notes.get(AUTO_UPDATE))
         .and_then(Value::as_str);
@@ -74,9 +75,9 @@ fn updated(name: &str, mut spec: Value, mut object: Value) -> Option<Value> {
         .pointer("/metadata/generation")
         .and_then(Value::as_i64)
         == Some(1);
-    let (follows, silent) = (
-        said.map_or(untouched, |said| said == "true"),
-        said.is_none(),
+    let (follows, unannotated) = (
+        annotation.map_or(untouched, |annotation| annotation == "true"),
+        annotation.is_none(),
     );
     if !follows && !is_mandatory(name) {
         return None;
@@ -88,11 +89,11 @@ fn updated(name: &str, mut spec: Value, mut object: Value) -> Option<Value> {
     {
         spec["exempt"] = own.clone();
     }
-    if object.get("spec") == Some(&spec) && !silent {
+    if object.get("spec") == Some(&spec) && !unannotated {
         return None;
     }
     object["spec"] = spec;
-    if silent {
+    if unannotated {
         object["metadata"]["annotations"][AUTO_UPDATE] = follows.to_string().into();
     }
     Some(object)
@@ -132,7 +133,7 @@ mod tests {
         assert_eq!(
             update(object(2, &json!({}), &old)),
             None,
-            "it changed, and nobody said that it follows"
+            "it changed, and nobody annotation that it follows"
         );
         let fresh = update(object(1, &json!({}), &old)).unwrap();
         assert_eq!(fresh["metadata"]["annotations"][AUTO_UPDATE], "true");

@@ -1,7 +1,8 @@
-//! Answers to callers that may be shut out while they are answered.
+//! Ends answers to callers that are denied while the answer is sent.
 //!
-//! Guarantee: once the deny list has changed, no part of an answer leaves for a caller whom it denies, whatever was begun
-//! before. What the deny list took before a write was acknowledged holds for everything after the acknowledgement.
+//! Guarantee: once the deny list has changed, no further part of an answer is sent to a denied
+//! caller, also of answers begun before. A change of the deny list that precedes the
+//! acknowledgement of a write is in force for everything after that acknowledgement.
 
 use crate::peer::Peer;
 use crate::server::ApiServer;
@@ -14,7 +15,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::watch;
 
-/// Who was asked for, as the deny list knows it.
+/// The caller, as the deny list identifies it.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     user: UserInfo,
@@ -22,7 +23,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// A caller that the deny list may come to know; none where it is a part of this process, or nothing ties it to a node.
+    /// The caller if the deny list could ever deny it; `None` for callers inside the process and
+    /// those not tied to a node.
     pub(crate) fn of(user: &UserInfo, peer: &Peer) -> Option<Self> {
         let tied = user.node().is_some() || !user.extra.is_empty() || !peer.certificates.is_empty();
         (peer.remote.is_some() && tied).then(|| Self {
@@ -31,12 +33,12 @@ impl Caller {
         })
     }
 
-    /// Why it is shut out by now, if it is.
+    /// The reason why the caller is denied, if it is.
     pub(crate) fn denial(&self, api: &ApiServer) -> Option<String> {
         api.denial(&self.user, &self.peer)
     }
 
-    /// The answer, which ends in the moment in which its caller is shut out.
+    /// The answer with a body that ends as soon as its caller is denied.
     pub(crate) fn guard(self, api: &ApiServer, response: Response<Body>) -> Response<Body> {
         let Some(list) = api.deny_list() else {
             return response;
@@ -55,7 +57,7 @@ impl Caller {
     }
 }
 
-/// A body whose caller is looked at whenever the deny list changed.
+/// A body that checks its caller whenever the deny list changed.
 struct Guarded {
     body: Body,
     changed: watch::Receiver<u64>,

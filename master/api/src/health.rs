@@ -1,4 +1,4 @@
-//! Health by named checks: `/livez`, `/readyz`, `/healthz`, each check also under a path of its own.
+//! Health endpoints: `/livez`, `/readyz`, `/healthz`, and each check under its own path.
 
 use crate::error::ApiError;
 use crate::path::Query;
@@ -8,15 +8,16 @@ use http::{Response, StatusCode};
 use master_client::Body;
 use master_store::{Action, Expect, Op, StoreError};
 
-/// Whether something is as it must be.
+/// One named check.
 struct Check {
     name: &'static str,
     good: bool,
 }
 
 impl ApiServer {
-    /// Answers `/livez`, `/readyz`, `/healthz` and what is below them. `livez` fails when the store's writer died,
-    /// `readyz` also before preparation and while draining.
+    /// Answers `/livez`, `/readyz`, `/healthz` and the paths below them. `livez` fails when the
+    /// store's writer stopped, `readyz` also before preparation is done and while the server
+    /// drains.
     pub(crate) async fn health(
         &self,
         path: &str,
@@ -74,7 +75,7 @@ impl ApiServer {
     }
 }
 
-/// The answer: short where all is well, every check where it isn't or where they are asked for.
+/// The answer: short if all checks pass, else (or with `?verbose`) a line for each check.
 fn answer(kind: &str, checks: &[Check], query: &Query) -> Response<Body> {
     let excluded: Vec<&str> = query.all("exclude").collect();
     let healthy = checks

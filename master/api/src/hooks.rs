@@ -1,4 +1,5 @@
-//! What other rooms hang into the server: further paths, the deny list, the way to nodes.
+//! Interfaces that other crates implement for the server: further paths, the deny list, connections
+//! to nodes.
 
 use crate::error::ApiError;
 use crate::peer::Peer;
@@ -8,12 +9,14 @@ use std::fmt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-/// Paths that are not Kubernetes API: `/attest/…`, `/bootstrap/…`. The handler authorizes by itself.
+/// Paths outside the Kubernetes API: `/attest/…`, `/bootstrap/…`. The handler authorizes its
+/// callers.
 pub trait Extensions: fmt::Debug + Send + Sync {
-    /// Whether a path is its own. Asked before authorization.
+    /// Whether this handler serves a path. Called before authorization.
     fn claims(&self, path: &str) -> bool;
 
-    /// What whoever writes an object of the project's own kinds is to be warned of; the object is taken all the same.
+    /// Warnings for the writer of an object of this project's kinds; the object is accepted all the
+    /// same.
     fn warnings(
         &self,
         _kind: &str,
@@ -22,28 +25,30 @@ pub trait Extensions: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Whether a node may create its own Node object; else why not.
+    /// Whether a node may create its own Node object; `Err` holds the reason why not.
     fn may_register(&self, _node: &str) -> Result<(), String> {
         Err("the master makes the Node of a machine that it admitted".to_owned())
     }
 
-    /// Waits until a write of an object of the project's own group is in force wherever the service decides by it; whether it
-    /// is so in time. Asked after the write and before it is acknowledged; `name` is empty where several were written.
+    /// Waits until a write of an object of the project's group has taken effect in the service;
+    /// `false` if it did not in time. Called after the write and before it is acknowledged; `name`
+    /// is empty if several objects were written.
     fn in_force(&self, _plural: &str, _name: &str) -> BoxFuture<'static, bool> {
         Box::pin(std::future::ready(true))
     }
 
-    /// Further figures for `/metrics`, in the text form (0.0.4).
+    /// Further metrics for `/metrics`, in the Prometheus text format (0.0.4).
     fn figures(&self) -> String {
         String::new()
     }
 
-    /// The log of verdicts, for whoever may read `/verdicts`; none where none is kept.
+    /// The verdict log for callers that may read `/verdicts`; `None` if none is kept.
     fn verdicts(&self) -> Option<BoxFuture<'static, Result<Body, ApiError>>> {
         None
     }
 
-    /// Answers. The body is not yet read; reading is limited by the server ([`crate::Options::body_bytes`]).
+    /// Answers a request. The body has not been read; the server limits its size
+    /// ([`crate::Options::body_bytes`]).
     fn handle(
         &self,
         request: Request<Body>,
@@ -52,52 +57,52 @@ pub trait Extensions: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'static, Response<Body>>;
 }
 
-/// Who is shut out although the certificate is still valid. Asked at every request, and for open watches
-/// whenever it changes.
+/// Callers that are denied although their certificate is still valid. Consulted for every request,
+/// and for open watches whenever it changes.
 pub trait DenyList: fmt::Debug + Send + Sync {
-    /// Why this caller is denied; none where it is not.
+    /// The reason why this caller is denied; `None` if it is not.
     fn denied(&self, user: &UserInfo, peer: &Peer) -> Option<String>;
 
-    /// Why a node is shut out, whoever speaks for it: tokens that are bound to it or to its pods, and the server's own
-    /// calls to it.
+    /// The reason why a node is denied. It covers every caller that acts for the node: tokens bound
+    /// to it or to its pods, and the server's own connections to it.
     fn node_denied(&self, _node: &str) -> Option<String> {
         None
     }
 
-    /// Changes whenever the list does.
+    /// Changes whenever the deny list does.
     fn changed(&self) -> watch::Receiver<u64>;
 }
 
-/// A node's kubelet API, as its Node object tells it.
+/// The address of a node's kubelet API, from its Node object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeTarget {
-    /// The node's name, which its serving certificate must carry.
+    /// The node's name, which its serving certificate must contain.
     pub name: String,
-    /// Its `InternalIP` (or what it has).
+    /// Its `InternalIP`, else another of its addresses.
     pub address: String,
-    /// `status.daemonEndpoints.kubeletEndpoint.Port`; 10250 where it says nothing.
+    /// `status.daemonEndpoints.kubeletEndpoint.Port`; 10250 if it is not set.
     pub port: u16,
 }
 
-/// A byte stream to a node, already authenticated on both sides.
+/// A byte stream to a node, authenticated on both sides.
 pub trait NodeStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> NodeStream for T {}
 
-/// Why a node could not be reached.
+/// A node could not be reached.
 #[derive(Debug, thiserror::Error)]
 #[error("node {node} cannot be reached at {address}")]
 pub struct DialError {
     /// The node.
     pub node: String,
-    /// Where it was looked for.
+    /// The address that was tried.
     pub address: String,
-    /// What went wrong.
+    /// The cause.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
 /// Connects to the kubelet API of nodes.
 pub trait NodeDialer: fmt::Debug + Send + Sync {
-    /// Opens a stream; TLS is done when it is returned.
+    /// Opens a stream; the TLS handshake is complete when this returns.
     fn dial(&self, target: NodeTarget) -> BoxFuture<'_, Result<Box<dyn NodeStream>, DialError>>;
 }

@@ -1,4 +1,4 @@
-//! Connections on which nothing is asked: what counts as a request under way, and how long none may be.
+//! Idle connections: which requests count as open, and when a connection is idle.
 
 use bytes::Bytes;
 use http::Response;
@@ -10,13 +10,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The requests of one connection that are under way: from their header until the last byte of the answer was handed over.
+/// The open requests of one connection: from the header until the last byte of the answer is sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Requests {
     open: watch::Sender<usize>,
 }
 
-/// One of them.
+/// One open request.
 #[derive(Debug)]
 pub(crate) struct UnderWay(watch::Sender<usize>);
 
@@ -38,11 +38,11 @@ impl Requests {
         UnderWay(self.open.clone())
     }
 
-    /// Waits until there has been no request for so long. An open watch is a request.
+    /// Waits until no request has been open for `limit`. A watch counts as an open request.
     pub(crate) async fn idle(&self, limit: impl Fn() -> Duration) {
         let mut open = self.open.subscribe();
         loop {
-            // The sender lives as long as self.
+            // The sender lives as long as `self`.
             drop(open.wait_for(|open| *open == 0).await);
             if tokio::time::timeout(limit(), open.changed()).await.is_err() {
                 return;
@@ -51,7 +51,7 @@ impl Requests {
     }
 }
 
-/// An answer's body, under way until it is dropped.
+/// An answer's body; its request is open until this is dropped.
 struct Counted {
     body: Body,
     _under_way: UnderWay,
@@ -77,7 +77,7 @@ impl http_body::Body for Counted {
     }
 }
 
-/// Keeps a request under way until its answer was handed over.
+/// Keeps a request open until its answer has been sent.
 pub(crate) fn counted(answer: Response<Body>, under_way: UnderWay) -> Response<Body> {
     answer.map(|body| {
         Counted {

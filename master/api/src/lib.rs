@@ -1,11 +1,13 @@
 //! The Kubernetes API on one generic path: authentication, authorization, admission, store.
 //!
-//! Enter by [`ApiServer`]: it is built over a store, made ready by [`ApiServer::prepare`], and answers requests,
-//! whether they come from a socket ([`serve`]) or from inside the process (`master_client::Client`), on the same path: path →
-//! caller → authorization → limits → the verb, driven by the kind's descriptor (`master-kinds` has them all).
+//! Start at [`ApiServer`]: it is built over a store, made ready by [`ApiServer::prepare`], and
+//! answers requests from a socket ([`serve`]) and from inside the process (`master_client::Client`)
+//! on the same path: path → caller → authorization → limits → verb, driven by the kind's descriptor
+//! (`master-kinds`).
 //!
-//! Tasks: `serve` starts one task for each connection and owns them until it returns; a watch runs inside its
-//! response's body; a connection to a kubelet for a log has a task that ends with it. There are no channels.
+//! Tasks: `serve` starts one task for each connection and owns them until it returns; a watch runs
+//! inside the body of its response; a connection to a kubelet has a task that ends with it. There
+//! are no channels.
 
 mod accept;
 mod admit;
@@ -26,7 +28,6 @@ mod openapi;
 mod options;
 mod path;
 mod paths;
-mod patience;
 mod peer;
 mod prepare;
 mod protobuf;
@@ -35,6 +36,7 @@ mod server;
 mod snapshot;
 mod table;
 mod verbs;
+mod write_timeout;
 
 use master_kinds::{builtin as kinds, decode, error, registry, schema, selector, validate};
 use master_merge::patch;

@@ -1,12 +1,14 @@
-//! How objects are kept: encoded once, metadata first, without what only a reader's path or the store knows.
+//! The stored form of objects: encoded once, metadata first, without the fields that path and
+//! revision supply.
 //!
-//! Stored bytes are `{"metadata":{…},…}` with neither `kind`, `apiVersion` nor `metadata.resourceVersion`. An
-//! answer is a short head with these three, and the stored bytes from behind the brace of the metadata: nothing
-//! is decoded or encoded on the way out, whatever the revision turned out to be.
+//! Stored bytes are `{"metadata":{…},…}` without `kind`, `apiVersion` and
+//! `metadata.resourceVersion`. An answer is a short head with these three and the stored bytes from
+//! the brace of the metadata on: reads neither decode nor encode, at whatever revision.
 //!
-//! Managed fields are often as long as the rest of an object, and few look at them. So there are three ways to read:
-//! [`decode`] complete, for answers; [`decode_bare`] without them, for those who only look; and [`decode_kept`] with
-//! their text in one piece, for those who write: [`encode`] puts such a text back as it is.
+//! Managed fields are often as long as the rest of an object, and few readers need them. So there
+//! are three ways to read: [`decode`] for answers, complete; [`decode_bare`] without managed
+//! fields, for readers; and [`decode_kept`] with managed fields as one string, for writers:
+//! [`encode`] writes that string back unchanged.
 
 mod stored;
 
@@ -18,12 +20,12 @@ pub(crate) use master_kinds::object::{meta_text, metadata, metadata_mut, now};
 use master_store::Entry;
 use serde_json::{Map, Value};
 
-/// The field of the metadata that says who owns what.
+/// The metadata field that records which manager owns which fields.
 pub(crate) const MANAGED: &str = "managedFields";
-/// How stored bytes begin.
+/// The first bytes of every stored object.
 const START: &[u8] = br#"{"metadata":{"#;
 
-/// Encodes an object for the store. Takes the three fields out of it that are not kept.
+/// Encodes an object for the store, without the three fields that are not stored.
 pub(crate) fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
     object.remove("kind");
     object.remove("apiVersion");
@@ -41,7 +43,7 @@ pub(crate) fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError>
             format!("an object cannot be encoded: {error}"),
         )
     })?;
-    // Kept for long, in great numbers: as large as needed and not larger.
+    // Stored for long and in large numbers, so the buffer holds no spare capacity.
     Ok(bytes.into_boxed_slice().into())
 }
 
@@ -76,27 +78,28 @@ fn write_parts(
     Ok(())
 }
 
-/// Decodes stored bytes into an object of `kind`, complete with the three fields.
+/// Decodes stored bytes into an object of `kind`, with the three fields added.
 pub(crate) fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
     let object: Fields =
         serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
     Ok(complete(kind, entry, object))
 }
 
-/// As [`decode`], without managed fields. Whoever would write this back would forget who owns the object's fields.
+/// As [`decode`], without managed fields. Writing the result back would lose the ownership of
+/// fields.
 pub(crate) fn decode_bare(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
     let (object, _) = stored::read(&entry.value).map_err(|error| corrupt(entry, &error))?;
     Ok(complete(kind, entry, object))
 }
 
-/// The stored object as it is kept, without managed fields.
+/// The stored object as it is, without managed fields.
 pub(crate) fn stored(entry: &Entry) -> Result<Fields, ApiError> {
     stored::read(&entry.value)
         .map(|(object, _)| object)
         .map_err(|error| corrupt(entry, &error))
 }
 
-/// As [`decode`], with the managed fields as a text, as [`encode`] takes them.
+/// As [`decode`], with the managed fields as one string, as [`encode`] accepts them.
 pub(crate) fn decode_kept(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
     let (object, managed) = stored::read(&entry.value).map_err(|error| corrupt(entry, &error))?;
     let mut object = complete(kind, entry, object);
@@ -117,7 +120,7 @@ fn complete(kind: &Kind, entry: &Entry, mut object: Fields) -> Fields {
     object
 }
 
-/// An object of one version of a kind in another.
+/// Converts an object from one version of a kind to another.
 pub(crate) fn convert(from: &Kind, to: &Kind, mut object: Fields) -> Fields {
     from.to_stored(&mut object);
     to.to_served(&mut object);
@@ -125,7 +128,7 @@ pub(crate) fn convert(from: &Kind, to: &Kind, mut object: Fields) -> Fields {
     object
 }
 
-/// Takes the managed fields' text out of an object that was read by [`decode_kept`].
+/// Takes the string of managed fields out of an object that [`decode_kept`] read.
 pub(crate) fn take_managed(object: &mut Fields) -> Option<String> {
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut)?;
     match metadata.remove(MANAGED) {
@@ -135,7 +138,7 @@ pub(crate) fn take_managed(object: &mut Fields) -> Option<String> {
     }
 }
 
-/// Gives an object the text of its managed fields, or none.
+/// Sets an object's string of managed fields, or removes it.
 pub(crate) fn put_managed(object: &mut Fields, managed: Option<String>) {
     let metadata = metadata_mut(object);
     match managed {
@@ -144,7 +147,7 @@ pub(crate) fn put_managed(object: &mut Fields, managed: Option<String>) {
     }
 }
 
-/// Makes managed fields that are a text a list again, for an answer.
+/// Turns managed fields from a string into a list, for an answer.
 pub(crate) fn reveal(object: &mut Fields) {
     if let Some(Value::Object(metadata)) = object.get_mut("metadata")
         && let Some(managed) = metadata.get_mut(MANAGED)
@@ -161,7 +164,8 @@ fn corrupt(entry: &Entry, error: &serde_json::Error) -> ApiError {
     )
 }
 
-/// How much of an object an answer has: all of it, or its metadata in a version of `meta.k8s.io`.
+/// Which part of an object an answer holds: all of it, or its metadata in a version of
+/// `meta.k8s.io`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     Whole,
@@ -169,7 +173,7 @@ pub(crate) enum Extent {
 }
 
 impl Extent {
-    /// What follows the kept part.
+    /// What follows the stored part.
     pub(crate) fn tail(self) -> &'static [u8] {
         match self {
             Self::Whole => b"",
@@ -178,7 +182,7 @@ impl Extent {
     }
 }
 
-/// What every object of a kind begins with, up to its revision.
+/// The start of every answer with an object of this kind, up to its resource version.
 pub(crate) fn head(kind: &Kind, extent: Extent) -> String {
     let version = kind.api_version();
     let (name, version) = match extent {
@@ -188,7 +192,8 @@ pub(crate) fn head(kind: &Kind, extent: Extent) -> String {
     format!(r#"{{"kind":"{name}","apiVersion":"{version}","metadata":{{"resourceVersion":""#)
 }
 
-/// The part of an entry's bytes behind the brace of the metadata; shared, not copied, where no field is renamed.
+/// The part of an entry's bytes after the brace of the metadata; shared, not copied, unless a field
+/// is renamed.
 pub(crate) fn kept(kind: &Kind, entry: &Entry, extent: Extent) -> Result<Bytes, ApiError> {
     let renamed;
     let kept = if kind.stored_as_served() {
@@ -212,7 +217,7 @@ pub(crate) fn kept(kind: &Kind, entry: &Entry, extent: Extent) -> Result<Bytes, 
     }
 }
 
-/// Where the object ends whose content begins at `from`, its brace included.
+/// The end (closing brace included) of the object whose content begins at `from`.
 fn closed(json: &[u8], from: usize) -> Option<usize> {
     let (mut depth, mut quoted, mut escaped) = (1_usize, false, false);
     for (at, byte) in json.iter().enumerate().skip(from) {
@@ -229,7 +234,7 @@ fn closed(json: &[u8], from: usize) -> Option<usize> {
     None
 }
 
-/// The bytes with fields under their served names.
+/// The bytes with fields under the names of the served version.
 fn rename(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
     let mut object: Fields =
         serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;

@@ -1,4 +1,4 @@
-//! What a server is told when it is made: its limits, and how it decides.
+//! Options of the server: limits, admission, authorization.
 
 use crate::admit::Admission;
 use crate::allocate::Ranges;
@@ -7,28 +7,28 @@ use crate::authorize::Mode;
 use crate::verbs::NodeLimits;
 use std::sync::Arc;
 
-/// Limits of the server, and how it admits and authorizes.
+/// Limits of the server and its choice of admission and authorization.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes that a request's body may have (upstream: 3 MiB).
+    /// Bytes of a request's body at most (upstream: 3 MiB).
     pub body_bytes: usize,
-    /// Reads that may be worked on at once, watches aside; more get 429 (upstream: 400).
+    /// Concurrent reads, watches aside; more get 429 (upstream: 400).
     pub in_flight: usize,
-    /// Writes that may be worked on at once; more get 429 (upstream: 200).
+    /// Concurrent writes; more get 429 (upstream: 200).
     pub in_flight_mutating: usize,
-    /// Watches that may be open at once; more get 429.
+    /// Open watches; more get 429.
     pub watches: usize,
-    /// How much of what nodes answer is taken.
+    /// Limits on answers from nodes.
     pub nodes: NodeLimits,
-    /// Which admission plugins are on.
+    /// Which admission plugins are enabled.
     pub admission: Admission,
-    /// How it is decided who may do what: asked in order, the first that allows decides.
+    /// Authorization modes, in order: the first that allows a request decides.
     pub authorization: Vec<Mode>,
-    /// What services get, and where this server is found.
+    /// Ranges of service addresses and node ports, and the addresses of this server.
     pub ranges: Ranges,
-    /// Tokens that never change, and whom they belong to.
+    /// Static tokens and their users.
     pub tokens: TokenList,
-    /// Who signs service accounts' tokens; none: a key of this process alone, whose tokens end with it.
+    /// Signs service account tokens; `None` uses a key of this process, whose tokens end with it.
     pub issuer: Option<Arc<TokenIssuer>>,
 }
 

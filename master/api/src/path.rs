@@ -1,10 +1,10 @@
-//! What a request is about, from its method, path and query.
+//! Parses method, path and query of a request.
 
 use crate::error::{ApiError, Reason};
 use http::Method;
 use std::time::Duration;
 
-/// What is asked of a resource.
+/// The verb of a request for a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -18,7 +18,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Upstream's word.
+    /// The name that upstream uses.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -41,10 +41,10 @@ pub(crate) struct Target {
     pub(crate) version: String,
     pub(crate) plural: String,
     pub(crate) namespace: String,
-    /// The object's name; of lists and watches, the one name that their field selector asks for.
+    /// The object's name; for lists and watches, the name that their field selector demands.
     pub(crate) name: String,
     pub(crate) subresource: String,
-    /// What follows the subresource: the path at the other end of a proxy, with its leading slash.
+    /// What follows the subresource: the path behind a proxy, with its leading slash.
     pub(crate) rest: String,
 }
 
@@ -52,11 +52,11 @@ pub(crate) struct Target {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Query(Vec<(String, String)>);
 
-/// Parameters of one query at most.
-const PARAMETERS: usize = 100;
-/// Time that a request gets that asks for a limit, at most (upstream: `--request-timeout`).
-const LONGEST: Duration = Duration::from_secs(60);
-/// Units of durations, in seconds; those that begin like another come first.
+/// Parameters that a query may have.
+const MAX_PARAMETERS: usize = 100;
+/// The longest timeout that a request may ask for (upstream: `--request-timeout`).
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+/// Units of durations, in seconds; a unit that is a prefix of another comes after it.
 const UNITS: [(&str, f64); 7] = [
     ("ns", 1e-9),
     ("us", 1e-6),
@@ -72,10 +72,10 @@ impl Query {
     pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
         let mut pairs = Vec::new();
         for part in text.split('&').filter(|part| !part.is_empty()) {
-            if pairs.len() == PARAMETERS {
+            if pairs.len() == MAX_PARAMETERS {
                 return Err(ApiError::new(
                     Reason::BadRequest,
-                    format!("more than {PARAMETERS} query parameters"),
+                    format!("more than {MAX_PARAMETERS} query parameters"),
                 ));
             }
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
@@ -84,7 +84,7 @@ impl Query {
         Ok(Self(pairs))
     }
 
-    /// The first value of a parameter; empty where it is not there.
+    /// The first value of a parameter; empty if it is absent.
     pub(crate) fn get(&self, key: &str) -> &str {
         self.0
             .iter()
@@ -92,7 +92,7 @@ impl Query {
             .map_or("", |(_, value)| value)
     }
 
-    /// Whether a parameter is there, with whatever value.
+    /// Whether a parameter is present, with any value.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.0.iter().any(|(name, _)| name == key)
     }
@@ -105,12 +105,12 @@ impl Query {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Whether a switch is on.
+    /// Whether a boolean parameter is true.
     pub(crate) fn on(&self, key: &str) -> bool {
         self.switch(key) == Some(true)
     }
 
-    /// A switch, if it is set; as upstream reads it, only `false` and `0` turn one off.
+    /// A boolean parameter, if present; as upstream does, only `false` and `0` mean false.
     pub(crate) fn switch(&self, key: &str) -> Option<bool> {
         let value = self
             .0
@@ -120,7 +120,7 @@ impl Query {
         Some(!(value == "0" || value.eq_ignore_ascii_case("false")))
     }
 
-    /// A number.
+    /// An integer parameter.
     pub(crate) fn number(&self, key: &str) -> Result<Option<i64>, ApiError> {
         match self.get(key) {
             "" => Ok(None),
@@ -133,7 +133,7 @@ impl Query {
         }
     }
 
-    /// How long the request may take, where it says so; never longer than the server lets it.
+    /// The timeout that the request asks for, at most the server's own.
     pub(crate) fn timeout(&self) -> Result<Option<Duration>, ApiError> {
         let text = self.get("timeout");
         if text.is_empty() {
@@ -146,9 +146,9 @@ impl Query {
             ApiError::new(Reason::BadRequest, text)
         })?;
         Ok(Some(if asked.is_zero() {
-            LONGEST
+            MAX_TIMEOUT
         } else {
-            asked.min(LONGEST)
+            asked.min(MAX_TIMEOUT)
         }))
     }
 
@@ -158,7 +158,7 @@ impl Query {
     }
 }
 
-/// Reads a duration as Go writes them: `1m30s`, `1.5h`, `300ms`.
+/// Parses a duration in Go's format: `1m30s`, `1.5h`, `300ms`.
 fn duration(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -209,8 +209,8 @@ fn unescape(text: &str, query: bool) -> Result<String, ApiError> {
 }
 
 impl Target {
-    /// Whether the answer takes as long as the client listens: limits of time are the other end's business.
-    pub(crate) fn goes_on(&self) -> bool {
+    /// Whether the answer is a stream without an end of its own, to which no timeout applies.
+    pub(crate) fn is_stream(&self) -> bool {
         self.verb == Verb::Watch
             || matches!(
                 self.subresource.as_str(),
@@ -218,7 +218,8 @@ impl Target {
             )
     }
 
-    /// The resource that a path names: none for paths that name no resource (discovery, health, …).
+    /// Parses the resource that a path names; `None` for paths that name none (discovery, health,
+    /// …).
     pub(crate) fn parse(
         method: &Method,
         path: &str,
@@ -230,7 +231,7 @@ impl Target {
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return Ok(None),
         };
-        // The legacy form of a watch.
+        // The legacy path of a watch.
         let (watch, rest) = match rest {
             ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
             rest => (false, rest),
@@ -254,7 +255,7 @@ impl Target {
                         .fold(String::new(), |path, segment| path + "/" + segment),
                 )
             }
-            // A slash at the end means nothing, except behind a proxy.
+            // A trailing slash is ignored, except behind a proxy.
             None => (rest.strip_suffix(&[""]).unwrap_or(rest), String::new()),
         };
         let (namespace, rest) = match rest {
@@ -295,7 +296,7 @@ impl Target {
     }
 }
 
-/// The one name that a field selector asks for, if it does; authorization by name counts it.
+/// The name that a field selector demands, if it does; authorization by name uses it.
 fn selected_name(selector: &str) -> &str {
     let asked = selector
         .split(',')
@@ -318,13 +319,13 @@ fn verb(method: &Method, named: bool, subresource: &str, query: &Query) -> Resul
         ("PATCH", true) => Ok(Verb::Patch),
         ("DELETE", true) => Ok(Verb::Delete),
         ("DELETE", false) => Ok(Verb::DeleteCollection),
-        // Whatever is asked of a proxy is the other end's business.
+        // The target of a proxy decides which methods it supports.
         ("OPTIONS", true) if subresource == "proxy" => Ok(Verb::Get),
         _ => Err(not_allowed()),
     }
 }
 
-/// Upstream's refusal of a method that a resource doesn't have.
+/// Upstream's error for a method that a resource does not support.
 pub(crate) fn not_allowed() -> ApiError {
     ApiError::new(
         Reason::MethodNotAllowed,

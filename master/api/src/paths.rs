@@ -1,4 +1,4 @@
-//! Paths that are no resources: health, figures, the version, discovery, OpenAPI.
+//! Paths that are not resources: health, metrics, version, discovery, OpenAPI.
 
 use crate::accept::Accept;
 use crate::discovery;
@@ -14,8 +14,8 @@ use master_store::ListQuery;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// The paths that are told at `/`, beside those of discovery.
-const TOLD: &[&str] = &[
+/// The paths listed at `/`, beside those of discovery.
+const LISTED: &[&str] = &[
     "/.well-known/openid-configuration",
     "/healthz",
     "/livez",
@@ -35,7 +35,7 @@ const TOLD: &[&str] = &[
     "/version",
 ];
 
-/// Under which name a path is counted: one of a few, whatever is asked.
+/// The label under which a path is counted: one of a fixed set, for any path.
 pub(crate) fn counted(path: &str) -> &'static str {
     let first = path
         .trim_start_matches('/')
@@ -59,7 +59,7 @@ pub(crate) fn counted(path: &str) -> &'static str {
 }
 
 impl ApiServer {
-    /// Answers a path that is no resource; the caller may read it.
+    /// Answers a path that is not a resource; the caller is already authorized.
     pub(crate) fn other<'a>(
         &'a self,
         parts: &'a Parts,
@@ -95,7 +95,7 @@ impl ApiServer {
         }
     }
 
-    /// The log of verdicts as it is, for `pratique verify`.
+    /// The verdict log, unchanged, for `pratique verify`.
     async fn verdicts(&self) -> Result<Response<Body>, ApiError> {
         let log = self
             .inner
@@ -113,7 +113,7 @@ impl ApiServer {
         Ok(response)
     }
 
-    /// Who signs service accounts' tokens, and with which keys.
+    /// The issuer of service account tokens and its public keys.
     fn issuer(&self, path: &str) -> Result<Response<Body>, ApiError> {
         let issuer = self.inner.issuer.as_ref().ok_or_else(no_resource)?;
         let (value, form) = match path {
@@ -131,9 +131,9 @@ impl ApiServer {
         Ok(response)
     }
 
-    /// What there is, as `/` tells it.
+    /// The list of paths at `/`.
     fn index(&self) -> serde_json::Value {
-        let mut paths: Vec<String> = TOLD.iter().map(|path| (*path).to_owned()).collect();
+        let mut paths: Vec<String> = LISTED.iter().map(|path| (*path).to_owned()).collect();
         paths.extend(["/api".to_owned(), "/apis".to_owned()]);
         for (group, versions) in self.inner.registry.groups() {
             if group.is_empty() {
@@ -158,7 +158,7 @@ impl ApiServer {
         written.family(
             name,
             "gauge",
-            "Requests that are worked on, watches and tunnels aside.",
+            "Requests in flight, without watches and tunnels.",
         );
         for (kind, running) in self.running() {
             written.sample(name, &format!("request_kind=\"{kind}\""), running as u64);
@@ -169,7 +169,7 @@ impl ApiServer {
         written.family(
             "kubernetes_build_info",
             "gauge",
-            "The version that is spoken.",
+            "The version of the Kubernetes API.",
         );
         written.sample("kubernetes_build_info", &labels, 1_u64);
         self.objects(&mut written).await;
@@ -190,7 +190,7 @@ impl ApiServer {
         Ok(response)
     }
 
-    /// How many objects of each kind there are; versions of one kind are counted once.
+    /// Counts the objects of each kind; the versions of a kind are counted once.
     async fn objects(&self, written: &mut Text) {
         let mut tables = BTreeMap::new();
         for kind in self
@@ -287,7 +287,7 @@ impl ApiServer {
     }
 }
 
-/// Whether the client has what the tag names.
+/// Whether the client already has the document of this ETag.
 pub(crate) fn matches_tag(parts: &Parts, tag: &str) -> bool {
     let known = parts
         .headers

@@ -1,4 +1,4 @@
-//! What a connection showed of its other end.
+//! What a connection proves about its other end.
 
 use crate::authenticate::certificate::of_certificate;
 use crate::connections::Slot;
@@ -8,60 +8,61 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The other end of a connection, as the TLS layer knows it.
+/// The other end of a connection, as the TLS layer verified it.
 ///
 /// Holding certificates here proves that the chain was verified and that the other end signed the handshake
 /// with the leaf's key.
 #[derive(Debug, Clone, Default)]
 pub struct Peer {
-    /// Where it comes from; none for callers inside the process.
+    /// Its address; `None` for callers inside the process.
     pub remote: Option<SocketAddr>,
-    /// The verified client certificate chain, leaf first; empty where none was shown.
+    /// The verified client certificate chain, leaf first; empty if the client sent none.
     pub certificates: Arc<[CertificateDer<'static>]>,
     /// The TLS exporter of the connection (RFC 9266: `EXPORTER-Channel-Binding`, empty context).
     pub exporter: Option<[u8; 32]>,
-    /// Whom the certificate names, read once for all requests of the connection.
+    /// The user that the certificate names, parsed once for all requests of the connection.
     pub(crate) known: Arc<OnceLock<Option<UserInfo>>>,
-    /// Its place among the connections; none for callers inside the process.
+    /// The connection's place within the limits; `None` for callers inside the process.
     pub(crate) slot: Option<Arc<Slot>>,
-    /// One exchange of attestation at a time: a connection is bound into its evidence, and what is read of it is kept in memory.
+    /// Whether an attestation exchange is running. One at a time: the evidence is bound to the
+    /// connection, and its parts are held in memory.
     pub(crate) exchange: Arc<AtomicBool>,
-    /// What a later look at the certificates found, and of which generation that was.
-    pub(crate) looked: Arc<Mutex<Option<(u64, bool)>>>,
+    /// The result of a later check of the certificates, and the generation in which it was made.
+    pub(crate) verified: Arc<Mutex<Option<(u64, bool)>>>,
 }
 
 impl Peer {
-    /// Whom the certificate names; none where there is none, or it names nobody.
+    /// The user that the certificate names; `None` without a certificate or without a name in it.
     pub(crate) fn user(&self) -> Option<&UserInfo> {
         let leaf = self.certificates.first()?;
         self.known.get_or_init(|| of_certificate(leaf)).as_ref()
     }
 
-    /// The caller showed an endorsement key (the SHA-256 of its public half) that the inventory lists: its connection is not among
-    /// those of strangers any more. Nothing else follows from it, as such keys are no secrets.
+    /// Counts the connection as listed: the caller showed an endorsement key (the SHA-256 of its
+    /// public part) of the inventory. It grants nothing else, as these keys are public.
     pub fn list(&self, key: [u8; 32]) {
         if let Some(slot) = &self.slot {
             slot.list(key);
         }
     }
 
-    /// Begins an exchange; none while another one goes on over this connection.
+    /// Begins an attestation exchange; `None` while another one runs on this connection.
     pub fn begin_exchange(&self) -> Option<Exchange> {
         let taken = self.exchange.swap(true, Ordering::AcqRel);
         (!taken).then(|| Exchange(self.exchange.clone()))
     }
 
-    /// What a look at the certificates finds, kept for the whole connection until another `generation` asks.
+    /// The result of `look`, kept for the connection until it is asked for another `generation`.
     pub fn once_for(&self, generation: u64, look: impl FnOnce() -> bool) -> bool {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        match *looked {
+        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        match *verified {
             Some((of, found)) if of == generation => found,
-            Some(_) | None => looked.insert((generation, look())).1,
+            Some(_) | None => verified.insert((generation, look())).1,
         }
     }
 }
 
-/// The one exchange of attestation that goes on over a connection; over when dropped.
+/// The running attestation exchange of a connection; ended when dropped.
 #[derive(Debug)]
 pub struct Exchange(Arc<AtomicBool>);
 

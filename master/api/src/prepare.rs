@@ -1,4 +1,5 @@
-//! What every cluster has from its first moment: the system's namespaces, each with its account, and priority classes.
+//! Creates what every cluster has from the start: the system's namespaces with their service
+//! accounts, and priority classes.
 
 use crate::error::ApiError;
 use config_kube::k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
@@ -6,11 +7,11 @@ use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use master_client::{Client, Object};
 
-/// Namespaces that always are.
+/// Namespaces that always exist.
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
-/// The account of pods that name none.
+/// The service account of pods that name none.
 const ACCOUNT: &str = "default";
-/// Classes of the system's own pods (upstream's), above all that a user may name.
+/// Upstream's priority classes for system pods, above all that a user may define.
 const CLASSES: [(&str, i32, &str); 2] = [
     (
         "system-node-critical",
@@ -24,7 +25,7 @@ const CLASSES: [(&str, i32, &str); 2] = [
     ),
 ];
 
-/// Makes what is not there.
+/// Creates what is missing.
 pub(crate) async fn prepare(client: &Client) -> Result<(), ApiError> {
     for name in NAMESPACES {
         let metadata = ObjectMeta {

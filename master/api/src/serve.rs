@@ -1,10 +1,10 @@
-//! The listener: TLS 1.3, one task for each connection, limits on all of it, an orderly end.
+//! The listener: TLS 1.3, one task per connection, limits, graceful shutdown.
 
 use crate::connections::{ConnectionLimits, Connections, Slot};
 use crate::idle::{Requests, counted};
-use crate::patience::Patient;
 use crate::peer::Peer;
 use crate::server::ApiServer;
+use crate::write_timeout::WriteTimeout;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -27,31 +27,34 @@ use tokio_util::sync::CancellationToken;
 /// Label of the TLS exporter that binds evidence to a connection (RFC 9266).
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// How long a connection outlives its caller's denial, or its own idling: time to answer what is under way, and to say so.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Time for which a connection stays open after its caller was denied, or it became idle: it
+/// finishes open requests and says goodbye (GOAWAY).
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 /// Limits of the listener.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
-    /// Connections at once, and how they are shared.
+    /// Limits of open connections.
     pub connections: ConnectionLimits,
-    /// Time for the TLS handshake.
+    /// Time limit of the TLS handshake.
     pub handshake: Duration,
-    /// Time for a request's header, and so for an idle HTTP/1 connection (nginx's `client_header_timeout`).
+    /// Time limit of a request's header, and so of an idle HTTP/1 connection (nginx's
+    /// `client_header_timeout`).
     pub header: Duration,
-    /// Time for which a connection may ask nothing. Clients keep theirs as long as Go's do, 90 s, and so does upstream's server;
-    /// an open watch is a request, so none is cut.
+    /// Time for which a connection may have no open request. Go's clients keep idle connections for
+    /// 90 s, and so does upstream's server; a watch is an open request, so watches are not cut.
     pub idle: Duration,
-    /// The same where nobody has said yet who is there, also before the first request: the time that a machine has to answer a
-    /// challenge, as slow TPMs take some of it.
+    /// The same for connections that are not authenticated, also before the first request. It
+    /// covers the time in which a machine must answer a challenge, part of which a slow TPM uses.
     pub idle_stranger: Duration,
-    /// Time that a write may stand still because the client takes nothing.
+    /// Time for which a write may make no progress because the client does not read.
     pub write: Duration,
     /// Bytes of a request's header.
     pub header_bytes: u32,
-    /// Requests at once on one HTTP/2 connection (upstream: 250; lower here, as watches count too).
+    /// Concurrent requests on one HTTP/2 connection (upstream: 250; lower here, as watches count
+    /// too).
     pub streams: u32,
-    /// Time for open requests to end after shutdown was asked for.
+    /// Time for open requests to end after shutdown began.
     pub drain: Duration,
 }
 
@@ -71,18 +74,19 @@ impl Default for ServeOptions {
     }
 }
 
-/// Why a TLS configuration could not be made.
+/// A TLS configuration could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The roots by which clients are verified can't be used.
+    /// The roots for client certificates are unusable.
     #[error("client certificate roots cannot be used")]
     Roots(#[source] rustls::server::VerifierBuilderError),
-    /// The provider does not do TLS 1.3.
+    /// The crypto provider does not support TLS 1.3.
     #[error("TLS 1.3 is not available")]
     Protocol(#[source] rustls::Error),
 }
 
-/// Client certificates asked for and verified against `roots`, callers without one let in as anonymous.
+/// A verifier that asks for client certificates and checks them against `roots`; callers without
+/// one are anonymous.
 pub fn clients_of(roots: RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
@@ -92,8 +96,9 @@ pub fn clients_of(roots: RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, T
         .map_err(TlsError::Roots)
 }
 
-/// TLS as the server wants it: version 1.3, HTTP/2 and HTTP/1.1. `own` chooses the server's certificate and `clients`
-/// verifies the client's for each handshake, so that both can change while serving.
+/// The server's TLS configuration: version 1.3, HTTP/2 and HTTP/1.1. `own` chooses the server's
+/// certificate and `clients` verifies the client's for each handshake, so both can change while the
+/// server runs.
 pub fn tls_config(
     own: Arc<dyn ResolvesServerCert>,
     clients: Arc<dyn ClientCertVerifier>,
@@ -130,7 +135,7 @@ pub async fn serve(
     let connections = Connections::new(options.connections);
     let mut tasks = tokio::task::JoinSet::new();
     loop {
-        // Cancel-safe: accept loses no connection, join_next only reaps.
+        // Cancel-safe: accept loses no connection, join_next only reaps tasks.
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
             Some(_) = tasks.join_next() => continue,
@@ -159,7 +164,7 @@ pub async fn serve(
     api.drain();
     let drained = async { while tasks.join_next().await.is_some() {} };
     if tokio::time::timeout(options.drain, drained).await.is_err() {
-        tracing::warn!("some connections did not end in time and are cut");
+        tracing::warn!("closing connections that did not end in time");
     }
 }
 
@@ -175,7 +180,7 @@ fn http(options: &ServeOptions) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_header_list_size(options.header_bytes)
         .max_concurrent_streams(options.streams)
-        // What a client may send before anybody reads it, for each stream and for all of a connection.
+        // What a client may send before it is read, per stream and per connection.
         .initial_stream_window_size(128 << 10)
         .initial_connection_window_size(256 << 10)
         .keep_alive_interval(Duration::from_secs(30))
@@ -188,8 +193,8 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     match listener.accept().await {
         Ok(accepted) => Some(accepted),
         Err(error) => {
-            // Out of descriptors or memory: let some go before the next try.
-            tracing::warn!(%error, "a connection could not be accepted");
+            // Out of descriptors or memory: existing connections may end before the next try.
+            tracing::warn!(%error, "cannot accept a connection");
             tokio::time::sleep(Duration::from_millis(50)).await;
             None
         }
@@ -198,10 +203,10 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
 
 async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) {
     let ended = connection.slot.ended();
-    // Cancel-safe: what is cut is dropped.
+    // Cancel-safe: a cut connection is dropped.
     tokio::select! {
         () = conduct(connection, stream, remote) => {}
-        () = ended.cancelled() => tracing::debug!(%remote, "a connection is cut: another has its place"),
+        () = ended.cancelled() => tracing::debug!(%remote, "connection closed: another one took its place"),
     }
 }
 
@@ -214,12 +219,12 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
         slot,
     } = connection;
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, %remote, "a connection went away at once");
+        tracing::debug!(%error, %remote, "connection closed before the handshake");
         return;
     }
     let stream = match tokio::time::timeout(
         options.handshake,
-        acceptor.accept(Patient::new(stream, options.write)),
+        acceptor.accept(WriteTimeout::new(stream, options.write)),
     )
     .await
     {
@@ -229,7 +234,7 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
             return;
         }
         Err(_elapsed) => {
-            tracing::debug!(%remote, "TLS handshake took too long");
+            tracing::debug!(%remote, "TLS handshake timed out");
             return;
         }
     };
@@ -239,7 +244,7 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
         None => slot.touch(),
     }
     let draining = api.draining();
-    let (judge, shown, requests) = (api.clone(), peer.clone(), Requests::new());
+    let (deny_list, shown, requests) = (api.clone(), peer.clone(), Requests::new());
     let asked = requests.clone();
     let service = service_fn(move |request| answer(api.clone(), peer.clone(), request, &asked));
     let idle = requests.idle(|| {
@@ -251,7 +256,8 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     });
     let mut served =
         std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
-    // Cancel-safe: the connection is polled on after the signal to drain or when it idles; what is cut is dropped.
+    // Cancel-safe: the connection is polled again after the signal to drain or to close; a cut one
+    // is dropped.
     let result = tokio::select! {
         result = served.as_mut() => result,
         () = draining.cancelled() => {
@@ -259,28 +265,28 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
             served.await
         }
         () = idle => {
-            // A client of HTTP/2 hears of it, so that it sends no request into a connection that ends.
+            // Sends GOAWAY, so that an HTTP/2 client sends no request on a connection that ends.
             served.as_mut().graceful_shutdown();
-            tokio::time::timeout(FAREWELL, served).await.unwrap_or(Ok(()))
+            tokio::time::timeout(CLOSE_GRACE, served).await.unwrap_or(Ok(()))
         }
-        () = shut_out(&judge, &shown) => {
-            tracing::info!(%remote, "a connection is cut: its caller was shut out");
+        () = until_denied(&deny_list, &shown) => {
+            tracing::info!(%remote, "connection closed: its caller is denied");
             return;
         }
     };
     if let Err(error) = result {
-        tracing::debug!(%error, %remote, "a connection broke off");
+        tracing::debug!(%error, %remote, "connection failed");
     }
 }
 
-/// Waits until whoever shows this certificate is shut out, and has had the time to be told so.
-async fn shut_out(api: &ApiServer, peer: &Peer) {
+/// Waits until the caller with this certificate is denied, and has had time to receive the error.
+async fn until_denied(api: &ApiServer, peer: &Peer) {
     let Some(user) = peer.user() else {
         return std::future::pending().await;
     };
     loop {
         api.until_denied(|list| list.denied(user, peer)).await;
-        tokio::time::sleep(FAREWELL).await;
+        tokio::time::sleep(CLOSE_GRACE).await;
         if api.denial(user, peer).is_some() {
             return;
         }
@@ -306,7 +312,7 @@ fn incoming(body: Incoming) -> Body {
     body.map_err(Into::into).boxed_unsync()
 }
 
-fn peer(stream: &TlsStream<Patient<TcpStream>>, remote: SocketAddr, slot: Arc<Slot>) -> Peer {
+fn peer(stream: &TlsStream<WriteTimeout<TcpStream>>, remote: SocketAddr, slot: Arc<Slot>) -> Peer {
     let (_, session) = stream.get_ref();
     let certificates = session.peer_certificates().unwrap_or_default();
     let certificates = certificates

@@ -1,10 +1,10 @@
-//! The server: what it is made of, and the way of a request through it.
+//! The server: its parts, and the path of a request through it.
 
 use crate::admit::Chain;
 use crate::allocate;
 use crate::authenticate::{self, TokenIssuer, impersonate};
 use crate::authorize::{self, Authorizer};
-use crate::encoding::{self, Wishes};
+use crate::encoding::{self, Encoding};
 use crate::error::{ApiError, Reason};
 use crate::guard::Caller;
 use crate::hooks::{DenyList, Extensions, NodeDialer};
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at the addresses and node ports of all services (upstream's).
+/// Interval between two repairs of service addresses and node ports (upstream's).
 const REPAIR_PERIOD: Duration = Duration::from_secs(180);
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(crate) struct Inner {
     draining: CancellationToken,
 }
 
-/// The API server. Cheap to clone; all clones are one server.
+/// The API server. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone)]
 pub struct ApiServer {
     pub(crate) inner: Arc<Inner>,
@@ -98,7 +98,7 @@ impl ApiServer {
             issuer: options
                 .issuer
                 .clone()
-                .or_else(|| TokenIssuer::passing().map(Arc::new)),
+                .or_else(|| TokenIssuer::ephemeral().map(Arc::new)),
             documents: Documents::default(),
             metrics: Metrics::default(),
             reads: Semaphore::new(options.in_flight),
@@ -118,7 +118,7 @@ impl ApiServer {
         }
     }
 
-    /// Makes what every cluster has from its first moment. `/readyz` fails before it is done.
+    /// Creates what every cluster has from the start. `/readyz` fails until it is done.
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
         crate::prepare::prepare(&client).await?;
@@ -129,33 +129,33 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Looks once whether all addresses and node ports of services are held for those who have them, repairs what is not,
-    /// and tells how much was found.
+    /// Checks once that all service addresses and node ports are allocated to their services,
+    /// repairs the allocations, and returns how many were wrong.
     pub async fn repair_allocations(&self) -> Result<usize, ApiError> {
         allocate::repair(self, &self.client(UserInfo::admin("system:apiserver"))).await
     }
 
-    /// Does so at once and again and again; never ends.
+    /// Repairs allocations at once and then periodically; never returns.
     pub async fn keep_allocations(&self) {
         loop {
             if let Err(error) = self.repair_allocations().await {
-                tracing::warn!(%error, "addresses and node ports of services could not be looked over");
+                tracing::warn!(%error, "the addresses and node ports of services cannot be checked");
             }
             tokio::time::sleep(REPAIR_PERIOD).await;
         }
     }
 
-    /// Hangs in further paths, once; whether it was the first.
+    /// Registers the handler of further paths, once; returns whether it was the first.
     pub fn set_extensions(&self, extensions: Arc<dyn Extensions>) -> bool {
         self.inner.extensions.set(extensions).is_ok()
     }
 
-    /// Hangs in the deny list, once; whether it was the first.
+    /// Registers the deny list, once; returns whether it was the first.
     pub fn set_deny_list(&self, deny_list: Arc<dyn DenyList>) -> bool {
         self.inner.deny_list.set(deny_list).is_ok()
     }
 
-    /// Hangs in the way to nodes, once; whether it was the first.
+    /// Registers the dialer for nodes, once; returns whether it was the first.
     pub fn set_node_dialer(&self, dialer: Arc<dyn NodeDialer>) -> bool {
         self.inner.node_dialer.set(dialer).is_ok()
     }
@@ -164,7 +164,7 @@ impl ApiServer {
         self.inner.prepared.load(Ordering::Acquire)
     }
 
-    /// Requests that are worked on, by upstream's names for their kinds.
+    /// Requests in flight, under upstream's names of their kinds.
     pub(crate) fn running(&self) -> [(&'static str, usize); 2] {
         let (inner, options) = (&self.inner, &self.inner.options);
         [
@@ -179,8 +179,8 @@ impl ApiServer {
         ]
     }
 
-    /// Room to work on a request. Callers inside the process are not counted, nor are those who could mend an overload
-    /// (upstream's filter lets `system:masters` through too).
+    /// A permit to work on a request. Callers inside the process and members of `system:masters`
+    /// need none, so that an admin can act on an overloaded server (upstream exempts them too).
     fn permit(
         &self,
         verb: Verb,
@@ -202,7 +202,7 @@ impl ApiServer {
         })
     }
 
-    /// Ends open watches; `/readyz` fails from now on. [`crate::serve`] calls it at shutdown.
+    /// Ends open watches and makes `/readyz` fail. [`crate::serve`] calls it at shutdown.
     pub fn drain(&self) {
         self.inner.draining.cancel();
     }
@@ -219,17 +219,17 @@ impl ApiServer {
         self.inner.node_dialer.get()
     }
 
-    /// Why a caller is shut out, if it is.
+    /// The reason why a caller is denied, if it is.
     pub(crate) fn denial(&self, user: &UserInfo, peer: &Peer) -> Option<String> {
         self.deny_list()?.denied(user, peer)
     }
 
-    /// Why a node is shut out, if it is.
+    /// The reason why a node is denied, if it is.
     pub(crate) fn node_denial(&self, node: &str) -> Option<String> {
         self.deny_list()?.node_denied(node)
     }
 
-    /// Waits until something is shut out as `why` tells; for ever where nothing can be.
+    /// Waits until `why` finds a reason in the deny list; for ever if there is no deny list.
     pub(crate) async fn until_denied(
         &self,
         why: impl Fn(&dyn DenyList) -> Option<String>,
@@ -248,7 +248,7 @@ impl ApiServer {
         }
     }
 
-    /// Room for one more watch; callers inside the process are not counted.
+    /// A permit for one more watch; callers inside the process need none.
     pub(crate) fn watch_permit(
         &self,
         peer: &Peer,
@@ -288,9 +288,9 @@ impl ApiServer {
         }
     }
 
-    /// Answers a request of a known caller.
+    /// Answers a request of an authenticated caller.
     ///
-    /// Guarantee: where the caller is shut out while the answer is made, it is not given, however far it is.
+    /// Guarantee: if the caller is denied while the answer is being made, the answer is not sent.
     pub async fn handle_as(
         &self,
         request: Request<Body>,
@@ -298,21 +298,21 @@ impl ApiServer {
         peer: Peer,
     ) -> Response<Body> {
         if let Some(why) = self.denial(&user, &peer) {
-            return shut_out(&why);
+            return denied(&why);
         }
         let Some(caller) = Caller::of(&user, &peer) else {
             return self.answer(request, user, peer).await;
         };
-        // Subscribed before the last look, so that no change comes between the two.
+        // Subscribed before the last check, so that no change is missed between the two.
         let response = self.answer(request, user, peer).await;
         let guarded = caller.clone().guard(self, response);
         match caller.denial(self) {
-            Some(why) => shut_out(&why),
+            Some(why) => denied(&why),
             None => guarded,
         }
     }
 
-    /// Answers a caller who is let in.
+    /// Answers a caller that is not denied.
     async fn answer(&self, request: Request<Body>, user: UserInfo, peer: Peer) -> Response<Body> {
         let began = Instant::now();
         let mut request = request;
@@ -330,19 +330,20 @@ impl ApiServer {
         let head = request.method() == Method::HEAD;
         let (parts, content) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
-        let (about, wishes, answer) = match query.and_then(|query| query.timeout().map(|_| query)) {
+        let (about, encoding, answer) = match query.and_then(|query| query.timeout().map(|_| query))
+        {
             Ok(query) => {
-                let wishes = Wishes::of(&parts.headers, &query);
+                let encoding = Encoding::of(&parts.headers, &query);
                 let (about, answer) = self.route(parts, query, content, user, peer).await;
-                (about, wishes, answer)
+                (about, encoding, answer)
             }
-            Err(error) => (About::path("", ""), Wishes::default(), Err(error)),
+            Err(error) => (About::path("", ""), Encoding::default(), Err(error)),
         };
         let response = answer.unwrap_or_else(|error| respond(&error));
         self.inner
             .metrics
             .count(&about, response.status().as_u16(), began.elapsed());
-        let mut response = encoding::finish(response, wishes);
+        let mut response = encoding::finish(response, encoding);
         if head {
             if let Some(size) = response.body().size_hint().exact() {
                 response
@@ -354,7 +355,7 @@ impl ApiServer {
         response
     }
 
-    /// The answer, and what it was about.
+    /// The answer, and what the request was about (for metrics).
     async fn route(
         &self,
         parts: Parts,
@@ -391,8 +392,12 @@ impl ApiServer {
             .cloned();
         let about = About::resource(&target, kind.as_ref(), query.has("dryRun"));
         let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
-        let limit = query.timeout().ok().flatten().filter(|_| !target.goes_on());
-        let asked = Asked {
+        let limit = query
+            .timeout()
+            .ok()
+            .flatten()
+            .filter(|_| !target.is_stream());
+        let asked = ResourceRequest {
             target,
             query,
             kind,
@@ -414,12 +419,12 @@ impl ApiServer {
 
     async fn resource(
         &self,
-        asked: Asked,
+        asked: ResourceRequest,
         user: UserInfo,
         peer: Peer,
         content: Body,
     ) -> Result<Response<Body>, ApiError> {
-        let Asked {
+        let ResourceRequest {
             target,
             query,
             kind,
@@ -462,7 +467,7 @@ impl ApiServer {
             (answer, _) => answer,
         };
         match deprecated {
-            // A refusal tells it as well.
+            // A refusal carries the warning too.
             Some(words) => Ok(verbs::warned(
                 answer.unwrap_or_else(|error| respond(&error)),
                 &[words.to_owned()],
@@ -473,8 +478,9 @@ impl ApiServer {
 }
 
 impl ApiServer {
-    /// The answer to a write of the project's own objects, once what decides by them knows it: whoever hears that a machine is
-    /// retired hears nothing more of it.
+    /// Delays the answer to a write of the project's own kinds until the service that decides by
+    /// them has it: after the answer that a machine is retired, nothing more is sent to that
+    /// machine.
     async fn acknowledged(
         &self,
         response: Response<Body>,
@@ -485,7 +491,7 @@ impl ApiServer {
             return Ok(response);
         };
         let (parts, content) = response.into_parts();
-        // An object that was made: its name is in the answer.
+        // A created object: its name is in the answer.
         let unread = |error| {
             ApiError::new(
                 Reason::InternalError,
@@ -503,7 +509,7 @@ impl ApiServer {
         }
         Err(ApiError::new(
             Reason::Timeout,
-            "the write is stored, and is not in force everywhere yet: look again",
+            "the write is stored but not in effect everywhere yet: read the object again",
         ))
     }
 }
@@ -521,16 +527,16 @@ fn reads(verb: Verb) -> bool {
     }
 }
 
-/// What somebody is told who was let in before.
-fn shut_out(why: &str) -> Response<Body> {
+/// The answer to a denied caller.
+fn denied(why: &str) -> Response<Body> {
     respond(&ApiError::new(
         Reason::Unauthorized,
         format!("Unauthorized: {why}"),
     ))
 }
 
-/// A request for a resource, before anybody is asked whether it may be.
-struct Asked {
+/// A request for a resource, before authorization.
+struct ResourceRequest {
     target: Target,
     query: Query,
     kind: Option<Arc<Kind>>,
@@ -570,7 +576,7 @@ pub(crate) fn text(status: StatusCode, text: String) -> Response<Body> {
     response
 }
 
-/// A refusal as an answer.
+/// An error as an answer.
 pub(crate) fn respond(error: &ApiError) -> Response<Body> {
     let mut response = Response::new(body(error.to_status().to_string()));
     *response.status_mut() =

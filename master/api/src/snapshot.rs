@@ -1,8 +1,9 @@
-//! `/snapshot`: the whole store as a file, for admins. `kubectl get --raw /snapshot > FILE` is a backup.
+//! `/snapshot`: the whole store as one file, for admins. `kubectl get --raw /snapshot > FILE` makes
+//! a backup.
 //!
-//! It holds every object, Secrets too, as of one revision, and is made while the master works: the objects are shared
-//! with the store, and beside them one piece of the file is held. A caller that breaks off leaves a file that
-//! `master restore` refuses.
+//! The file holds every object, Secrets included, at one revision, and is made while the server
+//! runs: it shares the objects with the store and buffers one piece of the file. If the download
+//! breaks off, `master restore` refuses the file.
 
 use crate::error::{ApiError, Reason};
 use crate::server::ApiServer;
@@ -18,15 +19,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Snapshots at once: each keeps alive what the store meanwhile forgets.
+/// Concurrent snapshots: each keeps entries in memory that the store has since compacted.
 const AT_ONCE: usize = 2;
 
-/// Room for snapshots.
+/// Permits for snapshots.
 pub(crate) fn room() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(AT_ONCE))
 }
 
-/// The store as a file.
+/// Answers with the store as a file.
 pub(crate) async fn answer(api: &ApiServer) -> Result<Response<Body>, ApiError> {
     let permit = api
         .inner
@@ -48,7 +49,7 @@ pub(crate) async fn answer(api: &ApiServer) -> Result<Response<Body>, ApiError> 
         )
     })?;
     let frames = stream::iter(pieces.map(move |piece: Bytes| {
-        // Held as long as pieces are asked for.
+        // Held until the last piece is read.
         let _held = &permit;
         Ok::<_, Infallible>(Frame::data(piece))
     }));

@@ -1,4 +1,4 @@
-//! Answers in other forms: tables and metadata alone.
+//! Other representations of objects: tables, and metadata alone.
 
 use crate::error::{ApiError, Reason};
 use crate::object;
@@ -27,7 +27,7 @@ fn columns(kind: &Kind) -> Value {
     Value::Array(columns)
 }
 
-/// What goes with a row.
+/// What a row contains of its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Include {
     Nothing,
@@ -36,7 +36,7 @@ pub(crate) enum Include {
 }
 
 impl Include {
-    /// What a query asks for.
+    /// Reads the query parameter `includeObject`.
     pub(crate) fn of(query: &Query) -> Result<Self, ApiError> {
         match query.get("includeObject") {
             "" | "Metadata" => Ok(Self::Metadata),
@@ -53,18 +53,18 @@ impl Include {
     }
 }
 
-/// How tables are made.
+/// How a table is made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
     /// `meta.k8s.io/v1` or `v1beta1`.
     pub(crate) version: &'static str,
-    /// What goes with a row.
+    /// What a row contains of its object.
     pub(crate) include: Include,
-    /// Whether the columns are told; later events of a watch leave them out.
+    /// Whether column definitions are included; later events of a watch leave them out.
     pub(crate) headings: bool,
 }
 
-/// Metadata alone.
+/// PartialObjectMetadata of an object.
 pub(crate) fn partial(fields: &Fields, version: &str) -> Value {
     json!({
         "kind": "PartialObjectMetadata", "apiVersion": version,

@@ -1,4 +1,4 @@
-//! Reading JSON and YAML from outside: bounded depth, duplicate fields told with their path.
+//! Parses JSON and YAML from clients: bounded depth, duplicate fields reported with their paths.
 
 use crate::error::{ApiError, Reason};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -8,22 +8,25 @@ use std::fmt;
 
 /// Levels of nesting; deeper documents are refused. `serde_json` itself stops at 128.
 const DEPTH: usize = 100;
-/// Steps that YAML's reader may take over flow brackets: for each token it looks at every bracket that is still open, so
-/// that a few megabytes of `[` would keep a core busy for hours. This is a third of a second.
+/// Limit on the YAML parser's work for flow brackets: for each token it checks every open bracket,
+/// so a few megabytes of `[` would occupy a core for hours. The limit is about a third of a second.
 const BRACKET_STEPS: usize = 1 << 28;
-/// Duplicate fields told at most.
-const MOST: usize = 100;
+/// Duplicate fields reported at most.
+const MAX_DUPLICATES: usize = 100;
 
-/// A document as read.
+/// A parsed document.
 #[derive(Debug, Default, PartialEq)]
 pub struct Decoded {
-    /// The value; of duplicate fields the last counts.
+    /// The value; of duplicate fields the last one counts.
     pub value: Value,
-    /// Paths of fields that came more than once.
+    /// Paths of duplicate fields.
     pub duplicates: Vec<String>,
 }
 
-/// Reads one JSON document.
+/// Parses one JSON document.
+///
+/// # Errors
+/// The bytes are not JSON, or are nested too deep (400).
 pub fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
     let duplicates = RefCell::new(Vec::new());
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
@@ -42,7 +45,10 @@ pub fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
     })
 }
 
-/// Reads one YAML document; what JSON can't say is refused.
+/// Parses one YAML document.
+///
+/// # Errors
+/// The bytes are not YAML, contain what JSON cannot express, or are nested too deep (400).
 pub fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
     let duplicates = RefCell::new(Vec::new());
     let text = std::str::from_utf8(bytes).map_err(|error| unreadable("yaml", &error))?;
@@ -66,8 +72,8 @@ pub fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
     })
 }
 
-/// The most flow brackets that can be open at once. Those in texts are counted too: what they add up to in any text that
-/// means something is far below the limit.
+/// The largest number of flow brackets that can be open at once. Brackets in strings count too: in
+/// any meaningful text their number is far below the limit.
 fn open_brackets(bytes: &[u8]) -> usize {
     let (mut open, mut most) = (0_usize, 0_usize);
     for byte in bytes {
@@ -212,7 +218,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             if object.contains_key(&key) {
                 let mut duplicates = self.duplicates.borrow_mut();
                 let told = path.to_string();
-                if duplicates.len() < MOST && !duplicates.contains(&told) {
+                if duplicates.len() < MAX_DUPLICATES && !duplicates.contains(&told) {
                     duplicates.push(told);
                 }
             }

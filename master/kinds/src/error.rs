@@ -1,10 +1,10 @@
-//! Refusals as upstream says them: `Status` objects with a reason, a code and details.
+//! Errors in upstream's form: `Status` objects with a reason, a code and details.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// Upstream's `StatusReason`s (apimachinery `meta/v1`) in use.
+/// Upstream's `StatusReason`s (apimachinery `meta/v1`) that are used here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// 400.
@@ -21,11 +21,11 @@ pub enum Reason {
     NotAcceptable,
     /// 409, the name is taken.
     AlreadyExists,
-    /// 409, the object changed or stands against the request.
+    /// 409, the object has changed or contradicts the request.
     Conflict,
     /// 410, the revision is too old.
     Expired,
-    /// 410, gone for another cause.
+    /// 410, gone for another reason.
     Gone,
     /// 413.
     RequestEntityTooLarge,
@@ -37,13 +37,13 @@ pub enum Reason {
     TooManyRequests,
     /// 500.
     InternalError,
-    /// 500, try another time or place.
+    /// 500, try again later.
     ServerTimeout,
     /// 503.
     ServiceUnavailable,
     /// 504.
     Timeout,
-    /// Any other code, as a server outside said it.
+    /// Any other code of another server.
     Unknown,
 }
 
@@ -70,7 +70,7 @@ impl Reason {
         (Self::Unknown, "", 500),
     ];
 
-    /// Upstream's word for it.
+    /// Upstream's name of it.
     pub fn as_str(self) -> &'static str {
         Self::ALL
             .iter()
@@ -78,7 +78,7 @@ impl Reason {
             .map_or("", |(_, name, _)| name)
     }
 
-    /// The HTTP status that goes with it.
+    /// Its HTTP status.
     pub fn code(self) -> u16 {
         Self::ALL
             .iter()
@@ -94,23 +94,23 @@ impl Reason {
     }
 }
 
-/// One cause of a refusal (`StatusCause`).
+/// One cause of an error (`StatusCause`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Cause {
     /// `FieldValueInvalid`, `FieldValueRequired`, …
     pub reason: Cow<'static, str>,
-    /// For a person.
+    /// For humans.
     pub message: String,
     /// Path of the field, such as `spec.containers[0].name`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
 }
 
-/// What a refusal is about (`StatusDetails`).
+/// What an error is about (`StatusDetails`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Details {
-    /// Name of the object, where one is concerned.
+    /// Name of the object, if there is one.
     pub name: String,
     /// API group of the kind.
     pub group: String,
@@ -118,30 +118,30 @@ pub struct Details {
     pub kind: String,
     /// UID of the object.
     pub uid: String,
-    /// All faults that were found.
+    /// All faults.
     pub causes: Vec<Cause>,
     /// Seconds to wait before another try.
     pub retry_after: Option<u32>,
-    /// Where a list can go on although what was asked for is too old.
+    /// A token with which a list can continue although its revision has been compacted.
     pub continue_token: String,
 }
 
-/// A refusal.
+/// An error of the API.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// What class of refusal it is.
+    /// The reason.
     pub reason: Reason,
     /// HTTP status.
     pub code: u16,
-    /// For a person.
+    /// For humans.
     pub message: String,
     /// What it is about.
     pub details: Box<Details>,
 }
 
 impl ApiError {
-    /// A refusal without details.
+    /// An error without details.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             reason,
@@ -151,7 +151,8 @@ impl ApiError {
         }
     }
 
-    /// Names the object concerned; `kind` is the plural resource name, or the kind for invalid objects.
+    /// Sets the object concerned; `kind` is the plural resource name, or the kind for invalid
+    /// objects.
     #[must_use]
     pub fn about(mut self, group: &str, kind: &str, name: &str) -> Self {
         group.clone_into(&mut self.details.group);
@@ -160,7 +161,7 @@ impl ApiError {
         self
     }
 
-    /// Says when to try again.
+    /// Sets the time after which to try again.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.details.retry_after = Some(seconds);
@@ -172,7 +173,7 @@ impl ApiError {
         self.reason == Reason::NotFound
     }
 
-    /// Whether the object changed meanwhile.
+    /// Whether the object has changed meanwhile.
     pub fn is_conflict(&self) -> bool {
         self.reason == Reason::Conflict
     }
@@ -182,7 +183,7 @@ impl ApiError {
         self.reason == Reason::AlreadyExists
     }
 
-    /// Whether a list or watch must start anew.
+    /// Whether a list or watch must start again.
     pub fn is_expired(&self) -> bool {
         matches!(self.reason, Reason::Expired | Reason::Gone)
     }
@@ -222,7 +223,7 @@ impl ApiError {
         status
     }
 
-    /// Reads a `Status` object back.
+    /// Parses a `Status` object.
     pub fn from_status(code: u16, status: &Value) -> Self {
         let text = |pointer: &str| {
             status

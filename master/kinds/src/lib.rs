@@ -1,8 +1,10 @@
-//! What each kind is, said once: names, scope, columns, defaults, validation, strategy.
+//! The kinds: each is described once, with names, scope, columns, defaults, validation and
+//! strategy.
 //!
-//! Enter by [`builtin::all`], the descriptors of every built-in kind, and [`registry::Kind`], what a descriptor says. All
-//! of it is pure: objects are JSON maps ([`validate::Fields`]), faults are collected all at once with upstream's field
-//! paths and reasons ([`validate::Faults`]), and refusals are upstream's `Status` objects ([`error::ApiError`]).
+//! Start at [`builtin::all`], the descriptors of all built-in kinds, and at [`registry::Kind`], the
+//! descriptor. All of it is pure: objects are JSON maps ([`validate::Fields`]), validation reports
+//! all faults at once with upstream's field paths and reasons ([`validate::Faults`]), and errors
+//! are upstream's `Status` objects ([`error::ApiError`]).
 //!
 //! No tasks, no channels, no I/O.
 

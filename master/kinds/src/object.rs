@@ -1,9 +1,9 @@
-//! An object as a JSON map: its metadata, and the time as upstream writes it.
+//! Metadata of an object as a JSON map, and timestamps in upstream's format.
 
 use crate::validate::Fields;
 use serde_json::{Map, Value};
 
-/// An object's metadata.
+/// An object's metadata; empty if absent.
 pub fn metadata(object: &Fields) -> &Fields {
     static EMPTY: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(Map::new);
     object
@@ -12,7 +12,7 @@ pub fn metadata(object: &Fields) -> &Fields {
         .unwrap_or(&EMPTY)
 }
 
-/// An object's metadata, made where it is not there.
+/// An object's metadata; created if absent.
 pub fn metadata_mut(object: &mut Fields) -> &mut Fields {
     let metadata = object
         .entry("metadata")
@@ -28,12 +28,12 @@ pub fn metadata_mut(object: &mut Fields) -> &mut Fields {
     }
 }
 
-/// A text of the metadata; empty where it is not there.
+/// A string of the metadata; empty if absent.
 pub fn meta_text<'a>(object: &'a Fields, key: &str) -> &'a str {
     crate::validate::text(metadata(object), key)
 }
 
-/// The present time as upstream writes it (seconds).
+/// The current time in upstream's format (whole seconds).
 pub fn now() -> String {
     jiff::Timestamp::now()
         .strftime("%Y-%m-%dT%H:%M:%SZ")

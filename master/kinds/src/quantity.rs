@@ -1,4 +1,5 @@
-//! Quantities that keep the form in which they were written, the one way to write each, and lists of them by resource name.
+//! Quantities that keep the notation in which they were written, their canonical form, and lists of
+//! them by resource name.
 
 use crate::validate::Fields;
 use config_kube::Amount;
@@ -6,10 +7,10 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Billionths in a unit.
+/// Nano-units in a unit.
 const UNIT: i128 = 1_000_000_000;
 
-/// How a quantity is written (apimachinery `resource.Format`).
+/// The notation of a quantity (apimachinery `resource.Format`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Form {
     /// `500m`, `2`, `3k`.
@@ -21,14 +22,14 @@ enum Form {
     Exponent,
 }
 
-/// An amount and the form it is shown in.
+/// An amount and its notation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Quantity {
     amount: Amount,
     form: Form,
 }
 
-/// Only the amount counts.
+/// The notation does not matter for equality.
 impl PartialEq for Quantity {
     fn eq(&self, other: &Self) -> bool {
         self.amount == other.amount
@@ -50,13 +51,13 @@ impl Ord for Quantity {
 }
 
 impl Quantity {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self {
         amount: Amount::ZERO,
         form: Form::Decimal,
     };
 
-    /// A number of things.
+    /// An integer.
     pub const fn count(number: i64) -> Self {
         Self {
             amount: Amount::units(number),
@@ -64,7 +65,7 @@ impl Quantity {
         }
     }
 
-    /// Reads a value of the API: text, or a number.
+    /// Reads a value of the API: a string or a number.
     pub fn read(value: &Value) -> Option<Self> {
         match value {
             Value::String(text) => Self::parse(text),
@@ -73,7 +74,7 @@ impl Quantity {
         }
     }
 
-    /// Reads a text.
+    /// Parses a string.
     pub fn parse(text: &str) -> Option<Self> {
         let amount = text.parse().ok()?;
         let form = match text
@@ -91,22 +92,22 @@ impl Quantity {
         self.amount
     }
 
-    /// Whether it is nothing.
+    /// Whether it is zero.
     pub fn is_zero(self) -> bool {
         self.amount == Amount::ZERO
     }
 
-    /// Whether it is less than nothing.
+    /// Whether it is below zero.
     pub fn is_negative(self) -> bool {
         self.amount < Amount::ZERO
     }
 
-    /// Whether it is a whole number.
+    /// Whether it is an integer.
     pub fn is_whole(self) -> bool {
         self.amount.nanos() % UNIT == 0
     }
 
-    /// The sum, in this one's form; in the other's where this is nothing.
+    /// The sum, in the notation of `self`, or of `other` if `self` is zero.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let form = if self.is_zero() {
@@ -120,7 +121,7 @@ impl Quantity {
         }
     }
 
-    /// The difference, in this one's form; in the other's where this is nothing.
+    /// The difference, in the notation of `self`, or of `other` if `self` is zero.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         let form = if self.is_zero() {
@@ -183,13 +184,14 @@ impl fmt::Display for Quantity {
 pub struct Quantities(pub BTreeMap<String, Quantity>);
 
 impl Quantities {
-    /// Reads a list of the API; what is no quantity is left out (validation told it).
+    /// Reads a list of the API; values that are not quantities are left out (validation has
+    /// reported them).
     pub fn read(list: Option<&Fields>) -> Self {
         let read = |(name, value): (&String, &Value)| Some((name.clone(), Quantity::read(value)?));
         Self(list.into_iter().flatten().filter_map(read).collect())
     }
 
-    /// As the API writes it.
+    /// The list as the API writes it.
     pub fn to_fields(&self) -> Fields {
         self.0
             .iter()
@@ -197,17 +199,17 @@ impl Quantities {
             .collect::<Map<_, _>>()
     }
 
-    /// One amount, if it is there.
+    /// The quantity of a resource, if present.
     pub fn get(&self, name: &str) -> Option<Quantity> {
         self.0.get(name).copied()
     }
 
-    /// Sets an amount.
+    /// Sets the quantity of a resource.
     pub fn set(&mut self, name: impl Into<String>, amount: Quantity) {
         self.0.insert(name.into(), amount);
     }
 
-    /// Adds, name by name.
+    /// Adds each resource's quantity.
     pub fn add(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             let own = self.0.entry(name.clone()).or_default();
@@ -215,7 +217,7 @@ impl Quantities {
         }
     }
 
-    /// The larger one, name by name.
+    /// Keeps the larger quantity of each resource.
     pub fn max(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             let own = self.0.entry(name.clone()).or_insert(*amount);
@@ -223,7 +225,7 @@ impl Quantities {
         }
     }
 
-    /// Only what a predicate keeps.
+    /// Keeps the resources that a predicate selects.
     #[must_use]
     pub fn only(&self, keep: impl Fn(&str) -> bool) -> Self {
         let kept = self.0.iter().filter(|(name, _)| keep(name));

@@ -1,4 +1,4 @@
-//! What a kind is, said once: [`Kind`], and the set of kinds that are served, [`Registry`].
+//! Descriptors of kinds: [`Kind`], and the set of served kinds, [`Registry`].
 
 use crate::schema::{self, Schemas, Source};
 use crate::validate::meta::NameRule;
@@ -10,32 +10,32 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Something below an object's path that is not the object.
+/// A subresource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subresource {
     /// The status alone.
     Status,
-    /// A request's approval conditions.
+    /// The approval conditions of a certificate request.
     Approval,
-    /// Says on which node a pod runs.
+    /// Binds a pod to a node.
     Binding,
-    /// Asks a pod to go.
+    /// Deletes a pod if its disruption budget allows it.
     Eviction,
     /// A container's log.
     Log,
     /// The finalizers of a namespace's spec.
     Finalize,
-    /// How many there are to be; the kind says where in [`Kind::scale`].
+    /// The number of replicas; [`Kind::scale`] says where the kind has it.
     Scale,
-    /// The containers that were added to a running pod for debugging.
+    /// Ephemeral containers, added to a running pod for debugging.
     EphemeralContainers,
     /// The resources of a running pod's containers.
     Resize,
     /// Issues a service account's token.
     Token,
-    /// What the node, service or pod itself answers over HTTP.
+    /// Forwards HTTP requests to the node, service or pod.
     Proxy,
-    /// Runs a program in a container.
+    /// Runs a command in a container.
     Exec,
     /// The streams of a running container.
     Attach,
@@ -64,7 +64,7 @@ impl Subresource {
         }
     }
 
-    /// The verbs, as discovery tells them.
+    /// The verbs, as discovery lists them.
     pub fn verbs(self) -> &'static [&'static str] {
         match self {
             Self::Status
@@ -80,7 +80,7 @@ impl Subresource {
         }
     }
 
-    /// Group, version and kind of its body, where it is not the object's; `kind` is the object's.
+    /// Group, version and kind of its body if it is not the object; `kind` is the object's kind.
     pub fn body(self, kind: &str) -> Option<(&'static str, &'static str, &'static str)> {
         match self {
             Self::Binding => Some(("", "v1", "Binding")),
@@ -103,19 +103,20 @@ impl Subresource {
     }
 }
 
-/// Where a kind keeps what its scale subresource shows and sets: JSON pointers.
+/// Where a kind has the fields of its scale subresource: JSON pointers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scale {
-    /// The wanted number.
+    /// The desired number.
     pub replicas: Cow<'static, str>,
     /// The observed number.
     pub observed: Cow<'static, str>,
-    /// Whom it counts: a `LabelSelector`, a map of labels, or a selector's text.
+    /// The selector of the counted pods: a `LabelSelector`, a map of labels, or a selector as a
+    /// string.
     pub selector: Cow<'static, str>,
 }
 
 impl Scale {
-    /// As upstream's workload kinds have it.
+    /// The paths of upstream's workload kinds.
     pub const WORKLOAD: Self = Self {
         replicas: Cow::Borrowed("/spec/replicas"),
         observed: Cow::Borrowed("/status/replicas"),
@@ -123,15 +124,14 @@ impl Scale {
     };
 }
 
-/// What a kind asks the server, where it is a question and no object: it is created only, answered at once and never
-/// stored.
+/// Kinds that are answered at once and never stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Review {
     /// Who a token belongs to.
     Token,
     /// Who the caller is.
     SelfSubject,
-    /// Whether somebody may do something.
+    /// Whether a user may do something.
     SubjectAccess,
     /// The same inside one namespace.
     LocalSubjectAccess,
@@ -139,13 +139,13 @@ pub enum Review {
     SelfSubjectAccess,
     /// What the caller may do in a namespace.
     SelfSubjectRules,
-    /// Not a question: that a pod be put on a node, in the older form that names the pod itself.
+    /// Not a review: binds a pod, in the deprecated form that names the pod in its body.
     Binding,
-    /// Not a question, and not created: how the cluster's parts are at the moment, read only.
+    /// Not a review and read-only: the status of the cluster's components.
     Components,
 }
 
-/// One column of a table answer.
+/// One column of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
     /// Heading.
@@ -154,11 +154,11 @@ pub struct Column {
     pub kind: &'static str,
     /// 0: always shown; 1: with `-o wide`.
     pub priority: u8,
-    /// The cell's value, given the object and the time.
+    /// The cell's value, from the object and the current time.
     pub cell: fn(&Fields, Timestamp) -> Value,
 }
 
-/// A column shown always, of text.
+/// A string column that is always shown.
 pub const fn column(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
     Column {
         name,
@@ -178,12 +178,13 @@ pub const fn wide(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> 
     }
 }
 
-/// Dotted paths of fields that a write resets and its manager therefore never owns (upstream: `GetResetFields`).
+/// Dotted paths of fields that a write resets, so that its manager never owns them (upstream:
+/// `GetResetFields`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reset {
-    /// Of a write of the object.
+    /// On a write of the object.
     pub main: &'static [&'static str],
-    /// Of a write of the status.
+    /// On a write of the status.
     pub status: &'static [&'static str],
 }
 
@@ -196,60 +197,61 @@ impl Default for Reset {
     }
 }
 
-/// What becomes of the objects that a deleted one owns, where the request does not say it.
+/// What happens to the dependents of a deleted object if the request does not say so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dependents {
     /// They are deleted after it.
     Deleted,
-    /// They lose their owner (replication controllers and jobs, as they always did).
+    /// They lose their owner (replication controllers and jobs, for compatibility).
     Orphaned,
-    /// Nothing owns anything by this kind: no request can say otherwise (events).
+    /// Objects of this kind own nothing, whatever the request says (events).
     Untracked,
 }
 
-/// What a kind does to its objects on the way in.
+/// What a kind does to its objects when they are written.
 #[derive(Clone, Copy)]
 #[allow(
     clippy::struct_excessive_bools,
     reason = "each is a fact of its own about a kind"
 )]
 pub struct Strategy {
-    /// Form of names.
+    /// The format of names.
     pub names: NameRule,
-    /// Fills in what was left out; for every object that is written.
+    /// Sets default values, on every write.
     pub defaults: fn(&mut Fields),
-    /// Sets what the server says at creation.
+    /// Sets what the server determines at creation.
     pub create: fn(&mut Fields),
-    /// Takes back what an update may not touch; the new object first.
+    /// Restores what an update may not touch; the new object comes first.
     pub update: fn(&mut Fields, &Fields),
-    /// Amends what a write through a subresource makes of an object: the result, the object that was sent, the old one.
+    /// Adjusts the result of a write through a subresource: the result, the object that was sent,
+    /// the old object.
     pub through: fn(Subresource, &mut Fields, &Fields, &Fields),
-    /// Checks an object.
+    /// Validates an object.
     pub validate: fn(&Fields, &mut Faults),
-    /// Says what a writer should know, though the object is taken: the new object, the old one where there is one.
+    /// Adds warnings for the writer: the new object, and the old one at an update.
     pub warn: fn(&Fields, Option<&Fields>, &mut Vec<String>),
-    /// Checks what only new objects must heed.
+    /// Validates what applies to new objects only.
     pub validate_create: fn(&Fields, &mut Faults),
-    /// Checks a change, but through subresources that change the spec in ways of their own (ephemeral containers,
-    /// resize); the new object first.
+    /// Validates a change, except through subresources with rules of their own (ephemeral
+    /// containers, resize); the new object comes first.
     pub validate_update: fn(&Fields, &Fields, &mut Faults),
-    /// Checks a change through a subresource; the new object first.
+    /// Validates a change through a subresource; the new object comes first.
     pub validate_through: fn(Subresource, &Fields, &Fields, &mut Faults),
-    /// Whether a status given at creation stays (nodes), or is dropped.
+    /// Whether a status given at creation is kept (nodes) or dropped.
     pub status_at_creation: bool,
     /// Whether metadata can be changed through the status subresource (not so for `CustomResource` kinds).
     pub status_carries_metadata: bool,
-    /// Whether an update makes the object where there is none (upstream: `AllowCreateOnUpdate`).
+    /// Whether an update creates the object if it does not exist (upstream: `AllowCreateOnUpdate`).
     pub made_by_update: bool,
     /// Whether `metadata.generation` counts changes of the spec.
     pub generation: bool,
-    /// Whether deletion waits for somebody to confirm it by a grace period of 0.
+    /// Whether a deletion waits until the kubelet confirms it with a grace period of 0.
     pub graceful: bool,
-    /// Fields that writes never own.
+    /// Fields that writers never own.
     pub reset: Reset,
-    /// What becomes of dependents where the request does not say it.
+    /// What happens to dependents if the request does not say so.
     pub dependents: Dependents,
-    /// Whether a deletion's answer is the object, not a `Status` about it.
+    /// Whether a deletion returns the object instead of a `Status`.
     pub returns_deleted: bool,
 }
 
@@ -287,16 +289,16 @@ impl fmt::Debug for Strategy {
     }
 }
 
-/// What lies between a served version and the stored one. Served → stored → served loses nothing.
+/// Converts between a served version and the stored one. Served → stored → served loses nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Conversion {
-    /// Makes the stored version of the served one.
+    /// Converts the served version to the stored one.
     pub to_stored: fn(&mut Fields),
-    /// Makes the served version of the stored one.
+    /// Converts the stored version to the served one.
     pub to_served: fn(&mut Fields),
 }
 
-/// One kind in one version: everything that the generic path needs to know.
+/// One kind in one version: everything that the generic request path needs.
 #[derive(Debug)]
 #[allow(
     clippy::struct_field_names,
@@ -319,30 +321,30 @@ pub struct Kind {
     pub categories: &'static [&'static str],
     /// Whether objects live in namespaces.
     pub namespaced: bool,
-    /// Table of the store; versions of one kind share it.
+    /// Table in the store; the versions of one kind share it.
     pub table: String,
     /// Subresources.
     pub subresources: &'static [Subresource],
-    /// What the scale subresource is about, where the kind has one.
+    /// The paths of the scale subresource, if the kind has one.
     pub scale: Option<Scale>,
-    /// Whether tables begin with the name.
+    /// Whether tables begin with the column `Name`.
     pub named: bool,
     /// Table columns, after the name.
     pub columns: &'static [Column],
-    /// Selectable fields beyond name and namespace: label and JSON pointer; of several, joined by `|`, the first counts
-    /// that leads somewhere.
+    /// Selectable fields beyond name and namespace: label and JSON pointer; of several pointers,
+    /// joined by `|`, the first that exists counts.
     pub selectable: &'static [(&'static str, &'static str)],
-    /// What happens to objects.
+    /// What happens to objects when they are written.
     pub strategy: Strategy,
-    /// The question that it is, where it is one.
+    /// The review, if the kind is one.
     pub review: Option<Review>,
-    /// What everybody who asks for it is told, where there is something better by now.
+    /// The warning for every request if a newer version replaces this one.
     pub deprecated: Option<&'static str>,
-    /// Top-level fields that are called otherwise in the store: served name, stored name.
+    /// Top-level fields with another name in the store: served name, stored name.
     pub renames: &'static [(&'static str, &'static str)],
-    /// How this version becomes the stored one and back, where that is more than renaming.
+    /// Conversion to the stored version and back, if it is more than renaming.
     pub conversion: Option<Conversion>,
-    /// The status of an object that nobody reported on yet, where it has one: upstream shows what is zero, too.
+    /// The status of a new object, if upstream shows its zero values.
     pub blank: Option<Value>,
     /// The schema's source.
     pub source: Source,
@@ -351,7 +353,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// A kind of `k8s-openapi` or `config-kube`, with nothing special about it.
+    /// A kind of `k8s-openapi` or `config-kube` with default behaviour.
     pub fn of<T>(namespaced: bool) -> Self
     where
         T: config_kube::k8s_openapi::Resource + schemars::JsonSchema,
@@ -406,7 +408,7 @@ impl Kind {
         }
     }
 
-    /// Key of an object in the store.
+    /// The key of an object in the store.
     pub fn key(&self, namespace: &str, name: &str) -> String {
         if self.namespaced {
             format!("{}/{namespace}/{name}", self.table)
@@ -415,7 +417,7 @@ impl Kind {
         }
     }
 
-    /// Prefix of the keys of a namespace's objects, or of all.
+    /// Prefix of the keys of a namespace's objects, or of all objects.
     pub fn prefix(&self, namespace: &str) -> String {
         if self.namespaced && !namespace.is_empty() {
             format!("{}/{namespace}/", self.table)
@@ -424,12 +426,12 @@ impl Kind {
         }
     }
 
-    /// Whether objects are stored in the form in which they are served.
+    /// Whether objects are stored in the served form.
     pub fn stored_as_served(&self) -> bool {
         self.renames.is_empty() && self.conversion.is_none()
     }
 
-    /// Brings a served object into the stored form.
+    /// Converts a served object to the stored form.
     pub fn to_stored(&self, object: &mut Fields) {
         for (served, stored) in self.renames {
             if let Some(value) = object.remove(*served) {
@@ -441,7 +443,7 @@ impl Kind {
         }
     }
 
-    /// Brings a stored object into the served form.
+    /// Converts a stored object to the served form.
     pub fn to_served(&self, object: &mut Fields) {
         for (served, stored) in self.renames {
             if let Some(value) = object.remove(*stored) {
@@ -453,7 +455,7 @@ impl Kind {
         }
     }
 
-    /// The subresource of a name.
+    /// The subresource with this name.
     pub fn subresource(&self, name: &str) -> Option<Subresource> {
         self.subresources
             .iter()
@@ -461,7 +463,7 @@ impl Kind {
             .find(|sub| sub.name() == name)
     }
 
-    /// The verbs, as discovery tells them.
+    /// The verbs, as discovery lists them.
     pub fn verbs(&self) -> &'static [&'static str] {
         match self.review {
             Some(Review::Components) => &["get", "list"],

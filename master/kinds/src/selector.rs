@@ -32,11 +32,15 @@ pub struct Selector {
     fields: Vec<Field>,
 }
 
-/// Requirements of one selector at most.
+/// Requirements of one selector.
 const REQUIREMENTS: usize = 200;
 
 impl Selector {
-    /// Reads both; empty text selects everything.
+    /// Parses both; an empty string selects everything.
+    ///
+    /// # Errors
+    /// A selector is malformed, has too many requirements, or names a field that the kind cannot
+    /// select (400).
     pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, ApiError> {
         let bad = |fault: String| ApiError::new(Reason::BadRequest, fault);
         let parsed = Self {
@@ -52,7 +56,7 @@ impl Selector {
         Ok(parsed)
     }
 
-    /// The same, of one name only.
+    /// The same selector, limited to one name.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.fields.push(Field {
@@ -69,7 +73,7 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// The value that a field must have, if the selector asks for exactly one.
+    /// The value that a field must have, if the selector demands exactly one.
     pub fn exact(&self, label: &str) -> Option<&str> {
         self.fields
             .iter()
@@ -77,8 +81,8 @@ impl Selector {
             .map(|field| field.value.as_str())
     }
 
-    /// Whether an object may be selected, by its bytes: false only where a value that it must have is not in them. To
-    /// look for one costs a fiftieth of reading an object.
+    /// Whether an object can match, judged by its bytes: false only if a value that it must have
+    /// does not occur in them. Searching costs a fiftieth of decoding the object.
     pub fn may_match(&self, stored: &[u8]) -> bool {
         let labels = self.labels.iter().filter_map(|label| match label {
             Label::In(_, values) => values.first().filter(|_| values.len() == 1),
@@ -88,7 +92,7 @@ impl Selector {
             | Label::Greater(..)
             | Label::Less(..) => None,
         });
-        // What isn't there compares as `false`, and numbers and switches have no quotes.
+        // An absent field compares as `false`, and numbers and booleans have no quotes.
         let fields = self
             .fields
             .iter()
@@ -102,7 +106,7 @@ impl Selector {
             .all(|value| memchr::memmem::find(stored, value.as_bytes()).is_some())
     }
 
-    /// Whether an object (in stored form) is selected.
+    /// Whether an object (in stored form) matches.
     pub fn matches(&self, stored: &Value) -> bool {
         let labels = stored
             .pointer("/metadata")
@@ -139,8 +143,8 @@ impl Label {
     }
 }
 
-/// A field as selectors compare it, at the first of its places that has it; what is not there is empty text, or `false`
-/// for switches.
+/// A field as selectors compare it, from the first of its paths that exists; an absent field is the
+/// empty string, or `false` for booleans.
 fn field_text(stored: &Value, pointers: &str) -> String {
     pointers
         .split('|')
@@ -161,8 +165,8 @@ fn text_at(stored: &Value, pointer: &str) -> String {
     }
 }
 
-/// An object's label selector as text, as upstream writes it: a `LabelSelector`, a map of labels, or text already.
-/// None where there is no selector, which selects nothing.
+/// An object's label selector as a string, as upstream writes it: from a `LabelSelector`, a map of
+/// labels, or a string. `None` without a selector, which selects nothing.
 pub fn label_text(selector: &Value) -> Option<String> {
     let fields = match selector {
         Value::String(text) => return Some(text.clone()),
@@ -200,7 +204,7 @@ pub fn label_text(selector: &Value) -> Option<String> {
             "NotIn" => format!("{key} notin ({list})"),
             "Exists" => key.to_owned(),
             "DoesNotExist" => format!("!{key}"),
-            // What is no selector selects nothing.
+            // Anything else selects nothing.
             _ => return None,
         };
         parts.push((key.to_owned(), part));
@@ -300,7 +304,7 @@ fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<Field>, String> {
         .into_iter()
         .filter(|part| !part.is_empty())
     {
-        // The first sign counts, whatever the value holds.
+        // The first operator counts, whatever the value contains.
         let Some((left, right)) = part.split_once('=') else {
             return Err(format!(
                 "invalid selector: '{text}'; can't understand '{part}'"
@@ -321,7 +325,7 @@ fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<Field>, String> {
     Ok(fields)
 }
 
-/// Upstream's refusal of a label that a kind does not have.
+/// Upstream's error for a field label that a kind does not support.
 fn unknown(kind: &Kind, label: &str) -> String {
     if kind.selectable.is_empty() {
         return format!(
@@ -331,7 +335,7 @@ fn unknown(kind: &Kind, label: &str) -> String {
     format!("field label not supported: {label}")
 }
 
-/// A field selector's value, in which a backslash makes `\`, `,` and `=` plain.
+/// Unescapes a field selector's value: a backslash quotes `\`, `,` and `=`.
 fn unescape(value: &str) -> Result<String, String> {
     let mut plain = String::with_capacity(value.len());
     let mut chars = value.chars();
@@ -362,7 +366,7 @@ fn unescape(value: &str) -> Result<String, String> {
     Ok(plain)
 }
 
-/// Splits at commas that no backslash makes plain.
+/// Splits at commas that are not escaped.
 fn split_fields(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut plain) = (Vec::new(), 0, false);
     for (position, c) in text.char_indices() {
@@ -380,7 +384,7 @@ fn split_fields(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Where a selectable field stands in stored form.
+/// The path of a selectable field in stored form.
 fn pointer(kind: &Kind, label: &str) -> Option<String> {
     match label {
         "metadata.name" => Some("/metadata/name".to_owned()),

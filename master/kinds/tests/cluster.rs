@@ -1,4 +1,5 @@
-//! Kinds by which a cluster is run are filled in and refused as upstream does: certificates, nodes, data, events, fairness.
+//! Defaults and validation of certificate requests, nodes, data, events and flow control, as
+//! upstream.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod common;
@@ -105,7 +106,7 @@ fn certificate_requests_are_decided_once_and_by_the_right_subresource() {
             "status.certificate: Invalid value: \"<certificate data>\": must contain at least one CERTIFICATE PEM block",
         ],
     );
-    // A signer that sends back an approval in its own words changes nothing of it.
+    // A signer that resends an approval with other words changes nothing of it.
     let other = json!({"type": "Approved", "status": "True", "message": "mine"});
     starts(&sign(&with(json!({"conditions": [other]})), &decided), &[]);
 }

@@ -1,4 +1,4 @@
-//! Flow schemas, priority levels and devices are filled in and refused as upstream does.
+//! Defaults and validation of flow schemas, priority levels and devices, as upstream.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod common;
@@ -274,7 +274,7 @@ fn what_a_claim_was_given_stays_and_fits_what_was_asked() {
     );
 }
 
-/// A slice of a node's devices, with what is said besides.
+/// A slice of a node's devices with further fields.
 fn slice(rest: &Value) -> Value {
     let pool = json!({"name": "p", "resourceSliceCount": 1, "generation": 0});
     let mut spec = json!({"driver": "d.io", "pool": pool, "nodeName": "n"});

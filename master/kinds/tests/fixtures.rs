@@ -1,4 +1,4 @@
-//! Upstream's own fixtures (every field of every kind, as JSON and as YAML) are read whole and written the same.
+//! Upstream's own fixtures (every field of every kind, as JSON and as YAML) survive a round trip.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 #![allow(clippy::panic, reason = "a missing fixture is told with its cure")]
 
@@ -7,8 +7,8 @@ use master_kinds::{builtin, decode};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Kinds whose version is younger than the fixtures' release (1.32): read by the fixture of the version before, which has
-/// the same fields, or by none where it has others.
+/// Kinds whose version is newer than the fixtures' release (1.32): read from the fixture of the
+/// previous version, which has the same fields, or skipped if it has others.
 const YOUNGER: &[(&str, &str)] = &[
     (
         "admissionregistration.k8s.io.v1.MutatingAdmissionPolicy",
@@ -47,7 +47,7 @@ fn stem(kind: &Kind, version: &str) -> String {
     format!("{group}.{version}.{}", kind.kind)
 }
 
-/// A field that is null says what a missing one says; objects are kept without them.
+/// A null field means an absent one; stored objects have no nulls.
 fn without_nulls(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(without_nulls),

@@ -1,4 +1,4 @@
-//! Kinds of network, storage, access and limits are filled in and refused as upstream does.
+//! Defaults and validation of kinds of network, storage, access and limits, as upstream.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Services are filled in and refused as upstream does.
+//! Defaults and validation of services, as upstream.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod common;

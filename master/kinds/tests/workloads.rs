@@ -1,4 +1,4 @@
-//! Workloads on their way in: what they get by default, what they are told.
+//! Defaults, validation and warnings of workloads.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 #![allow(
     clippy::needless_pass_by_value,
@@ -18,7 +18,7 @@ fn template() -> Value {
     json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
 }
 
-/// An object that selects its template, with more in its spec.
+/// An object that selects its template, with further fields in its spec.
 fn object(more: Value) -> Value {
     let mut spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template()});
     spec.as_object_mut()
@@ -27,7 +27,7 @@ fn object(more: Value) -> Value {
     json!({"metadata": {"name": "w", "namespace": "n", "uid": "u"}, "spec": spec})
 }
 
-/// A job, which makes its selector itself.
+/// A job, which generates its selector.
 fn job(more: Value) -> Value {
     let mut job = object(more);
     let spec = job["spec"].as_object_mut().unwrap();
@@ -36,7 +36,7 @@ fn job(more: Value) -> Value {
     job
 }
 
-/// Paths and messages of a new object's faults, cut behind the kind of fault.
+/// Paths and messages of a new object's faults, cut after the type of fault.
 fn short(faults: Vec<String>) -> Vec<String> {
     let cut = |fault: &String| {
         let (path, message) = fault.split_once(": ").unwrap();
@@ -71,7 +71,7 @@ fn updated(kind: &Kind, old: &Value, change: impl FnOnce(&mut Value)) -> Vec<Str
     told(faults)
 }
 
-/// Every kind that has a template, with an object of it that is valid.
+/// Every kind with a template, with a valid object of it.
 fn all() -> Vec<(Kind, Value)> {
     let cron = json!({"metadata": {"name": "w", "namespace": "n"}, "spec": {
         "schedule": "* * * * *", "jobTemplate": {"spec": job(json!({}))["spec"]},

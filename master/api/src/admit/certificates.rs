@@ -1,5 +1,6 @@
-//! `CertificateSubjectRestriction`, `CertificateApproval`, `CertificateSigning`: nobody becomes an admin by a certificate
-//! request, and only those approve and sign whom a role lets do so for the signer.
+//! `CertificateSubjectRestriction`, `CertificateApproval`, `CertificateSigning`: a certificate
+//! request cannot make its author an admin, and only callers with the right for the signer approve
+//! and sign.
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::authorize::{self, Resource};
@@ -15,7 +16,7 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::AttributeTypeAndValue;
 
-/// The signer whose certificates the API believes.
+/// The signer of client certificates that the API accepts.
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
 /// The plugin.
@@ -53,7 +54,8 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// A plugin: who decides on a request by a subresource must be let do so for the request's signer.
+/// A plugin: a caller that decides on a request through a subresource needs a right for the
+/// request's signer.
 #[derive(Debug)]
 pub(super) struct Decision {
     name: &'static str,
@@ -67,7 +69,7 @@ pub(super) const APPROVAL: Decision = Decision {
     subresource: Subresource::Approval,
     verb: "approve",
 };
-/// The certificate, or that there will be none.
+/// Issuing the certificate, or failing the request.
 pub(super) const SIGNING: Decision = Decision {
     name: "CertificateSigning",
     subresource: Subresource::Status,
@@ -91,7 +93,7 @@ impl Plugin for Decision {
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
-            // Who changes nothing of a signer's word needs not be one.
+            // A caller that changes nothing that the signer writes needs no right for the signer.
             let unchanged =
                 self.subresource == Subresource::Status && signed(Some(new)) == signed(request.old);
             if unchanged {
@@ -103,7 +105,7 @@ impl Plugin for Decision {
     }
 }
 
-/// What only the signer says: the certificate, and that there will be none.
+/// The fields that only the signer writes: the certificate and the condition `Failed`.
 fn signed(request: Option<&Fields>) -> (Value, Vec<Value>) {
     let status = request
         .and_then(|request| object(request, "status"))
@@ -116,7 +118,7 @@ fn signed(request: Option<&Fields>) -> (Value, Vec<Value>) {
     (get(&status, "certificate").clone(), failed.collect())
 }
 
-/// Whether the caller may do something in the name of a request's signer: named itself, or with all of its domain.
+/// Whether the caller has `verb` on a request's signer: on its name, or on all names of its domain.
 async fn allowed(request: &Request<'_>, verb: &str, fields: &Fields) -> Result<(), ApiError> {
     let signer =
         object(request.old.unwrap_or(fields), "spec").map_or("", |spec| text(spec, "signerName"));
@@ -137,7 +139,7 @@ async fn allowed(request: &Request<'_>, verb: &str, fields: &Fields) -> Result<(
     Err(call.forbidden(&call.target.name, &text))
 }
 
-/// Who a request is for, as far as its subject is text.
+/// The subject of a request, as far as it is text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Subject {
     /// Common names.
@@ -147,7 +149,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Reads a request: PEM, and that in base64.
+    /// Parses a request: base64 of PEM.
     pub(super) fn of_request(request: &str) -> Option<Self> {
         let pem = base64::engine::general_purpose::STANDARD
             .decode(request)
@@ -164,7 +166,7 @@ impl Subject {
     }
 }
 
-/// Whether a request names the admins' group. What can't be read is refused by its signer.
+/// Whether a request names the admins' group. The signer refuses an unreadable one.
 fn asks_for_masters(request: &str) -> bool {
     Subject::of_request(request)
         .is_some_and(|subject| subject.groups.iter().any(|group| group == MASTERS_GROUP))

@@ -1,4 +1,4 @@
-//! Which plugins there are, in upstream's order, and which of them are on.
+//! The list of admission plugins, in upstream's order, and which of them are enabled.
 
 use super::Plugin;
 use super::certificates::{self, CertificateSubjectRestriction};
@@ -20,7 +20,7 @@ use super::taint_nodes::TaintNodesByCondition;
 use std::sync::Arc;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-/// A plugin and whether it is on where nothing is said about it.
+/// A plugin and whether it is enabled by default.
 struct Known {
     plugin: &'static dyn Plugin,
     on: bool,
@@ -30,7 +30,7 @@ const fn on(plugin: &'static dyn Plugin) -> Known {
     Known { plugin, on: true }
 }
 
-/// All plugins, in the order in which they are asked (upstream's).
+/// All plugins, in the order in which they run (upstream's).
 static KNOWN: &[Known] = &[
     on(&NamespaceLifecycle),
     on(&LimitRanger),
@@ -55,7 +55,7 @@ static KNOWN: &[Known] = &[
     on(&ResourceQuota),
 ];
 
-/// Which plugins are on: the usual ones, and what was said otherwise.
+/// The enabled plugins: the default ones and the admin's changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Admission {
     enabled: Vec<&'static str>,
@@ -63,9 +63,10 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Plugins to switch on and off, by name.
+    /// Enables and disables plugins by name.
     ///
-    /// Errors: the names that no plugin has, and those that are in both lists.
+    /// # Errors
+    /// A name is no plugin's, or is in both lists.
     pub fn new<S: AsRef<str>>(enable: &[S], disable: &[S]) -> Result<Self, String> {
         let mut admission = Self::default();
         for (names, list) in [
@@ -95,7 +96,7 @@ impl Admission {
         }
     }
 
-    /// Names of all plugins, in their order.
+    /// The names of all plugins, in their order.
     pub fn names() -> Vec<&'static str> {
         KNOWN.iter().map(|known| known.plugin.name()).collect()
     }
@@ -106,14 +107,14 @@ impl Admission {
     }
 }
 
-/// Turns of writers that use up the same quotas: namespaces that share one only wait for each other.
-const TURNS: usize = 64;
+/// Locks for quotas, shared by namespaces: two namespaces on one lock only wait for each other.
+const LOCKS: usize = 64;
 
-/// The plugins that are on.
+/// The enabled plugins.
 #[derive(Debug)]
 pub(crate) struct Chain {
     plugins: Vec<&'static dyn Plugin>,
-    turns: Vec<Arc<Mutex<()>>>,
+    locks: Vec<Arc<Mutex<()>>>,
 }
 
 impl Chain {
@@ -125,21 +126,21 @@ impl Chain {
             .collect();
         Self {
             plugins,
-            turns: (0..TURNS).map(|_| Arc::default()).collect(),
+            locks: (0..LOCKS).map(|_| Arc::default()).collect(),
         }
     }
 
-    /// Waits for the turn of a writer who uses up a namespace's quotas.
-    pub(crate) async fn turn(&self, namespace: &str) -> OwnedMutexGuard<()> {
+    /// Locks a namespace's quotas for one writer.
+    pub(crate) async fn quota_lock(&self, namespace: &str) -> OwnedMutexGuard<()> {
         let sum = namespace.bytes().fold(0_usize, |sum, byte| {
             sum.wrapping_mul(31).wrapping_add(usize::from(byte))
         });
-        let turn = self
-            .turns
-            .get(sum % TURNS)
+        let quota_lock = self
+            .locks
+            .get(sum % LOCKS)
             .map(Arc::clone)
             .unwrap_or_default();
-        turn.lock_owned().await
+        quota_lock.lock_owned().await
     }
 
     pub(crate) fn plugins(&self) -> &[&'static dyn Plugin] {

@@ -1,4 +1,5 @@
-//! `PersistentVolumeClaimResize`: a claim grows only where its class says that volumes can.
+//! `PersistentVolumeClaimResize`: a claim may grow only if its storage class allows volume
+//! expansion.
 
 use super::{Admitted, Operation, Plugin, Request, read};
 use crate::error::ApiError;

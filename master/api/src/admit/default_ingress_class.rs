@@ -1,4 +1,4 @@
-//! `DefaultIngressClass`: ingresses that name no class get the one that is marked as default.
+//! `DefaultIngressClass`: ingresses that name no class get the class marked as default.
 
 use super::default_storage_class::newest;
 use super::{Admitted, Operation, Plugin, Request, stored};
@@ -9,7 +9,7 @@ use master_client::BoxFuture;
 use serde_json::Value;
 
 const DEFAULT: [&str; 1] = ["ingressclass.kubernetes.io/is-default-class"];
-/// How ingresses named their class in older days.
+/// The deprecated annotation that names an ingress' class.
 const OLD: &str = "kubernetes.io/ingress.class";
 
 /// The plugin.

@@ -1,4 +1,4 @@
-//! `DefaultStorageClass`: claims that name no class get the one that is marked as default.
+//! `DefaultStorageClass`: claims that name no class get the class marked as default.
 
 use super::{Admitted, Operation, Plugin, Request, stored};
 use crate::error::ApiError;
@@ -11,7 +11,7 @@ const DEFAULT: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
 ];
-/// How claims named their class in older days; also empty it counts as said.
+/// The deprecated annotation that names a claim's class; an empty value counts as set.
 const OLD: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// The plugin.
@@ -53,7 +53,8 @@ impl Plugin for DefaultStorageClass {
     }
 }
 
-/// The class that is marked as default by an annotation; of several the youngest, then the first by name (upstream).
+/// The class marked as default by an annotation; of several, the youngest, then the first by name
+/// (upstream).
 pub(super) fn newest<'a>(
     classes: impl Iterator<Item = &'a Fields>,
     marks: &[&str],

@@ -1,4 +1,5 @@
-//! `DefaultTolerationSeconds`: how long a pod stays on a node that is not ready, where it says nothing about it.
+//! `DefaultTolerationSeconds`: how long a pod without its own tolerations stays on a node that is
+//! not ready or unreachable.
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::error::ApiError;

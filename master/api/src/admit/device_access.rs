@@ -1,5 +1,6 @@
-//! Devices as an admin: who claims devices that others use must do so in a namespace that is labelled for it (upstream: the
-//! strategies of `ResourceClaim` and `ResourceClaimTemplate`). Not a plugin: nobody can switch it off.
+//! Admin access to devices: a claim for devices that others use is allowed only in a namespace with
+//! the label for it (upstream: the strategies of `ResourceClaim` and `ResourceClaimTemplate`). Not
+//! a plugin, as it cannot be disabled.
 
 use super::{Operation, Request, name_of, read};
 use crate::error::ApiError;
@@ -7,10 +8,10 @@ use crate::object::{meta_text, metadata};
 use crate::validate::{At, Faults, Fields, items, object, text};
 use serde_json::Value;
 
-/// On a namespace: claims in it may be an admin's.
+/// Label of a namespace in which claims may ask for admin access.
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
-/// Refuses a new claim or template that asks for more than its namespace lets.
+/// Refuses a new claim or template that asks for admin access in a namespace without the label.
 pub(super) async fn check(request: &Request<'_>, new: &Fields) -> Result<(), ApiError> {
     let template = request.writes("resource.k8s.io", "resourceclaimtemplates");
     if request.operation != Operation::Create
@@ -47,7 +48,7 @@ pub(super) async fn check(request: &Request<'_>, new: &Fields) -> Result<(), Api
     )
 }
 
-/// Where a claim asks for an admin's access.
+/// The places at which a claim asks for admin access.
 fn faults(spec: Option<&Fields>, at: &At<'_>) -> Faults {
     let mut faults = Faults::default();
     let devices = spec.and_then(|spec| object(spec, "devices"));

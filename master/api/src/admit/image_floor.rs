@@ -1,6 +1,7 @@
-//! The lowest SVN that a CertificatePolicy admits rises by an ordinary write and falls only by one that says so: no
-//! plugin, as it can't be switched off. What a rule asked for stays known, in an annotation, when the rule is gone or leaves
-//! the decision to somebody else, so that no detour lowers it.
+//! The lowest SVN that a CertificatePolicy admits can be raised by any write and lowered only by a
+//! write that says so explicitly. Not a plugin, as it cannot be disabled. An annotation keeps a
+//! rule's floor when the rule is removed or stops deciding by image, so that no sequence of writes
+//! lowers it unnoticed.
 
 use super::{Operation, Request};
 use crate::error::ApiError;
@@ -13,12 +14,12 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Floors that are remembered of one policy: those of its rules, and the highest of what else there was.
-const MOST: usize = 64;
-/// What the annotation says before the policy is deleted.
+/// Floors kept per policy: those of its rules, and the highest of removed rules.
+const MAX_FLOORS: usize = 64;
+/// The value of the annotation that allows deleting the policy.
 const ALL: &str = "all";
 
-/// Notes the floors of a policy's rules beside those that were there before.
+/// Records the floors of a policy's rules in its annotation, beside those recorded before.
 pub(super) fn remember(call: &Call, new: &mut Fields, old: Option<&Fields>) {
     if call.kind.group != GROUP || call.kind.plural != "certificatepolicies" {
         return;
@@ -36,7 +37,7 @@ pub(super) fn remember(call: &Call, new: &mut Fields, old: Option<&Fields>) {
     }
 }
 
-/// Refuses a lower floor that nobody asked for in so many words.
+/// Refuses a lower floor without the annotation that allows it.
 pub(super) fn check(request: &Request<'_>, new: &Fields) -> Result<(), ApiError> {
     let Some(old) = request
         .old
@@ -57,13 +58,14 @@ pub(super) fn check(request: &Request<'_>, new: &Fields) -> Result<(), ApiError>
     let name = meta_text(new, "name");
     let why = format!(
         "rule {rule:?} would admit images of SVN {to}, and none below {from} were admitted until now: machines could go back \
-         to images whose faults are known. If this is meant: kubectl annotate certificatepolicy {name} --overwrite \
+         to images whose faults are known. If this is intended: kubectl annotate certificatepolicy {name} --overwrite \
          {LOWER_SVN}={wanted}, and write it again"
     );
     Err(request.call.forbidden(name, &why))
 }
 
-/// Refuses to forget the floors with the policy: a new one would begin without them.
+/// Refuses to delete the policy with its recorded floors: a new policy of that name would start
+/// without them.
 pub(super) fn check_delete(request: &Request<'_>, fields: &Fields) -> Result<(), ApiError> {
     let held = if request.writes(GROUP, "certificatepolicies") {
         known(fields)
@@ -83,7 +85,7 @@ pub(super) fn check_delete(request: &Request<'_>, fields: &Fields) -> Result<(),
     let name = meta_text(fields, "name");
     let why = format!(
         "that no image below SVN {floor} is admitted (rule {rule:?}) would be forgotten with it. Write the new policy over it; \
-         or, if this is meant: kubectl annotate certificatepolicy {name} --overwrite {LOWER_SVN}={ALL}, and delete it again"
+         or, if this is intended: kubectl annotate certificatepolicy {name} --overwrite {LOWER_SVN}={ALL}, and delete it again"
     );
     Err(request.call.forbidden(name, &why))
 }
@@ -94,7 +96,7 @@ fn annotation<'a>(policy: &'a Fields, key: &str) -> Option<&'a str> {
         .as_str()
 }
 
-/// The floors of the rules that hold one, by their names.
+/// The floors of the rules that have one, by rule name.
 fn floors(policy: &Fields) -> Vec<(&str, u64)> {
     let rules = object(policy, "spec").map_or(&[][..], |spec| items(spec, "rules"));
     let floor = |rule: &Value| {
@@ -117,7 +119,7 @@ fn floors(policy: &Fields) -> Vec<(&str, u64)> {
         .collect()
 }
 
-/// The floors of the rules, and those that are remembered.
+/// The floors of the rules and the recorded ones.
 fn known(policy: &Fields) -> BTreeMap<String, u64> {
     let noted = annotation(policy, FLOORS).and_then(|text| serde_json::from_str(text).ok());
     let mut known: BTreeMap<String, u64> = noted.unwrap_or_default();
@@ -137,11 +139,12 @@ fn merged(new: &Fields, old: Option<&Fields>) -> BTreeMap<String, u64> {
     let mut others: Vec<(String, u64)> = old.map(known).unwrap_or_default().into_iter().collect();
     others.retain(|(name, _)| !own.contains_key(name));
     others.sort_by_key(|(_, floor)| std::cmp::Reverse(*floor));
-    others.truncate(MOST.saturating_sub(own.len()));
+    others.truncate(MAX_FLOORS.saturating_sub(own.len()));
     own.into_iter().chain(others).collect()
 }
 
-/// The first rule with a lower floor: by its name, and for a new name by the lowest that there was.
+/// The first rule with a lower floor than before. Rules are compared by name; a new name is compared
+/// with the lowest floor of the old rules, or if none has one, with the lowest recorded floor.
 fn lowered<'a>(old: &Fields, new: &'a Fields) -> Option<(&'a str, u64, u64)> {
     let known = known(old);
     let in_force = floors(old).into_iter().map(|(_, floor)| floor).min();
@@ -183,7 +186,7 @@ mod tests {
         assert_eq!(lowered(&old, &policy(&[("others", 7)])), None);
     }
 
-    /// What the server keeps of a write: the policy with its floors noted.
+    /// What the server stores: the policy with its floors recorded.
     fn kept(mut new: Fields, old: &Fields) -> Fields {
         let floors = json!(merged(&new, Some(old))).to_string();
         new.insert(
@@ -216,7 +219,8 @@ mod tests {
             lowered(&detour, &policy(&[("workers", 7), ("masters", 9)])),
             None
         );
-        // A rule that was taken out alone comes back no lower either, and a floor that was lowered on purpose is the new one.
+        // A removed rule comes back with its floor, and a floor that was lowered explicitly is the
+        // new floor.
         let fewer = kept(policy(&[("workers", 7)]), &high);
         assert_eq!(
             lowered(&fewer, &policy(&[("masters", 7)])),
@@ -236,7 +240,7 @@ mod tests {
             .map(|(name, svn)| (name.as_str(), *svn))
             .collect();
         let floors = merged(&policy(&[("workers", 1)]), Some(&policy(&many)));
-        assert_eq!((floors.len(), floors["workers"]), (MOST, 1));
+        assert_eq!((floors.len(), floors["workers"]), (MAX_FLOORS, 1));
         assert!(
             floors.contains_key("rule-199") && !floors.contains_key("rule-100"),
             "{floors:?}"

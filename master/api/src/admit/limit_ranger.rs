@@ -1,4 +1,5 @@
-//! `LimitRanger`: defaults and bounds of what containers, pods and volume claims of a namespace ask for.
+//! `LimitRanger`: defaults and bounds for the resources of a namespace's containers, pods and
+//! volume claims.
 
 use super::{Admitted, Operation, Plugin, Request, name_of, stored};
 use crate::error::ApiError;
@@ -9,7 +10,7 @@ use master_kinds::quantity::{Quantities, Quantity};
 use master_kinds::{podspec, quota};
 use serde_json::Value;
 
-/// Where it is written down what was filled in.
+/// Annotation that records which defaults were set.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
 /// The plugin.
@@ -22,7 +23,7 @@ impl Plugin for LimitRanger {
     }
 
     fn concerns(&self, request: &Request<'_>) -> bool {
-        // What a pod's containers ask for changes by `resize` alone.
+        // The resources of a pod's containers change by `resize` alone.
         let created = request.operation == Operation::Create && request.writes("", "pods");
         let resized = request.operation == Operation::Update
             && request.is("", "pods")
@@ -47,7 +48,7 @@ impl Plugin for LimitRanger {
                     fill(pod, range);
                 }
                 if !ranges.is_empty() {
-                    // What containers ask for decides on the class.
+                    // The resources of containers determine the QoS class.
                     let class =
                         object(pod, "spec").map_or("BestEffort", podspec::quality_of_service);
                     if let Some(status) = object_mut(pod, "status") {
@@ -85,7 +86,7 @@ impl Plugin for LimitRanger {
     }
 }
 
-/// The namespace's limit ranges, each as its limits.
+/// The namespace's LimitRanges, each as a list of its limits.
 async fn ranges(request: &Request<'_>, object: &Fields) -> Result<Vec<Vec<Limit>>, ApiError> {
     let found = stored(request, "limitranges", meta_text(object, "namespace")).await?;
     let limits = |fields: &Fields| {
@@ -99,7 +100,7 @@ async fn ranges(request: &Request<'_>, object: &Fields) -> Result<Vec<Vec<Limit>
     Ok(found.iter().map(|(_, fields)| limits(fields)).collect())
 }
 
-/// One item of a limit range.
+/// One item of a LimitRange.
 #[derive(Debug, Default)]
 struct Limit {
     kind: String,
@@ -144,7 +145,7 @@ impl Limit {
     }
 }
 
-/// Writes the defaults of a range into a pod's containers, and says so in an annotation.
+/// Sets the defaults of a range in a pod's containers and records them in an annotation.
 fn fill(pod: &mut Fields, range: &[Limit]) {
     let (mut limits, mut requests) = (Quantities::default(), Quantities::default());
     for limit in range.iter().filter(|limit| limit.kind == "Container") {
@@ -154,7 +155,7 @@ fn fill(pod: &mut Fields, range: &[Limit]) {
     if limits.is_empty() && requests.is_empty() {
         return;
     }
-    let mut told = Vec::new();
+    let mut defaulted = Vec::new();
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
         return;
     };
@@ -172,23 +173,23 @@ fn fill(pod: &mut Fields, range: &[Limit]) {
             let set_requests = set(container, "requests", &requests);
             for (names, what) in [(set_requests, "request"), (set_limits, "limit")] {
                 if !names.is_empty() {
-                    told.push(format!("{} {what} for {word} {name}", names.join(", ")));
+                    defaulted.push(format!("{} {what} for {word} {name}", names.join(", ")));
                 }
             }
         },
     );
-    if told.is_empty() {
+    if defaulted.is_empty() {
         return;
     }
     if let Some(annotations) = object_mut(metadata_mut(pod), "annotations") {
         annotations.insert(
             ANNOTATION.to_owned(),
-            format!("LimitRanger plugin set: {}", told.join("; ")).into(),
+            format!("LimitRanger plugin set: {}", defaulted.join("; ")).into(),
         );
     }
 }
 
-/// Sets what a container doesn't name; the names that were set.
+/// Sets what a container leaves out; returns the names that were set.
 fn set(container: &mut Fields, list: &str, defaults: &Quantities) -> Vec<String> {
     if defaults.is_empty() {
         return Vec::new();
@@ -238,7 +239,7 @@ fn faults(range: &[Limit], is_pod: bool, fields: &Fields) -> Vec<String> {
                 faults.extend(limit.min.0.iter().filter_map(|(name, least)| {
                     below(&limit.kind, name, *least, &requests, &nothing)
                 }));
-                // Claims have no limits: their requests are held against the most.
+                // Claims have no limits: their requests are compared with the maximum.
                 faults.extend(limit.max.0.iter().filter_map(|(name, most)| {
                     let text = format!("maximum {name} usage per {} is {most}", limit.kind);
                     match requests.get(name) {
@@ -334,13 +335,13 @@ mod tests {
     fn each_bound_is_told_in_upstreams_words() {
         let bounded = json!({"type": "Container", "min": {"cpu": "100m"}, "max": {"memory": "1Gi"},
             "maxLimitRequestRatio": {"cpu": "2"}});
-        let told = |requests: Value, limits: Value| {
+        let faults_of = |requests: Value, limits: Value| {
             let pod = json!({"spec": {"containers": [{"name": "a",
                 "resources": {"requests": requests, "limits": limits}}]}});
             faults(&limit(bounded.clone()), true, &fields(&pod))
         };
         assert_eq!(
-            told(
+            faults_of(
                 json!({"cpu": "50m"}),
                 json!({"cpu": "150m", "memory": "2Gi"})
             ),
@@ -351,7 +352,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            told(json!({}), json!({})),
+            faults_of(json!({}), json!({})),
             [
                 "minimum cpu usage per Container is 100m.  No request is specified",
                 "maximum memory usage per Container is 1Gi.  No limit is specified",
@@ -359,7 +360,7 @@ mod tests {
             ]
         );
         assert!(
-            told(
+            faults_of(
                 json!({"cpu": "100m"}),
                 json!({"cpu": "200m", "memory": "1Gi"})
             )
@@ -372,19 +373,19 @@ mod tests {
         let range = limit(
             json!({"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}, "max": {"storage": "2Gi"}}),
         );
-        let told = |size: &str| {
+        let faults_of = |size: &str| {
             let claim = json!({"spec": {"resources": {"requests": {"storage": size}}}});
             faults(&range, false, &fields(&claim))
         };
         assert_eq!(
-            told("3Gi"),
+            faults_of("3Gi"),
             ["maximum storage usage per PersistentVolumeClaim is 2Gi, but request is 3Gi"]
         );
         assert_eq!(
-            told("500Mi"),
+            faults_of("500Mi"),
             ["minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 500Mi"]
         );
-        assert!(told("1Gi").is_empty());
+        assert!(faults_of("1Gi").is_empty());
     }
 
     #[test]
@@ -403,9 +404,9 @@ mod tests {
             pod["spec"]["containers"][1]["resources"]["limits"]["cpu"],
             "3"
         );
-        let told = &pod["metadata"]["annotations"][ANNOTATION];
+        let annotation = &pod["metadata"]["annotations"][ANNOTATION];
         assert_eq!(
-            told,
+            annotation,
             "LimitRanger plugin set: cpu request for container a; cpu limit for container a"
         );
     }

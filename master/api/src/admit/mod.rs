@@ -1,9 +1,11 @@
-//! Admission: what becomes of an authorized write before it is stored. One file for each plugin, under upstream's name.
+//! Admission: changes or refuses an authorized write before it is stored. One file per plugin,
+//! under upstream's name.
 //!
-//! A write passes the chain twice: [`create`] and [`update`] let plugins change the object, then the kind's own validation
-//! runs, then [`check`] lets plugins refuse it. A plugin reads the store by itself; what it wants written or held still
-//! together with the object it hands over as operations of the same transaction ([`Admitted::ops`]). Where one of them
-//! meets a conflict, the verb runs the whole attempt again.
+//! A write passes the chain twice: [`create`] and [`update`] let plugins change the object, then
+//! the kind's own validation runs, then [`check`] lets plugins refuse it. A plugin reads the store
+//! itself; writes and preconditions that must be atomic with the object's write are returned as
+//! operations of the same transaction ([`Admitted::ops`]). If one of them conflicts, the verb
+//! repeats the whole attempt.
 
 mod certificates;
 mod chain;
@@ -44,16 +46,17 @@ use tokio::sync::OwnedMutexGuard;
 /// What the plugins add to a write.
 #[derive(Debug, Default)]
 pub(crate) struct Admitted {
-    /// Written in the object's own transaction. A conflict on one of their keys runs the attempt again.
+    /// Part of the object's own transaction. A conflict on one of their keys repeats the attempt.
     pub(crate) ops: Vec<Op>,
-    /// For the answer's header.
+    /// For the `Warning` header of the answer.
     pub(crate) warnings: Vec<String>,
-    /// Held until the write is done: writers of the same quotas go one after the other instead of against each other.
-    pub(crate) turn: Option<OwnedMutexGuard<()>>,
+    /// Held until the write is done: writers under the same quotas run one after the other instead
+    /// of conflicting.
+    pub(crate) quota_lock: Option<OwnedMutexGuard<()>>,
 }
 
 impl Admitted {
-    /// Lets the write happen only if an entry is still as it was read.
+    /// Makes the write conditional on an entry being unchanged since it was read.
     pub(crate) fn hold(&mut self, entry: &Entry) {
         self.ops.push(Op {
             key: entry.key.clone(),
@@ -63,14 +66,14 @@ impl Admitted {
     }
 }
 
-/// What is done to the object.
+/// What the write does to the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// It is new.
+    /// Creates it.
     Create,
-    /// It changes.
+    /// Changes it.
     Update,
-    /// It goes, or begins to.
+    /// Deletes it, or begins its deletion.
     Delete,
 }
 
@@ -80,12 +83,12 @@ pub(crate) struct Request<'a> {
     pub(crate) call: &'a Call,
     pub(crate) operation: Operation,
     pub(crate) subresource: Option<Subresource>,
-    /// The object as it is stored; none at creation.
+    /// The stored object; `None` at creation.
     pub(crate) old: Option<&'a Fields>,
 }
 
 impl Request<'_> {
-    /// Whether the object itself, none of its subresources, of a kind is written.
+    /// Whether the object itself (no subresource) of a kind is written.
     pub(crate) fn writes(&self, group: &str, plural: &str) -> bool {
         self.subresource.is_none() && self.is(group, plural)
     }
@@ -95,7 +98,7 @@ impl Request<'_> {
         self.call.kind.plural == plural && self.call.kind.group == group
     }
 
-    /// One key of the store.
+    /// Reads one key of the store.
     pub(crate) async fn get(&self, key: &str) -> Result<Option<Entry>, ApiError> {
         Ok(self
             .call
@@ -109,7 +112,7 @@ impl Request<'_> {
     }
 }
 
-/// The stored objects of a kind, by its table and namespace (empty: all).
+/// The stored objects of a kind, by its table and namespace (empty: all namespaces).
 pub(crate) async fn stored(
     request: &Request<'_>,
     table: &str,
@@ -139,12 +142,12 @@ pub(crate) async fn stored(
         .collect())
 }
 
-/// A stored object without what only an answer carries.
+/// Decodes a stored object without the fields that only an answer has.
 pub(crate) fn read(entry: &Entry) -> Option<Fields> {
     serde_json::from_slice(&entry.value).ok()
 }
 
-/// The name of an object; what it is generated from where it has none yet.
+/// The name of an object; the `generateName` if it has no name yet.
 pub(crate) fn name_of(object: &Fields) -> &str {
     match meta_text(object, "name") {
         "" => meta_text(object, "generateName"),
@@ -152,17 +155,18 @@ pub(crate) fn name_of(object: &Fields) -> &str {
     }
 }
 
-/// One plugin. It says first and cheaply whether a write concerns it; only then it is asked.
+/// One plugin. `concerns` is cheap and says whether the plugin is called at all.
 pub(crate) trait Plugin: fmt::Debug + Send + Sync {
-    /// Upstream's name, by which it is switched on and off.
+    /// Upstream's name, by which it is enabled and disabled.
     fn name(&self) -> &'static str;
 
-    /// Whether the caller may learn anything of a stored object that it would change: its refusals may quote it.
+    /// Whether the caller may learn anything about the stored object that it changes: later
+    /// refusals may quote the object.
     fn reach(&self, _call: &Call, _stored: &Fields) -> Result<(), ApiError> {
         Ok(())
     }
 
-    /// Whether a write concerns it.
+    /// Whether the plugin handles this write.
     fn concerns(&self, request: &Request<'_>) -> bool;
 
     /// May change the object.
@@ -175,7 +179,7 @@ pub(crate) trait Plugin: fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// May refuse the object, which is valid by its kind's rules.
+    /// May refuse the object, which has passed its kind's validation.
     fn check<'a>(
         &'a self,
         _request: &'a Request<'a>,
@@ -186,7 +190,7 @@ pub(crate) trait Plugin: fmt::Debug + Send + Sync {
     }
 }
 
-/// A new object, which plugins may change.
+/// Runs the changing plugins on a new object.
 pub(crate) async fn create(call: &Call, fields: &mut Fields) -> Result<Admitted, ApiError> {
     requestor::stamp(call, fields);
     requestor::decided(call, fields, None);
@@ -203,7 +207,7 @@ pub(crate) async fn create(call: &Call, fields: &mut Fields) -> Result<Admitted,
     Ok(admitted)
 }
 
-/// Before anything of a stored object is held against a change of it.
+/// Runs before a change is compared with the stored object.
 pub(crate) fn reach(call: &Call, stored: &Fields) -> Result<(), ApiError> {
     call.api
         .inner
@@ -213,7 +217,7 @@ pub(crate) fn reach(call: &Call, stored: &Fields) -> Result<(), ApiError> {
         .try_for_each(|plugin| plugin.reach(call, stored))
 }
 
-/// A changed object, which plugins may change further.
+/// Runs the changing plugins on a changed object.
 pub(crate) async fn update(
     call: &Call,
     new: &mut Fields,
@@ -236,7 +240,8 @@ pub(crate) async fn update(
     Ok(admitted)
 }
 
-/// A new (`old` is none) or changed object that is valid by its kind's rules: the last word.
+/// Runs the validating plugins on a new (`old` is `None`) or changed object that has passed its
+/// kind's validation.
 pub(crate) async fn check(
     call: &Call,
     new: &Fields,
@@ -275,7 +280,7 @@ pub(crate) async fn check(
     device_access::check(&request, new).await
 }
 
-/// An object on its way out.
+/// Runs the plugins on a deletion.
 pub(crate) async fn delete(call: &Call, fields: &Fields) -> Result<Admitted, ApiError> {
     let request = Request {
         call,

@@ -1,4 +1,5 @@
-//! `NamespaceLifecycle`: nothing new in namespaces that are not there or on their way out; some namespaces stay.
+//! `NamespaceLifecycle`: nothing is created in a namespace that is missing or terminating; some
+//! namespaces cannot be deleted.
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::error::{ApiError, Cause, Reason};
@@ -6,8 +7,8 @@ use crate::object::meta_text;
 use crate::validate::Fields;
 use master_client::BoxFuture;
 
-/// Namespaces that may not be deleted.
-const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+/// Namespaces that cannot be deleted.
+const UNDELETABLE: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 /// The plugin.
 #[derive(Debug)]
@@ -45,7 +46,8 @@ impl Plugin for NamespaceLifecycle {
             if terminating(&entry.value) {
                 return Err(refusal(request, meta_text(object, "name"), namespace));
             }
-            // Held still: a namespace whose deletion begins before the object is written must not get it.
+            // Held unchanged: if the namespace's deletion begins before the object is written, the
+            // write must fail.
             admitted.hold(&entry);
             Ok(())
         })
@@ -58,8 +60,8 @@ impl Plugin for NamespaceLifecycle {
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         let name = meta_text(object, "name");
-        let immortal = request.operation == Operation::Delete && IMMORTAL.contains(&name);
-        let refusal = immortal.then(|| {
+        let undeletable = request.operation == Operation::Delete && UNDELETABLE.contains(&name);
+        let refusal = undeletable.then(|| {
             request
                 .call
                 .forbidden(name, "this namespace may not be deleted")
@@ -68,7 +70,7 @@ impl Plugin for NamespaceLifecycle {
     }
 }
 
-/// Whether a stored namespace is being deleted; reads no more of it than it must.
+/// Whether a stored namespace is being deleted; decodes only the field that says so.
 fn terminating(stored: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Namespace<'a> {

@@ -1,4 +1,5 @@
-//! `NodeRestriction`: what a node may write.
+//! `NodeRestriction`: what a node may write. The Node authorizer decides which objects a node may
+//! reach.
 
 use super::certificates::Subject;
 use super::{Admitted, Operation, Plugin, Request};
@@ -58,7 +59,7 @@ fn create(call: &Call, node: &str, fields: &Fields) -> Result<(), ApiError> {
         "Lease" => own_lease(call, node, name, meta_text(fields, "namespace")),
         "CSINode" => own_csi_node(call, node, name),
         "ResourceSlice" => own_slice(call, node, name, fields, "create"),
-        // Whoever lets nodes make pods finds them bound to what a kubelet makes by itself.
+        // No default role lets a node create pods; if an admin's role does, only mirror pods pass.
         "Pod" => mirror_pod(call, node, name, fields),
         _ => Ok(()),
     }
@@ -90,7 +91,7 @@ fn own_slice(
     ))
 }
 
-/// Pods that a node makes mirror what runs on it already, and refer to nothing in the API.
+/// Pods that a node creates are mirrors of static pods on it, and reference no API objects.
 fn mirror_pod(call: &Call, node: &str, name: &str, pod: &Fields) -> Result<(), ApiError> {
     const MIRROR: &str = "kubernetes.io/config.mirror";
     let refuse = |why: String| Err(call.forbidden(name, &why));
@@ -151,7 +152,8 @@ fn mirror_pod(call: &Call, node: &str, name: &str, pod: &Fields) -> Result<(), A
     Ok(())
 }
 
-/// Nodes ask for node certificates only, and for their own (upstream: `AllowInsecureKubeletCertificateSigningRequests` off).
+/// A node may request node certificates only, and only its own (upstream:
+/// `AllowInsecureKubeletCertificateSigningRequests` off).
 fn request(call: &Call, fields: &Fields, name: &str) -> Result<(), ApiError> {
     let spec = object(fields, "spec");
     let signer = spec.map_or("", |spec| text(spec, "signerName"));
@@ -192,7 +194,8 @@ fn own_lease(call: &Call, node: &str, name: &str, namespace: &str) -> Result<(),
     ))
 }
 
-/// A node that makes its own Node object says of itself what it may say later, and may ask for being left alone.
+/// A node that creates its own Node object may set the labels that it may change later, and no
+/// taints of this project's group, owners or finalizers.
 fn register(call: &Call, node: &str, name: &str, fields: &Fields) -> Result<(), ApiError> {
     if name != node {
         return Err(call.forbidden(
@@ -232,7 +235,7 @@ fn register(call: &Call, node: &str, name: &str, fields: &Fields) -> Result<(), 
     Ok(())
 }
 
-/// A changed object; the new one first.
+/// A changed object; the new one comes first.
 fn update(
     call: &Call,
     node: &str,
@@ -252,7 +255,8 @@ fn update(
                     ));
                 }
             }
-            // By these a pod reaches claims, and its node reads what they name: they are the control plane's to say.
+            // Through these fields a pod gets claims, and its node may read what they name: only
+            // the control plane sets them.
             let status = |fields: &Fields, key| {
                 object(fields, "status").map_or(Value::Null, |s| get(s, key).clone())
             };
@@ -281,13 +285,13 @@ fn update(
     }
 }
 
-/// A claim without what the node that mounts its volume tells of it.
+/// A claim without the fields of volume expansion that the mounting node writes.
 fn claim_grown(claim: &Fields) -> Fields {
     let mut claim = claim.clone();
     for key in ["managedFields", "resourceVersion"] {
         object_mut(&mut claim, "metadata").map(|metadata| metadata.remove(key));
     }
-    let told = [
+    let written_by_node = [
         "capacity",
         "conditions",
         "allocatedResources",
@@ -296,12 +300,13 @@ fn claim_grown(claim: &Fields) -> Fields {
         "currentVolumeAttributesClassName",
     ];
     if let Some(status) = object_mut(&mut claim, "status") {
-        status.retain(|key, _| !told.contains(&key.as_str()));
+        status.retain(|key, _| !written_by_node.contains(&key.as_str()));
     }
     claim
 }
 
-/// A node touches itself only, and neither its labels (some apart), nor its taints, nor the rest of its spec.
+/// A node changes only its own Node object, and there neither labels (with exceptions) nor taints
+/// nor the rest of the spec.
 fn own_node(call: &Call, node: &str, new: &Fields, old: &Fields) -> Result<(), ApiError> {
     let name = &call.target.name;
     if name != node {
@@ -391,7 +396,7 @@ fn own_pod(call: &Call, node: &str, pod: &Fields) -> Result<(), ApiError> {
     ))
 }
 
-/// An object on its way out.
+/// A deletion.
 fn delete(call: &Call, node: &str, fields: &Fields) -> Result<(), ApiError> {
     let name = meta_text(fields, "name");
     match call.kind.kind.as_str() {

@@ -1,5 +1,6 @@
-//! `OwnerReferencesPermissionEnforcement`: nobody makes others' objects go with his own who may not delete them, or keeps an
-//! owner from going whose finalizers he may not set. Off unless it is switched on, as upstream's.
+//! `OwnerReferencesPermissionEnforcement`: a caller may tie an object's deletion to an owner only
+//! if it may delete the object, and may block an owner's deletion only if it may set the owner's
+//! finalizers. Disabled by default, as upstream.
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::authorize::{self, Resource};
@@ -45,7 +46,7 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
                 name,
                 ..Resource::default()
             };
-            // A new object may be given owners by whoever makes it.
+            // The creator of a new object may set its owners.
             if request.old.is_some()
                 && !authorize::may(&call.api, &call.user, "delete", own).await?
             {
@@ -69,7 +70,8 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
     }
 }
 
-/// Takes out owners that are there twice, and tells the writer (upstream does so for every kind, plugin or not).
+/// Removes duplicate owners and warns the writer (upstream does so for every kind, with any
+/// plugins).
 pub(super) fn once(request: &Request<'_>, object: &mut Fields, warnings: &mut Vec<String>) {
     let Some(owners) = metadata_mut(object)
         .get_mut("ownerReferences")
@@ -99,7 +101,7 @@ pub(super) fn once(request: &Request<'_>, object: &mut Fields, warnings: &mut Ve
         }
     }
     *owners = kept;
-    // Of a patch, only what it leaves is looked at.
+    // Of a patch, only the result is checked.
     let when = if request.call.target.verb == Verb::Patch {
         " after mutating admission happens"
     } else {

@@ -1,4 +1,4 @@
-//! `Priority`: the number behind a pod's priority class; at most one class is the default.
+//! `Priority`: resolves a pod's priority class to a number; at most one class is the default.
 
 use super::{Admitted, Operation, Plugin, Request, name_of, read, stored};
 use crate::error::ApiError;
@@ -104,7 +104,7 @@ fn is_default(class: &Fields) -> bool {
     get(class, "globalDefault") == &Value::Bool(true)
 }
 
-/// What a pod got at its creation stays, where an update leaves it out.
+/// Keeps the fields that a pod got at its creation if an update leaves them out.
 fn keep(pod: &mut Fields, old: &Fields) {
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
         return;
@@ -119,7 +119,7 @@ fn keep(pod: &mut Fields, old: &Fields) {
     }
 }
 
-/// What a class says.
+/// The content of a priority class.
 #[derive(Debug, PartialEq, Eq)]
 struct Class {
     name: String,
@@ -143,7 +143,7 @@ impl Class {
     }
 }
 
-/// The class of a name, or the default one, or none: priority 0.
+/// The class of a name, or the default class, or none: priority 0.
 async fn class(request: &Request<'_>, pod: &Fields, asked: &str) -> Result<Class, ApiError> {
     if asked.is_empty() {
         let all = stored(request, "priorityclasses.scheduling.k8s.io", "").await?;
@@ -151,7 +151,7 @@ async fn class(request: &Request<'_>, pod: &Fields, asked: &str) -> Result<Class
             .iter()
             .map(|(_, fields)| fields)
             .filter(|fields| is_default(fields));
-        // Two can come to be at the same time: the lower one counts (upstream).
+        // Two can be created at the same time: the lower one counts (upstream).
         let lowest = defaults.map(Class::of).min_by_key(|class| class.value);
         return Ok(lowest.unwrap_or_else(|| Class::of(&Fields::new())));
     }

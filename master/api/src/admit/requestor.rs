@@ -1,4 +1,5 @@
-//! Who asked for a certificate, who decided on it, and who decided on a machine: no plugin, as it can't be switched off.
+//! Records who requested a certificate, who decided on it, and who decided on a machine. Not a
+//! plugin, as it cannot be disabled.
 
 use crate::validate::{Fields, get, items, object, object_mut};
 use crate::verbs::Call;
@@ -6,7 +7,7 @@ use config_kube::identity::{DECIDED_BY, GROUP};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// A request carries who made it, as the server knows it.
+/// Records the requestor of a certificate request, as the server authenticated it.
 pub(super) fn stamp(call: &Call, fields: &mut Fields) {
     if call.kind.kind != "CertificateSigningRequest" || call.kind.group != "certificates.k8s.io" {
         return;
@@ -28,7 +29,7 @@ pub(super) fn stamp(call: &Call, fields: &mut Fields) {
     }
 }
 
-/// What an admin decides about a Machine.
+/// The fields of a Machine that hold an admin's decision.
 const DECISIONS: [&str; 8] = [
     "configDigests",
     "ek",
@@ -40,7 +41,7 @@ const DECISIONS: [&str; 8] = [
     "static",
 ];
 
-/// A Machine carries who decided last on whether it may join, and when; nobody says it for somebody else.
+/// Records in a Machine who last decided whether it may join, and when; the caller cannot set it.
 pub(super) fn decided(call: &Call, fields: &mut Fields, old: Option<&Fields>) {
     if call.kind.kind != "Machine" || call.kind.group != GROUP {
         return;
@@ -58,7 +59,7 @@ pub(super) fn decided(call: &Call, fields: &mut Fields, old: Option<&Fields>) {
     note(fields, by);
 }
 
-/// A request carries who approved or denied it, and when; nobody says it for somebody else.
+/// Records in a request who approved or denied it, and when; the caller cannot set it.
 pub(super) fn approved(call: &Call, fields: &mut Fields, old: Option<&Fields>) {
     if call.kind.kind != "CertificateSigningRequest" || call.kind.group != "certificates.k8s.io" {
         return;

@@ -1,9 +1,12 @@
-//! `ResourceQuota`: what a namespace may use, counted in the transaction that uses it.
+//! `ResourceQuota`: limits a namespace's usage; the count is updated in the transaction of the
+//! write.
 //!
-//! Guarantee: whatever writes at the same time, `status.used` never passes `status.hard` by a write that was admitted: the
-//! quota is written together with the object, and only if it is still as it was read. What becomes free is counted anew by
-//! the controller, which writes under the same condition. What a new or changed quota limits and nobody has counted yet is
-//! refused until the controller has counted it, moments later: nothing is made that no count would tell of.
+//! Guarantee: no admitted write raises `status.used` above `status.hard`, whatever else is written
+//! concurrently: the quota is written in the object's transaction, on the condition that it is
+//! unchanged since it was read. The controller recounts what becomes free, under the same
+//! condition. A resource that a new or changed quota limits and that has not been counted yet is
+//! refused until the controller has counted it, moments later: otherwise the count would miss the
+//! object.
 
 use super::{Admitted, Operation, Plugin, Request, name_of};
 use crate::error::{ApiError, Reason};
@@ -54,7 +57,8 @@ impl Plugin for ResourceQuota {
             if quotas(request, namespace).await?.is_empty() {
                 return Ok(());
             }
-            admitted.turn = Some(request.call.api.inner.admission.turn(namespace).await);
+            admitted.quota_lock =
+                Some(request.call.api.inner.admission.quota_lock(namespace).await);
             for entry in quotas(request, namespace).await? {
                 if let Some(op) = charge(request, object, &entry)? {
                     admitted.ops.push(op);
@@ -81,7 +85,7 @@ async fn quotas(request: &Request<'_>, namespace: &str) -> Result<Vec<Entry>, Ap
         .entries)
 }
 
-/// What is to be written into a quota; nothing where the object doesn't concern it.
+/// The quota's update for this object; `None` if the quota does not apply to it.
 fn charge(request: &Request<'_>, object: &Fields, entry: &Entry) -> Result<Option<Op>, ApiError> {
     let registry = &request.call.api.inner.registry;
     let kind = registry.find("", "v1", "resourcequotas");
@@ -112,7 +116,7 @@ fn charge(request: &Request<'_>, object: &Fields, entry: &Entry) -> Result<Optio
     }
 }
 
-/// What a quota's `status.used` becomes; none where it stays. Errors: upstream's text of a refusal.
+/// The new `status.used`; `None` if it is unchanged. `Err` is upstream's text of the refusal.
 fn charged(
     quota: &Quota,
     (group, plural): (&str, &str),

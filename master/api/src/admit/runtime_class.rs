@@ -1,4 +1,4 @@
-//! `RuntimeClass`: what a pod's runtime costs beside its containers, and on which nodes it is found.
+//! `RuntimeClass`: adds the class' overhead, node selector and tolerations to a pod.
 
 use super::{Admitted, Operation, Plugin, Request, name_of, read};
 use crate::error::ApiError;
@@ -61,7 +61,7 @@ impl Plugin for RuntimeClass {
     }
 }
 
-/// The pod's class, which must be there where it names one.
+/// The pod's class, which must exist if the pod names one.
 async fn class(request: &Request<'_>, pod: &Fields) -> Result<Option<Fields>, ApiError> {
     let name = object(pod, "spec").map_or("", |spec| text(spec, "runtimeClassName"));
     if name.is_empty() {
@@ -79,7 +79,7 @@ async fn class(request: &Request<'_>, pod: &Fields) -> Result<Option<Fields>, Ap
     found.as_ref().and_then(read).map(Some).ok_or_else(unknown)
 }
 
-/// Overhead, node selector and tolerations of the class go into the pod.
+/// Copies overhead, node selector and tolerations of the class into the pod.
 fn apply(spec: &mut Fields, class: &Fields) -> Result<(), String> {
     let empty = Fields::new();
     let overhead = object(class, "overhead").and_then(|overhead| object(overhead, "podFixed"));

@@ -1,4 +1,5 @@
-//! `ServiceAccount`: every pod runs as an account that exists, and finds the account's token inside.
+//! `ServiceAccount`: every pod runs as an existing service account and gets a volume with that
+//! account's token.
 
 use super::{Admitted, Operation, Plugin, Request, name_of, read};
 use crate::error::ApiError;
@@ -9,21 +10,21 @@ use master_kinds::podspec;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The account of pods that name none.
+/// The service account of pods that name none.
 const DEFAULT: &str = "default";
-/// Where the token is found in containers.
+/// Where the token is mounted in containers.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// How names of the token's volume begin.
+/// Prefix of the names of token volumes.
 const VOLUME: &str = "kube-api-access-";
-/// Seconds until the token is renewed at the latest: an hour, and seven seconds that tell it from others (upstream).
+/// Lifetime of the token in seconds: an hour, plus seven that mark tokens of this kind (upstream).
 const TOKEN_SECONDS: i64 = 3607;
-/// On an account: its pods may use those secrets only that it names.
+/// Annotation of a service account whose pods may use only the secrets that it names.
 const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
-/// On a pod: it is the image of one that a kubelet made by itself.
+/// Annotation of mirror pods, which a kubelet creates for its static pods.
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// Looks for an account that a controller is about to make.
-const LOOKS: usize = 10;
-/// Between two looks.
+/// Reads of a service account that a controller is about to create.
+const ATTEMPTS: usize = 10;
+/// Pause between two reads.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The plugin.
@@ -61,7 +62,7 @@ impl Plugin for ServiceAccount {
             if text(spec, "serviceAccountName").is_empty() {
                 spec.insert("serviceAccountName".to_owned(), DEFAULT.into());
             }
-            // The old name of the field, which clients still read.
+            // The deprecated field for the same name, which clients still read.
             let name = text(spec, "serviceAccountName").to_owned();
             spec.insert("serviceAccount".to_owned(), name.into());
             let account = account(request, pod).await?;
@@ -115,13 +116,13 @@ fn mirrors(pod: &Fields) -> bool {
     object(metadata(pod), "annotations").is_some_and(|annotations| annotations.contains_key(MIRROR))
 }
 
-/// The pod's account. That of a new namespace may still be on its way.
+/// The pod's service account. That of a new namespace may not exist yet.
 async fn account(request: &Request<'_>, pod: &Fields) -> Result<Fields, ApiError> {
     let namespace = meta_text(pod, "namespace");
     let name = object(pod, "spec").map_or("", |spec| text(spec, "serviceAccountName"));
     let key = format!("serviceaccounts/{namespace}/{name}");
-    let looks = if name == DEFAULT { LOOKS } else { 1 };
-    for look in 0..looks {
+    let attempts = if name == DEFAULT { ATTEMPTS } else { 1 };
+    for look in 0..attempts {
         if look > 0 {
             tokio::time::sleep(PAUSE).await;
         }
@@ -135,13 +136,13 @@ async fn account(request: &Request<'_>, pod: &Fields) -> Result<Fields, ApiError
     Err(request.call.forbidden(name_of(pod), &text))
 }
 
-/// The pod's word counts before the account's.
+/// The pod's setting overrides the service account's.
 fn automounts(spec: &Fields, account: &Fields) -> bool {
     let says = |fields| get(fields, "automountServiceAccountToken").as_bool();
     says(spec).or_else(|| says(account)).unwrap_or(true)
 }
 
-/// Mounts the token into every container that has nothing in its place.
+/// Mounts the token into every container that mounts nothing at that path.
 fn mount_token(spec: &mut Fields) {
     let present = items(spec, "volumes")
         .iter()
@@ -185,7 +186,7 @@ fn token_volume(name: &str) -> Value {
     ]}})
 }
 
-/// Mirror pods take nothing from the API: their kubelet has it from a file.
+/// Mirror pods reference no API objects: the pod's content comes from a file of the kubelet.
 fn mirror_fault(spec: &Fields) -> Option<String> {
     if !text(spec, "serviceAccountName").is_empty() {
         return Some("a mirror pod may not reference service accounts".to_owned());
@@ -231,7 +232,7 @@ fn mirror_fault(spec: &Fields) -> Option<String> {
     claims.then(|| "a mirror pod may not reference resourceclaims".to_owned())
 }
 
-/// Containers of all sorts, each with upstream's word for its sort.
+/// Containers of all types, each with upstream's name of the type.
 fn containers(spec: &Fields) -> impl Iterator<Item = (&'static str, &Fields)> {
     let sorts = [
         ("initContainers", "init container"),
@@ -246,7 +247,7 @@ fn containers(spec: &Fields) -> impl Iterator<Item = (&'static str, &Fields)> {
     })
 }
 
-/// What a pod uses beyond the secrets that its account names.
+/// The first secret that a pod uses and its service account does not list.
 fn secret_fault(spec: &Fields, account: &Fields) -> Option<String> {
     let own = meta_text(account, "name");
     let known =

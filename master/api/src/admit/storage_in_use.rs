@@ -1,4 +1,5 @@
-//! `StorageObjectInUseProtection`: volumes and claims are held until nothing uses them any more.
+//! `StorageObjectInUseProtection`: adds finalizers that keep volumes and claims until nothing uses
+//! them.
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::error::ApiError;
@@ -11,7 +12,7 @@ use serde_json::json;
 #[derive(Debug)]
 pub(super) struct StorageObjectInUseProtection;
 
-/// The finalizer of a kind, which its controller takes off.
+/// The finalizer of a kind, which its controller removes.
 fn finalizer(request: &Request<'_>) -> Option<&'static str> {
     if request.writes("", "persistentvolumes") {
         Some("kubernetes.io/pv-protection")

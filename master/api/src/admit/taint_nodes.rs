@@ -1,4 +1,4 @@
-//! `TaintNodesByCondition`: a new node takes no pods until it is known to be ready.
+//! `TaintNodesByCondition`: a new node is tainted until it is known to be ready.
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::error::ApiError;

@@ -1,6 +1,7 @@
-//! Cluster addresses: chosen at random from the ranges of the `ServiceCIDR` objects, held by `IPAddress` objects.
+//! Cluster IPs: chosen at random from the ranges of the `ServiceCIDR` objects, recorded in
+//! `IPAddress` objects.
 
-use super::{Held, Owner, below, has_address, reserved, texts};
+use super::{Allocation, Owner, below, has_address, reserved, texts};
 use crate::admit::{Admitted, Request};
 use crate::error::{ApiError, Reason};
 use crate::kinds::family_of;
@@ -14,17 +15,17 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Addresses tried at random before the ranges are looked through.
+/// Addresses tried at random before the ranges are searched.
 const PROBES: usize = 16;
 /// Store keys of ranges and addresses.
 pub(super) const RANGES: &str = "servicecidrs.networking.k8s.io/";
 pub(super) const ADDRESSES: &str = "ipaddresses.networking.k8s.io/";
 
-/// By whom the object of an address was made.
+/// Label that names the component that made an IPAddress.
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const MANAGER: &str = "ipallocator.k8s.io";
 
-/// The addresses that a service's spec has.
+/// The cluster IPs in a service's spec.
 pub(super) fn of(spec: &Fields) -> Vec<IpAddr> {
     if !has_address(spec) {
         return Vec::new();
@@ -34,9 +35,9 @@ pub(super) fn of(spec: &Fields) -> Vec<IpAddr> {
         .collect()
 }
 
-/// Gives each of a service's families an address and frees those that it has no more.
+/// Allocates an address for each of a service's families and frees those that it no longer has.
 pub(super) async fn give(
-    held: &mut Held<'_>,
+    allocation: &mut Allocation<'_>,
     spec: &mut Fields,
     old: Option<&Fields>,
     admitted: &mut Admitted,
@@ -54,20 +55,21 @@ pub(super) async fn give(
                 continue;
             }
             if ranges.is_none() {
-                ranges = Some(known_ranges(held.call).await?);
+                ranges = Some(known_ranges(allocation.call).await?);
             }
             let known = ranges.as_deref().unwrap_or_default();
             let (address, range) = match asked {
                 Some(asked) => (
                     asked,
-                    held.take_asked(asked, known, get(spec, "clusterIPs"))
+                    allocation
+                        .take_asked(asked, known, get(spec, "clusterIPs"))
                         .await?,
                 ),
-                None => held.take_any(family, known).await?,
+                None => allocation.take_any(family, known).await?,
             };
-            // Held still, so that the range is not deleted under the address.
+            // Allocation unchanged, so that the range is not deleted while an address is taken from it.
             admitted.hold(range);
-            held.write_address(address)?;
+            allocation.write_address(address)?;
             if asked.is_none() {
                 *place = address.to_string();
             }
@@ -80,7 +82,7 @@ pub(super) async fn give(
     let after = of(spec);
     for address in before {
         if !after.contains(&address) {
-            held.free_address(address).await?;
+            allocation.free_address(address).await?;
         }
     }
     Ok(())
@@ -121,7 +123,7 @@ fn ranges_of(object: &Fields) -> Vec<Range> {
         .collect()
 }
 
-/// The ranges that there are, those on their way out among them.
+/// All ranges, including those being deleted.
 pub(super) fn all_ranges(entries: &[Entry]) -> Vec<Range> {
     let objects = entries
         .iter()
@@ -133,7 +135,8 @@ fn key(address: IpAddr) -> String {
     format!("{ADDRESSES}{address}")
 }
 
-/// Offsets of the first and the last address that can be given: not the network's, not IPv4's broadcast.
+/// Offsets of the first and last usable address: without the network address and IPv4's broadcast
+/// address.
 fn usable(range: Range) -> Option<(u128, u128)> {
     let last = range
         .size()
@@ -141,7 +144,7 @@ fn usable(range: Range) -> Option<(u128, u128)> {
     (last >= 1).then_some((1, last))
 }
 
-impl Held<'_> {
+impl Allocation<'_> {
     async fn is_free(&self, key: &str) -> Result<bool, ApiError> {
         Ok(self
             .call
@@ -155,7 +158,7 @@ impl Held<'_> {
             .is_none())
     }
 
-    /// The range that an asked-for address is of, if the address can be had.
+    /// The range of a requested address, if the address is free.
     async fn take_asked<'r>(
         &self,
         address: IpAddr,
@@ -196,7 +199,7 @@ impl Held<'_> {
             .unwrap_or_else(|| full(&why)))
     }
 
-    /// Any free address of a family, and the object of its range.
+    /// A free address of a family, and its range's object.
     async fn take_any<'r>(
         &self,
         family: &str,
@@ -224,7 +227,8 @@ impl Held<'_> {
         Err(full("range is full"))
     }
 
-    /// Looks a range through: from a random place up, then from the range's upper part, then its lower one.
+    /// Searches a range: from a random offset upwards, then the rest of its upper part, then its
+    /// lower part.
     async fn search(
         &self,
         range: Range,
@@ -249,14 +253,15 @@ impl Held<'_> {
         let taken: BTreeSet<u128> = names.filter_map(|address| range.offset(address)).collect();
         let (first, upper, last) = bounds;
         let start = upper + below(last - upper + 1);
-        // Ends after one more step than there are taken addresses, however large the range is.
+        // Ends at the latest one step after the number of taken addresses, however large the range
+        // is.
         let mut offsets = (start..=last).chain(upper..start).chain(first..upper);
         Ok(offsets
             .find(|offset| !taken.contains(offset))
             .map(|offset| range.at(offset)))
     }
 
-    /// Takes an address.
+    /// Adds the operation that allocates an address.
     fn write_address(&mut self, address: IpAddr) -> Result<(), ApiError> {
         let registry = &self.call.api.inner.registry;
         let Some(kind) = registry.find("networking.k8s.io", "v1", "ipaddresses") else {
@@ -266,7 +271,7 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Frees an address, if it is the owner's.
+    /// Adds the operation that frees an address, if it belongs to the owner.
     pub(super) async fn free_address(&mut self, address: IpAddr) -> Result<(), ApiError> {
         let fetched = self
             .call
@@ -285,7 +290,7 @@ impl Held<'_> {
     }
 }
 
-/// Makes the object that holds an address for a service.
+/// The operation that creates the IPAddress object of a service's address.
 pub(super) fn held_by(kind: &Kind, address: IpAddr, owner: &Owner) -> Result<Op, ApiError> {
     let object = json!({
         "metadata": {
@@ -300,7 +305,7 @@ pub(super) fn held_by(kind: &Kind, address: IpAddr, owner: &Owner) -> Result<Op,
     Ok(Op::create(&key(address), bytes))
 }
 
-/// Whether the object of an address is one that was made for a service.
+/// Whether an IPAddress object was made for a service.
 pub(super) fn is_own(object: &Fields) -> bool {
     inner(metadata(object), "labels").is_some_and(|labels| text(labels, MANAGED_BY) == MANAGER)
 }
@@ -312,7 +317,7 @@ fn full(why: &str) -> ApiError {
     )
 }
 
-/// The service that holds an address.
+/// The service that an IPAddress belongs to.
 fn parent(stored: &[u8]) -> Option<Owner> {
     let object: Fields = serde_json::from_slice(stored).ok()?;
     parent_of(&object)
@@ -327,7 +332,7 @@ pub(super) fn parent_of(object: &Fields) -> Option<Owner> {
     })
 }
 
-/// An address that a service has stays.
+/// Refuses to delete the IPAddress of an address that a service has.
 pub(super) async fn check_unused(request: &Request<'_>, object: &Fields) -> Result<(), ApiError> {
     let name = meta_text(object, "name");
     let Some(owner) = parent_of(object) else {

@@ -1,4 +1,4 @@
-//! What every cluster has: the range of its services' addresses, and the service by which pods find the API.
+//! Creates the default ServiceCIDR and the service `kubernetes`, through which pods reach the API.
 
 use super::family;
 use crate::error::{ApiError, Reason};
@@ -10,10 +10,10 @@ use master_client::Client;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Name of the range, the service and what stands behind it.
+/// Name of the ServiceCIDR, of the service and of its endpoints.
 const NAME: &str = "kubernetes";
 
-/// Makes what is missing and corrects what is stale. The namespace `default` must be there.
+/// Creates what is missing and updates what is stale. The namespace `default` must exist.
 pub(crate) async fn prepare(api: &ApiServer, client: &Client) -> Result<(), ApiError> {
     let ranges = &api.inner.options.ranges;
     let cidrs: Vec<String> = ranges.services.iter().map(ToString::to_string).collect();
@@ -28,7 +28,7 @@ pub(crate) async fn prepare(api: &ApiServer, client: &Client) -> Result<(), ApiE
             if found.spec.and_then(|spec| spec.cidrs).as_ref() != Some(&cidrs) {
                 tracing::warn!(
                     configured = cidrs.join(", "),
-                    "the ServiceCIDR `kubernetes` has other ranges than the configuration; the object counts"
+                    "the ServiceCIDR `kubernetes` has other ranges than the configuration; the object takes precedence"
                 );
             }
         }
@@ -51,7 +51,7 @@ fn typed<T: DeserializeOwned>(object: Value) -> Result<T, ApiError> {
     })
 }
 
-/// The service's address is the first of the range, which is in the server's certificate.
+/// The service's address is the first of the range, which the server's certificate contains.
 async fn service(api: &ApiServer, client: &Client) -> Result<(), ApiError> {
     let ranges = &api.inner.options.ranges;
     let Some(range) = ranges.services.first() else {

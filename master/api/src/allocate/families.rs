@@ -1,4 +1,4 @@
-//! Which families of addresses a service gets, from what it asks for and what the cluster has. Pure.
+//! Address families of a service, from its spec and the cluster's configuration. Pure.
 
 use super::texts;
 use crate::kinds::{family_of, validate_families};
@@ -10,7 +10,7 @@ const SINGLE: &str = "SingleStack";
 const REQUIRED: &str = "RequireDualStack";
 const PREFERRED: &str = "PreferDualStack";
 
-/// Fills in policy and families; `configured` are the cluster's, the usual one first.
+/// Fills in policy and families; `configured` are the cluster's families, the primary one first.
 pub(super) fn settle(
     spec: &mut Fields,
     old: Option<&Fields>,
@@ -70,7 +70,8 @@ pub(super) fn settle(
     }
 }
 
-/// A service that prefers both families and says nothing new stays as it is, whatever became of the cluster.
+/// A service with `PreferDualStack` that is written unchanged stays as it is, even if the cluster's
+/// families changed.
 fn stays_preferred(spec: &Fields, old: &Fields) -> bool {
     let same = ["clusterIP", "clusterIPs", "ipFamilies"]
         .iter()
@@ -81,7 +82,7 @@ fn stays_preferred(spec: &Fields, old: &Fields) -> bool {
         && text(old, "type") != "ExternalName"
 }
 
-/// Going back to one family drops the second; who drops it otherwise must say so.
+/// Going back to one family drops the second; dropping it otherwise needs `SingleStack`.
 fn shrink(spec: &mut Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
     let single = text(spec, "ipFamilyPolicy") == SINGLE;
     for (key, what) in [
@@ -123,7 +124,7 @@ fn contradictions(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Families follow from addresses that are asked for.
+/// Derives the families from requested addresses.
 fn infer(spec: &mut Fields, configured: &[&'static str], at: &At<'_>, faults: &mut Faults) {
     let addresses: Vec<IpAddr> = texts(spec, "clusterIPs")
         .filter_map(|address| address.parse().ok())
@@ -141,7 +142,7 @@ fn infer(spec: &mut Fields, configured: &[&'static str], at: &At<'_>, faults: &m
     }
 }
 
-/// The usual family where none is said, and the other where both are wanted and there.
+/// Adds the primary family if none is given, and the other if both are wanted and configured.
 fn complete(spec: &mut Fields, configured: &[&'static str], other: bool) {
     if items(spec, "ipFamilies").is_empty() {
         spec.remove("ipFamilies");

@@ -1,8 +1,10 @@
-//! Addresses and node ports of services: chosen at admission, written in the service's own transaction.
+//! Cluster IPs and node ports of services: chosen at admission, written in the service's
+//! transaction.
 //!
-//! An address is held by the `IPAddress` object of its name, a node port by a key `nodeports/<number>`. Both are created
-//! together with the service and go together with it, so that no crash leaks one or gives it out twice. Where two services
-//! choose the same at once, one transaction fails and its attempt is run again with another choice.
+//! An address is allocated by the `IPAddress` object of its name, a node port by a key
+//! `nodeports/<number>`. Both are created and deleted in the service's transaction, so that no
+//! crash leaks one or allocates it twice. If two services choose the same one, one transaction
+//! fails and repeats its attempt with another choice.
 
 mod addresses;
 mod defaults;
@@ -24,14 +26,14 @@ use std::ops::RangeInclusive;
 pub(crate) use defaults::prepare;
 pub(crate) use repair::run as repair;
 
-/// From where services get what they need, and where the API itself is found.
+/// The ranges that services get addresses and ports from, and the addresses of the API itself.
 #[derive(Debug, Clone)]
 pub struct Ranges {
-    /// Ranges of cluster addresses: one, or one of each family; the first is the usual one.
+    /// Ranges of cluster IPs: one, or one per family; the first is the primary family's.
     pub services: Vec<Range>,
     /// Node ports.
     pub node_ports: RangeInclusive<u16>,
-    /// Where this server listens, as clients inside the cluster reach it.
+    /// The addresses of this server, as clients inside the cluster reach them.
     pub advertise: Vec<SocketAddr>,
 }
 
@@ -48,7 +50,7 @@ impl Default for Ranges {
     }
 }
 
-/// Gives a service what it needs and takes back what it needs no more.
+/// Allocates what a service needs and frees what it no longer needs.
 pub(crate) async fn admit(
     request: &Request<'_>,
     service: &mut Fields,
@@ -57,7 +59,7 @@ pub(crate) async fn admit(
     if !request.writes("", "services") || request.operation == Operation::Delete || ends(service) {
         return Ok(());
     }
-    // On the heap, so that the writes of all other kinds don't carry its state.
+    // Boxed, so that the futures of all other kinds' writes do not contain its state.
     Box::pin(serve(request, service, admitted)).await
 }
 
@@ -90,24 +92,24 @@ async fn serve(
         .collect();
     families::settle(spec, old, &families, &mut faults);
     refuse(faults, &owner)?;
-    let mut held = Held {
+    let mut allocation = Allocation {
         call,
         owner,
         ops: Vec::new(),
     };
-    addresses::give(&mut held, spec, old, admitted).await?;
-    ports::give(&mut held, spec, old).await?;
-    admitted.ops.append(&mut held.ops);
+    addresses::give(&mut allocation, spec, old, admitted).await?;
+    ports::give(&mut allocation, spec, old).await?;
+    admitted.ops.append(&mut allocation.ops);
     Ok(())
 }
 
-/// Whether a write is an object's last.
+/// Whether a write removes the last finalizer, and so the object.
 fn ends(fields: &Fields) -> bool {
     !meta_text(fields, "deletionTimestamp").is_empty()
         && items(metadata(fields), "finalizers").is_empty()
 }
 
-/// What becomes free when an object is gone.
+/// The operations that free what a deleted object had.
 pub(crate) async fn release(call: &Call, object: &Fields) -> Result<Vec<Op>, ApiError> {
     if call.kind.plural != "services" || !call.kind.group.is_empty() {
         return Ok(Vec::new());
@@ -122,21 +124,21 @@ async fn free(call: &Call, object: &Fields) -> Result<Vec<Op>, ApiError> {
     };
     let nothing = Fields::new();
     let spec = self::object(object, "spec").unwrap_or(&nothing);
-    let mut held = Held {
+    let mut allocation = Allocation {
         call,
         owner,
         ops: Vec::new(),
     };
     for address in addresses::of(spec) {
-        held.free_address(address).await?;
+        allocation.free_address(address).await?;
     }
     for port in ports::of(spec) {
-        held.free_port(port).await?;
+        allocation.free_port(port).await?;
     }
-    Ok(held.ops)
+    Ok(allocation.ops)
 }
 
-/// Refuses to let go of an address that a service has. A range is held by its finalizer.
+/// Refuses to delete the address of a service. Ranges are protected by a finalizer.
 pub(crate) async fn check_delete(request: &Request<'_>, object: &Fields) -> Result<(), ApiError> {
     if request.operation != Operation::Delete {
         return Ok(());
@@ -155,7 +157,7 @@ fn family(range: Range) -> &'static str {
     crate::kinds::family_of(range.first())
 }
 
-/// Whose something is.
+/// The service that an address or port belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Owner {
     namespace: String,
@@ -168,20 +170,20 @@ impl Owner {
     }
 }
 
-/// What one attempt takes and gives back.
-struct Held<'a> {
+/// The operations of one attempt: what it allocates and frees.
+struct Allocation<'a> {
     call: &'a Call,
     owner: Owner,
     ops: Vec<Op>,
 }
 
-/// A random number below `end`, which is not 0.
+/// A random number below `end`, which must not be 0.
 fn below(end: u128) -> u128 {
     uuid::Uuid::new_v4().as_u128().rotate_left(48) % end
 }
 
-/// How much of a range is kept for those who ask for something of it by name: a part of it between bounds, which others
-/// get only when the rest is full (upstream's KEP-3070, KEP-3668).
+/// The size of the part of a range that is reserved for requests by value: `1/part` of it, between
+/// bounds. Random choices use it only when the rest is full (KEP-3070, KEP-3668).
 fn reserved(size: u128, least: u128, most: u128, part: u128) -> u128 {
     if size <= least {
         0
@@ -190,12 +192,12 @@ fn reserved(size: u128, least: u128, most: u128, part: u128) -> u128 {
     }
 }
 
-/// The texts of a list.
+/// The strings of a list.
 fn texts<'a>(spec: &'a Fields, key: &str) -> impl Iterator<Item = &'a str> {
     items(spec, key).iter().filter_map(Value::as_str)
 }
 
-/// Whether a service has addresses at all.
+/// Whether a service has cluster IPs at all.
 fn has_address(spec: &Fields) -> bool {
     text(spec, "type") != "ExternalName"
 }

@@ -1,6 +1,6 @@
-//! Node ports: chosen at random from the configured range, held by keys of their own.
+//! Node ports: chosen at random from the configured range, recorded under keys of their own.
 
-use super::{Held, below, reserved};
+use super::{Allocation, below, reserved};
 use crate::error::{ApiError, Reason};
 use crate::kinds::{needs_health_check, node_ports};
 use crate::validate::{At, Faults, Fields, get, items, text};
@@ -10,13 +10,13 @@ use master_store::{ListQuery, Op};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Ports tried at random before the range is looked through.
+/// Ports tried at random before the range is searched.
 const PROBES: usize = 16;
 pub(super) const TABLE: &str = "nodeports/";
 
 const TAKEN: &str = "provided port is already allocated";
 
-/// The node ports that a service's spec has, that of health checks among them; each once.
+/// The node ports in a service's spec, with that of health checks; each once.
 pub(super) fn of(spec: &Fields) -> BTreeSet<i64> {
     let mut ports: BTreeSet<i64> = node_ports(spec).into_iter().collect();
     if needs_health_check(spec) {
@@ -29,17 +29,17 @@ pub(super) fn of(spec: &Fields) -> BTreeSet<i64> {
     ports
 }
 
-/// What one attempt knows of ports.
+/// The ports of one attempt.
 struct Chosen {
-    /// The service had them before.
+    /// Those that the service had before.
     before: BTreeSet<i64>,
-    /// Taken by this attempt.
+    /// Those that this attempt allocated.
     now: BTreeSet<i64>,
 }
 
-/// Gives a service the ports it needs and frees those that it has no more.
+/// Allocates the ports that a service needs and frees those that it no longer has.
 pub(super) async fn give(
-    held: &mut Held<'_>,
+    allocation: &mut Allocation<'_>,
     spec: &mut Fields,
     old: Option<&Fields>,
 ) -> Result<(), ApiError> {
@@ -53,10 +53,10 @@ pub(super) async fn give(
         _ => None,
     };
     if let Some(all) = wanted {
-        service_ports(held, spec, &mut chosen, all).await?;
+        service_ports(allocation, spec, &mut chosen, all).await?;
     }
     if needs_health_check(spec) {
-        health_port(held, spec, &mut chosen).await?;
+        health_port(allocation, spec, &mut chosen).await?;
     }
     let after = if wanted.is_some() {
         of(spec)
@@ -64,14 +64,14 @@ pub(super) async fn give(
         BTreeSet::new()
     };
     for port in chosen.before.difference(&after) {
-        held.free_port(*port).await?;
+        allocation.free_port(*port).await?;
     }
     Ok(())
 }
 
-/// `all`: ports that ask for none get one as well.
+/// `all`: ports that request no node port get one too.
 async fn service_ports(
-    held: &mut Held<'_>,
+    allocation: &mut Allocation<'_>,
     spec: &mut Fields,
     chosen: &mut Chosen,
     all: bool,
@@ -82,7 +82,7 @@ async fn service_ports(
         .collect();
     let mut given: Vec<i64> = Vec::with_capacity(asked.len());
     for (place, (port, node)) in asked.iter().copied().enumerate() {
-        // A new service's port under two protocols has one node port.
+        // A port number with two protocols gets the same node port for both.
         let earlier = asked
             .iter()
             .zip(&given)
@@ -97,11 +97,11 @@ async fn service_ports(
         let node = match (node, earlier.or(later)) {
             (0, _) if !all => 0,
             (0, Some(shared)) => shared,
-            (0, None) => held.any_port(chosen).await?,
+            (0, None) => allocation.any_port(chosen).await?,
             (node, _) => node,
         };
         if node != 0 && !chosen.before.contains(&node) && earlier != Some(node) {
-            held.take_port(node, place, chosen).await?;
+            allocation.take_port(node, place, chosen).await?;
         }
         given.push(node);
     }
@@ -124,7 +124,7 @@ fn number(fields: &Value, key: &str) -> i64 {
 }
 
 async fn health_port(
-    held: &mut Held<'_>,
+    allocation: &mut Allocation<'_>,
     spec: &mut Fields,
     chosen: &mut Chosen,
 ) -> Result<(), ApiError> {
@@ -137,7 +137,7 @@ async fn health_port(
             let why = if chosen.now.contains(&port) {
                 Some(TAKEN.to_owned())
             } else {
-                held.unfit(port).await?
+                allocation.unfit(port).await?
             };
             if let Some(why) = why {
                 let text = format!(
@@ -147,10 +147,10 @@ async fn health_port(
             }
             port
         }
-        None => held.any_port(chosen).await?,
+        None => allocation.any_port(chosen).await?,
     };
     chosen.now.insert(port);
-    held.write_port(port);
+    allocation.write_port(port);
     spec.insert("healthCheckNodePort".to_owned(), port.into());
     Ok(())
 }
@@ -159,13 +159,13 @@ pub(super) fn key(port: i64) -> String {
     format!("{TABLE}{port}")
 }
 
-impl Held<'_> {
+impl Allocation<'_> {
     fn bounds(&self) -> (i64, i64) {
         let range = &self.call.api.inner.options.ranges.node_ports;
         (i64::from(*range.start()), i64::from(*range.end()))
     }
 
-    /// Why an asked-for port can't be had.
+    /// The reason why a requested port is not available.
     async fn unfit(&self, port: i64) -> Result<Option<String>, ApiError> {
         let (first, last) = self.bounds();
         if !(first..=last).contains(&port) {
@@ -187,7 +187,7 @@ impl Held<'_> {
         Ok(taken.then(|| TAKEN.to_owned()))
     }
 
-    /// Takes a port that was asked for or chosen.
+    /// Allocates a port that was requested or chosen.
     async fn take_port(
         &mut self,
         port: i64,
@@ -211,7 +211,7 @@ impl Held<'_> {
         super::refuse(faults, &self.owner)
     }
 
-    /// A free port, not yet taken.
+    /// A free port, not yet allocated.
     async fn any_port(&self, chosen: &Chosen) -> Result<i64, ApiError> {
         let (first, last) = self.bounds();
         let size = u128::try_from(last - first + 1).unwrap_or(1);
@@ -261,7 +261,7 @@ impl Held<'_> {
             .push(Op::create(&key(port), Bytes::from(self.owner.text())));
     }
 
-    /// Frees a port, if it is the owner's.
+    /// Adds the operation that frees a port, if it belongs to the owner.
     pub(super) async fn free_port(&mut self, port: i64) -> Result<(), ApiError> {
         let fetched = self
             .call

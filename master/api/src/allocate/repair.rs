@@ -1,9 +1,10 @@
-//! A look over all addresses and node ports of services: each must be held for exactly the service that has it. What is
-//! missing is held, what nobody has is freed, and what cannot be mended is told by an event; services are never changed.
+//! Repairs the allocations of services: each cluster IP and node port must be allocated to exactly
+//! the service that has it. Missing allocations are made, leaked ones freed, and what cannot be
+//! repaired is reported as an event; services are never changed.
 //!
-//! Since a service is written together with what it holds, this finds something only after a store was changed by other
-//! hands, restored from elsewhere, or ranges were configured anew. Each repair is written on the condition that what it
-//! concerns is as it was seen.
+//! As a service is written in one transaction with its allocations, this finds something only after
+//! a store was restored from elsewhere or changed by other means, or after the ranges were
+//! reconfigured. Each repair is conditional on what it concerns being unchanged.
 
 use super::{Owner, addresses, ports};
 use crate::error::ApiError;
@@ -22,11 +23,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-/// Name in events (upstream's, which people know).
+/// Component name in events (upstream's).
 const ADDRESSES: &str = "ipallocator-repair-controller";
 const PORTS: &str = "portallocator-repair-controller";
 
-/// What was found, and what is written for it; nothing where nothing can be mended.
+/// A fault, and the operations that repair it; none if it cannot be repaired.
 #[derive(Debug)]
 struct Finding {
     component: &'static str,
@@ -36,7 +37,7 @@ struct Finding {
     ops: Vec<Op>,
 }
 
-/// A service as the store has it.
+/// A stored service.
 struct Service {
     entry: Entry,
     owner: Owner,
@@ -45,10 +46,10 @@ struct Service {
     ports: Vec<i64>,
 }
 
-/// Everything that is held, and by what right.
-struct Picture<'a> {
+/// All allocations, with the ranges they must lie in.
+struct Allocations<'a> {
     services: BTreeMap<Owner, Service>,
-    /// What any service has.
+    /// Those that any service has.
     had_addresses: BTreeSet<IpAddr>,
     had_ports: BTreeSet<i64>,
     addresses: BTreeMap<IpAddr, (Entry, Fields)>,
@@ -58,7 +59,7 @@ struct Picture<'a> {
     kind: &'a Kind,
 }
 
-/// Looks over everything once and repairs what can be repaired; how much was found.
+/// Checks everything once and repairs what it can; returns how many faults were found.
 pub(crate) async fn run(api: &ApiServer, client: &Client) -> Result<usize, ApiError> {
     let Some(kind) = api
         .inner
@@ -77,7 +78,7 @@ pub(crate) async fn run(api: &ApiServer, client: &Client) -> Result<usize, ApiEr
         .into_iter()
         .filter_map(Service::read)
         .collect();
-    let picture = Picture {
+    let picture = Allocations {
         had_addresses: services
             .values()
             .flat_map(|service| &service.addresses)
@@ -135,7 +136,7 @@ fn held_port(entry: Entry) -> Option<(i64, Entry)> {
     Some((entry.key.strip_prefix(ports::TABLE)?.parse().ok()?, entry))
 }
 
-/// The service that a node port is held for.
+/// The service that a node port is allocated to.
 fn owner(entry: &Entry) -> Owner {
     let text = String::from_utf8_lossy(&entry.value);
     let (namespace, name) = text.split_once('/').unwrap_or(("", &text));
@@ -197,7 +198,7 @@ fn reference(version: &str, kind: &str, object: &Fields) -> ObjectReference {
     }
 }
 
-impl Picture<'_> {
+impl Allocations<'_> {
     fn findings(&self) -> Result<Vec<Finding>, ApiError> {
         let mut all = Vec::new();
         for service in self.services.values() {
@@ -214,12 +215,12 @@ impl Picture<'_> {
         all.extend(
             self.addresses
                 .iter()
-                .filter_map(|(address, held)| self.leaked_address(*address, held)),
+                .filter_map(|(address, allocation)| self.leaked_address(*address, allocation)),
         );
         all.extend(
             self.ports
                 .iter()
-                .filter_map(|(port, held)| self.leaked_port(*port, held)),
+                .filter_map(|(port, allocation)| self.leaked_port(*port, allocation)),
         );
         Ok(all)
     }
@@ -228,10 +229,10 @@ impl Picture<'_> {
         self.services.get(owner).is_some_and(has)
     }
 
-    /// What is wrong with an address that a service has.
+    /// The fault of an address of a service.
     fn address(&self, service: &Service, address: IpAddr) -> Result<Option<Finding>, ApiError> {
         let family = crate::kinds::family_of(address);
-        let told = |reason, message, ops| {
+        let finding = |reason, message, ops| {
             Some(Finding {
                 component: ADDRESSES,
                 about: service.about.clone(),
@@ -244,14 +245,14 @@ impl Picture<'_> {
             let message = format!(
                 "Cluster IP [{family}]: {address} is not within any configured Service CIDR; please recreate service"
             );
-            return Ok(told("ClusterIPOutOfRange", message, Vec::new()));
+            return Ok(finding("ClusterIPOutOfRange", message, Vec::new()));
         }
         let own = || addresses::held_by(self.kind, address, &service.owner);
         Ok(match self.addresses.get(&address) {
             None => {
                 let message =
                     format!("Cluster IP [{family}]: {address} is not allocated; repairing");
-                told(
+                finding(
                     "ClusterIPNotAllocated",
                     message,
                     vec![hold(&service.entry), own()?],
@@ -263,7 +264,7 @@ impl Picture<'_> {
                     let message = format!(
                         "Cluster IP [{family}]:{address} was assigned to multiple services; please recreate service"
                     );
-                    told("ClusterIPAlreadyAllocated", message, Vec::new())
+                    finding("ClusterIPAlreadyAllocated", message, Vec::new())
                 }
                 Some(_) | None => {
                     let message = format!(
@@ -277,15 +278,15 @@ impl Picture<'_> {
                         hold(&service.entry),
                         Op::update(&entry.key, entry.modified, value),
                     ];
-                    told("ClusterIPNotAllocated", message, ops)
+                    finding("ClusterIPNotAllocated", message, ops)
                 }
             },
         })
     }
 
-    /// What is wrong with a node port that a service has.
+    /// The fault of a node port of a service.
     fn port(&self, service: &Service, port: i64) -> Option<Finding> {
-        let told = |reason, message, ops| {
+        let finding = |reason, message, ops| {
             Some(Finding {
                 component: PORTS,
                 about: service.about.clone(),
@@ -299,7 +300,7 @@ impl Picture<'_> {
             let message = format!(
                 "Port {port} is not within the port range {first}-{last}; please recreate service"
             );
-            return told("PortOutOfRange", message, Vec::new());
+            return finding("PortOutOfRange", message, Vec::new());
         }
         let own = Bytes::from(service.owner.text());
         match self.ports.get(&port) {
@@ -309,13 +310,13 @@ impl Picture<'_> {
                     let message = format!(
                         "Port {port} was assigned to multiple services; please recreate service"
                     );
-                    return told("PortAlreadyAllocated", message, Vec::new());
+                    return finding("PortAlreadyAllocated", message, Vec::new());
                 }
                 let ops = vec![
                     hold(&service.entry),
                     Op::update(&entry.key, entry.modified, own),
                 ];
-                told(
+                finding(
                     "PortNotAllocated",
                     format!("Port {port} is not allocated; repairing"),
                     ops,
@@ -323,7 +324,7 @@ impl Picture<'_> {
             }
             None => {
                 let ops = vec![hold(&service.entry), Op::create(&ports::key(port), own)];
-                told(
+                finding(
                     "PortNotAllocated",
                     format!("Port {port} is not allocated; repairing"),
                     ops,
@@ -332,7 +333,8 @@ impl Picture<'_> {
         }
     }
 
-    /// An address that is held for a service that does not have it. Those of others are none of ours.
+    /// An address allocated to a service that does not have it. IPAddresses of other makers are not
+    /// checked.
     fn leaked_address(
         &self,
         address: IpAddr,
@@ -356,7 +358,7 @@ impl Picture<'_> {
         })
     }
 
-    /// A node port that is held for a service that does not have it.
+    /// A node port allocated to a service that does not have it.
     fn leaked_port(&self, port: i64, entry: &Entry) -> Option<Finding> {
         if self.had_ports.contains(&port) {
             return None;
@@ -380,7 +382,7 @@ impl Picture<'_> {
         })
     }
 
-    /// The condition that a service is still as it was seen: as it is, or not there.
+    /// The precondition that a service is unchanged, or still absent.
     fn as_seen(&self, owner: &Owner) -> Op {
         self.services.get(owner).map_or_else(
             || absent(&format!("services/{}", owner.text())),
@@ -390,7 +392,8 @@ impl Picture<'_> {
 }
 
 impl Finding {
-    /// Writes the repair and tells of it. Where something changed meanwhile, the next look sees what became of it.
+    /// Writes the repair and records the event. If something changed meanwhile, the next run
+    /// repairs it.
     async fn settle(self, api: &ApiServer, client: &Client) -> Result<(), ApiError> {
         if !self.ops.is_empty() {
             match api.inner.store.commit(self.ops).await {

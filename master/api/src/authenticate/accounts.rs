@@ -1,6 +1,7 @@
-//! Service accounts' tokens: what they say must still hold of the account and of what they are bound to.
+//! Service account tokens: the service account and the objects that the token is bound to must
+//! still exist.
 
-use super::claims::{Claims, LegacyClaims, Reference, Said};
+use super::claims::{Claims, LegacyClaims, Reference, TokenClaims};
 use super::issuer::TokenIssuer;
 use super::{CREDENTIAL, Found, bad};
 use crate::error::ApiError;
@@ -13,9 +14,10 @@ use master_client::UserInfo;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// Seconds for which a token outlives the moment at which its object was to be gone: as long as a pod may take to end.
+/// Seconds for which a token stays valid after the end of its object's grace period: the time a pod
+/// may take to end.
 const GRACE: i64 = 60;
-/// Label of secrets whose token nobody used for long.
+/// Label of secrets whose token was not used for a long time and has been invalidated.
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 const LEGACY_TYPE: &str = "kubernetes.io/service-account-token";
 
@@ -27,7 +29,7 @@ struct Metadata {
     labels: Option<HashMap<String, String>>,
 }
 
-/// Where a pod runs.
+/// The part of a pod's spec that names its node.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
@@ -53,7 +55,7 @@ async fn object(api: &ApiServer, key: &str) -> Result<Object, ApiError> {
     serde_json::from_slice(&entry.value).map_err(|_unreadable| invalidated())
 }
 
-/// An object that still is the one that a token names.
+/// The object that a token names, if it is still the same one.
 async fn live(api: &ApiServer, key: &str, uid: &str, now: i64) -> Result<Object, ApiError> {
     let object = object(api, key).await?;
     let gone = object
@@ -66,7 +68,7 @@ async fn live(api: &ApiServer, key: &str, uid: &str, now: i64) -> Result<Object,
     Ok(object)
 }
 
-/// Whom a service account's token belongs to; none where it is no token of this issuer.
+/// The user of a service account token; `None` if another issuer made the token.
 pub(super) async fn find(
     api: &ApiServer,
     issuer: &TokenIssuer,
@@ -80,7 +82,7 @@ pub(super) async fn find(
     };
     match issuer.verify(token)? {
         None => Ok(None),
-        Some(Said::Bound(claims)) => {
+        Some(TokenClaims::Bound(claims)) => {
             let good: Vec<String> = wanted
                 .iter()
                 .filter(|wanted| claims.aud.contains(wanted))
@@ -98,8 +100,8 @@ pub(super) async fn find(
                 audiences: good,
             }))
         }
-        Some(Said::Legacy(claims)) => {
-            // They name no audience, and are good for the API's own.
+        Some(TokenClaims::Legacy(claims)) => {
+            // Legacy tokens name no audience and are valid for the API's own.
             let own = issuer.audiences();
             let good: Vec<String> = wanted
                 .iter()
@@ -171,7 +173,7 @@ async fn bound(api: &ApiServer, claims: &Claims) -> Result<UserInfo, ApiError> {
     }
     if let Some(why) = node.and_then(|node| api.node_denial(&node)) {
         return Err(bad(format!(
-            "service account token is bound to a node that is shut out: {why}"
+            "service account token is bound to a denied node: {why}"
         )));
     }
     let mut user = user(namespace, account);

@@ -1,4 +1,5 @@
-//! The token of a request: in the `Authorization` header, or, for browsers, in the WebSocket protocols.
+//! Finds the bearer token of a request: in the `Authorization` header, or, for browsers, in the
+//! WebSocket protocols.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -30,7 +31,7 @@ pub(super) fn token(headers: &HeaderMap) -> Option<String> {
         .filter(|token| !token.is_empty())
 }
 
-/// Takes the token out, so that it goes nowhere else.
+/// Removes the token from the headers, so that it is not forwarded.
 pub(super) fn forget(headers: &mut HeaderMap) {
     headers.remove(header::AUTHORIZATION);
     let listed = headers

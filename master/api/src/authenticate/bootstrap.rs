@@ -14,9 +14,8 @@ use serde_json::Value;
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const GROUP: &str = "system:bootstrappers";
 
-/// Whom a bootstrap token stands for; none where it has not the form of one, or there is none of its id.
-///
-/// Errors: that the token is known and not good.
+/// The user of a bootstrap token; `None` if it has another form or its id is unknown. An `Err` says
+/// that the token is known and invalid.
 pub(super) async fn find(api: &ApiServer, token: &str) -> Result<Option<UserInfo>, ApiError> {
     let Some((id, secret)) = parts(token) else {
         return Ok(None);
@@ -29,7 +28,7 @@ pub(super) async fn find(api: &ApiServer, token: &str) -> Result<Option<UserInfo
     user(&object, id, secret, Timestamp::now()).map(Some)
 }
 
-/// Six and sixteen characters of a small alphabet, and a dot between.
+/// Six and sixteen characters of `[a-z0-9]` with a dot between.
 fn parts(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
     let plain = |text: &str| {
@@ -53,14 +52,16 @@ fn user(object: &Value, id: &str, secret: &str, now: Timestamp) -> Result<UserIn
     if object.get("type").and_then(Value::as_str) != Some(TYPE)
         || object.pointer("/metadata/deletionTimestamp").is_some()
     {
-        return Err(bad("the bootstrap token is not there any more"));
+        return Err(bad(
+            "the bootstrap token is being deleted or its type has changed",
+        ));
     }
-    // By their hashes: the time it takes says nothing of the secret.
+    // Compares hashes, so that timing reveals nothing about the secret.
     let same = |a: &[u8], b: &[u8]| {
         !a.is_empty() && digest(&SHA256, a).as_ref() == digest(&SHA256, b).as_ref()
     };
     if !same(&data("token-secret"), secret.as_bytes()) || text("token-id") != id {
-        return Err(bad("the bootstrap token is not the right one"));
+        return Err(bad("the bootstrap token's secret is wrong"));
     }
     let expiration = text("expiration");
     if !expiration.is_empty()
@@ -86,7 +87,7 @@ fn user(object: &Value, id: &str, secret: &str, now: Timestamp) -> Result<UserIn
     ))
 }
 
-/// Groups that a token may add: below the bootstrappers' own.
+/// Groups that a token may add: those below `system:bootstrappers:`.
 fn is_group(group: &str) -> bool {
     let rest = group
         .strip_prefix(GROUP)

@@ -1,4 +1,4 @@
-//! Whom a client certificate names.
+//! The user that a client certificate names.
 
 use super::CREDENTIAL;
 use config_kube::identity;
@@ -8,10 +8,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// Subject attribute that carries a user's UID (upstream's).
 const UID: &str = "1.3.6.1.4.1.57683.2";
 
-/// The caller that a verified certificate names: its common name and organizations (upstream's reading), its UID
-/// where it carries one, and by which certificate he is known.
+/// The user that a verified certificate names: common name and organizations (as upstream), the UID
+/// if present, and the certificate's fingerprint as the credential.
 ///
-/// None for a certificate that can't be read, or has no common name.
+/// `None` if the certificate cannot be parsed or has no common name.
 pub(crate) fn of_certificate(leaf: &[u8]) -> Option<UserInfo> {
     let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
     let subject = certificate.subject();
@@ -24,7 +24,7 @@ pub(crate) fn of_certificate(leaf: &[u8]) -> Option<UserInfo> {
         .filter_map(|group| group.as_str().ok())
         .map(str::to_owned)
         .collect();
-    // These two are said by the server alone.
+    // Extra keys that only the server sets.
     let own = [
         identity::AUTHENTICATED_GROUP,
         identity::UNAUTHENTICATED_GROUP,

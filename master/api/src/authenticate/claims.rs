@@ -1,11 +1,11 @@
-//! What a service account's token says, and its form: a JSON Web Token (RFC 7519) signed with ES256.
+//! Claims and encoding of service account tokens: JSON Web Tokens (RFC 7519) signed with ES256.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// Issuer of tokens without an end, which secrets of type `kubernetes.io/service-account-token` hold.
+/// Issuer of non-expiring tokens, which secrets of type `kubernetes.io/service-account-token` hold.
 pub(super) const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 
 /// An object that a token is bound to.
@@ -16,7 +16,7 @@ pub(crate) struct Reference {
     pub(crate) uid: String,
 }
 
-/// Kubernetes' own claims.
+/// The claims under `kubernetes.io`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Private {
     pub(crate) namespace: String,
@@ -31,7 +31,7 @@ pub(crate) struct Private {
     pub(crate) warnafter: Option<i64>,
 }
 
-/// A bound token's claims. Times are seconds since 1970.
+/// The claims of a bound token. Times are seconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claims {
     #[serde(default, deserialize_with = "one_or_many")]
@@ -47,7 +47,7 @@ pub(crate) struct Claims {
     pub(crate) sub: String,
 }
 
-/// The claims of a token that a secret holds.
+/// The claims of a token in a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LegacyClaims {
     pub(crate) iss: String,
@@ -62,9 +62,9 @@ pub(crate) struct LegacyClaims {
     pub(crate) sub: String,
 }
 
-/// What a verified token says.
+/// The claims of a verified token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum TokenClaims {
     Bound(Box<Claims>),
     Legacy(Box<LegacyClaims>),
 }
@@ -82,25 +82,25 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     })
 }
 
-/// A token, taken apart and not yet verified.
+/// A parsed token, not verified.
 #[derive(Debug)]
 pub(super) struct Unverified<'a> {
-    /// Algorithm of the header.
+    /// The header's algorithm.
     pub(super) alg: String,
-    /// Key id of the header; empty where it names none.
+    /// The header's key id; empty if absent.
     pub(super) kid: String,
-    /// What is signed.
+    /// The signed part.
     pub(super) signed: &'a str,
     pub(super) signature: Vec<u8>,
     pub(super) payload: Value,
 }
 
-/// Bytes of a token that is looked at.
-const LONGEST: usize = 16 << 10;
+/// Bytes that a token may have.
+const MAX_BYTES: usize = 16 << 10;
 
-/// Takes a token apart; none where it has not the form of one.
+/// Parses a token; `None` if it has not the form of a JWT.
 pub(super) fn parse(token: &str) -> Option<Unverified<'_>> {
-    if token.len() > LONGEST {
+    if token.len() > MAX_BYTES {
         return None;
     }
     let (signed, signature) = token.rsplit_once('.')?;
@@ -125,7 +125,7 @@ pub(super) fn parse(token: &str) -> Option<Unverified<'_>> {
     })
 }
 
-/// What is to be signed.
+/// The part of a new token that is signed.
 pub(super) fn unsigned(kid: &str, claims: &impl Serialize) -> Option<String> {
     let header = serde_json::json!({"alg": "ES256", "kid": kid});
     let payload = serde_json::to_vec(claims).ok()?;

@@ -5,20 +5,20 @@ use ring::digest::{SHA256, digest};
 use std::collections::HashMap;
 use std::fmt;
 
-/// Lines that a list may have.
-const MOST: usize = 100_000;
+/// Lines that a file may have.
+const MAX_LINES: usize = 100_000;
 
-/// What is wrong with a list. The text never shows a token.
+/// A fault in a token file. The text never shows a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct TokenFileError {
-    /// Where.
+    /// The line, from 1.
     pub line: usize,
-    /// What.
+    /// What is wrong with it.
     pub what: &'static str,
 }
 
-/// Tokens and whom they belong to. Only hashes of the tokens are kept.
+/// Static tokens and their users. Only hashes of the tokens are kept.
 #[derive(Clone, Default)]
 pub struct TokenList {
     users: HashMap<Vec<u8>, UserInfo>,
@@ -37,7 +37,10 @@ fn hash(token: &str) -> Vec<u8> {
 }
 
 impl TokenList {
-    /// Reads a list. Of a token that comes twice, the last line counts, as upstream has it.
+    /// Parses a token file. If a token is listed twice, the last line counts, as upstream.
+    ///
+    /// # Errors
+    /// A line is malformed, names no user, or the file has too many lines.
     pub fn parse(text: &str) -> Result<Self, TokenFileError> {
         let mut users = HashMap::new();
         for (number, line) in text.lines().enumerate() {
@@ -45,7 +48,7 @@ impl TokenList {
                 line: number + 1,
                 what,
             };
-            if number == MOST {
+            if number == MAX_LINES {
                 return Err(fail("there are more tokens than a list may have"));
             }
             if line.trim().is_empty() || line.starts_with('#') {
@@ -74,7 +77,7 @@ impl TokenList {
         Ok(Self { users })
     }
 
-    /// Whom a token belongs to. By its hash: the time it takes says nothing of other tokens.
+    /// The user of a token. Looked up by hash, so that timing reveals nothing about other tokens.
     pub(super) fn find(&self, token: &str) -> Option<UserInfo> {
         if self.users.is_empty() {
             None
@@ -106,7 +109,7 @@ fn fields(line: &str) -> Result<Vec<String>, &'static str> {
     }
 }
 
-/// The text up to the closing quote, and what follows it; a doubled quote stands for one.
+/// The text up to the closing quote, and the rest; a doubled quote stands for one.
 fn unquote(text: &str) -> Result<(String, &str), &'static str> {
     let mut field = String::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Acting as another: the `Impersonate-*` headers, each part of which the caller must be allowed.
+//! Impersonation: the `Impersonate-*` headers; the caller needs the right to impersonate each part.
 
 use crate::authorize::{Question, Request, Resource, require};
 use crate::error::{ApiError, Reason};
@@ -12,7 +12,7 @@ const PREFIX: &str = "impersonate-";
 const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
-/// Who is to be acted as.
+/// The user to impersonate.
 #[derive(Debug, Default)]
 struct Wanted {
     user: String,
@@ -21,7 +21,7 @@ struct Wanted {
     extra: BTreeMap<String, Vec<String>>,
 }
 
-/// The caller, or whom he acts as; the headers are taken out.
+/// The caller, or the user that it impersonates; the headers are removed.
 pub(crate) fn apply<'a>(
     api: &'a ApiServer,
     user: UserInfo,
@@ -86,7 +86,8 @@ fn read(headers: &HeaderMap) -> Result<Wanted, ApiError> {
     Ok(wanted)
 }
 
-/// Keys are percent-encoded, as header names can't hold every character; what is not encoded so stays as it is.
+/// Keys are percent-encoded, as header names cannot hold every character; anything else stays as it
+/// is.
 fn unescaped(key: &str) -> String {
     let mut bytes = Vec::with_capacity(key.len());
     let mut rest = key.as_bytes();
@@ -169,7 +170,7 @@ async fn permit(api: &ApiServer, user: &UserInfo, wanted: &Wanted) -> Result<(),
     Ok(())
 }
 
-/// The user that is acted as: with the groups that he always has.
+/// The impersonated user, with the groups that this user always has.
 fn acted(wanted: Wanted) -> UserInfo {
     let Wanted {
         user,

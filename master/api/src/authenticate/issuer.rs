@@ -1,7 +1,7 @@
-//! Signs service accounts' tokens, verifies them, and tells its public keys.
+//! Signs and verifies service account tokens and publishes the public keys.
 
 use super::bad;
-use super::claims::{self, Claims, LEGACY_ISSUER, LegacyClaims, Said};
+use super::claims::{self, Claims, LEGACY_ISSUER, LegacyClaims, TokenClaims};
 use crate::error::{ApiError, Reason};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -17,25 +17,25 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// Issuer where the configuration names none.
+/// Issuer if the configuration names none.
 const DEFAULT_URL: &str = "https://kubernetes.default.svc.cluster.local";
-/// DER before the point of a P-256 public key (RFC 5480).
+/// DER prefix of a P-256 public key, before the point (RFC 5480).
 const SPKI_PREFIX: [u8; 26] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
     0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
 /// Bytes of an uncompressed point.
 const POINT: usize = 65;
-/// Verified signatures that are remembered; then all are forgotten.
-const REMEMBERED: usize = 4096;
+/// Verified signatures in the cache; when it is full, it is emptied.
+const CACHED: usize = 4096;
 
-/// Why a key can't sign or verify tokens.
+/// A key cannot be used for tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenKeyError {
-    /// The signing key.
+    /// The signing key is invalid.
     #[error("the service accounts' signing key is no P-256 key in PKCS#8: {0}")]
     Signing(String),
-    /// A public key of an earlier time.
+    /// A retired public key is invalid.
     #[error("retired service account key number {0} is no P-256 public key")]
     Retired(usize),
 }
@@ -72,15 +72,16 @@ impl PublicKey {
     }
 }
 
-/// The issuer of service accounts' tokens: one key that signs, and the public keys of all that are still good.
+/// The issuer of service account tokens: one signing key, and the public keys of all tokens that
+/// are still valid.
 pub struct TokenIssuer {
     url: String,
     audiences: Vec<String>,
     key: EcdsaKeyPair,
-    /// The first belongs to the key that signs.
+    /// The first belongs to the signing key.
     public: Vec<PublicKey>,
     random: SystemRandom,
-    verified: Mutex<HashMap<[u8; 32], Said>>,
+    verified: Mutex<HashMap<[u8; 32], TokenClaims>>,
 }
 
 impl fmt::Debug for TokenIssuer {
@@ -93,8 +94,12 @@ impl fmt::Debug for TokenIssuer {
 }
 
 impl TokenIssuer {
-    /// An issuer of a URL (none: the cluster's own name), whose tokens are good for `audiences` besides the URL.
-    /// `signing` is a P-256 key in PKCS#8; `retired` are public keys (SubjectPublicKeyInfo) of tokens that are still out.
+    /// An issuer of a URL (`None`: `https://kubernetes.default.svc.cluster.local`), whose tokens
+    /// are valid for `audiences` beside the URL. `signing` is a P-256 key in PKCS#8; `retired` are
+    /// the public keys (SubjectPublicKeyInfo) of tokens that are still valid.
+    ///
+    /// # Errors
+    /// A key is not a P-256 key in the expected encoding.
     pub fn new(
         url: Option<&str>,
         audiences: &[String],
@@ -129,20 +134,20 @@ impl TokenIssuer {
         })
     }
 
-    /// An issuer whose key dies with the process: for servers that are told of none.
-    pub(crate) fn passing() -> Option<Self> {
+    /// An issuer with a key that exists only in this process, for servers that are given none.
+    pub(crate) fn ephemeral() -> Option<Self> {
         let key =
             EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
                 .ok()?;
         Self::new(None, &[], key.as_ref(), &[]).ok()
     }
 
-    /// Audiences of the API itself; its own URL first.
+    /// The audiences of the API itself; the issuer's URL is the first.
     pub(crate) fn audiences(&self) -> &[String] {
         &self.audiences
     }
 
-    /// The issuer's URL, as tokens say it.
+    /// The issuer's URL, as in the claim `iss`.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -152,7 +157,7 @@ impl TokenIssuer {
         json!({ "keys": self.public.iter().map(PublicKey::jwk).collect::<Vec<_>>() })
     }
 
-    /// What clients of other trust domains need (OpenID Connect Discovery).
+    /// The OpenID Connect Discovery document, for clients of other trust domains.
     pub(crate) fn discovery(&self) -> Value {
         json!({
             "issuer": self.url, "jwks_uri": format!("{}/openid/v1/jwks", self.url.trim_end_matches('/')),
@@ -176,13 +181,16 @@ impl TokenIssuer {
         Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// A token bound to what its claims name.
+    /// Signs a token with these claims.
     pub(crate) fn issue(&self, claims: &Claims) -> Result<String, ApiError> {
         self.sign(claims)
     }
 
-    /// A token without an end, for a secret of type `kubernetes.io/service-account-token`. It is good as long as that
-    /// secret holds it, and the service account is the same.
+    /// A token that does not expire, for a secret of type `kubernetes.io/service-account-token`. It
+    /// is valid while that secret holds it and the service account is the same.
+    ///
+    /// # Errors
+    /// The token cannot be encoded or signed.
     pub fn legacy_token(
         &self,
         namespace: &str,
@@ -200,11 +208,10 @@ impl TokenIssuer {
         })
     }
 
-    /// What a token of this issuer says; none for tokens of others.
-    ///
-    /// Errors: that it claims to be this issuer's and is not, or can't be read. Whether what it says still holds is the
-    /// caller's to find out.
-    pub(super) fn verify(&self, token: &str) -> Result<Option<Said>, ApiError> {
+    /// The claims of a token of this issuer; `None` for tokens of other issuers. An `Err` says that
+    /// the token claims to be this issuer's, and its signature is wrong or it cannot be parsed. The
+    /// caller checks whether the claims still hold.
+    pub(super) fn verify(&self, token: &str) -> Result<Option<TokenClaims>, ApiError> {
         let hash: [u8; 32] = digest(&SHA256, token.as_bytes())
             .as_ref()
             .try_into()
@@ -257,12 +264,12 @@ impl TokenIssuer {
         }
         let unreadable = |_error| bad("the service account token's claims cannot be read");
         let said = if issuer == LEGACY_ISSUER {
-            Said::Legacy(serde_json::from_value(unverified.payload).map_err(unreadable)?)
+            TokenClaims::Legacy(serde_json::from_value(unverified.payload).map_err(unreadable)?)
         } else {
-            Said::Bound(serde_json::from_value(unverified.payload).map_err(unreadable)?)
+            TokenClaims::Bound(serde_json::from_value(unverified.payload).map_err(unreadable)?)
         };
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        if verified.len() >= REMEMBERED {
+        if verified.len() >= CACHED {
             verified.clear();
         }
         verified.insert(hash, said.clone());

@@ -1,8 +1,8 @@
-//! Who asks: by the connection's certificate, else by a token, else nobody in particular.
+//! Authentication: by the connection's certificate, else by a token, else as the anonymous user.
 //!
-//! A token is looked up in the static list, then as a service account's, then as a bootstrap token; one that nobody knows
-//! is refused even where a caller without any would be let through. Tokens are compared in constant time and appear in
-//! no message and no log.
+//! A token is looked up in the static list, then as a service account token, then as a bootstrap
+//! token; an unknown token is refused even where an anonymous caller would be accepted. Tokens are
+//! compared in constant time and appear in no message and no log.
 
 mod accounts;
 mod bearer;
@@ -22,22 +22,22 @@ use http::HeaderMap;
 pub use issuer::{TokenIssuer, TokenKeyError};
 use master_client::{BoxFuture, UserInfo};
 
-/// The key under which a caller's extra facts say by which credential he was known.
+/// The key in a user's extra under which the server names the credential that was used.
 pub(crate) const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
-/// Whom a token belongs to, and for which of the wanted audiences it is good.
+/// The user of a token, and the requested audiences for which it is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) user: UserInfo,
     pub(crate) audiences: Vec<String>,
 }
 
-/// A token that is not good, and why; the reason is told to those who may review tokens only.
+/// The error for an invalid token; only callers of TokenReview see the reason.
 fn bad(why: impl Into<String>) -> ApiError {
     ApiError::new(Reason::Unauthorized, why)
 }
 
-/// The caller of a request; its credentials are taken out of the headers.
+/// Authenticates the caller of a request and removes its credentials from the headers.
 pub(crate) fn caller<'a>(
     api: &'a ApiServer,
     headers: &'a mut HeaderMap,
@@ -57,7 +57,7 @@ async fn by_credentials(
     let refused = || ApiError::new(Reason::Unauthorized, "Unauthorized");
     let found = match bearer::token(headers) {
         Some(wanted) => token(api, &wanted, &[]).await,
-        // A certificate without a name is nobody's.
+        // A certificate without a common name names no user.
         None if peer.certificates.is_empty() => return Ok(UserInfo::anonymous()),
         None => return Err(refused()),
     };
@@ -68,15 +68,15 @@ async fn by_credentials(
         }
         Ok(None) => Err(refused()),
         Err(error) if error.reason == Reason::Unauthorized => {
-            tracing::debug!(%error, "a token is refused");
+            tracing::debug!(%error, "token refused");
             Err(refused())
         }
         Err(error) => Err(error),
     }
 }
 
-/// Whom a token belongs to; none where nobody knows it. `audiences` are those it must be good for (one of them is
-/// enough); none: the API's own.
+/// The user of a token; `None` if the token is unknown. It must be valid for one of `audiences`; if
+/// there are none, for one of the API's own.
 pub(crate) fn token<'a>(
     api: &'a ApiServer,
     token: &'a str,
@@ -92,7 +92,7 @@ async fn look_up(
 ) -> Result<Option<Found>, ApiError> {
     let issuer = api.inner.issuer.as_deref();
     let own = issuer.map_or(&[][..], TokenIssuer::audiences);
-    // Tokens that name no audience are good for the API's own.
+    // Tokens that name no audience are valid for the API's own.
     let implied: Vec<String> = audiences
         .iter()
         .filter(|wanted| own.contains(wanted))

@@ -1,4 +1,4 @@
-//! Brings the default roles and bindings up to date at start, without taking away what an admin added.
+//! Brings the default roles and bindings up to date at start; keeps what an admin added.
 
 use crate::error::{ApiError, Reason};
 use config_kube::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -11,10 +11,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Tries against another writer of the same object.
+/// Attempts, as another writer may change the same object.
 const TRIES: usize = 5;
 
-/// Writes what is missing. Errors: the first that happened.
+/// Writes what is missing and returns the first error.
 pub(crate) async fn reconcile(client: &Client) -> Result<(), ApiError> {
     settle::<ClusterRole, _>(client, defaults::cluster_roles(), reconcile::role).await?;
     settle::<ClusterRoleBinding, _>(
@@ -27,7 +27,7 @@ pub(crate) async fn reconcile(client: &Client) -> Result<(), ApiError> {
     settle::<RoleBinding, _>(client, defaults::role_bindings(), reconcile::binding).await
 }
 
-/// What roles and bindings have in common.
+/// The common interface of roles and bindings.
 trait Seeded: Serialize + DeserializeOwned {
     fn place(&self) -> (&str, &str);
 }
@@ -64,7 +64,7 @@ async fn settle<T: Object, D: Seeded>(
         let found = existing.remove(&(namespace.to_owned(), name.to_owned()));
         one::<T, D>(client, found, wanted, compare)
     });
-    // All at once, so that the store writes them together.
+    // Concurrently, so that the store commits them together.
     join_all(each).await.into_iter().collect()
 }
 
@@ -117,7 +117,7 @@ fn unreadable(error: &serde_json::Error) -> ApiError {
     )
 }
 
-/// The stored object with the new content: the rest of its metadata stays.
+/// The stored object with new content and the rest of its metadata unchanged.
 fn overlay<T: Object>(object: &T, new: &impl Serialize) -> Result<T, ApiError> {
     let mut value = serde_json::to_value(object).map_err(|error| unreadable(&error))?;
     let new = serde_json::to_value(new).map_err(|error| unreadable(&error))?;

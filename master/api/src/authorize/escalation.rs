@@ -1,6 +1,8 @@
-//! Nobody gives away what he does not have: rules of roles and what bindings give are held against the writer's own.
+//! Prevents privilege escalation: a writer of roles and bindings can only grant rights that it has
+//! (or may escalate, or bind).
 //!
-//! Not an admission plugin, as it can't be switched off. Asked after plugins changed the object, before it is validated.
+//! Not an admission plugin, as it cannot be disabled. Runs after plugins changed the object and
+//! before validation.
 
 use super::{Resource, may, with_roles};
 use crate::error::{ApiError, Reason};
@@ -14,7 +16,7 @@ use serde_json::Value;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// A new object (`old` is none), or a changed one.
+/// Checks a new object (`old` is `None`) or a changed one.
 pub(crate) async fn check(call: &Call, new: &Fields, old: Option<&Fields>) -> Result<(), ApiError> {
     let kind = &call.kind;
     if kind.group != GROUP
@@ -33,7 +35,8 @@ pub(crate) async fn check(call: &Call, new: &Fields, old: Option<&Fields>) -> Re
     }
 }
 
-/// Whether an update changes owners and finalizers at most: garbage collection needs no rights of the role's own.
+/// Whether an update only removes owners and finalizers: the garbage collector needs no rights of
+/// the role's own.
 fn only_lets_go(new: &Fields, old: &Fields) -> bool {
     let rest = |fields: &Fields| {
         let mut rest = fields.clone();
@@ -55,7 +58,7 @@ fn only_lets_go(new: &Fields, old: &Fields) -> bool {
 }
 
 fn read<T: serde::de::DeserializeOwned + Default>(fields: &Fields) -> T {
-    // What is of the wrong form is refused by the schema before.
+    // The schema refuses an object of the wrong form later.
     serde_json::from_value(Value::Object(fields.clone())).unwrap_or_default()
 }
 
@@ -75,7 +78,7 @@ async fn role(call: &Call, new: &Fields, old: Option<&Fields>) -> Result<(), Api
     covered(call, &wanted.rules, meta_text(new, "name")).await?;
     let gathers = |fields: &Fields| !get(fields, "aggregationRule").is_null();
     if gathers(new) || old.is_some_and(gathers) {
-        // It can gather anything.
+        // An aggregation rule can collect any rights.
         let everything = [
             master_rbac::defaults::on("*", "*", "*"),
             master_rbac::defaults::paths("*", "*"),
@@ -88,7 +91,7 @@ async fn role(call: &Call, new: &Fields, old: Option<&Fields>) -> Result<(), Api
     Ok(())
 }
 
-/// Refuses rules that the caller does not have in the place that he writes to.
+/// Refuses rules that the caller does not have in the namespace (or cluster) that it writes to.
 async fn covered(call: &Call, wanted: &[Rule], name: &str) -> Result<(), ApiError> {
     let who = crate::authorize::who(&call.user);
     let found = with_roles(&call.api, |roles| {

@@ -1,7 +1,8 @@
-//! Something known of tables of the store, brought up to the head whenever it is asked for.
+//! A view over tables of the store that is brought up to the newest revision at each use.
 //!
-//! Guarantee: an answer takes in every write that was acknowledged before the question. Nothing runs in between: changes
-//! wait in the store's history, and where that no longer reaches back, the tables are listed anew.
+//! Guarantee: a view contains every write that was acknowledged before the question. No task runs
+//! in between: changes wait in the store's history, and if the history no longer reaches back, the
+//! tables are listed again.
 
 use futures_util::FutureExt;
 use master_store::{Entry, ListQuery, Revision, Store, StoreError, WatchStream};
@@ -10,23 +11,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::Mutex;
 
-/// Listings anew for one question: history that is lost again meanwhile is an overloaded store.
+/// Lists per question: if the history is lost again meanwhile, the store is overloaded.
 const TRIES: usize = 4;
 
-/// One change of a followed table.
+/// A change of a followed table.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// Forget everything.
+    /// Clears the view.
     Reset,
-    /// An entry of a table (its place among the prefixes) came or changed.
+    /// An entry was created or changed in the table with this index.
     Set(usize, Entry),
-    /// A key of a table went.
-    Gone(usize, Arc<str>),
+    /// A key was deleted from the table with this index.
+    Deleted(usize, Arc<str>),
 }
 
-/// What is made of the changes.
+/// A view that is built from changes.
 pub(super) trait Follow: Default {
-    /// Takes one change in.
+    /// Applies one change.
     fn apply(&mut self, change: Change);
 }
 
@@ -35,25 +36,25 @@ struct Feed {
     streams: Vec<Box<dyn WatchStream>>,
 }
 
-/// What is known, and the feed that keeps it so.
-pub(super) struct Kept<S> {
+/// A view and the streams that feed it.
+pub(super) struct View<S> {
     tables: &'static [&'static str],
     feed: Mutex<Feed>,
     state: RwLock<S>,
-    /// Everything up to this revision is in the state; 0: nothing is.
+    /// The revision up to which the view is complete; 0 before the first list.
     seen: AtomicU64,
 }
 
-impl<S> fmt::Debug for Kept<S> {
+impl<S> fmt::Debug for View<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept")
+        f.debug_struct("View")
             .field("tables", &self.tables)
             .field("seen", &self.seen)
             .finish_non_exhaustive()
     }
 }
 
-impl<S: Follow> Kept<S> {
+impl<S: Follow> View<S> {
     /// Nothing is read before the first question. The prefixes are those of tables, with their `/`.
     pub(super) fn new(tables: &'static [&'static str]) -> Self {
         Self {
@@ -64,7 +65,7 @@ impl<S: Follow> Kept<S> {
         }
     }
 
-    /// Looks at the state as of now.
+    /// Calls a function with the view at the newest revision.
     pub(super) async fn with<T>(
         &self,
         store: &dyn Store,
@@ -102,7 +103,7 @@ impl<S: Follow> Kept<S> {
                     changes.clear();
                 }
                 Err(error) => {
-                    // What was taken from the streams is lost with this try.
+                    // The events taken from the streams are lost with this attempt.
                     feed.streams.clear();
                     return Err(error);
                 }
@@ -113,7 +114,7 @@ impl<S: Follow> Kept<S> {
 }
 
 impl Feed {
-    /// Everything that waits, or everything there is.
+    /// Takes all waiting changes, or lists the tables.
     async fn take(
         &mut self,
         store: &dyn Store,
@@ -140,11 +141,11 @@ impl Feed {
             }
         }
         for (number, stream) in self.streams.iter_mut().enumerate() {
-            // What is there comes at once; what isn't is not waited for.
+            // Takes the batches that are ready and waits for no others.
             while let Some(batch) = stream.next().now_or_never() {
                 changes.extend(batch?.events.iter().map(|event| match &event.now {
                     Some(entry) => Change::Set(number, entry.clone()),
-                    None => Change::Gone(number, event.key.clone()),
+                    None => Change::Deleted(number, event.key.clone()),
                 }));
             }
         }

@@ -1,7 +1,9 @@
-//! Which objects belong to which node: by the pods that are bound to it, the volumes of those, and what names it.
+//! The graph of the Node authorizer: which objects belong to which node, by bound pods, their
+//! volumes, and objects that name the node.
 //!
-//! An index from each object to the nodes it reaches, so that a question costs a look-up or two however many pods there
-//! are. It holds of each bound pod its node and the names it refers to, nothing else.
+//! An index from each object to the nodes that reach it, so that a question costs one or two
+//! look-ups however many pods there are. Of each bound pod it holds the node and the names that the
+//! pod references, nothing else.
 
 use super::feed::{Change, Follow};
 use super::references;
@@ -9,7 +11,7 @@ use master_store::{Entry, Revision};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The tables, in the order of the functions below.
+/// The followed tables, in the order of the functions below.
 pub(super) const TABLES: &[&str] = &[
     "pods/",
     "persistentvolumes/",
@@ -20,7 +22,7 @@ const PODS: usize = 0;
 const VOLUMES: usize = 1;
 const ATTACHMENTS: usize = 2;
 
-/// Kinds of objects that pods refer to.
+/// Kinds of objects that pods reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Kind {
     Secret,
@@ -50,7 +52,7 @@ impl Ref {
 #[derive(Debug)]
 struct Pod {
     node: Arc<str>,
-    /// Revision at which the pod came to be: another one under its name is another pod.
+    /// The revision at which the pod was created: another revision is another pod of the same name.
     created: Revision,
     moves: bool,
     refs: Box<[Ref]>,
@@ -62,15 +64,15 @@ struct Volume {
     secrets: BTreeSet<Ref>,
 }
 
-/// What belongs to which node.
+/// Which objects belong to which node.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     pods: HashMap<Box<str>, Pod>,
-    /// For each object, how many pods of each node refer to it.
+    /// For each object, how many pods of each node reference it.
     reach: HashMap<Ref, HashMap<Arc<str>, u32>>,
     nodes: HashMap<Arc<str>, u32>,
     volumes: HashMap<Box<str>, Volume>,
-    /// Names of the volumes that need a secret.
+    /// The volumes that need a secret.
     volumes_of: HashMap<Ref, BTreeSet<Box<str>>>,
     attachments: HashMap<Box<str>, String>,
     slices: HashMap<Box<str>, String>,
@@ -84,7 +86,7 @@ impl Graph {
             .is_some_and(|pod| &*pod.node == node)
     }
 
-    /// Whether a pod on a node refers to an object, by itself or through a volume.
+    /// Whether a pod on a node references an object, directly or through a volume.
     pub(super) fn reaches(&self, node: &str, kind: Kind, namespace: &str, name: &str) -> bool {
         let wanted = Ref::new(kind, namespace, name);
         self.direct(node, &wanted)
@@ -103,12 +105,12 @@ impl Graph {
             .is_some_and(|volume| self.direct(node, &volume.claim))
     }
 
-    /// Whether a volume attachment is a node's.
+    /// Whether a volume attachment belongs to a node.
     pub(super) fn has_attachment(&self, node: &str, name: &str) -> bool {
         self.attachments.get(name).is_some_and(|own| own == node)
     }
 
-    /// Whether a resource slice is a node's.
+    /// Whether a resource slice belongs to a node.
     pub(super) fn has_slice(&self, node: &str, name: &str) -> bool {
         self.slices.get(name).is_some_and(|own| own == node)
     }
@@ -203,7 +205,7 @@ impl Graph {
         }
     }
 
-    /// What is found by its name alone.
+    /// Objects that are looked up by name alone.
     fn named(&mut self, table: usize) -> &mut HashMap<Box<str>, String> {
         if table == ATTACHMENTS {
             &mut self.attachments
@@ -232,11 +234,11 @@ impl Follow for Graph {
         match change {
             Change::Reset => *self = Self::default(),
             Change::Set(PODS, entry) => self.set_pod(&path(PODS, &entry.key), &entry),
-            Change::Gone(PODS, key) => self.remove_pod(&path(PODS, &key)),
+            Change::Deleted(PODS, key) => self.remove_pod(&path(PODS, &key)),
             Change::Set(VOLUMES, entry) => {
                 self.set_volume(&path(VOLUMES, &entry.key), &entry.value);
             }
-            Change::Gone(VOLUMES, key) => self.remove_volume(&path(VOLUMES, &key)),
+            Change::Deleted(VOLUMES, key) => self.remove_volume(&path(VOLUMES, &key)),
             Change::Set(table, entry) => {
                 let name = path(table, &entry.key);
                 match references::node_of(&entry.value) {
@@ -244,7 +246,9 @@ impl Follow for Graph {
                     None => drop(self.named(table).remove(name.as_str())),
                 }
             }
-            Change::Gone(table, key) => drop(self.named(table).remove(path(table, &key).as_str())),
+            Change::Deleted(table, key) => {
+                drop(self.named(table).remove(path(table, &key).as_str()));
+            }
         }
     }
 }

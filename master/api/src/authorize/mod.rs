@@ -1,8 +1,9 @@
-//! Who may do what: the modes of the configuration, asked in order; whatever none of them allows is refused.
+//! Authorization: the configured modes are asked in order; what none of them allows is refused.
 //!
-//! `Node` narrows nodes to what is theirs, `RBAC` goes by roles and bindings. Both decide over indexes that are brought up
-//! to the store's head at each question ([`feed`]), so that a role counts for the very next request. Members of
-//! `system:masters` may do everything, whatever roles there are: the server itself starts by that.
+//! `Node` limits nodes to their own objects, `RBAC` evaluates roles and bindings. Both use indexes
+//! that are brought up to the newest revision at each question ([`feed`]), so that a new role
+//! applies to the very next request. Members of `system:masters` may do everything, even without
+//! any role: the server itself starts with that right.
 
 pub(crate) mod bootstrap;
 pub(crate) mod escalation;
@@ -18,48 +19,48 @@ use crate::selector::Selector;
 use crate::server::ApiServer;
 use crate::verbs::store_error;
 use config_kube::identity;
-use feed::Kept;
+use feed::View;
 use graph::Graph;
 use master_client::{BoxFuture, UserInfo};
 pub(crate) use master_rbac::{Request, Resource};
 use master_rbac::{Snapshot, Verdict, Who};
 
-/// One way of deciding.
+/// An authorization mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Nodes have what is theirs.
+    /// Nodes may use their own objects.
     Node,
     /// Roles and bindings.
     Rbac,
-    /// Everybody may do everything.
+    /// Every caller may do everything.
     AlwaysAllow,
 }
 
-/// The deciders and what they know.
+/// The modes and their indexes.
 #[derive(Debug)]
 pub(crate) struct Authorizer {
     modes: Vec<Mode>,
-    roles: Kept<Snapshot>,
-    graph: Kept<Graph>,
+    roles: View<Snapshot>,
+    graph: View<Graph>,
 }
 
-/// What was decided, with the reason as reviews tell it.
+/// A decision, with the reason that reviews show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
     Allow(String),
     NoOpinion(String),
 }
 
-/// A request, as authorization sees it.
+/// A request, as authorization reads it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question<'a> {
     pub(crate) user: &'a UserInfo,
     pub(crate) request: Request<'a>,
-    /// The node to which a field selector narrows a list, if one does.
+    /// The node to which a field selector limits a list, if one does.
     pub(crate) of_node: Option<&'a str>,
 }
 
-/// A caller as roles see it.
+/// A caller, as RBAC reads it.
 pub(crate) fn who(user: &UserInfo) -> Who<'_> {
     Who {
         name: &user.name,
@@ -71,19 +72,19 @@ impl Authorizer {
     pub(crate) fn new(modes: &[Mode]) -> Self {
         Self {
             modes: modes.to_vec(),
-            roles: Kept::new(roles::TABLES),
-            graph: Kept::new(graph::TABLES),
+            roles: View::new(roles::TABLES),
+            graph: View::new(graph::TABLES),
         }
     }
 
-    /// Whether everybody may do everything.
+    /// Whether every caller may do everything.
     pub(crate) fn is_open(&self) -> bool {
         self.modes.contains(&Mode::AlwaysAllow)
     }
 }
 
-/// The place of a target, as roles see it. A namespace's own object counts as inside itself, so that whoever has a role
-/// in it may see it.
+/// The resource of a request, as RBAC reads it. A namespace object counts as inside itself, so that
+/// a role in the namespace can allow reading it.
 pub(crate) fn resource_of<'a>(target: &'a Target, selector: &'a Selector) -> Resource<'a> {
     let listed = matches!(target.verb, Verb::List | Verb::Watch);
     let named = if listed {
@@ -150,7 +151,7 @@ async fn by_roles(api: &ApiServer, question: &Question<'_>) -> Result<Decision, 
     })
 }
 
-/// Looks at all roles and bindings as they are now.
+/// Calls a function with all roles and bindings at the newest revision.
 pub(crate) async fn with_roles<T>(
     api: &ApiServer,
     look: impl FnOnce(&Snapshot) -> T,
@@ -163,7 +164,7 @@ pub(crate) async fn with_roles<T>(
         .map_err(store_error)
 }
 
-/// Refuses what is not allowed.
+/// Refuses a request that is not allowed.
 pub(crate) async fn require(api: &ApiServer, question: &Question<'_>) -> Result<(), ApiError> {
     match decide(api, question).await? {
         Decision::Allow(_) => Ok(()),
@@ -171,7 +172,7 @@ pub(crate) async fn require(api: &ApiServer, question: &Question<'_>) -> Result<
     }
 }
 
-/// Whether somebody may do something to a resource: for those who must know beyond the request itself.
+/// Whether a user may do something to a resource; for checks beyond the request itself.
 pub(crate) async fn may(
     api: &ApiServer,
     user: &UserInfo,
@@ -186,7 +187,7 @@ pub(crate) async fn may(
     Ok(matches!(decide(api, &question).await?, Decision::Allow(_)))
 }
 
-/// Whether a caller may use a path that is no resource.
+/// Authorizes a path that is not a resource.
 pub(crate) async fn path(
     api: &ApiServer,
     user: &UserInfo,
@@ -204,7 +205,7 @@ pub(crate) async fn path(
     .await
 }
 
-/// Whether a caller may do what it asks of a resource.
+/// Authorizes a request for a resource.
 pub(crate) async fn resource(
     api: &ApiServer,
     user: &UserInfo,

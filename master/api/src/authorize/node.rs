@@ -1,5 +1,6 @@
-//! What a node may do: itself, its lease, what is bound to it, and what those pods refer to (upstream: the Node
-//! authorizer). What it may write into them, the admission plugin `NodeRestriction` says.
+//! What a node may access: itself, its lease, objects bound to it, and what its pods reference
+//! (upstream: the Node authorizer). The admission plugin `NodeRestriction` decides what it may
+//! write into them.
 
 use super::graph::{Graph, Kind};
 use super::{Decision, Question, Request, Resource};
@@ -9,10 +10,10 @@ use crate::verbs::store_error;
 use config_kube::identity;
 use std::sync::LazyLock;
 
-/// What every node may do alike.
+/// The rules that apply to every node.
 static RULES: LazyLock<Vec<master_rbac::Rule>> = LazyLock::new(master_rbac::defaults::node_rules);
 
-/// Whether it may; else why not.
+/// Allowed, or the reason why not.
 type Answer = Result<(), String>;
 
 /// Decides for a node.
@@ -61,7 +62,7 @@ fn refused<T>(why: &str) -> Result<T, String> {
     Err(why.to_owned())
 }
 
-/// What is decided by names alone, and the rest by the rules that are every node's.
+/// Decides what depends on names alone, and the rest by the rules of every node.
 fn own(
     api: &ApiServer,
     node: &str,
@@ -80,12 +81,13 @@ fn own(
 
 fn own_node(api: &ApiServer, node: &str, verb: &str, wanted: &Resource<'_>) -> Answer {
     match (wanted.subresource, verb) {
-        // Stricter than upstream, where every node registers itself. The name is seen by admission.
+        // Stricter than upstream, where every node registers itself. Admission checks the name.
         ("", "create") => match api.inner.extensions.get() {
             Some(extensions) => extensions.may_register(node),
-            None => refused("nobody here admits machines"),
+            None => refused("this server does not register nodes"),
         },
-        // Of itself alone, here and not in admission only: a refused patch may quote the object.
+        // Only its own, checked here and not only in admission: the error of a refused patch may
+        // quote the object.
         ("" | "status", "update" | "patch") | ("", "get" | "list" | "watch")
             if wanted.name == node =>
         {
@@ -116,7 +118,7 @@ fn own_lease(node: &str, verb: &str, wanted: &Resource<'_>) -> Answer {
             "can only access leases in the {namespace:?} system namespace"
         ));
     }
-    // The name of a new one is seen by admission.
+    // Admission checks the name of a new one.
     if verb != "create" && wanted.name != node {
         return refused("can only access node lease with the same name as the requesting node");
     }
@@ -136,7 +138,7 @@ fn own_csi_node(node: &str, verb: &str, wanted: &Resource<'_>) -> Answer {
     Ok(())
 }
 
-/// What is decided by what pods on the node refer to.
+/// Decides by what the pods on the node reference.
 fn related(
     graph: &Graph,
     node: &str,
@@ -224,7 +226,7 @@ fn slice(
         return refused("cannot authorize ResourceSlice subresources");
     }
     match verb {
-        // Whose it is, is seen by admission.
+        // Admission checks the node's name in it.
         "create" => Ok(()),
         "get" | "update" | "patch" | "delete" => {
             relation(node, wanted.name, graph.has_slice(node, wanted.name))
@@ -261,7 +263,7 @@ fn pod(
         ("", "list" | "watch") => {
             refused("can only list/watch pods with spec.nodeName field selector")
         }
-        // Which ones, is seen by admission.
+        // Admission checks which pods.
         ("", "delete") | ("status", "update" | "patch") | ("eviction", "create") => Ok(()),
         _ => refused(""),
     }

@@ -1,11 +1,11 @@
-//! What a pod or a volume refers to, read from its stored form without reading the rest.
+//! Reads what a pod or a volume references from its stored form, without decoding the rest.
 
 use super::graph::{Kind, Ref};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Annotation of pods that a node shows of its own accord.
+/// Annotation of mirror pods.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 #[derive(Debug, Default, Deserialize)]
@@ -84,16 +84,16 @@ struct Pod {
     status: Option<Status>,
 }
 
-/// A bound pod, as the graph wants it.
+/// A bound pod, as the graph stores it.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) node: String,
-    /// Whether what it refers to may still change.
+    /// Whether its references may still change.
     pub(super) moves: bool,
     pub(super) refs: BTreeSet<Ref>,
 }
 
-/// What a stored pod refers to; none where it is bound to no node.
+/// The references of a stored pod; `None` if it is bound to no node.
 pub(super) fn of_pod(value: &[u8]) -> Option<Bound> {
     let pod: Pod = serde_json::from_slice(value).ok()?;
     if pod.spec.node_name.is_empty() {
@@ -110,7 +110,7 @@ pub(super) fn of_pod(value: &[u8]) -> Option<Bound> {
         .as_ref()
         .is_some_and(|claims| !claims.is_empty());
     let node = pod.spec.node_name.clone();
-    // A node must never gain anything by a pod that it made itself.
+    // A node must not gain access through a pod that it created itself.
     let refs = if mirror {
         BTreeSet::new()
     } else {
@@ -183,7 +183,7 @@ fn references(pod: &Pod) -> BTreeSet<Ref> {
     refs
 }
 
-/// Pointers inside a volume at which a secret of the pod's namespace is named.
+/// JSON pointers in a volume at which a secret of the pod's namespace is named.
 const SECRETS: &[&str] = &[
     "/secret/secretName",
     "/azureFile/secretName",
@@ -238,14 +238,15 @@ const VOLUME_SECRETS: &[&str] = &[
     "scaleIO",
     "storageos",
 ];
-/// References of a CSI source that the node reads.
+/// Secret references of a CSI source that the node reads.
 const CSI_SECRETS: &[&str] = &[
     "nodePublishSecretRef",
     "nodeStageSecretRef",
     "nodeExpandSecretRef",
 ];
 
-/// The claim that a stored persistent volume is bound to, and the secrets that its node needs for it.
+/// The claim that a stored persistent volume is bound to, and the secrets that its node needs for
+/// it.
 pub(super) fn of_persistent_volume(value: &[u8]) -> Option<(Ref, BTreeSet<Ref>)> {
     #[derive(Deserialize)]
     struct Volume {

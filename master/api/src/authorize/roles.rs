@@ -1,17 +1,17 @@
-//! Roles and bindings as the store has them, for decisions.
+//! Stored roles and bindings, for decisions.
 
 use super::feed::{Change, Follow};
 use master_rbac::{Binding, Role, Snapshot};
 use serde::de::DeserializeOwned;
 
-/// The tables, in the order in which [`Snapshot`] is told of them.
+/// The tables, in the order in which [`Snapshot`] receives them.
 pub(super) const TABLES: &[&str] = &[
     "clusterroles.rbac.authorization.k8s.io/",
     "roles.rbac.authorization.k8s.io/",
     "clusterrolebindings.rbac.authorization.k8s.io/",
     "rolebindings.rbac.authorization.k8s.io/",
 ];
-/// Tables of roles come first.
+/// The first tables hold roles, the others bindings.
 const ROLE_TABLES: usize = 2;
 
 impl Follow for Snapshot {
@@ -28,7 +28,7 @@ impl Follow for Snapshot {
                 Some(binding) => self.set_binding(binding),
                 None => self.forget(table, &entry.key),
             },
-            Change::Gone(table, key) => self.forget(table, &key),
+            Change::Deleted(table, key) => self.forget(table, &key),
         }
     }
 }
@@ -49,7 +49,7 @@ impl Forget for Snapshot {
     }
 }
 
-/// An object of the store; one that can't be read gives no right.
+/// Decodes a stored object; an unreadable one grants nothing.
 fn read<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
     match serde_json::from_slice(value) {
         Ok(object) => Some(object),

@@ -1,7 +1,7 @@
-//! Figures of the server, in the Prometheus text form, under upstream's names.
+//! Metrics of the server, in the Prometheus text format, under upstream's names.
 //!
-//! Series come to be by what was asked: verb, kind, subresource, scope. These are small sets that no client can
-//! enlarge: what names no kind is counted under one of a few paths.
+//! Labels (verb, kind, subresource, scope) take their values from small sets that no client can
+//! enlarge: a path without a kind is counted under one of a few names.
 
 mod process;
 mod text;
@@ -20,7 +20,7 @@ const BOUNDS: [f64; 23] = [
     10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
 
-/// What a request was about, as the labels tell it.
+/// What a request was about, for the labels.
 #[derive(Debug, Clone)]
 pub(crate) struct About {
     verb: &'static str,
@@ -65,7 +65,7 @@ impl About {
         }
     }
 
-    /// A request for a path that is no resource.
+    /// A request for a path that is not a resource.
     pub(crate) fn path(verb: &'static str, path: &'static str) -> Self {
         Self {
             verb,
@@ -84,7 +84,7 @@ impl About {
         (self.verb, kind, self.subresource, self.scope, self.dry_run)
     }
 
-    /// The labels that all series of a request share.
+    /// The labels that all metrics of a request share.
     fn labels(&self) -> String {
         let (group, version, resource) = self.kind.as_ref().map_or(("", "", ""), |kind| {
             (
@@ -102,15 +102,16 @@ impl About {
     }
 }
 
-/// Verb, address of the kind (which its series keeps alive), subresource or path, scope, dry run.
+/// Verb, address of the kind (the series keeps the kind alive), subresource or path, scope, dry
+/// run.
 type Key = (&'static str, usize, &'static str, &'static str, bool);
 
-/// Everything counted about one kind of request.
+/// The counters of one kind of request.
 #[derive(Debug)]
 struct Series {
     about: About,
     codes: BTreeMap<u16, u64>,
-    /// Not yet summed up, as the text form wants them.
+    /// Not cumulative; the text format sums them.
     buckets: [u64; BOUNDS.len() + 1],
     seconds: f64,
     long_running: Arc<AtomicI64>,
@@ -129,7 +130,7 @@ impl Series {
     }
 }
 
-/// Counts a request that may last, until it is dropped.
+/// Counts an open watch or tunnel until it is dropped.
 #[derive(Debug)]
 pub(crate) struct LongRunning(Arc<AtomicI64>);
 
@@ -139,20 +140,21 @@ impl Drop for LongRunning {
     }
 }
 
-/// A kind, and how many of its events went to watches.
+/// A kind, and the number of its events sent to watches.
 type Events = (Arc<Kind>, Arc<AtomicU64>);
 
 /// All counters.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     requests: Mutex<HashMap<Key, Series>>,
-    /// Events handed to watches, by kind.
+    /// Events sent to watches, by kind.
     events: Mutex<HashMap<usize, Events>>,
     refused: [AtomicU64; 2],
 }
 
 impl Metrics {
-    /// Counts one answered request. How long a watch or a tunnel lasts says nothing, so only others are timed.
+    /// Counts one answered request. Watches and tunnels are not timed, as their duration says
+    /// nothing about load.
     pub(crate) fn count(&self, about: &About, code: u16, took: Duration) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let series = requests
@@ -176,7 +178,7 @@ impl Metrics {
         LongRunning(series.long_running.clone())
     }
 
-    /// The counter of events of a kind that went to watches.
+    /// The counter of a kind's events sent to watches.
     pub(crate) fn watch_events(&self, kind: &Arc<Kind>) -> Arc<AtomicU64> {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, counter) = events
@@ -185,12 +187,12 @@ impl Metrics {
         counter.clone()
     }
 
-    /// Counts a request that was refused because too much was going on.
+    /// Counts a request that was refused because of a concurrency limit.
     pub(crate) fn refuse(&self, mutating: bool) {
         self.refused[usize::from(mutating)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes everything counted here and by the kernel.
+    /// Writes all counters and the kernel's figures of this process.
     pub(crate) fn write(&self, text: &mut Text) {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<(String, &Series)> = requests
@@ -201,7 +203,7 @@ impl Metrics {
         text.family(
             "apiserver_request_total",
             "counter",
-            "Requests answered, by what was asked and the status.",
+            "Requests answered, by verb, resource and status.",
         );
         for (labels, series) in &all {
             for (code, count) in &series.codes {
@@ -216,7 +218,7 @@ impl Metrics {
         text.family(
             name,
             "histogram",
-            "Time from a request's header to its answer's; watches and tunnels aside.",
+            "Seconds from a request's header to its answer's, without watches and tunnels.",
         );
         for (labels, series) in all
             .iter()
@@ -238,7 +240,7 @@ impl Metrics {
         text.family(
             name,
             "counter",
-            "Requests refused because too many were going on.",
+            "Requests refused because of the limit on concurrent requests.",
         );
         for (mutating, kind) in ["readOnly", "mutating"].iter().enumerate() {
             let count = self.refused[mutating].load(Ordering::Relaxed);

@@ -1,14 +1,14 @@
-//! What the kernel says of this process, under Prometheus' names for it.
+//! The kernel's figures of this process, under Prometheus' names.
 
 use super::Text;
 use std::fs;
 
-/// Clock ticks of a second in `/proc` (Linux: `USER_HZ`, the same on every architecture in use).
+/// Clock ticks per second in `/proc` (Linux: `USER_HZ`, the same on every architecture in use).
 const TICKS: f64 = 100.0;
-/// Bytes of a page; what `/proc` counts memory in where it is not told in kilobytes.
+/// Bytes of a kibibyte, the unit of memory sizes in `/proc/self/status`.
 const KIB: u64 = 1024;
 
-/// Writes what can be read; a kernel without `/proc` leaves it out.
+/// Writes the figures that can be read; without `/proc` there are none.
 pub(super) fn write(text: &mut Text) {
     if let Some((cpu, started)) = times() {
         text.single(
@@ -61,16 +61,16 @@ pub(super) fn write(text: &mut Text) {
         text.single(
             "process_max_fds",
             "gauge",
-            "Descriptors that may be open.",
+            "Limit of open file descriptors.",
             most,
         );
     }
 }
 
-/// Processor seconds spent, and the second at which the process began.
+/// Processor seconds used, and the start time of the process in seconds since 1970.
 fn times() -> Option<(f64, f64)> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may hold anything; what follows the last one is fields 3 and up.
+    // The name in parentheses may contain anything; fields 3 and up follow the last parenthesis.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
     let boot = fs::read_to_string("/proc/stat").ok()?;

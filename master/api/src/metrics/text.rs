@@ -1,13 +1,13 @@
-//! The Prometheus text form, version 0.0.4.
+//! The Prometheus text format, version 0.0.4.
 
 use std::fmt::Write as _;
 
-/// A number as the text form has it.
+/// A number in the text format.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Figure {
-    /// A whole number.
+    /// An integer.
     Whole(i128),
-    /// Any number.
+    /// A floating-point number.
     Real(f64),
 }
 
@@ -29,17 +29,17 @@ impl From<f64> for Figure {
     }
 }
 
-/// Families and samples, as they are written. Writing to a `String` doesn't fail.
+/// The text as it is written. Writing to a `String` does not fail.
 #[derive(Debug, Default)]
 pub(crate) struct Text(String);
 
 impl Text {
-    /// Begins a family.
+    /// Begins a metric family.
     pub(crate) fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _infallible = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// One sample; labels as they stand between the braces.
+    /// One sample; `labels` is the text between the braces.
     pub(crate) fn sample(&mut self, name: &str, labels: &str, value: impl Into<Figure>) {
         self.0.push_str(name);
         if !labels.is_empty() {
@@ -57,7 +57,8 @@ impl Text {
         self.sample(name, "", value);
     }
 
-    /// A histogram's samples. `counts` has one more than `bounds`: what is above all of them.
+    /// A histogram's samples. `counts` has one more element than `bounds`: the values above all of
+    /// them.
     pub(crate) fn histogram(
         &mut self,
         name: &str,

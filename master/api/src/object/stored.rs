@@ -1,4 +1,4 @@
-//! Reading stored bytes with the managed fields in one piece, unread.
+//! Reads stored bytes with the managed fields as one undecoded string.
 
 use super::MANAGED;
 use crate::validate::Fields;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::fmt;
 
-/// The object without managed fields, and their text.
+/// The object without managed fields, and their string.
 pub(super) fn read(bytes: &[u8]) -> Result<(Fields, Option<&str>), serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let read = deserializer.deserialize_map(Level { top: true })?;
@@ -15,7 +15,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Fields, Option<&str>), serde_json::E
     Ok(read)
 }
 
-/// The object itself, or its metadata.
+/// Whether the object itself or its metadata is read.
 struct Level {
     top: bool,
 }

@@ -1,8 +1,9 @@
-//! Version 2 in protobuf, as clients of older releases take nothing else (`openapi.v2.Document` of gnostic's models).
+//! OpenAPI v2 in protobuf (`openapi.v2.Document` of gnostic's models): clients of older releases
+//! accept nothing else.
 
 use serde_json::{Map, Value};
 
-/// Field numbers of an operation in a path's item.
+/// Field numbers of the operations in a path's item.
 const METHODS: [(&str, u64); 7] = [
     ("get", 2),
     ("put", 3),
@@ -13,7 +14,7 @@ const METHODS: [(&str, u64); 7] = [
     ("patch", 8),
 ];
 
-/// A message as it is written: fields that are empty are left out, as the encoding has it.
+/// A message being written; empty fields are omitted, as the encoding prescribes.
 #[derive(Debug, Default)]
 struct Message(Vec<u8>);
 
@@ -59,7 +60,7 @@ impl Message {
         }
     }
 
-    /// Any value: written as YAML, of which JSON is a part.
+    /// Any value: encoded as YAML, of which JSON is a subset.
     fn any(&mut self, number: u64, value: Option<&Value>) {
         if let Some(value) = value {
             let mut any = Self::default();
@@ -68,7 +69,7 @@ impl Message {
         }
     }
 
-    /// An entry of a map: its name and what it holds.
+    /// An entry of a map: name and value.
     fn entry(&mut self, number: u64, name: &str, value: &Self) {
         let mut entry = Self::default();
         entry.bytes(1, name.as_bytes());
@@ -76,7 +77,7 @@ impl Message {
         self.inner(number, &entry);
     }
 
-    /// Kubernetes' own words, which begin with `x-`.
+    /// Kubernetes' extensions, which begin with `x-`.
     fn extensions(&mut self, number: u64, fields: &Map<String, Value>) {
         for (name, value) in fields.iter().filter(|(name, _)| name.starts_with("x-")) {
             let (mut any, mut entry) = (Self::default(), Self::default());
@@ -87,7 +88,7 @@ impl Message {
         }
     }
 
-    /// A message of one field, as choices and wrappers are.
+    /// A message of one field, for choices and wrappers.
     fn wrapping(number: u64, inner: &Self) -> Self {
         let mut outer = Self::default();
         outer.inner(number, inner);
@@ -176,7 +177,7 @@ fn operation(operation: &Map<String, Value>) -> Message {
     out
 }
 
-/// A parameter, as the item of a list of parameters or references.
+/// A parameter, as an item of a list of parameters or references.
 fn parameter(parameter: &Map<String, Value>) -> Message {
     let place = parameter
         .get("in")
@@ -192,7 +193,7 @@ fn parameter(parameter: &Map<String, Value>) -> Message {
         own.extensions(6, parameter);
         return Message::wrapping(1, &Message::wrapping(1, &own));
     }
-    // Parameters of a query have one field more before their type than those of a path or header.
+    // Query parameters have one field more before their type than path and header parameters.
     let (choice, after) = match place {
         "header" => (1, 0),
         "query" => (3, 1),
@@ -261,7 +262,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// The content of fields by the numbers on the way to them.
+    /// The content of the fields that a path of field numbers leads to.
     fn at<'a>(message: &'a [u8], way: &[u64]) -> Vec<&'a [u8]> {
         let Some((first, rest)) = way.split_first() else {
             return vec![message];

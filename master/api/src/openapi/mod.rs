@@ -1,16 +1,16 @@
-//! `OpenAPI`: for each group and version a document in version 3, an index of them, and all in one in version 2, made
-//! from the kinds' schemas when first asked.
+//! OpenAPI: one v3 document per group and version, an index of them, and one v2 document, made from
+//! the kinds' schemas at the first request.
 //!
-//! What clients read in it: the schemas (`kubectl explain`, merge keys of `kubectl apply`), and on each path the
-//! kind, the parameters (`fieldValidation`, `dryRun`) and the patch types. Documents are kept compressed only: they
-//! are mostly asked for by clients that take them so, and clients keep them by their hash.
+//! Clients read the schemas (`kubectl explain`, merge keys of `kubectl apply`), and for each path
+//! the kind, the parameters (`fieldValidation`, `dryRun`) and the patch types. Documents are stored
+//! compressed only: most clients accept gzip, and cache documents by hash.
 
 mod binary;
 mod operation;
 mod v2;
 mod v3;
 
-use crate::encoding::Wishes;
+use crate::encoding::Encoding;
 use crate::error::{ApiError, Reason};
 use crate::path::Query;
 use crate::paths::matches_tag;
@@ -28,10 +28,10 @@ use serde_json::{Map, Value, json};
 use std::io::{Read as _, Write as _};
 use std::sync::OnceLock;
 
-/// Version 2 in protobuf.
+/// OpenAPI v2 in protobuf.
 const BINARY: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// One document, compressed, and the name of its content.
+/// One document, compressed, and its ETag.
 #[derive(Debug)]
 struct Document {
     path: String,
@@ -43,7 +43,7 @@ impl Document {
     fn new(path: &str, content: &[u8]) -> Self {
         let hash = hex::encode_upper(ring::digest::digest(&ring::digest::SHA256, content));
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        // Writing to a Vec doesn't fail.
+        // Writing to a Vec does not fail.
         let _infallible = encoder.write_all(content);
         let gzip = encoder.finish().unwrap_or_default();
         Self {
@@ -67,7 +67,7 @@ impl Document {
     }
 }
 
-/// The documents, once made.
+/// The documents, once they are made.
 #[derive(Debug, Default)]
 pub(crate) struct Documents {
     groups: OnceLock<Vec<Document>>,
@@ -75,14 +75,14 @@ pub(crate) struct Documents {
     binary: OnceLock<Document>,
 }
 
-/// In which form one document is asked for.
+/// The form of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// Version 3, or the index.
+    /// OpenAPI v3, or its index.
     Newer,
-    /// Version 2 in JSON.
+    /// OpenAPI v2 in JSON.
     Text,
-    /// Version 2 in protobuf.
+    /// OpenAPI v2 in protobuf.
     Binary,
 }
 
@@ -101,7 +101,7 @@ impl ApiServer {
         };
         let documents = &self.inner.documents;
         if !documents.made(form) {
-            // Some hundred milliseconds of work, in which others are answered.
+            // Takes some hundred milliseconds, so it runs on a thread for blocking work.
             let api = self.clone();
             let made = tokio::task::spawn_blocking(move || {
                 let (documents, registry) = (&api.inner.documents, &api.inner.registry);
@@ -197,7 +197,7 @@ fn index(documents: &[Document]) -> Vec<u8> {
     json!({ "paths": paths }).to_string().into_bytes()
 }
 
-/// In which form a client takes version 2: the first that it names and the server has.
+/// The form in which a client accepts OpenAPI v2: the first that it names and the server supports.
 fn older(parts: &Parts) -> Result<Form, ApiError> {
     let accept = parts
         .headers
@@ -207,7 +207,7 @@ fn older(parts: &Parts) -> Result<Form, ApiError> {
     for media in accept.split(',') {
         match media.split(';').next().unwrap_or_default().trim() {
             "" | "*/*" | "application/*" | "application/json" => return Ok(Form::Text),
-            // The first of both names is no valid media type, and what clients send all the same.
+            // The first of the two names is not a valid media type, but clients send it.
             "application/com.github.proto-openapi.spec.v2@v1.0+protobuf" | BINARY => {
                 return Ok(Form::Binary);
             }
@@ -231,12 +231,12 @@ fn serve(
         return moved(&format!("{path}?hash={}", document.hash));
     }
     let tag = format!("\"{}\"", document.hash);
-    let wishes = Wishes::of(&parts.headers, query);
+    let encoding = Encoding::of(&parts.headers, query);
     let mut response = if matches_tag(parts, &tag) {
         let mut unchanged = Response::new(body(""));
         *unchanged.status_mut() = StatusCode::NOT_MODIFIED;
         unchanged
-    } else if wishes.gzip {
+    } else if encoding.gzip {
         let mut packed = json_bytes(StatusCode::OK, document.gzip.clone());
         packed
             .headers_mut()
@@ -246,7 +246,7 @@ fn serve(
         json_bytes(StatusCode::OK, document.plain()?)
     };
     let headers = response.headers_mut();
-    // Under a hash it never changes; the client keeps it.
+    // A document under a hash never changes, so the client may cache it.
     let cached = if asked.is_empty() {
         "no-cache, private"
     } else {
@@ -263,7 +263,7 @@ fn serve(
     Ok(response)
 }
 
-/// Sends a client that asks for an older document to the present one.
+/// Redirects a client that asks for an outdated document to the current one.
 fn moved(to: &str) -> Result<Response<Body>, ApiError> {
     let mut response = Response::new(body(""));
     *response.status_mut() = StatusCode::MOVED_PERMANENTLY;

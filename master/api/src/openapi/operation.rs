@@ -1,4 +1,4 @@
-//! One operation of a path: what it does, takes and answers.
+//! One operation of a path: action, parameters, body and answers.
 
 use super::v3::patches;
 use crate::registry::{Kind, Subresource};
@@ -14,10 +14,10 @@ pub(super) const PATCHES: [&str; 4] = [
 ];
 /// Media types of bodies and answers.
 const FORMS: [&str; 2] = ["application/json", "application/yaml"];
-/// Where upstream's shared schemas live.
+/// Package of upstream's shared schemas.
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// What an operation does.
+/// The action of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     List,
@@ -31,7 +31,7 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// The word of its `operationId`.
+    /// The word for it in `operationId`.
     fn word(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -59,7 +59,7 @@ impl Action {
         }
     }
 
-    /// Query parameters: name, type, what it is for.
+    /// Query parameters: name, type, description.
     fn parameters(self) -> Vec<(&'static str, &'static str, &'static str)> {
         let list = [
             (
@@ -87,12 +87,12 @@ impl Action {
             (
                 "resourceVersionMatch",
                 "string",
-                "How the resource version is meant.",
+                "How the resource version is interpreted.",
             ),
             (
                 "sendInitialEvents",
                 "boolean",
-                "Whether a watch begins with what there is.",
+                "Whether a watch begins with the existing objects.",
             ),
             (
                 "timeoutSeconds",
@@ -115,7 +115,7 @@ impl Action {
             (
                 "fieldValidation",
                 "string",
-                "Ignore, Warn or Strict: how unknown and duplicate fields are met.",
+                "Ignore, Warn or Strict: how unknown and duplicate fields are handled.",
             ),
         ];
         let force = [(
@@ -133,7 +133,7 @@ impl Action {
             (
                 "ignoreStoreReadErrorWithClusterBreakingPotential",
                 "boolean",
-                "Refused: what this server stores it can read.",
+                "Refused: this server can read every object that it stores.",
             ),
             (
                 "orphanDependents",
@@ -171,7 +171,7 @@ impl Action {
     }
 }
 
-/// The tag under which a kind's operations stand.
+/// The tag that groups a kind's operations.
 pub(super) fn tag(kind: &Kind) -> String {
     let group = kind
         .group
@@ -188,9 +188,9 @@ pub(super) struct Operation<'a> {
     pub(super) kind: &'a Kind,
     pub(super) action: Action,
     pub(super) subresource: Option<Subresource>,
-    /// Name of the body's and answer's schema.
+    /// Name of the schema of body and answer.
     pub(super) schema: String,
-    /// Whether a namespaced kind is meant in all namespaces.
+    /// Whether the operation covers all namespaces of a namespaced kind.
     pub(super) everywhere: bool,
 }
 
@@ -205,7 +205,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Its name, as upstream's generated clients have it.
+    /// The `operationId`, as upstream's generated clients expect it.
     fn id(&self) -> String {
         let capital = |text: &str| {
             let mut chars = text.chars();
@@ -241,7 +241,7 @@ impl<'a> Operation<'a> {
         )
     }
 
-    /// The operation as the document has it.
+    /// The operation as JSON.
     pub(super) fn value(&self) -> Value {
         let body = self.subresource.and_then(|sub| sub.body(&self.kind.kind));
         let (group, version, kind) = body.unwrap_or((

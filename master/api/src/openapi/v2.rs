@@ -1,14 +1,14 @@
-//! The one document in version 2, for older clients: the same schemas and paths in the older form.
+//! The OpenAPI v2 document, for older clients: the same schemas and paths in the older form.
 
 use super::v3;
 use crate::registry::Registry;
 use crate::schema::DEFINITIONS;
 use serde_json::{Map, Value, json};
 
-/// Where version 2 keeps definitions.
+/// Where v2 keeps definitions.
 const OLDER: &str = "#/definitions/";
 
-/// Everything in one.
+/// The document.
 pub(super) fn document(registry: &Registry) -> Value {
     let (mut definitions, mut paths) = (Map::new(), Map::new());
     for (_, mut document) in v3::documents(registry) {
@@ -34,7 +34,8 @@ pub(super) fn document(registry: &Registry) -> Value {
     })
 }
 
-/// References by the older place, without the wrapping that version 3 needs; numbers that may be text are text.
+/// Rewrites references for v2 and removes the wrapping that v3 needs; numbers that may be strings
+/// become strings.
 fn older_schema(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(older_schema),
@@ -77,7 +78,7 @@ fn older_methods(methods: Value) -> Value {
     Value::Object(converted.collect())
 }
 
-/// A parameter's schema stands in the parameter itself.
+/// In v2, a parameter's schema is part of the parameter.
 fn older_parameter(parameter: Value) -> Value {
     let Value::Object(mut parameter) = parameter else {
         return Value::Null;
@@ -88,7 +89,7 @@ fn older_parameter(parameter: Value) -> Value {
     Value::Object(parameter)
 }
 
-/// The body is a parameter, and media types stand beside it.
+/// In v2, the body is a parameter, and media types are a list of their own.
 fn older_operation(operation: Value) -> Value {
     let Value::Object(mut operation) = operation else {
         return Value::Null;

@@ -1,4 +1,4 @@
-//! Documents in version 3: the schemas of a group and version, and its paths.
+//! OpenAPI v3 documents: the schemas of a group and version, and its paths.
 
 use super::operation::{Action, Operation, PATCHES};
 use crate::registry::{Kind, Registry, Review, Subresource};
@@ -14,10 +14,10 @@ use schemars::generate::SchemaGenerator;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// Name of upstream's schema of lists' metadata.
+/// Name of upstream's schema of list metadata.
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 
-/// What operations refer to beside the kinds.
+/// Schemas that operations reference beside the kinds'.
 const SHARED: [Source; 4] = [
     |generator| generator.subschema_for::<DeleteOptions>(),
     |generator| generator.subschema_for::<ListMeta>(),
@@ -25,7 +25,7 @@ const SHARED: [Source; 4] = [
     |generator| generator.subschema_for::<Status>(),
 ];
 
-/// All documents, each by its path in the index, one made at a time.
+/// All documents, each with its path in the index, built one at a time.
 pub(super) fn documents(registry: &Registry) -> impl Iterator<Item = (String, Value)> {
     let versions: Vec<(String, String)> = registry
         .groups()
@@ -52,7 +52,7 @@ pub(super) fn documents(registry: &Registry) -> impl Iterator<Item = (String, Va
     })
 }
 
-/// The body's schema of subresources that have one of their own.
+/// The schema of a subresource's body, if it differs from the kind's.
 fn body_of(subresource: Subresource) -> Option<Source> {
     match subresource {
         Subresource::Scale => Some(SchemaGenerator::subschema_for::<Scale>),
@@ -146,7 +146,7 @@ fn tag(kinds: &[&Arc<Kind>]) -> String {
         .map_or_else(String::new, |kind| super::operation::tag(kind))
 }
 
-/// The list's schema, which clients look up by kind.
+/// The list's schema, which clients find by its kind.
 fn list_definition(kind: &Kind) -> Value {
     let text = |about: &str| json!({"type": "string", "description": about});
     let item = json!({"allOf": [{"$ref": format!("{DEFINITIONS}{}", kind.schema)}], "default": {}});
@@ -256,7 +256,7 @@ fn add_subresource(object: &str, kind: &Kind, sub: Subresource, paths: &mut Map<
     paths.insert(path, methods);
 }
 
-/// The parameters that stand in the path.
+/// Adds the parameters that are part of the path.
 fn with_parameters(kind: &Kind, named: bool, mut methods: Value) -> Value {
     let parameter = |name: &str, about: String| {
         json!({
@@ -280,8 +280,8 @@ fn with_parameters(kind: &Kind, named: bool, mut methods: Value) -> Value {
     methods
 }
 
-/// Patch types that a kind takes; kinds of other groups than upstream's have no strategic merge patch in the eyes of
-/// clients.
+/// Patch types that a kind supports; clients know strategic merge patches for kinds of upstream's
+/// groups only.
 pub(super) fn patches(kind: &Kind) -> Vec<&'static str> {
     let own = kind.group == config_kube::identity::GROUP;
     PATCHES

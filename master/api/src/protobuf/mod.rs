@@ -1,8 +1,10 @@
-//! Bodies in Kubernetes' protobuf encoding: the typed commands of kubectl (`kubectl create deployment`, `certificate
-//! approve`, `drain`, …) and typed clients send nothing else since v1.32.
+//! Decodes request bodies in Kubernetes' protobuf encoding: typed commands of kubectl (`kubectl
+//! create deployment`, `certificate approve`, `drain`, …) and typed clients send nothing else since
+//! v1.32.
 //!
-//! A body is `k8s\0` and a message `runtime.Unknown` around the object. Decoding is driven by a table of field
-//! numbers, `fields.txt`, taken from upstream's protocol; a field that it doesn't have is an error, never lost.
+//! A body is `k8s\0` and a message `runtime.Unknown` around the object. Decoding uses a table of
+//! field numbers, `fields.txt`, taken from upstream's protocol; an unknown field is an error, never
+//! dropped.
 
 mod table;
 
@@ -18,9 +20,9 @@ fn bad(text: impl Into<String>) -> ApiError {
     )
 }
 
-/// Name of the message of an object.
+/// The fields of an object's message.
 fn message_of(version: &str, kind: &str) -> Option<&'static [Field]> {
-    // Options of a deletion come under the version of what is deleted.
+    // DeleteOptions have the version of the deleted object.
     if kind == "DeleteOptions" {
         return table::message("meta.v1.DeleteOptions");
     }
@@ -29,7 +31,7 @@ fn message_of(version: &str, kind: &str) -> Option<&'static [Field]> {
     table::message(&format!("{group}.{version}.{kind}"))
 }
 
-/// Reads a body.
+/// Decodes a body.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Value, ApiError> {
     let mut rest = bytes
         .strip_prefix(b"k8s\0")
@@ -66,7 +68,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Value, ApiError> {
     Ok(Value::Object(object))
 }
 
-/// Levels of messages inside messages.
+/// Depth of nested messages at most.
 const DEPTH: usize = 64;
 
 /// One field on the wire.
@@ -88,7 +90,7 @@ fn varint(rest: &mut &[u8]) -> Result<u64, ApiError> {
     Err(bad("a number is too long"))
 }
 
-/// Takes one field: its number and content.
+/// Takes one field: number and content.
 fn take<'a>(rest: &mut &'a [u8]) -> Result<(u64, Wire<'a>), ApiError> {
     let tag = varint(rest)?;
     let wire = match tag & 7 {
@@ -151,7 +153,7 @@ fn message(
             }
             Many::One => {
                 let value = value(&wire, field.holds, depth)?;
-                // What has no value is written all the same, where the type can't say that it has none.
+                // A field without a value is written too, unless its type can be absent.
                 let nothing = value.is_null()
                     || (field.optional && (value == "" || value == 0 || value == false));
                 if !nothing {
@@ -223,7 +225,7 @@ fn value(wire: &Wire<'_>, holds: Holds, depth: usize) -> Result<Value, ApiError>
     })
 }
 
-/// The one field of a message that wraps something.
+/// The only field of a message that wraps a value.
 fn only(mut rest: &[u8]) -> Result<&[u8], ApiError> {
     let mut found = &[][..];
     while !rest.is_empty() {
@@ -239,7 +241,7 @@ fn only(mut rest: &[u8]) -> Result<&[u8], ApiError> {
     Ok(found)
 }
 
-/// A number or a text (`util/intstr`).
+/// A number or a string (`util/intstr`).
 fn either(mut rest: &[u8]) -> Result<Value, ApiError> {
     let (mut is_text, mut whole, mut word) = (false, 0, String::new());
     while !rest.is_empty() {
@@ -270,7 +272,7 @@ fn entry(mut rest: &[u8], holds: Holds, depth: usize) -> Result<(String, Value),
     Ok((key, found))
 }
 
-/// A time; nothing where it is the zero time.
+/// A time; null for the zero time.
 fn time(mut rest: &[u8], form: &str) -> Result<Value, ApiError> {
     let (mut seconds, mut nanos) = (0i64, 0i64);
     while !rest.is_empty() {
@@ -280,7 +282,7 @@ fn time(mut rest: &[u8], form: &str) -> Result<Value, ApiError> {
             _ => return Err(bad("a time has an unknown field")),
         }
     }
-    // The zero time of the encoding: nothing set, or the year 1.
+    // The zero time of the encoding: not set, or the year 1.
     if seconds <= 0 {
         return Ok(Value::Null);
     }

@@ -1,4 +1,4 @@
-//! The table of messages: read from `fields.txt` when the first body in this encoding comes.
+//! The table of messages, parsed from `fields.txt` at the first body in this encoding.
 //!
 //! A line `@NAME` begins a message; a line `NUMBER JSON-NAME CONTENT` is a field of it. Content is `*` for a list or
 //! `%` for a map from text, then what each holds: `s` text, `B` bytes, `i` integer, `b` boolean, `T` and `U` times,
@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 /// The table's text.
 const TEXT: &str = include_str!("fields.txt");
 
-/// What a value is.
+/// The type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holds {
     Text,
@@ -26,21 +26,21 @@ pub(super) enum Holds {
     Quantity,
     /// A number or a text.
     Either,
-    /// JSON inside.
+    /// Embedded JSON.
     Json,
-    /// A message with one list of texts, which is a bare list in JSON.
+    /// A message with one list of strings, which is a bare list in JSON.
     Wrapped,
     Message(&'static str),
 }
 
-/// How many values a field has.
+/// The cardinality of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Many {
     One,
     List,
-    /// By text.
+    /// A map with string keys.
     Map,
-    /// Its fields stand in the parent.
+    /// A message whose fields are part of the parent.
     Inline,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) many: Many,
     pub(super) holds: Holds,
-    /// Whether an empty value means none.
+    /// Whether an empty value means absent.
     pub(super) optional: bool,
 }
 
@@ -115,7 +115,7 @@ mod tests {
     use config_kube::identity::GROUP;
     use std::collections::BTreeSet;
 
-    /// The JSON names of a message's fields, with those of what is embedded in it.
+    /// The JSON names of a message's fields and of the messages embedded in it.
     fn names(fields: &[Field]) -> BTreeSet<&'static str> {
         let own = fields
             .iter()
@@ -150,11 +150,12 @@ mod tests {
             };
             let known = message(&format!("{group}.{version}.{kind}")).map(names);
             let known = known.unwrap_or_default();
-            let told = properties
+            let fields = properties
                 .keys()
                 .filter(|key| !matches!(key.as_str(), "apiVersion" | "kind"));
             missing.extend(
-                told.filter(|key| !known.contains(key.as_str()))
+                fields
+                    .filter(|key| !known.contains(key.as_str()))
                     .map(|key| format!("{group}.{version}.{kind}: {key}")),
             );
         }

@@ -1,4 +1,4 @@
-//! Answers: objects in the form that the client takes.
+//! Answers: objects in the form that the client accepts.
 
 use super::Call;
 use crate::accept::{Accept, Form};
@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 impl Call {
-    /// What form the client takes.
+    /// The form that the client accepts.
     pub(super) fn accept(&self) -> Result<Accept, ApiError> {
         Accept::parse(&self.headers)
     }

@@ -1,4 +1,5 @@
-//! Puts pods on nodes: the binding subresource, and the older `bindings` that name their pod themselves.
+//! Binds pods to nodes: the binding subresource, and the deprecated `bindings` that name their pod
+//! themselves.
 
 use super::answer::success;
 use super::{Call, no_resource};
@@ -10,7 +11,7 @@ use master_client::Body;
 use master_store::{Op, StoreError};
 use serde_json::{Value, json};
 
-/// Tries against other writers.
+/// Attempts, as other writers may change the pod.
 const TRIES: usize = 16;
 
 /// Binds the pod that a `Binding` names.
@@ -57,7 +58,7 @@ pub(super) async fn bind(call: &Call, content: Body) -> Result<Response<Body>, A
     bind_to(call, &binding).await
 }
 
-/// Puts a pod on a node, once.
+/// Binds a pod to a node, once.
 async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiError> {
     let word = |pointer: &str| {
         binding
@@ -103,7 +104,7 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
     Err(call.conflict("the pod changes faster than it can be bound, try again"))
 }
 
-/// The pod on its node.
+/// The pod bound to its node.
 fn bound(call: &Call, old: &Fields, binding: &Value, node: &str) -> Result<Fields, ApiError> {
     let mut pod = old.clone();
     if !text(metadata(old), "deletionTimestamp").is_empty() {

@@ -1,4 +1,4 @@
-//! Reading a request's body as an object of the kind, as strictly as the request asks.
+//! Reads a request's body as an object of the kind, as strictly as the request asks.
 
 use super::Call;
 use crate::decode::{self, Decoded};
@@ -13,10 +13,10 @@ use master_client::Body;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Time that a client gets to send its body.
-const SLOWEST: Duration = Duration::from_secs(60);
+/// Time for the client to send its body.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// How unknown and duplicate fields are met.
+/// How unknown and duplicate fields are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Validation {
     Ignore,
@@ -28,7 +28,8 @@ pub(super) enum Validation {
 pub(super) type Warnings = Vec<String>;
 
 impl Call {
-    /// How strict the request wants to be; what is none of these was refused by [`Call::check_write_options`].
+    /// The strictness that the request asks for; [`Call::check_write_options`] has refused unknown
+    /// values.
     pub(super) fn validation(&self) -> Validation {
         match self.query.get("fieldValidation") {
             "Ignore" => Validation::Ignore,
@@ -56,13 +57,13 @@ impl Call {
             .trim()
     }
 
-    /// The body as a document, JSON or YAML.
+    /// The body as a document, from JSON or YAML.
     pub(super) async fn document(&self, content: Body) -> Result<Decoded, ApiError> {
         let bytes = self.bytes(content).await?;
         self.decode(&bytes)
     }
 
-    /// A body that was read as a document.
+    /// A body that has been read, as a document.
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Decoded, ApiError> {
         let unrecognized = |error: ApiError| {
             let (kind, why, start) = (&self.kind.kind, error.message, summary(bytes));
@@ -86,7 +87,7 @@ impl Call {
         }
     }
 
-    /// The body as an object of the kind: known fields of the right types only.
+    /// The body as an object of the kind: only known fields of the right types.
     pub(super) async fn object(&self, content: Body) -> Result<(Fields, Warnings), ApiError> {
         let Decoded { value, duplicates } = self.document(content).await?;
         let Value::Object(mut fields) = value else {
@@ -100,7 +101,7 @@ impl Call {
         Ok((fields, warnings))
     }
 
-    /// What an object says that it is must be what the path is of; what it does not say is taken for granted.
+    /// The object's version and kind must match the path's; absent ones are filled in.
     fn expect(&self, fields: &Fields) -> Result<(), ApiError> {
         let said = |key: &str| {
             fields
@@ -156,7 +157,8 @@ impl Call {
         ))
     }
 
-    /// Holds an object against the kind's schema; unknown and duplicate fields are faults or warnings.
+    /// Checks an object against the kind's schema; unknown and duplicate fields are faults or
+    /// warnings.
     pub(super) fn check(
         &self,
         fields: &mut Fields,
@@ -175,7 +177,7 @@ impl Call {
         self.judge(&checked, duplicates)
     }
 
-    /// Holds an object against the kind's schema.
+    /// Compares an object with the kind's schema.
     pub(super) fn compare(&self, fields: &mut Fields) -> Checked {
         self.api
             .inner
@@ -184,7 +186,7 @@ impl Call {
             .check(&self.kind.schema, fields)
     }
 
-    /// What unknown and duplicate fields are: faults or warnings.
+    /// Turns unknown and duplicate fields into faults or warnings.
     pub(super) fn judge(
         &self,
         checked: &Checked,
@@ -217,7 +219,7 @@ impl Call {
     }
 }
 
-/// The beginning of a body, as text where it looks like JSON.
+/// The start of a body, as text if it looks like JSON.
 fn summary(bytes: &[u8]) -> String {
     const SHOWN: usize = 30;
     let start = bytes.get(..SHOWN).unwrap_or(bytes);
@@ -235,7 +237,7 @@ fn summary(bytes: &[u8]) -> String {
 
 /// Reads a body within limits.
 async fn read(content: Body, limit: usize) -> Result<Bytes, ApiError> {
-    let collected = tokio::time::timeout(SLOWEST, collect(content, limit)).await;
+    let collected = tokio::time::timeout(TIME_LIMIT, collect(content, limit)).await;
     collected.unwrap_or_else(|_elapsed| {
         Err(ApiError::new(
             Reason::Timeout,
@@ -250,7 +252,7 @@ async fn collect(mut content: Body, limit: usize) -> Result<Bytes, ApiError> {
         let frame = frame.map_err(|error| {
             ApiError::new(
                 Reason::BadRequest,
-                format!("the request's body broke off: {error}"),
+                format!("the request's body ended early: {error}"),
             )
         })?;
         let Ok(data) = frame.into_data() else {

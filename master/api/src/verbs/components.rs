@@ -1,4 +1,4 @@
-//! How the cluster's parts are: made up when somebody asks, in upstream's form and by upstream's names.
+//! ComponentStatus: made at each request, in upstream's form and under upstream's names.
 
 use super::Call;
 use super::answer::value_answer;
@@ -11,7 +11,7 @@ use http::{Response, StatusCode};
 use master_client::Body;
 use serde_json::{Value, json};
 
-/// Answers for one part or for all.
+/// Answers for one component or for all.
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     match call.target.verb {
         Verb::Get => {
@@ -35,7 +35,8 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     }
 }
 
-/// The parts. Scheduler and controllers run in this process, which ends with them; the store is asked.
+/// The components. Scheduler and controllers run in this process, which ends with them; the store
+/// is queried.
 async fn all(call: &Call) -> Vec<Value> {
     let store = call.api.inner.store.revision().await;
     let part = |name: &str, health: Result<(), String>| {

@@ -10,11 +10,12 @@ use http::{HeaderValue, Response, StatusCode};
 use master_client::Body;
 use master_store::{Entry, Op, StoreError};
 
-/// Tries against others who write what admission read (a namespace, a quota), or a generated name that is taken.
+/// Attempts, as others may change what admission read (a namespace, a quota), or a generated name
+/// may be taken.
 const TRIES: usize = 32;
-/// Length that a generated name's base is cut to.
+/// Length to which the base of a generated name is cut.
 const BASE: usize = 58;
-/// Characters of generated names: no vowels, nothing that reads like something else.
+/// Characters of generated names: no vowels, and no characters that look alike.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Creates an object.
@@ -26,7 +27,7 @@ pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>,
         .or_else(|error| refused(error, &warnings))
 }
 
-/// A refusal of what was read with warnings tells them as well.
+/// A refusal after the body was read carries the warnings too.
 pub(super) fn refused(error: ApiError, warnings: &[String]) -> Result<Response<Body>, ApiError> {
     if warnings.is_empty() {
         Err(error)
@@ -35,14 +36,14 @@ pub(super) fn refused(error: ApiError, warnings: &[String]) -> Result<Response<B
     }
 }
 
-/// Creates an object that was read or applied.
+/// Creates an object from a decoded body or an applied configuration.
 pub(super) async fn make(
     call: &Call,
     mut fields: Fields,
     ownership: &Ownership,
     mut warnings: Vec<String>,
 ) -> Result<Response<Body>, ApiError> {
-    let told = warnings.len();
+    let kept = warnings.len();
     let dry_run = call.dry_run()?;
     place(call, &mut fields)?;
     let generated =
@@ -61,7 +62,7 @@ pub(super) async fn make(
             let name = generate(base);
             metadata_mut(&mut fields).insert("name".to_owned(), name.into());
         }
-        // What the server says of a new object may speak of its name.
+        // The kind's strategy may depend on the name.
         (call.kind.strategy.create)(&mut fields);
         if let Some(blank) = &call.kind.blank {
             fields.entry("status").or_insert_with(|| blank.clone());
@@ -98,8 +99,8 @@ pub(super) async fn make(
             Err(StoreError::Conflict { key: taken, .. }) if taken == key && !generated => {
                 return Err(exists(call, &name));
             }
-            // Another try: what admission read changed, or the generated name was taken.
-            Err(StoreError::Conflict { .. }) => warnings.truncate(told),
+            // Repeat: what admission read has changed, or the generated name is taken.
+            Err(StoreError::Conflict { .. }) => warnings.truncate(kept),
             Err(error) => return Err(store_error(error)),
         }
     }
@@ -119,7 +120,7 @@ fn exists(call: &Call, name: &str) -> ApiError {
     .about(&call.kind.group, &call.kind.plural, name)
 }
 
-/// Puts the object into the path's namespace.
+/// Sets the path's namespace in the object.
 fn place(call: &Call, fields: &mut Fields) -> Result<(), ApiError> {
     if !meta_text(fields, "resourceVersion").is_empty() {
         return Err(ApiError::new(
@@ -140,7 +141,7 @@ fn place(call: &Call, fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// What the server says of every new object.
+/// Sets the fields that the server sets on every new object.
 fn stamp(call: &Call, fields: &mut Fields) {
     let metadata = metadata_mut(fields);
     for key in [
@@ -159,7 +160,7 @@ fn stamp(call: &Call, fields: &mut Fields) {
     }
 }
 
-/// A name from a base: cut, and with five random characters.
+/// A name from a base, cut to length, and five random characters.
 pub(crate) fn generate(base: &str) -> String {
     let mut end = base.len().min(BASE);
     while !base.is_char_boundary(end) {
@@ -174,7 +175,7 @@ pub(crate) fn generate(base: &str) -> String {
     base[..end].chars().chain(suffix).collect()
 }
 
-/// Checks a new object, all faults at once.
+/// Validates a new object and reports all faults at once.
 pub(super) fn validate(call: &Call, fields: &Fields) -> Result<(), ApiError> {
     let mut faults = Faults::default();
     let strategy = &call.kind.strategy;

@@ -1,5 +1,5 @@
-//! Eviction: a pod goes if its disruption budget allows it. The budget pays in the transaction in which the pod goes,
-//! so that neither can happen without the other.
+//! Eviction: deletes a pod if its disruption budget allows it. The budget's counter changes in the
+//! transaction that deletes the pod, so that neither happens without the other.
 
 use super::answer::success;
 use super::delete::{self, Options};
@@ -14,10 +14,11 @@ use master_client::Body;
 use master_store::{Entry, ListQuery, Op, StoreError};
 use serde_json::{Map, Value, json};
 
-/// Tries against other writers.
+/// Attempts, as other writers may change the pod or its budget.
 const TRIES: usize = 20;
-/// Pods that a budget may have paid for without its controller having seen them go (upstream: `MaxDisruptedPodSize`).
-const UNSEEN: usize = 2000;
+/// Pods that may be counted in a budget without its controller having seen their deletion
+/// (upstream: `MaxDisruptedPodSize`).
+const MAX_UNCONFIRMED: usize = 2000;
 const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
 /// Evicts a pod.
@@ -44,7 +45,7 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
         let mut ops = if free(&pod) {
             Vec::new()
         } else {
-            pay(call, &pod).await?
+            charge(call, &pod).await?
         };
         if !free(&pod) {
             announce(&mut pod);
@@ -67,15 +68,15 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
     .retry_after(10))
 }
 
-/// Whether a pod's going disrupts nothing: it has ended, never ran, or is on its way already.
+/// Whether deleting a pod disrupts nothing: it has ended, has not run, or is being deleted already.
 fn free(pod: &Fields) -> bool {
     let phase = inner(pod, "status").map_or("", |status| text(status, "phase"));
     matches!(phase, "Succeeded" | "Failed" | "Pending")
         || !meta_text(pod, "deletionTimestamp").is_empty()
 }
 
-/// What the pod's budget pays; nothing where it has none or need not.
-async fn pay(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
+/// The operation that counts the pod in its budget; none if it has no budget or needs none.
+async fn charge(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
     let kind = call
         .api
         .inner
@@ -114,10 +115,10 @@ async fn pay(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
         return Ok(Vec::new());
     };
     if !ready(pod) && unhealthy_may_go(&budget) {
-        // Only as long as the pod stays unhealthy: its own revision is held by its own operation.
+        // Only while the pod stays unhealthy: the delete operation holds the pod's revision.
         return Ok(Vec::new());
     }
-    let paid = object::encode(kind, pays(budget, &call.target.name)?)?;
+    let paid = object::encode(kind, charged(budget, &call.target.name)?)?;
     Ok(vec![Op::update(&entry.key, entry.modified, paid)])
 }
 
@@ -131,7 +132,7 @@ fn ready(pod: &Fields) -> bool {
     })
 }
 
-/// Whether a budget lets pods go that are not ready.
+/// Whether a budget allows the eviction of pods that are not ready.
 fn unhealthy_may_go(budget: &Fields) -> bool {
     let policy = inner(budget, "spec").map_or("", |spec| text(spec, "unhealthyPodEvictionPolicy"));
     if policy == "AlwaysAllow" {
@@ -147,8 +148,8 @@ fn count(budget: &Fields, key: &str) -> i64 {
         .unwrap_or_default()
 }
 
-/// The budget after it paid for a pod, or why it doesn't.
-fn pays(mut budget: Fields, pod: &str) -> Result<Fields, ApiError> {
+/// The budget with the pod counted, or the reason why it does not allow the eviction.
+fn charged(mut budget: Fields, pod: &str) -> Result<Fields, ApiError> {
     let name = meta_text(&budget, "name").to_owned();
     let generation = get(metadata(&budget), "generation")
         .as_i64()
@@ -162,13 +163,13 @@ fn pays(mut budget: Fields, pod: &str) -> Result<Fields, ApiError> {
         Err(ApiError::new(Reason::Forbidden, text).about("policy", "poddisruptionbudget", &name))
     };
     let allowed = count(&budget, "disruptionsAllowed");
-    let unseen = inner(&budget, "status")
+    let unconfirmed = inner(&budget, "status")
         .and_then(|status| inner(status, "disruptedPods"))
         .map_or(0, Map::len);
     if allowed < 0 {
         return forbidden("pdb disruptions allowed is negative");
     }
-    if unseen > UNSEEN {
+    if unconfirmed > MAX_UNCONFIRMED {
         return forbidden(
             "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
         );
@@ -198,20 +199,20 @@ fn refusal(text: String) -> ApiError {
     error
 }
 
-/// Why a budget allows nothing, in upstream's words.
+/// The reason why a budget allows nothing, in upstream's words.
 fn why_not(budget: &Fields, name: &str) -> String {
     let conditions = inner(budget, "status").map_or(&[][..], |status| items(status, "conditions"));
     let condition = conditions
         .iter()
         .filter_map(Value::as_object)
         .find(|one| text(one, "type") == "DisruptionAllowed");
-    let told =
+    let reported =
         condition.filter(|one| text(one, "status") == "False" && !text(one, "message").is_empty());
     let (wanted, found) = (
         count(budget, "desiredHealthy"),
         count(budget, "currentHealthy"),
     );
-    match told {
+    match reported {
         Some(one) if text(one, "reason") == "SyncFailed" => format!(
             "The disruption budget {name} does not allow evicting pods currently because it failed sync: {}",
             text(one, "message")
@@ -230,7 +231,7 @@ fn why_not(budget: &Fields, name: &str) -> String {
     }
 }
 
-/// Says that nothing more may go.
+/// Sets the condition that no further disruption is allowed.
 fn insufficient(status: &mut Fields, generation: i64) {
     let mut conditions = items(status, "conditions").to_vec();
     let own = |condition: &Value| {
@@ -257,7 +258,7 @@ fn insufficient(status: &mut Fields, generation: i64) {
     status.insert("conditions".to_owned(), Value::Array(conditions));
 }
 
-/// Tells in the pod's status why it goes.
+/// Sets the pod's condition `DisruptionTarget`.
 fn announce(pod: &mut Fields) {
     let Some(status) = object_mut(pod, "status") else {
         return;
@@ -289,21 +290,21 @@ mod tests {
     fn a_budget_pays_one_by_one_and_says_when_it_is_spent() {
         let full =
             budget(&json!({"observedGeneration": 2, "disruptionsAllowed": 1, "desiredHealthy": 2}));
-        let paid = Value::Object(pays(full, "p").unwrap());
+        let paid = Value::Object(charged(full, "p").unwrap());
         assert_eq!(paid["status"]["disruptionsAllowed"], 0);
         assert!(paid["status"]["disruptedPods"]["p"].is_string());
         assert_eq!(
             paid["status"]["conditions"][0]["reason"],
             "InsufficientPods"
         );
-        let spent = pays(paid.as_object().unwrap().clone(), "q").unwrap_err();
+        let spent = charged(paid.as_object().unwrap().clone(), "q").unwrap_err();
         assert_eq!((spent.code, spent.message.as_str()), (429, WOULD_VIOLATE));
         assert_eq!(spent.details.causes[0].reason, "DisruptionBudget");
         assert_eq!(
             spent.details.causes[0].message,
             "The disruption budget b needs 2 healthy pods and has 0 currently"
         );
-        let stale = pays(
+        let stale = charged(
             budget(&json!({"observedGeneration": 1, "disruptionsAllowed": 1})),
             "p",
         )

@@ -1,4 +1,4 @@
-//! The lines of a watch: events, bookmarks and errors, in the form that the client takes.
+//! The lines of a watch: events, bookmarks and errors, in the form that the client accepts.
 
 use super::Call;
 use crate::accept::Form;
@@ -12,17 +12,18 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Marks the bookmark after the initial events (KEP 3157).
+/// The annotation of the bookmark after the initial events (KEP-3157).
 const INITIAL_END: &str = "k8s.io/initial-events-end";
-/// Objects from this size on are sent from the store's own bytes; of smaller ones a line is made once for all watchers.
+/// Objects of this size and above are sent from the store's own bytes; for smaller ones, one line
+/// is made for all watchers.
 pub(super) const SHARED: usize = 4096;
 
 /// What follows an object in a line.
 const END: &[u8] = b"}\n";
-/// Lines of one event that are kept for other watchers: versions of the kind times forms.
+/// Lines of one event that are cached for other watchers: versions of the kind times forms.
 const LINES: usize = 4;
 
-/// Lines that were made of one event, for all its watchers.
+/// The lines of one event, for all its watchers.
 #[derive(Debug, Default)]
 pub(super) struct Lines(Mutex<Vec<Line>>);
 
@@ -35,7 +36,7 @@ struct Line {
 }
 
 impl Lines {
-    /// The line, made where nobody made it before.
+    /// The cached line; made if it does not exist yet.
     fn get(
         &self,
         (kind, what, extent): (&Arc<Kind>, &'static str, Extent),
@@ -61,17 +62,17 @@ impl Lines {
     }
 }
 
-/// Writes lines for one watch.
+/// Writes the lines of one watch.
 #[derive(Debug)]
 pub(super) struct Frames {
     form: Form,
     include: Include,
-    /// Whether a table's columns are still to be told.
+    /// Whether a table's column definitions are still to be sent.
     headings: bool,
 }
 
 impl Frames {
-    /// For a request.
+    /// The frames that a request asks for.
     pub(super) fn new(call: &Call) -> Result<Self, ApiError> {
         let accept = call.accept()?;
         if accept.yaml {
@@ -89,7 +90,7 @@ impl Frames {
         })
     }
 
-    /// An event as a line, in as many pieces as it takes to share an object's bytes.
+    /// An event as a line, in as many pieces as needed to share the object's bytes.
     pub(super) fn event(
         &mut self,
         call: &Call,
@@ -99,7 +100,8 @@ impl Frames {
         into: &mut VecDeque<Bytes>,
     ) -> Result<(), ApiError> {
         let extent = match self.form {
-            // A single object is no list: it comes as it is, as upstream has it.
+            // A watch sends single objects, never lists; these forms send the whole object, as
+            // upstream.
             Form::Object | Form::PartialList(_) => Extent::Whole,
             Form::Partial(version) => Extent::Metadata(version),
             Form::Table(version) => {
@@ -161,7 +163,8 @@ impl Frames {
         table::table(&call.kind, style, [read(&call.kind, &entry)], &metadata)
     }
 
-    /// A bookmark: everything up to a revision was told, and perhaps everything that there was at the beginning.
+    /// A bookmark: everything up to a revision was sent, and with `initial_end` also all initial
+    /// events.
     pub(super) fn bookmark(&mut self, call: &Call, revision: Revision, initial_end: bool) -> Bytes {
         let mut metadata =
             json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
@@ -192,7 +195,7 @@ impl Frames {
     }
 }
 
-/// A refusal as a line.
+/// An error as a line.
 pub(super) fn error_line(error: &ApiError) -> Bytes {
     Bytes::from(json!({"type": "ERROR", "object": error.to_status()}).to_string() + "\n")
 }

@@ -1,6 +1,6 @@
-//! The way to a node's own API: who it is, a connection to it, and what went wrong on the way.
+//! Requests to a node's kubelet: its address, a connection, and errors on the way.
 
-use super::node_answer::{Driver, NodeBody, Wish};
+use super::node_answer::{Driver, Expected, NodeBody};
 use super::{Call, no_resource, store_error};
 use crate::error::{ApiError, Reason};
 use crate::hooks::NodeTarget;
@@ -11,10 +11,10 @@ use hyper_util::rt::TokioIo;
 use master_client::Body;
 use serde_json::Value;
 
-/// The kubelet's port where the Node says nothing.
+/// The kubelet's port if the Node object names none.
 const PORT: u16 = 10250;
 
-/// Where a node's kubelet listens, as its Node object tells.
+/// The address of a node's kubelet, from its Node object.
 pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiError> {
     let kind = call
         .api
@@ -47,7 +47,7 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
     let address = found.ok_or_else(|| {
         ApiError::new(
             Reason::ServiceUnavailable,
-            format!("node {node} has not told its address yet"),
+            format!("node {node} has no address in its status yet"),
         )
     })?;
     let port = get(&status, "daemonEndpoints")
@@ -64,28 +64,28 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
     })
 }
 
-/// Sends a request to a node and hands back its answer, whose body still comes.
+/// Sends a request to a node and returns its answer with a streaming body.
 ///
 /// # Errors
-/// The node is not trusted, not reached or has too many open answers; its answer's header does not come in time, is too large or
-/// is none that can be handed on.
+/// The node is denied, not reachable or has too many open answers; the header of its answer does
+/// not come in time, is too large or cannot be forwarded.
 pub(super) async fn send(
     call: &Call,
     target: NodeTarget,
     request: Request<Body>,
-    wish: Wish,
+    expected: Expected,
 ) -> Result<Response<NodeBody>, ApiError> {
     let node = target.name.clone();
     if let Some(why) = call.api.node_denial(&node) {
         return Err(ApiError::new(
             Reason::ServiceUnavailable,
-            format!("node {node} is not asked: {why}"),
+            format!("no request is sent to node {node}: {why}"),
         ));
     }
-    let patience = call.api.inner.options.nodes.header;
-    let answer = tokio::time::timeout(patience, ask(call, target, request, wish)).await;
+    let limit = call.api.inner.options.nodes.header;
+    let answer = tokio::time::timeout(limit, ask(call, target, request, expected)).await;
     answer.unwrap_or_else(|_elapsed| {
-        let text = format!("node {node} did not answer within {} s", patience.as_secs());
+        let text = format!("node {node} did not answer within {} s", limit.as_secs());
         Err(ApiError {
             code: StatusCode::GATEWAY_TIMEOUT.as_u16(),
             ..ApiError::new(Reason::Timeout, text)
@@ -97,7 +97,7 @@ async fn ask(
     call: &Call,
     target: NodeTarget,
     request: Request<Body>,
-    wish: Wish,
+    expected: Expected,
 ) -> Result<Response<NodeBody>, ApiError> {
     let node = target.name.clone();
     let limits = &call.api.inner.options.nodes;
@@ -105,35 +105,36 @@ async fn ask(
     let dialer = call.api.node_dialer().ok_or_else(|| {
         ApiError::new(
             Reason::ServiceUnavailable,
-            "this server has no way to nodes configured",
+            "this server is not configured to connect to nodes",
         )
     })?;
     let stream = dialer
         .dial(target)
         .await
-        .map_err(|error| unreachable("the node cannot be asked", &error))?;
+        .map_err(|error| unreachable("the node cannot be reached", &error))?;
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(limits.header_bytes.max(8192))
         .max_headers(limits.header_fields)
         .handshake::<_, Body>(TokioIo::new(stream))
         .await
         .map_err(|error| unreachable("the node does not speak HTTP", &error))?;
-    // The connection lives as long as its answer's body is read, and as the node is trusted; its task ends with it.
+    // The connection lives while the answer's body is read and the node is not denied; its task
+    // ends with it.
     let (api, user, peer) = (call.api.clone(), call.user.clone(), call.peer.clone());
     let driver = tokio::spawn(async move {
         // Cancel-safe: either end of the wait ends the connection.
         tokio::select! {
             ended = connection => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, node, "the connection to a node broke off");
+                    tracing::debug!(%error, node, "connection to node failed");
                 }
             }
             why = api.until_denied(|list| list.node_denied(&node).or_else(|| list.denied(&user, &peer))) => {
-                tracing::info!(node, why, "the connection to a node is cut");
+                tracing::info!(node, reason = why, "connection to node closed");
             }
         }
     });
-    // From here on the connection ends with the call, and then with the answer's body.
+    // From here on the connection ends with the call, and later with the answer's body.
     let driver = Driver(driver.abort_handle());
     let answer = sender.send_request(request).await;
     let answer = answer.map_err(|error| unreachable("the node did not answer", &error))?;
@@ -145,7 +146,7 @@ async fn ask(
             ..ApiError::new(Reason::InternalError, text)
         });
     }
-    Ok(answer.map(|incoming| NodeBody::new((incoming, driver, place), limits.clone(), wish)))
+    Ok(answer.map(|incoming| NodeBody::new((incoming, driver, place), limits.clone(), expected)))
 }
 
 /// A failure on the way, with all its causes.

@@ -1,6 +1,6 @@
-//! The log of a container, handed on from the kubelet of its node.
+//! The log of a container, streamed from the kubelet of its node.
 
-use super::node_answer::Wish;
+use super::node_answer::Expected;
 use super::{Call, gateway};
 use crate::error::{ApiError, Reason};
 use crate::hooks::NodeTarget;
@@ -11,7 +11,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use master_client::{Body, body};
 
-/// Parameters that the kubelet understands, as upstream names them on both sides.
+/// Query parameters that the kubelet supports, under upstream's names.
 const PARAMETERS: &[&str] = &[
     "follow",
     "previous",
@@ -23,14 +23,14 @@ const PARAMETERS: &[&str] = &[
     "stream",
 ];
 
-/// Bytes of a node's refusal that are told.
+/// Bytes of a node's error that are shown.
 const REFUSAL: usize = 1024;
 
 fn bad(text: String) -> ApiError {
     ApiError::new(Reason::BadRequest, text)
 }
 
-/// A container's log.
+/// Streams a container's log.
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     let entry = call.entry().await?;
     let pod = object::decode_bare(&call.kind, &entry)?;
@@ -46,7 +46,7 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     ask(call, target, &path).await
 }
 
-/// The container meant, which the pod must have.
+/// The requested container, which the pod must have.
 fn container(spec: &Fields, pod: &str, asked: &str) -> Result<String, ApiError> {
     let names = |list: &str| -> Vec<String> {
         items(spec, list)
@@ -71,7 +71,7 @@ fn container(spec: &Fields, pod: &str, asked: &str) -> Result<String, ApiError> 
     }
 }
 
-/// The kubelet's path for the log, with the parameters that were given.
+/// The kubelet's path for the log, with the request's parameters.
 fn log_path(call: &Call, container: &str) -> Result<String, ApiError> {
     let (namespace, pod) = (&call.target.namespace, &call.target.name);
     let mut path = format!("/containerLogs/{namespace}/{pod}/{container}");
@@ -103,14 +103,14 @@ fn log_path(call: &Call, container: &str) -> Result<String, ApiError> {
     Ok(path)
 }
 
-/// Asks the kubelet and hands its answer on as it comes.
+/// Asks the kubelet and streams its answer.
 async fn ask(call: &Call, target: NodeTarget, path: &str) -> Result<Response<Body>, ApiError> {
     let authority = format!("{}:{}", target.name, target.port);
     let request = Request::get(path)
         .header(header::HOST, authority)
         .body(body(Bytes::new()));
     let request = request.map_err(|error| gateway::unreachable("no request path", &error))?;
-    let wish = Wish {
+    let expected = Expected {
         follow: call
             .query
             .get("follow")
@@ -119,7 +119,7 @@ async fn ask(call: &Call, target: NodeTarget, path: &str) -> Result<Response<Bod
             || call.query.get("follow") == "1",
         at_most: call.query.get("limitBytes").parse().ok(),
     };
-    let answer = gateway::send(call, target, request, wish).await?;
+    let answer = gateway::send(call, target, request, expected).await?;
     let status = answer.status();
     if status != StatusCode::OK {
         let text = answer.into_body().beginning(REFUSAL).await;

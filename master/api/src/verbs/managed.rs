@@ -1,4 +1,4 @@
-//! Who owns what of an object that is written: the bridge to `master_merge`.
+//! Managed fields of a written object: the bridge to `master_merge`.
 
 use super::Call;
 use crate::authorize;
@@ -15,7 +15,7 @@ use master_merge::managed::Managers;
 use master_merge::write::{Given, Versions, Write, update};
 use serde_json::Value;
 
-/// Bytes that a manager's name may have.
+/// Bytes of a manager's name at most.
 const NAME: usize = 128;
 
 /// The versions in which a kind is served.
@@ -56,19 +56,20 @@ impl Versions for Served<'_> {
     }
 }
 
-/// How ownership comes about.
+/// How a write changes ownership.
 pub(super) enum Ownership {
-    /// By comparison with the object before, and what the client says of managers.
+    /// By comparison with the object before, starting from the managed fields that the client sent,
+    /// if any.
     Tracked(Option<Value>),
-    /// As an apply found it.
+    /// Server-side apply, which computed the managed fields.
     Applied(Option<String>),
 }
 
 impl Ownership {
-    /// Takes what a client says of managers out of its object.
+    /// Takes the managed fields that a client sent out of its object.
     pub(super) fn of(fields: &mut Fields) -> Self {
         let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
-        // A text is what was stored, not what the client said.
+        // A string is the stored form, not what the client sent.
         Self::Tracked(
             metadata
                 .and_then(|metadata| metadata.remove(MANAGED))
@@ -77,7 +78,7 @@ impl Ownership {
     }
 }
 
-/// By whom the write is: as the query names it, else as the client calls itself.
+/// The manager: as the query names it, else the first part of the user agent.
 pub(super) fn manager(call: &Call) -> String {
     let named = call.query.get("fieldManager");
     if !named.is_empty() {
@@ -104,7 +105,7 @@ pub(super) fn manager(call: &Call) -> String {
     name
 }
 
-/// Whether an apply takes what others own (upstream's reading of a switch).
+/// Whether an apply takes fields from other managers (upstream's reading of a boolean).
 pub(super) fn forced(call: &Call) -> bool {
     call.query.has("force") && !matches!(call.query.get("force"), "false" | "0")
 }
@@ -131,7 +132,7 @@ impl Call {
         })
     }
 
-    /// The managed fields after a write. Neither object has any in it; `old` is empty at creation.
+    /// The managed fields after a write. Neither object contains any; `old` is empty at creation.
     pub(super) fn owners(
         &self,
         old: &Fields,
@@ -146,17 +147,17 @@ impl Call {
         };
         let owners = self.with_write(|write| update(old, new, live, given, write));
         owners.unwrap_or_else(|error| {
-            // A write never fails because of who owns what.
+            // A write never fails because of its managed fields.
             tracing::warn!(
                 kind = self.kind.kind,
                 error,
-                "managed fields stay as they were"
+                "managed fields cannot be updated and stay as they were"
             );
             live.map(str::to_owned)
         })
     }
 
-    /// Applies a configuration to an object, which is empty where it does not exist.
+    /// Applies a configuration to an object, which is empty if it does not exist.
     pub(super) fn applied(
         &self,
         live: &Fields,
@@ -166,7 +167,7 @@ impl Call {
         self.with_write(|write| apply(live, managed, config, forced(self), write))
     }
 
-    /// Whether the caller might have created the object as well.
+    /// Refuses an apply that would create the object if the caller may not create it.
     pub(super) async fn may_create(&self) -> Result<(), ApiError> {
         let selector = Selector::parse(&self.kind, "", "")?;
         let target = Target {
@@ -177,7 +178,7 @@ impl Call {
     }
 }
 
-/// Whether two lists of managers differ in their times at most.
+/// Whether two lists of managers differ only in their times.
 pub(super) fn same_but_times(one: &str, other: &str) -> bool {
     let timeless = |text| {
         let mut managers = Managers::decode(text).ok()?;
@@ -195,7 +196,7 @@ pub(super) fn same_but_times(one: &str, other: &str) -> bool {
     }
 }
 
-/// Whether an object has the UID of one that exists.
+/// Refuses a configuration with a UID when the object does not exist.
 pub(super) fn named_other(config: &Fields, call: &Call) -> Result<(), ApiError> {
     let uid = meta_text(config, "uid");
     if uid.is_empty() {

@@ -1,4 +1,5 @@
-//! Who owns an object's number of replicas, for those who write it as a scale.
+//! Managed fields of an object's number of replicas when it is written through the scale
+//! subresource.
 
 use super::Call;
 use super::managed::{Served, forced, manager};
@@ -12,7 +13,7 @@ use master_merge::scale::{SCALE, from_scale, to_scale};
 use master_merge::write::{Given, Versions, Write, update};
 use std::sync::LazyLock;
 
-/// The only version of scales.
+/// The only version of Scale.
 struct Scales;
 
 static SCHEMA: LazyLock<(Schemas, String)> = LazyLock::new(|| {
@@ -34,7 +35,7 @@ impl Versions for Scales {
     }
 }
 
-/// Replaces the steps to the replicas in a version of the kind.
+/// Calls `run` with the function that gives the path of the replicas in a version of the kind.
 fn with_paths<T>(call: &Call, run: impl FnOnce(&dyn Fn(&str) -> Option<Vec<String>>) -> T) -> T {
     let served = Served {
         registry: &call.api.inner.registry,

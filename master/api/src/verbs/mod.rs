@@ -1,4 +1,4 @@
-//! The verbs: what each does with a kind's descriptor and the store.
+//! The verbs: what each does, by a kind's descriptor and the store.
 
 mod answer;
 mod bind;
@@ -52,7 +52,7 @@ pub(crate) struct Call {
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
     pub(crate) kind: Arc<Kind>,
-    /// How it is counted.
+    /// What it is about, for metrics.
     pub(crate) about: About,
     pub(crate) method: Method,
     pub(crate) uri: Uri,
@@ -66,7 +66,7 @@ pub(crate) async fn run(call: Call, content: Body) -> Result<Response<Body>, Api
     };
     let placed = !call.target.namespace.is_empty();
     if call.kind.namespaced != placed && needs_namespace(&call) {
-        // The collection over all namespaces is there, for reading.
+        // The collection over all namespaces can be read.
         let elsewhere = call.kind.namespaced && call.target.name.is_empty();
         return Err(if elsewhere {
             not_allowed()
@@ -90,7 +90,7 @@ pub(crate) async fn run(call: Call, content: Body) -> Result<Response<Body>, Api
     }
 }
 
-/// Answers a request for objects themselves.
+/// Answers a request for the objects themselves.
 async fn whole(call: Call, content: Body) -> Result<Response<Body>, ApiError> {
     match call.target.verb {
         Verb::Get => read::get(&call).await,
@@ -153,12 +153,12 @@ async fn part(
     }
 }
 
-/// Lists, watches and collections of namespaced kinds may go over all namespaces; nothing else may.
+/// Lists, watches and collections of namespaced kinds may span all namespaces; nothing else may.
 fn needs_namespace(call: &Call) -> bool {
     !(call.kind.namespaced && matches!(call.target.verb, Verb::List | Verb::Watch))
 }
 
-/// Upstream's refusal of a path that names nothing.
+/// Upstream's error for a path that names nothing.
 pub(crate) fn no_resource() -> ApiError {
     ApiError::new(
         Reason::NotFound,
@@ -166,7 +166,7 @@ pub(crate) fn no_resource() -> ApiError {
     )
 }
 
-/// A store's refusal where no kind's own word for it applies.
+/// A store's error, where no word of the kind applies.
 pub(crate) fn store_error(error: StoreError) -> ApiError {
     match error {
         StoreError::Busy => ApiError::new(
@@ -210,7 +210,7 @@ pub(crate) fn store_error(error: StoreError) -> ApiError {
 }
 
 impl Call {
-    /// The same request by a client that takes plain JSON, for verbs that make their own answer of it.
+    /// The same request by a client that accepts plain JSON, for verbs that convert the answer.
     fn plain(&self) -> Self {
         let mut plain = self.clone();
         plain.headers.remove(http::header::ACCEPT);
@@ -243,12 +243,12 @@ impl Call {
         )
     }
 
-    /// The object changed meanwhile.
+    /// The error that the object has changed meanwhile.
     fn conflict(&self, why: &str) -> ApiError {
         self.conflict_on(&self.target.name, why)
     }
 
-    /// As [`Call::conflict`], on one object of a collection.
+    /// As [`Call::conflict`], for one object of a collection.
     fn conflict_on(&self, name: &str, why: &str) -> ApiError {
         let plural = self.kind.qualified();
         ApiError::new(
@@ -258,7 +258,7 @@ impl Call {
         .about(&self.kind.group, &self.kind.plural, name)
     }
 
-    /// The request is understood and refused.
+    /// The error that the request is forbidden.
     pub(crate) fn forbidden(&self, name: &str, why: &str) -> ApiError {
         let plural = self.kind.qualified();
         ApiError::new(

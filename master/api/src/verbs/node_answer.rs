@@ -1,8 +1,10 @@
-//! A node's answer, as far as it is taken: a node is trusted with its own pods, not with the server's memory and time.
+//! Limits on a node's answer: a node is trusted with its own pods, not with the server's memory and
+//! time.
 //!
-//! Whatever the path and the status, an answer is handed on piece by piece, so that the node can send no faster than the client
-//! takes (back-pressure), and it ends with the client. One that is not followed has a bound in bytes and in time; only the time
-//! counts for which the node is waited for, never that of a slow client.
+//! Every answer, of any path and status, is forwarded piece by piece, so that the node sends no
+//! faster than the client reads (back-pressure), and it ends with the client. An answer that is not
+//! followed is limited in bytes and in time; only the time spent waiting for the node counts, not
+//! that spent waiting for a slow client.
 
 use crate::error::{ApiError, Reason};
 use bytes::Bytes;
@@ -17,28 +19,32 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep};
 
-/// Bounds of what nodes answer.
+/// Limits on answers of nodes.
 #[derive(Debug, Clone)]
 pub struct NodeLimits {
-    /// Time to reach the node, send the request and get the answer's header.
+    /// Time to connect, send the request and receive the answer's header.
     pub header: Duration,
-    /// Bytes of the answer's header, and of what is read ahead of its body.
+    /// Bytes of the answer's header, and of the read buffer for its body.
     pub header_bytes: usize,
-    /// Fields of the answer's header.
+    /// Header fields of the answer.
     pub header_fields: usize,
     /// Time between two pieces of an answer.
     pub idle: Duration,
-    /// The same where a log is followed: a container may say nothing for hours (the kubelet's own limit for streams).
+    /// The same for a followed log: a container may write nothing for hours (the kubelet's own
+    /// limit for streams).
     pub follow_idle: Duration,
-    /// Time for which a node is waited for in all, beside a second for each [`NodeLimits::slowest`] bytes.
+    /// Total time spent waiting for a node, plus a second for each [`NodeLimits::slowest`] bytes
+    /// received.
     pub wait: Duration,
-    /// Bytes a second below which an answer that is not followed is cut.
+    /// Bytes per second below which an answer that is not followed is cut.
     pub slowest: u64,
-    /// Bytes of an answer that is not followed: some times the logs that a node keeps of a container.
+    /// Bytes of an answer that is not followed: several times the logs that a node keeps of a
+    /// container.
     pub bytes: u64,
-    /// Answers at once of one node, so that one that holds all of them back leaves room for the others'.
+    /// Concurrent answers of one node, so that a node that stalls all of its own leaves room for
+    /// others.
     pub per_node: usize,
-    /// Answers at once of all nodes.
+    /// Concurrent answers of all nodes.
     pub total: usize,
 }
 
@@ -59,16 +65,16 @@ impl Default for NodeLimits {
     }
 }
 
-/// What a request to a node is for.
+/// What kind of answer a request to a node expects.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Wish {
-    /// A log is followed: the answer goes on as long as client and container do.
+pub(super) struct Expected {
+    /// A log is followed: the answer lasts as long as client and container do.
     pub(super) follow: bool,
     /// Bytes after which the client wants no more.
     pub(super) at_most: Option<u64>,
 }
 
-/// The calls to nodes that are under way.
+/// The open calls to nodes.
 #[derive(Debug)]
 pub(crate) struct NodeCalls {
     total: usize,
@@ -76,7 +82,7 @@ pub(crate) struct NodeCalls {
     open: Mutex<HashMap<String, usize>>,
 }
 
-/// The place of one call; given back when dropped.
+/// The place of one call; freed when dropped.
 #[derive(Debug)]
 pub(super) struct NodeCall {
     calls: Arc<NodeCalls>,
@@ -92,10 +98,10 @@ impl NodeCalls {
         })
     }
 
-    /// A place for one more call to a node.
+    /// Counts one more call to a node.
     ///
     /// # Errors
-    /// 429: this node, or all nodes, have as many as they may.
+    /// 429: this node, or all nodes together, have reached their limit.
     pub(super) fn begin(self: &Arc<Self>, node: &str) -> Result<NodeCall, ApiError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = open.values().sum();
@@ -131,7 +137,7 @@ impl Drop for NodeCall {
     }
 }
 
-/// The task that drives a connection to a node; it ends when this is dropped.
+/// The task that drives a connection to a node; aborted when this is dropped.
 #[derive(Debug)]
 pub(super) struct Driver(pub(super) AbortHandle);
 
@@ -148,21 +154,21 @@ enum Cut {
     TooLong(u64),
     #[error("the node sends its answer too slowly")]
     TooSlow,
-    #[error("the node's answer broke off")]
+    #[error("the connection failed during the node's answer")]
     Broken(#[source] hyper::Error),
 }
 
 /// The body of a node's answer.
 #[derive(Debug)]
 pub(super) struct NodeBody {
-    /// None once it ended or was cut; the connection ends with it.
+    /// `None` once it ended or was cut; the connection ends with it.
     source: Option<(Incoming, Driver, NodeCall)>,
     limits: NodeLimits,
-    wish: Wish,
+    expected: Expected,
     taken: u64,
-    /// For how long the node was waited for until now.
+    /// Total time spent waiting for the node.
     waited: Duration,
-    /// Since when it is waited for, and for how long it will be.
+    /// When the current wait began, and its timer.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
@@ -170,21 +176,21 @@ impl NodeBody {
     pub(super) fn new(
         source: (Incoming, Driver, NodeCall),
         limits: NodeLimits,
-        wish: Wish,
+        expected: Expected,
     ) -> Self {
         Self {
             source: Some(source),
             limits,
-            wish,
+            expected,
             taken: 0,
             waited: Duration::ZERO,
             waiting: None,
         }
     }
 
-    /// How long the node may let us wait from now on.
-    fn patience(&self) -> Duration {
-        if self.wish.follow {
+    /// How long the current wait for the node may last.
+    fn limit(&self) -> Duration {
+        if self.expected.follow {
             return self.limits.follow_idle;
         }
         let earned = Duration::from_secs(self.taken / self.limits.slowest.max(1));
@@ -193,17 +199,17 @@ impl NodeBody {
             .min((self.limits.wait + earned).saturating_sub(self.waited))
     }
 
-    /// Takes a piece; none of it is kept beyond what the client wants.
+    /// Takes a piece, cut to what the client still wants.
     fn take(&mut self, mut piece: Bytes) -> Result<Bytes, Cut> {
         if let Some((since, _)) = self.waiting.take() {
             self.waited += since.elapsed();
         }
         let before = self.taken;
         self.taken += piece.len() as u64;
-        if let Some(most) = self.wish.at_most.filter(|most| self.taken >= *most) {
+        if let Some(most) = self.expected.at_most.filter(|most| self.taken >= *most) {
             piece.truncate(usize::try_from(most.saturating_sub(before)).unwrap_or(usize::MAX));
             self.source = None;
-        } else if !self.wish.follow && self.taken > self.limits.bytes {
+        } else if !self.expected.follow && self.taken > self.limits.bytes {
             return Err(Cut::TooLong(self.limits.bytes));
         }
         Ok(piece)
@@ -220,15 +226,15 @@ impl NodeBody {
                     return Poll::Ready(None);
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(Cut::Broken(error)))),
-                // Trailers are not handed on.
+                // Trailers are not forwarded.
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(piece) if !piece.is_empty() => return Poll::Ready(Some(self.take(piece))),
                     Ok(_) | Err(_) => {}
                 },
                 Poll::Pending => {
-                    let patience = self.patience();
+                    let limit = self.limit();
                     let (_, end) = self.waiting.get_or_insert_with(|| {
-                        (Instant::now(), Box::pin(tokio::time::sleep(patience)))
+                        (Instant::now(), Box::pin(tokio::time::sleep(limit)))
                     });
                     return end.as_mut().poll(context).map(|()| Some(Err(Cut::TooSlow)));
                 }
@@ -236,7 +242,7 @@ impl NodeBody {
         }
     }
 
-    /// What a refusal says: its first bytes, as far as they come within the time for an answer's header.
+    /// The first bytes of an error, as far as they arrive within the time limit of the header.
     pub(super) async fn beginning(mut self, most: usize) -> String {
         let (limit, mut text) = (self.limits.header, Vec::new());
         let read = async {
@@ -247,7 +253,7 @@ impl NodeBody {
                 }
             }
         };
-        // What came in time is told.
+        // What arrived in time is used.
         tokio::time::timeout(limit, read).await.ok();
         text.truncate(most);
         String::from_utf8_lossy(&text).into_owned()
@@ -267,7 +273,7 @@ impl Body for NodeBody {
             piece.map(|piece| match piece {
                 Ok(piece) => Ok(Frame::data(piece)),
                 Err(cut) => {
-                    tracing::debug!(error = %cut, "a node's answer is cut");
+                    tracing::debug!(error = %cut, "node's answer cut");
                     self.source = None;
                     Err(cut.into())
                 }
@@ -283,8 +289,8 @@ impl Body for NodeBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            // What is cut short has not the length that the node announced.
-            Some((incoming, ..)) if self.wish.at_most.is_none() => incoming.size_hint(),
+            // An answer that is cut short has not the length that the node announced.
+            Some((incoming, ..)) if self.expected.at_most.is_none() => incoming.size_hint(),
             Some(_) | None => SizeHint::default(),
         }
     }

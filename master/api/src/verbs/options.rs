@@ -1,4 +1,4 @@
-//! What the query of a write may say: all faults at once, under the name of the verb's options.
+//! Checks the query of a write: reports all faults at once, under the name of the verb's options.
 
 use super::Call;
 use super::page::META;
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 /// Bytes of a field manager's name (upstream: `FieldManagerMaxLength`).
 const MANAGER: usize = 128;
-/// The patch that is server-side apply.
+/// The patch types that are server-side apply.
 const APPLY: [&str; 2] = [
     "application/apply-patch+yaml",
     "application/apply-patch+cbor",
 ];
 
 impl Call {
-    /// Refuses a write whose options are none.
+    /// Refuses a write with invalid options.
     pub(super) fn check_write_options(&self) -> Result<(), ApiError> {
         let kind = match self.target.verb {
             Verb::Create => "CreateOptions",
@@ -52,7 +52,7 @@ impl Call {
         faults.into_error(META, kind, "")
     }
 
-    /// Whether nothing is to be written.
+    /// Whether the request is a dry run.
     pub(super) fn dry_run(&self) -> Result<bool, ApiError> {
         let mut faults = Faults::default();
         let mut dry = false;

@@ -1,4 +1,4 @@
-//! Pages of lists: which revision is meant, where a page begins, and where the next one does.
+//! Pages of lists: the revision of a list, where a page begins, and the token of the next one.
 
 use super::read::{matches, reached, revision};
 use super::{Call, store_error};
@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 
 /// Group of the options' kinds.
 pub(super) const META: &str = "meta.k8s.io";
-/// The only version of tokens.
+/// The only version of continue tokens.
 const TOKEN: &str = "meta.k8s.io/v1";
-/// The list's own history is gone.
+/// The revision of the list has been compacted.
 const EXPIRED: &str = "The resourceVersion for the provided list is too old.";
-/// The history behind a token is gone, but the list can go on with what there is now.
+/// The revision of a token has been compacted, but the list can continue at the newest revision.
 const INCONSISTENT: &str = "The provided continue parameter is too old to display a consistent list result. You can \
     start a new list without the continue parameter, or use the continue token in this response to retrieve the \
     remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were \
@@ -27,7 +27,7 @@ const INCONSISTENT: &str = "The provided continue parameter is too old to displa
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Continue {
     v: String,
-    /// -1: whatever is newest.
+    /// -1: the newest revision.
     rv: i64,
     start: String,
 }
@@ -82,7 +82,7 @@ impl Continue {
 pub(super) struct Page {
     pub(super) revision: Revision,
     pub(super) entries: Vec<Entry>,
-    /// Token of the next page; empty at the end.
+    /// Token of the next page; empty on the last page.
     next: String,
     remaining: Option<usize>,
 }
@@ -108,7 +108,7 @@ struct Start {
 }
 
 impl Call {
-    /// Refuses options that no list can have, all faults at once.
+    /// Refuses invalid list options and reports all faults at once.
     fn check_list_options(&self) -> Result<(), ApiError> {
         let mut faults = Faults::default();
         let at = At::root("resourceVersionMatch");
@@ -146,7 +146,7 @@ impl Call {
         faults.into_error(META, "ListOptions", "")
     }
 
-    /// As of which revision a list is asked for, and from where.
+    /// The revision of a list, and the key after which it begins.
     async fn start(&self, limited: bool) -> Result<Start, ApiError> {
         self.check_list_options()?;
         let asked = revision(self.query.get("resourceVersion"))?;
@@ -165,7 +165,7 @@ impl Call {
         }
         let exact = match self.query.get("resourceVersionMatch") {
             "Exact" => true,
-            // A limited list of a revision is exact, as it always was.
+            // A list with a limit at a revision is exact, as in the first versions of the API.
             "" => limited,
             _ => false,
         };
@@ -187,7 +187,7 @@ impl Call {
             .unwrap_or(0);
         let start = self.start(limit > 0).await?;
         let base = self.kind.prefix(&self.target.namespace);
-        // With selectors, how many must be looked at for a page is not known beforehand.
+        // With selectors, it is not known how many entries must be read for a page.
         let asked = if selector.is_empty() { limit } else { 0 };
         let query = ListQuery {
             prefix: self.scope(selector),
@@ -222,7 +222,8 @@ impl Call {
     }
 }
 
-/// What a list is told whose history is gone: where it was a continuation, how it can go on.
+/// The error of a list whose revision has been compacted: a continued list gets a token to go on
+/// with.
 fn expired(error: StoreError, after: Option<&str>, base: &str) -> ApiError {
     if !matches!(error, StoreError::Compacted { .. }) {
         return store_error(error);
@@ -235,7 +236,7 @@ fn expired(error: StoreError, after: Option<&str>, base: &str) -> ApiError {
     error
 }
 
-/// Entries that are selected, at most `limit` (0: all), and whether more would be.
+/// The selected entries, at most `limit` (0: all), and whether there are more.
 fn select(
     entries: Vec<Entry>,
     selector: &Selector,

@@ -1,4 +1,4 @@
-//! Patch and apply, of objects and of those subresources that have the object's form.
+//! Patch and apply, of objects and of subresources that have the object's form.
 
 use super::body::Validation;
 use super::create::{make, warned};
@@ -31,7 +31,7 @@ pub(super) async fn patch(
     if call.content_type() == APPLY {
         return apply(call, subresource, &bytes).await;
     }
-    // As upstream's custom kinds, those of this project have no keys to merge lists by.
+    // Kinds of this project, like upstream's custom resources, have no merge keys for lists.
     let strategic = call.kind.group != config_kube::identity::GROUP;
     let (patch, duplicates) = Patch::parse(call.content_type(), &bytes, strategic)?;
     let place = call.api.inner.registry.schemas().place(&call.kind.schema);
@@ -69,8 +69,8 @@ pub(super) async fn patch(
     Err(call.conflict(MODIFIED))
 }
 
-/// The refusal of a patch that leaves behind what is no object of the kind: the patch is what is invalid, or where
-/// upstream has only bytes of the outcome, these are.
+/// The error for a patch whose result is not an object of the kind: it names the patch as invalid,
+/// or, where upstream only has the bytes of the result, the result.
 fn misshapen(patch: &Patch, patched: &Value, wrong: &Wrong) -> ApiError {
     let (value, why) = match patch {
         Patch::Strategic(patch) => (Patch::shown(patch), wrong.restored()),
@@ -104,7 +104,7 @@ async fn apply(
 ) -> Result<Response<Body>, ApiError> {
     let (mut config, warnings) =
         configuration(call, bytes, &call.kind.api_version(), &call.kind.kind)?;
-    // As they are stored, so that an amount written in another way is neither a change nor a conflict.
+    // In stored form, so that a quantity in another notation is neither a change nor a conflict.
     call.api
         .inner
         .registry
@@ -125,7 +125,7 @@ async fn apply(
                 return Err(call.not_found());
             }
             match begin(call, &config, &warnings).await {
-                // Somebody else made it meanwhile.
+                // Another writer created it meanwhile.
                 Err(error) if error.reason == Reason::AlreadyExists => continue,
                 answer => return answer,
             }
@@ -158,7 +158,7 @@ async fn apply(
     Err(call.conflict(MODIFIED))
 }
 
-/// Makes the object that a configuration describes.
+/// Creates the object that a configuration describes.
 async fn begin(
     call: &Call,
     config: &Fields,
@@ -192,7 +192,7 @@ fn check_namespace(call: &Call, config: &Fields) -> Result<(), ApiError> {
     Err(ApiError::new(Reason::BadRequest, text))
 }
 
-/// Reads a configuration, in YAML or JSON, of a kind in a version.
+/// Parses a configuration, YAML or JSON, of a kind in a version.
 pub(super) fn configuration(
     call: &Call,
     bytes: &[u8],
@@ -221,17 +221,17 @@ pub(super) fn configuration(
             text("kind")
         )));
     }
-    let told: Vec<String> = duplicates
+    let duplicates: Vec<String> = duplicates
         .iter()
         .map(|path| format!("duplicate field {path:?}"))
         .collect();
     match call.validation() {
         Validation::Ignore => Ok((config, Vec::new())),
-        Validation::Warn => Ok((config, told)),
-        Validation::Strict if told.is_empty() => Ok((config, told)),
+        Validation::Warn => Ok((config, duplicates)),
+        Validation::Strict if duplicates.is_empty() => Ok((config, duplicates)),
         Validation::Strict => Err(bad(format!(
             "error strict decoding YAML: {}",
-            told.join(", ")
+            duplicates.join(", ")
         ))),
     }
 }

@@ -1,7 +1,8 @@
-//! A list's body: put together from the stored bytes piece by piece, as the client takes it.
+//! The body of a list: assembled from the stored bytes piece by piece, as the client reads it.
 //!
-//! A list of megabytes made in one go costs more in fresh memory than in copying, and is held once for each client.
-//! The size is known beforehand, so that the answer has a length and may be compressed like any other.
+//! A list of megabytes assembled at once costs more in memory allocation than in copying, and is
+//! held once per client. The size is known beforehand, so the answer has a length and can be
+//! compressed like any other.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
@@ -11,20 +12,20 @@ use std::fmt::Write as _;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Bytes of a piece, about: four TLS records.
+/// Approximate bytes of a piece: four TLS records.
 const PIECE: usize = 64 << 10;
 /// What follows the last item.
 const END: &[u8] = b"]}\n";
 
-/// An item: its revision, and its kept bytes, which are the store's own.
+/// An item: its revision, and its stored bytes, shared with the store.
 pub(super) type Item = (u64, Bytes);
 
 /// The body.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    /// What comes before the items; taken by the first piece.
+    /// What precedes the items; sent with the first piece.
     start: Bytes,
-    /// What each item begins with, up to its revision, and what it ends with.
+    /// What precedes each item's revision, and what follows the item.
     head: Bytes,
     tail: &'static [u8],
     items: std::vec::IntoIter<Item>,
@@ -38,13 +39,15 @@ fn digits(number: u64) -> u64 {
 }
 
 impl Pieces {
-    /// A list that begins with `start`, of `items` that each begin with `head` and end with `tail`.
+    /// A list that begins with `start`, with `items` that each begin with `head` and end with
+    /// `tail`.
     pub(super) fn new(
         start: Bytes,
         (head, tail): (Bytes, &'static [u8]),
         items: Vec<Item>,
     ) -> Self {
-        // Each item: the head, the revision, `",`, what is kept, the tail; and a comma before all but the first.
+        // Each item: head, revision, `",`, stored bytes, tail; and a comma before all but the
+        // first.
         let own = (head.len() + tail.len()) as u64 + 2;
         let all: u64 = items
             .iter()
@@ -83,7 +86,7 @@ impl Pieces {
                 piece.put_u8(b',');
             }
             piece.put_slice(&self.head);
-            // Writing to memory doesn't fail.
+            // Writing to memory does not fail.
             let _infallible = write!(piece, "{revision}\",");
             piece.put_slice(&kept);
             piece.put_slice(self.tail);

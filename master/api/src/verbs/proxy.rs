@@ -1,6 +1,7 @@
-//! The proxy subresource: a request handed on to a node, and the refusal where there is no way to go.
+//! The proxy subresource: forwards a request to a node, and refuses targets that the server cannot
+//! reach.
 
-use super::node_answer::{NodeBody, Wish};
+use super::node_answer::{Expected, NodeBody};
 use super::{Call, gateway, no_resource, store_error};
 use crate::error::{ApiError, Reason};
 use crate::registry::Subresource;
@@ -10,7 +11,7 @@ use http::{
 use http_body_util::BodyExt;
 use master_client::{Body, body};
 
-/// Headers that end at each connection (RFC 9110, 7.6.1), and those by which the caller proved itself here.
+/// Hop-by-hop headers (RFC 9110, 7.6.1), and those with the caller's credentials.
 const OWN: [HeaderName; 10] = [
     header::CONNECTION,
     header::TE,
@@ -24,15 +25,15 @@ const OWN: [HeaderName; 10] = [
     header::HOST,
 ];
 
-/// Whom a path names: `NAME`, `NAME:PORT`, `SCHEME:NAME:PORT`.
+/// The target that a path names: `NAME`, `NAME:PORT`, `SCHEME:NAME:PORT`.
 #[derive(Debug, PartialEq, Eq)]
-struct Place<'a> {
+struct ProxyTarget<'a> {
     tls: Option<bool>,
     name: &'a str,
     port: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> ProxyTarget<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let place = match text.split(':').collect::<Vec<_>>().as_slice() {
             [name] => Self {
@@ -61,14 +62,14 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Hands a request on.
+/// Forwards a request.
 pub(super) async fn run(
     call: &Call,
     method: Method,
     uri: &Uri,
     content: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let place = Place::parse(&call.target.name).ok_or_else(|| {
+    let place = ProxyTarget::parse(&call.target.name).ok_or_else(|| {
         ApiError::new(
             Reason::BadRequest,
             format!(
@@ -124,15 +125,15 @@ pub(super) async fn run(
         .header(header::HOST, format!("{}:{}", target.name, target.port))
         .body(content)
         .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))?;
-    let wish = Wish {
+    let expected = Expected {
         follow: follows(&call.target.rest, uri.query().unwrap_or_default()),
         at_most: None,
     };
-    let answer = gateway::send(call, target, request, wish).await?;
+    let answer = gateway::send(call, target, request, expected).await?;
     Ok(handed_back(answer, uri, &call.target.rest))
 }
 
-/// Whether a path of a kubelet's answers as long as a container runs: its logs, followed.
+/// Whether a path of the kubelet answers for as long as a container runs: followed logs.
 fn follows(path: &str, query: &str) -> bool {
     path.starts_with("/containerLogs/")
         && query
@@ -140,14 +141,14 @@ fn follows(path: &str, query: &str) -> bool {
             .any(|pair| matches!(pair, "follow=true" | "follow=1"))
 }
 
-/// Headers that go through.
+/// The headers that are forwarded.
 fn passed(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
     headers
         .iter()
         .filter(|(name, _)| !OWN.contains(name) && !name.as_str().starts_with("impersonate-"))
 }
 
-/// The other end's answer; where it sends elsewhere, by way of this server.
+/// The target's answer; redirects are rewritten to lead through this server.
 fn handed_back(answer: Response<NodeBody>, uri: &Uri, rest: &str) -> Response<Body> {
     let (parts, incoming) = answer.into_parts();
     let mut response = Response::new(incoming.boxed_unsync());
@@ -168,7 +169,7 @@ fn handed_back(answer: Response<NodeBody>, uri: &Uri, rest: &str) -> Response<Bo
     response
 }
 
-/// Sends the client to the same place with a slash, against which relative links are right.
+/// Redirects the client to the same path with a trailing slash, so that relative links resolve.
 fn with_slash(uri: &Uri) -> Result<Response<Body>, ApiError> {
     let query = uri
         .query()
@@ -181,7 +182,8 @@ fn with_slash(uri: &Uri) -> Result<Response<Body>, ApiError> {
     Ok(response)
 }
 
-/// Why a pod or service can't be asked: it does not exist, or the master is not part of the pods' network.
+/// The error for a pod or service: it does not exist, or the master has no connection to the pod
+/// network.
 async fn no_path(call: &Call, name: &str) -> Result<ApiError, ApiError> {
     let key = call.kind.key(&call.target.namespace, name);
     let fetched = call.api.inner.store.get(&key).await.map_err(store_error)?;
@@ -201,7 +203,7 @@ async fn no_path(call: &Call, name: &str) -> Result<ApiError, ApiError> {
     Ok(ApiError::new(Reason::ServiceUnavailable, text).about(&call.kind.group, plural, name))
 }
 
-/// The refusal of what needs a tunnel.
+/// The error for subresources that need a tunnel to the node.
 pub(super) fn no_tunnel(subresource: Subresource) -> ApiError {
     let text = format!(
         "{} is not served: this server has no tunnels to nodes",
@@ -216,16 +218,19 @@ mod tests {
 
     #[test]
     fn places_are_read_in_all_their_forms() {
-        let place = |tls, name, port| Some(Place { tls, name, port });
-        assert_eq!(Place::parse("n1"), place(None, "n1", ""));
-        assert_eq!(Place::parse("n1:10250"), place(None, "n1", "10250"));
+        let place = |tls, name, port| Some(ProxyTarget { tls, name, port });
+        assert_eq!(ProxyTarget::parse("n1"), place(None, "n1", ""));
+        assert_eq!(ProxyTarget::parse("n1:10250"), place(None, "n1", "10250"));
         assert_eq!(
-            Place::parse("https:n1:10250"),
+            ProxyTarget::parse("https:n1:10250"),
             place(Some(true), "n1", "10250")
         );
-        assert_eq!(Place::parse("http:n1:web"), place(Some(false), "n1", "web"));
+        assert_eq!(
+            ProxyTarget::parse("http:n1:web"),
+            place(Some(false), "n1", "web")
+        );
         for bad in ["", "ftp:n1:1", "a:b:c:d", ":80"] {
-            assert_eq!(Place::parse(bad), None, "{bad}");
+            assert_eq!(ProxyTarget::parse(bad), None, "{bad}");
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) async fn get(call: &Call) -> Result<Response<Body>, ApiError> {
     call.object_answer(StatusCode::OK, &entry)
 }
 
-/// A resource version of a request; none for "any" and "newest".
+/// The resource version of a request; `None` for "any" and "newest".
 pub(super) fn revision(text: &str) -> Result<Option<Revision>, ApiError> {
     match text {
         "" | "0" => Ok(None),
@@ -36,7 +36,7 @@ pub(super) fn revision(text: &str) -> Result<Option<Revision>, ApiError> {
     }
 }
 
-/// Whether a revision has happened.
+/// Waits until a revision has been reached.
 pub(super) async fn reached(call: &Call, asked: Revision) -> Result<(), ApiError> {
     let head = call.api.inner.store.revision().await.map_err(store_error)?;
     if asked > head {
@@ -65,7 +65,7 @@ impl Call {
         }
     }
 
-    /// Where the keys of what is listed or watched begin; one object's key, where only one can be meant.
+    /// The key prefix of what is listed or watched; one object's key if only one can match.
     pub(super) fn scope(&self, selector: &Selector) -> String {
         let prefix = self.kind.prefix(&self.target.namespace);
         match selector.exact("metadata.name") {
@@ -85,14 +85,14 @@ pub(super) fn matches(entry: &Entry, selector: &Selector) -> Result<bool, ApiErr
     Ok(selector.is_empty() || selector.matches(&Value::Object(object::stored(entry)?)))
 }
 
-/// Many objects.
+/// Lists objects.
 pub(super) async fn list(call: &Call) -> Result<Response<Body>, ApiError> {
     call.accept()?;
     let page = call.page(&call.selector()?).await?;
     answer(call, &page)
 }
 
-/// A page as an answer, in the form that the client takes.
+/// A page as an answer, in the form that the client accepts.
 pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiError> {
     let accept = call.accept()?;
     let metadata = page.metadata();
@@ -138,7 +138,7 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
     value_answer(StatusCode::OK, &list, accept)
 }
 
-/// A list's JSON, put together from the stored bytes.
+/// A list's JSON, assembled from the stored bytes.
 fn list_bytes(call: &Call, page: &Page, extent: Extent) -> Result<Response<Body>, ApiError> {
     let own = call.kind.api_version();
     let (kind, version) = match extent {

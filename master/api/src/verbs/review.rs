@@ -49,7 +49,7 @@ async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<B
             access(call, &named(spec), spec).await?
         }
         Review::SelfSubjectRules => rules(call, spec).await?,
-        // An older form of the binding subresource, and what is only read: answered before.
+        // The deprecated binding and the read-only components are handled before.
         Review::Binding | Review::Components => return Err(not_allowed()),
     };
     fields.insert("status".to_owned(), status);
@@ -60,7 +60,7 @@ async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<B
     Ok(super::create::warned(answer, &warnings))
 }
 
-/// A caller as objects tell of him (`UserInfo`).
+/// A user as objects represent it (`UserInfo`).
 fn user_info(user: &UserInfo) -> Value {
     let mut info = Fields::new();
     info.insert("username".to_owned(), user.name.clone().into());
@@ -82,7 +82,7 @@ fn texts(fields: &Fields, key: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whose a token is.
+/// Answers a TokenReview.
 async fn token(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
     let token = text(spec, "token");
     if token.is_empty() {
@@ -109,7 +109,7 @@ async fn token(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
     }
 }
 
-/// The user whom a review asks about.
+/// The user that a review asks about.
 fn named(spec: &Fields) -> UserInfo {
     let extra = object(spec, "extra")
         .into_iter()
@@ -132,7 +132,7 @@ fn named(spec: &Fields) -> UserInfo {
     }
 }
 
-/// Upstream's checks of a review of access.
+/// Upstream's validation of access reviews.
 fn valid_access(call: &Call, fields: &Fields, spec: &Fields, own: bool) -> Result<(), ApiError> {
     let mut faults = Faults::default();
     let at = At::root("spec");
@@ -192,7 +192,7 @@ fn valid_access(call: &Call, fields: &Fields, spec: &Fields, own: bool) -> Resul
     faults.into_error(&call.kind.group, &call.kind.kind, "")
 }
 
-/// Whether somebody may do what the review says.
+/// Whether a user may do what the review describes.
 async fn access(call: &Call, user: &UserInfo, spec: &Fields) -> Result<Value, ApiError> {
     let empty = Fields::new();
     let resource = object(spec, "resourceAttributes");
@@ -230,7 +230,7 @@ async fn access(call: &Call, user: &UserInfo, spec: &Fields) -> Result<Value, Ap
     )
 }
 
-/// The node to which a review's field selector narrows.
+/// The node to which a review's field selector limits the request.
 fn of_node(wanted: &Fields) -> Option<String> {
     let selector = object(wanted, "fieldSelector")?;
     let asked = items(selector, "requirements")
@@ -242,7 +242,7 @@ fn of_node(wanted: &Fields) -> Option<String> {
     texts(found, "values").pop()
 }
 
-/// Everything that the caller may do in a namespace.
+/// The rules of the caller in a namespace.
 async fn rules(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
     let namespace = text(spec, "namespace");
     if namespace.is_empty() {
@@ -258,11 +258,11 @@ async fn rules(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
     }
     for rule in &grants.rules {
         if !rule.resources.is_empty() {
-            let mut told = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+            let mut shown = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
             if !rule.resource_names.is_empty() {
-                told["resourceNames"] = json!(rule.resource_names);
+                shown["resourceNames"] = json!(rule.resource_names);
             }
-            resource_rules.push(told);
+            resource_rules.push(shown);
         }
         if !rule.non_resource_urls.is_empty() {
             path_rules

@@ -18,7 +18,7 @@ use master_client::Body;
 use master_merge::scale::SCALE;
 use serde_json::{Map, Value, json};
 
-/// Tries of a write that demands no resource version, against other writers.
+/// Attempts of a write without a resource version, as other writers may change the object.
 const TRIES: usize = 16;
 
 /// Answers any verb of the subresource.
@@ -58,7 +58,7 @@ pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, Ap
     Err(call.conflict(update::MODIFIED))
 }
 
-/// The scale that is asked for, and the managed fields of the object that go with it.
+/// The requested scale, and the object's managed fields with it.
 fn wanted(
     call: &Call,
     bytes: &Bytes,
@@ -81,7 +81,7 @@ fn wanted(
     Ok((Value::Object(after), owners))
 }
 
-/// The old object with the new one's number.
+/// The old object with the new one's number of replicas.
 pub(super) fn compose(call: &Call, old: &Fields, new: &Fields) -> Fields {
     let mut result = old.clone();
     if let Some(places) = &call.kind.scale {
@@ -111,7 +111,7 @@ fn fields(value: Value) -> Fields {
     }
 }
 
-/// The object that a write answered with.
+/// The object in the answer to a write.
 async fn written(response: Response<Body>) -> Result<Fields, ApiError> {
     let unreadable = |error: &dyn std::fmt::Display| {
         ApiError::new(
@@ -128,7 +128,7 @@ async fn written(response: Response<Body>) -> Result<Fields, ApiError> {
     serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))
 }
 
-/// What an object's scale is.
+/// The scale of an object.
 fn show(places: &Scale, object: &Fields) -> Value {
     let number = |pointer: &str| at(object, pointer).as_i64().unwrap_or_default();
     let mut about = Map::new();
@@ -159,7 +159,7 @@ fn show(places: &Scale, object: &Fields) -> Value {
     scale
 }
 
-/// The wanted number of a scale that is one, and one of this object.
+/// Validates a scale of this object and returns the requested number of replicas.
 fn check(call: &Call, old: &Fields, wanted: &Value) -> Result<i64, ApiError> {
     let word = |pointer: &str| {
         wanted
@@ -214,7 +214,7 @@ fn check(call: &Call, old: &Fields, wanted: &Value) -> Result<i64, ApiError> {
     Ok(number)
 }
 
-/// Sets a value at a JSON pointer, making objects on the way.
+/// Sets a value at a JSON pointer and creates objects on the way.
 fn put(object: &mut Fields, pointer: &str, value: Value) {
     let Some((first, rest)) = pointer.trim_start_matches('/').split_once('/') else {
         object.insert(pointer.trim_start_matches('/').to_owned(), value);
@@ -225,7 +225,7 @@ fn put(object: &mut Fields, pointer: &str, value: Value) {
     }
 }
 
-/// The answer in the form that the client takes.
+/// The answer in the form that the client accepts.
 fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, ApiError> {
     let accept = call.accept()?;
     let about = scale.get("metadata").cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Tokens of service accounts, made on request (`serviceaccounts/NAME/token`).
+//! Issues service account tokens on request (`serviceaccounts/NAME/token`, TokenRequest).
 
 use super::{Call, json_bytes, store_error};
 use crate::authenticate::{Claims, Private, Reference, TokenIssuer};
@@ -14,16 +14,17 @@ use serde_json::{Map, Value, json};
 
 const KIND: &str = "TokenRequest";
 const GROUP: &str = "authentication.k8s.io";
-/// Seconds that a token lives where the request does not say.
-const USUAL: i64 = 3600;
-/// Seconds that a token lives at least.
-const SHORTEST: i64 = 600;
-/// The lifetime by which kubelets ask for pods' tokens: those that applications may hold on to for longer.
-const OF_PODS: i64 = 3607;
-/// For how long such a token is good, so that applications that never read it anew keep working (upstream's).
-const EXTENDED: i64 = 365 * 24 * 3600;
+/// Lifetime in seconds if the request names none.
+const DEFAULT_SECONDS: i64 = 3600;
+/// Minimum lifetime in seconds.
+const MIN_SECONDS: i64 = 600;
+/// The lifetime with which kubelets request tokens for pods; such tokens may be extended.
+const POD_SECONDS: i64 = 3607;
+/// Extended lifetime in seconds of such a token, for applications that never reload it
+/// (upstream's).
+const EXTENDED_SECONDS: i64 = 365 * 24 * 3600;
 
-/// Objects that a token is bound to.
+/// The objects that a token is bound to.
 #[derive(Debug, Default)]
 struct Bound {
     pod: Option<Reference>,
@@ -32,7 +33,7 @@ struct Bound {
     uid: String,
 }
 
-/// Makes a token.
+/// Issues a token.
 pub(super) fn create(
     call: &Call,
     content: Body,
@@ -52,7 +53,9 @@ async fn make(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
         .ok_or_else(|| call.not_found())?;
     let mut request = read(call, content).await?;
     let spec = object(&request, "spec").cloned().unwrap_or_default();
-    let lifetime = get(&spec, "expirationSeconds").as_i64().unwrap_or(USUAL);
+    let lifetime = get(&spec, "expirationSeconds")
+        .as_i64()
+        .unwrap_or(DEFAULT_SECONDS);
     check(call, &request, lifetime)?;
     let mut audiences: Vec<String> = items(&spec, "audiences")
         .iter()
@@ -70,7 +73,7 @@ async fn make(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
         None => Bound::default(),
     };
     let now = Timestamp::now().as_second();
-    let told = Timestamp::from_second(now.saturating_add(lifetime)).unwrap_or(Timestamp::MAX);
+    let shown = Timestamp::from_second(now.saturating_add(lifetime)).unwrap_or(Timestamp::MAX);
     let claims = claims(
         call,
         &issuer,
@@ -95,7 +98,7 @@ async fn make(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     );
     request.insert(
         "status".to_owned(),
-        json!({"token": token, "expirationTimestamp": told.to_string()}),
+        json!({"token": token, "expirationTimestamp": shown.to_string()}),
     );
     Ok(json_bytes(
         StatusCode::CREATED,
@@ -118,7 +121,7 @@ async fn read(call: &Call, content: Body) -> Result<Fields, ApiError> {
             )));
         }
     }
-    // The types are checked as the kind has them; what the request leaves out is filled in.
+    // Types are checked against the kind's schema; absent fields are filled in.
     let mut typed = request.clone();
     let spec = typed.entry("spec").or_insert_with(|| json!({}));
     if let Some(spec) = spec.as_object_mut()
@@ -150,7 +153,7 @@ fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
     }
     let at = At::root("spec");
     let at = at.field("expirationSeconds");
-    if lifetime < SHORTEST {
+    if lifetime < MIN_SECONDS {
         faults.invalid(
             &at,
             &lifetime.into(),
@@ -190,7 +193,7 @@ fn missing(plural: &str, name: &str) -> ApiError {
     ApiError::new(Reason::NotFound, format!("{plural} {name:?} not found")).about("", plural, name)
 }
 
-/// Finds what a token is to be bound to.
+/// Finds the objects that a token is to be bound to.
 async fn bind(call: &Call, wanted: &Fields) -> Result<Bound, ApiError> {
     let (name, namespace) = (text(wanted, "name"), &call.target.namespace);
     let (version, kind) = (text(wanted, "apiVersion"), text(wanted, "kind"));
@@ -268,7 +271,7 @@ async fn of_pod(call: &Call, pod: &Fields) -> Result<Bound, ApiError> {
     })
 }
 
-/// Whether a volume of a pod wants a token for an audience.
+/// Whether a volume of a pod requests a token for an audience.
 fn names_audience(pod_spec: &Fields, audience: &str) -> bool {
     let sources = items(pod_spec, "volumes")
         .iter()
@@ -289,7 +292,8 @@ fn refuse(call: &Call, why: &str) -> Result<(), ApiError> {
     Err(call.forbidden(&call.target.name, why))
 }
 
-/// A node asks for tokens of pods that it runs, for audiences that those name (upstream: `NodeRestriction`).
+/// A node may request tokens for pods that it runs, for audiences that those name (upstream:
+/// `NodeRestriction`).
 async fn for_node(
     call: &Call,
     node: &str,
@@ -364,9 +368,9 @@ fn claims(
     let own = audiences
         .iter()
         .all(|audience| issuer.audiences().contains(audience));
-    let extended = bound.pod.is_some() && lifetime == OF_PODS && own;
+    let extended = bound.pod.is_some() && lifetime == POD_SECONDS && own;
     Claims {
-        exp: now.saturating_add(if extended { EXTENDED } else { lifetime }),
+        exp: now.saturating_add(if extended { EXTENDED_SECONDS } else { lifetime }),
         iat: now,
         nbf: now,
         iss: issuer.url().to_owned(),

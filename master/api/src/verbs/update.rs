@@ -1,4 +1,4 @@
-//! Update, of objects and of those subresources that have the object's form.
+//! Update, of objects and of subresources that have the object's form.
 
 use super::create::{make, refused, warned};
 use super::managed::{Ownership, same_but_times};
@@ -13,7 +13,7 @@ use master_client::Body;
 use master_store::{Entry, Op, StoreError};
 use serde_json::Value;
 
-/// Tries of a write that demands no resource version, against other writers.
+/// Attempts of a write without a resource version, as other writers may change the object.
 pub(super) const TRIES: usize = 16;
 
 pub(super) const MODIFIED: &str =
@@ -32,7 +32,7 @@ pub(super) async fn update(
         .or_else(|error| refused(error, &warnings))
 }
 
-/// Replaces an object or a subresource by what was read.
+/// Replaces an object or a subresource with a decoded one.
 async fn replace(
     call: &Call,
     subresource: Option<Subresource>,
@@ -72,7 +72,7 @@ async fn replace(
             }
             call.may_create().await?;
             match make(call, fields.clone(), &ownership, Vec::new()).await {
-                // Somebody else made it meanwhile.
+                // Another writer created it meanwhile.
                 Err(error) if error.reason == Reason::AlreadyExists => continue,
                 answer => return answer,
             }
@@ -89,7 +89,7 @@ async fn replace(
     Err(call.conflict(MODIFIED))
 }
 
-/// The resource version and UID that a write demands, if it does.
+/// Checks the resource version and UID that a write demands.
 pub(super) fn check_preconditions(
     call: &Call,
     entry: &Entry,
@@ -109,7 +109,7 @@ pub(super) fn check_preconditions(
     Ok(())
 }
 
-/// Writes a new version of an object; none where another writer was first.
+/// Writes a new version of an object; `None` if another writer was first.
 pub(super) async fn write(
     call: &Call,
     subresource: Option<Subresource>,
@@ -177,7 +177,7 @@ pub(super) async fn write(
                     .map(|answer| Some(warned(answer, &warnings)));
             }
             Err(StoreError::Conflict { key, .. }) if *key == *entry.key => return Ok(None),
-            // What admission read changed, not the object.
+            // What admission read has changed, not the object.
             Err(StoreError::Conflict { .. }) => {}
             Err(error) => return Err(store_error(error)),
         }
@@ -189,7 +189,7 @@ pub(super) async fn write(
     .retry_after(1))
 }
 
-/// The object with its owners. Where nothing but the time of theirs is new, the time is not new either.
+/// The object with its managed fields. If only their times would change, the old times are kept.
 fn owned(
     call: &Call,
     entry: &Entry,
@@ -210,7 +210,8 @@ fn owned(
     Ok(new)
 }
 
-/// The object as it would be stored: what the subresource may change from the new one, the rest from the old.
+/// The object as it would be stored: the fields that the subresource may change from the new one,
+/// the rest from the old.
 fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new: Fields) -> Fields {
     let strategy = &call.kind.strategy;
     let mut result = match subresource {
@@ -264,7 +265,7 @@ fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new:
     result
 }
 
-/// Makes a field what it is in `from`.
+/// Copies a field from `from`, or removes it.
 fn take(into: &mut Fields, from: &Fields, key: &str) {
     match from.get(key) {
         Some(value) => drop(into.insert(key.to_owned(), value.clone())),
@@ -293,7 +294,7 @@ fn validate(
     };
     judge(new, &mut faults);
     if !faults.is_empty() {
-        // What was taken before there was a rule may stay as it is.
+        // Invalid values that were stored before there was a rule may stay.
         let mut known = Faults::default();
         judge(old, &mut known);
         faults.forgive(&known);
@@ -323,7 +324,7 @@ fn spec_changed(new: &Fields, old: &Fields) -> bool {
     others(new) != others(old)
 }
 
-/// Whether an object that is being deleted has nothing left that holds it.
+/// Whether an object that is being deleted has no finalizers left.
 fn may_end(call: &Call, new: &Fields) -> bool {
     let metadata = metadata(new);
     if text(metadata, "deletionTimestamp").is_empty() || !items(metadata, "finalizers").is_empty() {

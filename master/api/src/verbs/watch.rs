@@ -1,8 +1,8 @@
-//! Watch: the store's events as lines of JSON, selected, with bookmarks, until somebody ends it.
+//! Watch: the store's events as lines of JSON, selected, with bookmarks.
 //!
-//! A watch is the body of its answer: it works only while its client takes what comes. It ends at its time
-//! limit, when the server drains, when its caller lands on the deny list, and when it fell behind history
-//! (with an `ERROR` event that says so).
+//! A watch is the body of its answer: it works only while its client reads. It ends at its time
+//! limit, when the server drains, when its caller is denied, and (with an `ERROR` event) when it
+//! fell behind the history.
 
 use super::frames::{Frames, Lines, SHARED, error_line};
 use super::page::META;
@@ -27,30 +27,31 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
-/// Time between bookmarks.
+/// Interval of bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
-/// How long before its end a watch gets a last bookmark.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// Life of a watch that asks for none; up to twice as long, so that they don't end all at once.
-const LIFE: Duration = Duration::from_secs(1800);
-/// Longest life that can be asked for; longer ones are cut to it.
-const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Time between the last bookmark and the end of a watch.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+/// Duration of a watch that asks for none; randomly up to twice as long, so that watches do not all
+/// end at once.
+const DURATION: Duration = Duration::from_secs(1800);
+/// Longest duration that may be requested; longer ones are cut to it.
+const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Bytes that are told at once, about: one TLS record.
+/// Approximate bytes sent at once: one TLS record.
 const PIECE: usize = 16 << 10;
 
-/// What selectors look at, of both sides of an event: computed once for all watchers. Kinds that share a table
-/// have the same selectable fields in stored form, under whatever labels.
+/// The selectable fields of an object before and after an event: computed once for all watchers.
+/// Kinds that share a table have the same selectable fields in stored form, under different names.
 #[derive(Debug)]
-struct Sides {
+struct Selectable {
     now: Option<Value>,
     before: Option<Value>,
 }
 
-/// What watchers make of an event.
+/// What watchers derive from an event, shared between them.
 #[derive(Debug, Default)]
-struct Told {
-    sides: OnceLock<Sides>,
+struct Shared {
+    selectable: OnceLock<Selectable>,
     lines: Lines,
 }
 
@@ -58,9 +59,9 @@ struct Watch {
     call: Call,
     selector: Selector,
     frames: Frames,
-    /// What there was at the beginning and is still to be told.
+    /// The initial objects that are still to be sent.
     initial: std::vec::IntoIter<Entry>,
-    /// The revision as of which that is.
+    /// The revision of the initial list.
     listed: Option<Revision>,
     stream: Box<dyn WatchStream>,
     ready: VecDeque<Bytes>,
@@ -69,7 +70,7 @@ struct Watch {
     deadline: Instant,
     denied: Option<watch::Receiver<u64>>,
     ended: bool,
-    /// Events of the kind that went out.
+    /// Counter of the kind's events that were sent.
     counter: Arc<AtomicU64>,
     _open: LongRunning,
     _permit: Option<OwnedSemaphorePermit>,
@@ -114,7 +115,8 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
         Err(error) => return Err(store_error(error)),
     };
     let denied = call.api.deny_list().map(|list| list.changed());
-    // Whoever was denied between the request's check and this subscription would not be told of it.
+    // A caller that was denied between authorization and this subscription would otherwise go
+    // unnoticed.
     if let Some(why) = call.api.denial(&call.user, &call.peer) {
         return Err(ApiError::new(
             Reason::Unauthorized,
@@ -127,9 +129,9 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
         .and_then(|seconds| u64::try_from(seconds).ok());
     let life = timeout
         .filter(|seconds| *seconds > 0)
-        .map_or_else(|| LIFE + jitter(LIFE), Duration::from_secs);
+        .map_or_else(|| DURATION + jitter(DURATION), Duration::from_secs);
     let now = Instant::now();
-    let deadline = now + life.min(LONGEST);
+    let deadline = now + life.min(MAX_DURATION);
     let watch = Watch {
         denied,
         selector,
@@ -152,13 +154,16 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     ))
 }
 
-/// When the next bookmark is due: after the usual time, or shortly before the end.
+/// When the next bookmark is due: after the interval, or shortly before the end.
 fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
-    let last = deadline.checked_sub(FAREWELL).filter(|last| *last > now);
+    let last = deadline
+        .checked_sub(LAST_BOOKMARK)
+        .filter(|last| *last > now);
     last.map_or(now + BOOKMARKS, |last| last.min(now + BOOKMARKS))
 }
 
-/// Whether the watch is to begin with what there is. Those that begin nowhere do, as they always did.
+/// Whether the watch begins with the existing objects. Watches without a start revision do, for
+/// compatibility.
 fn initial_events(call: &Call) -> Result<bool, ApiError> {
     let (wanted, version) = (
         call.query.get("resourceVersionMatch"),
@@ -195,7 +200,7 @@ fn initial_events(call: &Call) -> Result<bool, ApiError> {
     Ok(asked == Some(true))
 }
 
-/// Some part of `of`, different from watch to watch.
+/// A random part of `of`.
 fn jitter(of: Duration) -> Duration {
     let random = u32::from(uuid::Uuid::new_v4().as_bytes()[0]);
     of * random / 256
@@ -224,12 +229,12 @@ fn too_old(error: &StoreError) -> ApiError {
     ApiError::new(Reason::InternalError, error.to_string())
 }
 
-/// A watch that says only why it can't be.
+/// A watch that consists of one error.
 fn answer_error(error: &ApiError) -> Response<Body> {
     answer(master_client::body(error_line(error)))
 }
 
-/// The next frame of the body: what is ready, small things together.
+/// The next frame of the body: everything that is ready, with small pieces joined.
 async fn step(mut watch: Watch) -> Option<(Result<Frame<Bytes>, BodyError>, Watch)> {
     loop {
         watch.begin();
@@ -240,7 +245,7 @@ async fn step(mut watch: Watch) -> Option<(Result<Frame<Bytes>, BodyError>, Watc
             return None;
         }
         if watch.listed.is_some() {
-            // Nothing of this part was selected; others get their turn before the next.
+            // Nothing of this batch was selected; other tasks run before the next.
             tokio::task::yield_now().await;
         } else {
             watch.wait().await;
@@ -249,7 +254,7 @@ async fn step(mut watch: Watch) -> Option<(Result<Frame<Bytes>, BodyError>, Watc
 }
 
 impl Watch {
-    /// Tells more of what there was at the beginning, as much as is taken at once.
+    /// Sends more of the initial objects, one piece's worth.
     fn begin(&mut self) {
         let mut told = 0;
         while let Some(revision) = self.listed.filter(|_| told < PIECE && !self.ended) {
@@ -276,7 +281,7 @@ impl Watch {
         }
     }
 
-    /// What is ready, with what follows it, where both are small.
+    /// Joins a small piece with the small ones that follow it.
     fn joined(&mut self, first: Bytes) -> Bytes {
         let mut size = first.len();
         let joins = |next: &&Bytes| {
@@ -304,7 +309,7 @@ impl Watch {
         }
     }
 
-    /// Waits for the next thing and makes frames of it, or ends.
+    /// Waits for the next event and turns it into frames, or ends.
     async fn wait(&mut self) {
         let draining = self.call.api.draining();
         let wake = if self.bookmarks {
@@ -312,8 +317,9 @@ impl Watch {
         } else {
             self.deadline
         };
-        // Cancel-safe: the store's `next` loses nothing when dropped, the others only tell that something is so.
-        // In this order: who is shut out hears of nothing that came after.
+        // Cancel-safe: the store's `next` loses nothing when dropped, the other branches only
+        // signal a state. The order matters: a denied caller must get nothing that happened after
+        // the denial.
         let batch = tokio::select! {
             biased;
             () = changed(&mut self.denied) => {
@@ -352,18 +358,18 @@ impl Watch {
         }
     }
 
-    /// An event's line: what it is depends on whether the object is and was selected.
+    /// An event's line; its type depends on whether the object is and was selected.
     fn event(&mut self, event: &Event) -> Result<(), ApiError> {
-        // A name is seen in the key: nothing is read of an object that has another one.
+        // The key contains the name: an object of another name is not decoded.
         let name = self.selector.exact("metadata.name");
         if name.is_some_and(|name| event.key.rsplit('/').next() != Some(name)) {
             return Ok(());
         }
-        let told = event.derived::<Told>();
+        let told = event.derived::<Shared>();
         let (is, was) = if self.selector.is_empty() {
             (event.now.is_some(), event.before.is_some())
         } else {
-            let sides = told.sides.get_or_init(|| Sides {
+            let selectable = told.selectable.get_or_init(|| Selectable {
                 now: event.now.as_ref().map(|entry| self.excerpt(entry)),
                 before: event.before.as_ref().map(|entry| self.excerpt(entry)),
             });
@@ -371,7 +377,7 @@ impl Watch {
                 side.as_ref()
                     .is_some_and(|value| self.selector.matches(value))
             };
-            (selected(&sides.now), selected(&sides.before))
+            (selected(&selectable.now), selected(&selectable.before))
         };
         let (what, entry) = match (is, was, &event.now, &event.before) {
             (true, true, Some(now), _) => ("MODIFIED", now),
@@ -389,7 +395,7 @@ impl Watch {
         )
     }
 
-    /// The parts of an object that selectors can ask for.
+    /// The fields of an object that selectors can name.
     fn excerpt(&self, entry: &Entry) -> Value {
         let full: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
         let mut excerpt = json!({"metadata": {}});
@@ -416,7 +422,7 @@ impl Watch {
     }
 }
 
-/// Sets a value at a JSON pointer, making objects on the way.
+/// Sets a value at a JSON pointer and creates objects on the way.
 fn put(target: &mut Value, pointer: &str, value: Value) {
     let mut place = target;
     for key in pointer.split('/').skip(1) {
@@ -428,7 +434,7 @@ fn put(target: &mut Value, pointer: &str, value: Value) {
     *place = value;
 }
 
-/// Waits until the deny list changes; for ever where there is none.
+/// Waits until the deny list changes; for ever if there is none.
 async fn changed(denied: &mut Option<watch::Receiver<u64>>) {
     let gone = match denied {
         Some(receiver) => receiver.changed().await.is_err(),

@@ -1,4 +1,4 @@
-//! Admission over the whole path: what plugins fill in, what they refuse, and quotas under many writers.
+//! Admission end to end: what plugins fill in and refuse, and quotas under concurrent writers.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -27,7 +27,7 @@ async fn refused(local: &Local, path: &str, object: &Value, code: u16) -> String
     answer["message"].as_str().unwrap().to_owned()
 }
 
-/// A namespace with its account.
+/// A namespace with its service account.
 async fn namespace(local: &Local, name: &str, labels: &Value) {
     create(
         local,
@@ -234,8 +234,8 @@ async fn a_namespace_warns_about_workloads_and_about_pods_that_are_there() {
     refused(&local, "/api/v1/namespaces", &wrong, 422).await;
 }
 
-/// Named invariant: whatever is created at the same time, what is used never passes what is allowed, and what was created
-/// is what is used.
+/// Named invariant: under concurrent creations, `used` never exceeds `hard`, and equals the number
+/// of created objects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_quota_is_never_exceeded_by_concurrent_writers() {
     const ALLOWED: usize = 7;

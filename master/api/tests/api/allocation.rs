@@ -1,4 +1,5 @@
-//! Cluster addresses and node ports: given once, kept, freed; whatever happens at the same time or breaks in between.
+//! Cluster IPs and node ports: allocated once, kept and freed, under concurrent writers and
+//! crashes.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -314,11 +315,11 @@ async fn a_full_range_gives_its_last_address_and_then_refuses() {
     assert_eq!(status, StatusCode::CREATED, "another range helps: {made}");
 }
 
-/// A store that breaks off at a chosen commit: before it is written, or after it but before the answer.
+/// A store that fails at a chosen commit: before it is written, or after it and before the answer.
 #[derive(Debug)]
 struct Breaking {
     store: Arc<EmbeddedStore>,
-    /// Commits until it breaks; at 0 it stays broken.
+    /// Commits until the failure; at 0 every commit fails.
     left: AtomicU64,
     written: bool,
 }
@@ -371,7 +372,7 @@ impl Store for Breaking {
     }
 }
 
-/// Something that a client does to one of a few services.
+/// An operation of a client on one of a few services.
 #[derive(Debug, Clone)]
 enum Step {
     Create(u8, bool),
@@ -420,7 +421,7 @@ async fn take(api: &master_api::ApiServer, step: &Step) {
         .uri(path)
         .header("content-type", kind);
     let request = request.body(master_client::body(body)).unwrap();
-    // Any answer will do: what is refused must leave no trace either.
+    // Any answer will do: a refused operation must leave no trace either.
     drop(
         api.handle_as(
             request,
@@ -431,7 +432,7 @@ async fn take(api: &master_api::ApiServer, step: &Step) {
     );
 }
 
-/// What services have, and what is held: the same, and nothing twice.
+/// What services have equals what is allocated, without duplicates.
 async fn check(store: &EmbeddedStore) {
     let read = async |prefix: &str| {
         let listing = store

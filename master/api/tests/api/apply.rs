@@ -1,4 +1,4 @@
-//! Server-side apply and managed fields, over the API and by an unmodified kubectl.
+//! Server-side apply and managed fields, over the API and with an unmodified kubectl.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -241,12 +241,12 @@ async fn every_write_keeps_account() {
         r#"[{"op":"add","path":"/metadata/labels","value":{"l":"1"}}]"#,
     )
     .await;
-    // Their order is that of time, and a second may pass or not.
+    // They are sorted by time, and a second may have passed or not.
     assert!(
         owners(&labelled).iter().any(|(who, _)| who == "b Update"),
         "{labelled}"
     );
-    // A client that knows nothing of managed fields takes nothing away.
+    // A client that does not send managed fields removes nothing.
     let mut plain = labelled.clone();
     plain["metadata"]
         .as_object_mut()
@@ -517,7 +517,7 @@ async fn kubectl_applies_on_the_server() {
     cluster
         .refuses(apply, DEPLOYMENT, "conflict with \"other\"")
         .await;
-    // Who no longer applies a field loses it, and the other keeps it.
+    // A manager that no longer applies a field loses its ownership; the other manager keeps it.
     let without = DEPLOYMENT.replace("  replicas: 2\n", "");
     cluster.says(apply, &without, &["serverside-applied"]).await;
     cluster
@@ -571,7 +571,7 @@ async fn kubectl_takes_over_from_its_client_side_apply() {
         !managers.contains("kubectl-client-side-apply"),
         "{managers}"
     );
-    // What was applied on the client's side only goes with the next apply that leaves it out.
+    // What only client-side apply set is removed by the next apply without it.
     let without = changed.replace(", ports: [{containerPort: 80}]", "");
     cluster
         .says(
@@ -588,7 +588,7 @@ async fn kubectl_takes_over_from_its_client_side_apply() {
         )
         .await;
     assert_eq!(ports, "");
-    // The annotation follows, so that client-side apply goes on from there.
+    // The annotation is updated too, so that client-side apply can continue.
     cluster
         .says(
             "apply -f -",

@@ -1,4 +1,4 @@
-//! Who may do what, each refusal with the permission beside it.
+//! Authorization: each refusal beside the permission that differs from it.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -13,7 +13,7 @@ fn node(name: &str) -> UserInfo {
     UserInfo::authenticated(&identity::node_user(name), [identity::NODES_GROUP])
 }
 
-/// Two nodes, a pod on each, and what the pods refer to.
+/// Two nodes, a pod on each, and the objects that the pods reference.
 async fn cluster() -> Local {
     let server = Local::new().await;
     for name in ["n1", "n2"] {
@@ -422,8 +422,9 @@ async fn json_patch(
     (status, serde_json::from_slice(&bytes).unwrap_or_default())
 }
 
-/// Nothing of another node's objects is read out of a refusal: not their fields by a patch that spoils the object, not what
-/// they are by a test, not their UID by a precondition.
+/// A refusal reveals nothing about another node's objects: neither their fields (by a patch that
+/// makes the object invalid), nor their values (by a JSON patch test), nor their UID (by a
+/// precondition).
 #[tokio::test]
 async fn a_refusal_tells_a_node_nothing_of_what_is_anothers() {
     let server = cluster().await;
@@ -457,7 +458,7 @@ async fn a_refusal_tells_a_node_nothing_of_what_is_anothers() {
             );
         }
     }
-    // The control: of its own pod it may hear all.
+    // The control: about its own pod it may learn everything.
     let (status, answer) =
         json_patch(&server, &own, &format!("{PODS}/on-n1/status"), &copied).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer}");
@@ -472,8 +473,8 @@ async fn a_refusal_tells_a_node_nothing_of_what_is_anothers() {
     assert_eq!(status, StatusCode::CONFLICT);
 }
 
-/// By the status of a pod its node reaches claims, and by the status of a claim everybody hears of the volume: of both a node
-/// writes what it knows, and nothing that gives it more.
+/// The status of a pod gives its node access to claims, and the status of a claim publishes a
+/// volume's state: in both, a node writes only what it knows, and nothing that grants it more.
 #[tokio::test]
 async fn a_node_gives_itself_no_claims() {
     let server = cluster().await;
@@ -489,7 +490,7 @@ async fn a_node_gives_itself_no_claims() {
     let given_too = json!({"status": {"extendedResourceClaimStatus": {"resourceClaimName": "others",
         "requestMappings": [{"containerName": "c", "resourceName": "example.com/a", "requestName": "r"}]}}});
     expect(&server, &own, Method::PATCH, &status, given_too, 403).await;
-    // The control: whose business it is may say it, and the node then goes on with its own.
+    // The control: the control plane may write it, and the node then continues with its own fields.
     assert_eq!(
         server.admin_ask(Method::PATCH, &status, &given).await.0,
         StatusCode::OK
@@ -577,7 +578,7 @@ async fn a_node_records_events_and_requests_node_certificates() {
         403,
     )
     .await;
-    // Another node's certificate is not asked for, by whatever signer.
+    // A node cannot request another node's certificate, from any signer.
     for signer in [
         "kubernetes.io/kube-apiserver-client-kubelet",
         "kubernetes.io/kubelet-serving",
@@ -622,7 +623,7 @@ async fn a_node_records_events_and_requests_node_certificates() {
         403,
     )
     .await;
-    // Approval goes by its own path.
+    // Approval has a subresource of its own.
     expect(
         &server,
         &UserInfo::admin("a"),

@@ -1,4 +1,5 @@
-//! What every cluster has, the one way to write an amount, and what clients are told of old ways, over the whole path.
+//! Objects that every cluster has, canonical quantities, and warnings about deprecated fields, end
+//! to end.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -19,7 +20,7 @@ async fn get(local: &Local, path: &str) -> Value {
 }
 
 /// Warnings of an answer, without their code.
-async fn told(local: &Local, method: Method, path: &str, body: &Value) -> Vec<String> {
+async fn warnings(local: &Local, method: Method, path: &str, body: &Value) -> Vec<String> {
     let user = UserInfo::admin("admin");
     let (_, headers, _) = local
         .send(
@@ -204,7 +205,7 @@ async fn the_clusters_parts_are_told_and_never_written() {
         (&json!("ComponentStatus"), &conditions)
     );
     assert_eq!(
-        told(&local, Method::GET, path, &Value::Null).await,
+        warnings(&local, Method::GET, path, &Value::Null).await,
         ["v1 ComponentStatus is deprecated in v1.19+"]
     );
     let (status, _) = local
@@ -227,9 +228,12 @@ async fn old_ways_are_told_with_each_answer() {
     let local = Local::new().await;
     let words = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice";
     let path = "/api/v1/namespaces/default/endpoints";
-    assert_eq!(told(&local, Method::GET, path, &Value::Null).await, [words]);
     assert_eq!(
-        told(&local, Method::GET, &format!("{path}/none"), &Value::Null).await,
+        warnings(&local, Method::GET, path, &Value::Null).await,
+        [words]
+    );
+    assert_eq!(
+        warnings(&local, Method::GET, &format!("{path}/none"), &Value::Null).await,
         [words],
         "a refusal tells it too"
     );
@@ -239,10 +243,10 @@ async fn old_ways_are_told_with_each_answer() {
     }});
     let pods = "/api/v1/namespaces/default/pods";
     let old = "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \\\"kubernetes.io/os\\\" instead";
-    assert_eq!(told(&local, Method::POST, pods, &pod).await, [old]);
+    assert_eq!(warnings(&local, Method::POST, pods, &pod).await, [old]);
     let audited = json!({"metadata": {"name": "n", "labels": {"pod-security.kubernetes.io/audit": "baseline"}}});
     assert_eq!(
-        told(&local, Method::POST, "/api/v1/namespaces", &audited).await,
+        warnings(&local, Method::POST, "/api/v1/namespaces", &audited).await,
         ["the PodSecurity level of \\\"audit\\\" has no effect: this version keeps no audit log"]
     );
 }
@@ -313,7 +317,7 @@ async fn an_owner_that_is_named_twice_is_kept_once() {
     let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u"});
     let map = json!({"metadata": {"name": "m", "ownerReferences": [owner, owner]}});
     let path = "/api/v1/namespaces/default/configmaps";
-    let words = told(&local, Method::POST, path, &map).await;
+    let words = warnings(&local, Method::POST, path, &map).await;
     assert!(
         words.len() == 1 && words[0].ends_with("duplicate UID(s) observed: u"),
         "{words:?}"

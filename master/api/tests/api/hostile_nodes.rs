@@ -1,5 +1,5 @@
-//! Kubelets in an attacker's hands: answers without end, headers without end, one byte at a time, refusals that go on for ever.
-//! Each is cut within its bound, whatever the path and the status.
+//! Hostile kubelets: endless answers, endless headers, one byte at a time, endless errors. Each is
+//! cut within its limit, for any path and status.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -14,24 +14,25 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::Notify;
 
-/// Time for what must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// What is sent and buffered on its way, whatever the limit.
-const ON_THE_WAY: u64 = 512 << 10;
-/// The hostile kubelet gives up here, so that a server without a bound fails the test instead of the machine.
-const ENOUGH: u64 = 64 << 20;
+/// Time limit for what must happen.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// Bytes sent and buffered on the way, beyond the limit.
+const BUFFERED: u64 = 512 << 10;
+/// The hostile kubelet stops here, so that a server without a limit fails the test and not the
+/// machine.
+const GIVE_UP_AT: u64 = 64 << 20;
 const LOG: &str = "/api/v1/namespaces/default/pods/p/log";
 const METRICS: &str = "/api/v1/nodes/n/proxy/metrics";
 const PLAIN: &str = "HTTP/1.1 200 OK\r\n\r\n";
 
-/// What the kubelet says after its head.
+/// What the kubelet sends after its header.
 #[derive(Debug, Clone, Copy)]
 enum Then {
-    /// This again and again, as fast as it is taken.
+    /// This text, repeated as fast as it is read.
     Endless(&'static str),
     /// A byte now and then.
     Trickle,
-    /// A line; and another one when it is told to.
+    /// One line; another one on demand.
     Wait,
 }
 
@@ -40,7 +41,7 @@ struct Hostile {
     head: &'static str,
     then: Then,
     sent: Arc<AtomicU64>,
-    /// The other end is gone.
+    /// Set when the connection is closed.
     cut: Arc<AtomicBool>,
     go_on: Arc<Notify>,
 }
@@ -64,7 +65,7 @@ impl Hostile {
         match self.then {
             Then::Endless(text) => {
                 let piece = text.repeat((8 << 10) / text.len());
-                while self.sent.load(Ordering::Relaxed) < ENOUGH {
+                while self.sent.load(Ordering::Relaxed) < GIVE_UP_AT {
                     stream.write_all(piece.as_bytes()).await?;
                     self.sent.fetch_add(piece.len() as u64, Ordering::Relaxed);
                 }
@@ -86,7 +87,7 @@ impl Hostile {
         let began = Instant::now();
         while !self.cut.load(Ordering::Acquire) {
             assert!(
-                began.elapsed() < PATIENCE,
+                began.elapsed() < TIME_LIMIT,
                 "the connection to the node stays open"
             );
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -108,7 +109,7 @@ impl NodeDialer for Hostile {
     }
 }
 
-/// A server with one node, a pod on it, and this in the node's place.
+/// A server with one node, a pod on it, and this kubelet as the node.
 async fn server(kubelet: &Hostile, limits: NodeLimits) -> Local {
     let local = Local::with(Options {
         nodes: limits,
@@ -133,16 +134,16 @@ async fn ask(local: &Local, path: &str) -> Response<Body> {
     let answer = local
         .api
         .handle_as(request, UserInfo::admin("admin"), Peer::default());
-    tokio::time::timeout(PATIENCE, answer)
+    tokio::time::timeout(TIME_LIMIT, answer)
         .await
         .expect("an answer in time")
 }
 
-/// Reads to the end; how much there was, and why it broke off.
+/// Reads to the end; returns the number of bytes and the error at the end.
 async fn read(answer: Response<Body>) -> (u64, Option<String>) {
     let (mut body, mut size) = (answer.into_body(), 0);
     loop {
-        match tokio::time::timeout(PATIENCE, body.frame())
+        match tokio::time::timeout(TIME_LIMIT, body.frame())
             .await
             .expect("a piece, or the end, in time")
         {
@@ -166,7 +167,7 @@ async fn a_refusal_that_goes_on_for_ever_is_told_by_its_beginning() {
         assert!(!answer.status().is_success(), "{head}");
         let sent = kubelet.sent.load(Ordering::Relaxed);
         assert!(
-            sent < ON_THE_WAY,
+            sent < BUFFERED,
             "{head}: {sent} bytes of a refusal were taken"
         );
         let (size, error) = read(answer).await;
@@ -196,7 +197,7 @@ async fn a_header_that_goes_on_for_ever_is_none() {
         }
         let sent = kubelet.sent.load(Ordering::Relaxed);
         assert!(
-            sent < ON_THE_WAY,
+            sent < BUFFERED,
             "{head:?}: {sent} bytes of a header were taken"
         );
         kubelet.until_cut().await;
@@ -315,7 +316,7 @@ async fn a_followed_log_may_be_quiet_for_longer_than_an_answer_may() {
             "{path}: it is cut while it is quiet: {quiet:?}"
         );
         kubelet.go_on.notify_one();
-        let second = tokio::time::timeout(PATIENCE, body.frame())
+        let second = tokio::time::timeout(TIME_LIMIT, body.frame())
             .await
             .unwrap()
             .unwrap()
@@ -330,11 +331,11 @@ async fn a_node_sends_no_faster_than_its_client_takes_and_no_longer_than_it_stay
     let local = server(&kubelet, NodeLimits::default()).await;
     let mut body = ask(&local, &format!("{LOG}?follow=true")).await.into_body();
     body.frame().await.unwrap().unwrap();
-    // Time enough to send all; what is sent is what fits on the way.
+    // Time enough to send everything; only what fits the buffers is sent.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let sent = kubelet.sent.load(Ordering::Relaxed);
     assert!(
-        sent < ON_THE_WAY,
+        sent < BUFFERED,
         "{sent} bytes wait for a client that takes none"
     );
     drop(body);

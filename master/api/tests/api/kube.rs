@@ -25,8 +25,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Patience for what comes at once on an idle machine.
-const SOON: Duration = Duration::from_secs(120);
+/// Time limit for what happens at once on an idle machine.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 struct Cluster {
     server: Server,
@@ -74,19 +74,19 @@ fn pod(name: &str) -> Pod {
     object(json!({"metadata": {"name": name, "labels": {"app": "p"}}, "spec": spec}))
 }
 
-/// Waits for something, and gives up with the name of what did not come.
-async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, coming)
+/// Waits for something; panics with its name if it does not come.
+async fn within_limit<T>(what: &str, coming: impl Future<Output = T>) -> T {
+    tokio::time::timeout(TIME_LIMIT, coming)
         .await
         .unwrap_or_else(|_elapsed| panic!("{what} did not come"))
 }
 
 fn code<T: std::fmt::Debug>(refused: kube::Result<T>) -> u16 {
-    said(refused.unwrap_err())
+    status_code(refused.unwrap_err())
 }
 
-/// The code of a refusal that the server told.
-fn said(error: kube::Error) -> u16 {
+/// The status code of the server's error.
+fn status_code(error: kube::Error) -> u16 {
     let text = error.to_string();
     let kube::Error::Api(status) = error else {
         panic!("not an answer of the server's: {text}")
@@ -382,7 +382,10 @@ async fn subresources_are_written_and_read() {
 async fn next<T: std::fmt::Debug>(
     stream: &mut (impl Stream<Item = watcher::Result<watcher::Event<T>>> + Unpin),
 ) -> watcher::Event<T> {
-    soon("an event", stream.try_next()).await.unwrap().unwrap()
+    within_limit("an event", stream.try_next())
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 #[tokio::test]
@@ -413,7 +416,11 @@ async fn a_watch_tells_what_is_and_what_comes() {
     let mut told = Vec::new();
     while told.len() < 3 {
         told.push(
-            match soon("an event", events.try_next()).await.unwrap().unwrap() {
+            match within_limit("an event", events.try_next())
+                .await
+                .unwrap()
+                .unwrap()
+            {
                 WatchEvent::Added(map) => ("added", map.data.unwrap()["a"].clone()),
                 WatchEvent::Modified(map) => ("modified", map.data.unwrap()["a"].clone()),
                 WatchEvent::Deleted(map) => ("deleted", map.data.unwrap()["a"].clone()),
@@ -440,7 +447,7 @@ async fn a_watcher_lists_by_stream_and_begins_anew_where_history_is_lost() {
     maps.create(&PostParams::default(), &config_map("a"))
         .await
         .unwrap();
-    // A watch of a second, without bookmarks: the next one begins where the list was.
+    // A watch of one second without bookmarks: the next one begins at the list's revision.
     let config = watcher::Config::default().streaming_lists().timeout(1);
     let (reader, writer) = reflector::store();
     let mut stream = pin!(
@@ -477,7 +484,7 @@ async fn a_watcher_lists_by_stream_and_begins_anew_where_history_is_lost() {
         ["b"]
     );
 
-    // Nobody listens while history goes on and is thrown away.
+    // No watch is open while the history goes on and is compacted.
     maps.create(&PostParams::default(), &config_map("c"))
         .await
         .unwrap();
@@ -494,14 +501,14 @@ async fn a_watcher_lists_by_stream_and_begins_anew_where_history_is_lost() {
         .await
         .unwrap();
     let refused = maps.watch(&WatchParams::default(), "1").await.unwrap();
-    let refused = soon("a refusal", pin!(refused).try_next())
+    let refused = within_limit("a refusal", pin!(refused).try_next())
         .await
         .unwrap()
         .unwrap();
     assert!(matches!(refused, WatchEvent::Error(status) if status.code == 410));
-    soon("the state after all", async {
+    within_limit("the state after all", async {
         while !reader.state().iter().any(|map| map.name_any() == "d") {
-            // A lost history is an error that the watcher goes on after.
+            // Lost history is an error after which the watcher continues.
             drop(stream.next().await);
         }
     })
@@ -512,7 +519,7 @@ async fn a_watcher_lists_by_stream_and_begins_anew_where_history_is_lost() {
     cluster.server.stop().await;
 }
 
-/// Keeps a secret for each config map, and takes it away before the config map goes.
+/// Keeps a secret for each config map, and deletes it before the config map.
 async fn reconcile(
     map: Arc<ConfigMap>,
     client: Arc<Client>,
@@ -562,7 +569,7 @@ async fn a_controller_keeps_what_it_owns_and_finalizes_it() {
                     .is_some_and(|found| found.0 == value)
             };
             let waited = kube::runtime::wait::await_condition(secrets, "m", holds);
-            soon("the secret", waited).await.unwrap();
+            within_limit("the secret", waited).await.unwrap();
         }
     };
     has(b"1").await;
@@ -585,7 +592,9 @@ async fn a_controller_keeps_what_it_owns_and_finalizes_it() {
         "m",
         kube::runtime::conditions::is_deleted(&uid),
     );
-    soon("the end of the config map", gone).await.unwrap();
+    within_limit("the end of the config map", gone)
+        .await
+        .unwrap();
     assert!(
         secrets.get_opt("m").await.unwrap().is_none(),
         "it was taken away before"
@@ -594,17 +603,17 @@ async fn a_controller_keeps_what_it_owns_and_finalizes_it() {
     cluster.server.stop().await;
 }
 
-/// Tries to hold a lease; whether it does, and the refusal's code where somebody was faster.
+/// Tries to take a lease: whether it succeeded, or the error's code if another was faster.
 async fn hold(leases: &Api<Lease>, who: &str, now: jiff::Timestamp) -> Result<bool, u16> {
     let spec =
         json!({"holderIdentity": who, "leaseDurationSeconds": 15, "renewTime": now.to_string()});
-    let Some(mut found) = leases.get_opt("lead").await.map_err(said)? else {
+    let Some(mut found) = leases.get_opt("lead").await.map_err(status_code)? else {
         let lease: Lease = object(json!({"metadata": {"name": "lead"}, "spec": spec}));
         return leases
             .create(&PostParams::default(), &lease)
             .await
             .map(|_| true)
-            .map_err(said);
+            .map_err(status_code);
     };
     let held = found.spec.take().unwrap();
     let until = held.renew_time.map(|time| time.0 + Duration::from_secs(15));
@@ -616,7 +625,7 @@ async fn hold(leases: &Api<Lease>, who: &str, now: jiff::Timestamp) -> Result<bo
         .replace("lead", &PostParams::default(), &found)
         .await
         .map(|_| true)
-        .map_err(said)
+        .map_err(status_code)
 }
 
 #[tokio::test]
@@ -625,7 +634,8 @@ async fn of_two_contenders_for_a_lease_one_leads() {
     let leases = cluster.api::<Lease>();
     let mut now = jiff::Timestamp::now();
     for round in 0..10 {
-        // The lease of the round before has run out: both may take it, and each knows only what it read.
+        // The lease of the previous round has expired: both may take it, and each knows only what
+        // it read.
         let (one, other) = tokio::join!(hold(&leases, "one", now), hold(&leases, "other", now));
         let leaders = [&one, &other]
             .into_iter()

@@ -1,4 +1,5 @@
-//! The listener over real TLS: who the caller is, limits, slow clients, logs, the orderly end.
+//! The listener over real TLS: the caller's identity, limits, slow clients, logs, graceful
+//! shutdown.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::{Kubelet, Server};
@@ -64,7 +65,7 @@ async fn a_certificate_of_another_authority_gets_no_connection() {
     let stream = server
         .stream(server.client_tls(Some(&stranger), b"http/1.1"))
         .await;
-    // With TLS 1.3 the client learns of it at its first read.
+    // With TLS 1.3 the client sees it at its first read.
     let refused = match stream {
         Err(_) => true,
         Ok(mut stream) => {
@@ -204,7 +205,7 @@ async fn strangers_of_one_network_leave_room_for_those_who_are_known() {
         per_block: 3,
         ..ConnectionLimits::default()
     };
-    // None of them ends by itself here.
+    // None of these connections times out in this test.
     let limits = ServeOptions {
         connections,
         idle_stranger: PATIENCE * 10,
@@ -222,7 +223,7 @@ async fn strangers_of_one_network_leave_room_for_those_who_are_known() {
         .unwrap();
     let mut crowd = Vec::new();
     for _ in 0..20 {
-        // Each newcomer is heard, whatever the others hold.
+        // Each new connection is answered, whatever the others hold.
         let mut stranger = server.connect(None).await;
         assert_eq!(
             stranger.ask(Method::GET, "/livez", "").await.0,
@@ -264,7 +265,7 @@ async fn a_connection_on_which_nothing_is_asked_ends_and_an_open_watch_does_not(
     };
     let server = Server::start(Options::default(), limits).await;
     let admin = server.admin_identity();
-    // Not a byte after the handshake, by either protocol, known or not.
+    // Not a byte after the handshake, with either protocol, with and without a certificate.
     for identity in [None, Some(&admin)] {
         for protocol in [b"http/1.1".as_slice(), b"h2".as_slice(), b"".as_slice()] {
             let mut config = server.client_tls(identity, protocol);
@@ -280,7 +281,7 @@ async fn a_connection_on_which_nothing_is_asked_ends_and_an_open_watch_does_not(
                 String::from_utf8_lossy(protocol)
             );
         }
-        // A client of HTTP/2 that answers every ping.
+        // An HTTP/2 client that answers every ping.
         let stream = server
             .stream(server.client_tls(identity, b"h2"))
             .await
@@ -309,7 +310,7 @@ async fn a_connection_on_which_nothing_is_asked_ends_and_an_open_watch_does_not(
 
 #[tokio::test]
 async fn headers_without_end_and_silent_clients_are_dropped() {
-    // Two servers: where a handshake must be short, none of a busy machine is sure to be done.
+    // Two servers: with the short time limit, no handshake is sure to complete on a busy machine.
     let hasty = ServeOptions {
         handshake: Duration::from_millis(300),
         ..ServeOptions::default()
@@ -321,7 +322,7 @@ async fn headers_without_end_and_silent_clients_are_dropped() {
         .expect("no handshake, no connection");
     assert!(matches!(ended, Ok(0) | Err(_)));
     hasty.stop().await;
-    // Far below the default, and yet time enough for an honest header.
+    // Far below the default, and still enough for a real header.
     let limits = ServeOptions {
         header: Duration::from_secs(3),
         ..ServeOptions::default()
@@ -355,7 +356,7 @@ async fn headers_without_end_and_silent_clients_are_dropped() {
     let mut answer = Vec::new();
     let (mut read, mut write) = tokio::io::split(&mut large);
     let written = async {
-        // The server may close before all is written.
+        // The server may close the connection before everything is written.
         drop(write.write_all(header.as_bytes()).await);
     };
     let ((), read) = tokio::join!(

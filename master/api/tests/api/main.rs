@@ -1,5 +1,5 @@
-//! The API server as its clients meet it: in the process, over TLS, and by unmodified clients. One program, since each
-//! program of tests compiles the whole server anew.
+//! The API server as its clients use it: in the process, over TLS, and with unmodified clients. One
+//! program, as each test program links the whole server.
 
 mod admission;
 mod allocation;

@@ -1,4 +1,4 @@
-//! Objects without sense: taken or refused, never an error of the server's own.
+//! Objects with random content: accepted or refused, never an internal error.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -25,7 +25,7 @@ const PATHS: &[&str] = &[
     "/apis/pratique.dev/v1alpha1/certificatepolicies",
 ];
 
-/// Names that mean something somewhere, so that nonsense gets deep.
+/// Names of fields that exist somewhere, so that random content gets past the first checks.
 const KEYS: &[&str] = &[
     "metadata",
     "name",

@@ -38,7 +38,7 @@ apps.delete_namespaced_deployment("w", "default", grace_period_seconds=0)
 print("typed calls work")
 "#;
 
-/// Dynamic calls, which live on discovery.
+/// Dynamic calls, which use discovery.
 const DYNAMIC: &str = r#"
 from kubernetes import config, dynamic
 client = dynamic.DynamicClient(config.new_client_from_config())
@@ -57,7 +57,7 @@ maps.delete(namespace="default", name=name)
 print("dynamic calls work")
 "#;
 
-/// The interpreter that the test command furnished with the client.
+/// The interpreter with the client that the test command installed.
 fn python() -> PathBuf {
     let python =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.pratique/tools/python/bin/python3");

@@ -1,4 +1,4 @@
-//! Rights by roles: at once, no further than the giver's own, and told to whom asks for them.
+//! RBAC: rights apply at once, cannot be escalated, and can be queried.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;

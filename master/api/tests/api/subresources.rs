@@ -1,4 +1,4 @@
-//! What lies below an object's path: scale, eviction, bindings, the node's own API.
+//! Subresources: scale, eviction, bindings, the node's proxy.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::{Kubelet, Local};

@@ -1,4 +1,4 @@
-//! Tokens, and the attacks on them: each refusal with the permission beside it.
+//! Tokens and attacks on them: each refusal beside the permission that differs from it.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -24,7 +24,7 @@ fn key() -> Vec<u8> {
         .to_vec()
 }
 
-/// A server with a known key, a service account `robot`, a node and a pod of the account on it.
+/// A server with a known key, a service account `robot`, a node and a pod of this account on it.
 async fn cluster(signing: &[u8]) -> Local {
     let issuer = TokenIssuer::new(None, &[], signing, &[]).unwrap();
     let tokens =
@@ -58,7 +58,7 @@ async fn made(server: &Local, path: &str, object: Value) -> Value {
     answer
 }
 
-/// Asks with a token, over the way that connections take.
+/// Sends a request with a token, through the same path as a connection's.
 async fn ask(
     server: &Local,
     token: &str,

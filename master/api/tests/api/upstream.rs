@@ -1,4 +1,4 @@
-//! Small things that upstream's own suites read in an answer's text.
+//! Texts in answers that upstream's own suites read.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 const DEFAULT: &str = "/api/v1/namespaces/default";
 
-/// The status and the message of an answer, and what it warns of.
-async fn asks(
+/// Status, message and warnings of an answer.
+async fn ask(
     server: &Local,
     method: Method,
     path: &str,
@@ -64,7 +64,7 @@ async fn a_body_of_another_kind_is_told_from_one_that_cannot_be_read() {
         ),
         ("", "(<empty>)"),
     ] {
-        let (status, told, _) = asks(
+        let (status, told, _) = ask(
             &server,
             Method::POST,
             "/api/v1/namespaces",
@@ -79,7 +79,7 @@ async fn a_body_of_another_kind_is_told_from_one_that_cannot_be_read() {
     }
     let path = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
     let older = r#"{"apiVersion":"autoscaling/v1","kind":"HorizontalPodAutoscaler"}"#;
-    let (_, told, _) = asks(&server, Method::POST, path, "application/json", older).await;
+    let (_, told, _) = ask(&server, Method::POST, path, "application/json", older).await;
     assert_eq!(
         told,
         "the API version in the data (autoscaling/v1) does not match the expected API version (autoscaling/v2)"
@@ -116,7 +116,7 @@ async fn a_patch_that_leaves_behind_no_object_is_shown_as_upstream_shows_it() {
         ),
     ] {
         let path = format!("{DEFAULT}/configmaps/m");
-        let (status, told, _) = asks(&server, Method::PATCH, &path, kind, patch).await;
+        let (status, told, _) = ask(&server, Method::PATCH, &path, kind, patch).await;
         assert!(
             status == StatusCode::UNPROCESSABLE_ENTITY && told.contains(message),
             "{patch}: {told}"
@@ -178,7 +178,7 @@ async fn warnings_come_with_refusals_and_with_kinds_that_go_out_of_use() {
     let server = Local::new().await;
     let bad = r#"{"metadata":{"name":"Bad"},"odd":1}"#;
     let path = format!("{DEFAULT}/configmaps");
-    let (status, _, warnings) = asks(&server, Method::POST, &path, "application/json", bad).await;
+    let (status, _, warnings) = ask(&server, Method::POST, &path, "application/json", bad).await;
     assert_eq!(
         (status, &*warnings),
         (
@@ -186,7 +186,7 @@ async fn warnings_come_with_refusals_and_with_kinds_that_go_out_of_use() {
             &["299 - \"unknown field \\\"odd\\\"\"".to_owned()][..]
         )
     );
-    let (_, _, warnings) = asks(
+    let (_, _, warnings) = ask(
         &server,
         Method::GET,
         &format!("{DEFAULT}/endpoints"),

@@ -1,4 +1,4 @@
-//! Watches: nothing missed, nothing twice, ended when they must.
+//! Watches: no event missing, none twice, ended when they must.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -34,7 +34,7 @@ fn owned(kind: &'static str, name: &str) -> (&'static str, String) {
     (kind, name.to_owned())
 }
 
-/// A watch from now on; the bookmark that ends its (no) initial events is taken.
+/// A watch from now on; the bookmark after its (absent) initial events has been read.
 async fn open(client: &Client, namespace: Option<&str>, params: &ListParams) -> Watcher<ConfigMap> {
     let mut watcher = client
         .watch::<ConfigMap>(namespace, params, "")

@@ -1,4 +1,5 @@
-//! Webhooks and policies of admission: kept and checked; what enforces them is told with each write.
+//! Webhook configurations and admission policies: stored and validated but not enforced, which each
+//! write is warned of.
 
 use super::cells::AGE;
 use super::service::spec;

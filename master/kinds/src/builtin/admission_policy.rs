@@ -1,5 +1,6 @@
-//! What policies of admission and their bindings must be (upstream: `admissionregistration/validation`). Expressions must be
-//! there; whether they can be evaluated is not known here.
+//! Validation of admission policies and their bindings (upstream:
+//! `admissionregistration/validation`). Expressions must be present; whether they compile is not
+//! checked.
 
 use super::admission_validate::{FAILURE, MATCH, OPERATIONS, conditions, rule};
 use super::service::spec;
@@ -11,12 +12,12 @@ use crate::validate::{
 use std::collections::HashSet;
 
 const NO_EXPRESSION: &str = "expression is not specified";
-/// Annotations of one policy, and bytes of an expression for one.
+/// Annotations per policy, and bytes of an annotation's expression.
 const ANNOTATIONS: usize = 20;
 const ANNOTATION: usize = 5 << 10;
-/// What a policy that changes objects can be asked about.
+/// Operations that a mutating policy may match.
 const CHANGES: &[&str] = &["CREATE", "UPDATE"];
-/// Words that no variable can have for a name.
+/// Reserved words that no variable may be named.
 const RESERVED: &[&str] = &[
     "true",
     "false",
@@ -41,7 +42,7 @@ const RESERVED: &[&str] = &[
     "while",
 ];
 
-/// Checks a policy that refuses.
+/// Validates a ValidatingAdmissionPolicy.
 pub(super) fn validating(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     common(spec, OPERATIONS, &at, faults);
@@ -87,7 +88,7 @@ pub(super) fn validating(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Checks a policy that changes.
+/// Validates a MutatingAdmissionPolicy.
 pub(super) fn mutating(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     common(spec, CHANGES, &at, faults);
@@ -109,7 +110,7 @@ pub(super) fn mutating(fields: &Fields, faults: &mut Faults) {
     );
 }
 
-/// What policies of both sorts have.
+/// Validates what both kinds of policies share.
 fn common(spec: &Fields, operations: &[&str], at: &At<'_>, faults: &mut Faults) {
     choice(spec, "failurePolicy", at, FAILURE, faults);
     if let Some(kind) = object(spec, "paramKind") {
@@ -278,7 +279,7 @@ fn mutation(mutation: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks what is told of a policy's expressions.
+/// Validates the type-checking result in a policy's status.
 pub(super) fn status(fields: &Fields, faults: &mut Faults) {
     let Some(status) = object(fields, "status") else {
         return;
@@ -301,7 +302,7 @@ pub(super) fn status(fields: &Fields, faults: &mut Faults) {
     status_conditions::all(items(status, "conditions"), &at.field("conditions"), faults);
 }
 
-/// Checks a binding of a policy; one that refuses says how.
+/// Validates a binding of a policy; one of a validating policy has actions.
 pub(super) fn binding(fields: &Fields, refuses: bool, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     if text(spec, "policyName").is_empty() {
@@ -318,7 +319,7 @@ pub(super) fn binding(fields: &Fields, refuses: bool, faults: &mut Faults) {
         param_ref(param, &at.field("paramRef"), faults);
     }
     if let Some(constraints) = object(spec, "matchResources") {
-        // Upstream's spelling of the place.
+        // Upstream's spelling of the path.
         let operations = if refuses { OPERATIONS } else { CHANGES };
         resources(constraints, operations, &at.field("matchResouces"), faults);
     }

@@ -1,4 +1,4 @@
-//! What webhooks of admission must be, and what they have in common with policies (upstream:
+//! Validation of webhook configurations, and of what they share with policies (upstream:
 //! `admissionregistration/validation`).
 
 use crate::validate::forms::{needed, optional_choice, word};
@@ -12,10 +12,10 @@ pub(super) const FAILURE: &[&str] = &["Fail", "Ignore"];
 pub(super) const MATCH: &[&str] = &["Equivalent", "Exact"];
 const SCOPES: &[&str] = &["*", "Cluster", "Namespaced"];
 pub(super) const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
-/// Conditions of one webhook or policy.
+/// Match conditions of one webhook or policy.
 const CONDITIONS: usize = 64;
 
-/// What every writer of a webhook is told.
+/// The warning for every writer of a webhook configuration.
 pub(super) fn warn_hooks(fields: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     if !items(fields, "webhooks").is_empty() {
         warnings.push(
@@ -25,7 +25,7 @@ pub(super) fn warn_hooks(fields: &Fields, _: Option<&Fields>, warnings: &mut Vec
     }
 }
 
-/// What every writer of a policy or binding is told.
+/// The warning for every writer of a policy or binding.
 pub(super) fn warn_policy(_: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     warnings.push(
         "admission policies are stored but not evaluated by this version: nothing is enforced"
@@ -33,7 +33,7 @@ pub(super) fn warn_policy(_: &Fields, _: Option<&Fields>, warnings: &mut Vec<Str
     );
 }
 
-/// Fills in webhooks.
+/// Sets defaults of webhooks.
 pub(super) fn hook_defaults(fields: &mut Fields, mutating: bool) {
     for hook in fields
         .get_mut("webhooks")
@@ -75,7 +75,7 @@ fn rule_scopes(fields: &mut Fields, key: &str) {
     }
 }
 
-/// Fills in a policy or binding.
+/// Sets defaults of a policy or binding.
 pub(super) fn policy_defaults(fields: &mut Fields) {
     let Some(spec) = object_mut(fields, "spec") else {
         return;
@@ -98,7 +98,7 @@ pub(super) fn policy_defaults(fields: &mut Fields) {
     rule_scopes(constraints, "excludeResourceRules");
 }
 
-/// Checks webhooks.
+/// Validates webhooks.
 pub(super) fn hooks(fields: &Fields, faults: &mut Faults) {
     let at = At::root("webhooks");
     let mut known = HashSet::new();
@@ -157,7 +157,7 @@ fn hook(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
     conditions(hook, at, faults);
 }
 
-/// Names of webhooks are domains.
+/// A webhook's name is a fully qualified domain name.
 fn full_name(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
     let (name, at) = (text(hook, "name"), at.field("name"));
     if name.is_empty() {
@@ -206,7 +206,7 @@ fn client(config: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// An address must be of a host over HTTPS, and of nothing that is secret or changes.
+/// A URL has the scheme https and a host, and neither user info, query nor fragment.
 fn url(text: &str, at: &At<'_>, faults: &mut Faults) {
     const FORM: &str = "; desired format: https://host[/path]";
     let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
@@ -280,7 +280,7 @@ fn service(service: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks to what a webhook or policy applies.
+/// Validates the rule that selects requests for a webhook or policy.
 pub(super) fn rule(rule: &Fields, operations: &[&str], at: &At<'_>, faults: &mut Faults) {
     let place = at.field("operations");
     stars(rule, "operations", "operations", &place, faults);
@@ -305,7 +305,7 @@ pub(super) fn rule(rule: &Fields, operations: &[&str], at: &At<'_>, faults: &mut
     optional_choice(rule, "scope", at, SCOPES, faults);
 }
 
-/// A list must have items; a star stands alone.
+/// A list must have items; a `*` must be its only item.
 fn stars(rule: &Fields, key: &str, words: &str, at: &At<'_>, faults: &mut Faults) {
     let list = items(rule, key);
     if list.is_empty() {
@@ -320,7 +320,7 @@ fn stars(rule: &Fields, key: &str, words: &str, at: &At<'_>, faults: &mut Faults
     }
 }
 
-/// Resources and subresources: none may be named that a star names already.
+/// Resources and subresources: none may be listed that a wildcard in the list covers.
 fn resources(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
     let list = items(rule, "resources");
     if list.is_empty() {
@@ -370,7 +370,7 @@ fn resources(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks on which further conditions a webhook or policy applies.
+/// Validates the match conditions of a webhook or policy.
 pub(super) fn conditions(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("matchConditions");
     let conditions = items(fields, "matchConditions");

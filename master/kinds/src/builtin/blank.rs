@@ -1,10 +1,11 @@
-//! What new objects' statuses show before anybody reported: upstream's types always show their numbers and parts.
+//! The initial status of new objects: upstream's types always show their numbers and some of their
+//! structs.
 
 use crate::registry::Kind;
 use serde_json::{Value, json};
 
-/// Tells the descriptors of kinds with a status.
-pub(super) fn tell(kinds: &mut [Kind]) {
+/// Sets it in the descriptors of kinds with a status.
+pub(super) fn apply(kinds: &mut [Kind]) {
     for kind in kinds {
         kind.blank = kind.has_status().then(|| status(&kind.group, &kind.kind));
     }

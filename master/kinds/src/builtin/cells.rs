@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// The age column.
 pub(super) const AGE: Column = column("Age", age);
 
-/// When an object was made, for kinds that have no columns of their own.
+/// The creation time, for kinds without columns of their own.
 pub(super) const CREATED: Column = Column {
     name: "Created At",
     kind: "date",
@@ -18,10 +18,10 @@ pub(super) const CREATED: Column = Column {
     cell: |fields, _| meta_text(fields, "creationTimestamp").into(),
 };
 
-/// The name, for kinds that say it in a way of their own.
+/// The name, for kinds with their own column for it.
 pub(super) const NAME: Column = column("Name", |fields, _| meta_text(fields, "name").into());
 
-/// The name, and whether an annotation says that the object is the default of its kind.
+/// The name, with `(default)` if an annotation marks the object as the default.
 pub(super) fn named_default(fields: &Fields, annotations: &[&str]) -> String {
     let name = meta_text(fields, "name");
     let notes = object(metadata(fields), "annotations");
@@ -34,7 +34,7 @@ pub(super) fn named_default(fields: &Fields, annotations: &[&str]) -> String {
     }
 }
 
-/// A flag, or that it isn't set.
+/// A boolean; `<unset>` if absent.
 pub(super) fn flag(fields: &Fields, key: &str) -> Value {
     match get(fields, key).as_bool() {
         Some(flag) => flag.into(),
@@ -42,7 +42,7 @@ pub(super) fn flag(fields: &Fields, key: &str) -> Value {
     }
 }
 
-/// Addresses of a load balancer from the status, each once.
+/// Addresses in the status of a load balancer, without duplicates.
 pub(super) fn load_balancer(fields: &Fields) -> String {
     let points = object(fields, "status").and_then(|status| object(status, "loadBalancer"));
     let points = points.map_or(&[][..], |balancer| items(balancer, "ingress"));
@@ -58,7 +58,7 @@ pub(super) fn load_balancer(fields: &Fields) -> String {
     unique.into_iter().collect::<Vec<_>>().join(",")
 }
 
-/// Pairs as `key=value,…`, `<none>` where there are none.
+/// Pairs as `key=value,…`, `<none>` if there are none.
 pub(super) fn pairs(map: Option<&Fields>) -> String {
     let mut pairs: Vec<String> = map
         .into_iter()
@@ -73,7 +73,7 @@ pub(super) fn pairs(map: Option<&Fields>) -> String {
     }
 }
 
-/// A label selector as text, `<none>` where it chooses everything.
+/// A label selector as a string, `<none>` if it selects everything.
 pub(super) fn selector(selector: Option<&Fields>) -> String {
     let Some(selector) = selector else {
         return "<none>".to_owned();
@@ -106,12 +106,12 @@ pub(super) fn selector(selector: Option<&Fields>) -> String {
     }
 }
 
-/// How old an object is.
+/// The age of an object.
 pub(super) fn age(fields: &Fields, now: Timestamp) -> Value {
     since(meta_text(fields, "creationTimestamp"), now).into()
 }
 
-/// Time since an RFC 3339 time, as upstream writes it.
+/// Time since an RFC 3339 time, as upstream prints it.
 pub fn since(time: &str, now: Timestamp) -> String {
     match time.parse::<Timestamp>() {
         Ok(time) => human(now.as_second() - time.as_second()),
@@ -145,7 +145,7 @@ pub(super) fn human(seconds: i64) -> String {
     }
 }
 
-/// A text at a JSON pointer below a top-level field, `<none>` where it is empty.
+/// A string at a JSON pointer below a top-level field, `<none>` if it is empty.
 pub(super) fn at<'a>(fields: &'a Fields, field: &str, pointer: &str) -> &'a str {
     let found = fields
         .get(field)
@@ -154,7 +154,7 @@ pub(super) fn at<'a>(fields: &'a Fields, field: &str, pointer: &str) -> &'a str 
     found.filter(|text| !text.is_empty()).unwrap_or("<none>")
 }
 
-/// Number of entries of a map field at the top.
+/// Number of entries of a top-level map.
 pub(super) fn entries(fields: &Fields, field: &str) -> usize {
     object(fields, field).map_or(0, serde_json::Map::len)
 }

@@ -50,7 +50,7 @@ pub(super) fn conditions(fields: &Fields) -> &[Value] {
     object(fields, "status").map_or(&[][..], |status| items(status, "conditions"))
 }
 
-/// The places of the conditions of a type.
+/// The indexes of the conditions of a type.
 pub(super) fn of_type(conditions: &[Value], kind: &str) -> Vec<usize> {
     let same = |condition: &Value| condition.get("type").is_some_and(|found| found == kind);
     (0..conditions.len())
@@ -58,8 +58,8 @@ pub(super) fn of_type(conditions: &[Value], kind: &str) -> Vec<usize> {
         .collect()
 }
 
-/// Approval changes the conditions alone; the status leaves those of approval and denial as they were, unless there are
-/// more or fewer of them, which is refused. Times that nobody said are said.
+/// A write of `approval` changes the conditions alone; a write of `status` keeps the conditions
+/// Approved and Denied unless their number differs, which validation refuses. Absent times are set.
 fn through(subresource: Subresource, result: &mut Fields, new: &Fields, old: &Fields) {
     let mut list = conditions(new).to_vec();
     let before = conditions(old);

@@ -1,4 +1,5 @@
-//! What certificate signing requests must be, and how they are decided (upstream: `certificates/validation`).
+//! Validation of certificate signing requests and of their approval (upstream:
+//! `certificates/validation`).
 
 use super::certificate::{conditions, of_type};
 use super::service::spec;
@@ -38,15 +39,15 @@ const USAGES: &[&str] = &[
     "signing",
     "timestamping",
 ];
-/// The signer of an older version, which nobody may name any more.
+/// The signer name of `v1beta1` that `v1` forbids.
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
 const SHORTEST: i64 = 600;
-/// Bytes of the two parts of a signer's name, and of both.
+/// Bytes of the parts of a signer's name, and of the whole name.
 const DOMAIN: usize = 253;
 const SIGNER: usize = DOMAIN + 1 + 253 + 63 + 1;
 const DECISIONS: [&str; 3] = ["Approved", "Denied", "Failed"];
 
-/// Checks a new request.
+/// Validates a new request.
 pub(super) fn request(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     if let Err(fault) = signed(text(spec, "request")) {
@@ -84,8 +85,8 @@ fn bytes(text: &str) -> Result<Vec<u8>, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Whether a request (PEM, and that in base64) can be read, and is signed with the key that it is about. Algorithms that
-/// are not known here are left to the signer.
+/// Whether a request (base64 of PEM) can be parsed and is signed with its own key. Unknown
+/// algorithms are left to the signer.
 fn signed(request: &str) -> Result<(), String> {
     let wrong = || "PEM block type must be CERTIFICATE REQUEST".to_owned();
     let text = bytes(request)?;
@@ -147,7 +148,7 @@ fn signer(name: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks what was decided: by approval, or by the signer.
+/// Validates a decision: an approval, or the signer's result.
 pub(super) fn status(subresource: Subresource, new: &Fields, old: &Fields, faults: &mut Faults) {
     let root = At::root("status");
     let at = root.field("conditions");
@@ -191,7 +192,7 @@ pub(super) fn status(subresource: Subresource, new: &Fields, old: &Fields, fault
     }
 }
 
-/// Checks conditions; what was wrong before may stay so.
+/// Validates conditions; invalid ones that were stored before may stay.
 fn all_conditions(now: &[Value], before: &[Value], at: &At<'_>, faults: &mut Faults) {
     if now == before {
         return;
@@ -231,7 +232,7 @@ fn all_conditions(now: &[Value], before: &[Value], at: &At<'_>, faults: &mut Fau
     }
 }
 
-/// Whether a text (base64 of PEM) holds certificates and nothing else.
+/// Whether a string (base64 of PEM) holds certificates and nothing else.
 fn chain(text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Ok(());

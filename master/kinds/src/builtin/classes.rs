@@ -1,4 +1,4 @@
-//! Classes of priority and of runtime.
+//! PriorityClass and RuntimeClass.
 
 use super::cells::AGE;
 use super::classes_validate as rules;

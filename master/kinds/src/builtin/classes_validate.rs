@@ -1,18 +1,19 @@
-//! What classes of priority and of runtime must be (upstream: `scheduling/validation`, `node/validation`).
+//! Validation of PriorityClass and RuntimeClass (upstream: `scheduling/validation`,
+//! `node/validation`).
 
 use crate::object::meta_text;
 use crate::podspec;
 use crate::validate::{At, Faults, Fields, get, items, labels, names, object, text};
 
-/// The highest priority that users may give.
+/// The highest priority that users may set.
 const HIGHEST: i64 = 1_000_000_000;
-/// Classes of the system, and their values.
+/// System classes and their values.
 const SYSTEM: [(&str, i64); 2] = [
     ("system-cluster-critical", 2_000_000_000),
     ("system-node-critical", 2_000_001_000),
 ];
 
-/// Checks a class of priority.
+/// Validates a PriorityClass.
 pub(super) fn priority(fields: &Fields, faults: &mut Faults) {
     let (name, value) = (
         meta_text(fields, "name"),
@@ -43,7 +44,7 @@ pub(super) fn priority(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// A class keeps its value: pods that have it have it already.
+/// Value and preemption policy are immutable: pods have copies of them.
 pub(super) fn priority_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     if get(new, "value") != get(old, "value") {
         faults.forbidden(&At::root("value"), "may not be changed in an update.");
@@ -52,13 +53,13 @@ pub(super) fn priority_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     faults.immutable(&At::root(key), get(new, key), get(old, key));
 }
 
-/// Checks a class of runtime.
+/// Validates a RuntimeClass.
 pub(super) fn runtime(fields: &Fields, faults: &mut Faults) {
     if let Err(fault) = names::label(text(fields, "handler")) {
         faults.invalid(&At::root("handler"), get(fields, "handler"), fault);
     }
     if let Some(fixed) = object(fields, "overhead").and_then(|overhead| overhead.get("podFixed")) {
-        // Judged as the limits of a container, at their place.
+        // Validated as the limits of a container, at their own path.
         let limits = Fields::from_iter([("limits".to_owned(), fixed.clone())]);
         podspec::requirements(&limits, &At::root("overhead"), faults);
     }
@@ -81,7 +82,7 @@ pub(super) fn runtime(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// A class keeps its handler: pods that have it run in it.
+/// The handler is immutable: running pods use it.
 pub(super) fn runtime_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     faults.immutable(
         &At::root("handler"),

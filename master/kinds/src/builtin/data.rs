@@ -1,4 +1,4 @@
-//! Config maps and secrets.
+//! ConfigMaps and Secrets.
 
 use super::cells::{AGE, entries};
 use crate::object::metadata;
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use serde_json::{Map, Value};
 
-/// Bytes of data that a config map or secret holds at most.
+/// Bytes of data in a ConfigMap or Secret.
 const DATA: usize = 1 << 20;
 
 const DATA_COLUMN: Column = Column {
@@ -73,7 +73,7 @@ pub(super) fn secret() -> Kind {
     }
 }
 
-/// `stringData` is write-only: it goes into `data`.
+/// `stringData` is write-only and merged into `data`.
 fn secret_defaults(fields: &mut Fields) {
     default_to(fields, "type", "Opaque");
     let Some(Value::Object(plain)) = fields.remove("stringData") else {
@@ -90,7 +90,7 @@ fn secret_defaults(fields: &mut Fields) {
     }
 }
 
-/// Checks the keys of a map; the bytes of its values.
+/// Validates the keys of a map; returns the bytes of its values.
 fn keys(fields: &Fields, map: &str, faults: &mut Faults) -> usize {
     let at = At::root(map);
     let mut size = 0;
@@ -103,7 +103,7 @@ fn keys(fields: &Fields, map: &str, faults: &mut Faults) -> usize {
     size
 }
 
-/// Bytes that a text of base64 stands for.
+/// The decoded size of a base64 string.
 fn decoded_size(text: &str) -> usize {
     let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
     (text.len() / 4 * 3).saturating_sub(padding)
@@ -132,12 +132,12 @@ fn map(fields: &Fields, faults: &mut Faults) {
         }
     }
     if size > DATA {
-        // The whole object is meant.
+        // The empty path stands for the whole object.
         faults.too_long(&At::root(""), DATA);
     }
 }
 
-/// Checks that the data of a secret of a known type holds what it must.
+/// Checks that a secret of a known type has the keys that its type demands.
 fn content(fields: &Fields, faults: &mut Faults) {
     let nothing = Fields::new();
     let data = object(fields, "data").unwrap_or(&nothing);
@@ -184,7 +184,7 @@ fn document(data: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Says where a certificate and its key cannot be read.
+/// Warns about a certificate or key that cannot be parsed.
 fn warn_secret(fields: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     if text(fields, "type") != "kubernetes.io/tls" {
         return;

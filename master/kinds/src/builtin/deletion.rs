@@ -1,4 +1,4 @@
-//! How deletions of the built-in kinds answer and what they do to dependents, where it is not the rule.
+//! Kinds whose deletion differs from the default in its answer or in what happens to dependents.
 
 use crate::registry::{Dependents, Kind};
 
@@ -31,8 +31,8 @@ const DEPENDENTS: &[(&str, &str, Dependents)] = &[
     ("events.k8s.io", "events", Dependents::Untracked),
 ];
 
-/// Tells it to the descriptors.
-pub(super) fn tell(kinds: &mut [Kind]) {
+/// Sets it in the descriptors.
+pub(super) fn apply(kinds: &mut [Kind]) {
     for kind in kinds {
         let is = |group: &str, plural: &str| kind.group == group && kind.plural == plural;
         kind.strategy.returns_deleted = RETURNED.iter().any(|(group, plural)| is(group, plural));

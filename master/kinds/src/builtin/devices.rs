@@ -1,4 +1,4 @@
-//! Devices that are claimed: classes, claims, templates, slices.
+//! Dynamic resource allocation: device classes, claims, templates, slices.
 
 use super::cells::AGE;
 use super::service::spec;
@@ -39,7 +39,7 @@ pub(super) fn claim() -> Kind {
     }
 }
 
-/// What became of a claim.
+/// The state of a claim, for its table.
 fn state(fields: &Fields) -> String {
     let status = object(fields, "status");
     let mut words = Vec::new();

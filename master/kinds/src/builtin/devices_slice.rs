@@ -1,4 +1,4 @@
-//! What drivers tell of the devices that there are (upstream: `resource/validation`).
+//! Validation of ResourceSlices (upstream: `resource/validation`).
 
 use super::devices_validate::{binding, list, pool_name, qualified, set, taint};
 use super::service::spec;
@@ -9,10 +9,10 @@ use crate::validate::forms::{formed, has, needed_form, number, on, word};
 use crate::validate::{At, Faults, Fields, get, items, labels, names, object, object_mut, text};
 use serde_json::Value;
 
-/// Devices of a slice, and of one that says more of them.
+/// Devices of a slice, and of a slice with a rich device (see [`is_rich`]).
 const DEVICES: usize = 128;
 const RICH_DEVICES: usize = 64;
-/// Attributes and capacities of a device together, and values of its attributes.
+/// Attributes and capacities of a device together, and values of an attribute.
 const FACTS: usize = 32;
 const VALUES: usize = 48;
 const VALUE: usize = 64;
@@ -22,7 +22,7 @@ const COUNTERS: usize = 32;
 const CONSUMED_SETS: usize = 2;
 const OPTIONS: usize = 10;
 
-/// When a taint was added is said where nobody said it; `old` has those that were there before.
+/// Sets the time of new taints that have none; `old` holds the previous taints.
 pub(super) fn stamp_taints(fields: &mut Fields, old: Option<&Fields>) {
     let known = |device: &str, taint: &Fields| -> Option<Value> {
         let devices = items(spec(old?), "devices")
@@ -65,7 +65,7 @@ pub(super) fn stamp_taints(fields: &mut Fields, old: Option<&Fields>) {
     }
 }
 
-/// Checks a slice.
+/// Validates a slice.
 pub(super) fn slice(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     driver_name(word(spec, "driver"), &at.field("driver"), faults);
@@ -126,7 +126,7 @@ pub(super) fn slice(fields: &Fields, faults: &mut Faults) {
     );
 }
 
-/// A slice keeps whose devices it tells of.
+/// Pool, driver and node are immutable: they identify the devices that the slice publishes.
 pub(super) fn slice_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     let nothing = Fields::new();
@@ -137,7 +137,8 @@ pub(super) fn slice_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Whether so much is said of a device that a slice has room for fewer.
+/// Whether a device has taints, counters or lists of attribute values, so that its slice may hold
+/// fewer devices.
 fn is_rich(device: &Fields) -> bool {
     let lists = ["bools", "ints", "strings", "versions"];
     let several = |attribute: &Value| lists.iter().any(|key| attribute.get(key).is_some());
@@ -146,7 +147,7 @@ fn is_rich(device: &Fields) -> bool {
         || object(device, "attributes").is_some_and(|all| all.values().any(several))
 }
 
-/// Checks by which of several ways nodes are chosen.
+/// Validates that exactly one of several fields selects the nodes.
 fn nodes(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
     let mut given = Vec::new();
@@ -374,7 +375,7 @@ fn version(value: &Value, at: &At<'_>, faults: &mut Faults) {
     string(value, at, faults);
 }
 
-/// Whether a text is a version as semver.org has it.
+/// Whether a string is a semantic version (semver.org).
 fn is_version(text: &str) -> bool {
     let (rest, build) = text
         .split_once('+')
@@ -396,7 +397,7 @@ fn is_version(text: &str) -> bool {
         && build.is_none_or(|all| all.split('.').all(word))
 }
 
-/// Checks a set of counters, which is named by a field.
+/// Validates a counter set, which a field names.
 fn counters(set: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
     needed_form(set, name, at, names::label, faults);
     let place = at.field("counters");
@@ -437,7 +438,7 @@ fn device_nodes(device: &Fields, chosen: bool, at: &At<'_>, faults: &mut Faults)
     }
 }
 
-/// Checks in what parts a capacity can be asked for.
+/// Validates the values that may be requested of a capacity.
 fn policy(capacity: &Fields, policy: &Fields, at: &At<'_>, faults: &mut Faults) {
     let whole = Quantity::read(get(capacity, "value")).unwrap_or_default();
     let usual = Quantity::read(get(policy, "default"));

@@ -1,4 +1,5 @@
-//! What becomes of a claim of devices: who has it, and what it was given (upstream: `resource/validation`).
+//! Validation of a ResourceClaim's status: reservations and allocated devices (upstream:
+//! `resource/validation`).
 
 use super::devices_validate::{
     LIST, Requests, binding, configuration, list, pool_name, raw, set, tolerations,
@@ -10,17 +11,17 @@ use crate::validate::forms::{formed, needed, word};
 use crate::validate::{At, Faults, Fields, conditions, get, items, labels, names, object, text};
 use serde_json::Value;
 
-/// Who may have one claim.
+/// Consumers of one claim.
 const CONSUMERS: usize = 256;
-/// Bytes that a driver says of a device, and conditions that it has.
+/// Bytes of a driver's device data, and conditions of a device.
 const DATA: usize = 10 << 10;
 const CONDITIONS: usize = 8;
-/// Of a network device: bytes of its names, and addresses.
+/// Of a network device: bytes of its names, and number of addresses.
 const INTERFACE: usize = 256;
 const HARDWARE: usize = 128;
 const ADDRESSES: usize = 16;
 
-/// Checks a change of a claim's status.
+/// Validates a change of a claim's status.
 pub(super) fn status(new: &Fields, old: &Fields, faults: &mut Faults) {
     let nothing = Fields::new();
     let of = |fields| -> &Fields { object(fields, "status").unwrap_or(&nothing) };
@@ -117,7 +118,7 @@ fn result(result: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &mut Fault
     tolerations(result, at, faults);
 }
 
-/// Checks by what a device is known.
+/// Validates the names that identify a device.
 fn device(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     driver_name(word(fields, "driver"), &at.field("driver"), faults);
     pool_name(fields, "pool", at, faults);
@@ -141,7 +142,7 @@ fn device(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Driver, pool, device and share: what tells one device from another.
+/// Driver, pool, device and share, which together identify a device.
 fn identity(device: &Fields) -> String {
     let own: Vec<&str> = ["driver", "pool", "device", "shareID"]
         .iter()
@@ -150,7 +151,7 @@ fn identity(device: &Fields) -> String {
     own.join("/").trim_end_matches('/').to_owned()
 }
 
-/// Checks what drivers say of the devices that were given.
+/// Validates what drivers report about allocated devices.
 fn devices(status: &Fields, allocation: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     let results = allocation.and_then(|allocation| object(allocation, "devices"));
     let given = results.map_or(&[][..], |devices| items(devices, "results"));
@@ -160,12 +161,12 @@ fn devices(status: &Fields, allocation: Option<&Fields>, at: &At<'_>, faults: &m
         .map(identity)
         .collect();
     let mut seen = Vec::new();
-    for (index, told) in items(status, "devices").iter().enumerate() {
-        let (at, Some(told)) = (at.index(index), told.as_object()) else {
+    for (index, device_status) in items(status, "devices").iter().enumerate() {
+        let (at, Some(device_status)) = (at.index(index), device_status.as_object()) else {
             continue;
         };
-        device(told, &at, faults);
-        let own = identity(told);
+        device(device_status, &at, faults);
+        let own = identity(device_status);
         if !given.contains(&own) {
             faults.invalid(
                 &at,
@@ -173,15 +174,15 @@ fn devices(status: &Fields, allocation: Option<&Fields>, at: &At<'_>, faults: &m
                 "must be an allocated device in the claim",
             );
         }
-        let (all, place) = (items(told, "conditions"), at.field("conditions"));
+        let (all, place) = (items(device_status, "conditions"), at.field("conditions"));
         if all.len() > CONDITIONS {
             faults.too_many(&place, all.len(), CONDITIONS);
         }
         conditions::all(all, &place, faults);
-        if !get(told, "data").is_null() {
-            raw(get(told, "data"), DATA, &at.field("data"), faults);
+        if !get(device_status, "data").is_null() {
+            raw(get(device_status, "data"), DATA, &at.field("data"), faults);
         }
-        if let Some(network) = object(told, "networkData") {
+        if let Some(network) = object(device_status, "networkData") {
             self::network(network, &at.field("networkData"), faults);
         }
         if seen.contains(&own) {

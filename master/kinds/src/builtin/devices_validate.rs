@@ -1,5 +1,5 @@
-//! What claims of devices, their templates and classes must be (upstream: `resource/validation`). Expressions are held to
-//! their length; whether they can be evaluated is not known here.
+//! Validation of ResourceClaims, their templates and DeviceClasses (upstream:
+//! `resource/validation`). Expressions are limited in length; whether they compile is not checked.
 
 use super::service::spec;
 use super::storage_validate::driver_name;
@@ -24,7 +24,7 @@ const POOL: usize = 253;
 const EFFECTS: &[&str] = &["NoExecute", "NoSchedule", "None"];
 const NO_REQUEST: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
-/// Checks the items of a list, unless they are too many to look at.
+/// Validates the items of a list, unless there are too many.
 pub(super) fn list(
     all: &[Value],
     most: usize,
@@ -40,7 +40,7 @@ pub(super) fn list(
     }
 }
 
-/// Checks the items of a list of objects, and that each of their keys comes once.
+/// Validates the items of a list of objects, and that their keys are unique.
 pub(super) fn set(
     all: &[Value],
     (most, key): (usize, &str),
@@ -65,7 +65,7 @@ pub(super) fn set(
     }
 }
 
-/// Each item of a list must come once.
+/// Reports duplicate items of a list.
 pub(super) fn once(all: &[Value], at: &At<'_>, faults: &mut Faults) {
     for (index, item) in all.iter().enumerate() {
         if all[..index].contains(item) {
@@ -74,7 +74,7 @@ pub(super) fn once(all: &[Value], at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Fills in a claim's spec.
+/// Sets defaults of a claim's spec.
 pub(super) fn claim_defaults(spec: Option<&mut Fields>) {
     let devices = spec.and_then(|spec| spec.get_mut("devices"));
     let requests = devices
@@ -114,7 +114,7 @@ fn request_defaults(request: &mut Fields) {
     }
 }
 
-/// Fills in a template.
+/// Sets defaults of a template.
 pub(super) fn template_defaults(fields: &mut Fields) {
     claim_defaults(
         object_mut(fields, "spec")
@@ -128,7 +128,7 @@ pub(super) fn template_defaults(fields: &mut Fields) {
 pub(super) struct Requests<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
 
 impl<'a> Requests<'a> {
-    /// Of a claim's spec.
+    /// Reads a claim's spec.
     pub(super) fn of(spec: &'a Fields) -> Self {
         let requests =
             object(spec, "devices").map_or(&[][..], |devices| items(devices, "requests"));
@@ -151,7 +151,7 @@ impl<'a> Requests<'a> {
         }
     }
 
-    /// Checks a name that stands for a request.
+    /// Validates a name that refers to a request.
     pub(super) fn reference(&self, name: &Value, at: &At<'_>, faults: &mut Faults) {
         let own = name.as_str().unwrap_or_default();
         if own.matches('/').count() > 1 {
@@ -165,7 +165,7 @@ impl<'a> Requests<'a> {
         }
     }
 
-    /// Checks a list of such names.
+    /// Validates a list of such names.
     pub(super) fn references(&self, fields: &Fields, at: &At<'_>, faults: &mut Faults) {
         let (all, at) = (items(fields, "requests"), at.field("requests"));
         list(all, LIST, &at, faults, |name, at, faults| {
@@ -177,12 +177,12 @@ impl<'a> Requests<'a> {
     }
 }
 
-/// Checks a new claim.
+/// Validates a new claim.
 pub(super) fn claim(fields: &Fields, faults: &mut Faults) {
     claim_spec(spec(fields), &At::root("spec"), faults);
 }
 
-/// Checks a new template.
+/// Validates a new template.
 pub(super) fn template(fields: &Fields, faults: &mut Faults) {
     let (template, at) = (spec(fields), At::root("spec"));
     let place = at.field("metadata");
@@ -197,7 +197,7 @@ pub(super) fn template(fields: &Fields, faults: &mut Faults) {
     claim_spec(spec(template), &at.field("spec"), faults);
 }
 
-/// What was claimed stays.
+/// The spec is immutable.
 pub(super) fn same_spec(new: &Fields, old: &Fields, faults: &mut Faults) {
     faults.immutable(&At::root("spec"), get(new, "spec"), get(old, "spec"));
 }
@@ -302,7 +302,7 @@ fn asked(request: &Fields, at: &At<'_>, faults: &mut Faults) {
     tolerations(request, at, faults);
 }
 
-/// Checks the selectors of a request or class.
+/// Validates the selectors of a request or class.
 fn selectors(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     list(
         items(fields, "selectors"),
@@ -322,7 +322,7 @@ fn selectors(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     );
 }
 
-/// Checks what taints of devices are put up with.
+/// Validates tolerations of device taints.
 pub(super) fn tolerations(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("tolerations");
     for (index, toleration) in items(fields, "tolerations").iter().enumerate() {
@@ -361,7 +361,7 @@ pub(super) fn tolerations(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks a taint of a device.
+/// Validates a taint of a device.
 pub(super) fn taint(taint: &Fields, at: &At<'_>, faults: &mut Faults) {
     forms::taint(taint, EFFECTS, at, faults);
 }
@@ -377,7 +377,7 @@ fn constraint(constraint: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &m
     }
 }
 
-/// Checks a name of an attribute or capacity, with or without a domain.
+/// Validates a name of an attribute or capacity, with or without a domain.
 pub(super) fn qualified(name: &str, at: &At<'_>, faults: &mut Faults) {
     let parts: Vec<&str> = name.split('/').collect();
     match parts.as_slice() {
@@ -413,7 +413,7 @@ fn identifier(name: &str, at: &At<'_>, faults: &mut Faults) {
     formed(&name.into(), at, names::identifier, faults);
 }
 
-/// Checks the name of a pool: subdomains with slashes between them.
+/// Validates the name of a pool: subdomains separated by slashes.
 pub(super) fn pool_name(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
     let (name, at) = (text(fields, key), at.field(key));
     if name.is_empty() {
@@ -427,7 +427,7 @@ pub(super) fn pool_name(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Fa
     }
 }
 
-/// Checks what a driver is told of a device.
+/// Validates a driver's configuration of a device.
 pub(super) fn configuration(config: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("opaque");
     let Some(opaque) = object(config, "opaque") else {
@@ -442,7 +442,7 @@ pub(super) fn configuration(config: &Fields, at: &At<'_>, faults: &mut Faults) {
     );
 }
 
-/// Checks an object of somebody else's form.
+/// Validates an opaque object of another API: its form and size.
 pub(super) fn raw(value: &Value, most: usize, at: &At<'_>, faults: &mut Faults) {
     if value.is_null() {
         faults.required(at, "");
@@ -453,7 +453,7 @@ pub(super) fn raw(value: &Value, most: usize, at: &At<'_>, faults: &mut Faults) 
     }
 }
 
-/// Checks a class.
+/// Validates a DeviceClass.
 pub(super) fn class(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     selectors(spec, &at, faults);
@@ -481,7 +481,7 @@ pub(super) fn class(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Checks the conditions that a device waits for and those at which it gives up.
+/// Validates the binding conditions and binding failure conditions of a device.
 pub(super) fn binding(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     const MOST: usize = 4;
     let (met, failed) = ("bindingConditions", "bindingFailureConditions");

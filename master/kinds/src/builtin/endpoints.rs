@@ -1,4 +1,4 @@
-//! Endpoints and endpoint slices: who stands behind a service.
+//! Endpoints and EndpointSlices.
 
 use super::cells::AGE;
 use super::endpoints_validate as rules;
@@ -56,7 +56,7 @@ pub(super) fn slice() -> Kind {
     }
 }
 
-/// The first of a list, and how many more there are.
+/// The first items of a list, and the number of the others.
 fn first(list: &[String], none: &str) -> String {
     match list {
         [] => none.to_owned(),

@@ -1,4 +1,5 @@
-//! What endpoints and endpoint slices must be (upstream: `discovery/validation`, `ValidateEndpoints`).
+//! Validation of Endpoints and EndpointSlices (upstream: `discovery/validation`,
+//! `ValidateEndpoints`).
 
 use crate::validate::{At, Faults, Fields, default_to, get, items, names, net, object, text};
 use serde_json::Value;
@@ -12,7 +13,7 @@ const PORTS: usize = 20_000;
 const HINTS: usize = 8;
 const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 
-/// Ports have a name, if an empty one, and are of TCP.
+/// Ports default to an empty name and TCP.
 pub(super) fn slice_defaults(fields: &mut Fields) {
     for port in fields
         .get_mut("ports")
@@ -27,7 +28,7 @@ pub(super) fn slice_defaults(fields: &mut Fields) {
     }
 }
 
-/// Ports are of TCP.
+/// Ports default to TCP.
 pub(super) fn defaults(fields: &mut Fields) {
     for subset in fields
         .get_mut("subsets")
@@ -48,7 +49,7 @@ pub(super) fn defaults(fields: &mut Fields) {
     }
 }
 
-/// Checks a slice.
+/// Validates a slice.
 pub(super) fn slice(fields: &Fields, faults: &mut Faults) {
     let kind = text(fields, "addressType");
     let at = At::root("addressType");
@@ -181,7 +182,7 @@ fn application(port: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// A slice keeps its kind of addresses.
+/// The address type is immutable.
 pub(super) fn slice_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     faults.immutable(
         &At::root("addressType"),
@@ -190,7 +191,7 @@ pub(super) fn slice_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     );
 }
 
-/// Checks endpoints.
+/// Validates endpoints.
 pub(super) fn endpoints(fields: &Fields, faults: &mut Faults) {
     let at = At::root("subsets");
     for (number, subset) in items(fields, "subsets").iter().enumerate() {

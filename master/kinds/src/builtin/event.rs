@@ -1,4 +1,4 @@
-//! Events: one table, served as `v1` and, with other names for the same fields, as `events.k8s.io/v1`.
+//! Events: one table, served as `v1` and, with other field names, as `events.k8s.io/v1`.
 
 use super::cells::since;
 use super::event_validate as rules;
@@ -101,7 +101,7 @@ const COLUMNS: &[Column] = &[
     }),
 ];
 
-/// The first of two fields that says anything.
+/// The first of two fields that is not empty.
 pub(super) fn either<'a>(fields: &'a Fields, one: &str, other: &str) -> &'a str {
     match text(fields, one) {
         "" => text(fields, other),
@@ -109,7 +109,7 @@ pub(super) fn either<'a>(fields: &'a Fields, one: &str, other: &str) -> &'a str 
     }
 }
 
-/// What an event is about.
+/// The object that an event is about.
 pub(super) fn about(fields: &Fields) -> &Fields {
     static EMPTY: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(Fields::new);
     object(fields, "involvedObject")

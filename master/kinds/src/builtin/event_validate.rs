@@ -1,5 +1,6 @@
-//! What events must be (upstream: `core/validation/events.go`): those of the older version less than those of the newer.
-//! Faults stand at the fields of the stored form, whichever version was sent.
+//! Validation of events (upstream: `core/validation/events.go`): the older version is validated
+//! less strictly than the newer. Faults have the paths of the stored form, whichever version was
+//! sent.
 
 use super::event::{about, either};
 use crate::object::meta_text;
@@ -7,11 +8,11 @@ use crate::validate::forms::{has, number};
 use crate::validate::{At, Faults, Fields, get, names, object, text};
 use serde_json::Value;
 
-/// Bytes of an action, a reason and a reporter's instance, and of what is said.
+/// Bytes of an action, a reason, a reporter's instance, and a note.
 const WORD: usize = 128;
 const NOTE: usize = 1024;
 
-/// The fields of the newer version, each with its name in the stored form.
+/// The fields of the newer version with their names in the stored form.
 const FIELDS: &[(&str, &str)] = &[
     ("regarding", "involvedObject"),
     ("reason", "reason"),
@@ -28,7 +29,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("reportingInstance", "reportingInstance"),
 ];
 
-/// Checks what every event must heed.
+/// Validates what applies to every event.
 pub(super) fn legacy(fields: &Fields, faults: &mut Faults) {
     let (about, own) = (about(fields), meta_text(fields, "namespace"));
     let namespace = text(about, "namespace");
@@ -84,7 +85,7 @@ fn short(found: &str, most: usize, key: &str, faults: &mut Faults) {
     }
 }
 
-/// Checks what new events of the newer version must heed besides.
+/// Validates what applies to new events of the newer version.
 pub(super) fn create(fields: &Fields, faults: &mut Faults) {
     series(fields, faults);
     if text(fields, "eventTime").is_empty() {
@@ -131,7 +132,7 @@ fn series(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// An event of the newer version stays as it is but for its series.
+/// In the newer version, everything but the series is immutable.
 pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
     if get(new, "series") != get(old, "series") {
         series(new, faults);

@@ -1,4 +1,4 @@
-//! Flow schemas and priority levels.
+//! FlowSchemas and PriorityLevelConfigurations.
 
 use super::cells::{AGE, at};
 use super::fairness_validate as rules;
@@ -56,7 +56,7 @@ fn value(fields: &Fields, pointer: &str) -> Value {
     found.cloned().unwrap_or_else(|| "<none>".into())
 }
 
-/// The status of the condition that says whether the level is there.
+/// The status of the condition `Dangling`.
 fn missing(fields: &Fields) -> &str {
     let conditions = object(fields, "status").map_or(&[][..], |status| items(status, "conditions"));
     let dangling = conditions

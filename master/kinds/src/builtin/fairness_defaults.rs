@@ -1,19 +1,19 @@
-//! The flow schemas and priority levels that every cluster has (apiserver `flowcontrol/bootstrap`): mandatory ones, which
-//! stay as they are here, and suggested ones, which an admin may change.
+//! The default FlowSchemas and PriorityLevelConfigurations (apiserver `flowcontrol/bootstrap`):
+//! mandatory ones, which are immutable, and suggested ones, which an admin may change.
 
 use serde_json::{Value, json};
 
-/// Says whether an object's spec follows what is said here.
+/// Annotation that says whether the server keeps an object's spec up to date.
 pub const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
-/// The flow and level of requests that nothing holds back.
+/// The flow schema and priority level of requests that are never limited.
 pub const EXEMPT: &str = "exempt";
-/// The flow and level of what belongs to no other.
+/// The flow schema and priority level of requests that match no other.
 pub const CATCH_ALL: &str = "catch-all";
 
-/// Everybody, who he is known to be or not.
+/// All users, authenticated or not.
 const EVERYBODY: &[&str] = &["system:unauthenticated", "system:authenticated"];
 
-/// Whether the spec of an object of this name cannot be changed.
+/// Whether the spec of the object with this name is immutable.
 pub fn is_mandatory(name: &str) -> bool {
     matches!(name, EXEMPT | CATCH_ALL)
 }
@@ -148,7 +148,7 @@ fn schema(level: &str, precedence: i32, distinguisher: &str, rule: &Value) -> Va
     spec
 }
 
-/// All requests of somebody.
+/// A rule for all requests of these subjects.
 fn everything(subjects: Value) -> Value {
     let mut rule = json!({
         "resourceRules": [resources(&["*"], "*", &["*"], true)],

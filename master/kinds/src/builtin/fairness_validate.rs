@@ -1,4 +1,4 @@
-//! What flow schemas and priority levels must be (upstream: `flowcontrol/validation`).
+//! Validation of FlowSchemas and PriorityLevelConfigurations (upstream: `flowcontrol/validation`).
 
 use super::fairness_defaults::{self, EXEMPT, is_mandatory};
 use super::service::spec;
@@ -23,7 +23,7 @@ const VERBS: &[&str] = &[
     "watch",
 ];
 const MOST_QUEUES: i64 = 10_000_000;
-/// Bits of the hash that hands are dealt by.
+/// Bits of the hash from which shuffle sharding deals queues.
 const HASH_BITS: i64 = 60;
 const NOT_NEGATIVE: &str = "must be a non-negative integer";
 
@@ -34,14 +34,14 @@ fn fill(fields: &mut Fields, key: &str, value: i64) {
     }
 }
 
-/// Fills in a flow schema.
+/// Sets defaults of a FlowSchema.
 pub(super) fn schema_defaults(fields: &mut Fields) {
     if let Some(spec) = object_mut(fields, "spec") {
         fill(spec, "matchingPrecedence", 1000);
     }
 }
 
-/// Fills in a priority level.
+/// Sets defaults of a PriorityLevelConfiguration.
 pub(super) fn level_defaults(fields: &mut Fields) {
     let Some(spec) = object_mut(fields, "spec") else {
         return;
@@ -72,7 +72,7 @@ fn star(list: &[Value]) -> bool {
     list.iter().any(|item| item == "*")
 }
 
-/// Checks a flow schema.
+/// Validates a FlowSchema.
 pub(super) fn schema(fields: &Fields, faults: &mut Faults) {
     let (name, spec, at) = (meta_text(fields, "name"), spec(fields), At::root("spec"));
     let (precedence, place) = (
@@ -164,7 +164,7 @@ fn rule(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// A subject: its kind, its field, and whether that must have a name only.
+/// A subject's kind and the field that holds it.
 const SUBJECTS: &[(&str, &str)] = &[
     ("ServiceAccount", "serviceAccount"),
     ("User", "user"),
@@ -315,7 +315,7 @@ fn url_fault(url: &str) -> Option<&'static str> {
     }
 }
 
-/// Checks the conditions of a status.
+/// Validates the conditions of a status.
 fn conditions(fields: &Fields, faults: &mut Faults) {
     let root = At::root("status");
     let at = root.field("conditions");
@@ -334,12 +334,12 @@ fn conditions(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Checks a status that is written by itself.
+/// Validates a status that is written through its subresource.
 pub(super) fn status(fields: &Fields, faults: &mut Faults) {
     conditions(fields, faults);
 }
 
-/// Checks a priority level.
+/// Validates a PriorityLevelConfiguration.
 pub(super) fn level(fields: &Fields, faults: &mut Faults) {
     let (name, spec, at) = (meta_text(fields, "name"), spec(fields), At::root("spec"));
     let kind = text(spec, "type");
@@ -381,7 +381,7 @@ pub(super) fn level(fields: &Fields, faults: &mut Faults) {
     conditions(fields, faults);
 }
 
-/// What is mandatory stays as it is, but for the shares of the exempt level.
+/// Mandatory objects are immutable, except the shares of the exempt level.
 fn mandatory(name: &str, spec: &Fields, shown: &Value, faults: &mut Faults) {
     if !is_mandatory(name) {
         return;
@@ -487,7 +487,7 @@ fn queuing(queuing: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Bits of a hash that choose a hand from a deck.
+/// Bits of a hash that choose a hand of queues from a deck (shuffle sharding).
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

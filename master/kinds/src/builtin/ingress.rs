@@ -1,4 +1,4 @@
-//! Ingresses and their classes.
+//! Ingresses and IngressClasses.
 
 use super::cells::{AGE, at, load_balancer};
 use super::ingress_validate as rules;

@@ -1,4 +1,4 @@
-//! What ingresses and their classes must be (upstream: `networking/validation`).
+//! Validation of ingresses and their classes (upstream: `networking/validation`).
 
 use super::service::spec;
 use super::service_validate::load_balancer;
@@ -6,12 +6,12 @@ use crate::object::metadata;
 use crate::validate::{At, Faults, Fields, get, items, names, net, object, text};
 use serde_json::Value;
 
-/// The annotation that named a class before there was a field for it.
+/// The deprecated annotation that names a class.
 const CLASS: &str = "kubernetes.io/ingress.class";
 /// Bytes of a controller's name.
 const CONTROLLER: usize = 250;
 
-/// Checks an ingress.
+/// Validates an ingress.
 pub(super) fn ingress(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
     let at = At::root("spec");
@@ -33,7 +33,7 @@ pub(super) fn ingress(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// A new ingress names its class in one of the two ways.
+/// A new ingress names its class by field or by annotation, not by both.
 pub(super) fn ingress_create(fields: &Fields, faults: &mut Faults) {
     let class = get(spec(fields), "ingressClassName");
     let note =
@@ -192,7 +192,7 @@ fn backend_port(port: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks what changes: the status.
+/// Validates an update, including the status.
 pub(super) fn ingress_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     if get(new, "status") == get(old, "status") {
         return;
@@ -207,7 +207,7 @@ pub(super) fn ingress_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     );
 }
 
-/// Checks a class.
+/// Validates an IngressClass.
 pub(super) fn class(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
     let at = At::root("spec");
@@ -261,7 +261,7 @@ pub(super) fn class(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// A class keeps its controller.
+/// The controller is immutable: ingresses of the class depend on it.
 pub(super) fn class_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     faults.immutable(

@@ -1,4 +1,4 @@
-//! Limit ranges and resource quotas.
+//! LimitRanges and ResourceQuotas.
 
 use super::cells::{AGE, CREATED};
 use super::limits_validate as rules;
@@ -40,7 +40,7 @@ pub(super) fn quota() -> Kind {
     }
 }
 
-/// What is used of what there is, of limits or of everything else.
+/// Used and hard amounts, of limits or of everything else.
 fn used(fields: &Fields, limits: bool) -> String {
     let Some(status) = object(fields, "status") else {
         return String::new();

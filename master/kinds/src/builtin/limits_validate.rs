@@ -1,4 +1,5 @@
-//! What limit ranges and quotas must be (upstream: `ValidateLimitRange`, `ValidateResourceQuota`).
+//! Validation of LimitRanges and ResourceQuotas (upstream: `ValidateLimitRange`,
+//! `ValidateResourceQuota`).
 
 use super::service::spec;
 use crate::quantity::Quantity;
@@ -16,7 +17,7 @@ const SCOPES: &[&str] = &[
     "Terminating",
     "VolumeAttributesClass",
 ];
-/// What pods that promise nothing can be counted by, and what other pods can.
+/// Resources that a quota may limit for pods of class BestEffort, and for other pods.
 const PODS: &[&str] = &["pods"];
 const COMPUTE: &[&str] = &[
     "pods",
@@ -28,7 +29,8 @@ const COMPUTE: &[&str] = &[
     "limits.memory",
 ];
 
-/// Containers get as default what they may have at most, and as request what they get or need at least.
+/// The default limit defaults to the maximum, the default request to the default limit or else the
+/// minimum.
 pub(super) fn range_defaults(fields: &mut Fields) {
     let Some(spec) = object_mut(fields, "spec") else {
         return;
@@ -62,7 +64,7 @@ fn fill(limit: &mut Fields, into: &str, from: &str) {
     }
 }
 
-/// Checks a limit range.
+/// Validates a LimitRange.
 pub(super) fn range(fields: &Fields, faults: &mut Faults) {
     let root = At::root("spec");
     let at = root.field("limits");
@@ -132,7 +134,7 @@ fn milli(quantity: Quantity) -> i128 {
     quantity.amount().ceil_milli().into()
 }
 
-/// Smallest to largest: min, default request, default, max.
+/// In this order: min, default request, default, max.
 fn order(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
     let value = |key: &str| {
         object(limit, key)
@@ -205,7 +207,7 @@ fn order(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks a quota.
+/// Validates a ResourceQuota.
 pub(super) fn quota(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
     let at = At::root("spec");
@@ -316,7 +318,7 @@ fn scope_set(
     }
 }
 
-/// A quota keeps what it is of.
+/// Scopes are immutable: usage was counted by them.
 pub(super) fn quota_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     let set = |fields: &Fields| -> BTreeSet<String> {

@@ -1,4 +1,4 @@
-//! The served kinds: one descriptor each.
+//! The built-in kinds: one descriptor each.
 
 mod admission;
 mod admission_policy;
@@ -60,13 +60,13 @@ pub fn all() -> Vec<Kind> {
     kinds.extend(admission::all());
     kinds.extend(groups());
     kinds.extend(pratique::all());
-    deletion::tell(&mut kinds);
-    blank::tell(&mut kinds);
-    warnings::tell(&mut kinds);
+    deletion::apply(&mut kinds);
+    blank::apply(&mut kinds);
+    warnings::apply(&mut kinds);
     kinds
 }
 
-/// The kinds of the group without a name.
+/// The kinds of the core group.
 fn core() -> Vec<Kind> {
     vec![
         review::binding(),
@@ -89,7 +89,7 @@ fn core() -> Vec<Kind> {
     ]
 }
 
-/// The kinds of the groups that come after those of admission.
+/// The kinds of the groups after the admission kinds.
 fn groups() -> Vec<Kind> {
     vec![
         review::self_subject(),

@@ -7,8 +7,8 @@ use crate::validate::{At, Faults, Fields, items, meta, names, object, object_mut
 use config_kube::k8s_openapi::api::core::v1::Namespace;
 use serde_json::{Value, json};
 
-/// Who holds every namespace: the one who empties it.
-const HOLD: &str = "kubernetes";
+/// The finalizer of every namespace; the controller that empties it removes it.
+const FINALIZER: &str = "kubernetes";
 
 pub(super) fn namespace() -> Kind {
     Kind {
@@ -23,11 +23,11 @@ pub(super) fn namespace() -> Kind {
         selectable: &[("status.phase", "/status/phase")],
         strategy: Strategy {
             names: names::label,
-            defaults: tell_name,
+            defaults: set_name_label,
             create: |fields| {
-                // A generated name was not there yet when it was told.
-                tell_name(fields);
-                hold(fields);
+                // A generated name did not exist yet when the label was set.
+                set_name_label(fields);
+                add_finalizer(fields);
                 fields.insert("status".to_owned(), json!({"phase": "Active"}));
             },
             update: keep_spec,
@@ -40,8 +40,8 @@ pub(super) fn namespace() -> Kind {
     }
 }
 
-/// The name is a label as well.
-fn tell_name(fields: &mut Fields) {
+/// Sets the label with the name.
+fn set_name_label(fields: &mut Fields) {
     let name = meta_text(fields, "name").to_owned();
     if !name.is_empty()
         && let Some(labels) = object_mut(metadata_mut(fields), "labels")
@@ -50,18 +50,18 @@ fn tell_name(fields: &mut Fields) {
     }
 }
 
-/// A namespace does not go before it is emptied.
-fn hold(fields: &mut Fields) {
+/// Adds the finalizer to the spec.
+fn add_finalizer(fields: &mut Fields) {
     let finalizers = object_mut(fields, "spec")
         .map(|spec| spec.entry("finalizers").or_insert_with(|| json!([])));
     if let Some(list) = finalizers.and_then(Value::as_array_mut)
-        && !list.iter().any(|own| own == HOLD)
+        && !list.iter().any(|own| own == FINALIZER)
     {
-        list.push(HOLD.into());
+        list.push(FINALIZER.into());
     }
 }
 
-/// Checks the names of who holds a namespace; upstream tells each with its place where they are written by themselves.
+/// Validates finalizers; upstream reports the index only in a write of the `finalize` subresource.
 fn finalizers(fields: &Fields, indexed: bool, faults: &mut Faults) {
     let root = At::root("spec");
     let at = root.field("finalizers");
@@ -86,12 +86,12 @@ fn change(subresource: Subresource, new: &Fields, _: &Fields, faults: &mut Fault
     if phase != fits {
         let at = At::root("status");
         let words = format!("may only be '{fits}' if `deletionTimestamp` is {not}empty");
-        // Upstream writes the field as its own language does.
+        // Upstream reports the Go field's name.
         faults.invalid(&at.field("Phase"), &phase.into(), words);
     }
 }
 
-/// The spec holds finalizers only, which change by their own subresource.
+/// The spec holds finalizers only, which change through the subresource `finalize`.
 fn keep_spec(new: &mut Fields, old: &Fields) {
     match old.get("spec") {
         Some(spec) => drop(new.insert("spec".to_owned(), spec.clone())),

@@ -1,4 +1,4 @@
-//! Network policies, and the addresses of services as objects.
+//! NetworkPolicies, ServiceCIDRs and IPAddresses.
 
 use super::cells::{AGE, selector};
 use super::network_validate as rules;
@@ -9,8 +9,8 @@ use crate::validate::{Fields, items, object, text};
 use config_kube::k8s_openapi::api::networking::v1::{IPAddress, NetworkPolicy, ServiceCIDR};
 use serde_json::{Value, json};
 
-/// Holds a range until its controller lets it go.
-const HOLD: &str = "networking.k8s.io/service-cidr-finalizer";
+/// The finalizer of a ServiceCIDR.
+const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 
 pub(super) fn policy() -> Kind {
     Kind {
@@ -76,7 +76,7 @@ pub(super) fn range() -> Kind {
                     "message": "Kubernetes Service CIDR is ready",
                 });
                 fields.insert("status".to_owned(), json!({"conditions": [ready]}));
-                hold(fields);
+                add_finalizer(fields);
             },
             validate: rules::cidrs,
             validate_update: rules::cidrs_update,
@@ -86,15 +86,15 @@ pub(super) fn range() -> Kind {
     }
 }
 
-/// A range does not go as long as an address is of it.
-fn hold(fields: &mut Fields) {
+/// Adds the finalizer, so that a range stays while addresses are taken from it.
+fn add_finalizer(fields: &mut Fields) {
     let finalizers = metadata_mut(fields)
         .entry("finalizers")
         .or_insert_with(|| json!([]));
     if let Some(list) = finalizers.as_array_mut()
-        && !list.iter().any(|own| own == HOLD)
+        && !list.iter().any(|own| own == FINALIZER)
     {
-        list.push(HOLD.into());
+        list.push(FINALIZER.into());
     }
 }
 

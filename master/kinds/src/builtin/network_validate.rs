@@ -1,4 +1,4 @@
-//! What network policies, addresses and ranges must be (upstream: `networking/validation`).
+//! Validation of NetworkPolicies, IPAddresses and ServiceCIDRs (upstream: `networking/validation`).
 
 use super::service::spec;
 use crate::validate::{
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 
-/// Ports are of TCP; a policy is of ingress, and of egress where it says something of it.
+/// Ports default to TCP; a policy is of type Ingress, and of type Egress if it has egress rules.
 pub(super) fn policy_defaults(fields: &mut Fields) {
     let Some(spec) = object_mut(fields, "spec") else {
         return;
@@ -41,7 +41,7 @@ pub(super) fn policy_defaults(fields: &mut Fields) {
     }
 }
 
-/// Checks a network policy.
+/// Validates a NetworkPolicy.
 pub(super) fn policy(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
     let at = At::root("spec");
@@ -149,7 +149,7 @@ fn ip_block(block: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Names of addresses are the addresses.
+/// The name of an IPAddress is the address in canonical form.
 pub(super) fn address_name(name: &str) -> Result<(), String> {
     match name.parse::<IpAddr>() {
         Ok(address) if address.to_string() == name => Ok(()),
@@ -158,7 +158,7 @@ pub(super) fn address_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// Checks an address.
+/// Validates an IPAddress.
 pub(super) fn address(fields: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     let at = at.field("parentRef");
@@ -184,7 +184,7 @@ pub(super) fn address(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// An address keeps its owner.
+/// The parent is immutable: an address is not handed to another service.
 pub(super) fn address_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     faults.immutable(
@@ -194,7 +194,7 @@ pub(super) fn address_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     );
 }
 
-/// Checks a range.
+/// Validates a ServiceCIDR.
 pub(super) fn cidrs(fields: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     let at = at.field("cidrs");
@@ -226,7 +226,7 @@ pub(super) fn cidrs(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Ranges stay; a second one may come.
+/// Ranges are immutable, except that a second one may be added.
 pub(super) fn cidrs_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     let at = at.field("cidrs");

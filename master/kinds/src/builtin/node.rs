@@ -69,7 +69,7 @@ fn defaults(fields: &mut Fields) {
     }
 }
 
-/// The range of a node's pods is told twice: alone, and first in a list.
+/// `podCIDR` and the first item of `podCIDRs` are the same range: each defaults to the other.
 fn ranges(spec: &mut Fields) {
     let (one, first) = (
         text(spec, "podCIDR").to_owned(),
@@ -83,14 +83,14 @@ fn ranges(spec: &mut Fields) {
     }
 }
 
-/// Upstream took configuration by objects away; the field is not kept.
+/// Dynamic kubelet configuration was removed upstream; its field is not stored.
 fn drop_source(fields: &mut Fields) {
     if let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut) {
         spec.remove("configSource");
     }
 }
 
-/// What is allocatable is what there is, where nothing else is said.
+/// `allocatable` defaults to `capacity`.
 fn allocatable(fields: &mut Fields) {
     let Some(status) = fields.get_mut("status").and_then(Value::as_object_mut) else {
         return;

@@ -1,4 +1,4 @@
-//! What nodes must be, and how they may change (upstream: `ValidateNode`, `ValidateNodeUpdate`).
+//! Validation of nodes and their updates (upstream: `ValidateNode`, `ValidateNodeUpdate`).
 
 use super::service::spec;
 use crate::validate::forms;
@@ -7,17 +7,17 @@ use serde_json::Value;
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-/// Checks a node.
+/// Validates a node.
 pub(super) fn node(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
-    // Upstream's place of taints, though they are the spec's.
+    // Upstream reports taints below the metadata, although they belong to the spec.
     let meta = At::root("metadata");
     taints(items(spec, "taints"), &meta.field("taints"), faults);
     room(fields, faults);
     ranges(items(spec, "podCIDRs"), get(spec, "podCIDRs"), faults);
 }
 
-/// Checks taints; each must be one of its key and effect.
+/// Validates taints; key and effect together are unique.
 fn taints(taints: &[Value], at: &At<'_>, faults: &mut Faults) {
     let mut known: Vec<(&str, &str)> = Vec::new();
     for (index, value) in taints.iter().enumerate() {
@@ -33,7 +33,7 @@ fn taints(taints: &[Value], at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks what there is on a node, and what of it can be given away.
+/// Validates capacity and allocatable.
 fn room(fields: &Fields, faults: &mut Faults) {
     let root = At::root("status");
     for key in ["capacity", "allocatable"] {
@@ -63,7 +63,8 @@ fn ranges(list: &[Value], shown: &Value, faults: &mut Faults) {
     }
 }
 
-/// A provider's ID and ranges of pods, once set, stay.
+/// Provider ID and pod ranges are immutable once set: other parts of the cluster have acted on
+/// them.
 pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
     let root = At::root("status");
     let at = root.field("addresses");
@@ -88,7 +89,7 @@ pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Says what of a node's spec nobody reads any more.
+/// Warns about fields of a node's spec that nothing reads.
 pub(super) fn warn(fields: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     if !text(spec(fields), "externalID").is_empty() {
         warnings.push(

@@ -1,4 +1,4 @@
-//! Service accounts and leases.
+//! ServiceAccounts and Leases.
 
 use super::cells::{AGE, at};
 use crate::object::metadata;
@@ -8,7 +8,7 @@ use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::ServiceAccount;
 use serde_json::{Value, json};
 
-/// On an account: its pods may use those secrets only that it names.
+/// Annotation of a service account whose pods may use only the secrets that it names.
 const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
 
 pub(super) fn service_account() -> Kind {
@@ -27,8 +27,8 @@ pub(super) fn service_account() -> Kind {
         },
         subresources: &[Subresource::Token],
         strategy: Strategy {
-            create: names_alone,
-            update: |new, _| names_alone(new),
+            create: keep_names,
+            update: |new, _| keep_names(new),
             warn: warn_account,
             ..Strategy::default()
         },
@@ -36,8 +36,8 @@ pub(super) fn service_account() -> Kind {
     }
 }
 
-/// Of secrets an account knows the names.
-fn names_alone(fields: &mut Fields) {
+/// References of a service account to secrets keep the name only.
+fn keep_names(fields: &mut Fields) {
     for secret in fields
         .get_mut("secrets")
         .and_then(Value::as_array_mut)
@@ -98,7 +98,7 @@ fn lease_spec(fields: &Fields, faults: &mut Faults) {
     }
     let (strategy, place) = (get(spec, "strategy"), at.field("strategy"));
     if let Some(name) = strategy.as_str() {
-        // Upstream's path: the field in itself.
+        // Upstream's path contains the field twice.
         let place = place.field("strategy");
         if !name.contains('/') {
             faults.one_of(&place, strategy, &["OldestEmulationVersion"]);

@@ -1,4 +1,4 @@
-//! The project's own kinds.
+//! The kinds of this project.
 
 use super::cells::{AGE, at};
 use crate::registry::{Column, Kind, Strategy, Subresource, column, wide};
@@ -6,7 +6,7 @@ use crate::validate::{At, Faults, Fields, get, items, object, text};
 use config_kube::{CertificatePolicy, ImageRelease, Machine, NodeAttestation, PolicyName};
 use serde_json::Value;
 
-/// All of them.
+/// All kinds of this project.
 pub(super) fn all() -> Vec<Kind> {
     vec![
         machine(),
@@ -16,7 +16,7 @@ pub(super) fn all() -> Vec<Kind> {
     ]
 }
 
-/// What they share: status as a subresource that carries nothing else, generations.
+/// What they share: a status subresource that carries no metadata, and generations.
 fn own(kind: Kind) -> Kind {
     let strategy = Strategy {
         status_carries_metadata: false,
@@ -79,7 +79,7 @@ fn machine_state(fields: &Fields) -> String {
         return "Retired".to_owned();
     }
     match at(fields, "status", "/state") {
-        // It has nothing to prove, and nothing is awaited.
+        // A static machine proves nothing, so no proof is pending.
         "<none>" | "Pending" if said("static") => "Static".to_owned(),
         "<none>" => "Pending".to_owned(),
         state => state.to_owned(),
@@ -145,7 +145,7 @@ fn machine_spec(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// A machine without a TPM has nothing that a TPM would give it.
+/// A machine without a TPM must not have fields that come from a TPM.
 fn without_tpm(at: &At<'_>, spec: &Fields, faults: &mut Faults) {
     const FAULT: &str = "must not be set beside insecureNoTpm: a machine that has an endorsement key joins by its proof and in \
                          no other way; take insecureNoTpm out, or make the machine without a TPM another Machine";
@@ -285,7 +285,7 @@ fn faults_of(fields: &Fields) -> String {
     faults.join("; ")
 }
 
-/// The same faults as `pratique check` tells of the document that says the same, all at once.
+/// Reports the same faults as `pratique check` for the same policy document, all at once.
 fn policy_spec(fields: &Fields, faults: &mut Faults) {
     let spec = fields.get("spec").cloned().unwrap_or_default();
     match serde_json::from_value(spec.clone()) {
@@ -302,7 +302,7 @@ fn policy_spec(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// What is at `spec.rules[0].images.minSvn`; null where there is nothing.
+/// The value at `spec.rules[0].images.minSvn`; null if absent.
 fn found<'a>(spec: &'a Value, path: &str) -> &'a Value {
     let pointer = path
         .trim_start_matches("spec")
@@ -311,7 +311,7 @@ fn found<'a>(spec: &'a Value, path: &str) -> &'a Value {
     spec.pointer(&pointer).unwrap_or(&Value::Null)
 }
 
-/// Policies that there are none of, which is all that a spec of its schema may have wrong in its form.
+/// Reports unknown policy names: the only fault of form that the schema does not find.
 fn policy_names(spec: &Value, faults: &mut Faults) {
     let at = At::root("spec");
     let at = at.field("rules");

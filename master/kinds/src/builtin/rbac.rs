@@ -1,4 +1,4 @@
-//! Roles and who has them.
+//! Roles and role bindings.
 
 use super::cells::{AGE, CREATED};
 use crate::registry::{Column, Kind, Strategy, column, wide};
@@ -51,7 +51,7 @@ pub(super) fn cluster_binding() -> Kind {
         columns: BINDING,
         strategy: Strategy {
             validate,
-            ..binds()
+            ..binding_strategy()
         },
         ..Kind::of::<ClusterRoleBinding>(false)
     }
@@ -64,14 +64,14 @@ pub(super) fn binding() -> Kind {
         columns: BINDING,
         strategy: Strategy {
             validate,
-            ..binds()
+            ..binding_strategy()
         },
         ..Kind::of::<RoleBinding>(true)
     }
 }
 
-/// What both kinds of bindings have in common.
-fn binds() -> Strategy {
+/// The strategy that both kinds of bindings share.
+fn binding_strategy() -> Strategy {
     Strategy {
         names: names::path_segment,
         made_by_update: true,

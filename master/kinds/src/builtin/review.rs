@@ -1,5 +1,5 @@
-//! What is answered and never stored: reviews, which are questions to authentication and authorization, and how the
-//! cluster's parts are.
+//! Kinds that are answered and never stored: reviews, which question authentication and
+//! authorization, bindings, and the status of components.
 
 use crate::registry::{Kind, Review, column};
 use crate::validate::{Fields, items, text};
@@ -52,7 +52,7 @@ pub(super) fn subject_access() -> Kind {
     }
 }
 
-/// The older way to bind a pod.
+/// The deprecated kind that binds a pod.
 pub(super) fn binding() -> Kind {
     Kind {
         review: Some(Review::Binding),
@@ -60,7 +60,7 @@ pub(super) fn binding() -> Kind {
     }
 }
 
-/// How the cluster's parts are.
+/// The status of the cluster's components.
 pub(super) fn component() -> Kind {
     Kind {
         short_names: &["cs"],

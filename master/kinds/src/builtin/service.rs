@@ -1,4 +1,4 @@
-//! Services: columns, defaults, and what stays and goes with an update.
+//! Services: columns, defaults, and the fields that an update keeps or drops.
 
 use super::cells::{AGE, load_balancer, pairs};
 use super::service_validate;
@@ -7,7 +7,7 @@ use crate::validate::{Fields, default_to, get, items, names, object, object_mut,
 use config_kube::k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
 
-/// Seconds for which a client stays with one endpoint, where it is to stay and nothing else is said.
+/// Default timeout of session affinity in seconds.
 const AFFINITY: i64 = 10_800;
 
 pub(super) fn service() -> Kind {
@@ -56,7 +56,7 @@ fn or_none(text: &str) -> &str {
     if text.is_empty() { "<none>" } else { text }
 }
 
-/// Where a service is reached from outside.
+/// The external addresses of a service.
 fn external(fields: &Fields) -> String {
     let spec = spec(fields);
     let own: Vec<&str> = items(spec, "externalIPs")
@@ -111,7 +111,7 @@ pub(super) fn externally_accessible(spec: &Fields) -> bool {
     }
 }
 
-/// Whether load balancers ask each node for its health by a port of its own.
+/// Whether load balancers check each node's health on a port of its own.
 pub fn needs_health_check(spec: &Fields) -> bool {
     text(spec, "type") == "LoadBalancer" && text(spec, "externalTrafficPolicy") == "Local"
 }
@@ -187,14 +187,14 @@ fn defaults(fields: &mut Fields) {
     }
 }
 
-/// Zero says the same as nothing.
+/// Removes a field with the value zero, which means the same as absent.
 fn remove_zero(fields: &mut Fields, key: &str) {
     if get(fields, key) == 0 {
         fields.remove(key);
     }
 }
 
-/// The list of addresses follows the one address.
+/// `clusterIPs` defaults to `clusterIP`.
 fn create(fields: &mut Fields) {
     let Some(spec) = object_mut(fields, "spec") else {
         return;
@@ -218,7 +218,7 @@ fn update(new: &mut Fields, old: &Fields) {
     same_address(new, old);
 }
 
-/// What belonged to the old type and was left as it was goes with the type.
+/// Drops fields of the old type that the update left unchanged.
 fn drop_dependent(new: &mut Fields, old: &Fields) {
     if needs_address(old) && !needs_address(new) {
         if get(new, "clusterIP") == get(old, "clusterIP")
@@ -259,7 +259,7 @@ fn drop_same(new: &mut Fields, old: &Fields, key: &str) {
     }
 }
 
-/// Node ports of a service's ports, in their order.
+/// Node ports of a service's ports, in order.
 pub fn node_ports(spec: &Fields) -> Vec<i64> {
     let ports = items(spec, "ports")
         .iter()
@@ -267,7 +267,7 @@ pub fn node_ports(spec: &Fields) -> Vec<i64> {
     ports.filter(|port| *port != 0).collect()
 }
 
-/// What was allocated stays where the writer says nothing about it.
+/// Keeps allocated values that the update leaves out.
 fn keep_allocated(new: &mut Fields, old: &Fields) {
     if needs_address(old) && needs_address(new) {
         if text(new, "clusterIP").is_empty() && items(new, "clusterIPs").is_empty() {
@@ -326,7 +326,7 @@ fn keep_node_ports(new: &mut Fields, old: &Fields) {
     }
 }
 
-/// A writer who changes one of the two forms of the address means both.
+/// An update that changes only one of `clusterIP` and `clusterIPs` changes both.
 fn same_address(new: &mut Fields, old: &Fields) {
     let untold =
         items(new, "clusterIPs").is_empty() || get(new, "clusterIPs") == get(old, "clusterIPs");

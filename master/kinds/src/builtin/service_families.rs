@@ -1,4 +1,5 @@
-//! Cluster IPs of a service, their families, and how they may change (upstream: `ValidateServiceClusterIPsRelatedFields`).
+//! Validation of a service's cluster IPs, families and their changes (upstream:
+//! `ValidateServiceClusterIPsRelatedFields`).
 
 use super::service::headless;
 use crate::validate::{At, Faults, Fields, get, items, net, text};
@@ -8,7 +9,7 @@ use std::net::IpAddr;
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 const POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
 
-/// Checks the addresses and families of a service's spec.
+/// Validates the addresses and families of a service's spec.
 pub fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     if text(spec, "type") == "ExternalName" {
         return;
@@ -101,12 +102,12 @@ fn addresses(spec: &Fields, all: &[Value], at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// The family of an address, in upstream's word.
+/// The family of an address, as upstream names it.
 pub fn family_of(address: IpAddr) -> &'static str {
     if address.is_ipv6() { "IPv6" } else { "IPv4" }
 }
 
-/// Checks how addresses and families change.
+/// Validates how addresses and families change.
 pub(super) fn validate_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
     if [new, old]
         .iter()
@@ -122,7 +123,8 @@ pub(super) fn validate_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &
     }
 }
 
-/// The first of a list stays; the second may come, and go where that is said by the policy.
+/// The first item is immutable; the second may be added, and removed if the policy becomes
+/// SingleStack.
 fn change(new: &Fields, old: &Fields, key: &str, one: &str, at: &At<'_>, faults: &mut Faults) {
     let (before, after) = (items(old, key), items(new, key));
     let place = at.field(key);

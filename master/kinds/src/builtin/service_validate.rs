@@ -1,4 +1,4 @@
-//! What a service must be (upstream: `ValidateService`).
+//! Validation of services (upstream: `ValidateService`).
 
 use super::service::{externally_accessible, headless, needs_health_check, spec};
 use super::service_families;
@@ -6,12 +6,12 @@ use crate::validate::{At, Faults, Fields, get, items, labels, names, net, object
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
-/// The port of kubelets, which no load balancer may open.
+/// The kubelet's port, which a service of type LoadBalancer may not use.
 const KUBELET: i64 = 10250;
-/// Seconds of session affinity at most.
+/// Maximum timeout of session affinity in seconds.
 const DAY: i64 = 86_400;
 
-/// Checks a service.
+/// Validates a service.
 pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
     let at = At::root("spec");
@@ -59,7 +59,7 @@ fn by_type(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
             match text(spec, "externalName") {
                 "" => faults.required(&at.field("externalName"), ""),
                 name => {
-                    // A name may end in the root's dot.
+                    // A name may end with a dot.
                     if let Err(fault) = names::subdomain(name.strip_suffix('.').unwrap_or(name)) {
                         faults.invalid(&at.field("externalName"), get(spec, "externalName"), fault);
                     }
@@ -288,7 +288,7 @@ fn traffic(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks a change of a service.
+/// Validates an update of a service.
 pub(super) fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     let (before, after) = (spec(old), spec(new));
@@ -327,7 +327,7 @@ fn status(fields: &Fields, kind: &str, faults: &mut Faults) {
     load_balancer(points, &at, faults);
 }
 
-/// Points of a load balancer's status; for ingresses too.
+/// Validates the entries of a load balancer's status, of services and ingresses.
 pub(super) fn load_balancer(points: &[Value], at: &At<'_>, faults: &mut Faults) {
     for (number, point) in points.iter().enumerate() {
         let (at, Some(point)) = (at.index(number), point.as_object()) else {

@@ -1,4 +1,4 @@
-//! Classes and drivers of storage.
+//! StorageClasses, CSI drivers, CSI nodes, volume attachments and capacities.
 
 use super::cells::{AGE, NAME, at, flag, named_default};
 use super::service::spec;
@@ -10,7 +10,7 @@ use config_kube::k8s_openapi::api::storage::v1::{
 };
 use serde_json::Value;
 
-/// The annotation of the class that claims get which name none.
+/// Annotation of the default StorageClass.
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 const DEFAULT_CLASS_BETA: &str = "storageclass.beta.kubernetes.io/is-default-class";
 

@@ -1,4 +1,4 @@
-//! What classes, drivers and attachments of storage must be (upstream: `storage/validation`).
+//! Validation of the kinds of `storage.k8s.io` (upstream: `storage/validation`).
 
 use super::service::spec;
 use crate::object::metadata;
@@ -9,18 +9,18 @@ use crate::validate::{
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
-/// Parameters of a class: how many, and bytes of all together.
+/// Parameters of a class: their number, and their bytes in total.
 const PARAMETERS: usize = 512;
 const PARAMETER_BYTES: usize = 256 << 10;
-/// Bytes of a driver's name, and of a node's ID in its eyes.
+/// Bytes of a driver's name, and of a node's ID for a driver.
 const DRIVER: usize = 63;
 const NODE_ID: usize = 256;
-/// Bytes of what is told of a failure.
+/// Bytes of an error message.
 const MESSAGE: usize = 1024;
-/// Seconds between two looks at what a node has room for, at the least.
+/// Minimum interval in seconds at which a node's capacity is reported.
 const PERIOD: i64 = 10;
 
-/// Fills in a class.
+/// Sets defaults of a StorageClass.
 pub(super) fn class_defaults(fields: &mut Fields) {
     default_to(fields, "reclaimPolicy", "Delete");
     default_to(fields, "volumeBindingMode", "Immediate");
@@ -60,7 +60,7 @@ fn provisioner(fields: &Fields, key: &str, faults: &mut Faults) {
     }
 }
 
-/// Checks a storage class.
+/// Validates a StorageClass.
 pub(super) fn class(fields: &Fields, faults: &mut Faults) {
     provisioner(fields, "provisioner", faults);
     parameters(fields, false, faults);
@@ -120,7 +120,7 @@ fn never(new: &Fields, old: &Fields, keys: &[&str], faults: &mut Faults) {
     }
 }
 
-/// A class is what it was made.
+/// Parameters, provisioner, reclaim and binding mode are immutable: volumes were made by them.
 pub(super) fn class_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     never(
         new,
@@ -132,18 +132,18 @@ pub(super) fn class_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     faults.immutable(&At::root(key), get(new, key), get(old, key));
 }
 
-/// Checks a class of attributes.
+/// Validates a VolumeAttributesClass.
 pub(super) fn attributes(fields: &Fields, faults: &mut Faults) {
     provisioner(fields, "driverName", faults);
     parameters(fields, true, faults);
 }
 
-/// A class of attributes is what it was made.
+/// Driver and parameters are immutable: volumes were modified by them.
 pub(super) fn attributes_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     never(new, old, &["driverName", "parameters"], faults);
 }
 
-/// Checks an attachment.
+/// Validates a VolumeAttachment.
 pub(super) fn attachment(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
     let at = At::root("spec");
@@ -174,12 +174,12 @@ pub(super) fn attachment(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// An attachment's spec stays.
+/// The spec is immutable.
 pub(super) fn attachment_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     faults.immutable(&At::root("spec"), get(new, "spec"), get(old, "spec"));
 }
 
-/// Checks a driver's name.
+/// Validates a driver's name.
 pub(super) fn driver_name(name: &Value, at: &At<'_>, faults: &mut Faults) {
     let own = name.as_str().unwrap_or_default();
     if own.is_empty() {
@@ -193,7 +193,7 @@ pub(super) fn driver_name(name: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks what became of an attachment.
+/// Validates the status of a VolumeAttachment.
 pub(super) fn attachment_status(fields: &Fields, faults: &mut Faults) {
     let Some(status) = object(fields, "status") else {
         return;
@@ -214,7 +214,7 @@ pub(super) fn attachment_status(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Fills in a driver.
+/// Sets defaults of a CSIDriver.
 pub(super) fn driver_defaults(fields: &mut Fields) {
     let Some(spec) = object_mut(fields, "spec") else {
         return;
@@ -234,7 +234,7 @@ pub(super) fn driver_defaults(fields: &mut Fields) {
     }
 }
 
-/// Checks a driver.
+/// Validates a CSIDriver.
 pub(super) fn driver(fields: &Fields, faults: &mut Faults) {
     let root = At::root("metadata");
     driver_name(get(metadata(fields), "name"), &root.field("name"), faults);
@@ -291,10 +291,11 @@ pub(super) fn driver(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// A driver keeps how it attaches and lives.
+/// Whether the driver attaches volumes and the lifecycle modes are immutable: existing volumes
+/// depend on them.
 pub(super) fn driver_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
-    // Upstream's spelling of the first place.
+    // Upstream's spelling of the first path.
     for (key, place) in [
         ("attachRequired", "attachedRequired"),
         ("volumeLifecycleModes", "volumeLifecycleModes"),
@@ -303,7 +304,7 @@ pub(super) fn driver_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Checks a node's drivers.
+/// Validates the drivers of a CSINode.
 pub(super) fn node(fields: &Fields, faults: &mut Faults) {
     let root = At::root("spec");
     let at = root.field("drivers");
@@ -347,7 +348,7 @@ pub(super) fn node(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// A driver of a node comes and goes as a whole; what it can attach may change.
+/// A driver of a node is added or removed as a whole; only its allocatable count may change.
 pub(super) fn node_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let without_room = |driver: &Value| {
         let mut driver = driver.as_object().cloned().unwrap_or_default();
@@ -366,7 +367,7 @@ pub(super) fn node_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Checks what a driver has room for.
+/// Validates a CSIStorageCapacity.
 pub(super) fn capacity(fields: &Fields, faults: &mut Faults) {
     let at = At::root("storageClassName");
     if let Err(fault) = names::subdomain(text(fields, "storageClassName")) {
@@ -389,7 +390,7 @@ pub(super) fn capacity(fields: &Fields, faults: &mut Faults) {
     );
 }
 
-/// Room is told anew; of what, stays.
+/// The capacity may change; topology and class are immutable.
 pub(super) fn capacity_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     for key in ["nodeTopology", "storageClassName"] {
         faults.immutable(&At::root(key), get(new, key), get(old, key));

@@ -1,4 +1,4 @@
-//! Persistent volumes and claims of them.
+//! PersistentVolumes and PersistentVolumeClaims.
 
 use super::cells::{AGE, at};
 use super::service::spec;
@@ -10,7 +10,7 @@ use crate::validate::{Fields, default_to, get, items, object, object_mut, text};
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
-/// Where the class of a volume or claim stood before there was a field for it.
+/// Deprecated annotation with the class of a volume or claim.
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
 pub(super) fn volume() -> Kind {
@@ -98,7 +98,8 @@ pub(super) fn claim() -> Kind {
     }
 }
 
-/// Fills in a claim's spec, wherever it stands: what a claim is filled from is told in both ways that there are.
+/// Sets defaults of a claim's spec, also in templates: `dataSource` and `dataSourceRef` default to
+/// each other.
 pub(super) fn claim_defaults(spec: &mut Fields) {
     default_to(spec, "volumeMode", "Filesystem");
     let (source, reference) = (
@@ -135,7 +136,7 @@ fn phase(fields: &Fields) -> &str {
     }
 }
 
-/// Access modes as users know them, each once and in one order.
+/// Access modes in their short form, without duplicates and in a fixed order.
 fn modes(fields: &Fields) -> String {
     let has = |mode: &str| {
         items(fields, "accessModes")
@@ -162,7 +163,7 @@ fn claim_of(fields: &Fields) -> String {
         .unwrap_or_default()
 }
 
-/// The storage class, where it stands now or where it once stood.
+/// The storage class, from the field or the deprecated annotation.
 fn class(fields: &Fields) -> &str {
     let annotation = object(metadata(fields), "annotations")
         .map_or(&Value::Null, |notes| get(notes, CLASS_ANNOTATION));

@@ -1,9 +1,9 @@
-//! What a persistent volume is made of: one source, with the fields it needs.
+//! The source of a persistent volume: exactly one, with its required fields.
 
 use crate::validate::{At, Faults, Fields, default_to, get, object, text};
 use serde_json::Value;
 
-/// Sources, and the texts that each must have.
+/// Sources and their required strings.
 const SOURCES: &[(&str, &[&str])] = &[
     ("awsElasticBlockStore", &["volumeID"]),
     ("azureDisk", &["diskName", "diskURI"]),
@@ -29,7 +29,7 @@ const SOURCES: &[(&str, &[&str])] = &[
     ("vsphereVolume", &["volumePath"]),
 ];
 
-/// The sources that a volume's spec names.
+/// The sources in a volume's spec.
 pub(super) fn of(spec: &Fields) -> Vec<(&'static str, &Value)> {
     SOURCES
         .iter()
@@ -37,7 +37,7 @@ pub(super) fn of(spec: &Fields) -> Vec<(&'static str, &Value)> {
         .collect()
 }
 
-/// Fills in what upstream fills in for sources.
+/// Sets upstream's defaults of sources.
 pub(super) fn defaults(spec: &mut Fields) {
     let defaults: &[(&str, &[(&str, &str)])] = &[
         ("hostPath", &[("type", "")]),
@@ -76,7 +76,7 @@ pub(super) fn defaults(spec: &mut Fields) {
     }
 }
 
-/// Checks that there is one source, and what it needs.
+/// Validates that there is exactly one source, and its fields.
 pub(super) fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let found = of(spec);
     if found.is_empty() {

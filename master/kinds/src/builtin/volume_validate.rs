@@ -1,4 +1,4 @@
-//! What volumes and claims must be, and how they may change (upstream: `ValidatePersistentVolume…`).
+//! Validation of volumes and claims and their updates (upstream: `ValidatePersistentVolume…`).
 
 use super::service::spec;
 use super::volume_sources;
@@ -32,7 +32,7 @@ fn modes(spec: &Fields, at: &At<'_>, missing: &str, faults: &mut Faults) {
     }
 }
 
-/// A quantity that must be there and more than nothing.
+/// A quantity that must be present and positive.
 fn positive(value: &Value, at: &At<'_>, faults: &mut Faults) {
     match value.as_str().and_then(Quantity::parse) {
         Some(quantity) if quantity > Quantity::ZERO => {}
@@ -59,7 +59,7 @@ fn volume_mode(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks a volume.
+/// Validates a volume.
 pub(super) fn volume(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
     let at = At::root("spec");
@@ -118,7 +118,8 @@ pub(super) fn volume(fields: &Fields, faults: &mut Faults) {
     class_name(spec, "volumeAttributesClassName", &at, faults);
 }
 
-/// A volume keeps its source and its place.
+/// The source and the mode of a volume are immutable, and so is its node affinity once it is set:
+/// data may be on it.
 pub(super) fn volume_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let (before, after) = (spec(old), spec(new));
     let at = At::root("spec");
@@ -139,12 +140,12 @@ pub(super) fn volume_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Checks a claim.
+/// Validates a claim.
 pub(super) fn claim(fields: &Fields, faults: &mut Faults) {
     claim_spec(spec(fields), &At::root("spec"), faults);
 }
 
-/// Checks a claim's spec, wherever it stands.
+/// Validates a claim's spec, also in templates.
 pub(super) fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     modes(spec, at, "at least 1 access mode is required", faults);
     labels::selector(object(spec, "selector"), &at.field("selector"), faults);
@@ -203,7 +204,7 @@ fn data_source(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// A claim is bound once, and grows; nothing else of it changes.
+/// A claim may be bound once and may grow; the rest of its spec is immutable.
 pub(super) fn claim_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let (before, after) = (spec(old), spec(new));
     let at = At::root("spec");
@@ -216,7 +217,7 @@ pub(super) fn claim_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     if text(before, "volumeName").is_empty() {
         as_before("volumeName");
     }
-    // A claim without a class may get one (the cluster's default came later).
+    // A claim without a class may get one (a default class may be set later).
     if get(before, "storageClassName").is_null() && beta_class(old).is_none() {
         as_before("storageClassName");
     }
@@ -263,7 +264,7 @@ fn beta_class(fields: &Fields) -> Option<&str> {
     object(metadata(fields), "annotations").and_then(|notes| get(notes, BETA_CLASS).as_str())
 }
 
-/// What was asked for can be taken back down to what there is.
+/// A request may be reduced again, down to the size of the volume.
 fn shrunk(
     old: &Fields,
     before: Option<Fields>,

@@ -1,8 +1,8 @@
-//! What writers of several kinds are told though the object is taken: older forms, what is ignored, and what surprises.
+//! Warnings of several kinds: deprecated fields, fields without effect, and surprising values.
 
 use super::service::spec;
 use crate::object::{meta_text, metadata};
-use crate::podspec::{nothing, warnings as pods};
+use crate::podspec::{no_fields, warnings as pods};
 use crate::registry::Kind;
 use crate::validate::forms::{has, number};
 use crate::validate::{At, Fields, get, items, names, net, object, text};
@@ -15,20 +15,20 @@ const OLD_INGRESS_CLASS: &str = "kubernetes.io/ingress.class";
 const OLD_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const HINTS: &str = "service.kubernetes.io/topology-mode";
 
-/// Gives the kinds their warnings.
-pub(super) fn tell(kinds: &mut [Kind]) {
+/// Sets the warnings in the descriptors.
+pub(super) fn apply(kinds: &mut [Kind]) {
     for kind in kinds {
         let warn: Warn = match (kind.group.as_str(), kind.kind.as_str()) {
             ("", "Pod") => pod,
-            ("", "PodTemplate") => |new, old, told| template(new, old, &["template"], told),
+            ("", "PodTemplate") => |new, old, warnings| template(new, old, &["template"], warnings),
             ("", "ReplicationController")
             | ("apps", "Deployment" | "ReplicaSet")
-            | ("batch", "Job") => |new, old, told| {
-                name(new, old, "Pod names and hostnames", told);
-                template(new, old, &["spec", "template"], told);
+            | ("batch", "Job") => |new, old, warnings| {
+                name(new, old, "Pod names and hostnames", warnings);
+                template(new, old, &["spec", "template"], warnings);
             },
             ("apps", "DaemonSet") => {
-                |new, old, told| template(new, old, &["spec", "template"], told)
+                |new, old, warnings| template(new, old, &["spec", "template"], warnings)
             }
             ("apps", "StatefulSet") => stateful_set,
             ("batch", "CronJob") => cron_job,
@@ -46,25 +46,25 @@ pub(super) fn tell(kinds: &mut [Kind]) {
     }
 }
 
-/// A new object's name becomes part of names that hosts have.
-fn name(new: &Fields, old: Option<&Fields>, of: &str, told: &mut Vec<String>) {
+/// Warns if a new object's name cannot become part of host names.
+fn name(new: &Fields, old: Option<&Fields>, of: &str, warnings: &mut Vec<String>) {
     if old.is_none()
         && let Err(fault) = names::label(meta_text(new, "name"))
     {
-        told.push(format!(
+        warnings.push(format!(
             "metadata.name: this is used in {of}, which can result in surprising behavior; a DNS label is recommended: \
              [{fault}]"
         ));
     }
 }
 
-fn pod(new: &Fields, old: Option<&Fields>, told: &mut Vec<String>) {
-    name(new, old, "the Pod's hostname", told);
-    pods::of_pod(spec(new), metadata(new), told);
+fn pod(new: &Fields, old: Option<&Fields>, warnings: &mut Vec<String>) {
+    name(new, old, "the Pod's hostname", warnings);
+    pods::of_pod(spec(new), metadata(new), warnings);
 }
 
-/// A template, where it is new or the part of the object that it is in changed.
-fn template(new: &Fields, old: Option<&Fields>, path: &[&str], told: &mut Vec<String>) {
+/// Warns about a pod template if it is new or its part of the object changed.
+fn template(new: &Fields, old: Option<&Fields>, path: &[&str], warnings: &mut Vec<String>) {
     let Some((first, rest)) = path.split_first() else {
         return;
     };
@@ -74,12 +74,12 @@ fn template(new: &Fields, old: Option<&Fields>, path: &[&str], told: &mut Vec<St
     if let Some(found) = found.filter(|_| old.is_none_or(|old| get(old, first) != get(new, first)))
     {
         below(&At::root(first), rest, &mut |at| {
-            pods::of_template(found, at, told);
+            pods::of_template(found, at, warnings);
         });
     }
 }
 
-/// Calls with the place that steps lead to.
+/// Calls with the path that the steps lead to.
 fn below(at: &At<'_>, path: &[&str], call: &mut dyn FnMut(&At<'_>)) {
     match path.split_first() {
         None => call(at),
@@ -87,27 +87,32 @@ fn below(at: &At<'_>, path: &[&str], call: &mut dyn FnMut(&At<'_>)) {
     }
 }
 
-fn stateful_set(new: &Fields, old: Option<&Fields>, told: &mut Vec<String>) {
-    template(new, old, &["spec", "template"], told);
+fn stateful_set(new: &Fields, old: Option<&Fields>, warnings: &mut Vec<String>) {
+    template(new, old, &["spec", "template"], warnings);
     let at = At::root("spec");
     let place = at.field("volumeClaimTemplates");
     for (index, claim) in items(spec(new), "volumeClaimTemplates").iter().enumerate() {
         if let Some(claim) = claim.get("spec").and_then(Value::as_object) {
-            pods::claim_sizes(claim, &place.index(index), told);
+            pods::claim_sizes(claim, &place.index(index), warnings);
         }
     }
     if number(spec(new), "revisionHistoryLimit") < 0 {
         let words =
             "a negative value retains all historical revisions; a value >= 0 is recommended";
-        told.push(format!("spec.revisionHistoryLimit: {words}"));
+        warnings.push(format!("spec.revisionHistoryLimit: {words}"));
     }
 }
 
-fn cron_job(new: &Fields, old: Option<&Fields>, told: &mut Vec<String>) {
-    name(new, old, "Pod names and hostnames", told);
-    template(new, old, &["spec", "jobTemplate", "spec", "template"], told);
+fn cron_job(new: &Fields, old: Option<&Fields>, warnings: &mut Vec<String>) {
+    name(new, old, "Pod names and hostnames", warnings);
+    template(
+        new,
+        old,
+        &["spec", "jobTemplate", "spec", "template"],
+        warnings,
+    );
     if text(spec(new), "schedule").contains("TZ") {
-        told.push(
+        warnings.push(
             "CRON_TZ or TZ used in spec.schedule is not officially supported, see \
              https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details"
                 .to_owned(),
@@ -119,52 +124,52 @@ fn annotation(fields: &Fields, key: &str) -> bool {
     object(metadata(fields), "annotations").is_some_and(|notes| notes.contains_key(key))
 }
 
-fn old_class(fields: &Fields, told: &mut Vec<String>) {
+fn old_class(fields: &Fields, warnings: &mut Vec<String>) {
     if annotation(fields, OLD_CLASS) {
         let words = "deprecated since v1.8; use \"storageClassName\" attribute instead";
-        told.push(format!("metadata.annotations[{OLD_CLASS}]: {words}"));
+        warnings.push(format!("metadata.annotations[{OLD_CLASS}]: {words}"));
     }
 }
 
-fn volume(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
-    old_class(new, told);
+fn volume(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
+    old_class(new, warnings);
     let (spec, at) = (spec(new), At::root("spec"));
     let required = object(spec, "nodeAffinity").and_then(|affinity| object(affinity, "required"));
     if let Some(selector) = required {
         let place = at.field("nodeAffinity");
-        pods::node_selector(selector, &place.field("required"), told);
+        pods::node_selector(selector, &place.field("required"), warnings);
     }
     if text(spec, "persistentVolumeReclaimPolicy") == "Recycle" {
-        told.push(
+        warnings.push(
             "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach \
              is to use dynamic provisioning."
                 .to_owned(),
         );
     }
-    told.extend(
+    warnings.extend(
         pods::old_volumes(spec).map(|(kind, words)| format!("{}: {words}", at.field(kind))),
     );
     pods::whole(
         object(spec, "capacity"),
         "storage",
         &at.field("capacity"),
-        told,
+        warnings,
     );
 }
 
-fn claim(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
-    old_class(new, told);
-    pods::claim_sizes(spec(new), &At::root("spec"), told);
+fn claim(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
+    old_class(new, warnings);
+    pods::claim_sizes(spec(new), &At::root("spec"), warnings);
 }
 
-fn ingress(new: &Fields, old: Option<&Fields>, told: &mut Vec<String>) {
+fn ingress(new: &Fields, old: Option<&Fields>, warnings: &mut Vec<String>) {
     if old.is_none() && annotation(new, OLD_INGRESS_CLASS) && !has(spec(new), "ingressClassName") {
         let words = "is deprecated, please use 'spec.ingressClassName' instead";
-        told.push(format!("annotation {OLD_INGRESS_CLASS:?} {words}"));
+        warnings.push(format!("annotation {OLD_INGRESS_CLASS:?} {words}"));
     }
 }
 
-fn network_policy(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
+fn network_policy(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     let at = At::root("spec");
     for (list, peers) in [("ingress", "from"), ("egress", "to")] {
         let place = at.field(list);
@@ -181,10 +186,10 @@ fn network_policy(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
                 };
                 let peer_at = place.index(index);
                 let at = peer_at.field("ipBlock");
-                told.extend(net::range_warning(text(block, "cidr"), &at.field("cidr")));
+                warnings.extend(net::range_warning(text(block, "cidr"), &at.field("cidr")));
                 let place = at.field("except");
                 for (index, part) in items(block, "except").iter().enumerate() {
-                    told.extend(net::range_warning(
+                    warnings.extend(net::range_warning(
                         part.as_str().unwrap_or_default(),
                         &place.index(index),
                     ));
@@ -194,19 +199,19 @@ fn network_policy(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
     }
 }
 
-fn runtime_class(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
+fn runtime_class(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     let chosen =
         object(new, "scheduling").and_then(|scheduling| object(scheduling, "nodeSelector"));
     for words in chosen
-        .unwrap_or(nothing())
+        .unwrap_or(no_fields())
         .keys()
         .filter_map(|key| pods::old_label(key))
     {
-        told.push(format!("scheduling.nodeSelector: {words}"));
+        warnings.push(format!("scheduling.nodeSelector: {words}"));
     }
 }
 
-fn storage_class(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
+fn storage_class(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     let at = At::root("allowedTopologies");
     for (index, term) in items(new, "allowedTopologies")
         .iter()
@@ -220,14 +225,14 @@ fn storage_class(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
                 .get("key")
                 .and_then(Value::as_str)
                 .unwrap_or_default();
-            told.extend(
+            warnings.extend(
                 pods::old_label(key).map(|words| format!("{}: {words}", place.index(index))),
             );
         }
     }
 }
 
-fn capacity(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
+fn capacity(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     let Some(topology) = object(new, "nodeTopology") else {
         return;
     };
@@ -239,33 +244,36 @@ fn capacity(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
             .and_then(Value::as_str)
             .unwrap_or_default();
         let at = place.index(index);
-        told.extend(
+        warnings.extend(
             pods::old_label(key).map(|words| format!("{}: {key} is {words}", at.field("key"))),
         );
     }
     let place = at.field("matchLabels");
-    for key in object(topology, "matchLabels").unwrap_or(nothing()).keys() {
-        told.extend(pods::old_label(key).map(|words| format!("{}: {words}", place.field(key))));
+    for key in object(topology, "matchLabels")
+        .unwrap_or(no_fields())
+        .keys()
+    {
+        warnings.extend(pods::old_label(key).map(|words| format!("{}: {words}", place.field(key))));
     }
 }
 
-fn service(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
+fn service(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     let (spec, at) = (spec(new), At::root("spec"));
     if annotation(new, OLD_HINTS) {
-        told.push(format!(
+        warnings.push(format!(
             "annotation {OLD_HINTS} is deprecated, please use {HINTS} instead"
         ));
     }
-    let addresses = |key: &str, told: &mut Vec<String>| {
+    let addresses = |key: &str, warnings: &mut Vec<String>| {
         let place = at.field(key);
         for (index, address) in items(spec, key).iter().enumerate() {
-            told.extend(net::address_warning(
+            warnings.extend(net::address_warning(
                 address.as_str().unwrap_or_default(),
                 &place.index(index),
             ));
         }
     };
-    addresses("clusterIPs", told);
+    addresses("clusterIPs", warnings);
     let (kind, external) = (text(spec, "type"), !items(spec, "externalIPs").is_empty());
     let headless = kind == "ClusterIP" && text(spec, "clusterIP") == "None";
     if headless {
@@ -277,39 +285,40 @@ fn service(new: &Fields, _: Option<&Fields>, told: &mut Vec<String>) {
                 !matches!(text(spec, "sessionAffinity"), "" | "None"),
             ),
         ];
-        told.extend(
+        warnings.extend(
             ignored
                 .iter()
                 .filter(|(_, set)| *set)
                 .map(|(key, _)| format!("spec.{key} is ignored for headless services")),
         );
     }
-    addresses("externalIPs", told);
+    addresses("externalIPs", warnings);
     if external && !headless && kind != "ExternalName" {
-        told.push(
+        warnings.push(
             "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
                 .to_owned(),
         );
     }
-    told.extend(net::address_warning(
+    warnings.extend(net::address_warning(
         text(spec, "loadBalancerIP"),
         &at.field("loadBalancerIP"),
     ));
     let place = at.field("loadBalancerSourceRanges");
     for (index, range) in items(spec, "loadBalancerSourceRanges").iter().enumerate() {
-        told.extend(net::range_warning(
+        warnings.extend(net::range_warning(
             range.as_str().unwrap_or_default(),
             &place.index(index),
         ));
     }
     if external && kind == "ExternalName" {
-        told.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
+        warnings.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
     }
     if kind != "ExternalName" && !text(spec, "externalName").is_empty() {
-        told.push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
+        warnings
+            .push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
     }
     if text(spec, "trafficDistribution") == "PreferClose" {
-        told.push(
+        warnings.push(
             "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\""
                 .to_owned(),
         );

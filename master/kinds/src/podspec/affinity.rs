@@ -1,4 +1,4 @@
-//! On which nodes a pod wants to be, and near which pods.
+//! Validation of node affinity, pod affinity and anti-affinity.
 
 use crate::validate::forms::{formed, number, word};
 use crate::validate::{At, Faults, Fields, get, items, labels, names, object, text};
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Checks affinities.
+/// Validates affinities.
 pub(super) fn validate(affinity: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     let Some(affinity) = affinity else { return };
     if let Some(nodes) = object(affinity, "nodeAffinity") {
@@ -63,7 +63,7 @@ fn of_pods(affinity: &Fields, at: &At<'_>, faults: &mut Faults) {
         };
         let at = list.index(index);
         weight(weighted, &at, faults);
-        let term = object(weighted, "podAffinityTerm").unwrap_or(super::nothing());
+        let term = object(weighted, "podAffinityTerm").unwrap_or(super::no_fields());
         pod_term(term, &at.field("podAffinityTerm"), faults);
     }
 }
@@ -87,7 +87,7 @@ fn pod_term(term: &Fields, at: &At<'_>, faults: &mut Faults) {
     );
 }
 
-/// Keys whose values are the pod's own: valid, not both wanted and unwanted, and said in one way only.
+/// `matchLabelKeys` and `mismatchLabelKeys`: valid, disjoint, and absent from the selector.
 fn label_keys(term: &Fields, at: &At<'_>, faults: &mut Faults) {
     let selector = object(term, "labelSelector");
     for list in ["matchLabelKeys", "mismatchLabelKeys"] {

@@ -1,12 +1,12 @@
-//! Annotations that mean something for pods: older forms of fields, and marks of the kubelet.
+//! Annotations with a meaning for pods: deprecated forms of fields, and marks of the kubelet.
 
 use super::each_container;
 use crate::validate::{At, Faults, Fields, items, object, text};
 use serde_json::Value;
 
-/// Marks a pod that shows one of the kubelet's own.
+/// Marks a mirror pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// How dear a pod's deletion is.
+/// The cost of deleting a pod, by which ReplicaSets choose.
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
@@ -20,12 +20,12 @@ fn all(annotations: Option<&Fields>) -> impl Iterator<Item = (&str, &str)> {
         .map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
 }
 
-/// Whether a pod shows one of the kubelet's own.
+/// Whether a pod is a mirror pod.
 pub fn is_mirror(annotations: Option<&Fields>) -> bool {
     annotations.is_some_and(|annotations| annotations.contains_key(MIRROR))
 }
 
-/// Checks annotations of a pod or template.
+/// Validates annotations of a pod or template.
 pub fn of_pod(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     for (key, value) in all(annotations) {
         let shown = Value::from(value);
@@ -62,7 +62,7 @@ pub fn of_pod(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: 
     }
 }
 
-/// A number as Go writes it, without a plus or zeros before it.
+/// An integer in Go's format, without a plus sign or leading zeros.
 fn is_cost(value: &str) -> bool {
     value
         .parse::<i32>()
@@ -86,7 +86,7 @@ fn seccomp(profile: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Where the older annotations and the fields both say something, they must say the same.
+/// If a deprecated annotation and its field are both set, they must agree.
 pub fn on_create(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let said = |key: &str| {
         annotations
@@ -161,7 +161,7 @@ fn agree(profile: &Fields, annotation: &str, what: &str, at: &At<'_>, faults: &m
     }
 }
 
-/// What a change may not do to annotations.
+/// Validates changes of annotations.
 pub fn update(new: Option<&Fields>, old: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     let find = |from: Option<&Fields>, key: &str| from.and_then(|from| from.get(key)).cloned();
     for (key, value) in old.into_iter().flatten() {
@@ -192,7 +192,7 @@ pub fn update(new: Option<&Fields>, old: Option<&Fields>, at: &At<'_>, faults: &
     }
 }
 
-/// A token needs the account that it is of; templates are given theirs with their pods.
+/// A token volume needs a service account; pods of a template get theirs at creation.
 pub fn tokens_without_account(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     if !text(spec, "serviceAccountName").is_empty() {
         return;

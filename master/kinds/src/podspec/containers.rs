@@ -1,4 +1,4 @@
-//! Containers: what all have in common, and what only main, initial and ephemeral ones may say.
+//! Validation of containers: rules for all, and for main, init and ephemeral ones.
 
 use super::{Context, env, handlers, is_sidecar, mounts, network, resources, security};
 use crate::validate::forms::{choice, has, needed, needed_form, optional_choice, word};
@@ -6,7 +6,7 @@ use crate::validate::{At, Faults, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// The containers of a list with their places.
+/// The containers of a list with their indexes.
 fn each<'a>(spec: &'a Fields, list: &str) -> impl Iterator<Item = (usize, &'a Fields)> {
     items(spec, list)
         .iter()
@@ -21,7 +21,7 @@ fn names_of<'a>(spec: &'a Fields, list: &str) -> BTreeSet<&'a str> {
         .collect()
 }
 
-/// Checks the main containers.
+/// Validates the main containers.
 pub(super) fn main(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("containers");
     if items(spec, "containers").is_empty() {
@@ -47,7 +47,7 @@ pub(super) fn main(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &m
     }
 }
 
-/// Checks the containers that run first, and those among them that stay.
+/// Validates init containers, sidecars included.
 pub(super) fn initial(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("initContainers");
     let mut names = names_of(spec, "containers");
@@ -59,7 +59,8 @@ pub(super) fn initial(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults:
         if !name.is_empty() && !names.insert(name) {
             faults.duplicate(&at.field("name"), get(container, "name"));
         }
-        // They run one by one, so that each is alone with its ports; upstream counts the list anew.
+        // Init containers run one by one, so each has all host ports; upstream counts per
+        // container.
         network::unique_host_ports(container, &mut BTreeSet::new(), &list.index(0), faults);
         if is_sidecar(container) {
             handlers::lifecycle(container, spec, context, &at, faults);
@@ -81,7 +82,7 @@ pub(super) fn initial(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults:
     }
 }
 
-/// What an ephemeral container may say; the rest belongs to containers that the pod is about.
+/// The fields that an ephemeral container may have.
 const EPHEMERAL: &[&str] = &[
     "name",
     "image",
@@ -102,7 +103,7 @@ const EPHEMERAL: &[&str] = &[
     "targetContainerName",
 ];
 
-/// Checks the containers that were added for debugging.
+/// Validates ephemeral containers.
 pub(super) fn ephemeral(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("ephemeralContainers");
     let mut others = names_of(spec, "containers");
@@ -146,9 +147,9 @@ pub(super) fn ephemeral(spec: &Fields, context: &Context<'_>, at: &At<'_>, fault
     }
 }
 
-/// Templates may hold an image that something else fills in; pods may not.
+/// Templates may have an image with spaces around it; pods may not.
 fn trimmed(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
-    if context.place.pod {
+    if context.owner.pod {
         untrimmed_image(container, at, faults);
     }
 }
@@ -164,7 +165,7 @@ fn untrimmed_image(container: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// What all containers have in common.
+/// Validates what all containers share.
 fn common(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     needed_form(container, "name", at, names::label, faults);
     needed(container, "image", at, faults);
@@ -206,7 +207,7 @@ fn common(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut F
     }
 }
 
-/// What a change of resources does to a container; upstream tells these faults at the list.
+/// Validates the resize policy; upstream reports these faults at the list.
 fn resize_policy(container: &Fields, restart: &str, at: &At<'_>, faults: &mut Faults) {
     let mut seen = BTreeSet::new();
     for (number, policy) in each(container, "resizePolicy") {
@@ -231,11 +232,11 @@ fn resize_policy(container: &Fields, restart: &str, at: &At<'_>, faults: &mut Fa
     }
 }
 
-/// Rules of a container's own restarts at most, and exit codes of a rule.
+/// Restart rules of a container, and exit codes of a rule.
 const RULES: usize = 20;
 const CODES: usize = 255;
 
-/// A container's own restart policy, and the rules that come before it.
+/// Validates a container's own restart policy and its restart rules.
 fn restart(container: &Fields, policies: &[&str], at: &At<'_>, faults: &mut Faults) {
     optional_choice(container, "restartPolicy", at, policies, faults);
     let rules = items(container, "restartPolicyRules");

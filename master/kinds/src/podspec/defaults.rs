@@ -1,4 +1,4 @@
-//! What upstream fills in where a pod's spec says nothing; doing it twice changes nothing.
+//! Defaults of a pod's spec; applying them twice changes nothing.
 
 use super::{aggregate_requests, pull_policy_of};
 use crate::validate::forms::on;
@@ -6,14 +6,14 @@ use crate::validate::{Fields, default_to, get, items, object, object_mut, text};
 use config_kube::Amount;
 use serde_json::{Map, Value, json};
 
-/// Seconds that a pod gets to end, where it says nothing (upstream: `DefaultTerminationGracePeriodSeconds`).
+/// Default grace period in seconds (upstream: `DefaultTerminationGracePeriodSeconds`).
 pub(crate) const GRACE: i64 = 30;
-/// Permissions of files in volumes.
+/// Default permissions of files in volumes.
 const MODE: i64 = 0o644;
-/// Life of a token in seconds.
+/// Default lifetime of a token in seconds.
 const TOKEN: i64 = 3600;
 
-/// The objects of a list, to be changed.
+/// The objects of a list, mutable.
 fn each_mut<'a>(fields: &'a mut Fields, list: &str) -> impl Iterator<Item = &'a mut Fields> {
     fields
         .get_mut(list)
@@ -23,19 +23,19 @@ fn each_mut<'a>(fields: &'a mut Fields, list: &str) -> impl Iterator<Item = &'a 
         .filter_map(Value::as_object_mut)
 }
 
-/// An inner object, to be changed, if it is there.
+/// An inner object, mutable, if present.
 fn inner<'a>(fields: &'a mut Fields, key: &str) -> Option<&'a mut Fields> {
     fields.get_mut(key).and_then(Value::as_object_mut)
 }
 
-/// Sets a number that is missing or zero.
+/// Sets a number that is absent or zero.
 fn number(fields: &mut Fields, key: &str, value: i64) {
     if get(fields, key).as_i64().unwrap_or_default() == 0 {
         fields.insert(key.to_owned(), value.into());
     }
 }
 
-/// A template: its spec only, for what pods get beyond it comes with the pods.
+/// Sets defaults in a template's spec; defaults of pods only are set when the pods are created.
 pub fn template(fields: &mut Fields) {
     if let Some(template) = object_mut(fields, "template") {
         default_to(template, "metadata", Value::Object(Map::new()));
@@ -45,14 +45,14 @@ pub fn template(fields: &mut Fields) {
     }
 }
 
-/// What every spec gets, be it a pod's or a template's.
+/// Sets the defaults of every spec, of pods and templates.
 pub fn of_spec(spec: &mut Fields) {
     default_to(spec, "restartPolicy", "Always");
     default_to(spec, "terminationGracePeriodSeconds", GRACE);
     default_to(spec, "dnsPolicy", "ClusterFirst");
     default_to(spec, "schedulerName", "default-scheduler");
     default_to(spec, "securityContext", Value::Object(Map::new()));
-    // The account has an older name, which is kept beside it.
+    // The deprecated field `serviceAccount` is kept equal to `serviceAccountName`.
     let account = text(spec, "serviceAccountName").to_owned();
     let account = if account.is_empty() {
         text(spec, "serviceAccount").to_owned()
@@ -73,7 +73,7 @@ pub fn of_spec(spec: &mut Fields) {
     }
 }
 
-/// Amounts are kept in thousandths; finer ones are rounded up.
+/// Quantities have at most three decimals; more precise ones are rounded up.
 fn round_up(list: Option<&mut Value>) {
     for value in list
         .and_then(Value::as_object_mut)
@@ -129,7 +129,7 @@ fn container(container: &mut Fields) {
     }
 }
 
-/// The version in which a field of the pod is named.
+/// Sets the API version of a field reference.
 fn field_version(from: &mut Fields) {
     if let Some(field) = inner(from, "fieldRef") {
         default_to(field, "apiVersion", "v1");
@@ -233,7 +233,7 @@ fn projection(source: &mut Fields) {
     }
 }
 
-/// A template of a claim.
+/// Sets defaults in a claim template.
 pub fn claim(template: &mut Fields) {
     if let Some(spec) = inner(template, "spec") {
         default_to(spec, "volumeMode", "Filesystem");
@@ -243,7 +243,7 @@ pub fn claim(template: &mut Fields) {
     }
 }
 
-/// What a pod gets beyond what its spec has in common with templates.
+/// Sets the defaults of pods only.
 pub fn of_pod(spec: &mut Fields) {
     of_spec(spec);
     default_to(spec, "enableServiceLinks", true);
@@ -262,7 +262,7 @@ pub fn of_pod(spec: &mut Fields) {
     whole_requests(spec);
 }
 
-/// A limit without a request is a request too.
+/// Requests default to limits.
 fn limits_are_requests(container: &mut Fields) {
     let Some(needs) = inner(container, "resources") else {
         return;
@@ -277,7 +277,7 @@ fn limits_are_requests(container: &mut Fields) {
     }
 }
 
-/// Where the pod as a whole has limits, it asks for what its containers ask for, or for the limits.
+/// If the pod has limits, its requests default to those of its containers, or else to the limits.
 fn whole_requests(spec: &mut Fields) {
     let limits = object(spec, "resources")
         .and_then(|needs| object(needs, "limits"))
@@ -288,7 +288,7 @@ fn whole_requests(spec: &mut Fields) {
     }
     let asked = aggregate_requests(spec);
     let shown = |name: &str, amount: Amount| {
-        // The form in which a container wrote it, where it is the only one.
+        // If one container requests this amount, its notation is kept.
         let same = |container: &Value| {
             let value = container.pointer("/resources/requests")?.get(name)?;
             (value.as_str()?.parse::<Amount>().ok()? == amount).then(|| value.clone())

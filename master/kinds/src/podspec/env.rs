@@ -1,4 +1,4 @@
-//! Environment variables: names, and where their values come from.
+//! Validation of environment variables: names, and the sources of values.
 
 use super::Context;
 use super::sources::{field_selector, resource_selector};
@@ -6,7 +6,7 @@ use crate::validate::forms::{formed, needed, needed_form, optional_form, plain_p
 use crate::validate::{At, Faults, Fields, get, items, names, object, text};
 use serde_json::Value;
 
-/// Fields of the pod that a variable can hold.
+/// Fields of the pod that a variable can contain.
 const FIELDS: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
@@ -19,7 +19,7 @@ const FIELDS: &[&str] = &[
     "status.podIPs",
 ];
 
-/// Checks `env`.
+/// Validates `env`.
 pub(super) fn variables(
     container: &Fields,
     context: &Context<'_>,
@@ -85,7 +85,7 @@ fn value_from(from: &Fields, value: &str, context: &Context<'_>, at: &At<'_>, fa
     }
 }
 
-/// A key of a config map or secret.
+/// Validates a key of a ConfigMap or Secret.
 fn key_of(reference: &Fields, at: &At<'_>, faults: &mut Faults) {
     formed(
         word(reference, "name"),
@@ -96,7 +96,7 @@ fn key_of(reference: &Fields, at: &At<'_>, faults: &mut Faults) {
     needed_form(reference, "key", at, names::config_key, faults);
 }
 
-/// A key of a file that another container wrote into a volume.
+/// Validates a key of a file in a volume that another container writes.
 fn file_key(reference: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     needed_form(reference, "key", at, names::env_name, faults);
     needed(reference, "path", at, faults);
@@ -117,7 +117,7 @@ fn file_key(reference: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut
     }
 }
 
-/// Checks `envFrom`; upstream tells a wrong number of sources at the list.
+/// Validates `envFrom`; upstream reports a wrong number of sources at the list.
 pub(super) fn sources(container: &Fields, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("envFrom");
     for (number, source) in items(container, "envFrom").iter().enumerate() {

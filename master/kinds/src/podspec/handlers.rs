@@ -1,11 +1,11 @@
-//! Probes and hooks.
+//! Validation of probes and lifecycle hooks.
 
 use super::Context;
 use crate::validate::forms::{choice, has, needed, not_negative, number, word};
 use crate::validate::{At, Faults, Fields, get, items, net, object, text};
 use serde_json::Value;
 
-/// Checks the three probes of a container.
+/// Validates the three probes of a container.
 pub(super) fn probes(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     for (key, repeats) in [
         ("livenessProbe", false),
@@ -63,7 +63,7 @@ fn probe(probe: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults
     }
 }
 
-/// Checks the hooks of a container, and the signal that stops it.
+/// Validates the hooks and the stop signal of a container.
 pub(super) fn lifecycle(
     container: &Fields,
     spec: &Fields,
@@ -96,7 +96,7 @@ pub(super) fn lifecycle(
     }
 }
 
-/// Signals of Linux by name, but for those of real time.
+/// Names of Linux signals, without real-time signals.
 const SIGNALS: &[&str] = &[
     "SIGABRT",
     "SIGALRM",
@@ -160,7 +160,7 @@ fn stop_signal(value: &Value, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// One handler, of the kinds that are possible here.
+/// Validates one handler, of the types that are possible here.
 fn handler(
     fields: &Fields,
     kinds: &[&'static str],

@@ -1,7 +1,8 @@
-//! What a pod's spec must be, for pods and for the templates of everything that makes pods (upstream:
-//! `pkg/apis/core/validation`), with upstream's paths, reasons and words.
+//! Validation of a pod's spec, in pods and in pod templates (upstream: `pkg/apis/core/validation`),
+//! with upstream's paths, reasons and words.
 //!
-//! Enter by [`validate`] for a spec, [`template`] for a template; [`defaults`] fills in what was left out.
+//! Start at [`validate`] for a spec and [`template`] for a template; [`defaults`] sets default
+//! values.
 
 mod affinity;
 mod annotations;
@@ -44,33 +45,33 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
 
-/// Fields of nothing.
-pub(crate) fn nothing() -> &'static Fields {
+/// An empty map.
+pub(crate) fn no_fields() -> &'static Fields {
     static EMPTY: LazyLock<Fields> = LazyLock::new(Map::new);
     &EMPTY
 }
 
-/// Where a spec stands, as far as its rules depend on it.
+/// The object that a spec belongs to, as far as rules depend on it.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
-    /// Whether it is a pod's own: a template may leave to its pods what those get by default.
+pub struct SpecOwner<'a> {
+    /// Whether it is a pod: a template may leave out what its pods get by default.
     pub pod: bool,
-    /// The pod's name, where it is known.
+    /// The pod's name, if known.
     pub name: &'a str,
 }
 
-impl Place<'_> {
-    /// In a template.
+impl SpecOwner<'_> {
+    /// The spec belongs to a template.
     pub const TEMPLATE: Self = Self {
         pod: false,
         name: "",
     };
 }
 
-/// What the checks of containers need to know about the rest of the spec.
+/// What the checks of containers need from the rest of the spec.
 struct Context<'a> {
-    place: Place<'a>,
-    /// Volumes without fault, by name.
+    owner: SpecOwner<'a>,
+    /// Valid volumes, by name.
     volumes: HashMap<&'a str, &'a Fields>,
     claims: BTreeSet<&'a str>,
     grace: Option<i64>,
@@ -78,15 +79,15 @@ struct Context<'a> {
     host_users: bool,
 }
 
-/// Checks a pod's spec.
-pub fn validate(spec: &Fields, place: Place<'_>, at: &At<'_>, faults: &mut Faults) {
+/// Validates a pod's spec.
+pub fn validate(spec: &Fields, owner: SpecOwner<'_>, at: &At<'_>, faults: &mut Faults) {
     let grace = get(spec, "terminationGracePeriodSeconds").as_i64();
     if grace.is_none() {
         faults.required(&at.field("terminationGracePeriodSeconds"), "");
     }
     let context = Context {
-        place,
-        volumes: volumes::validate(spec, place, &at.field("volumes"), faults),
+        owner,
+        volumes: volumes::validate(spec, owner, &at.field("volumes"), faults),
         claims: resources::claims(spec, &at.field("resourceClaims"), faults),
         grace,
         restart: text(spec, "restartPolicy"),
@@ -96,7 +97,7 @@ pub fn validate(spec: &Fields, place: Place<'_>, at: &At<'_>, faults: &mut Fault
     containers::initial(spec, &context, at, faults);
     containers::ephemeral(spec, &context, at, faults);
     resources::of_pod(spec, at, faults);
-    network::host_ports(spec, place, at, faults);
+    network::host_ports(spec, owner, at, faults);
     choice(
         spec,
         "restartPolicy",
@@ -134,7 +135,8 @@ pub fn validate(spec: &Fields, place: Place<'_>, at: &At<'_>, faults: &mut Fault
     system::validate(spec, at, faults);
 }
 
-/// Names of what the pod runs as, on and under, and its deadline.
+/// Validates the names of service account, node, priority class and runtime class, the deadline and
+/// the preemption policy.
 fn identity(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     for key in ["serviceAccountName", "nodeName"] {
         optional_form(spec, key, at, names::subdomain, faults);
@@ -165,7 +167,7 @@ fn identity(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     );
 }
 
-/// Gates of readiness and of scheduling.
+/// Validates readiness gates and scheduling gates.
 fn gates(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("readinessGates");
     for (number, gate) in items(spec, "readinessGates").iter().enumerate() {
@@ -194,7 +196,7 @@ fn gates(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// The containers of a spec with their places: initial, main, ephemeral.
+/// Calls `visit` with each container of a spec and its path: init, main, ephemeral.
 pub fn each_container(spec: &Fields, at: &At<'_>, mut visit: impl FnMut(&Fields, &At<'_>)) {
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         let place = at.field(list);
@@ -206,7 +208,7 @@ pub fn each_container(spec: &Fields, at: &At<'_>, mut visit: impl FnMut(&Fields,
     }
 }
 
-/// Changes the containers of lists of a spec, one after the other.
+/// Changes the containers in lists of a spec, one after the other.
 pub fn change_containers<'a>(
     spec: &mut Fields,
     lists: &[&'a str],
@@ -226,7 +228,7 @@ pub fn change_containers<'a>(
     }
 }
 
-/// Whether an init container runs beside the others to the end.
+/// Whether an init container is a sidecar (restart policy `Always`).
 pub fn is_sidecar(container: &Fields) -> bool {
     text(container, "restartPolicy") == "Always"
 }

@@ -1,4 +1,4 @@
-//! Where volumes appear in containers: as files, and as block devices.
+//! Validation of volume mounts and volume devices.
 
 use super::Context;
 use crate::validate::forms::{descending_path, needed, on, word};
@@ -15,7 +15,7 @@ fn pairs<'a>(container: &'a Fields, list: &str, path: &str) -> Vec<(&'a str, &'a
         .collect()
 }
 
-/// Checks `volumeMounts`.
+/// Validates `volumeMounts`.
 pub(super) fn mounts(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("volumeMounts");
     let devices = pairs(container, "volumeDevices", "devicePath");
@@ -56,7 +56,7 @@ pub(super) fn mounts(container: &Fields, context: &Context<'_>, at: &At<'_>, fau
     }
 }
 
-/// Parts of a volume; upstream tells faults of their form at the list.
+/// Validates sub-paths; upstream reports malformed ones at the list.
 fn sub_paths(mount: &Fields, at: &At<'_>, list: &At<'_>, faults: &mut Faults) {
     let given = |key: &str| !text(mount, key).is_empty();
     if given("subPath") {
@@ -118,7 +118,7 @@ fn recursive(mount: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks `volumeDevices`.
+/// Validates `volumeDevices`.
 pub(super) fn devices(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("volumeDevices");
     let mounted = pairs(container, "volumeMounts", "mountPath");

@@ -1,19 +1,19 @@
-//! Ports, names and name resolution.
+//! Validation of ports, host names and DNS.
 
-use super::{Place, host_network};
+use super::{SpecOwner, host_network};
 use crate::validate::forms::{choice, formed, has, number, on, optional_form, word};
 use crate::validate::{At, Faults, Fields, get, items, names, net, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Whether an image is pulled again for every start, where nothing is said: if its tag can move.
+/// The default pull policy: `Always` if the image's tag is `latest`.
 pub fn pull_policy_of(image: &str) -> &'static str {
     let last = image.rsplit('/').next().unwrap_or_default();
     let latest = !image.contains('@') && (!last.contains(':') || last.ends_with(":latest"));
     if latest { "Always" } else { "IfNotPresent" }
 }
 
-/// Checks the ports of a container.
+/// Validates the ports of a container.
 pub(super) fn ports(container: &Fields, at: &At<'_>, faults: &mut Faults) {
     let mut known = BTreeSet::new();
     for (index, port) in items(container, "ports").iter().enumerate() {
@@ -45,7 +45,7 @@ pub(super) fn ports(container: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// One port of the node goes to one container.
+/// A host port belongs to one container.
 pub(super) fn unique_host_ports(
     container: &Fields,
     taken: &mut BTreeSet<String>,
@@ -70,8 +70,8 @@ pub(super) fn unique_host_ports(
     }
 }
 
-/// On the node's network, a container's port is the node's; templates may leave it to their pods to say so.
-pub(super) fn host_ports(spec: &Fields, place: Place<'_>, at: &At<'_>, faults: &mut Faults) {
+/// With host networking, container ports must equal host ports; templates may leave host ports out.
+pub(super) fn host_ports(spec: &Fields, owner: SpecOwner<'_>, at: &At<'_>, faults: &mut Faults) {
     if !host_network(spec) {
         return;
     }
@@ -87,7 +87,7 @@ pub(super) fn host_ports(spec: &Fields, place: Place<'_>, at: &At<'_>, faults: &
                 continue;
             };
             let host = number(port, "hostPort");
-            if (place.pod || host != 0) && host != number(port, "containerPort") {
+            if (owner.pod || host != 0) && host != number(port, "containerPort") {
                 let words = "must match `containerPort` when `hostNetwork` is true";
                 faults.invalid(&at.index(index).field("hostPort"), &host.into(), words);
             }
@@ -95,10 +95,10 @@ pub(super) fn host_ports(spec: &Fields, place: Place<'_>, at: &At<'_>, faults: &
     }
 }
 
-/// Longest name of a host that can be set.
+/// Maximum length of `hostname`.
 const HOSTNAME: usize = 64;
 
-/// Checks the names that the pod has in the network.
+/// Validates host name and subdomain of the pod.
 pub(super) fn names(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     for key in ["hostname", "subdomain"] {
         optional_form(spec, key, at, names::label, faults);
@@ -130,7 +130,7 @@ pub(super) fn names(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks additions to the hosts file.
+/// Validates `hostAliases`.
 pub(super) fn host_aliases(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("hostAliases");
     for (index, alias) in items(spec, "hostAliases").iter().enumerate() {
@@ -146,12 +146,12 @@ pub(super) fn host_aliases(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Limits of the resolver of Linux's C library.
+/// Limits of the resolver in Linux's C library.
 const NAMESERVERS: usize = 3;
 const SEARCHES: usize = 32;
 const SEARCH_TEXT: usize = 2048;
 
-/// Checks how the pod resolves names.
+/// Validates DNS policy and DNS configuration.
 pub(super) fn dns(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("dnsConfig");
     let config = object(spec, "dnsConfig");
@@ -222,7 +222,7 @@ fn searches(config: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// A domain name whose labels may have underscores.
+/// A domain name whose labels may contain underscores.
 fn underscored(name: &str) -> Result<(), String> {
     if name.len() > 253 {
         return Err("must be no more than 253 bytes".to_owned());

@@ -1,11 +1,11 @@
-//! Tolerations, and how pods spread.
+//! Validation of tolerations and topology spread constraints.
 
 use crate::validate::forms::{POSITIVE, formed, has, number, optional_choice, word};
 use crate::validate::{At, Faults, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Checks tolerations.
+/// Validates tolerations.
 pub fn tolerations(tolerations: &[Value], at: &At<'_>, faults: &mut Faults) {
     for (index, toleration) in tolerations.iter().enumerate() {
         if let Some(toleration) = toleration.as_object() {
@@ -55,7 +55,7 @@ fn toleration(toleration: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks how pods spread.
+/// Validates topology spread constraints.
 pub(super) fn spread(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let constraints = items(spec, "topologySpreadConstraints");
     for (index, constraint) in constraints.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Quality of service: who goes first when a node runs short (upstream: `ComputePodQOS`).
+//! QoS classes, which order evictions when a node runs short of a resource (upstream:
+//! `ComputePodQOS`).
 
 use super::resources::amount;
 use crate::validate::{Fields, items, object};
@@ -6,10 +7,10 @@ use config_kube::Amount;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The resources that decide.
+/// The resources that determine the class.
 const DECIDING: [&str; 2] = ["cpu", "memory"];
 
-/// Amounts above zero of the resources that decide.
+/// Positive quantities of these resources.
 fn deciding(list: Option<&Value>) -> impl Iterator<Item = (&'static str, Amount)> {
     DECIDING.into_iter().filter_map(move |name| {
         let found = amount(list?.get(name)?);
@@ -17,7 +18,7 @@ fn deciding(list: Option<&Value>) -> impl Iterator<Item = (&'static str, Amount)
     })
 }
 
-/// A pod's class.
+/// The QoS class of a pod.
 pub fn class(spec: &Fields) -> &'static str {
     let mut requests: BTreeMap<&str, Amount> = BTreeMap::new();
     let mut limits: BTreeMap<&str, Amount> = BTreeMap::new();

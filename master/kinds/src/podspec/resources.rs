@@ -1,4 +1,4 @@
-//! Requests and limits of containers and pods, and claims of devices.
+//! Validation of requests, limits and resource claims.
 
 use crate::validate::forms::{formed, has, needed_form, word};
 use crate::validate::resource::{self, is_huge_page, is_native};
@@ -7,7 +7,7 @@ use config_kube::Amount;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A value's amount; nothing where it is none, which the schema told already.
+/// A value's amount; zero if it is not a quantity, which the schema has reported.
 pub(super) fn amount(value: &Value) -> Amount {
     value
         .as_str()
@@ -15,7 +15,7 @@ pub(super) fn amount(value: &Value) -> Amount {
         .unwrap_or(Amount::ZERO)
 }
 
-/// Whether more can be promised than there is: of upstream's own resources, but for huge pages.
+/// Whether limits may exceed requests: for native resources other than huge pages.
 fn is_overcommittable(name: &str) -> bool {
     is_native(name) && !is_huge_page(name)
 }
@@ -37,14 +37,15 @@ fn whole_pages(name: &str, value: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks requests and limits; `claims` are the pod's claims, none where claims are not possible.
+/// Validates requests and limits; `claims` are the pod's claims, `None` where claims are not
+/// allowed.
 pub(super) fn validate(
     needs: &Fields,
     claims: Option<&BTreeSet<&str>>,
     at: &At<'_>,
     faults: &mut Faults,
 ) {
-    let nothing = super::nothing();
+    let nothing = super::no_fields();
     let (limits, requests) = (
         object(needs, "limits").unwrap_or(nothing),
         object(needs, "requests").unwrap_or(nothing),
@@ -101,12 +102,12 @@ pub(super) fn validate(
     }
 }
 
-/// Checks requests and limits where no claims are possible.
+/// Validates requests and limits where claims are not allowed.
 pub fn requirements(needs: &Fields, at: &At<'_>, faults: &mut Faults) {
     validate(needs, None, at, faults);
 }
 
-/// Claims that a container uses must be the pod's.
+/// The claims of a container must exist in the pod.
 fn used_claims(needs: &Fields, known: &BTreeSet<&str>, at: &At<'_>, faults: &mut Faults) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     for (number, claim) in items(needs, "claims").iter().enumerate() {
@@ -156,7 +157,7 @@ fn used_claims(needs: &Fields, known: &BTreeSet<&str>, at: &At<'_>, faults: &mut
     }
 }
 
-/// Checks the pod's claims of devices and tells their names.
+/// Validates the pod's resource claims and returns their names.
 pub(super) fn claims<'a>(spec: &'a Fields, at: &At<'_>, faults: &mut Faults) -> BTreeSet<&'a str> {
     let mut known = BTreeSet::new();
     for (number, claim) in items(spec, "resourceClaims").iter().enumerate() {
@@ -191,12 +192,12 @@ pub(super) fn claims<'a>(spec: &'a Fields, at: &At<'_>, faults: &mut Faults) -> 
     known
 }
 
-/// Whether a pod as a whole can ask for a resource.
+/// Whether a resource may be requested at pod level.
 fn of_pods(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || is_huge_page(name)
 }
 
-/// Checks what the pod as a whole asks for.
+/// Validates the resources at pod level.
 pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let Some(needs) = object(spec, "resources") else {
         return;
@@ -264,8 +265,8 @@ pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// What the containers of a pod ask for together at the most: those that run at the same time, added; the larger of
-/// the start and the rest.
+/// The largest total of resources that containers request at the same time: the sum of main
+/// containers and sidecars, or one init container with the sidecars before it if that is more.
 pub fn aggregate(spec: &Fields) -> BTreeMap<String, Amount> {
     let requests = |container: &Value| -> Vec<(String, Amount)> {
         let list = container

@@ -1,4 +1,4 @@
-//! Security contexts of pods and containers.
+//! Validation of security contexts of pods and containers.
 
 use super::{each_container, host_network};
 use crate::validate::forms::{descending_path, formed, has, on, optional_choice, word};
@@ -6,7 +6,7 @@ use crate::validate::{At, Faults, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Largest user or group.
+/// The largest user or group ID.
 const LARGEST: i64 = i32::MAX as i64;
 
 fn user_or_group(value: &Value, at: &At<'_>, faults: &mut Faults) {
@@ -28,7 +28,7 @@ fn runs_as(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks a pod's context.
+/// Validates a pod's context.
 pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("securityContext");
     if on(spec, "hostPID") && on(spec, "shareProcessNamespace") {
@@ -73,7 +73,7 @@ pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     );
 }
 
-/// Profiles that pods and containers both can have.
+/// Validates the profiles that pods and containers can have.
 fn profiles(context: &Fields, at: &At<'_>, faults: &mut Faults) {
     if let Some(profile) = object(context, "seccompProfile") {
         seccomp(profile, &at.field("seccompProfile"), faults);
@@ -86,7 +86,7 @@ fn profiles(context: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks a container's context.
+/// Validates a container's context.
 pub(super) fn of_container(context: &Fields, host_users: bool, at: &At<'_>, faults: &mut Faults) {
     runs_as(context, at, faults);
     optional_choice(context, "procMount", at, &["Default", "Unmasked"], faults);
@@ -141,7 +141,7 @@ fn seccomp(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Longest name of a profile: a path.
+/// Maximum length of a profile's path.
 const PROFILE: usize = 4095;
 
 fn app_armor(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
@@ -183,9 +183,9 @@ fn app_armor(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Longest name of a kernel parameter.
+/// Maximum length of a sysctl's name.
 const SYSCTL: usize = 253;
-/// Kernel parameters of the network, and of what processes share.
+/// Sysctls of the network namespace and of the IPC namespace.
 const OF_NETWORK: &[&str] = &["net."];
 const OF_PROCESSES: &[&str] = &["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
 
@@ -234,7 +234,7 @@ fn sysctls(context: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Bytes of a group's credentials, and lengths of a user's domain and name.
+/// Bytes of a GMSA credential spec, and maximum lengths of a Windows user's domain and name.
 const CREDENTIALS: usize = 64 << 10;
 const DOMAIN: usize = 256;
 const USER: usize = 104;
@@ -352,13 +352,13 @@ fn is_domain(name: &str) -> bool {
     })
 }
 
-/// Whether a context asks for a container of the host, and whether it says so at all.
+/// Whether a context sets `hostProcess`, and to which value.
 fn asks_host(fields: &Fields) -> Option<bool> {
     object(object(fields, "securityContext")?, "windowsOptions")
         .and_then(|options| get(options, "hostProcess").as_bool())
 }
 
-/// Containers of a Windows host: all of a pod or none, on the host's network.
+/// Windows HostProcess containers: all containers of a pod or none, with host networking.
 pub(super) fn host_process(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let of_pod = asks_host(spec);
     let (mut all, mut hosts) = (0, 0);
@@ -392,7 +392,8 @@ pub(super) fn host_process(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Users of a pod's own are for pods of their own; upstream writes two of these paths in capitals.
+/// User namespaces cannot be combined with other host namespaces; upstream capitalizes two of these
+/// paths.
 pub(super) fn host_users(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     if get(spec, "hostUsers") != &Value::Bool(false) {
         return;

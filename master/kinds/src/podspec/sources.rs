@@ -1,4 +1,4 @@
-//! The sources of volumes, each with its rules.
+//! Validation of volume sources.
 
 mod keys;
 mod projected;
@@ -58,7 +58,7 @@ pub(super) fn aws_store(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     partition(source, at, faults);
 }
 
-/// Zero is no partition; upstream's words begin at one.
+/// Partition 0 means none; upstream's text says that partitions begin at 1.
 fn partition(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     if !(0..=255).contains(&number(source, "partition")) {
         faults.invalid(
@@ -114,13 +114,13 @@ pub(super) fn iscsi(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Names of initiators: `iqn.2001-04.com.example:storage`, `eui.` and `naa.` with 16 and 32 characters.
+/// Initiator names: `iqn.2001-04.com.example:storage`, `eui.` and `naa.` with 16 and 32 characters.
 fn initiator(value: &Value, at: &At<'_>, faults: &mut Faults) {
     let name = value.as_str().unwrap_or_default();
     let plain = |text: &str, length: usize| {
         text.len() == length && text.bytes().all(|b| b.is_ascii_alphanumeric())
     };
-    // Upstream's patterns take any one character behind the three letters.
+    // Upstream's patterns accept any character after the three letters.
     let rest = name
         .char_indices()
         .nth(4)
@@ -237,7 +237,7 @@ pub(super) fn quobyte(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     needed(source, "volume", at, faults);
 }
 
-/// Host and port; an IPv6 address stands in brackets.
+/// Host and port; an IPv6 address is in brackets.
 fn is_pair(pair: &str) -> bool {
     let Some((host, _port)) = pair.rsplit_once(':') else {
         return false;
@@ -352,7 +352,7 @@ pub(super) fn scale_io(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Longest name of a CSI driver.
+/// Maximum length of a CSI driver's name.
 const DRIVER: usize = 63;
 
 pub(super) fn csi(source: &Fields, at: &At<'_>, faults: &mut Faults) {
@@ -374,7 +374,7 @@ pub(super) fn csi(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Metadata of a template: labels and annotations, nothing else.
+/// A claim template's metadata may have labels and annotations only.
 pub(super) fn ephemeral(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("volumeClaimTemplate");
     let Some(template) = object(source, "volumeClaimTemplate") else {
@@ -397,13 +397,13 @@ pub(super) fn ephemeral(source: &Fields, at: &At<'_>, faults: &mut Faults) {
         }
     }
     claim_spec(
-        object(template, "spec").unwrap_or(super::nothing()),
+        object(template, "spec").unwrap_or(super::no_fields()),
         &at.field("spec"),
         faults,
     );
 }
 
-/// What a claim asks for.
+/// Validates the spec of a claim template.
 fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let modes = items(spec, "accessModes");
     if modes.is_empty() {

@@ -1,10 +1,10 @@
-//! What pods of an operating system cannot say.
+//! Fields that a pod of an operating system must not set.
 
 use super::each_container;
 use crate::validate::forms::{has, on};
 use crate::validate::{At, Faults, Fields, get, items, object, text};
 
-/// Checks the operating system that a pod names, and what it means for the rest.
+/// Validates `os` and the fields that it forbids.
 pub(super) fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let Some(system) = object(spec, "os") else {
         return;

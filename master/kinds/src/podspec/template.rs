@@ -1,25 +1,26 @@
-//! Templates of pods.
+//! Validation of pod templates.
 
-use super::{Place, annotations};
+use super::{SpecOwner, annotations};
 use crate::validate::forms::has;
 use crate::validate::{At, Faults, Fields, get, items, labels, object};
 
-/// Checks a template's labels and annotations; upstream tells their faults beside the metadata.
+/// Validates a template's labels and annotations; upstream reports their faults beside the
+/// metadata.
 pub fn template_metadata(template: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let metadata = object(template, "metadata").unwrap_or(super::nothing());
-    let spec = object(template, "spec").unwrap_or(super::nothing());
+    let metadata = object(template, "metadata").unwrap_or(super::no_fields());
+    let spec = object(template, "spec").unwrap_or(super::no_fields());
     labels::labels(object(metadata, "labels"), &at.field("labels"), faults);
     let own = object(metadata, "annotations");
     labels::annotations(own, &at.field("annotations"), faults);
     annotations::of_pod(own, spec, &at.field("annotations"), faults);
 }
 
-/// Checks a template.
+/// Validates a template.
 pub fn template(template: &Fields, at: &At<'_>, faults: &mut Faults) {
     template_metadata(template, at, faults);
-    let spec = object(template, "spec").unwrap_or(super::nothing());
+    let spec = object(template, "spec").unwrap_or(super::no_fields());
     let place = at.field("spec");
-    super::validate(spec, Place::TEMPLATE, &place, faults);
+    super::validate(spec, SpecOwner::TEMPLATE, &place, faults);
     let own = object(template, "metadata").and_then(|metadata| object(metadata, "annotations"));
     annotations::on_create(own, spec, &place, faults);
     if !items(spec, "ephemeralContainers").is_empty() {
@@ -30,9 +31,10 @@ pub fn template(template: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// What controllers that keep pods running need of a template: pods that are started again, without a deadline.
+/// Validates a template of a controller that keeps pods running: restart policy `Always` and no
+/// deadline.
 pub fn kept_running(template: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
-    let spec = object(template, "spec").unwrap_or(super::nothing());
+    let spec = object(template, "spec").unwrap_or(super::no_fields());
     let place = at.field("spec");
     if get(spec, "restartPolicy") != "Always" {
         let policy = crate::validate::forms::word(spec, "restartPolicy");

@@ -1,4 +1,5 @@
-//! Faults of specs, as tables: each case is what a spec says, and the paths and reasons that upstream tells.
+//! Tables of faults: each case is a part of a spec, and the paths and reasons that upstream
+//! reports.
 
 #![allow(clippy::needless_pass_by_value, reason = "cases are written in place")]
 
@@ -6,8 +7,8 @@ use super::*;
 use proptest::prelude::*;
 use serde_json::json;
 
-/// Faults of a spec that has been filled in, as `path reason`.
-fn told(spec: Value, place: Place<'_>) -> Vec<String> {
+/// Faults of a spec after defaulting, as `path reason`.
+fn told(spec: Value, place: SpecOwner<'_>) -> Vec<String> {
     let mut spec = spec.as_object().cloned().unwrap();
     pod_defaults(&mut spec);
     let mut faults = Faults::default();
@@ -21,14 +22,14 @@ fn told(spec: Value, place: Place<'_>) -> Vec<String> {
 fn of_pod(spec: Value) -> Vec<String> {
     told(
         spec,
-        Place {
+        SpecOwner {
             pod: true,
             name: "p",
         },
     )
 }
 
-/// A spec of one container with more fields of the spec.
+/// A spec of one container with more fields.
 fn with(more: Value) -> Value {
     let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
     spec.as_object_mut()
@@ -37,7 +38,7 @@ fn with(more: Value) -> Value {
     spec
 }
 
-/// A spec of one container with more fields of the container.
+/// A spec of one container that has more fields.
 fn container(more: Value) -> Value {
     let mut container = json!({"name": "c", "image": "i"});
     container
@@ -57,7 +58,7 @@ fn check(cases: Vec<(Value, &[&str])>) {
 }
 
 #[test]
-fn a_spec_without_fault_is_told_nothing() {
+fn a_spec_without_fault_is_told_no_fields() {
     check(vec![
         (with(json!({})), &[]),
         (
@@ -527,9 +528,9 @@ fn a_template_may_leave_ports_and_images_to_its_pods() {
         );
         faults.found().count()
     };
-    assert_eq!(said(Place::TEMPLATE), 0);
+    assert_eq!(said(SpecOwner::TEMPLATE), 0);
     assert_eq!(
-        said(Place {
+        said(SpecOwner {
             pod: true,
             name: "p"
         }),
@@ -556,7 +557,7 @@ fn quality_of_service_is_upstreams() {
     );
 }
 
-/// Names of fields that specs have.
+/// Names of fields of specs.
 const NAMES: &str = "
     name image containers initContainers ephemeralContainers volumes env valueFrom fieldRef fieldPath ports
     containerPort hostPort resources limits requests cpu memory hugepages-2Mi claims livenessProbe httpGet port
@@ -569,7 +570,7 @@ const NAMES: &str = "
     subPath quobyte registry resourceClaims schedulingGates resizePolicy hostNetwork serviceAccountToken
 ";
 
-/// JSON of any shape, with the names of fields that specs have.
+/// JSON of any shape, with the names of fields of specs.
 fn anything() -> impl Strategy<Value = Value> {
     let names = proptest::sample::select(NAMES.split_whitespace().collect::<Vec<_>>());
     let text = prop_oneof![
@@ -607,7 +608,7 @@ proptest! {
         let once = spec.clone();
         pod_defaults(&mut spec);
         prop_assert_eq!(&spec, &once);
-        validate(&spec, Place { pod: true, name: "p" }, &At::root("spec"), &mut Faults::default());
+        validate(&spec, SpecOwner { pod: true, name: "p" }, &At::root("spec"), &mut Faults::default());
         let whole = Map::from_iter([("spec".to_owned(), Value::Object(spec.clone())), ("metadata".to_owned(), Value::Object(once))]);
         template(&whole, &At::root("template"), &mut Faults::default());
         let _class = quality_of_service(&spec);

@@ -1,15 +1,15 @@
-//! Volumes: exactly one source each, names that are unique.
+//! Validation of volumes: exactly one source each, unique names.
 
-use super::{Place, sources};
+use super::{SpecOwner, sources};
 use crate::validate::{At, Faults, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 
-/// How a volume's source is checked.
+/// Validates a volume source.
 type Check = fn(&Fields, &At<'_>, &mut Faults);
 
-/// A kind of source: its field, the name under which upstream refuses a second one, the name under which it tells faults,
-/// and its check.
+/// A type of source: its field, the name that upstream gives it when it is a second source, the
+/// name in paths of faults, and its validation.
 struct Source {
     field: &'static str,
     second: &'static str,
@@ -26,7 +26,7 @@ const fn source(field: &'static str, check: Check) -> Source {
     }
 }
 
-/// The sources, in the order in which upstream takes the first of them for the one that was meant.
+/// The sources, in the order in which upstream looks for the first one.
 const SOURCES: &[Source] = &[
     source("emptyDir", sources::empty_dir),
     source("hostPath", sources::host_path),
@@ -69,24 +69,24 @@ const SOURCES: &[Source] = &[
     source("image", sources::image),
 ];
 
-/// Longest portal of an iSCSI target together with the volume's name, where an initiator is named.
+/// Maximum length of an iSCSI portal with the volume's name, if an initiator is set.
 const PORTAL: usize = 64;
 
-/// Checks volumes and tells those that have no fault, by name.
+/// Validates volumes and returns the valid ones, by name.
 pub(super) fn validate<'a>(
     spec: &'a Fields,
-    place: Place<'_>,
+    owner: SpecOwner<'_>,
     at: &At<'_>,
     faults: &mut Faults,
 ) -> HashMap<&'a str, &'a Fields> {
     let volumes = items(spec, "volumes");
     let made: BTreeSet<String> = volumes
         .iter()
-        .filter(|volume| !place.name.is_empty() && volume.get("ephemeral").is_some())
+        .filter(|volume| !owner.name.is_empty() && volume.get("ephemeral").is_some())
         .map(|volume| {
             format!(
                 "{}-{}",
-                place.name,
+                owner.name,
                 volume
                     .get("name")
                     .and_then(Value::as_str)
@@ -101,7 +101,7 @@ pub(super) fn validate<'a>(
         };
         let at = at.index(number);
         let before = faults.found().count();
-        source_of(volume, place, &at, faults);
+        source_of(volume, owner, &at, faults);
         name(volume, &known, &at, faults);
         if faults.found().count() == before {
             known.insert(text(volume, "name"), volume);
@@ -125,7 +125,7 @@ fn name(volume: &Fields, known: &HashMap<&str, &Fields>, at: &At<'_>, faults: &m
     }
 }
 
-fn source_of(volume: &Fields, place: Place<'_>, at: &At<'_>, faults: &mut Faults) {
+fn source_of(volume: &Fields, owner: SpecOwner<'_>, at: &At<'_>, faults: &mut Faults) {
     let mut first = None;
     for source in SOURCES {
         let Some(fields) = object(volume, source.field) else {
@@ -140,10 +140,10 @@ fn source_of(volume: &Fields, place: Place<'_>, at: &At<'_>, faults: &mut Faults
         }
         first = Some(source.field);
         (source.check)(fields, &at.field(source.within), faults);
-        if place.pod && source.field == "image" {
+        if owner.pod && source.field == "image" {
             crate::validate::forms::needed(fields, "reference", &at.field("image"), faults);
         }
-        claim_name(volume, source.field, place, at, faults);
+        claim_name(volume, source.field, owner, at, faults);
     }
     if first.is_none() {
         faults.required(at, "must specify a volume type");
@@ -158,13 +158,19 @@ fn source_of(volume: &Fields, place: Place<'_>, at: &At<'_>, faults: &mut Faults
     }
 }
 
-/// The claim that is made for an ephemeral volume must have a name that claims can have.
-fn claim_name(volume: &Fields, source: &str, place: Place<'_>, at: &At<'_>, faults: &mut Faults) {
+/// The claim of an ephemeral volume must get a valid name.
+fn claim_name(
+    volume: &Fields,
+    source: &str,
+    owner: SpecOwner<'_>,
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
     let name = text(volume, "name");
-    if source != "ephemeral" || place.name.is_empty() || name.is_empty() {
+    if source != "ephemeral" || owner.name.is_empty() || name.is_empty() {
         return;
     }
-    let claim = format!("{}-{name}", place.name);
+    let claim = format!("{}-{name}", owner.name);
     if let Err(fault) = names::subdomain(&claim) {
         faults.invalid(
             &at.field("name"),

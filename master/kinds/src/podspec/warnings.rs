@@ -1,14 +1,14 @@
-//! What those who write pods or templates are told though these are taken: older forms, and what has no effect (upstream:
-//! `pkg/api/pod/warnings.go`).
+//! Warnings for writers of pods and templates: deprecated fields, and fields without effect
+//! (upstream: `pkg/api/pod/warnings.go`).
 
-use super::{each_container, nothing};
+use super::{each_container, no_fields};
 use crate::quantity::Quantity;
 use crate::validate::forms::{has, number};
 use crate::validate::{At, Fields, get, items, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Labels of nodes that have other names by now.
+/// Deprecated labels of nodes and their replacements.
 const OLD_LABELS: &[(&str, &str)] = &[
     (
         "beta.kubernetes.io/arch",
@@ -55,7 +55,7 @@ const OLD_ANNOTATIONS: &[(&str, &str)] = &[
         "non-functional in v1.11+; use the \"sysctls\" field instead",
     ),
 ];
-/// Kinds of volumes that are gone or going.
+/// Volume types that are removed or deprecated.
 const OLD_VOLUMES: &[(&str, &str)] = &[
     (
         "photonPersistentDisk",
@@ -78,7 +78,7 @@ const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const NO_POD: &str = "a null labelSelector results in matching no pod";
 
-/// What is said of a label of nodes that has another name by now.
+/// The warning about a deprecated label of nodes.
 pub fn old_label(key: &str) -> Option<&'static str> {
     OLD_LABELS
         .iter()
@@ -86,7 +86,7 @@ pub fn old_label(key: &str) -> Option<&'static str> {
         .map(|(_, words)| *words)
 }
 
-/// What is said of a kind of volume that is gone or going.
+/// The warnings about deprecated volume types.
 pub fn old_volumes(source: &Fields) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
     OLD_VOLUMES
         .iter()
@@ -94,25 +94,25 @@ pub fn old_volumes(source: &Fields) -> impl Iterator<Item = (&'static str, &'sta
         .filter(|(kind, _)| has(source, kind))
 }
 
-/// Says what is old or odd in a pod.
-pub fn of_pod(spec: &Fields, metadata: &Fields, told: &mut Vec<String>) {
+/// Warns about a pod.
+pub fn of_pod(spec: &Fields, metadata: &Fields, warnings: &mut Vec<String>) {
     all(
         spec,
         metadata,
         (&At::root("spec"), &At::root("metadata"), false),
-        told,
+        warnings,
     );
 }
 
-/// Says what is old or odd in a template.
-pub fn of_template(template: &Fields, at: &At<'_>, told: &mut Vec<String>) {
-    let spec = object(template, "spec").unwrap_or(nothing());
-    let metadata = object(template, "metadata").unwrap_or(nothing());
+/// Warns about a template.
+pub fn of_template(template: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+    let spec = object(template, "spec").unwrap_or(no_fields());
+    let metadata = object(template, "metadata").unwrap_or(no_fields());
     all(
         spec,
         metadata,
         (&at.field("spec"), &at.field("metadata"), true),
-        told,
+        warnings,
     );
 }
 
@@ -120,20 +120,20 @@ fn all(
     spec: &Fields,
     metadata: &Fields,
     (at, meta, template): (&At<'_>, &At<'_>, bool),
-    told: &mut Vec<String>,
+    warnings: &mut Vec<String>,
 ) {
-    let notes = object(metadata, "annotations").unwrap_or(nothing());
+    let notes = object(metadata, "annotations").unwrap_or(no_fields());
     let notes_at = meta.field("annotations");
-    nodes(spec, at, told);
+    nodes(spec, at, warnings);
     for (key, words) in OLD_ANNOTATIONS
         .iter()
         .filter(|(key, _)| notes.contains_key(*key))
     {
-        told.push(format!("{}: {words}", notes_at.key(key)));
+        warnings.push(format!("{}: {words}", notes_at.key(key)));
     }
-    volumes(spec, at, told);
-    twice(spec, "hostAliases", "ip", at, told);
-    twice(spec, "imagePullSecrets", "name", at, told);
+    volumes(spec, at, warnings);
+    twice(spec, "hostAliases", "ip", at, warnings);
+    twice(spec, "imagePullSecrets", "name", at, warnings);
     for (index, secret) in items(spec, "imagePullSecrets")
         .iter()
         .filter_map(Value::as_object)
@@ -141,14 +141,14 @@ fn all(
     {
         if text(secret, "name").is_empty() {
             let list = at.field("imagePullSecrets");
-            told.push(format!(
+            warnings.push(format!(
                 "{}: invalid empty name \"\"",
                 list.index(index).field("name")
             ));
         }
     }
-    fractions(object(spec, "overhead"), &at.field("overhead"), told);
-    let security = object(spec, "securityContext").unwrap_or(nothing());
+    fractions(object(spec, "overhead"), &at.field("overhead"), warnings);
+    let security = object(spec, "securityContext").unwrap_or(no_fields());
     let older = |key: &str, since: &str, field: &str| {
         format!(
             "{}: {since}; use the \"{field}\" field instead",
@@ -156,56 +156,56 @@ fn all(
         )
     };
     if !has(security, "seccompProfile") && notes.contains_key(SECCOMP_POD) {
-        told.push(older(
+        warnings.push(older(
             SECCOMP_POD,
             "non-functional in v1.27+",
             "seccompProfile",
         ));
     }
     each_container(spec, at, |container, at| {
-        let own = object(container, "securityContext").unwrap_or(nothing());
+        let own = object(container, "securityContext").unwrap_or(no_fields());
         let key = format!("{SECCOMP_CONTAINER}{}", text(container, "name"));
         if !has(own, "seccompProfile") && notes.contains_key(&key) {
-            told.push(older(&key, "non-functional in v1.27+", "seccompProfile"));
+            warnings.push(older(&key, "non-functional in v1.27+", "seccompProfile"));
         }
         let key = format!("{APP_ARMOR}{}", text(container, "name"));
         let has_field = has(security, "appArmorProfile") || has(own, "appArmorProfile");
         if template && !has_field && notes.contains_key(&key) {
-            told.push(older(&key, "deprecated since v1.30", "appArmorProfile"));
+            warnings.push(older(&key, "deprecated since v1.30", "appArmorProfile"));
         }
-        let needs = object(container, "resources").unwrap_or(nothing());
+        let needs = object(container, "resources").unwrap_or(no_fields());
         let place = at.field("resources");
         for key in ["limits", "requests"] {
-            fractions(object(needs, key), &place.field(key), told);
+            fractions(object(needs, key), &place.field(key), warnings);
         }
-        hidden(container, at, told);
+        hidden(container, at, warnings);
     });
-    ports(spec, at, told);
+    ports(spec, at, warnings);
     if number(spec, "terminationGracePeriodSeconds") < 0 {
         let words = "must be >= 0; negative values are invalid and will be treated as 1";
-        told.push(format!(
+        warnings.push(format!(
             "{}: {words}",
             at.field("terminationGracePeriodSeconds")
         ));
     }
-    affinity(spec, at, told);
+    affinity(spec, at, warnings);
 }
 
-/// Labels of nodes, where a pod chooses some.
-fn nodes(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
+/// Warns about node labels in a pod's selectors.
+fn nodes(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     let place = at.field("nodeSelector");
     for key in object(spec, "nodeSelector")
         .into_iter()
         .flat_map(Fields::keys)
     {
-        told.extend(old_label(key).map(|words| format!("{}: {words}", place.key(key))));
+        warnings.extend(old_label(key).map(|words| format!("{}: {words}", place.key(key))));
     }
     let affinity = object(spec, "affinity").and_then(|affinity| object(affinity, "nodeAffinity"));
     let place = at.field("affinity");
     let place = place.field("nodeAffinity");
     let required = "requiredDuringSchedulingIgnoredDuringExecution";
     if let Some(selector) = affinity.and_then(|affinity| object(affinity, required)) {
-        node_selector(selector, &place.field(required), told);
+        node_selector(selector, &place.field(required), warnings);
     }
     let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
     let place = place.field(preferred);
@@ -215,7 +215,7 @@ fn nodes(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
         .enumerate()
     {
         if let Some(term) = term.get("preference").and_then(Value::as_object) {
-            node_term(term, &place.index(index).field("preference"), told);
+            node_term(term, &place.index(index).field("preference"), warnings);
         }
     }
     let place = at.field("topologySpreadConstraints");
@@ -224,26 +224,26 @@ fn nodes(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
             continue;
         };
         let key = text(spread, "topologyKey");
-        told.extend(
+        warnings.extend(
             old_label(key).map(|words| format!("{}: {key} is {words}", at.field("topologyKey"))),
         );
         if !has(spread, "labelSelector") {
-            told.push(format!("{}: {NO_POD}", at.field("labelSelector")));
+            warnings.push(format!("{}: {NO_POD}", at.field("labelSelector")));
         }
     }
 }
 
-/// Labels of nodes in a selector of nodes.
-pub fn node_selector(selector: &Fields, at: &At<'_>, told: &mut Vec<String>) {
+/// Warns about node labels in a node selector.
+pub fn node_selector(selector: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     let place = at.field("nodeSelectorTerms");
     for (index, term) in items(selector, "nodeSelectorTerms").iter().enumerate() {
         if let Some(term) = term.as_object() {
-            node_term(term, &place.index(index), told);
+            node_term(term, &place.index(index), warnings);
         }
     }
 }
 
-fn node_term(term: &Fields, at: &At<'_>, told: &mut Vec<String>) {
+fn node_term(term: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     let place = at.field("matchExpressions");
     for (index, expression) in items(term, "matchExpressions").iter().enumerate() {
         let key = expression
@@ -251,18 +251,19 @@ fn node_term(term: &Fields, at: &At<'_>, told: &mut Vec<String>) {
             .and_then(Value::as_str)
             .unwrap_or_default();
         let at = place.index(index);
-        told.extend(old_label(key).map(|words| format!("{}: {key} is {words}", at.field("key"))));
+        warnings
+            .extend(old_label(key).map(|words| format!("{}: {key} is {words}", at.field("key"))));
     }
 }
 
-fn volumes(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
+fn volumes(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     let place = at.field("volumes");
     for (index, volume) in items(spec, "volumes").iter().enumerate() {
         let (at, Some(volume)) = (place.index(index), volume.as_object()) else {
             continue;
         };
-        told.extend(old_volumes(volume).map(|(kind, words)| {
-            // Upstream's path has the name of its own field.
+        warnings.extend(old_volumes(volume).map(|(kind, words)| {
+            // Upstream's path contains the field's own name.
             format!(
                 "{}: {words}",
                 at.field(if kind == "storageos" {
@@ -278,23 +279,23 @@ fn volumes(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
         if let Some(claim) = template.and_then(Value::as_object) {
             let place = at.field("ephemeral");
             let place = place.field("volumeClaimTemplate");
-            claim_sizes(claim, &place.field("spec"), told);
+            claim_sizes(claim, &place.field("spec"), warnings);
         }
     }
-    beside_tokens(spec, &place, told);
+    beside_tokens(spec, &place, warnings);
 }
 
-/// Sizes of a claim are whole bytes.
-pub fn claim_sizes(claim: &Fields, at: &At<'_>, told: &mut Vec<String>) {
-    let needs = object(claim, "resources").unwrap_or(nothing());
+/// Warns about sizes of a claim that are not whole bytes.
+pub fn claim_sizes(claim: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+    let needs = object(claim, "resources").unwrap_or(no_fields());
     let place = at.field("resources");
     for key in ["requests", "limits"] {
-        whole(object(needs, key), "storage", &place.field(key), told);
+        whole(object(needs, key), "storage", &place.field(key), warnings);
     }
 }
 
-/// Files that a token of the account lies over.
-fn beside_tokens(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
+/// Warns about files of projected volumes at the path of a service account token.
+fn beside_tokens(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     let projected = |volume: &Value| {
         volume
             .pointer("/projected/sources")
@@ -336,7 +337,7 @@ fn beside_tokens(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
             for (index, file) in files.into_iter().flatten().enumerate() {
                 let path = file.get("path").and_then(Value::as_str).unwrap_or_default();
                 if tokens.contains(path) {
-                    told.push(format!(
+                    warnings.push(format!(
                         "{}: has duplicated path with ServiceAccountToken {path:?}",
                         place.index(index)
                     ));
@@ -349,21 +350,21 @@ fn beside_tokens(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
             .unwrap_or_default();
         if tokens.contains(path) {
             let place = place.field("ClusterTrustBundle");
-            told.push(format!(
+            warnings.push(format!(
                 "{place}: has duplicated path with ServiceAccountToken {path:?}"
             ));
         }
     }
 }
 
-/// Items of a list that come twice by a key.
-fn twice(spec: &Fields, list: &str, key: &str, at: &At<'_>, told: &mut Vec<String>) {
+/// Warns about items of a list with the same key.
+fn twice(spec: &Fields, list: &str, key: &str, at: &At<'_>, warnings: &mut Vec<String>) {
     let place = at.field(list);
     let mut known = BTreeSet::new();
     for (index, item) in items(spec, list).iter().enumerate() {
         let value = item.get(key).and_then(Value::as_str).unwrap_or_default();
         if !known.insert(value) {
-            told.push(format!(
+            warnings.push(format!(
                 "{}: duplicate {key} {value:?}",
                 place.index(index).field(key)
             ));
@@ -371,27 +372,27 @@ fn twice(spec: &Fields, list: &str, key: &str, at: &At<'_>, told: &mut Vec<Strin
     }
 }
 
-/// Memory and storage come in whole bytes.
-fn fractions(amounts: Option<&Fields>, at: &At<'_>, told: &mut Vec<String>) {
+/// Warns about memory and storage that are not whole bytes.
+fn fractions(amounts: Option<&Fields>, at: &At<'_>, warnings: &mut Vec<String>) {
     for name in ["memory", "ephemeral-storage"] {
-        whole(amounts, name, at, told);
+        whole(amounts, name, at, warnings);
     }
 }
 
-/// Says where an amount is no whole number.
-pub fn whole(amounts: Option<&Fields>, name: &str, at: &At<'_>, told: &mut Vec<String>) {
+/// Warns about a quantity that is not an integer.
+pub fn whole(amounts: Option<&Fields>, name: &str, at: &At<'_>, warnings: &mut Vec<String>) {
     let found = amounts.and_then(|amounts| Quantity::read(get(amounts, name)));
     if let Some(amount) = found.filter(|amount| amount.amount().ceil_milli() % 1000 != 0) {
         let shown = amount.to_string();
-        told.push(format!(
+        warnings.push(format!(
             "{}: fractional byte value {shown:?} is invalid, must be an integer",
             at.key(name)
         ));
     }
 }
 
-/// Variables that are set again without being made of what they were.
-fn hidden(container: &Fields, at: &At<'_>, told: &mut Vec<String>) {
+/// Warns about variables that are defined twice, unless the second refers to the first.
+fn hidden(container: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     let place = at.field("env");
     let mut known = BTreeSet::new();
     for (index, variable) in items(container, "env")
@@ -407,13 +408,13 @@ fn hidden(container: &Fields, at: &At<'_>, told: &mut Vec<String>) {
             let words = format!(
                 "hides previous definition of {name:?}, which may be dropped when using apply"
             );
-            told.push(format!("{}: {words}", place.index(index)));
+            warnings.push(format!("{}: {words}", place.index(index)));
         }
     }
 }
 
-/// Ports that several containers name.
-fn ports(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
+/// Warns about ports that several containers name.
+fn ports(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     let mut known: Vec<(String, Fields)> = Vec::new();
     each_container(spec, at, |container, at| {
         let place = at.field("ports");
@@ -430,7 +431,7 @@ fn ports(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
                 let shown = format!(
                     "{{Name:{name} HostPort:{host} ContainerPort:{container} Protocol:{protocol} HostIP:{ip}}}"
                 );
-                told.push(format!("{own}: hostIP set without hostPort: {shown}"));
+                warnings.push(format!("{own}: hostIP set without hostPort: {shown}"));
             }
             let same = |other: &Fields| {
                 number(other, "containerPort") == container && text(other, "protocol") == protocol
@@ -446,15 +447,15 @@ fn ports(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
                 } else {
                     continue;
                 };
-                told.push(format!("{own}: {how} port definition with {place}"));
+                warnings.push(format!("{own}: {how} port definition with {place}"));
             }
             known.push((own, port.clone()));
         }
     });
 }
 
-/// Terms without a selector.
-fn affinity(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
+/// Warns about affinity terms without a selector.
+fn affinity(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     let Some(affinity) = object(spec, "affinity") else {
         return;
     };
@@ -486,7 +487,7 @@ fn affinity(spec: &Fields, at: &At<'_>, told: &mut Vec<String>) {
                     (object(term, inner), &weighted)
                 };
                 if term.is_some_and(|term| !has(term, "labelSelector")) {
-                    told.push(format!("{}: {NO_POD}", at.field("labelSelector")));
+                    warnings.push(format!("{}: {NO_POD}", at.field("labelSelector")));
                 }
             }
         }
@@ -498,11 +499,11 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(pod: &Value) -> Vec<String> {
+    fn warnings(pod: &Value) -> Vec<String> {
         let of = |key: &str| pod[key].as_object().cloned().unwrap_or_default();
-        let mut told = Vec::new();
-        of_pod(&of("spec"), &of("metadata"), &mut told);
-        told
+        let mut warnings = Vec::new();
+        of_pod(&of("spec"), &of("metadata"), &mut warnings);
+        warnings
     }
 
     #[test]
@@ -522,7 +523,7 @@ mod tests {
             },
         });
         assert_eq!(
-            told(&pod),
+            warnings(&pod),
             [
                 "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \"kubernetes.io/os\" instead",
                 "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].preference.\
@@ -557,7 +558,7 @@ mod tests {
             "imagePullSecrets": [{"name": "a"}, {"name": "a"}, {}],
         }});
         assert_eq!(
-            told(&pod),
+            warnings(&pod),
             [
                 "spec.imagePullSecrets[1].name: duplicate name \"a\"",
                 "spec.imagePullSecrets[2].name: invalid empty name \"\"",

@@ -1,4 +1,4 @@
-//! What a volume claim uses: itself and its size, in all and of its storage class.
+//! Quota usage of a volume claim: its number and size, in total and per storage class.
 
 use crate::quantity::{Quantities, Quantity};
 use crate::validate::{Fields, get, object, text};
@@ -31,7 +31,7 @@ pub(super) fn usage(fields: &Fields) -> Quantities {
     used
 }
 
-/// The class in the spec or, from older days, in an annotation.
+/// The storage class, from the field or the deprecated annotation.
 fn class(fields: &Fields) -> &str {
     let annotations = object(crate::object::metadata(fields), "annotations");
     let old = annotations.map_or("", |annotations| {
@@ -44,7 +44,7 @@ fn class(fields: &Fields) -> &str {
     }
 }
 
-/// What is asked for, or what is already given where that is more.
+/// The requested size, or the allocated size if that is larger.
 fn size(fields: &Fields) -> Option<Quantity> {
     let asked = object(fields, "spec").and_then(|spec| object(spec, "resources"));
     let asked = asked.and_then(|resources| object(resources, "requests"));

@@ -1,6 +1,7 @@
-//! What objects use of a resource quota: pure, for admission and for whoever recounts.
+//! Quota usage of objects. Pure; used by admission and by the controller that recounts.
 //!
-//! Every kind counts as `count/<plural>.<group>`; pods, claims and services also by what they ask for.
+//! Every kind counts as `count/<plural>.<group>`; pods, claims and services also by the resources
+//! that they request.
 
 mod claim;
 mod pod;
@@ -16,10 +17,10 @@ use jiff::Timestamp;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Kinds whose objects no quota counts: they are made by the cluster itself.
+/// Kinds that no quota counts, as the cluster itself creates them.
 const IGNORED: &[(&str, &str)] = &[("", "events"), ("events.k8s.io", "events")];
 
-/// Old names of counts, beside `count/…`.
+/// Older names of counts, beside `count/…`.
 const COUNTED: &[&str] = &[
     "configmaps",
     "secrets",
@@ -27,7 +28,7 @@ const COUNTED: &[&str] = &[
     "resourcequotas",
 ];
 
-/// Whether a quota may count objects of a kind.
+/// Whether a quota can count objects of a kind.
 pub fn counts(group: &str, plural: &str) -> bool {
     !IGNORED.contains(&(group, plural))
 }
@@ -41,7 +42,7 @@ pub fn count_name(group: &str, plural: &str) -> String {
     }
 }
 
-/// What an object uses.
+/// The usage of an object.
 pub fn usage(group: &str, plural: &str, fields: &Fields, now: Timestamp) -> Quantities {
     let mut used = match (group, plural) {
         ("", "pods") => pod::usage(fields, now),
@@ -56,7 +57,7 @@ pub fn usage(group: &str, plural: &str, fields: &Fields, now: Timestamp) -> Quan
     used
 }
 
-/// Whether a resource that a quota limits is one that objects of a kind may use.
+/// Whether objects of a kind can use a resource that a quota limits.
 pub fn tracks(group: &str, plural: &str, resource: &str) -> bool {
     if resource == count_name(group, plural)
         || group.is_empty() && COUNTED.contains(&plural) && resource == plural
@@ -71,18 +72,18 @@ pub fn tracks(group: &str, plural: &str, resource: &str) -> bool {
     }
 }
 
-/// A quota, as admission and the recount need it.
+/// A quota, as admission and the controller read it.
 #[derive(Debug, Clone, Default)]
 pub struct Quota {
     /// Its name.
     pub name: String,
-    /// What its spec allows.
+    /// `spec.hard`.
     pub wanted: Quantities,
-    /// What its status says is allowed.
+    /// `status.hard`.
     pub hard: Quantities,
-    /// What its status says is used.
+    /// `status.used`.
     pub used: Quantities,
-    /// Which pods (and claims) it is about; all of them where there is no scope.
+    /// The scopes that select objects; without scopes the quota applies to all.
     pub scopes: Vec<Scope>,
 }
 
@@ -114,8 +115,8 @@ impl Quota {
         }
     }
 
-    /// Names of the limits that objects of a kind may use up: those that are in force, and those that are wanted and not
-    /// counted yet.
+    /// Names of the limits that objects of a kind may use: those in the status, and those in the
+    /// spec that have not been counted yet.
     pub fn concerned(&self, group: &str, plural: &str) -> Vec<&str> {
         let names: BTreeSet<&str> = self.hard.names().chain(self.wanted.names()).collect();
         names
@@ -124,20 +125,21 @@ impl Quota {
             .collect()
     }
 
-    /// Those of these limits of which nobody knows how much is used: nothing may be made under them until they are counted.
+    /// Those of these limits whose usage is unknown: no object may be created under them until they
+    /// are counted.
     pub fn uncounted<'a>(&self, limits: &[&'a str]) -> Vec<&'a str> {
         let known = |name: &str| self.hard.get(name).is_some() && self.used.get(name).is_some();
         limits.iter().copied().filter(|name| !known(name)).collect()
     }
 
-    /// Whether the quota's scopes hold for an object.
+    /// Whether the quota's scopes select an object.
     pub fn covers(&self, group: &str, plural: &str, fields: &Fields) -> bool {
         self.scopes
             .iter()
             .all(|scope| scope.covers(group, plural, fields))
     }
 
-    /// Whether an object uses anything of what the quota limits.
+    /// Whether an object uses anything that the quota limits.
     pub fn matches(&self, group: &str, plural: &str, fields: &Fields) -> bool {
         !self.concerned(group, plural).is_empty() && self.covers(group, plural, fields)
     }

@@ -1,4 +1,5 @@
-//! What a pod uses: the sum of its containers, or one init container where that is more, and its overhead.
+//! Quota usage of a pod: the sum of its containers, or one init container if that is more, plus
+//! overhead.
 
 use crate::quantity::{Quantities, Quantity};
 use crate::validate::{Fields, get, items, object, text};
@@ -6,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Resources of pods by their names in quotas.
+/// Resources of pods and their names in quotas.
 const NAMES: &[&str] = &[
     "pods",
     "cpu",
@@ -20,7 +21,7 @@ const NAMES: &[&str] = &[
     "limits.ephemeral-storage",
 ];
 
-/// Where a quota limits one of these, every container must ask for it. Upstream does so for these only.
+/// Resources that every container must request if a quota limits them. Upstream demands these only.
 const DEMANDED: &[&str] = &[
     "cpu",
     "memory",
@@ -38,13 +39,13 @@ pub(super) fn tracks(resource: &str) -> bool {
             .is_some_and(|rest| rest.starts_with("hugepages-") || is_extended(rest))
 }
 
-/// Whether a resource is of a vendor's own making.
+/// Whether a resource is an extended resource of a vendor.
 fn is_extended(name: &str) -> bool {
     name.split_once('/')
         .is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
-/// A pod whose containers ended, or whose time to end is over, uses nothing but its name.
+/// A pod whose containers ended, or whose grace period has elapsed, only counts as an object.
 pub(super) fn usage(fields: &Fields, now: Timestamp) -> Quantities {
     let empty = Fields::new();
     let spec = object(fields, "spec").unwrap_or(&empty);
@@ -93,17 +94,17 @@ fn named(requests: &Quantities, limits: &Quantities) -> Quantities {
     used
 }
 
-/// What a pod requests, with its overhead.
+/// A pod's requests, overhead included.
 pub fn pod_requests(spec: &Fields) -> Quantities {
     with_overhead(spec, "requests")
 }
 
-/// What a pod is limited to, with its overhead; of resources that some container doesn't limit, the sum of those that do.
+/// A pod's limits, overhead included; containers without a limit for a resource count as zero.
 pub fn pod_limits(spec: &Fields) -> Quantities {
     with_overhead(spec, "limits")
 }
 
-/// What a pod's containers ask for, `requests` or `limits`, at the peak.
+/// The peak of what a pod's containers request; `list` is `requests` or `limits`.
 pub fn peak(spec: &Fields, list: &str) -> Quantities {
     let own = |container: &Value| {
         let resources = container.get("resources").and_then(Value::as_object);
@@ -113,7 +114,7 @@ pub fn peak(spec: &Fields, list: &str) -> Quantities {
     for container in items(spec, "containers") {
         sum.add(&own(container));
     }
-    // Sidecars run beside everything that starts after them.
+    // Sidecars run beside all containers that start after them.
     let (mut sidecars, mut peak) = (Quantities::default(), Quantities::default());
     for container in items(spec, "initContainers") {
         let mut needed = own(container);
@@ -150,7 +151,8 @@ fn with_overhead(spec: &Fields, list: &str) -> Quantities {
     sum
 }
 
-/// What containers must ask for because a quota limits it, and don't: upstream's text, none where nothing is missing.
+/// Limited resources that containers must request and do not: upstream's text; `None` if nothing is
+/// missing.
 pub fn missing(spec: &Fields, limited: &[&str]) -> Option<String> {
     let of_pod = object(spec, "resources");
     let pod = named(

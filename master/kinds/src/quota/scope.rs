@@ -1,4 +1,4 @@
-//! Scopes: which pods and claims a quota is about.
+//! Scopes: which pods and claims a quota applies to.
 
 use crate::validate::{Fields, get, items, object, text};
 use serde_json::Value;
@@ -12,7 +12,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The scope of a name, as `spec.scopes` gives it.
+    /// The scope of an entry in `spec.scopes`.
     pub(super) fn exists(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -31,7 +31,7 @@ impl Scope {
         }
     }
 
-    /// Whether an object is in it. Kinds without scopes are in none.
+    /// Whether the scope selects an object. Kinds without scopes are never selected.
     pub(super) fn covers(&self, group: &str, plural: &str, fields: &Fields) -> bool {
         let empty = Fields::new();
         let spec = object(fields, "spec").unwrap_or(&empty);
@@ -60,7 +60,7 @@ impl Scope {
         }
     }
 
-    /// A claim has up to three classes: wanted, present, and the one it is changing to.
+    /// A claim has up to three classes: desired, current, and the target of a running change.
     fn selects_class(&self, fields: &Fields, spec: &Fields) -> bool {
         let empty = Fields::new();
         let status = object(fields, "status").unwrap_or(&empty);
@@ -85,7 +85,7 @@ fn terminating(spec: &Fields) -> bool {
         .is_some_and(|seconds| seconds >= 0)
 }
 
-/// Whether no container asks for processor time or memory (quality of service `BestEffort`).
+/// Whether no container requests CPU or memory (QoS class `BestEffort`).
 fn best_effort(spec: &Fields) -> bool {
     let asks = |resources: Option<&Fields>| {
         ["requests", "limits"]
@@ -108,7 +108,7 @@ fn best_effort(spec: &Fields) -> bool {
     !asks(object(spec, "resources")) && !resources.any(asks)
 }
 
-/// Whether affinity looks into other namespaces.
+/// Whether affinity terms select other namespaces.
 fn crosses(spec: &Fields) -> bool {
     let Some(affinity) = object(spec, "affinity") else {
         return false;

@@ -1,4 +1,4 @@
-//! What a service uses: itself, its node ports, its load balancer.
+//! Quota usage of a service: its number, its node ports, its load balancer.
 
 use crate::quantity::{Quantities, Quantity};
 use crate::validate::{Fields, get, items, object, text};
@@ -18,7 +18,7 @@ pub(super) fn usage(fields: &Fields) -> Quantities {
     let (nodeports, balancers) = match text(spec, "type") {
         "NodePort" => (ports.len(), 0),
         "LoadBalancer" => {
-            // Without allocation only the ports that are named use one.
+            // Without automatic allocation, only explicit node ports count.
             let named = |port: &&Value| {
                 port.get("nodePort")
                     .and_then(Value::as_i64)

@@ -1,4 +1,5 @@
-//! Holding an object against its schema: unknown fields are taken out and told, wrong types are faults.
+//! Checks an object against its schema: unknown fields are removed and reported, wrong types are
+//! faults.
 
 use super::{Node, Schemas};
 use crate::quantity::Quantity;
@@ -6,22 +7,22 @@ use base64::Engine;
 use serde_json::{Map, Value};
 use std::fmt::{self, Write as _};
 
-/// What was found in an object.
+/// The result of a check.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Paths of fields that the kind doesn't have; they are gone from the object.
+    /// Paths of unknown fields; they are removed from the object.
     pub unknown: Vec<String>,
-    /// Values that cannot be read.
+    /// Values of a wrong type.
     pub wrong: Vec<Wrong>,
 }
 
-/// A value that cannot be read as what its field holds.
+/// A value of a wrong type for its field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wrong {
     path: String,
     expected: &'static str,
     found: String,
-    /// What upstream says of the value where a patch left it behind.
+    /// Upstream's text for the same fault in the result of a strategic merge patch.
     restored: Option<String>,
 }
 
@@ -36,30 +37,30 @@ impl fmt::Display for Wrong {
 }
 
 impl Wrong {
-    /// The fault in upstream's words for what a strategic merge patch leaves behind.
+    /// The fault in upstream's words for the result of a strategic merge patch.
     pub fn restored(&self) -> String {
         self.restored.clone().unwrap_or_else(|| self.to_string())
     }
 }
 
-/// Faults told at most; an object of three megabytes can hold very many.
-const MOST: usize = 100;
+/// Faults reported at most; an object of three megabytes can have very many.
+const MAX_FAULTS: usize = 100;
 
 impl Schemas {
-    /// Checks an object against the definition `name`, drops unknown fields, nulls and empty maps, and writes each
-    /// quantity in its canonical form.
+    /// Checks an object against the definition `name`, removes unknown fields, nulls and empty
+    /// maps, and writes each quantity in its canonical form.
     pub fn check(&self, name: &str, object: &mut Map<String, Value>) -> Checked {
         let mut checked = Checked::default();
         let mut path = String::new();
         if let Some(Node::Object(_)) = self.names.get(name).map(|index| &self.nodes[*index]) {
             self.fields(self.names[name], object, &mut path, &mut checked);
         }
-        checked.unknown.truncate(MOST);
-        checked.wrong.truncate(MOST);
+        checked.unknown.truncate(MAX_FAULTS);
+        checked.wrong.truncate(MAX_FAULTS);
         checked
     }
 
-    /// Writes each quantity of an object in its canonical form, and touches nothing else.
+    /// Writes each quantity of an object in its canonical form and changes nothing else.
     pub fn canonical(&self, name: &str, object: &mut Map<String, Value>) {
         if let Some(index) = self.names.get(name) {
             self.canonical_fields(*index, object);
@@ -117,7 +118,7 @@ impl Schemas {
             path.push_str(key);
             let keep = match known.fields.get(key.as_str()) {
                 Some(_) if value.is_null() => false,
-                // Upstream's types know no difference between an empty map and none.
+                // Upstream's types do not distinguish an empty map from an absent one.
                 Some(field)
                     if matches!(self.nodes[field.node], Node::Map(_)) && is_empty(value) =>
                 {
@@ -154,7 +155,7 @@ impl Schemas {
             (Node::Array(inner), Value::Array(items)) => {
                 for (number, value) in items.iter_mut().enumerate() {
                     let length = path.len();
-                    // Writing to a String doesn't fail.
+                    // Writing to a String does not fail.
                     let _infallible = write!(path, "[{number}]");
                     self.value(*inner, value, path, checked);
                     path.truncate(length);
@@ -189,7 +190,7 @@ impl Schemas {
     }
 }
 
-/// Writes a quantity in the one way in which upstream does.
+/// Writes a quantity in upstream's canonical form.
 fn rewrite(value: &mut Value, quantity: Quantity) {
     let text = quantity.to_string();
     if value.as_str() != Some(text.as_str()) {
@@ -201,7 +202,7 @@ fn is_empty(value: &Value) -> bool {
     value.as_object().is_some_and(Map::is_empty)
 }
 
-/// What was expected, where a simple value is something else.
+/// The expected type, if a simple value has another one.
 fn mismatch(node: &Node, value: &Value) -> Option<&'static str> {
     let (fits, expected) = match node {
         Node::Object(_) | Node::Map(_) => (value.is_null(), "an object"),
@@ -243,7 +244,7 @@ fn found(value: &Value) -> String {
     }
 }
 
-/// Upstream's refusal to make a field of a value of another shape; fields that read their text themselves have none.
+/// Upstream's error for a value of another type; fields with a parser of their own have none.
 fn restored(node: &Node, value: &Value) -> Option<String> {
     let (kind, name) = match value {
         Value::Null => return None,

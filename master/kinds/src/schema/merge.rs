@@ -1,28 +1,30 @@
-//! How fields are merged: strategic merge patch's keys, and the list and map types of server-side apply.
+//! How fields are merged: the keys of strategic merge patch, and the list and map types of
+//! server-side apply.
 //!
-//! Upstream has these facts as tags of its types (`patchStrategy`, `patchMergeKey`, `listType`, `mapType`), which
-//! `k8s-openapi` drops. [`extend`] writes them into definitions as the `x-kubernetes-*` extensions that upstream
-//! serves, and compiled schemas read them from there, so that kinds with extensions of their own are met alike.
+//! Upstream has these facts as tags of its Go types (`patchStrategy`, `patchMergeKey`, `listType`,
+//! `mapType`), which `k8s-openapi` drops. [`extend`] writes them into definitions as the
+//! `x-kubernetes-*` extensions that upstream serves, and compiled schemas read them from there, so
+//! that kinds with extensions of their own are handled alike.
 
 mod facts;
 
 use facts::{ATOMIC, FACTS, Fact};
 use serde_json::{Map, Value, json};
 
-/// How a patch's field meets the object's in a strategic merge patch.
+/// How a strategic merge patch merges a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merge {
     /// The patch's list replaces the object's; objects are merged field by field.
     Atomic,
     /// Items are objects with this key, merged one by one.
     Key(&'static str),
-    /// Items are plain values, each at most once.
+    /// Items are simple values, each at most once.
     Set,
     /// The patch's object replaces the object's.
     Replace,
 }
 
-/// How a field of a definition of upstream's is merged by strategic merge patch.
+/// How strategic merge patch merges a field of an upstream definition.
 pub fn merge(definition: &str, field: &str) -> Merge {
     let found = facts_of(definition, field).find_map(|fact| match fact {
         Fact::Keyed(key) | Fact::KeyedBy(key, _) | Fact::Merged(key) | Fact::Retained(key) => {
@@ -41,14 +43,14 @@ pub fn merge(definition: &str, field: &str) -> Merge {
     found.unwrap_or(Merge::Atomic)
 }
 
-/// What the table says of a definition: `group.version.Kind` behind upstream's prefixes.
+/// The table's entry of a definition: `group.version.Kind` without upstream's prefixes.
 fn definition_facts(definition: &str) -> &'static [(&'static str, Fact)] {
     let own = short(definition).unwrap_or_default();
     let found = FACTS.binary_search_by(|(known, _)| (*known).cmp(own));
     found.map_or(&[], |index| FACTS[index].1)
 }
 
-/// `group.version.Kind` of a definition of upstream's.
+/// The `group.version.Kind` of an upstream definition.
 fn short(definition: &str) -> Option<&str> {
     let rest = definition.strip_prefix("io.k8s.")?;
     let (kind, _) = rest.rmatch_indices('.').nth(2)?;

@@ -1,4 +1,5 @@
-//! Schemas of the served kinds: compiled for checking and pruning objects, and as documents for clients.
+//! Schemas of the served kinds: compiled for checking and pruning objects, and as OpenAPI documents
+//! for clients.
 //!
 //! The source is each kind's own JSON schema (`k8s-openapi`, `config-kube`); nothing is written down twice.
 
@@ -14,13 +15,14 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// Registers a kind's schema and tells the definition's name.
+/// Registers a kind's schema and returns the definition's name.
 pub type Source = fn(&mut SchemaGenerator) -> schemars::Schema;
 
-/// Where definitions live in `OpenAPI` documents.
+/// Where definitions are in OpenAPI documents.
 pub const DEFINITIONS: &str = "#/components/schemas/";
 
-/// The definitions that sources need, in `OpenAPI` v3 form, and the name of each source's own.
+/// The definitions that sources need, in OpenAPI v3 form, and the name of each source's own
+/// definition.
 pub fn definitions(sources: &[Source]) -> (Map<String, Value>, Vec<String>) {
     let mut generator = SchemaSettings::draft07()
         .with(|settings| settings.definitions_path = "/components/schemas".into())
@@ -47,22 +49,22 @@ pub fn definitions(sources: &[Source]) -> (Map<String, Value>, Vec<String>) {
 #[derive(Debug, Clone, PartialEq)]
 struct Field {
     node: usize,
-    /// For strategic merge patch.
+    /// How strategic merge patch merges it.
     merge: Merge,
-    /// For server-side apply, of a list.
+    /// How server-side apply merges it, if it is a list.
     list: List,
-    /// Whether an object or map is owned as a whole, where it is not as its definition says.
+    /// Whether an object or map is atomic, if this differs from its definition.
     atomic: Option<bool>,
-    /// What is there where it is left out.
+    /// The value if the field is absent.
     absent: Absent,
 }
 
-/// What a value must be.
+/// The type of a value.
 #[derive(Debug, Clone, PartialEq)]
 enum Node {
-    /// Known fields only.
+    /// An object that has known fields only.
     Object(Object),
-    /// Any keys, one form of value.
+    /// A map with any keys and one type of value.
     Map(usize),
     Array(usize),
     String,
@@ -85,11 +87,11 @@ enum Node {
 #[derive(Debug, Clone, PartialEq)]
 struct Object {
     fields: HashMap<Box<str>, Field>,
-    /// Whether it is owned as a whole.
+    /// Whether it is atomic: owned as a whole.
     atomic: bool,
 }
 
-/// Compiled schemas of all served kinds; kinds are found by their definition's name.
+/// Compiled schemas of all served kinds, found by the name of their definition.
 #[derive(Debug)]
 pub struct Schemas {
     nodes: Vec<Node>,
@@ -103,7 +105,7 @@ impl Schemas {
             nodes: Vec::new(),
             names: HashMap::new(),
         };
-        // Names first, so that definitions may refer to each other in circles.
+        // Names first, so that definitions may refer to each other in cycles.
         for name in definitions.keys() {
             schemas.names.insert(name.clone(), schemas.nodes.len());
             schemas.nodes.push(Node::Any);
@@ -117,7 +119,7 @@ impl Schemas {
         schemas
     }
 
-    /// The place of a definition, from which [`Place::field`] leads on.
+    /// The position at the root of a definition, from which [`Place::field`] descends.
     pub fn place(&self, name: &str) -> Place<'_> {
         Place::new(self, self.names.get(name).copied())
     }
@@ -127,7 +129,7 @@ impl Schemas {
             return *index;
         }
         let node = self.node("", schema, definitions);
-        // Simple forms are shared.
+        // Simple types are shared.
         let simple = !matches!(node, Node::Object(_) | Node::Map(_) | Node::Array(_));
         if simple && let Some(index) = self.nodes.iter().position(|known| *known == node) {
             return index;
@@ -204,7 +206,7 @@ fn target(schema: &Value) -> Option<&str> {
     target.as_str()?.strip_prefix(DEFINITIONS)
 }
 
-/// What is there where a field is left out, as upstream's types have it.
+/// The value of an absent field, in upstream's types.
 fn absent(schema: &Value, required: bool) -> Absent {
     if schema
         .get("default")
@@ -224,7 +226,7 @@ fn absent(schema: &Value, required: bool) -> Absent {
     }
 }
 
-/// How a list is applied, as its schema says.
+/// How server-side apply merges a list, as its schema says.
 fn list(schema: &Value, definitions: &Map<String, Value>) -> List {
     match schema.get("x-kubernetes-list-type").and_then(Value::as_str) {
         Some("set") => List::Set,
@@ -250,7 +252,7 @@ fn list(schema: &Value, definitions: &Map<String, Value>) -> List {
     }
 }
 
-/// What a key is where an item leaves it out: its default, or the empty value where it is required.
+/// The value of a key that an item leaves out: its default, or the empty value if it is required.
 fn key_default(items: &Value, key: &str) -> Option<Value> {
     let schema = items.get("properties")?.get(key)?;
     if let Some(default) = schema.get("default") {

@@ -1,9 +1,9 @@
-//! From the generator's JSON schema to the `OpenAPI` v3 form that upstream serves.
+//! Converts the generator's JSON schema to the OpenAPI v3 form that upstream serves.
 
 use super::{DEFINITIONS, merge};
 use serde_json::{Map, Value, json};
 
-/// Kinds of our own have short names in the generator; upstream's are already complete.
+/// Kinds of this project have short names in the generator; upstream's are complete.
 pub(super) fn full_name(name: &str) -> String {
     if name.contains('.') {
         name.to_owned()
@@ -64,7 +64,7 @@ fn normalize(schema: &mut Value) {
     }
 }
 
-/// `null` is how absence is written, never a value of its own.
+/// `null` means absent and is never a value of its own.
 fn strip_null(fields: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = fields.get_mut("type") {
         types.retain(|kind| kind != "null");
@@ -86,7 +86,7 @@ fn strip_null(fields: &mut Map<String, Value>) {
     }
 }
 
-/// An enumeration with a text for each variant becomes a plain one.
+/// An enumeration with a description per variant becomes a plain one.
 fn constants(fields: &mut Map<String, Value>) {
     let Some(Value::Array(forms)) = fields.get("oneOf") else {
         return;

@@ -1,30 +1,30 @@
-//! Walking a schema along with an object: [`Place`].
+//! Descends in a schema along with an object: [`Place`].
 
 use super::merge::Merge;
 use super::{Field, Node, Schemas};
 use serde_json::Value;
 
-/// How a list is owned and merged by server-side apply.
+/// How server-side apply owns and merges a list.
 #[derive(Debug, Clone, PartialEq)]
 pub enum List {
     /// As a whole.
     Atomic,
     /// By its values, which are simple.
     Set,
-    /// By its items, which are objects with these keys.
+    /// By its items, which are objects identified by these keys.
     Map(Box<[ListKey]>),
 }
 
-/// A field by which items of a list are told apart.
+/// A field that identifies items of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListKey {
     /// The field.
     pub name: Box<str>,
-    /// What it is where an item leaves it out.
+    /// The value if an item leaves it out.
     pub default: Option<Value>,
 }
 
-/// What is there where a field is left out: upstream's types have some fields always.
+/// The value of an absent field: upstream's types always have some fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {
     /// Nothing.
@@ -35,7 +35,7 @@ pub enum Absent {
     Null,
 }
 
-/// What a simple value is.
+/// The type of a simple value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaf {
     /// Text.
@@ -48,28 +48,28 @@ pub enum Leaf {
     Any,
 }
 
-/// What is at a place, in the eyes of server-side apply.
+/// The type of the value at a position, as server-side apply sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Shape<'a> {
     /// A simple value.
     Leaf(Leaf),
     /// An object with known fields.
     Object {
-        /// Whether it is owned as a whole.
+        /// Whether it is atomic: owned as a whole.
         atomic: bool,
     },
     /// An object with any keys.
     Map {
-        /// Whether it is owned as a whole.
+        /// Whether it is atomic: owned as a whole.
         atomic: bool,
     },
     /// A list.
     List(&'a List),
-    /// Whatever the value is: objects field by field, lists as a whole.
+    /// Any value: objects are owned field by field, lists as a whole.
     Free,
 }
 
-/// A place in a schema while an object is walked; nowhere, where the schema knows no more.
+/// A position in a schema; unknown where the schema has no information.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     schemas: &'a Schemas,
@@ -90,7 +90,7 @@ impl<'a> Place<'a> {
         self.node.map(|node| &self.schemas.nodes[node])
     }
 
-    /// The place of a field, or of a map's value; nowhere, if there is no such field.
+    /// The position of a field, or of a map's value; unknown if there is no such field.
     #[must_use]
     pub fn field(self, name: &str) -> Self {
         match self.node() {
@@ -107,7 +107,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The place of a list's items; nowhere, if this is no list.
+    /// The position of a list's items; unknown if this is not a list.
     #[must_use]
     pub fn items(self) -> Self {
         match self.node() {
@@ -116,27 +116,28 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// How strategic merge patch treats what is here.
+    /// How strategic merge patch merges the value here.
     pub fn merge(self) -> Merge {
         self.field.map_or(Merge::Atomic, |field| field.merge)
     }
 
-    /// Whether this is nowhere: no field of an object that knows its fields, or below one.
+    /// Whether the schema knows nothing here: the field is not declared, or lies below one that is
+    /// not.
     pub fn is_unknown(self) -> bool {
         self.node.is_none()
     }
 
-    /// Whether this is a field that its object declares, not one of a map's.
+    /// Whether this is a declared field, not an entry of a map.
     pub fn is_declared(self) -> bool {
         self.field.is_some()
     }
 
-    /// What is here where the object around it leaves it out.
+    /// The value if the surrounding object leaves it out.
     pub fn absent(self) -> Absent {
         self.field.map_or(Absent::Missing, |field| field.absent)
     }
 
-    /// What is here.
+    /// The type of the value here.
     pub fn shape(self) -> Shape<'a> {
         let own = self.field.and_then(|field| field.atomic);
         match self.node() {

@@ -1,4 +1,4 @@
-//! Conditions of the common form (apimachinery `meta/v1/validation`).
+//! Validation of conditions (apimachinery `meta/v1/validation`).
 
 use super::forms::{number, word};
 use super::{At, Faults, Fields, get, names, text};
@@ -9,7 +9,7 @@ use std::collections::HashSet;
 const REASON: usize = 1 << 10;
 const MESSAGE: usize = 32 << 10;
 
-/// Checks a list of conditions.
+/// Validates a list of conditions.
 pub fn all(conditions: &[Value], at: &At<'_>, faults: &mut Faults) {
     let mut known = HashSet::new();
     for (index, condition) in conditions.iter().enumerate() {
@@ -23,7 +23,7 @@ pub fn all(conditions: &[Value], at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks one condition.
+/// Validates one condition.
 fn one(condition: &Fields, at: &At<'_>, faults: &mut Faults) {
     let kind = text(condition, "type");
     if kind.is_empty() {

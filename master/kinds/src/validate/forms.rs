@@ -1,18 +1,19 @@
-//! Small rules that many kinds share: texts that must be there, of a form or out of a list; numbers in a range.
+//! Small rules that many kinds share: required strings, strings of a format or from a list, numbers
+//! in a range.
 
 use super::meta::NameRule;
 use super::{At, Faults, Fields, get, names, text};
 use serde_json::Value;
 use std::sync::LazyLock;
 
-/// Upstream's words for a number below zero.
+/// Upstream's text for a negative number.
 pub const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
-/// Upstream's words for a number that is not above zero.
+/// Upstream's text for a number that is not positive.
 pub const POSITIVE: &str = "must be greater than zero";
-/// Upstream's words for the bits of a file that are no permissions.
+/// Upstream's text for bits that are not file permissions.
 pub const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 
-/// The text of a field as a value; empty text where it is not there, as upstream shows it.
+/// A string field as a value; an absent one is the empty string, as upstream shows it.
 pub fn word<'a>(fields: &'a Fields, key: &str) -> &'a Value {
     static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::String(String::new()));
     match get(fields, key) {
@@ -23,36 +24,36 @@ pub fn word<'a>(fields: &'a Fields, key: &str) -> &'a Value {
     }
 }
 
-/// The number of a field; zero where it is not there.
+/// A number field; zero if absent.
 pub fn number(fields: &Fields, key: &str) -> i64 {
     get(fields, key).as_i64().unwrap_or_default()
 }
 
-/// Whether a switch is on.
+/// Whether a boolean field is true.
 pub fn on(fields: &Fields, key: &str) -> bool {
     get(fields, key).as_bool().unwrap_or_default()
 }
 
-/// Whether a field is there.
+/// Whether a field is present.
 pub fn has(fields: &Fields, key: &str) -> bool {
     !get(fields, key).is_null()
 }
 
-/// A text must be of a form.
+/// A string must match a rule.
 pub fn formed(value: &Value, at: &At<'_>, rule: NameRule, faults: &mut Faults) {
     if let Err(fault) = rule(value.as_str().unwrap_or_default()) {
         faults.invalid(at, value, fault);
     }
 }
 
-/// A text must be there.
+/// A string must not be empty.
 pub fn needed(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
     if text(fields, key).is_empty() {
         faults.required(&at.field(key), "");
     }
 }
 
-/// A text must be there and of a form.
+/// A string must not be empty and must match a rule.
 pub fn needed_form(fields: &Fields, key: &str, at: &At<'_>, rule: NameRule, faults: &mut Faults) {
     if text(fields, key).is_empty() {
         faults.required(&at.field(key), "");
@@ -61,14 +62,14 @@ pub fn needed_form(fields: &Fields, key: &str, at: &At<'_>, rule: NameRule, faul
     }
 }
 
-/// A text that is not empty must be of a form.
+/// A string must be empty or match a rule.
 pub fn optional_form(fields: &Fields, key: &str, at: &At<'_>, rule: NameRule, faults: &mut Faults) {
     if !text(fields, key).is_empty() {
         formed(get(fields, key), &at.field(key), rule, faults);
     }
 }
 
-/// A text must be there and one of those supported.
+/// A string must be one of the supported values.
 pub fn choice(fields: &Fields, key: &str, at: &At<'_>, supported: &[&str], faults: &mut Faults) {
     if text(fields, key).is_empty() {
         faults.required(&at.field(key), "");
@@ -77,7 +78,7 @@ pub fn choice(fields: &Fields, key: &str, at: &At<'_>, supported: &[&str], fault
     }
 }
 
-/// A text that is there must be one of those supported.
+/// A string, if present, must be one of the supported values.
 pub fn optional_choice(
     fields: &Fields,
     key: &str,
@@ -90,7 +91,7 @@ pub fn optional_choice(
     }
 }
 
-/// A number that is there must not be negative.
+/// A number, if present, must not be negative.
 pub fn not_negative(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
     let value = get(fields, key);
     if value.as_i64().is_some_and(|value| value < 0) {
@@ -98,7 +99,7 @@ pub fn not_negative(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults
     }
 }
 
-/// A number that is there must be in a range.
+/// A number, if present, must be in a range.
 pub fn within(fields: &Fields, key: &str, at: &At<'_>, least: i64, most: i64, faults: &mut Faults) {
     let value = get(fields, key);
     if value
@@ -124,7 +125,7 @@ pub fn file_mode(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// A path with no step up.
+/// A path without `..`.
 pub fn no_backsteps(value: &Value, at: &At<'_>, faults: &mut Faults) {
     if value
         .as_str()
@@ -136,7 +137,7 @@ pub fn no_backsteps(value: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// A relative path with no step up.
+/// A relative path without `..`.
 pub fn descending_path(value: &Value, at: &At<'_>, faults: &mut Faults) {
     if value.as_str().unwrap_or_default().starts_with('/') {
         faults.invalid(at, value, "must be a relative path");
@@ -144,7 +145,7 @@ pub fn descending_path(value: &Value, at: &At<'_>, faults: &mut Faults) {
     no_backsteps(value, at, faults);
 }
 
-/// A relative path with no step up, which doesn't begin as the names that are reserved do.
+/// A relative path without `..` that does not begin with the reserved `..`-prefixed names.
 pub fn plain_path(value: &Value, at: &At<'_>, faults: &mut Faults) {
     descending_path(value, at, faults);
     let path = value.as_str().unwrap_or_default();
@@ -153,7 +154,7 @@ pub fn plain_path(value: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// A whole number, or a share in per cent.
+/// An integer or a percentage.
 pub fn count_or_share(value: &Value, at: &At<'_>, faults: &mut Faults) {
     match value {
         Value::String(text) => {
@@ -171,14 +172,14 @@ pub fn count_or_share(value: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// The number of a share in per cent.
+/// The number of a percentage.
 pub fn share(text: &str) -> Option<i64> {
     let digits = text.strip_suffix('%')?;
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     plain.then(|| digits.parse().unwrap_or(i64::MAX))
 }
 
-/// A share must not be of more than there is.
+/// A percentage must be at most 100 %.
 pub fn at_most_all(value: &Value, at: &At<'_>, faults: &mut Faults) {
     if value
         .as_str()
@@ -189,7 +190,7 @@ pub fn at_most_all(value: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// The number, or that of the share in per cent, which says whether it is nothing.
+/// The integer, or the number of the percentage.
 pub fn number_or_share(value: &Value) -> i64 {
     match value {
         Value::String(text) => share(text)
@@ -201,7 +202,7 @@ pub fn number_or_share(value: &Value) -> i64 {
     }
 }
 
-/// Checks a taint of a node or device, whose effects are these.
+/// Validates a taint of a node or device with these effects.
 pub(crate) fn taint(taint: &Fields, effects: &[&str], at: &At<'_>, faults: &mut Faults) {
     formed(
         word(taint, "key"),

@@ -1,10 +1,11 @@
-//! Labels and selectors of labels and of nodes inside objects (apimachinery `meta/v1/validation`, `core/validation`).
+//! Validation of labels, label selectors and node selectors (apimachinery `meta/v1/validation`,
+//! `core/validation`).
 
 use super::forms::{formed, word};
 use super::{At, Faults, Fields, get, items, names, object, text};
 use serde_json::Value;
 
-/// Checks a map of labels.
+/// Validates a map of labels.
 pub fn labels(labels: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     for (key, value) in labels.into_iter().flatten() {
         formed(&Value::String(key.clone()), at, names::qualified, faults);
@@ -12,7 +13,7 @@ pub fn labels(labels: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks a map of annotations, without their size, which is a matter of the whole object.
+/// Validates a map of annotations without its size, which is limited per object.
 pub fn annotations(annotations: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     for key in annotations.into_iter().flat_map(serde_json::Map::keys) {
         if let Err(fault) = names::qualified(&key.to_lowercase()) {
@@ -21,7 +22,7 @@ pub fn annotations(annotations: Option<&Fields>, at: &At<'_>, faults: &mut Fault
     }
 }
 
-/// Checks a label selector, where there is one.
+/// Validates a label selector, if present.
 pub fn selector(selector: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     let Some(selector) = selector else { return };
     labels(
@@ -72,7 +73,7 @@ fn expression(expression: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks a selector of nodes.
+/// Validates a node selector.
 pub fn node_selector(selector: &Fields, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("nodeSelectorTerms");
     let terms = items(selector, "nodeSelectorTerms");
@@ -86,12 +87,12 @@ pub fn node_selector(selector: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks one term of a selector of nodes.
+/// Validates a term of a node selector.
 pub fn node_term(term: &Fields, at: &At<'_>, faults: &mut Faults) {
     node_requirements(term, false, at, faults);
 }
 
-/// Checks a term that is only preferred, whose values upstream lets be of any form.
+/// Validates a preferred term, whose values upstream does not check.
 pub fn node_preference(term: &Fields, at: &At<'_>, faults: &mut Faults) {
     node_requirements(term, true, at, faults);
 }
@@ -188,8 +189,8 @@ pub fn is_empty(selector: &Fields) -> bool {
         && items(selector, "matchExpressions").is_empty()
 }
 
-/// Whether a selector selects labels: nothing where there is none, everything where it is empty. None, where it is
-/// no selector at all.
+/// Whether a label selector matches labels: an absent one matches nothing, an empty one everything.
+/// `None` if it is malformed.
 pub fn selects(selector: Option<&Fields>, labels: Option<&Fields>) -> Option<bool> {
     let Some(selector) = selector else {
         return Some(false);

@@ -1,4 +1,4 @@
-//! Validation of metadata, the same for every kind (apimachinery `api/validation`).
+//! Validation of metadata, for every kind (apimachinery `api/validation`).
 
 use super::{At, Faults, Fields, get, items, names, object, text};
 use serde_json::Value;
@@ -6,10 +6,10 @@ use serde_json::Value;
 /// Bytes of all annotations together.
 const ANNOTATIONS: usize = 256 << 10;
 
-/// How a kind's names must look.
+/// The format of a kind's names.
 pub type NameRule = fn(&str) -> Result<(), String>;
 
-/// Checks a new object's metadata.
+/// Validates a new object's metadata.
 pub fn validate(meta: &Fields, namespaced: bool, rule: NameRule, faults: &mut Faults) {
     let at = At::root("metadata");
     let name = text(meta, "name");
@@ -98,7 +98,7 @@ fn finalizers(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks the name of a finalizer.
+/// Validates the name of a finalizer.
 pub fn finalizer(finalizer: &Value, at: &At<'_>, faults: &mut Faults) {
     let name = finalizer.as_str().unwrap_or_default();
     if let Err(fault) = names::qualified(name) {
@@ -110,7 +110,7 @@ pub fn finalizer(finalizer: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks what may not change in metadata.
+/// Validates changes of metadata.
 pub fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("metadata");
     for key in [

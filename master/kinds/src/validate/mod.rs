@@ -1,4 +1,4 @@
-//! Validation: faults with upstream's field paths and reasons, all at once.
+//! Validation: all faults at once, with upstream's field paths and reasons.
 
 pub mod conditions;
 pub mod forms;
@@ -15,7 +15,7 @@ use std::fmt;
 /// An object's fields.
 pub type Fields = Map<String, Value>;
 
-/// Where a value stands, as upstream writes it: `spec.containers[0].name`, `data[key]`.
+/// The path of a value, as upstream writes it: `spec.containers[0].name`, `data[key]`.
 #[derive(Debug, Clone, Copy)]
 pub struct At<'a> {
     parent: Option<&'a At<'a>>,
@@ -30,7 +30,7 @@ enum Step<'a> {
 }
 
 impl<'a> At<'a> {
-    /// A field at the top.
+    /// A top-level field.
     pub fn root(field: &'a str) -> Self {
         Self {
             parent: None,
@@ -38,7 +38,7 @@ impl<'a> At<'a> {
         }
     }
 
-    /// A field below; dots inside the name stay as they are.
+    /// A field below; dots in the name are not escaped.
     #[must_use]
     pub fn field(&'a self, field: &'a str) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl<'a> At<'a> {
         }
     }
 
-    /// An item of a map.
+    /// An entry of a map.
     #[must_use]
     pub fn key(&'a self, key: &'a str) -> Self {
         Self {
@@ -80,18 +80,18 @@ impl fmt::Display for At<'_> {
     }
 }
 
-/// Faults of one object.
+/// The faults of one object.
 #[derive(Debug, Default)]
 pub struct Faults {
     causes: Vec<Cause>,
 }
 
-/// Causes told at most.
-const MOST: usize = 100;
+/// Causes reported at most.
+const MAX_CAUSES: usize = 100;
 
 impl Faults {
     fn add(&mut self, reason: &'static str, at: &At<'_>, message: String) {
-        if self.causes.len() < MOST {
+        if self.causes.len() < MAX_CAUSES {
             self.causes.push(Cause {
                 reason: reason.into(),
                 message,
@@ -100,7 +100,7 @@ impl Faults {
         }
     }
 
-    /// A value that must be there is not.
+    /// A required value is missing.
     pub fn required(&mut self, at: &At<'_>, detail: &str) {
         let message = if detail.is_empty() {
             "Required value".to_owned()
@@ -110,7 +110,7 @@ impl Faults {
         self.add("FieldValueRequired", at, message);
     }
 
-    /// A value is not of a form or range that is allowed.
+    /// A value has a wrong format or is out of range.
     pub fn invalid(&mut self, at: &At<'_>, value: &Value, detail: impl fmt::Display) {
         self.add(
             "FieldValueInvalid",
@@ -119,12 +119,12 @@ impl Faults {
         );
     }
 
-    /// A value must not be there.
+    /// A value is not allowed here.
     pub fn forbidden(&mut self, at: &At<'_>, detail: impl fmt::Display) {
         self.add("FieldValueForbidden", at, format!("Forbidden: {detail}"));
     }
 
-    /// A value comes twice in a list where it must come once.
+    /// A value occurs twice in a list of unique values.
     pub fn duplicate(&mut self, at: &At<'_>, value: &Value) {
         self.add(
             "FieldValueDuplicate",
@@ -133,7 +133,7 @@ impl Faults {
         );
     }
 
-    /// A value comes twice in a list where it must come once; by what it is known to be the same.
+    /// As [`Faults::duplicate`], with a detail that says which key is the same.
     pub fn duplicate_of(&mut self, at: &At<'_>, value: &Value, detail: &str) {
         self.add(
             "FieldValueDuplicate",
@@ -142,7 +142,7 @@ impl Faults {
         );
     }
 
-    /// A value names something that is not there.
+    /// A value names something that does not exist.
     pub fn not_found(&mut self, at: &At<'_>, value: &Value) {
         self.add(
             "FieldValueNotFound",
@@ -205,7 +205,7 @@ impl Faults {
         self.causes.is_empty()
     }
 
-    /// What was found: where, reason and message.
+    /// The faults: path, reason and message.
     pub fn found(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         self.causes.iter().map(|cause| {
             (
@@ -216,7 +216,7 @@ impl Faults {
         })
     }
 
-    /// A value is none of those that are supported; checks it, and adds a fault where it isn't.
+    /// Reports a value that is not one of the supported ones.
     pub fn one_of(&mut self, at: &At<'_>, value: &Value, supported: &[&str]) {
         if !value
             .as_str()
@@ -226,14 +226,17 @@ impl Faults {
         }
     }
 
-    /// A value that may not change did.
+    /// Reports a change of an immutable value.
     pub fn immutable(&mut self, at: &At<'_>, new: &Value, old: &Value) {
         if !alike(new, old) {
             self.invalid(at, new, "field is immutable");
         }
     }
 
-    /// The refusal, if there was any fault.
+    /// Turns the faults into an error.
+    ///
+    /// # Errors
+    /// There is at least one fault (422).
     pub fn into_error(self, group: &str, kind: &str, name: &str) -> Result<(), ApiError> {
         if self.causes.is_empty() {
             return Ok(());
@@ -262,7 +265,7 @@ impl Faults {
     }
 }
 
-/// A value as upstream shows it: text in quotes, the rest as JSON, nothing of unbounded length.
+/// A value as upstream shows it: strings in quotes, the rest as JSON, limited in length.
 fn shown(value: &Value) -> String {
     let mut text = value.to_string();
     if text.len() > 256 {
@@ -276,17 +279,17 @@ fn shown(value: &Value) -> String {
     text
 }
 
-/// The value of a field; null where it is not there.
+/// The value of a field; null if absent.
 pub fn get<'a>(fields: &'a Fields, key: &str) -> &'a Value {
     fields.get(key).unwrap_or(&Value::Null)
 }
 
-/// The text of a field; empty where it is not there.
+/// The string of a field; empty if absent.
 pub fn text<'a>(fields: &'a Fields, key: &str) -> &'a str {
     get(fields, key).as_str().unwrap_or_default()
 }
 
-/// Whether two values say the same: what is empty says as little as what is left out.
+/// Whether two values are equivalent: an empty value equals an absent one.
 pub fn alike(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {
@@ -312,17 +315,17 @@ fn says_nothing(value: &Value) -> bool {
     }
 }
 
-/// The items of a list field; none where it is not there.
+/// The items of a list field; none if absent.
 pub fn items<'a>(fields: &'a Fields, key: &str) -> &'a [Value] {
     get(fields, key).as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The fields of an object field, if it is there.
+/// The fields of an object field, if present.
 pub fn object<'a>(fields: &'a Fields, key: &str) -> Option<&'a Fields> {
     get(fields, key).as_object()
 }
 
-/// The fields of an object field, which is made where it is not there.
+/// The fields of an object field, which is created if absent.
 pub fn object_mut<'a>(fields: &'a mut Fields, key: &str) -> Option<&'a mut Fields> {
     fields
         .entry(key)
@@ -330,7 +333,7 @@ pub fn object_mut<'a>(fields: &'a mut Fields, key: &str) -> Option<&'a mut Field
         .as_object_mut()
 }
 
-/// Sets a field that is missing or empty.
+/// Sets a field that is absent or empty.
 pub fn default_to(fields: &mut Fields, key: &str, value: impl Into<Value>) {
     let missing = match fields.get(key) {
         None | Some(Value::Null) => true,

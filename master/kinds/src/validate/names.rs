@@ -1,6 +1,9 @@
-//! Forms of names (apimachinery `util/validation`), with upstream's words for what is wrong.
+//! Formats of names (apimachinery `util/validation`), with upstream's error texts.
 
 /// RFC 1123 subdomain: names of most objects.
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn subdomain(name: &str) -> Result<(), String> {
     if name.len() > 253 {
         return Err("must be no more than 253 bytes".to_owned());
@@ -15,6 +18,9 @@ pub fn subdomain(name: &str) -> Result<(), String> {
 }
 
 /// RFC 1123 label: names of namespaces, containers and volumes.
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn label(name: &str) -> Result<(), String> {
     if name.len() > 63 {
         return Err("must be no more than 63 bytes".to_owned());
@@ -29,6 +35,9 @@ pub fn label(name: &str) -> Result<(), String> {
 }
 
 /// RFC 1035 label: names of services.
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn dns_label(name: &str) -> Result<(), String> {
     if name.len() > 63 {
         return Err("must be no more than 63 bytes".to_owned());
@@ -43,6 +52,9 @@ pub fn dns_label(name: &str) -> Result<(), String> {
 }
 
 /// Subdomain whose first part is `*`.
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn wildcard(name: &str) -> Result<(), String> {
     if name.len() > 253 {
         return Err("must be no more than 253 bytes".to_owned());
@@ -60,6 +72,9 @@ pub fn wildcard(name: &str) -> Result<(), String> {
 }
 
 /// Part of a path: names of roles and bindings.
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn path_segment(name: &str) -> Result<(), String> {
     if matches!(name, "." | "..") {
         return Err(format!("may not be '{name}'"));
@@ -71,6 +86,9 @@ pub fn path_segment(name: &str) -> Result<(), String> {
 }
 
 /// `domain/path`, such as a finalizer or a controller.
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn domain_path(name: &str) -> Result<(), String> {
     let Some((domain, path)) = name
         .split_once('/')
@@ -98,6 +116,9 @@ fn is_label(part: &str) -> bool {
 }
 
 /// Qualified name: keys of labels, annotations, taints.
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn qualified(name: &str) -> Result<(), String> {
     let (prefix, own) = match name.split_once('/') {
         Some((prefix, own)) => (Some(prefix), own),
@@ -142,6 +163,9 @@ fn is_qualified(part: &str) -> bool {
 }
 
 /// Value of a label.
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn label_value(value: &str) -> Result<(), String> {
     if value.len() > 63 {
         return Err("must be no more than 63 bytes".to_owned());
@@ -156,6 +180,9 @@ pub fn label_value(value: &str) -> Result<(), String> {
 }
 
 /// Key of a config map or secret.
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn config_key(key: &str) -> Result<(), String> {
     if key.len() > 253 {
         return Err("must be no more than 253 bytes".to_owned());
@@ -180,6 +207,9 @@ pub fn config_key(key: &str) -> Result<(), String> {
 }
 
 /// Name of an environment variable: anything printable but `=`.
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn env_name(name: &str) -> Result<(), String> {
     if name
         .bytes()
@@ -190,7 +220,10 @@ pub fn env_name(name: &str) -> Result<(), String> {
     Err("a valid environment variable name must consist only of printable ASCII characters other than '='".to_owned())
 }
 
-/// Identifier of the language C: what is left of an attribute's name after its domain.
+/// A C identifier: the part of an attribute's name after its domain.
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn identifier(name: &str) -> Result<(), String> {
     let word = |b: u8| b.is_ascii_alphabetic() || b == b'_';
     if name.bytes().next().is_some_and(word) && name.bytes().all(|b| word(b) || b.is_ascii_digit())
@@ -204,6 +237,9 @@ pub fn identifier(name: &str) -> Result<(), String> {
 }
 
 /// Name of a port (IANA service name).
+///
+/// # Errors
+/// Upstream's text for a name of another format.
 pub fn port_name(name: &str) -> Result<(), String> {
     if name.len() > 15 {
         return Err("must be no more than 15 bytes".to_owned());

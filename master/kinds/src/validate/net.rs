@@ -1,18 +1,18 @@
-//! Addresses, ranges and ports (apimachinery `util/validation`), with upstream's words for what is wrong.
+//! Addresses, ranges and ports (apimachinery `util/validation`), with upstream's error texts.
 
 use super::{At, Faults, get, names};
 use serde_json::Value;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What an address must be.
+/// Upstream's text for an invalid address.
 pub const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-/// What a range must be.
+/// Upstream's text for an invalid range.
 pub const NO_RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-/// What a port must be.
+/// Upstream's text for an invalid port.
 pub const NO_PORT: &str = "must be between 1 and 65535, inclusive";
 
-/// A range of addresses, its host bits zero.
+/// A range of addresses, with host bits zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Range {
     first: IpAddr,
@@ -20,7 +20,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Reads `address/prefix`; host bits are dropped.
+    /// Parses `address/prefix`; host bits are cleared.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = text.split_once('/')?;
         if prefix.len() > 1 && prefix.starts_with('0')
@@ -31,7 +31,8 @@ impl Range {
         Self::new(address.parse().ok()?, prefix.parse().ok()?)
     }
 
-    /// The range of an address and a prefix length; none where the prefix is longer than the address.
+    /// The range of an address and a prefix length; `None` if the prefix is longer than the
+    /// address.
     pub fn new(address: IpAddr, prefix: u8) -> Option<Self> {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         if prefix > bits {
@@ -51,12 +52,12 @@ impl Range {
         self.first
     }
 
-    /// Whether it is of IPv6.
+    /// Whether it is an IPv6 range.
     pub fn is_ipv6(self) -> bool {
         self.first.is_ipv6()
     }
 
-    /// How many addresses it has; those that fit, where they are too many to count.
+    /// The number of addresses, saturating.
     pub fn size(self) -> u128 {
         let bits = if self.is_ipv6() { 128 } else { 32 };
         1u128
@@ -69,12 +70,12 @@ impl Range {
         address_of(number(self.first).wrapping_add(offset), self.is_ipv6())
     }
 
-    /// Whether an address is in it.
+    /// Whether it contains an address.
     pub fn contains(self, address: IpAddr) -> bool {
         self.offset(address).is_some()
     }
 
-    /// How far from the first an address is, where it is in the range.
+    /// The offset of an address from the first one, if it is in the range.
     pub fn offset(self, address: IpAddr) -> Option<u128> {
         if address.is_ipv6() != self.is_ipv6() {
             return None;
@@ -112,7 +113,7 @@ fn address_of(number: u128, ipv6: bool) -> IpAddr {
     ))
 }
 
-/// Reads a value as an address; tells where it is none.
+/// Parses a value as an address; reports a fault if it is none.
 pub fn address(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<IpAddr> {
     let parsed = value.as_str().unwrap_or_default().parse().ok();
     if parsed.is_none() {
@@ -121,7 +122,7 @@ pub fn address(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<IpAddr
     parsed
 }
 
-/// Reads a value as a range; tells where it is none.
+/// Parses a value as a range; reports a fault if it is none.
 pub fn range(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<Range> {
     let parsed = Range::parse(value.as_str().unwrap_or_default());
     if parsed.is_none() {
@@ -130,7 +131,7 @@ pub fn range(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<Range> {
     parsed
 }
 
-/// Tells where an address cannot be anybody's on a network.
+/// Reports an address that no host can have: unspecified, loopback, link-local, multicast.
 pub fn no_special(address: IpAddr, value: &Value, at: &At<'_>, faults: &mut Faults) {
     let (local, multicast) = match address {
         IpAddr::V4(address) => (
@@ -168,7 +169,8 @@ pub fn no_special(address: IpAddr, value: &Value, at: &At<'_>, faults: &mut Faul
     }
 }
 
-/// What is said of an address that is written in another way than everybody does; nothing of what is none.
+/// The warning about an address in another than the canonical form; `None` for a canonical or
+/// invalid one.
 pub fn address_warning(text: &str, at: &At<'_>) -> Option<String> {
     let address: IpAddr = text.parse().ok()?;
     match mapped(address) {
@@ -182,7 +184,8 @@ pub fn address_warning(text: &str, at: &At<'_>) -> Option<String> {
     }
 }
 
-/// What is said of a range that is written in another way than everybody does; nothing of what is none.
+/// The warning about a range in another than the canonical form; `None` for a canonical or invalid
+/// one.
 pub fn range_warning(text: &str, at: &At<'_>) -> Option<String> {
     let range = Range::parse(text)?;
     let address: IpAddr = text.split_once('/')?.0.parse().ok()?;
@@ -200,7 +203,7 @@ pub fn range_warning(text: &str, at: &At<'_>) -> Option<String> {
     ))
 }
 
-/// The address of IPv4 that one of IPv6 only wraps.
+/// The IPv4 address in an IPv4-mapped IPv6 address.
 fn mapped(address: IpAddr) -> Option<Ipv4Addr> {
     match address {
         IpAddr::V4(_) => None,
@@ -208,7 +211,7 @@ fn mapped(address: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Checks a number of a port.
+/// Validates a port number.
 pub fn port(value: &Value, at: &At<'_>, faults: &mut Faults) {
     if !value
         .as_i64()
@@ -218,7 +221,7 @@ pub fn port(value: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks a port's number or name.
+/// Validates a port's number or name.
 pub fn port_or_name(value: &Value, at: &At<'_>, faults: &mut Faults) {
     let Some(name) = value.as_str() else {
         return port(value, at, faults);
@@ -228,7 +231,7 @@ pub fn port_or_name(value: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// A number that is missing is zero to clients.
+/// An absent number is shown as zero.
 fn shown_number(value: &Value) -> Value {
     if value.is_null() {
         0.into()
@@ -237,7 +240,7 @@ fn shown_number(value: &Value) -> Value {
     }
 }
 
-/// Checks that a number, if it is there, is not negative.
+/// A number, if present, must not be negative.
 pub fn not_negative(fields: &super::Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
     let value = get(fields, key);
     if value.as_i64().is_some_and(|number| number < 0) {

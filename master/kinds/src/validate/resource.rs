@@ -1,13 +1,14 @@
-//! Names and amounts of resources: what containers ask for, what quotas and limit ranges bound (`core/validation`).
+//! Validation of resource names and quantities, of containers, quotas and limit ranges
+//! (`core/validation`).
 
 use super::forms::NOT_NEGATIVE;
 use super::{At, Faults, names};
 use crate::quantity::Quantity;
 use serde_json::Value;
 
-/// Resources that containers can ask for.
+/// Resources that containers can request.
 const OF_CONTAINERS: &[&str] = &["cpu", "memory", "ephemeral-storage"];
-/// Further resources without a domain that a quota can count, in parts.
+/// Further resources without a domain that a quota can limit by quantity.
 const OF_QUOTAS: &[&str] = &[
     "requests.cpu",
     "requests.memory",
@@ -17,7 +18,7 @@ const OF_QUOTAS: &[&str] = &[
     "limits.memory",
     "limits.ephemeral-storage",
 ];
-/// Objects that a quota can count, one by one.
+/// Objects that a quota can count.
 const COUNTED: &[&str] = &[
     "pods",
     "resourcequotas",
@@ -31,17 +32,17 @@ const COUNTED: &[&str] = &[
 ];
 const NOT_WHOLE: &str = "must be an integer";
 
-/// Resources that are upstream's own: without a domain, or of its domain.
+/// Whether a resource is native: without a domain, or of upstream's domain.
 pub fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Whether it is a size of huge pages.
+/// Whether it is a huge page resource.
 pub fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// A resource of somebody's own domain, which quotas can count.
+/// Whether it is an extended resource, which quotas can count.
 pub fn is_extended(name: &str) -> bool {
     !is_native(name)
         && !name.starts_with("requests.")
@@ -52,7 +53,7 @@ fn is_of_containers(name: &str) -> bool {
     OF_CONTAINERS.contains(&name) || is_huge_page(name)
 }
 
-/// Whether it is a resource without a domain that a quota can count.
+/// Whether it is a resource without a domain that a quota can limit.
 pub fn is_of_quotas(name: &str) -> bool {
     is_of_containers(name)
         || OF_QUOTAS.contains(&name)
@@ -60,7 +61,7 @@ pub fn is_of_quotas(name: &str) -> bool {
         || name.starts_with("requests.hugepages-")
 }
 
-/// Checks the name of a resource; whether the rest of it can be judged.
+/// Validates the name of a resource; returns whether further checks make sense.
 pub fn name(name: &str, at: &At<'_>, faults: &mut Faults) -> bool {
     if let Err(fault) = names::qualified(name) {
         faults.invalid(at, &name.into(), fault);
@@ -76,7 +77,7 @@ pub fn name(name: &str, at: &At<'_>, faults: &mut Faults) -> bool {
     true
 }
 
-/// Checks the name of a container's resource.
+/// Validates the name of a container's resource.
 pub fn container_name(name: &str, at: &At<'_>, faults: &mut Faults) {
     if !self::name(name, at, faults) {
         return;
@@ -98,14 +99,14 @@ pub fn container_name(name: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks the name of a quota's resource.
+/// Validates the name of a quota's resource.
 pub fn quota_name(name: &str, at: &At<'_>, faults: &mut Faults) {
     if self::name(name, at, faults) && !name.contains('/') && !is_of_quotas(name) {
         faults.invalid(at, &name.into(), "must be a standard resource for quota");
     }
 }
 
-/// Checks an amount of a resource; what is no quantity the schema told.
+/// Validates a quantity of a resource; the schema has reported values that are none.
 pub fn amount(name: &str, value: &Value, at: &At<'_>, faults: &mut Faults) {
     let Some(found) = Quantity::read(value) else {
         return;

@@ -1,4 +1,4 @@
-//! Objects on their way in, as the server takes them: defaults, strategy, validation.
+//! Writes objects as the server does: defaults, strategy, validation.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -49,7 +49,7 @@ pub(crate) fn told(faults: Faults) -> Vec<String> {
     }
 }
 
-/// What is wrong with a new object.
+/// The faults of a new object.
 pub(crate) fn faults(kind: &Kind, object: &Value) -> Vec<String> {
     let made = made(kind, object);
     let mut faults = Faults::default();
@@ -58,7 +58,7 @@ pub(crate) fn faults(kind: &Kind, object: &Value) -> Vec<String> {
     told(faults)
 }
 
-/// What is wrong with what a write through a subresource makes of an object.
+/// The faults of a write through a subresource.
 pub(crate) fn through_faults(
     kind: &Kind,
     subresource: Subresource,
@@ -79,14 +79,14 @@ pub(crate) fn through_faults(
     told(faults)
 }
 
-/// What a writer is told though the object is taken.
+/// The warnings of a new object.
 pub(crate) fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
     let mut told = Vec::new();
     (kind.strategy.warn)(&made(kind, object), None, &mut told);
     told
 }
 
-/// Each expected text is the beginning of one fault, in order.
+/// Asserts that each expected text is the beginning of one fault, in order.
 #[track_caller]
 pub(crate) fn starts(told: &[String], expected: &[&str]) {
     let fits = told.len() == expected.len()
@@ -97,7 +97,7 @@ pub(crate) fn starts(told: &[String], expected: &[&str]) {
     assert!(fits, "{told:#?} instead of {expected:#?}");
 }
 
-/// What is wrong with a change of an object that was made before.
+/// The faults of an update.
 pub(crate) fn change_faults(kind: &Kind, object: &Value, old: &Value) -> Vec<String> {
     let old = made(kind, old);
     let new = changed(kind, object, &old);

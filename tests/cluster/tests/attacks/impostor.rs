@@ -145,7 +145,7 @@ pub(crate) async fn the_master_asks_nobody_in_a_nodes_place(lab: &Lab) {
         if good {
             assert_eq!((answer.as_str(), kubelet.asked()), ("what the pod said", 1));
         } else {
-            assert!(answer.contains("the node cannot be asked"), "{answer}");
+            assert!(answer.contains("the node cannot be reached"), "{answer}");
             assert_eq!(kubelet.asked(), 0, "an impostor was asked");
         }
     }

@@ -1,4 +1,4 @@
-//! The level `baseline`: nothing that is known to lead out of a container.
+//! The level `baseline`: prevents known privilege escalations out of a container.
 
 use super::labels::{Level, Policy};
 use super::view::{APP_ARMOR, Pod};
@@ -6,7 +6,7 @@ use super::{containers, plural, quoted, setters, sorted, those};
 use crate::validate::{Fields, get, items, object, text};
 use serde_json::Value;
 
-/// Capabilities that container runtimes give by themselves.
+/// Capabilities that container runtimes grant by default.
 const CAPABILITIES: &[&str] = &[
     "AUDIT_WRITE",
     "CHOWN",
@@ -22,7 +22,8 @@ const CAPABILITIES: &[&str] = &[
     "SETUID",
     "SYS_CHROOT",
 ];
-/// Kernel parameters that belong to a pod alone, and the version of the standard that names them first.
+/// Kernel parameters that are namespaced to a pod, and the version of the standard that first
+/// allows them.
 const SYSCTLS: &[(&str, u32)] = &[
     ("kernel.shm_rmid_forced", 0),
     ("net.ipv4.ip_local_port_range", 0),
@@ -37,7 +38,7 @@ const SYSCTLS: &[(&str, u32)] = &[
     ("net.ipv4.tcp_rmem", 32),
     ("net.ipv4.tcp_wmem", 32),
 ];
-/// SELinux types of containers, and the version of the standard that names them first.
+/// SELinux types of containers, and the version of the standard that first allows them.
 const SELINUX: &[(&str, u32)] = &[
     ("", 0),
     ("container_t", 0),
@@ -46,7 +47,8 @@ const SELINUX: &[(&str, u32)] = &[
     ("container_engine_t", 31),
 ];
 
-/// What a pod breaks, each as `reason (detail)`, in upstream's order. What `restricted` says more strictly is left to it.
+/// A pod's violations, each as `reason (detail)`, in upstream's order. Checks that `restricted`
+/// tightens are left to it.
 pub(super) fn faults(pod: &Pod<'_>, policy: &Policy) -> Vec<String> {
     let restricted = policy.level == Level::Restricted;
     let own = |fault: Option<String>| if restricted { None } else { fault };
@@ -193,7 +195,7 @@ fn host_ports(pod: &Pod<'_>) -> Option<String> {
     })
 }
 
-/// Probes and hooks that reach beyond the pod.
+/// Probes and hooks that connect to hosts outside the pod.
 fn hosts(pod: &Pod<'_>) -> Option<String> {
     const PLACES: [&str; 5] = [
         "/livenessProbe",
@@ -326,13 +328,13 @@ fn selinux(pod: &Pod<'_>, version: u32) -> Option<String> {
     ))
 }
 
-/// A profile of a context that is none of those that confine.
+/// The seccomp profile of a context, if it does not confine.
 pub(super) fn bad_seccomp(context: &Fields) -> Option<String> {
     let kind = object(context, "seccompProfile").map(|profile| text(profile, "type").to_owned());
     kind.filter(|kind| !matches!(kind.as_str(), "RuntimeDefault" | "Localhost"))
 }
 
-/// Profiles that are set, and wrongly.
+/// Seccomp profiles that are set and not allowed.
 pub(super) fn seccomp(pod: &Pod<'_>) -> Option<String> {
     let names = those(pod, |container| bad_seccomp(container.context).is_some());
     let own = bad_seccomp(pod.context);

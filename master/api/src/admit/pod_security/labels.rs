@@ -1,13 +1,14 @@
-//! The labels of a namespace: level and version of the standard, for each way in which it counts.
+//! The labels of a namespace: level and version of the standard, for each mode (enforce, audit,
+//! warn).
 
 use crate::validate::{At, Faults, Fields};
 use serde_json::Value;
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
-/// The version of the standard that is known here.
+/// The newest version of the standard that this server implements.
 const MINOR: u32 = 36;
 
-/// The levels, each stricter than the one before.
+/// The levels, each stricter than the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     Privileged,
@@ -34,7 +35,7 @@ impl Level {
     }
 }
 
-/// A level as of a version; the latest where there is none.
+/// A level at a version; `None` is the latest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) level: Level,
@@ -50,13 +51,13 @@ impl Policy {
         }
     }
 
-    /// The version that counts.
+    /// The version that applies.
     pub(super) fn version(&self) -> u32 {
         self.minor.unwrap_or(MINOR)
     }
 }
 
-/// What a namespace demands.
+/// The policies of a namespace.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Policies {
     pub(super) enforce: Policy,
@@ -65,7 +66,7 @@ pub(super) struct Policies {
 }
 
 impl Policies {
-    /// Reads labels; the faults are those that a namespace is refused for.
+    /// Parses labels; a namespace with faults is refused.
     pub(super) fn of(labels: Option<&Fields>) -> (Self, Faults) {
         let mut faults = Faults::default();
         let mut mode = |mode: &str| policy(labels, mode, &mut faults);
@@ -80,7 +81,7 @@ impl Policies {
         )
     }
 
-    /// Whether nothing is demanded that counts.
+    /// Whether neither `enforce` nor `warn` demands anything.
     pub(super) fn is_privileged(&self) -> bool {
         self.enforce.level == Level::Privileged && self.warn.level == Level::Privileged
     }
@@ -103,7 +104,7 @@ fn policy(labels: Option<&Fields>, mode: &str, faults: &mut Faults) -> Policy {
                 &text.into(),
                 "must be one of privileged, baseline, restricted",
             );
-            // A wrong word must not open what was meant to be closed.
+            // An invalid level must not allow what was meant to be refused.
             Level::Restricted
         }),
     };

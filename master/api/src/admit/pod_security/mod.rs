@@ -1,8 +1,8 @@
 //! `PodSecurity`: the levels of the Pod Security Standards, as a namespace's labels demand them.
 //!
-//! A pod that breaks the level of `enforce` is refused; one that breaks that of `warn` is told so, as are the workloads that
-//! would make such pods. The level of `audit` has no effect, since there is no audit log that it could be told in: whoever
-//! sets it is told so.
+//! A pod that violates the level of `enforce` is refused; one that violates that of `warn` causes a
+//! warning, as do workloads that would create such pods. The level of `audit` has no effect, as
+//! there is no audit log; setting it causes a warning that says so.
 
 mod baseline;
 mod labels;
@@ -18,16 +18,16 @@ use master_client::BoxFuture;
 use serde_json::Value;
 use view::Pod;
 
-/// Pods that are looked at where a namespace gets a stricter level.
-const LOOKED_AT: usize = 3000;
-/// Warnings about pods of a namespace that gets a stricter level.
-const TOLD: usize = 10;
+/// Pods that are checked when a namespace gets a stricter level.
+const MAX_CHECKED: usize = 3000;
+/// Warnings about pods when a namespace gets a stricter level.
+const MAX_WARNINGS: usize = 10;
 
 /// The plugin.
 #[derive(Debug)]
 pub(super) struct PodSecurity;
 
-/// Workloads and where their pods are described.
+/// Workloads, and the path of their pod template.
 const TEMPLATES: &[(&str, &str, &str)] = &[
     ("", "podtemplates", "/template"),
     ("", "replicationcontrollers", "/spec/template"),
@@ -97,7 +97,7 @@ impl Plugin for PodSecurity {
                 let text = format!("violates PodSecurity {:?}: {text}", policies.enforce.name());
                 return Err(request.call.forbidden(name_of(object), &text));
             }
-            // Nobody needs to be told twice.
+            // The same violation causes one warning only.
             if policies.warn != policies.enforce
                 && let Some(text) = violation(&policies.warn, object)
             {
@@ -124,7 +124,7 @@ fn at<'a>(object: &'a Fields, pointer: &str) -> Option<&'a Fields> {
     }
 }
 
-/// What the labels of a namespace demand. A wrong label counts as the strictest level (upstream).
+/// The policies of a namespace. An invalid label counts as the strictest level (upstream).
 async fn policies(request: &Request<'_>, namespace: &str) -> Result<Policies, ApiError> {
     let found = request
         .get(&format!("namespaces/{namespace}"))
@@ -141,20 +141,20 @@ async fn policies(request: &Request<'_>, namespace: &str) -> Result<Policies, Ap
     Ok(Policies::of(object(metadata(&found.ok_or_else(missing)?), "labels")).0)
 }
 
-/// How a pod (or its template) breaks a policy: upstream's text, none where it doesn't.
+/// How a pod (or its template) violates a policy, in upstream's words; `None` if it does not.
 fn violation(policy: &Policy, pod: &Fields) -> Option<String> {
     let pod = Pod::of(pod);
-    let mut told: Vec<String> = Vec::new();
+    let mut found: Vec<String> = Vec::new();
     if policy.level >= Level::Baseline {
-        told.extend(baseline::faults(&pod, policy));
+        found.extend(baseline::faults(&pod, policy));
     }
     if policy.level == Level::Restricted {
-        told.extend(restricted::faults(&pod, policy));
+        found.extend(restricted::faults(&pod, policy));
     }
-    (!told.is_empty()).then(|| told.join(", "))
+    (!found.is_empty()).then(|| found.join(", "))
 }
 
-/// Whether an update touches what the levels look at. Images may change: no level speaks of them.
+/// Whether an update changes fields that the levels check. Images may change: no level checks them.
 fn significant(new: &Fields, old: &Fields) -> bool {
     let spec = |fields: &Fields| {
         let mut spec = object(fields, "spec").cloned().unwrap_or_default();
@@ -193,7 +193,8 @@ fn significant(new: &Fields, old: &Fields) -> bool {
         || annotations(new).unwrap_or_default() != annotations(old).unwrap_or_default()
 }
 
-/// Wrong labels of a namespace are refused, and a stricter level is told about the pods that are there already.
+/// Refuses invalid labels of a namespace, and warns about existing pods that violate a stricter
+/// level.
 async fn namespace(
     request: &Request<'_>,
     new: &Fields,
@@ -214,7 +215,7 @@ async fn namespace(
     };
     let (before, known) = Policies::of(object(metadata(old), "labels"));
     if !faults.is_empty() {
-        // Who changes something else must not stumble over what was wrong before.
+        // A change of something else must not fail because of labels that were invalid before.
         return if known.is_empty() {
             faults.into_error("", "Namespace", name)
         } else {
@@ -225,26 +226,26 @@ async fn namespace(
         return Ok(());
     }
     let mut pods = stored(request, "pods", name).await?;
-    pods.truncate(LOOKED_AT);
-    let mut told: Vec<(String, Vec<String>)> = Vec::new();
+    pods.truncate(MAX_CHECKED);
+    let mut found: Vec<(String, Vec<String>)> = Vec::new();
     for (_, pod) in &pods {
         let Some(text) = violation(&policies.enforce, pod) else {
             continue;
         };
         let title = meta_text(pod, "name").to_owned();
-        match told.iter_mut().find(|(known, _)| *known == text) {
+        match found.iter_mut().find(|(known, _)| *known == text) {
             Some((_, names)) => names.push(title),
-            None => told.push((text, vec![title])),
+            None => found.push((text, vec![title])),
         }
     }
-    if told.is_empty() {
+    if found.is_empty() {
         return Ok(());
     }
     admitted.warnings.push(format!(
         "existing pods in namespace {name:?} violate the new PodSecurity enforce level {:?}",
         policies.enforce.name()
     ));
-    let lines = told.into_iter().map(|(text, names)| {
+    let lines = found.into_iter().map(|(text, names)| {
         let first = names.first().cloned().unwrap_or_default();
         match names.len() {
             1 => format!("{first}: {text}"),
@@ -252,11 +253,11 @@ async fn namespace(
             more => format!("{first} (and {} other pods): {text}", more - 1),
         }
     });
-    admitted.warnings.extend(lines.take(TOLD));
+    admitted.warnings.extend(lines.take(MAX_WARNINGS));
     Ok(())
 }
 
-/// Names of containers that a predicate chooses.
+/// The names of the containers that a predicate selects.
 fn those<'a>(pod: &Pod<'a>, chosen: impl Fn(&view::Container<'a>) -> bool) -> Vec<&'a str> {
     pod.containers
         .iter()
@@ -288,14 +289,14 @@ fn quoted<S: AsRef<str>>(texts: &[S]) -> String {
         .join(", ")
 }
 
-/// Sorted, each once.
+/// Sorted, without duplicates.
 fn sorted<S: Ord>(mut list: Vec<S>) -> Vec<S> {
     list.sort();
     list.dedup();
     list
 }
 
-/// Who sets something wrong: the pod, containers, or both; none where nobody does.
+/// What sets something forbidden: the pod, containers, or both; `None` if nothing does.
 fn setters(pod: bool, bad: &[&str]) -> Option<String> {
     let pod = pod.then(|| "pod".to_owned());
     let bad = (!bad.is_empty()).then(|| containers(bad));
@@ -312,7 +313,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(level: Level, pod: Value) -> Option<String> {
+    fn found(level: Level, pod: Value) -> Option<String> {
         violation(&Policy { level, minor: None }, pod.as_object().unwrap())
     }
 
@@ -320,7 +321,7 @@ mod tests {
         json!({"metadata": {}, "spec": spec})
     }
 
-    /// One container that breaks nothing.
+    /// A container without violations.
     fn good() -> Value {
         json!({"name": "a", "securityContext": {"allowPrivilegeEscalation": false, "runAsNonRoot": true,
             "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}})
@@ -329,9 +330,9 @@ mod tests {
     #[test]
     fn a_plain_pod_is_baseline_and_not_restricted() {
         let plain = pod(json!({"containers": [{"name": "a"}]}));
-        assert_eq!(told(Level::Baseline, plain.clone()), None);
+        assert_eq!(found(Level::Baseline, plain.clone()), None);
         assert_eq!(
-            told(Level::Restricted, plain).unwrap(),
+            found(Level::Restricted, plain).unwrap(),
             "allowPrivilegeEscalation != false (container \"a\" must set securityContext.allowPrivilegeEscalation=false), \
              unrestricted capabilities (container \"a\" must set securityContext.capabilities.drop=[\"ALL\"]), \
              runAsNonRoot != true (pod or container \"a\" must set securityContext.runAsNonRoot=true), \
@@ -339,11 +340,11 @@ mod tests {
              \"Localhost\")"
         );
         assert_eq!(
-            told(Level::Restricted, pod(json!({"containers": [good()]}))),
+            found(Level::Restricted, pod(json!({"containers": [good()]}))),
             None
         );
         assert_eq!(
-            told(Level::Privileged, pod(json!({"hostNetwork": true}))),
+            found(Level::Privileged, pod(json!({"hostNetwork": true}))),
             None
         );
     }
@@ -411,7 +412,7 @@ mod tests {
         ];
         for (spec, text) in cases {
             assert_eq!(
-                told(Level::Baseline, pod(spec.clone())).as_deref(),
+                found(Level::Baseline, pod(spec.clone())).as_deref(),
                 Some(text),
                 "{spec}"
             );
@@ -448,7 +449,7 @@ mod tests {
         ];
         for (spec, text) in cases {
             assert_eq!(
-                told(Level::Restricted, pod(spec.clone())).as_deref(),
+                found(Level::Restricted, pod(spec.clone())).as_deref(),
                 Some(text),
                 "{spec}"
             );

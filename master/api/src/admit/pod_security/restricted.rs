@@ -1,4 +1,4 @@
-//! The level `restricted`: what hardening asks for, beyond `baseline`.
+//! The level `restricted`: pod hardening beyond `baseline`.
 
 use super::baseline::{bad_seccomp, seccomp};
 use super::labels::Policy;
@@ -7,7 +7,7 @@ use super::{containers, plural, quoted, setters, sorted, those};
 use crate::validate::{Fields, get, items, object, text};
 use serde_json::Value;
 
-/// Volumes that may be used.
+/// Volume types that are allowed.
 const VOLUMES: &[&str] = &[
     "configMap",
     "csi",
@@ -20,9 +20,9 @@ const VOLUMES: &[&str] = &[
     "secret",
 ];
 
-/// What a pod breaks, each as `reason (detail)`, in upstream's order.
+/// A pod's violations, each as `reason (detail)`, in upstream's order.
 pub(super) fn faults(pod: &Pod<'_>, policy: &Policy) -> Vec<String> {
-    // On Windows there is neither privilege escalation nor capabilities nor seccomp.
+    // Windows has neither privilege escalation nor capabilities nor seccomp.
     let linux = !(pod.on_windows() && policy.version() >= 25);
     let on_linux = |fault: Option<String>| if linux { fault } else { None };
     let faults = [
@@ -148,7 +148,7 @@ fn user(pod: &Pod<'_>) -> Option<String> {
     Some(format!("runAsUser=0 ({who} must not set runAsUser=0)"))
 }
 
-/// Containers for which nobody names a profile.
+/// Containers for which neither the container nor the pod sets a profile.
 fn no_seccomp(pod: &Pod<'_>) -> Option<String> {
     let has = |context: &Fields| object(context, "seccompProfile").is_some();
     let covered = has(pod.context) && bad_seccomp(pod.context).is_none();

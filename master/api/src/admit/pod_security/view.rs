@@ -1,15 +1,15 @@
-//! A pod as the checks look at it.
+//! The parts of a pod that the checks read.
 
 use crate::object::metadata;
 use crate::validate::{Fields, items, object, text};
 use serde_json::Value;
 
-/// How AppArmor profiles were named in older days: this, and the container's name.
+/// Prefix of the deprecated AppArmor annotations; the container's name follows.
 pub(super) const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 static EMPTY: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(Fields::new);
 
-/// A container of any sort.
+/// A container of any type.
 #[derive(Debug)]
 pub(super) struct Container<'a> {
     pub(super) name: &'a str,
@@ -49,12 +49,12 @@ impl<'a> Pod<'a> {
         }
     }
 
-    /// Whether it runs on Windows, where some of what the levels speak of doesn't exist.
+    /// Whether the pod runs on Windows, where some of the checked fields have no meaning.
     pub(super) fn on_windows(&self) -> bool {
         object(self.spec, "os").is_some_and(|os| text(os, "name") == "windows")
     }
 
-    /// Whether root inside is nobody outside (user namespaces).
+    /// Whether root in the pod is an unprivileged user on the host (user namespaces).
     pub(super) fn in_user_namespace(&self) -> bool {
         self.spec.get("hostUsers") == Some(&Value::Bool(false))
     }

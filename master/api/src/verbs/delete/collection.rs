@@ -12,12 +12,12 @@ use jiff::Timestamp;
 use master_client::Body;
 use master_store::{Entry, Op, StoreError};
 
-/// Objects of one transaction.
+/// Objects per transaction.
 const BATCH: usize = 256;
-/// Objects that are deleted at once where each needs a transaction of its own.
+/// Concurrent deletions of objects that each need a transaction of their own.
 const TOGETHER: usize = 64;
 
-/// Deletes every object that the selectors choose.
+/// Deletes every selected object.
 pub(in crate::verbs) async fn collection(
     call: &Call,
     content: Body,
@@ -27,13 +27,14 @@ pub(in crate::verbs) async fn collection(
     let page = call.page(&call.selector()?).await?;
     for batch in page.entries.chunks(BATCH) {
         delete_batch(call, batch, &options).await?;
-        // Thousands of objects are decoded here: others get their turn between.
+        // Thousands of objects are decoded here: other tasks run in between.
         tokio::task::yield_now().await;
     }
     read::answer(call, &page)
 }
 
-/// Deletes a batch in one transaction; where another writer was faster or admission adds writes, each in its own.
+/// Deletes a batch in one transaction; objects that another writer changed, or to which admission
+/// adds writes, get one each.
 async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Result<(), ApiError> {
     let (mut ops, mut alone) = (Vec::with_capacity(entries.len()), Vec::new());
     for entry in entries {
@@ -66,7 +67,7 @@ async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Resu
         Err(StoreError::Conflict { .. }) => alone = entries.iter().collect(),
         Err(error) => return Err(store_error(error)),
     }
-    // Together, so that the store writes them together.
+    // Concurrently, so that the store commits them together.
     let alone = stream::iter(alone.into_iter().map(Ok));
     alone
         .try_for_each_concurrent(TOGETHER, |entry| async move {

@@ -22,14 +22,14 @@ use master_store::{Entry, Op, StoreError};
 use plan::Step;
 use serde_json::json;
 
-/// Tries against other writers.
+/// Attempts, as other writers may change the object.
 const TRIES: usize = 16;
 
-/// What became of an object.
+/// The result of a deletion.
 pub(super) enum Deleted {
-    /// It is gone; its last state.
+    /// The object is deleted; its last state.
     Gone(Fields),
-    /// It waits for finalizers or its kubelet.
+    /// The object waits for finalizers or its kubelet.
     Going(Entry),
 }
 
@@ -46,7 +46,7 @@ pub(super) async fn delete(call: &Call, content: Body) -> Result<Response<Body>,
         );
     }
     let response = match remove(call, &call.key(), &options, &mut warnings).await? {
-        // Waiting for dependents was asked for by the older option: that alone says 202.
+        // Upstream answers 202 only if the deprecated option asks to wait for dependents.
         Deleted::Going(entry) if options.orphan == Some(false) => {
             call.object_answer(StatusCode::ACCEPTED, &entry)?
         }
@@ -71,7 +71,7 @@ fn defaults_to_orphan(call: &Call, options: &Options) -> bool {
         && options.orphan.is_none()
 }
 
-/// What a deletion does to the store at this moment; none where the object is on its way already.
+/// The operation of a deletion at this moment; `None` if the object is already being deleted.
 pub(super) fn operation(
     call: &Call,
     entry: &Entry,
@@ -140,7 +140,7 @@ pub(super) async fn remove(
     Err(call.conflict("the object changes faster than it can be deleted, try again"))
 }
 
-/// The outcome, as of the revision at which it was written.
+/// The result with the revision at which it was written.
 fn at(outcome: Deleted, revision: u64) -> Deleted {
     match outcome {
         Deleted::Going(entry) => Deleted::Going(Entry {

@@ -1,4 +1,4 @@
-//! How to delete: the body's `DeleteOptions`, or the query's.
+//! Options of a deletion: the body's `DeleteOptions`, or the query's parameters.
 
 use crate::error::{ApiError, Reason};
 use crate::validate::{At, Faults};
@@ -7,7 +7,7 @@ use crate::verbs::page::META;
 use master_client::Body;
 use serde_json::{Value, json};
 
-/// What becomes of the objects that the deleted one owns.
+/// What happens to the dependents of the deleted object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Policy {
     /// They lose their owner.
@@ -24,25 +24,25 @@ const POLICIES: [(&str, Policy); 3] = [
     ("Orphan", Policy::Orphan),
 ];
 
-/// Options of a deletion, valid.
+/// Validated options of a deletion.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Seconds until the object may go by force.
+    /// Grace period in seconds.
     pub(super) grace: Option<i64>,
-    /// Only the object with this UID.
+    /// Delete only the object with this UID.
     pub(super) uid: Option<String>,
-    /// Only the object at this resource version.
+    /// Delete only the object at this resource version.
     pub(super) version: Option<String>,
-    /// Nothing is written.
+    /// Whether this is a dry run.
     pub(in crate::verbs) dry_run: bool,
-    /// What becomes of dependents, where the request says it.
+    /// What happens to dependents, if the request says so.
     pub(super) policy: Option<Policy>,
-    /// The older way to say it.
+    /// The deprecated option for it.
     pub(super) orphan: Option<bool>,
 }
 
 impl Options {
-    /// Reads a request's options. An empty body leaves them to the query.
+    /// Reads a request's options. With an empty body, the query's parameters count.
     pub(super) async fn read(call: &Call, content: Body) -> Result<Self, ApiError> {
         let bytes = call.bytes(content).await?;
         let value = if bytes.is_empty() {
@@ -55,7 +55,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Reads `DeleteOptions`.
+    /// Parses `DeleteOptions`.
     pub(in crate::verbs) fn parse(value: &Value) -> Result<Self, ApiError> {
         let word = |pointer: &str| {
             value

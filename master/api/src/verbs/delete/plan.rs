@@ -1,4 +1,4 @@
-//! What a deletion does to an object: pure.
+//! Plans what a deletion does to an object. Pure.
 
 use super::options::{Options, Policy};
 use crate::kinds::pod_grace;
@@ -13,14 +13,14 @@ const ORPHAN: &str = "orphan";
 /// The garbage collector deletes an object's dependents before it goes.
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What is to be done.
+/// The result of the plan.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
-    /// It goes; its last state.
+    /// Delete it; its last state.
     Delete(Fields),
-    /// It stays until finalizers or its kubelet are done; its new state.
+    /// Keep it until finalizers or its kubelet are done; its new state.
     Update(Fields),
-    /// It is on its way already, and the request shortens nothing.
+    /// It is already being deleted, and the request does not shorten its grace period.
     Pending,
 }
 
@@ -28,7 +28,7 @@ pub(super) enum Step {
 pub(super) fn plan(kind: &Kind, fields: &Fields, options: &Options, now: Timestamp) -> Step {
     let mut object = fields.clone();
     let deleting = !text(metadata(fields), "deletionTimestamp").is_empty();
-    // Seconds that somebody gets to end it; none where the object's kind knows no such thing or its time is over.
+    // The grace period in seconds; `None` if the kind has none or it has elapsed.
     let grace = match (kind.strategy.graceful, deleting) {
         (false, _) => None,
         (true, false) => {
@@ -75,7 +75,7 @@ pub(super) fn plan(kind: &Kind, fields: &Fields, options: &Options, now: Timesta
     }
 }
 
-/// Says when an object is to be gone; never later than was said before.
+/// Sets the deletion timestamp; never later than it was.
 fn mark(object: &mut Fields, now: Timestamp, seconds: i64) {
     let metadata = metadata_mut(object);
     let end = now
@@ -93,7 +93,7 @@ fn mark(object: &mut Fields, now: Timestamp, seconds: i64) {
     metadata.insert("deletionGracePeriodSeconds".to_owned(), seconds.into());
 }
 
-/// Moves the end of a running deletion forward, not into the past; the seconds that are left.
+/// Moves the end of a running deletion forward, but not into the past; returns the seconds left.
 fn shorten(object: &mut Fields, now: Timestamp, running: i64, asked: i64) -> i64 {
     let end = text(metadata(object), "deletionTimestamp")
         .parse::<Timestamp>()
@@ -101,7 +101,7 @@ fn shorten(object: &mut Fields, now: Timestamp, running: i64, asked: i64) -> i64
     let moved = end
         .checked_sub(SignedDuration::from_secs(running.saturating_sub(asked)))
         .unwrap_or(now);
-    // Whoever asked for some time gets a second at least, in which its kubelet confirms.
+    // A request with a grace period leaves at least one second, in which the kubelet confirms.
     let (end, seconds) = if moved < now {
         (now, asked.min(1))
     } else {
@@ -116,7 +116,7 @@ fn shorten(object: &mut Fields, now: Timestamp, running: i64, asked: i64) -> i64
     seconds
 }
 
-/// A deletion that begins is a change of what is wanted.
+/// The beginning of a deletion raises the generation.
 fn bump(object: &mut Fields) {
     let metadata = metadata_mut(object);
     if let Some(generation) = get(metadata, "generation")
@@ -127,7 +127,8 @@ fn bump(object: &mut Fields) {
     }
 }
 
-/// The object's finalizers with those of the garbage collector as the request, the object or the kind wants them.
+/// The object's finalizers with those of the garbage collector, as the request, the object or the
+/// kind demands.
 fn finalizers(kind: &Kind, fields: &Fields, options: &Options) -> Vec<String> {
     let own: Vec<&str> = items(metadata(fields), "finalizers")
         .iter()

@@ -1,4 +1,4 @@
-//! An unmodified kubectl against a listening server, line by line or as a whole transcript.
+//! An unmodified kubectl against a listening server: single commands or whole transcripts.
 
 use super::Server;
 use master_api::{Options, ServeOptions};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-/// The tools that the test command unpacked, or the machine's own.
+/// The tools that the test command unpacked, or the host's own.
 pub(crate) fn kubectl() -> PathBuf {
     let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.pratique/tools/bin/kubectl");
     if unpacked.exists() {
@@ -23,7 +23,7 @@ pub(crate) fn kubectl() -> PathBuf {
     )
 }
 
-/// A listening server, and a kubectl that is its admin's.
+/// A listening server and a kubectl with admin credentials.
 pub(crate) struct Cluster {
     pub(crate) server: Server,
     pub(crate) folder: TempDir,
@@ -41,7 +41,7 @@ impl Cluster {
         Self { server, folder }
     }
 
-    /// A file for kubectl to read; commands run in its folder.
+    /// Writes a file for kubectl; commands run in its folder.
     pub(crate) fn file(&self, name: &str, text: &str) {
         let path = self.folder.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -62,12 +62,12 @@ impl Cluster {
         command
     }
 
-    /// Runs kubectl; whether it succeeded, and all it said.
+    /// Runs kubectl; returns whether it succeeded, and its output.
     pub(crate) async fn run(&self, arguments: &[&str], input: &str) -> (bool, String) {
         finish(self.command(arguments), input).await
     }
 
-    /// Runs kubectl, which must succeed and say `expected`.
+    /// Runs kubectl, which must succeed and print `expected`.
     pub(crate) async fn says(&self, line: &str, input: &str, expected: &[&str]) -> String {
         let arguments: Vec<&str> = line.split(' ').collect();
         let (success, said) = self.run(&arguments, input).await;
@@ -90,11 +90,12 @@ impl Cluster {
         );
     }
 
-    /// Plays a transcript. A line that begins with `$` is a command that must succeed, with `!` one that must fail;
-    /// each line below it must be said by it, however wide the gaps between words, and with `~` in front must not
-    /// be. `NAME=value` before the command is its environment, quotes hold words together, and `< NAME` at its end
-    /// feeds it the document of that name. All that is not as it should be is told at the end.
-    pub(crate) async fn plays(&self, documents: &[(&str, &str)], transcript: &str) {
+    /// Runs a transcript. A line that begins with `$` is a command that must succeed, with `!` one
+    /// that must fail; the command must print each line below it (with any spaces between words),
+    /// and must not print a line with `~` in front. `NAME=value` before the command sets its
+    /// environment, quotes group words, and `< NAME` at its end feeds it the document of that name.
+    /// All differences are reported at the end.
+    pub(crate) async fn run_transcript(&self, documents: &[(&str, &str)], transcript: &str) {
         let mut faults = Vec::new();
         let (mut said, mut asked) = (String::new(), "");
         for line in transcript
@@ -147,7 +148,7 @@ impl Cluster {
 
 async fn finish(mut command: Command, input: &str) -> (bool, String) {
     let mut child = command.spawn().unwrap();
-    // A command that reads nothing may be gone before it is fed.
+    // A command that reads nothing may end before it is fed.
     let fed = child
         .stdin
         .take()
@@ -168,7 +169,7 @@ async fn finish(mut command: Command, input: &str) -> (bool, String) {
     (output.status.success(), said)
 }
 
-/// A text with one space wherever there are gaps in a line.
+/// A text with every run of spaces replaced by one.
 fn even(text: &str) -> String {
     let lines = text
         .lines()
@@ -183,7 +184,7 @@ fn is_variable(word: &str) -> bool {
     })
 }
 
-/// Words as a shell has them: apart by spaces, together between single quotes.
+/// Words as a shell splits them: at spaces, except between single quotes.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

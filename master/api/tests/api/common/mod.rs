@@ -1,4 +1,4 @@
-//! A server over real TLS with a CA of its own, and a client that speaks HTTP to it.
+//! A server over real TLS with its own CA, and an HTTP client for it.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -66,7 +66,7 @@ impl Local {
         self.api.client(UserInfo::admin("admin"))
     }
 
-    /// Any request, as any user; the answer's status and JSON.
+    /// Sends any request, as any user; returns the answer's status and JSON.
     pub(crate) async fn ask(
         &self,
         user: &UserInfo,
@@ -135,7 +135,7 @@ impl ResolvesServerCert for Fixed {
     }
 }
 
-/// A request for a certificate of some organization, as objects carry it (base64 of PEM).
+/// A certificate request with an organization, as objects contain it (base64 of PEM).
 pub(crate) fn signing_request(organization: &str) -> String {
     let mut params = CertificateParams::default();
     params
@@ -149,7 +149,7 @@ pub(crate) fn signing_request(organization: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(pem)
 }
 
-/// A request for a node's certificate, as objects carry it.
+/// A request for a node's certificate, as objects contain it.
 #[allow(dead_code, reason = "not every test binary asks for one")]
 pub(crate) fn node_request(node: &str) -> String {
     let mut params = CertificateParams::default();
@@ -242,7 +242,7 @@ impl Server {
         Self::over(Local::with(options).await, limits).await
     }
 
-    /// A listener before a server that is there.
+    /// A listener for an existing server.
     pub(crate) async fn over(local: Local, limits: ServeOptions) -> Self {
         let authority = Authority::new();
         let own = authority.issue("server", &[], &["127.0.0.1"]);
@@ -274,7 +274,7 @@ impl Server {
         }
     }
 
-    /// TLS as a client, with or without a certificate.
+    /// TLS client configuration, with or without a certificate.
     pub(crate) fn client_tls(
         &self,
         identity: Option<&Identity>,
@@ -322,7 +322,7 @@ impl Server {
         self.authority.issue("admin", &["system:masters"], &[])
     }
 
-    /// A kubeconfig of the admin's.
+    /// A kubeconfig with admin credentials.
     pub(crate) fn kubeconfig(&self) -> Value {
         let admin = self.admin_identity();
         let base64 = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
@@ -387,7 +387,7 @@ impl Connection {
     }
 }
 
-/// A kubelet of a test: answers on a stream in memory and remembers what it was asked.
+/// A kubelet for tests: answers on an in-memory stream and records its requests.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Kubelet {
     pub(crate) asked: Arc<Mutex<Vec<(NodeTarget, String)>>>,

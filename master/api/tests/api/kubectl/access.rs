@@ -81,7 +81,7 @@ async fn certificates_are_asked_for_and_judged() {
     };
     let (good, bad) = (request("good"), request("bad"));
     cluster
-        .plays(&[("good", &good), ("bad", &bad)], CERTIFICATES)
+        .run_transcript(&[("good", &good), ("bad", &bad)], CERTIFICATES)
         .await;
     cluster.server.stop().await;
 }

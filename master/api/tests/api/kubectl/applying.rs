@@ -1,4 +1,4 @@
-//! `apply`, on the client's side and on the server's, `diff` and pruning.
+//! `apply`, client-side and server-side, `diff` and pruning.
 
 use super::{DEPLOYMENT, POD, play};
 use crate::common::kubectl::Cluster;
@@ -74,7 +74,7 @@ async fn a_folder_and_a_list_are_applied_as_one() {
         "more/bad.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Bad}\n",
     );
-    cluster.plays(&[], FOLDERS).await;
+    cluster.run_transcript(&[], FOLDERS).await;
     cluster.server.stop().await;
 }
 

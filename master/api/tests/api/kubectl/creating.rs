@@ -1,4 +1,4 @@
-//! `create` with all its words, and what stands in its way.
+//! `create` with all its subcommands, and its errors.
 
 use super::POD;
 use crate::common::kubectl::Cluster;
@@ -10,7 +10,7 @@ async fn every_kind_that_create_knows_is_created() {
     cluster.file("tls.crt", &pair.certificate_pem);
     cluster.file("tls.key", &pair.key.serialize_pem());
     cluster.file("vars", "ONE=1\nTWO=2\n");
-    cluster.plays(&[], CREATE).await;
+    cluster.run_transcript(&[], CREATE).await;
     cluster.server.stop().await;
 }
 
@@ -86,7 +86,7 @@ async fn documents_are_tried_edited_and_sent_raw() {
     let cluster = Cluster::start().await;
     cluster.file("edited.yaml", &POD.replace("name: web", "name: edited"));
     cluster
-        .plays(&[("pod", POD), ("typo", &typo), ("json", raw)], DOCUMENTS)
+        .run_transcript(&[("pod", POD), ("typo", &typo), ("json", raw)], DOCUMENTS)
         .await;
     cluster.server.stop().await;
 }

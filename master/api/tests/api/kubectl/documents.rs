@@ -1,4 +1,4 @@
-//! What the server says about itself: kinds, versions, fields, health, events.
+//! Discovery, OpenAPI, health and events.
 
 use super::play;
 

@@ -1,4 +1,4 @@
-//! What people do every day, and what is theirs alone: the project's kinds, a node's logs.
+//! Everyday commands, and what is special here: the project's kinds, a node's logs.
 
 use crate::common;
 use crate::common::kubectl::Cluster;

@@ -1,4 +1,5 @@
-//! An unmodified kubectl against the listener, a module for each theme: every verb that needs no tunnel.
+//! An unmodified kubectl against the listener, a module for each theme: every verb that needs no
+//! tunnel.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -39,7 +40,7 @@ spec:
     spec: {containers: [{name: x, image: 'reg/x:1', ports: [{containerPort: 8080}]}]}
 ";
 
-/// A node that nobody runs.
+/// A node without a machine.
 pub(crate) const NODE: &str = "
 apiVersion: v1
 kind: Node
@@ -47,9 +48,9 @@ metadata: {name: n1}
 status: {capacity: {cpu: '4', memory: 8Gi, pods: '110'}}
 ";
 
-/// Plays a transcript on a cluster of its own.
+/// Runs a transcript on a new cluster.
 async fn play(documents: &[(&str, &str)], transcript: &str) {
     let cluster = Cluster::start().await;
-    cluster.plays(documents, transcript).await;
+    cluster.run_transcript(documents, transcript).await;
     cluster.server.stop().await;
 }

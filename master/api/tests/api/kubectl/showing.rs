@@ -1,4 +1,4 @@
-//! Every form in which objects are shown.
+//! Every output format.
 
 use super::{DEPLOYMENT, POD, play};
 use crate::common::kubectl::Cluster;
@@ -9,7 +9,7 @@ async fn objects_are_printed_in_every_form() {
     cluster.file("path", "{.items[*].data.k}");
     cluster.file("template", "{{range .items}}{{.data.k}};{{end}}");
     cluster.file("columns", "NAME          KEY\n.metadata.name .data.k\n");
-    cluster.plays(&[], FORMS).await;
+    cluster.run_transcript(&[], FORMS).await;
     cluster.server.stop().await;
 }
 

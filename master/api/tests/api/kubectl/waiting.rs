@@ -1,4 +1,4 @@
-//! `wait` and `get --watch`: what happens while kubectl looks.
+//! `wait` and `get --watch`: changes while kubectl runs.
 
 use super::{POD, play};
 use crate::common::kubectl::Cluster;

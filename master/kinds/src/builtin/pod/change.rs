@@ -1,4 +1,4 @@
-//! What may change of a pod, in the pod itself and through its subresources.
+//! Which changes of a pod are allowed, in the pod itself and through its subresources.
 
 use super::{annotations, keep, resize, spec, status};
 use crate::object::metadata;
@@ -7,13 +7,13 @@ use crate::registry::Subresource;
 use crate::validate::{At, Faults, Fields, get, items, object, object_mut, text};
 use serde_json::{Map, Value};
 
-/// Upstream's words for what may change of a pod's spec.
+/// Upstream's error for changes of a pod's spec.
 const MUTABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
                        `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only \
                        additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set \
                        to 1 if it was previously negative)";
 
-/// What a write through a subresource makes of a pod.
+/// The result of a write through a subresource.
 pub(super) fn through(subresource: Subresource, result: &mut Fields, new: &Fields, old: &Fields) {
     if subresource == Subresource::EphemeralContainers {
         result.clone_from(old);
@@ -29,7 +29,7 @@ pub(super) fn through(subresource: Subresource, result: &mut Fields, new: &Field
     }
 }
 
-/// Checks a change through a subresource.
+/// Validates a change through a subresource.
 pub(super) fn validate_through(
     subresource: Subresource,
     new: &Fields,
@@ -51,7 +51,7 @@ pub(super) fn validate_through(
     }
 }
 
-/// Ephemeral containers are added, never changed or taken away.
+/// Ephemeral containers may be added, never changed or removed.
 fn ephemeral(new: &Fields, old: &Fields, faults: &mut Faults) {
     if podspec::is_mirror(annotations(old)) {
         faults.forbidden(
@@ -87,7 +87,7 @@ fn ephemeral(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Checks a change of a pod.
+/// Validates an update of a pod.
 pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     let place = At::root("metadata");
     podspec::annotations_update(
@@ -115,7 +115,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Containers are neither added nor taken away; their images may change, if they are there.
+/// Containers may be neither added nor removed; [`restored`] lets their images change.
 fn same_containers(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) -> bool {
     for list in ["containers", "initContainers"] {
         let at = at.field(list);
@@ -127,7 +127,7 @@ fn same_containers(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults)
     true
 }
 
-/// A deadline comes nearer only; whether the rest is worth looking at.
+/// `activeDeadlineSeconds` may only be reduced; returns whether to check the rest of the spec.
 fn deadline(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) -> bool {
     let at = at.field("activeDeadlineSeconds");
     let value = get(new, "activeDeadlineSeconds");
@@ -152,7 +152,7 @@ fn deadline(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) -> boo
     }
 }
 
-/// Tolerations are added; of those that are there, only the time may change.
+/// Tolerations may be added; of existing ones only `tolerationSeconds` may change.
 fn added_tolerations(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
     let timeless = |toleration: &Value| {
         let mut fields = toleration.as_object().cloned().unwrap_or_default();
@@ -171,7 +171,7 @@ fn added_tolerations(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Fault
     }
 }
 
-/// Gates are taken away only.
+/// Scheduling gates may only be removed.
 fn removed_gates(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
     for (index, gate) in items(new, "schedulingGates").iter().enumerate() {
         if !items(old, "schedulingGates").contains(gate) {
@@ -182,7 +182,8 @@ fn removed_gates(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// The new spec with everything as it was that may change, so that what differs is what may not.
+/// The new spec with all mutable fields as they were, so that any remaining difference is
+/// forbidden.
 fn restored(new: &Fields, old: &Fields) -> Fields {
     let mut allowed = new.clone();
     for key in ["tolerations", "activeDeadlineSeconds", "schedulingGates"] {
@@ -208,9 +209,10 @@ fn restored(new: &Fields, old: &Fields) -> Fields {
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
-/// While gates hold a pod, more can be asked of its node; what was allowed is made as it was.
+/// While a pod has scheduling gates, its node constraints may be tightened; allowed changes are
+/// reverted in `allowed`.
 fn gated(allowed: &mut Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let before = object(old, "nodeSelector").unwrap_or(podspec::nothing());
+    let before = object(old, "nodeSelector").unwrap_or(podspec::no_fields());
     let after = object(allowed, "nodeSelector").cloned().unwrap_or_default();
     if before
         .iter()
@@ -263,7 +265,7 @@ fn gated(allowed: &mut Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Terms are alternatives, so none can come or go; each can ask for more.
+/// Terms are alternatives, so none may be added or removed; each may get further requirements.
 fn more_terms(new: &[Value], old: &[Value], at: &At<'_>, faults: &mut Faults) {
     let place = at.field(REQUIRED);
     let place = place.field("nodeSelectorTerms");
@@ -296,7 +298,7 @@ pub(super) fn is_windows(spec: &Fields) -> bool {
     object(spec, "os").is_some_and(|os| text(os, "name") == "windows")
 }
 
-/// Metadata of a pod, for those that only look.
+/// Whether a pod is a mirror pod.
 pub(super) fn is_mirror(fields: &Fields) -> bool {
     podspec::is_mirror(object(metadata(fields), "annotations"))
 }

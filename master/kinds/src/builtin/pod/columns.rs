@@ -1,4 +1,4 @@
-//! The table of pods, as upstream's printer has it.
+//! The table of pods, as upstream prints it.
 
 use crate::builtin::cells::{AGE, at, since};
 use crate::object::metadata;
@@ -118,7 +118,7 @@ fn status(fields: &Fields) -> String {
     reason
 }
 
-/// Why the first unfinished init container keeps the pod from starting.
+/// The reason why the first unfinished init container keeps the pod from starting.
 fn init_reason(fields: &Fields) -> Option<String> {
     let total = list(fields, "spec", "initContainers").len();
     for (number, status) in list(fields, "status", "initContainerStatuses")
@@ -167,7 +167,8 @@ fn ended_reason(ended: &Fields) -> String {
     }
 }
 
-/// What the containers say; the first of them has the last word, as upstream walks them backwards.
+/// The reason that the containers' states give; the first container takes precedence, as upstream
+/// walks backwards.
 fn container_reason(fields: &Fields) -> Option<String> {
     let (mut reason, mut running) = (None, false);
     for status in list(fields, "status", "containerStatuses").iter().rev() {

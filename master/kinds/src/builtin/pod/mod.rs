@@ -1,4 +1,4 @@
-//! Pods: defaults, what creation and updates set, grace of deletion.
+//! Pods: defaults, fields set at creation and updates, grace period of deletion.
 
 mod change;
 mod columns;
@@ -8,7 +8,7 @@ mod status;
 mod tests;
 
 use crate::object::metadata;
-use crate::podspec::{self, Place};
+use crate::podspec::{self, SpecOwner};
 use crate::registry::{Kind, Strategy, Subresource};
 use crate::validate::{At, Faults, Fields, default_to, get, items, object, object_mut, text};
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -62,20 +62,20 @@ pub(super) fn pod() -> Kind {
     }
 }
 
-/// Seconds that a pod gets to end, where it says nothing (upstream: `DefaultTerminationGracePeriodSeconds`).
+/// Default grace period in seconds (upstream: `DefaultTerminationGracePeriodSeconds`).
 const GRACE: i64 = 30;
 
 /// The spec of a pod.
 fn spec(fields: &Fields) -> &Fields {
-    object(fields, "spec").unwrap_or(podspec::nothing())
+    object(fields, "spec").unwrap_or(podspec::no_fields())
 }
 
-/// Its annotations.
+/// The annotations of a pod.
 fn annotations(fields: &Fields) -> Option<&Fields> {
     object(metadata(fields), "annotations")
 }
 
-/// Checks a pod.
+/// Validates a pod.
 fn validate(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     let place = At::root("metadata");
@@ -86,11 +86,11 @@ fn validate(fields: &Fields, faults: &mut Faults) {
         faults,
     );
     let name = text(metadata(fields), "name");
-    podspec::validate(spec, Place { pod: true, name }, &at, faults);
+    podspec::validate(spec, SpecOwner { pod: true, name }, &at, faults);
     podspec::tokens_without_account(spec, &at, faults);
 }
 
-/// Checks what only a new pod must heed.
+/// Validates what applies to new pods only.
 fn validate_create(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     if !items(spec, "ephemeralContainers").is_empty() {
@@ -105,7 +105,7 @@ fn validate_create(fields: &Fields, faults: &mut Faults) {
     podspec::annotations_on_create(annotations(fields), spec, &at, faults);
 }
 
-/// What creation sets: the status, and what upstream does to affinities.
+/// Sets the status and merges label keys into affinity selectors, as upstream does at creation.
 fn create(fields: &mut Fields) {
     let quality = podspec::quality_of_service(spec(fields));
     let mut status = json!({"phase": "Pending", "qosClass": quality});
@@ -152,7 +152,7 @@ fn create(fields: &mut Fields) {
     }
 }
 
-/// Keys whose values are the pod's own become requirements of the selector.
+/// `matchLabelKeys` become requirements of the selector, with the pod's own label values.
 fn own_labels(term: &mut Value, labels: &Fields) {
     let Some(term) = term.as_object_mut() else {
         return;
@@ -181,7 +181,8 @@ fn own_labels(term: &mut Value, labels: &Fields) {
     }
 }
 
-/// Seconds that deletion gives a pod: what was asked for or what it says, nothing where no kubelet has it.
+/// Grace period of a deletion in seconds: the requested one, else the pod's; 0 if no kubelet runs
+/// the pod.
 pub fn grace(fields: &Fields, asked: Option<i64>) -> i64 {
     let spec = object(fields, "spec");
     let own = spec
@@ -199,7 +200,7 @@ pub fn grace(fields: &Fields, asked: Option<i64>) -> i64 {
     }
 }
 
-/// A container's field, replaced by what another container has there.
+/// Sets a container's field to the value in another container.
 fn keep(into: &mut Map<String, Value>, from: &Fields, key: &str) {
     match from.get(key) {
         Some(value) => drop(into.insert(key.to_owned(), value.clone())),

@@ -6,7 +6,7 @@ use crate::validate::{At, Faults, Fields, items, object, object_mut, text};
 use config_kube::Amount;
 use serde_json::Value;
 
-/// What can be resized.
+/// The resources that can be resized.
 const RESIZED: [&str; 2] = ["cpu", "memory"];
 
 /// The old pod with the new one's resources and resize policies, container by container.
@@ -37,7 +37,7 @@ pub(super) fn compose(result: &mut Fields, new: &Fields, old: &Fields) {
     }
 }
 
-/// Checks a resize.
+/// Validates a resize.
 pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     let nowhere = At::root("");
     if change::is_mirror(old) {
@@ -60,7 +60,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
         return;
     }
     let at = At::root("spec");
-    let status = object(old, "status").unwrap_or(podspec::nothing());
+    let status = object(old, "status").unwrap_or(podspec::no_fields());
     let quality = |fields: &Fields| podspec::quality_of_service(spec(fields));
     let before = if text(status, "qosClass").is_empty() {
         quality(old)
@@ -92,7 +92,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
 }
 
-/// A kubelet that can resize says what running containers have.
+/// Whether the kubelet supports resizing: it then reports the resources of running containers.
 fn supported(status: &Fields) -> bool {
     let running = |one: &&Value| one.pointer("/state/running").is_some();
     items(status, "containerStatuses")
@@ -141,10 +141,10 @@ fn container(
     memory(before, after, &at.field("limits"), faults);
 }
 
-/// Where the container isn't started anew, a kubelet lowers a limit only if less is in use; it can't add one below that
-/// is not there.
+/// A running container cannot get a memory limit that it did not start with, unless its resize policy
+/// restarts it.
 fn memory(before: &Fields, after: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let anew = items(after, "resizePolicy")
+    let restarts = items(after, "resizePolicy")
         .iter()
         .filter_map(Value::as_object)
         .any(|policy| {
@@ -158,7 +158,7 @@ fn memory(before: &Fields, after: &Fields, at: &At<'_>, faults: &mut Faults) {
             .parse::<Amount>()
             .ok()
     };
-    if !anew && limit(before).is_none() && limit(after).is_some() {
+    if !restarts && limit(before).is_none() && limit(after).is_some() {
         let words = "memory limits cannot be added unless resizePolicy is RestartContainer";
         faults.forbidden(&at.key("memory"), words);
     }
@@ -168,10 +168,10 @@ fn memory(before: &Fields, after: &Fields, at: &At<'_>, faults: &mut Faults) {
 fn needs<'a>(container: &'a Fields, kind: &str) -> &'a Fields {
     object(container, "resources")
         .and_then(|needs| object(needs, kind))
-        .unwrap_or(podspec::nothing())
+        .unwrap_or(podspec::no_fields())
 }
 
-/// A container without what a resize may change.
+/// A container without the fields that a resize may change.
 fn others(container: &Fields) -> Fields {
     let mut rest = container.clone();
     rest.remove("resizePolicy");

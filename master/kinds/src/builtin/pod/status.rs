@@ -1,4 +1,4 @@
-//! The status subresource of pods: what a kubelet may say.
+//! The status subresource of pods: which changes a kubelet may write.
 
 use super::{keep, spec};
 use crate::podspec::{self, is_sidecar};
@@ -7,9 +7,9 @@ use crate::validate::{At, Faults, Fields, get, items, names, net, object, object
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// A status that forgets the class keeps it.
+/// A status without QoS class keeps the old one.
 pub(super) fn compose(result: &mut Fields, old: &Fields) {
-    let before = object(old, "status").unwrap_or(podspec::nothing());
+    let before = object(old, "status").unwrap_or(podspec::no_fields());
     if let Some(status) = object_mut(result, "status")
         && text(status, "qosClass").is_empty()
     {
@@ -17,9 +17,9 @@ pub(super) fn compose(result: &mut Fields, old: &Fields) {
     }
 }
 
-/// Checks a change of a status.
+/// Validates a change of the status.
 pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let nothing = podspec::nothing();
+    let nothing = podspec::no_fields();
     let own = spec(old);
     let (new, old) = (
         object(new, "status").unwrap_or(nothing),
@@ -62,7 +62,8 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     addresses(new, &at, faults);
 }
 
-/// Types of conditions that are not upstream's own are qualified names; upstream tells them in the metadata.
+/// Condition types that are not upstream's own are qualified names; upstream reports them below the
+/// metadata.
 fn conditions(status: &Fields, faults: &mut Faults) {
     let at = At::root("metadata");
     let at = at.field("conditions");
@@ -84,7 +85,7 @@ fn conditions(status: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Containers that ended and are not started again stay ended.
+/// Containers that ended and are not restarted must stay terminated.
 fn transitions(
     new: &[Value],
     old: &[Value],
@@ -116,7 +117,7 @@ fn transitions(
     }
 }
 
-/// Whether a container has a restart policy of its own that lets it start again.
+/// Whether a container has a restart policy of its own that restarts it.
 fn restarts_itself(spec: &Fields, name: Option<&Value>) -> bool {
     let of = |list| items(spec, list).iter().filter_map(Value::as_object);
     of("initContainers")
@@ -157,7 +158,7 @@ fn claims(status: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Addresses of the pod and its host: one for each family.
+/// The addresses of pod and host: one per family.
 fn addresses(status: &Fields, at: &At<'_>, faults: &mut Faults) {
     for (list, first) in [("podIPs", ""), ("hostIPs", "hostIP")] {
         let place = at.field(list);

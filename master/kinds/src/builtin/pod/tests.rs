@@ -1,4 +1,4 @@
-//! Pods on their way in: defaults, class, grace.
+//! Tests of pods: defaults, QoS class, grace period.
 
 #![allow(clippy::needless_pass_by_value, reason = "cases are written in place")]
 
@@ -92,7 +92,7 @@ fn told(check: impl FnOnce(&mut Faults)) -> Vec<String> {
         .collect()
 }
 
-/// What a change of a pod's spec is told; each step sets a pointer below the spec.
+/// The faults of a change of a pod's spec; each step sets a pointer below the spec.
 fn changed(spec: Value, pointer: &str, value: Value) -> Vec<String> {
     let old = made(spec);
     let mut new = Value::Object(old.clone());
@@ -203,7 +203,7 @@ fn a_new_pod_cannot_be_on_a_node_and_gated_nor_be_debugged() {
     assert_eq!(told(|faults| validate_create(&pod, faults)), expected);
 }
 
-/// The pod that a write through a subresource makes, and what it is told.
+/// The result of a write through a subresource, and its faults.
 fn written(
     subresource: Subresource,
     old: &Fields,
@@ -289,7 +289,7 @@ fn a_resize_changes_cpu_and_memory_of_what_runs() {
         let (_, mut faults) = written(Subresource::Resize, &old, |pod| {
             pod["spec"]["containers"][0]["resources"] = change.clone();
         });
-        // A pod whose init container asks for something keeps its class.
+        // A pod whose init container requests resources keeps its QoS class.
         faults.retain(|fault| fault != "spec Invalid");
         let expected: Vec<&str> = expected
             .into_iter()

@@ -1,4 +1,4 @@
-//! Horizontal pod autoscalers, in both versions.
+//! HorizontalPodAutoscalers, in both versions.
 
 use super::columns::{count, number};
 use super::{autoscaler_spec, autoscaler_versions};
@@ -24,7 +24,7 @@ const COLUMNS: &[Column] = &[
     AGE,
 ];
 
-/// The same of the older version, whose metrics stand elsewhere.
+/// The same for the older version, whose metrics are in other fields.
 const OLDER: &[Column] = const {
     &[
         COLUMNS[0],
@@ -36,7 +36,7 @@ const OLDER: &[Column] = const {
     ]
 };
 
-/// An object of the older version in the newer.
+/// Converts an object of the older version to the newer.
 fn newer(fields: &Fields) -> Fields {
     let mut fields = fields.clone();
     autoscaler_versions::to_v2(&mut fields);
@@ -115,7 +115,7 @@ fn targets(fields: &Fields) -> String {
     }
 }
 
-/// A metric: what it is, and what it should be.
+/// A metric: current and target value.
 fn target(spec: &Value, status: &Value) -> String {
     let word = |value: &Value, pointer: &str| {
         value

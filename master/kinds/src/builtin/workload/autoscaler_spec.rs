@@ -1,4 +1,4 @@
-//! What autoscalers are to do: defaults and rules, of the newer version.
+//! The spec of HorizontalPodAutoscalers (`v2`): defaults and validation.
 
 use super::rules::{default_number, spec, status};
 use crate::podspec;
@@ -10,7 +10,7 @@ use crate::validate::{
 use config_kube::Amount;
 use serde_json::{Map, Value, json};
 
-/// Fills in what is left out.
+/// Sets defaults.
 pub(super) fn defaults(fields: &mut Fields) {
     let Some(spec) = object_mut(fields, "spec") else {
         return;
@@ -42,11 +42,11 @@ pub(super) fn defaults(fields: &mut Fields) {
     }
 }
 
-/// Longest time that recommendations are looked back on, and longest period of a policy, in seconds.
+/// Maximum stabilization window and maximum period of a policy, in seconds.
 const WINDOW: i64 = 3600;
 const PERIOD: i64 = 1800;
 
-/// Checks an autoscaler.
+/// Validates an autoscaler.
 pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     let (least, most) = (get(spec, "minReplicas"), number(spec, "maxReplicas"));
@@ -72,7 +72,7 @@ pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
         );
     }
     reference(
-        object(spec, "scaleTargetRef").unwrap_or(podspec::nothing()),
+        object(spec, "scaleTargetRef").unwrap_or(podspec::no_fields()),
         &at.field("scaleTargetRef"),
         faults,
     );
@@ -102,7 +102,7 @@ pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Names that can stand in a path.
+/// Validates a name that becomes a path segment.
 fn segment(name: &str) -> Result<(), String> {
     if matches!(name, "." | "..") {
         return Err(format!("may not be '{name}'"));
@@ -182,7 +182,8 @@ fn scaling(rules: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Types of metrics in order, with the field of each; the fields in the order in which the first one counts.
+/// Types of metrics in order, with their fields, in the order in which upstream reports the first
+/// one set.
 const TYPES: [&str; 5] = [
     "ContainerResource",
     "External",
@@ -345,7 +346,7 @@ fn target(target: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Checks a status.
+/// Validates a status.
 pub(super) fn validate_through(
     subresource: Subresource,
     new: &Fields,

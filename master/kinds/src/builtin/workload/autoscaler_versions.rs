@@ -1,23 +1,24 @@
-//! The two versions of autoscalers: stored in the newer one; the older one keeps what it has no fields for in annotations.
+//! The versions of HorizontalPodAutoscalers: stored as `v2`; `v1` keeps what it has no fields for
+//! in annotations.
 
 use crate::object::metadata_mut;
 use crate::validate::{Fields, get, items, object, object_mut, text};
 use serde_json::{Map, Value, json};
 
-/// Metrics other than the processor's share, as JSON.
+/// Metrics other than CPU utilization, as JSON.
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
-/// What was last measured.
+/// Current metrics.
 const CURRENT: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 /// Conditions of the status.
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
-/// How fast to scale.
+/// Scaling behavior.
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 const ALL: [&str; 4] = [METRICS, CURRENT, CONDITIONS, BEHAVIOR];
 
-/// The processor's share that is wanted where nothing is said, in per cent.
+/// Default target of CPU utilization in percent.
 const SHARE: i64 = 80;
 
-/// The metric of the processor's share.
+/// The metric for a CPU utilization.
 pub(super) fn processor(share: i64) -> Value {
     json!({
         "type": "Resource",
@@ -25,12 +26,12 @@ pub(super) fn processor(share: i64) -> Value {
     })
 }
 
-/// The metric that is wanted where nothing is said.
+/// The default metric.
 pub(super) fn usual() -> Value {
     processor(SHARE)
 }
 
-/// A metric's source: its name as a type and as a field.
+/// The sources of metrics: name as type and as field.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
     ("Pods", "pods"),
@@ -39,7 +40,7 @@ const SOURCES: [(&str, &str); 5] = [
     ("External", "external"),
 ];
 
-/// Moves a value, where there is one.
+/// Moves a value, if present.
 fn carry(from: &Fields, key: &str, into: &mut Fields, name: &str) {
     if let Some(value) = from.get(key).filter(|value| !value.is_null()) {
         into.insert(name.to_owned(), value.clone());
@@ -52,7 +53,7 @@ fn source_of(metric: &Fields) -> Option<(&'static str, &Fields)> {
         .find_map(|(_, field)| Some((field, object(metric, field)?)))
 }
 
-/// A metric in the form in which annotations keep it; `wanted` for a target, not for what was measured.
+/// Converts a metric to the form in annotations; `wanted` for a target, otherwise a measured value.
 fn older(metric: &Fields, wanted: bool) -> Value {
     let mut result = Map::new();
     carry(metric, "type", &mut result, "type");
@@ -106,7 +107,7 @@ fn older(metric: &Fields, wanted: bool) -> Value {
     Value::Object(result)
 }
 
-/// A metric from the form in which annotations keep it.
+/// Converts a metric from the form in annotations.
 fn newer(metric: &Fields, wanted: bool) -> Value {
     let mut result = Map::new();
     carry(metric, "type", &mut result, "type");
@@ -165,7 +166,7 @@ fn newer(metric: &Fields, wanted: bool) -> Value {
     Value::Object(result)
 }
 
-/// The processor's share of a metric, if it is that.
+/// The CPU utilization of a metric, if that is its type.
 fn share(metric: &Fields, amounts: &str) -> Option<i64> {
     let resource = object(metric, "resource").filter(|_| text(metric, "type") == "Resource")?;
     let amounts = object(resource, amounts).filter(|_| text(resource, "name") == "cpu")?;
@@ -177,7 +178,7 @@ fn metrics(fields: &Fields, part: &str, list: &str) -> Vec<Fields> {
     found.iter().filter_map(Value::as_object).cloned().collect()
 }
 
-/// Makes the older version of the newer.
+/// Converts `v2` to `v1`.
 pub(super) fn to_v1(fields: &mut Fields) {
     let wanted = metrics(fields, "spec", "metrics");
     let measured = metrics(fields, "status", "currentMetrics");
@@ -220,7 +221,7 @@ pub(super) fn to_v1(fields: &mut Fields) {
     }
 }
 
-/// Takes the annotations of the older version away and sets others in their place.
+/// Replaces the annotations that `v1` uses.
 fn annotate(fields: &mut Fields, kept: Fields) {
     let metadata = metadata_mut(fields);
     if kept.is_empty() && object(metadata, "annotations").is_none() {
@@ -235,7 +236,7 @@ fn annotate(fields: &mut Fields, kept: Fields) {
     }
 }
 
-/// Makes the newer version of the older.
+/// Converts `v1` to `v2`.
 pub(super) fn to_v2(fields: &mut Fields) {
     let kept = object(metadata_mut(fields), "annotations")
         .cloned()

@@ -1,4 +1,4 @@
-//! Cells that the tables of workloads share.
+//! Table cells that workloads share.
 
 use crate::registry::{Column, wide};
 use crate::validate::{Fields, items, object, text};
@@ -17,7 +17,7 @@ pub(super) const fn number(
     }
 }
 
-/// A number at a JSON pointer; zero where it is not there.
+/// A number at a JSON pointer; zero if absent.
 pub(super) fn count(fields: &Fields, field: &str, pointer: &str) -> i64 {
     fields
         .get(field)
@@ -26,11 +26,11 @@ pub(super) fn count(fields: &Fields, field: &str, pointer: &str) -> i64 {
         .unwrap_or_default()
 }
 
-/// The containers of a template that stands in `spec.template`.
+/// The names of the containers in `spec.template`.
 pub(super) const CONTAINERS: Column = wide("Containers", |fields, _| {
     names(template(fields, "/template"), "name").into()
 });
-/// Their images.
+/// The images of the containers.
 pub(super) const IMAGES: Column = wide("Images", |fields, _| {
     names(template(fields, "/template"), "image").into()
 });
@@ -47,7 +47,7 @@ pub(super) fn template<'a>(fields: &'a Fields, pointer: &str) -> Option<&'a Fiel
         .and_then(Value::as_object)
 }
 
-/// A text of each container of a template, with commas between.
+/// A field of each container of a template, separated by commas.
 pub(super) fn names(template: Option<&Fields>, key: &str) -> String {
     let containers = template
         .and_then(|template| object(template, "spec"))
@@ -60,7 +60,7 @@ pub(super) fn names(template: Option<&Fields>, key: &str) -> String {
     names.join(",")
 }
 
-/// Labels as `key=value`, with commas between.
+/// Labels as `key=value`, separated by commas.
 pub(super) fn label_map(labels: Option<&Fields>) -> String {
     let pairs: Vec<String> = labels
         .into_iter()
@@ -74,7 +74,7 @@ pub(super) fn label_map(labels: Option<&Fields>) -> String {
     }
 }
 
-/// A label selector as one writes it on the command line, in the order of its keys.
+/// A label selector in command-line syntax, sorted by key.
 pub(super) fn label_selector(selector: Option<&Value>) -> String {
     let Some(selector) = selector.and_then(Value::as_object) else {
         return "<none>".to_owned();

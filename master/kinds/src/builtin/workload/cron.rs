@@ -1,4 +1,4 @@
-//! Schedules as cron writes them: minute, hour, day, month and day of the week, or a word for all five.
+//! Cron schedules: minute, hour, day, month and day of the week, or a macro such as `@daily`.
 
 /// Names of months and of days of the week, from the first.
 const MONTHS: [&str; 12] = [
@@ -6,7 +6,7 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
-/// What a field can be.
+/// The range and names of a field.
 struct Field {
     least: i64,
     most: i64,
@@ -41,7 +41,10 @@ const FIELDS: [Field; 5] = [
     },
 ];
 
-/// Checks a schedule; says what is wrong in the words that clients know.
+/// Validates a schedule.
+///
+/// # Errors
+/// The text says what is wrong, in the words of upstream's cron library.
 pub(super) fn check(schedule: &str) -> Result<(), String> {
     if schedule.is_empty() {
         return Err("empty spec string".to_owned());
@@ -100,7 +103,7 @@ fn word(schedule: &str) -> Result<(), String> {
     }
 }
 
-/// Numbers with units, as Go writes them: `1h30m`, `1.5s`.
+/// A duration in Go's format: `1h30m`, `1.5s`.
 fn is_duration(text: &str) -> bool {
     let text = text.strip_prefix(['+', '-']).unwrap_or(text);
     if text == "0" {
@@ -126,7 +129,7 @@ fn is_duration(text: &str) -> bool {
     !text.is_empty()
 }
 
-/// One number, a range, or all, with a step.
+/// A number, a range or `*`, with an optional step.
 fn range(text: &str, field: &Field) -> Result<(), String> {
     let (span, step) = match text.split_once('/') {
         Some((span, step)) => (span, Some(step)),

@@ -1,4 +1,4 @@
-//! Cron jobs.
+//! CronJobs.
 
 use super::columns::{label_selector, names, number, template};
 use super::cron;
@@ -125,7 +125,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     );
     let place = at.field("jobTemplate");
     let place = place.field("spec");
-    let nothing = podspec::nothing();
+    let nothing = podspec::no_fields();
     let job = object(spec, "jobTemplate")
         .and_then(|job| object(job, "spec"))
         .unwrap_or(nothing);
@@ -148,7 +148,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     not_negative(spec, "failedJobsHistoryLimit", &at, faults);
 }
 
-/// Longest name: jobs' names add eleven characters to it.
+/// Maximum length of a name: names of jobs add eleven characters.
 const NAME: usize = 52;
 
 fn validate_create(fields: &Fields, faults: &mut Faults) {
@@ -164,7 +164,7 @@ fn validate_create(fields: &Fields, faults: &mut Faults) {
     zoned(fields, false, faults);
 }
 
-/// A zone in the schedule is for those who had one there before.
+/// `TZ` in a schedule is allowed only if the old schedule had it.
 fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     zoned(new, text(spec(old), "schedule").contains("TZ"), faults);
 }
@@ -182,7 +182,7 @@ fn zoned(fields: &Fields, before: bool, faults: &mut Faults) {
     }
 }
 
-/// A zone by its name in the database of all zones.
+/// Validates the name of a zone in the IANA time zone database.
 fn time_zone(value: &Value, at: &At<'_>, faults: &mut Faults) {
     let name = value.as_str().unwrap_or_default();
     if name.is_empty() {

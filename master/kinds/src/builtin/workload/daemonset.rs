@@ -1,4 +1,4 @@
-//! Daemon sets.
+//! DaemonSets.
 
 use super::columns::{
     CONTAINERS, IMAGES, SELECTOR, count, label_map, number, template as template_at,
@@ -78,7 +78,7 @@ fn defaults(fields: &mut Fields) {
     podspec::template_defaults(spec);
 }
 
-/// Counts the changes of the template, for clients of old.
+/// Annotation that counts changes of the template, for old clients.
 const GENERATION: &str = "deprecated.daemonset.template.generation";
 
 fn set_generation(fields: &mut Fields, generation: i64) {

@@ -1,4 +1,4 @@
-//! Pod disruption budgets.
+//! PodDisruptionBudgets.
 
 use super::columns::{count, number};
 use super::rules::{part, spec, status};
@@ -75,12 +75,12 @@ fn validate_through(subresource: Subresource, new: &Fields, _old: &Fields, fault
     }
 }
 
-/// Longest reason of a condition.
+/// Maximum length of a condition's reason.
 const REASON: usize = 1024;
-/// Longest message of a condition.
+/// Maximum length of a condition's message.
 const MESSAGE: usize = 32 << 10;
 
-/// Conditions of the common form (apimachinery `ValidateConditions`).
+/// Validates conditions of the common form (apimachinery `ValidateConditions`).
 fn conditions(status: &Fields, at: &At<'_>, faults: &mut Faults) {
     let mut seen = BTreeSet::new();
     for (index, condition) in items(status, "conditions").iter().enumerate() {
@@ -134,7 +134,7 @@ fn is_reason(reason: &str) -> bool {
         && bytes.iter().all(inner)
 }
 
-/// A number or percentage of the spec.
+/// An integer or percentage of the spec.
 fn amount(fields: &Fields, key: &str) -> String {
     match fields.get("spec").and_then(|spec| spec.get(key)) {
         Some(Value::String(text)) => text.clone(),

@@ -52,7 +52,8 @@ pub(in crate::builtin) fn job() -> Kind {
     }
 }
 
-/// The first of these conditions that holds says how a job is; a job that is being deleted comes in between.
+/// The first of these conditions that is true is the job's status; `Terminating` comes between
+/// them.
 fn status(fields: &Fields) -> &'static str {
     let conditions = object(fields, "status").map_or(&[][..], |status| items(status, "conditions"));
     let holds = |kind: &str| {
@@ -97,7 +98,7 @@ fn duration(fields: &Fields, now: Timestamp) -> String {
     human(time("completionTime").unwrap_or(now).as_second() - start.as_second())
 }
 
-/// A template's labels are the job's own, where it has none.
+/// The job's labels default to the template's.
 fn default_labels(fields: &mut Fields) {
     let own = labels::of(template(spec(fields)))
         .filter(|own| !own.is_empty())
@@ -110,11 +111,12 @@ fn default_labels(fields: &mut Fields) {
     }
 }
 
-/// Labels by which a job's pods are found: its name and its ID, each also by an older key.
+/// Labels of a job's pods: its name and its UID, each under a prefixed and an older key.
 const NAME: [&str; 2] = ["batch.kubernetes.io/job-name", "job-name"];
 const ID: [&str; 2] = ["batch.kubernetes.io/controller-uid", "controller-uid"];
 
-/// Unless the user selects pods by hand, the job's ID does; what is there already is left for validation to judge.
+/// Unless `manualSelector` is set, the selector is the job's UID; validation checks labels that are
+/// set already.
 fn own_selector(fields: &mut Fields) {
     let (name, id) = (
         meta_text(fields, "name").to_owned(),
@@ -164,7 +166,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// What was generated must not have been contradicted.
+/// Generated labels and selector must not be contradicted.
 fn generated(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     if on(spec, "manualSelector") || object(spec, "selector").is_none() {
@@ -215,7 +217,7 @@ fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
     let mut allowed = template(before).clone();
     if on(before, "suspend") && !has(status_of(old), "startTime") {
-        where_to_run(&mut allowed, template(after));
+        copy_scheduling(&mut allowed, template(after));
     }
     if template(after) != &allowed {
         faults.invalid(
@@ -226,7 +228,7 @@ fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
 }
 
-/// The number of an indexed job's completions changes together with how many run at once.
+/// `completions` of an indexed job may only change together with `parallelism`.
 fn completions_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("completions");
     let value = get(new, "completions");
@@ -244,8 +246,9 @@ fn completions_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faul
     }
 }
 
-/// A job that has not begun can still be told where to run: takes from the new template what says so.
-fn where_to_run(allowed: &mut Fields, new: &Fields) {
+/// Before a suspended job starts, its scheduling fields may change: copies them from the new
+/// template.
+fn copy_scheduling(allowed: &mut Fields, new: &Fields) {
     let take = |into: &mut Fields, from: &Fields, key: &str| match from.get(key) {
         Some(value) => drop(into.insert(key.to_owned(), value.clone())),
         None => drop(into.remove(key)),

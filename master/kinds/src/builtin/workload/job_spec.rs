@@ -1,4 +1,4 @@
-//! What a job is to do, in jobs and in the templates of cron jobs.
+//! The spec of jobs, in jobs and in the templates of CronJobs.
 
 use super::job_status::count_indexes;
 use super::rules::{default_number, template};
@@ -8,7 +8,7 @@ use crate::validate::{At, Faults, Fields, default_to, get, items, names, object,
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Fills in a job's spec.
+/// Sets defaults of a job's spec.
 pub(super) fn defaults(spec: &mut Fields) {
     if !has(spec, "completions") && !has(spec, "parallelism") {
         spec.insert("completions".to_owned(), 1.into());
@@ -32,7 +32,7 @@ pub(super) fn defaults(spec: &mut Fields) {
     template_defaults(spec);
 }
 
-/// Fills in what templates of jobs get too.
+/// Sets the defaults that job templates get too.
 pub(super) fn template_defaults(spec: &mut Fields) {
     let rules = spec
         .get_mut("podFailurePolicy")
@@ -53,16 +53,16 @@ pub(super) fn template_defaults(spec: &mut Fields) {
     podspec::template_defaults(spec);
 }
 
-/// Indexed jobs: how many at once, how many failures, and less of both where there are very many indexes.
+/// Indexed jobs: limits of parallelism and failed indexes, lower for very many indexes.
 const PARALLEL: i64 = 100_000;
 const FAILED: i64 = 100_000;
 const MANY: i64 = 100_000;
 const PARALLEL_OF_MANY: i64 = 10_000;
 const FAILED_OF_MANY: i64 = 10_000;
-/// Longest name of another controller.
+/// Maximum length of `managedBy`.
 const MANAGER: usize = 63;
 
-/// Checks a job's spec.
+/// Validates a job's spec.
 pub(super) fn validate_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let counts = [
         "parallelism",
@@ -187,7 +187,7 @@ fn indexed(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Rules of a policy, patterns of a rule, exit codes of a rule at most.
+/// Limits: rules of a policy, patterns of a rule, exit codes of a rule.
 const RULES: usize = 20;
 const PATTERNS: usize = 20;
 const CODES: usize = 255;
@@ -201,7 +201,7 @@ fn failure_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     if rules.len() > RULES {
         faults.too_many(&list, rules.len(), RULES);
     }
-    let pod = object(template(spec), "spec").unwrap_or(podspec::nothing());
+    let pod = object(template(spec), "spec").unwrap_or(podspec::no_fields());
     let containers = items(pod, "containers")
         .iter()
         .chain(items(pod, "initContainers"));
@@ -414,9 +414,9 @@ fn replacement(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Pods of a job end; one that is always started again would never.
+/// Pods of a job must end, so `Always` is not allowed as restart policy.
 fn restart(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let pod = object(template(spec), "spec").unwrap_or(podspec::nothing());
+    let pod = object(template(spec), "spec").unwrap_or(podspec::no_fields());
     let place = at.field("spec");
     let place = place.field("restartPolicy");
     let policy = get(pod, "restartPolicy");

@@ -1,4 +1,4 @@
-//! What a job's status may say, and how it may change.
+//! Validation of a job's status and its changes.
 
 use super::rules::{spec, status};
 use crate::validate::forms::{has, not_negative, number, on};
@@ -16,7 +16,7 @@ fn holds(status: &Fields, kind: &str) -> bool {
         .any(|one| text(one, "type") == kind && text(one, "status") == "True")
 }
 
-/// Checks a change of a status.
+/// Validates a change of the status.
 pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     let job = spec(new);
     let at = At::root("status");
@@ -104,7 +104,7 @@ fn time(status: &Fields, key: &str) -> Option<Timestamp> {
     text(status, key).parse().ok()
 }
 
-/// A finished job has times, and nothing that still runs or waits to be counted.
+/// A finished job has times, and no pods that run or wait to be counted.
 fn finished(status: &Fields, at: &At<'_>, faults: &mut Faults) {
     let complete = holds(status, "Complete");
     let place = at.field("completionTime");
@@ -197,7 +197,7 @@ fn indexes(status: &Fields, job: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// What is final stays, counts grow, times stay.
+/// Final conditions and times are immutable, counts only grow.
 fn transition(new: &Fields, old: &Fields, suspended: bool, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("conditions");
     for kind in ["Failed", "Complete", "FailureTarget"] {
@@ -245,7 +245,7 @@ fn transition(new: &Fields, old: &Fields, suspended: bool, at: &At<'_>, faults: 
     }
 }
 
-/// The intervals of a list such as `1,3-5`, as far as they can be read.
+/// The intervals in a list such as `1,3-5`; unreadable parts are skipped.
 fn intervals(list: &str) -> Vec<(i64, i64)> {
     let read = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
@@ -254,7 +254,7 @@ fn intervals(list: &str) -> Vec<(i64, i64)> {
     list.split(',').filter_map(read).collect()
 }
 
-/// How many indexes a list such as `1,3-5` names, each below the number of completions and in order.
+/// The number of indexes in a list such as `1,3-5`, which must be in order and below `completions`.
 pub(super) fn count_indexes(list: &str, completions: i64) -> Result<i64, String> {
     if list.is_empty() {
         return Ok(0);

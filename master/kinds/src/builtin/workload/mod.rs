@@ -1,4 +1,4 @@
-//! Kinds that make pods or look after them.
+//! Workload kinds.
 
 mod autoscaler;
 mod autoscaler_spec;

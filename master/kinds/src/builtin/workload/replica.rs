@@ -1,4 +1,4 @@
-//! Replication controllers and replica sets.
+//! ReplicationControllers and ReplicaSets.
 
 use super::columns::{CONTAINERS, IMAGES, SELECTOR, count, label_map, number};
 use super::rules::{
@@ -57,7 +57,7 @@ pub(in crate::builtin) fn replication_controller() -> Kind {
     }
 }
 
-/// A template's labels are the selector and the controller's own, where nothing else is said.
+/// Selector and labels default to the template's labels.
 fn controller_defaults(fields: &mut Fields) {
     let own = labels::of(template(spec(fields)))
         .filter(|own| !own.is_empty())
@@ -96,7 +96,7 @@ fn controller(fields: &Fields, faults: &mut Faults) {
         faults.required(&place, "");
         return;
     };
-    let own = labels::of(template).unwrap_or(podspec::nothing());
+    let own = labels::of(template).unwrap_or(podspec::no_fields());
     if chosen.is_some_and(|chosen| {
         chosen
             .iter()
@@ -135,7 +135,7 @@ fn set(fields: &Fields, faults: &mut Faults) {
     template_of(spec, &at, faults);
 }
 
-/// What replica sets and deployments have in common, down to upstream's words.
+/// Validates the template of ReplicaSets and Deployments, with upstream's words.
 pub(super) fn template_of(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     selector(spec, "empty selector is invalid for deployment", at, faults);
     selects_template(spec, Some("invalid label selector"), at, faults);
@@ -144,7 +144,7 @@ pub(super) fn template_of(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     podspec::kept_running(template(spec), "ReplicaSet", &place, faults);
 }
 
-/// A selector stays as it was.
+/// The selector is immutable: pods of the old one would lose their controller.
 pub(super) fn immutable_selector(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     let of = |fields| crate::validate::get(spec(fields), "selector");

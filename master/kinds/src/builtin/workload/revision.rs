@@ -1,4 +1,4 @@
-//! Controller revisions.
+//! ControllerRevisions.
 
 use super::columns::number;
 use crate::builtin::cells::AGE;

@@ -1,4 +1,4 @@
-//! Rules that several workloads share: selectors that select what the template makes, rollouts, counts of a status.
+//! Rules that several workloads share: selectors and templates, rollouts, counts of a status.
 
 use crate::podspec;
 use crate::validate::forms::{at_most_all, count_or_share, not_negative, number, number_or_share};
@@ -7,27 +7,27 @@ use serde_json::Value;
 
 /// The spec of an object.
 pub(super) fn spec(fields: &Fields) -> &Fields {
-    object(fields, "spec").unwrap_or(podspec::nothing())
+    object(fields, "spec").unwrap_or(podspec::no_fields())
 }
 
 /// The status of an object.
 pub(super) fn status(fields: &Fields) -> &Fields {
-    object(fields, "status").unwrap_or(podspec::nothing())
+    object(fields, "status").unwrap_or(podspec::no_fields())
 }
 
 /// The template in a spec.
 pub(super) fn template(spec: &Fields) -> &Fields {
-    object(spec, "template").unwrap_or(podspec::nothing())
+    object(spec, "template").unwrap_or(podspec::no_fields())
 }
 
-/// Sets a number that is missing; zero is a number.
+/// Sets a number that is absent; zero counts as present.
 pub(super) fn default_number(fields: &mut Fields, key: &str, value: i64) {
     if get(fields, key).is_null() {
         fields.insert(key.to_owned(), value.into());
     }
 }
 
-/// Checks a selector that must be there and must not select everything.
+/// Validates a selector that must be present and must not select everything.
 pub(super) fn selector(spec: &Fields, words: &str, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("selector");
     match object(spec, "selector") {
@@ -41,7 +41,8 @@ pub(super) fn selector(spec: &Fields, words: &str, at: &At<'_>, faults: &mut Fau
     }
 }
 
-/// A selector must select the pods that the template makes; `invalid` is what upstream says of one that is none.
+/// The selector must match the template's labels; `invalid` is upstream's text for a malformed
+/// selector.
 pub(super) fn selects_template(
     spec: &Fields,
     invalid: Option<&str>,
@@ -61,14 +62,14 @@ pub(super) fn selects_template(
     }
 }
 
-/// Says that a template's labels are not what the selector selects.
+/// Reports that the selector does not match the template's labels.
 pub(super) fn unselected(template: &Fields, at: &At<'_>, faults: &mut Faults) {
     let own = labels::of(template).map_or(Value::Null, |labels| Value::Object(labels.clone()));
     let words = "`selector` does not match template `labels`";
     faults.invalid(&at.field("metadata").field("labels"), &own, words);
 }
 
-/// Checks a number or share that is at most all.
+/// Validates a number or percentage of at most 100 %.
 pub(super) fn part(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
     let value = get(fields, key);
     if !value.is_null() {
@@ -77,12 +78,13 @@ pub(super) fn part(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults)
     }
 }
 
-/// Whether a number or share is nothing.
+/// Whether a number or percentage is zero.
 pub(super) fn is_nothing(fields: &Fields, key: &str) -> bool {
     number_or_share(get(fields, key)) == 0
 }
 
-/// Checks the counts of a status: none below zero, none above the whole, none of those available above those ready.
+/// Validates the counts of a status: none negative, none above the total, `available` not above
+/// `ready`.
 pub(super) fn counts(
     status: &Fields,
     plain: &[&str],
@@ -112,7 +114,7 @@ pub(super) fn counts(
     }
 }
 
-/// A count of collisions only grows.
+/// The collision count only grows.
 pub(super) fn collisions(new: &Fields, old: &Fields, faults: &mut Faults) {
     let (after, before) = (
         get(new, "collisionCount").as_i64(),

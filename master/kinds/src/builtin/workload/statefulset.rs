@@ -1,4 +1,4 @@
-//! Stateful sets.
+//! StatefulSets.
 
 use super::columns::{CONTAINERS, IMAGES, count};
 use super::rules::{
@@ -133,7 +133,8 @@ fn validate(fields: &Fields, faults: &mut Faults) {
         faults,
     );
     selects_template(spec, Some(""), &at, faults);
-    // Volumes that the claim templates make are not in the pod's spec, so that upstream checks its metadata alone.
+    // The volumes of claim templates are not in the pod's spec, so upstream validates only the
+    // template's metadata.
     let place = at.field("template");
     podspec::template_metadata(template(spec), &place, faults);
     podspec::kept_running(template(spec), "StatefulSet", &place, faults);
@@ -166,7 +167,7 @@ fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// What may change of a spec.
+/// The mutable fields of a spec.
 const MUTABLE: [&str; 7] = [
     "replicas",
     "ordinals",

@@ -1,4 +1,4 @@
-//! Pod templates as objects of their own.
+//! PodTemplates.
 
 use super::columns::{label_map, names};
 use crate::podspec;
@@ -26,7 +26,7 @@ pub(in crate::builtin) fn pod_template() -> Kind {
         strategy: Strategy {
             defaults: podspec::template_defaults,
             validate: |fields, faults| {
-                let template = object(fields, "template").unwrap_or(podspec::nothing());
+                let template = object(fields, "template").unwrap_or(podspec::no_fields());
                 podspec::template(template, &At::root("template"), faults);
             },
             generation: true,

@@ -1,11 +1,11 @@
-//! Keys that become files, and fields and resources of a pod that become values.
+//! Validation of keys that become files, and of field and resource references.
 
 use crate::validate::forms::{file_mode, formed, needed, plain_path, word};
 use crate::validate::{At, Faults, Fields, get, items, names, text};
 use config_kube::Amount;
 use serde_json::Value;
 
-/// The `items` of a secret or config map: key, path and mode.
+/// The `items` of a Secret or ConfigMap: key, path and mode.
 pub(super) fn paths(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("items");
     for (number, item) in items(source, "items").iter().enumerate() {
@@ -20,7 +20,7 @@ pub(super) fn paths(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// Labels of fields that upstream can read from a pod at all.
+/// Field labels of a pod that upstream knows at all.
 const READABLE: &[&str] = &[
     "metadata.annotations",
     "metadata.labels",
@@ -45,7 +45,7 @@ fn subscript(path: &str) -> Option<(&str, &str)> {
     path.strip_suffix("']")?.split_once("['")
 }
 
-/// A field of the pod: one of the supported ones, or one label or annotation.
+/// Validates a field reference: a supported field, or one label or annotation.
 pub(crate) fn field_selector(
     selector: &Fields,
     supported: &[&str],
@@ -94,7 +94,7 @@ fn unknown(selector: &Fields, path: &str, at: &At<'_>, faults: &mut Faults) {
     faults.invalid(&at.field("fieldPath"), get(selector, "fieldPath"), words);
 }
 
-/// Resources that a container can read of itself, in order.
+/// Resources of a container that can be referenced, in order.
 const RESOURCES: &[&str] = &[
     "limits.cpu",
     "limits.ephemeral-storage",
@@ -103,12 +103,12 @@ const RESOURCES: &[&str] = &[
     "requests.ephemeral-storage",
     "requests.memory",
 ];
-/// Divisors of everything that is counted in bytes.
+/// Divisors of resources counted in bytes.
 const BYTES: &[&str] = &[
     "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
 ];
 
-/// A limit or request of a container; in a volume, the container must be named.
+/// Validates a resource reference; in a volume, it must name the container.
 pub(crate) fn resource_selector(selector: &Fields, volume: bool, at: &At<'_>, faults: &mut Faults) {
     let resource = text(selector, "resource");
     let huge =

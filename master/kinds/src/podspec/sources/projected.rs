@@ -1,4 +1,4 @@
-//! Volumes made of the pod's own fields, and of several sources at once.
+//! Validation of downward API volumes and projected volumes.
 
 use super::keys::{field_selector, paths, resource_selector};
 use crate::validate::forms::{file_mode, has, needed, number, plain_path, word};
@@ -6,7 +6,7 @@ use crate::validate::{At, Faults, Fields, get, items, labels, names, object, tex
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Fields of the pod that a file can hold.
+/// Fields of the pod that a file can contain.
 const FIELDS: &[&str] = &[
     "metadata.annotations",
     "metadata.labels",
@@ -14,9 +14,9 @@ const FIELDS: &[&str] = &[
     "metadata.namespace",
     "metadata.uid",
 ];
-/// Shortest life of a token.
+/// Minimum lifetime of a token in seconds.
 const TOKEN: i64 = 600;
-/// Longest and shortest life of a certificate, in seconds.
+/// Minimum and maximum of a certificate's maximum lifetime, in seconds.
 const CERTIFICATE: (i64, i64) = (3600, 91 * 24 * 3600);
 
 pub(crate) fn downward(source: &Fields, at: &At<'_>, faults: &mut Faults) {
@@ -26,7 +26,7 @@ pub(crate) fn downward(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// One file; upstream tells its faults at the source, without a number.
+/// One file; upstream reports its faults at the source, without an index.
 fn downward_file(file: &Fields, at: &At<'_>, faults: &mut Faults) {
     needed(file, "path", at, faults);
     plain_path(get(file, "path"), &at.field("path"), faults);
@@ -46,7 +46,7 @@ fn downward_file(file: &Fields, at: &At<'_>, faults: &mut Faults) {
     file_mode(file, "mode", at, faults);
 }
 
-/// Paths that are taken already.
+/// Paths that are in use.
 #[derive(Default)]
 struct Paths<'a>(BTreeSet<&'a str>);
 
@@ -102,7 +102,7 @@ pub(crate) fn projected(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// A token of the pod's service account; upstream tells faults of its path at the volume.
+/// A service account token; upstream reports faults of its path at the volume.
 fn token(source: &Fields, at: &At<'_>, volume: &At<'_>, faults: &mut Faults) {
     let life = number(source, "expirationSeconds");
     let place = at.field("expirationSeconds");
@@ -132,7 +132,8 @@ fn bundle(source: &Fields, at: &At<'_>, faults: &mut Faults) {
                 faults.required(&at.field("name"), "must be a valid object name");
             }
             let own = name.as_str().unwrap_or_default();
-            // A bundle of a signer is called `signer:domain:path:name`; its last part is a name.
+            // The trust bundle of a signer is named `signer:domain:path:name`; its last part is a
+            // DNS name.
             if let Err(fault) = names::subdomain(own.rsplit_once(':').map_or(own, |(_, last)| last))
             {
                 faults.invalid(
@@ -182,7 +183,7 @@ fn signer_name(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// A key and a certificate that the kubelet asks for on behalf of the pod.
+/// A key and certificate that the kubelet requests for the pod.
 fn certificate(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     signer_name(source, at, faults);
     let kinds = [

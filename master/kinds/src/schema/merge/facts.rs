@@ -1,42 +1,42 @@
-//! The facts themselves, for every definition that a served kind reaches.
+//! The table of merge facts, for every definition that a served kind uses.
 
 use Fact::{
     AtomicMap, Default, Granular, Keyed, KeyedBy, Mapped, Merged, MergedSet, Replaced, RetainKeys,
     Retained, Set, Struct,
 };
 
-/// One thing known of a field. A list of which nothing is known is atomic, an object or map is not.
+/// One fact about a field. Without a fact, a list is atomic, and an object or map is granular.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fact {
-    /// Items are objects, merged by this key, by patch and by apply.
+    /// Items are objects with this key, merged by patch and apply.
     Keyed(&'static str),
-    /// Patched by one key, applied by several.
+    /// Patch merges by one key, apply by several.
     KeyedBy(&'static str, &'static [&'static str]),
-    /// Patched by a key, atomic when applied.
+    /// Patch merges by a key; apply treats it as atomic.
     Merged(&'static str),
-    /// Applied by keys, replaced by patch.
+    /// Apply merges by these keys; patch replaces it.
     Mapped(&'static [&'static str]),
     /// As [`Fact::Keyed`], and clients send `$retainKeys` in items.
     Retained(&'static str),
-    /// Plain values, each at most once, by patch and by apply.
+    /// Simple values, each at most once, for patch and apply.
     MergedSet,
-    /// Plain values, each at most once when applied, replaced by patch.
+    /// Simple values, each at most once for apply; patch replaces the list.
     Set,
-    /// A map or an object that is owned as a whole.
+    /// A map or object that is owned as a whole.
     AtomicMap,
-    /// An object whose definition is atomic, but not here.
+    /// An object that is granular although its definition is atomic.
     Granular,
     /// An object with which clients send `$retainKeys`.
     RetainKeys,
-    /// An object that a patch replaces.
+    /// An object that patch replaces.
     Replaced,
-    /// An object that is always there, if only empty (upstream has it by value, not by pointer).
+    /// An object that is always present, possibly empty (upstream has it by value, not by pointer).
     Struct,
-    /// What the field is where it is left out.
+    /// The value of an absent field.
     Default(&'static str),
 }
 
-/// Definition, its fields, what is known of each; in order of definitions.
+/// Definition and its fields with their facts, sorted by definition.
 pub(super) const FACTS: &[(&str, &[(&str, Fact)])] = &[
     (
         "admissionregistration.v1.MutatingAdmissionPolicySpec",
@@ -418,7 +418,7 @@ pub(super) const FACTS: &[(&str, &[(&str, Fact)])] = &[
     ("storage.v1.VolumeAttachmentSpec", &[("source", Struct)]),
 ];
 
-/// Definitions whose objects are owned as a whole, in order.
+/// Definitions of atomic objects, sorted.
 pub(super) const ATOMIC: &[&str] = &[
     "admissionregistration.v1.MatchResources",
     "admissionregistration.v1.NamedRuleWithOperations",

@@ -1,4 +1,4 @@
-//! A stream that gives up on an other end that doesn't take what is sent.
+//! A stream whose writes time out if the other end does not read.
 
 use std::io;
 use std::pin::Pin;
@@ -7,27 +7,27 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Fails a write that makes no progress for a time. Reads wait as long as they will: who only reads (an idle
-/// connection, a watch) is the protocol's business.
+/// Fails a write that makes no progress for a time. Reads have no timeout: the protocol handles a
+/// client that only reads (an idle connection, a watch).
 #[derive(Debug)]
-pub(crate) struct Patient<S> {
+pub(crate) struct WriteTimeout<S> {
     stream: S,
-    patience: Duration,
+    limit: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
+impl<S> WriteTimeout<S> {
     /// Wraps a stream.
-    pub(crate) fn new(stream: S, patience: Duration) -> Self {
+    pub(crate) fn new(stream: S, limit: Duration) -> Self {
         Self {
             stream,
-            patience,
+            limit,
             waiting: None,
         }
     }
 
-    /// Takes a write's outcome: progress ends the waiting, none of it starts it or ends it badly.
-    fn judge<T>(
+    /// Tracks a write's outcome: progress resets the timer, `Pending` starts it or lets it expire.
+    fn track<T>(
         &mut self,
         context: &mut Context<'_>,
         outcome: Poll<io::Result<T>>,
@@ -36,21 +36,21 @@ impl<S> Patient<S> {
             self.waiting = None;
             return outcome;
         }
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.limit;
         let waiting = self
             .waiting
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         match waiting.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "the other end takes nothing",
+                "the other end does not read",
             ))),
             Poll::Pending => Poll::Pending,
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -60,24 +60,24 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(context, data);
-        self.judge(context, outcome)
+        self.track(context, outcome)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_flush(context);
-        self.judge(context, outcome)
+        self.track(context, outcome)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.judge(context, outcome)
+        self.track(context, outcome)
     }
 
     fn poll_write_vectored(
@@ -86,7 +86,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         data: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, data);
-        self.judge(context, outcome)
+        self.track(context, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -102,7 +102,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_that_stops_is_given_up_and_one_that_reads_is_not() {
         let (near, mut far) = tokio::io::duplex(16);
-        let mut near = Patient::new(near, Duration::from_millis(200));
+        let mut near = WriteTimeout::new(near, Duration::from_millis(200));
         let reading = tokio::spawn(async move {
             let mut taken = [0; 32];
             far.read_exact(&mut taken).await.unwrap();
