@@ -13,7 +13,7 @@ use config_attest::tpm::{Public, make_credential};
 use config_attest::wire::{Blob, Challenge, ConfigEvent, SessionId};
 use config_attest::{Digest, Purpose, pcr, prover};
 use config_model::format::Pin;
-use master::{Booted, Master, Temper};
+use master::{Booted, Master, MasterBehaviour};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use p256::ecdsa::{SigningKey, VerifyingKey};
@@ -293,7 +293,7 @@ fn each_lack_of_a_tpm_is_told_with_what_to_do_and_only_a_machine_without_one_goe
 /// A machine with a TPM that is told `insecure_no_tpm` proves itself all the same, and says that it does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_with_a_tpm_never_goes_without_it() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(MasterBehaviour::Good).await;
     let config = joining(&master).replace(
         "name = \"worker-1\"\n",
         "name = \"worker-1\"\ninsecure_no_tpm = true\n",
@@ -389,7 +389,7 @@ fn prove(socket: &Path, event: &ConfigEvent) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_enrols_and_ends_when_asked() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(MasterBehaviour::Good).await;
     let config = joining(&master);
     let ended = tokio::task::spawn_blocking(move || {
         let swtpm = Swtpm::new();
@@ -409,7 +409,7 @@ async fn a_worker_enrols_and_ends_when_asked() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_masters_agent_joins_by_the_pin_that_its_master_left() {
-    let master = Master::start(Temper::RefusesRsa).await;
+    let master = Master::start(MasterBehaviour::RefusesRsa).await;
     let (port, pin) = (master.port, hex(&master.pin));
     let ended = tokio::task::spawn_blocking(move || {
         let swtpm = Swtpm::new();
@@ -480,7 +480,7 @@ fn signed(key: &SigningKey, generation: u64, port: u16, pin: [u8; 32]) -> Vec<u8
 /// The document names a master that is not there and a root that is not its; the agent asks again, finds the new one, and joins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_finds_its_master_by_discovery_and_again_where_it_moved() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(MasterBehaviour::Good).await;
     let swtpm = Swtpm::new();
     let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
     let key = SigningKey::from_slice(&[1; 32]).expect("a scalar");

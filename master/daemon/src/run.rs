@@ -1,6 +1,6 @@
 //! Builds everything, then starts it; at the end the listener drains first.
 
-use crate::clients::{Clients, Doorman, Sessions};
+use crate::clients::{ClientDenyList, Clients, Sessions};
 use crate::dialer::Dialer;
 use crate::discovery::{self, Publisher};
 use crate::rotation::{Paths, Rotator};
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         rotator: rotator.clone(),
     }));
     let clients = Arc::new(api::clients(&settings, authority.clone())?);
-    api.set_deny_list(Arc::new(Doorman {
+    api.set_deny_list(Arc::new(ClientDenyList {
         clients: clients.clone(),
         machines: service.deny_list(),
     }));

@@ -44,7 +44,7 @@ type Body = BoxBody<Bytes, Infallible>;
 
 /// How the master departs from being good.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Temper {
+pub(crate) enum MasterBehaviour {
     /// Not at all.
     #[default]
     Good,
@@ -89,7 +89,7 @@ pub(crate) struct Master {
 }
 
 struct Shared {
-    temper: Temper,
+    behaviour: MasterBehaviour,
     root_pem: String,
     intermediate_pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -108,7 +108,7 @@ fn authority(name: &str) -> CertificateParams {
 
 impl Master {
     /// Starts a master for the name 127.0.0.1 on a free port; it ends with the runtime.
-    pub(crate) async fn start(temper: Temper) -> Self {
+    pub(crate) async fn start(behaviour: MasterBehaviour) -> Self {
         let root_key = KeyPair::generate().expect("a key");
         let root = authority("root").self_signed(&root_key).expect("a root");
         let root_issuer = Issuer::new(authority("root"), root_key);
@@ -129,7 +129,7 @@ impl Master {
         let server_spki = Digest(agent_enroll::spki_hash(leaf.der()).expect("a certificate"));
         let acceptor = acceptor(chain, &leaf_key, root.der());
         let shared = Arc::new(Shared {
-            temper,
+            behaviour,
             root_pem: root.pem(),
             intermediate_pem: intermediate.pem(),
             issuer,
@@ -157,7 +157,7 @@ impl Master {
         world
             .issuers
             .push(EkIssuer::from_der("lab-ca", certificates(issuer)).expect("an issuer"));
-        let rsa_refused = self.shared.temper == Temper::RefusesRsa;
+        let rsa_refused = self.shared.behaviour == MasterBehaviour::RefusesRsa;
         let keys = tpm
             .endorsement_keys()
             .expect("endorsement keys")
@@ -187,7 +187,7 @@ impl Master {
         );
         object.metadata.uid = Some(format!("uid-of-{name}"));
         world.machines.push(object);
-        let config = if self.shared.temper == Temper::ExpectsAnotherConfiguration {
+        let config = if self.shared.behaviour == MasterBehaviour::ExpectsAnotherConfiguration {
             b"another"
         } else {
             CONFIG
@@ -473,7 +473,7 @@ impl Shared {
     fn hello(&self, body: &[u8], path: &'static str, caller: &Caller) -> Response<Body> {
         let hello: Hello = serde_json::from_slice(body).expect("a hello");
         self.hellos.lock().expect("not poisoned").push(path);
-        if self.temper == Temper::RefusesRenewals && path == RENEWALS_PATH {
+        if self.behaviour == MasterBehaviour::RefusesRenewals && path == RENEWALS_PATH {
             return refuse("REFUSED");
         }
         let mut world = self.world(caller);
@@ -508,7 +508,9 @@ impl Shared {
                 now,
             )
         });
-        if self.temper == Temper::AsksAPerson && !self.asked.swap(true, Ordering::Relaxed) {
+        if self.behaviour == MasterBehaviour::AsksAPerson
+            && !self.asked.swap(true, Ordering::Relaxed)
+        {
             return queued();
         }
         let verified = match claimant.and_then(Claimant::verified) {
@@ -548,7 +550,7 @@ impl Shared {
             .push(DnType::CommonName, node_user(verified.node_name()));
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(OsRng.next_u64().into());
-        let leaf = if self.temper == Temper::CertifiesAnotherKey {
+        let leaf = if self.behaviour == MasterBehaviour::CertifiesAnotherKey {
             params.signed_by(&KeyPair::generate().expect("a key"), &self.issuer)
         } else {
             params.signed_by(
