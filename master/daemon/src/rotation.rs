@@ -219,7 +219,7 @@ impl Rotator {
         let served = self.serving.renew(&self.authority, SystemTime::now());
         self.published.send_replace(self.authority.roots_pem());
         // Who stands on a root that ended is cut off at once, not at its certificate's end.
-        self.service.deny_list().look_again();
+        self.service.deny_list().notify_listeners();
         let message = format!("{said}: known by {after}, before by {before}");
         let told = self.service.authority_changed(&user.name, &message).await;
         let fault = |text: String| {
