@@ -44,14 +44,14 @@ pub struct Expected<'a> {
     pub now: u64,
 }
 
-/// A document that a trusted key signed. Only [`check`] makes one.
+/// A document that passed [`check`]. Holding one proves: a trusted key signed it, and it is current.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedDocument {
     document: Document,
     key: Pin,
 }
 
-impl Verified {
+impl VerifiedDocument {
     /// What it says.
     pub fn document(&self) -> &Document {
         &self.document
@@ -100,7 +100,7 @@ pub fn pin_of(spki: &[u8]) -> Pin {
 ///
 /// Guarantees: total over all bytes; nothing in the document is looked at before its signature was found good.
 /// Checks, in this order: size, envelope, pin, signature, version, form, cluster, generation, time.
-pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
+pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<VerifiedDocument, Fault> {
     if bytes.len() > MAX_BYTES {
         return Err(Fault::TooLarge { found: bytes.len() });
     }
@@ -139,7 +139,7 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
         .map_err(|_opaque| Fault::Signature)?;
     let document = Document::decode(&document)?;
     in_force(&document, expected)?;
-    Ok(Verified { document, key })
+    Ok(VerifiedDocument { document, key })
 }
 
 /// What only the moment can tell of a document that is signed.

@@ -1,4 +1,4 @@
-//! What can go wrong with keys and certificates.
+//! Errors of the certificate authority.
 
 use std::path::PathBuf;
 
@@ -41,17 +41,17 @@ pub enum Error {
     OtherKeeper {
         /// The file.
         path: PathBuf,
-        /// Who kept it.
+        /// The keeper that sealed it.
         found: String,
-        /// Who is in use.
+        /// The keeper in use.
         using: &'static str,
-        /// What to do.
+        /// How to start the master with the other keeper.
         cure: &'static str,
     },
-    /// The keeper failed.
+    /// The keeper's TPM operation failed.
     #[error("the key keeper cannot {what}")]
     Keeper {
-        /// What it was asked.
+        /// The operation.
         what: &'static str,
         /// The cause.
         #[source]
@@ -69,13 +69,13 @@ pub enum Error {
     /// A key could not be made or read.
     #[error("cannot use a key: {0}")]
     Key(&'static str),
-    /// A request is not one that the profile allows.
+    /// A request is not one that its signer allows.
     #[error("the certificate request is refused: {0}")]
     Request(String),
-    /// The root is not to be rotated so, or not now.
+    /// The rotation cannot be begun or ended in this state.
     #[error("{0}")]
     Rotation(&'static str),
-    /// The clock is before the time at which the authority's keys were made.
+    /// The clock is more than a day before the time at which the authority's keys were made.
     #[error(
         "this machine's clock is wrong: it is more than a day before the time at which the cluster's own keys were made, and nothing is \
          signed by such a clock; set it (on a machine: name time servers in `network.ntp`)"
@@ -86,5 +86,5 @@ pub enum Error {
     Recovery(&'static str),
 }
 
-/// Shorthand of this room.
+/// Shorthand of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -23,6 +23,7 @@ const TOP: &[&str] = &[
 /// Rooms that few may depend on, and who: the rest speaks to the API by `master/client`. Tests of a room may.
 const DOORS: &[(&str, &[&str])] = &[
     ("master/api", &["master/attest", "master/daemon"]),
+    ("master/journal", &["master/attest", "master/daemon"]),
     (
         "master/store",
         &[
