@@ -1,13 +1,15 @@
 //! The attestor socket: the master of this machine asks, the agent's TPM answers.
 //!
 //! Guarantees: only the superuser and the agent's own user are heard; a line is at most [`MAX_LINE`] long and comes within
-//! [`LINE_TIMEOUT`]; at most [`CONNECTIONS`] are served at once, further ones wait.
+//! [`LINE_TIMEOUT`]; at most [`CONNECTIONS`] are served at once, further ones wait. Nothing is sealed or unsealed where nothing says
+//! which boots may open it.
 
 use crate::error::{Error, chain};
 use agent_enroll::{ProveError, Prover};
+use agent_tpm::{Seal, Sealing};
 use config_attest::attestor::{
     EvidenceAnswer, EvidenceRequest, HelloAnswer, MAX_LINE, Refused, Request, SealAnswer,
-    StatusAnswer, UnsealAnswer,
+    StatusAnswer, UnsealAnswer, refusal as code,
 };
 use config_attest::wire::{Blob, Claims, Problem};
 use config_attest::{Channel, Purpose};
@@ -32,17 +34,33 @@ const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, which is by lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+const NO_APPROVALS: &str = "nothing says which boots may open the master's keys: boot an image that a release key signed, or, on a \
+                            host without one, start the agent with --seal-for-any-boot";
+
 /// The bound socket.
 #[derive(Debug)]
 pub(crate) struct Attestor {
     listener: UnixListener,
+    machine: Arc<Machine>,
+}
+
+/// By what requests are answered.
+#[derive(Debug)]
+struct Machine {
     prover: Prover,
     claims: Claims,
+    /// Which boots open what is sealed; none where nothing says which.
+    sealing: Option<Sealing>,
 }
 
 impl Attestor {
     /// Binds the socket with access for its owner only. A socket left by an earlier agent is replaced.
-    pub(crate) fn bind(path: &Path, prover: Prover, claims: Claims) -> Result<Self, Error> {
+    pub(crate) fn bind(
+        path: &Path,
+        prover: Prover,
+        claims: Claims,
+        sealing: Option<Sealing>,
+    ) -> Result<Self, Error> {
         let fault = |source| Error::File {
             what: "listen on",
             path: path.to_owned(),
@@ -55,20 +73,17 @@ impl Attestor {
         }
         let listener = UnixListener::bind(path).map_err(fault)?;
         std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(fault)?;
-        Ok(Self {
-            listener,
+        let machine = Arc::new(Machine {
             prover,
             claims,
-        })
+            sealing,
+        });
+        Ok(Self { listener, machine })
     }
 
     /// Serves until it is dropped.
     pub(crate) async fn serve(self) {
-        let Self {
-            listener,
-            prover,
-            claims,
-        } = self;
+        let Self { listener, machine } = self;
         let (permits, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
         loop {
             // The semaphore is never closed.
@@ -78,9 +93,9 @@ impl Attestor {
             while connections.try_join_next().is_some() {}
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let (prover, claims) = (prover.clone(), claims.clone());
+                    let machine = Arc::clone(&machine);
                     connections.spawn(async move {
-                        if let Err(error) = connection(stream, prover, claims).await {
+                        if let Err(error) = connection(stream, machine).await {
                             tracing::warn!(%error, "a connection to the attestor socket broke");
                         }
                         drop(permit);
@@ -96,7 +111,7 @@ impl Attestor {
 }
 
 /// One request and its answer. Whoever connects and says nothing was only looking whether the socket is there.
-async fn connection(stream: UnixStream, prover: Prover, claims: Claims) -> io::Result<()> {
+async fn connection(stream: UnixStream, machine: Arc<Machine>) -> io::Result<()> {
     let caller = stream.peer_cred()?.uid();
     let (input, mut output) = stream.into_split();
     if caller != 0 && caller != nix::unistd::geteuid().as_raw() {
@@ -119,8 +134,7 @@ async fn connection(stream: UnixStream, prover: Prover, claims: Claims) -> io::R
     let answer = match serde_json::from_slice::<Request>(&line) {
         Ok(request) => {
             let op = request.op();
-            let answer =
-                tokio::task::spawn_blocking(move || answer(request, &prover, &claims)).await?;
+            let answer = tokio::task::spawn_blocking(move || answer(request, &machine)).await?;
             tracing::info!(op, "the master asked the TPM");
             answer
         }
@@ -137,33 +151,62 @@ async fn write(
     timeout(LINE_TIMEOUT, output.write_all(&line)).await?
 }
 
-fn answer(request: Request, prover: &Prover, claims: &Claims) -> Zeroizing<Vec<u8>> {
-    match perform(request, prover, claims) {
+fn answer(request: Request, machine: &Machine) -> Zeroizing<Vec<u8>> {
+    match perform(request, machine) {
         Ok(line) => line,
         Err(error) => {
             let text = chain(&error);
             tracing::warn!(error = text, "the TPM did not do what the master asked");
-            refusal("TPM", &text)
+            refusal(code_of(&error), &text)
         }
     }
 }
 
-fn perform(
-    request: Request,
-    prover: &Prover,
-    claims: &Claims,
-) -> Result<Zeroizing<Vec<u8>>, ProveError> {
+/// The code of a refusal: why something is not sealed or unsealed, or that the TPM failed.
+fn code_of(error: &ProveError) -> &'static str {
+    use agent_tpm::Error as Tpm;
+    let ProveError::Tpm(error) = error else {
+        return "TPM";
+    };
+    match error {
+        Tpm::BootNotApproved => code::NOT_APPROVED,
+        Tpm::SealFloor { .. } => code::FLOOR,
+        Tpm::OtherReleaseKey => code::OTHER_RELEASE_KEY,
+        Tpm::UnboundSeal => code::UNBOUND,
+        Tpm::BoundSeal => code::BOUND,
+        Tpm::NotSealedHere => code::NOT_SEALED_HERE,
+        Tpm::Tcti { .. }
+        | Tpm::Open { .. }
+        | Tpm::Lacks { .. }
+        | Tpm::Command { .. }
+        | Tpm::PolicyBroken { .. }
+        | Tpm::Unsteady { .. }
+        | Tpm::NoEndorsementKey
+        | Tpm::Malformed { .. }
+        | Tpm::NotApproved
+        | Tpm::ForAnotherTpm { .. }
+        | Tpm::NotImported { .. }
+        | Tpm::Thread(_)
+        | Tpm::Gone
+        | Tpm::TimedOut(_) => "TPM",
+    }
+}
+
+fn perform(request: Request, machine: &Machine) -> Result<Zeroizing<Vec<u8>>, ProveError> {
+    let prover = &machine.prover;
     let ek = |turn| prover.endorsement_key(turn);
-    Ok(match request {
-        Request::Status => {
+    Ok(match (request, machine.sealing.as_ref()) {
+        (Request::Status, sealing) => {
             prover.tpm().read_pcrs(&[0])?;
-            line(&StatusAnswer { ready: true })
+            let floor = sealing.map(|sealing| prover.tpm().seal_floor(sealing));
+            let floor = floor.transpose()?.flatten();
+            line(&StatusAnswer { ready: true, floor })
         }
-        Request::Hello => line(&HelloAnswer {
+        (Request::Hello, _) => line(&HelloAnswer {
             keys: prover.keys(&ek(0)?)?,
-            claims: claims.clone(),
+            claims: machine.claims.clone(),
         }),
-        Request::Evidence(asked) => {
+        (Request::Evidence(asked), _) => {
             let EvidenceRequest {
                 csr_hash,
                 claims,
@@ -185,14 +228,21 @@ fn perform(
             )?;
             line(&EvidenceAnswer { proof })
         }
-        Request::Seal { data } => {
-            let sealed = prover
-                .tpm()
-                .seal(Zeroizing::new(data.as_bytes().to_vec()))?;
+        (Request::Seal { .. } | Request::Unseal { .. }, None) => {
+            refusal(code::NO_APPROVALS, NO_APPROVALS)
+        }
+        (Request::Seal { data }, Some(sealing)) => {
+            let data = Zeroizing::new(data.as_bytes().to_vec());
+            let sealed = prover.tpm().seal(sealing, data)?;
             blob(sealed).map_or_else(|line| line, |sealed| line(&SealAnswer { sealed }))
         }
-        Request::Unseal { sealed } => {
-            let data = prover.tpm().unseal(sealed.as_bytes())?;
+        (Request::Unseal { sealed, unbound }, Some(sealing)) => {
+            let which = if unbound {
+                Seal::Unbound
+            } else {
+                Seal::Current
+            };
+            let data = prover.tpm().unseal(sealing, which, sealed.as_bytes())?;
             blob(data.to_vec()).map_or_else(|line| line, |data| line(&UnsealAnswer { data }))
         }
     })

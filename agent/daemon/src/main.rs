@@ -12,6 +12,7 @@
 //! kubelet and its server; they meet through the identity's slots and the TPM's bounded channel. What a person must see goes to standard
 //! output as lines that start with `pratique:`; everything else is the log, on standard error.
 
+mod approvals;
 mod attestor;
 mod callers;
 mod console;
@@ -86,6 +87,13 @@ pub(crate) struct RunArguments {
     /// What describes the booted image.
     #[arg(long, default_value = "/etc/pratique/image.toml", hide = true)]
     pub(crate) image: PathBuf,
+    /// The partition whose end holds the image's approvals: the master's keys are sealed for the boots that they name.
+    #[arg(long, conflicts_with = "seal_for_any_boot")]
+    pub(crate) approvals: Option<PathBuf>,
+    /// Seal the master's keys to the TPM alone, so that any system on this machine opens them: for hosts that no image was
+    /// booted on. Without this and without `--approvals` nothing is sealed.
+    #[arg(long)]
+    pub(crate) seal_for_any_boot: bool,
     /// The firmware's event log.
     #[arg(
         long,

@@ -2,7 +2,7 @@
 //! machine follows the pins that the master leaves for it.
 
 use crate::console::say;
-use agent_enroll::{Pin, Pins, Slot, Standing, standing};
+use agent_enroll::{Pin, Pins, RootReadiness, Slot, root_readiness};
 use agent_kubelet::{Notice, Notices};
 use config_kube::roots::{ROOT_UNKNOWN, ready_for};
 use std::convert::Infallible;
@@ -24,13 +24,13 @@ pub(crate) async fn keep_condition(
 ) -> Infallible {
     let mut told = None;
     loop {
-        let now = standing(&pins, &certificate);
-        if let Some(standing) = &now
+        let now = root_readiness(&pins, &certificate);
+        if let Some(readiness) = &now
             && now != told
         {
-            let notice = notice(standing);
+            let notice = notice(readiness);
             // A certificate of before is renewed by itself, and a node that is ready has nothing to say on its console.
-            if matches!(standing, Standing::PinMissing(_)) {
+            if matches!(readiness, RootReadiness::PinMissing(_)) {
                 say(&notice.message);
             }
             notices.set(ROOT_UNKNOWN, notice);
@@ -40,10 +40,10 @@ pub(crate) async fn keep_condition(
     }
 }
 
-fn notice(standing: &Standing) -> Notice {
-    let (on, reason, message) = match standing {
-        Standing::Ready(pins) => (false, "RootsAreKnown", ready_for(pins)),
-        Standing::PinMissing(pin) => (
+fn notice(readiness: &RootReadiness) -> Notice {
+    let (on, reason, message) = match readiness {
+        RootReadiness::Ready(pins) => (false, "RootsAreKnown", ready_for(pins)),
+        RootReadiness::PinMissing(pin) => (
             true,
             "PinMissing",
             format!(
@@ -51,7 +51,7 @@ fn notice(standing: &Standing) -> Notice {
                  ca_pins and reboot it, or it is locked out when the old root ends"
             ),
         ),
-        Standing::CertificateOld(pin) => (
+        RootReadiness::CertificateOld(pin) => (
             true,
             "CertificateOld",
             format!(
@@ -118,10 +118,10 @@ mod tests {
     fn the_notice_says_what_to_do() {
         let pin = "sha256:bb".to_owned();
         assert!(
-            notice(&Standing::PinMissing(pin.clone()))
+            notice(&RootReadiness::PinMissing(pin.clone()))
                 .message
                 .contains("ca_pins")
         );
-        assert!(!notice(&Standing::Ready(vec![pin])).on);
+        assert!(!notice(&RootReadiness::Ready(vec![pin])).on);
     }
 }

@@ -7,8 +7,9 @@ use crate::error::{Error, chain};
 use crate::machine::{self, ImageDescription};
 use crate::time::Clock;
 use crate::unproven::{self, Means};
-use crate::{RunArguments, issued, network, node, roots, settings, state_record};
+use crate::{RunArguments, approvals, issued, network, node, roots, settings, state_record};
 use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Milestone, Prover, Settings};
+use agent_tpm::Sealing;
 use config_model::MachineConfig;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,6 +122,7 @@ async fn operate(
             &arguments.run.join("attestor.sock"),
             Prover::clone(prover),
             claims,
+            sealing(arguments, &image)?,
         )?;
         tasks.spawn(async move {
             attestor.serve().await;
@@ -179,6 +181,25 @@ async fn operate(
     .await;
     tasks.shutdown().await;
     outcome
+}
+
+/// Which boots the master's keys are sealed for; `None` where nothing says which, and nothing is sealed.
+fn sealing(arguments: &RunArguments, image: &ImageDescription) -> Result<Option<Sealing>, Error> {
+    if arguments.seal_for_any_boot {
+        say(
+            "WARNING: `--seal-for-any-boot`: the master's keys are sealed to the TPM alone, and any system on this machine opens them",
+        );
+        return Ok(Some(Sealing::AnyBoot));
+    }
+    let Some(partition) = &arguments.approvals else {
+        return Ok(None);
+    };
+    let unlock = approvals::read(image, partition).map_err(|source| Error::File {
+        what: "read",
+        path: partition.clone(),
+        source,
+    })?;
+    Ok(unlock.map(Sealing::Approved))
 }
 
 async fn enroll(

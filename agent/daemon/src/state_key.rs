@@ -4,15 +4,15 @@
 //! which security version the machine was admitted last; then header and TPM move to the next generation. Afterwards init
 //! extends the cap register, so that nothing asks again in this boot.
 
+use crate::approvals;
 use crate::error::Error;
 use crate::machine::ImageDescription;
 use agent_tpm::{Presence, Slot, Tpm, Unlock};
 use agent_volume::engine::{self, Closed, Disk, Fault, Found, Opening, Store};
 use agent_volume::report::{Answer, MAX_ANSWER};
 use agent_volume::{Kept, Reason, Report, header};
-use config_attest::unlock::{AREA, Approvals, Approver};
 use std::fs::File;
-use std::io::{self, Read, Seek as _, SeekFrom, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -113,19 +113,9 @@ fn keeper(
         Presence::Tpm => {}
         Presence::Tpm12 | Presence::NotDriven | Presence::Absent => return Ok(Err(Reason::NoTpm)),
     }
-    let approver = image.release_key.as_deref().and_then(Approver::from_hex);
-    let (Some(approver), Some(svn)) = (approver, image.svn.and_then(|svn| u64::try_from(svn).ok()))
-    else {
+    let read = approvals::read(image, &arguments.approvals);
+    let Some(unlock) = read.map_err(fault("read", &arguments.approvals))? else {
         return Ok(Err(Reason::NoApprovals));
-    };
-    let area = area(&arguments.approvals).map_err(fault("read", &arguments.approvals))?;
-    let Ok(approvals) = Approvals::parse(&area) else {
-        return Ok(Err(Reason::NoApprovals));
-    };
-    let unlock = Unlock {
-        approver,
-        approvals,
-        svn,
     };
     let tpm = Tpm::open(&arguments.tcti).map_err(Error::Tpm)?;
     let good = tpm.approved(&unlock).map_err(Error::Tpm)?;
@@ -143,16 +133,6 @@ fn without(reason: Reason, image: &ImageDescription) -> Result<Report, Error> {
     }
     let key = header::random_volume_key().map_err(|cause| Error::Part("state", Box::new(cause)))?;
     Ok(Report::Temporary { key, reason })
-}
-
-/// The last [`AREA`] bytes of a partition.
-fn area(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let length = i64::try_from(AREA).map_err(io::Error::other)?;
-    file.seek(SeekFrom::End(-length))?;
-    let mut bytes = vec![0; AREA];
-    file.read_exact(&mut bytes)?;
-    Ok(bytes)
 }
 
 fn tell(output: &mut impl Write, report: &Report) -> Result<(), Error> {

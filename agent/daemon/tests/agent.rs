@@ -1,19 +1,15 @@
 //! The `agent` as a process, with a real software TPM.
 
-#[path = "../../enroll/tests/support/mod.rs"]
-mod master;
-#[path = "../../tpm/tests/support/mod.rs"]
-mod tpm;
-
 use config_attest::attestor::{
-    EvidenceAnswer, EvidenceRequest, HelloAnswer, Request, SealAnswer, UnsealAnswer,
+    EvidenceAnswer, EvidenceRequest, HelloAnswer, MAX_SEAL, Refused, Request, SealAnswer,
+    StatusAnswer, UnsealAnswer,
 };
 use config_attest::question::{mac, question};
 use config_attest::tpm::{Public, make_credential};
+use config_attest::unlock::AREA;
 use config_attest::wire::{Blob, Challenge, ConfigEvent, SessionId};
 use config_attest::{Digest, Purpose, pcr, prover};
 use config_model::format::Pin;
-use master::{Booted, Master, Temper};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use p256::ecdsa::{SigningKey, VerifyingKey};
@@ -31,7 +27,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 use tests_harness::lifetime;
-use tpm::Swtpm;
+use tests_harness::swtpm::Swtpm;
+use tests_support::images;
+use tests_support::master::{Behaviour, Booted, Master};
 
 /// Longest wait for anything.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -53,7 +51,7 @@ impl Agent {
         std::fs::write(at("config.toml"), config).expect("a configuration");
         let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
         command
-            .args(["run", "--tcti", tcti, "--image", "/nonexistent"])
+            .args(["run", "--tcti", tcti])
             .arg("--config")
             .arg(at("config.toml"))
             .arg("--data")
@@ -66,6 +64,11 @@ impl Agent {
             .arg(at("kubelet"))
             .arg("--pod-logs")
             .arg(at("logs"))
+            .args(if more.contains(&"--image") {
+                &[][..]
+            } else {
+                &["--image", "/nonexistent"]
+            })
             .args(more)
             .stdout(Stdio::piped());
         let mut process = lifetime::bind(&mut command)
@@ -293,7 +296,7 @@ fn each_lack_of_a_tpm_is_told_with_what_to_do_and_only_a_machine_without_one_goe
 /// A machine with a TPM that is told `insecure_no_tpm` proves itself all the same, and says that it does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_with_a_tpm_never_goes_without_it() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(Behaviour::Good).await;
     let config = joining(&master).replace(
         "name = \"worker-1\"\n",
         "name = \"worker-1\"\ninsecure_no_tpm = true\n",
@@ -316,8 +319,9 @@ async fn a_machine_with_a_tpm_never_goes_without_it() {
 #[test]
 fn the_first_masters_attestor_seals_and_proves() {
     let swtpm = Swtpm::new();
-    let mut agent = Agent::start(&founding(), &swtpm.tcti(), &[]);
+    let mut agent = Agent::start(&founding(), &swtpm.tcti(), &["--seal-for-any-boot"]);
     let socket = agent.path("attestor.sock");
+    agent.line("pratique: WARNING: `--seal-for-any-boot`");
     agent.line("pratique: waiting for this machine's master");
     let mode = std::fs::metadata(&socket)
         .expect("the socket")
@@ -333,7 +337,7 @@ fn the_first_masters_attestor_seals_and_proves() {
             data: secret.clone(),
         },
     );
-    let UnsealAnswer { data } = ask(&socket, &Request::Unseal { sealed });
+    let UnsealAnswer { data } = ask(&socket, &unseal(&sealed, false));
     assert_eq!(data, secret);
     assert!(exchange(&socket, b"{\"op\":\"status\"}\n").contains("true"));
     assert!(exchange(&socket, b"{\"op\":\"sign\"}\n").contains("MALFORMED"));
@@ -350,6 +354,126 @@ fn the_first_masters_attestor_seals_and_proves() {
     )
     .expect("the record");
     prove(&socket, &event);
+    assert_eq!(agent.end(), Some(0));
+}
+
+type Sealed = Blob<{ 2 * MAX_SEAL }>;
+
+fn unseal(sealed: &Sealed, unbound: bool) -> Request {
+    let sealed = sealed.clone();
+    Request::Unseal { sealed, unbound }
+}
+
+/// Waits until the attestor answers.
+fn founded(config: &str, tcti: &str, more: &[&str]) -> (Agent, PathBuf) {
+    let agent = Agent::start(config, tcti, more);
+    let socket = agent.path("attestor.sock");
+    until("the attestor's socket", || {
+        UnixStream::connect(&socket).is_ok()
+    });
+    (agent, socket)
+}
+
+/// The code by which a request is refused.
+fn refusal(socket: &Path, request: &Request) -> String {
+    let Refused { error } = ask(socket, request);
+    error.code
+}
+
+#[test]
+fn nothing_is_sealed_where_nothing_says_for_which_boots() {
+    let swtpm = Swtpm::new();
+    let (mut agent, socket) = founded(&founding(), &swtpm.tcti(), &[]);
+    let data = Blob::new(vec![7; 300]).expect("short");
+    assert_eq!(refusal(&socket, &Request::Seal { data }), "NO_APPROVALS");
+    let sealed = Blob::new(vec![7; 300]).expect("short");
+    assert_eq!(refusal(&socket, &unseal(&sealed, true)), "NO_APPROVALS");
+    assert_eq!(agent.end(), Some(0));
+}
+
+/// A board and an image on it, as files that the agent reads.
+struct Board {
+    dir: TempDir,
+    swtpm: Swtpm,
+}
+
+impl Board {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().expect("a folder"),
+            swtpm: Swtpm::new(),
+        }
+    }
+
+    /// Power off and on, and an image of a release key's that measures a seed. The agent on it, and its attestor's socket.
+    fn boot(&mut self, key: u8, svn: u64, approved: u8, measured: u8) -> (Agent, PathBuf) {
+        drop(images::boot(&mut self.swtpm, measured));
+        let key = images::release_key(key);
+        let unlock = images::image(&key, svn, approved);
+        let mut area = unlock.approvals.to_bytes().expect("they fit");
+        area.resize(AREA, 0);
+        let path = |name: &str| self.dir.path().join(name);
+        std::fs::write(path("approvals"), [&[7; 4096][..], &area].concat()).expect("written");
+        let point = unlock.approver.to_hex();
+        let text =
+            format!("id = \"x\"\nrole = \"master\"\nsvn = {svn}\nrelease_key = \"{point}\"\n");
+        std::fs::write(path("image.toml"), text).expect("written");
+        let [image, approvals] =
+            ["image.toml", "approvals"].map(|name| path(name).display().to_string());
+        let arguments = ["--image", &image, "--approvals", &approvals];
+        let host = ["--manage-network", "false"];
+        founded(
+            &founding(),
+            &self.swtpm.tcti(),
+            &[&arguments[..], &host].concat(),
+        )
+    }
+}
+
+#[test]
+fn the_attestor_seals_for_the_booted_image_and_says_why_a_seal_does_not_open() {
+    let mut board = Board::new();
+    let unbound = {
+        let tpm = agent_tpm::Tpm::open(&board.swtpm.tcti()).expect("open");
+        let secret = zeroize::Zeroizing::new(vec![8; 300]);
+        let sealed = tpm.seal(&agent_tpm::Sealing::AnyBoot, secret);
+        Sealed::new(sealed.expect("sealed")).expect("short")
+    };
+    let data = Blob::new(vec![7; 300]).expect("short");
+    let (mut agent, socket) = board.boot(1, 3, 1, 1);
+    let StatusAnswer { ready, floor } = ask(&socket, &Request::Status);
+    assert!(ready && floor == Some(3));
+    let SealAnswer { sealed } = ask(&socket, &Request::Seal { data: data.clone() });
+    let UnsealAnswer { data: opened } = ask(&socket, &unseal(&sealed, false));
+    assert_eq!(opened, data);
+    assert_eq!(refusal(&socket, &unseal(&sealed, true)), "BOUND");
+    assert_eq!(refusal(&socket, &unseal(&unbound, false)), "UNBOUND");
+    let UnsealAnswer { data: opened } = ask(&socket, &unseal(&unbound, true));
+    assert_eq!(opened.as_bytes(), [8; 300]);
+    assert_eq!(agent.end(), Some(0));
+    drop(agent);
+    // An update; a foreign system with the image's files; another maker's image; an older image; an image far ahead.
+    let boots = [
+        ((1, 4, 2, 2), None),
+        ((1, 3, 1, 9), Some("NOT_APPROVED")),
+        ((2, 3, 9, 9), Some("OTHER_RELEASE_KEY")),
+        ((1, 2, 3, 3), Some("FLOOR")),
+        ((1, 35, 4, 4), Some("FLOOR")),
+    ];
+    for ((key, svn, approved, measured), code) in boots {
+        let (mut agent, socket) = board.boot(key, svn, approved, measured);
+        if let Some(code) = code {
+            assert_eq!(refusal(&socket, &unseal(&sealed, false)), code);
+        } else {
+            let UnsealAnswer { data: opened } = ask(&socket, &unseal(&sealed, false));
+            assert_eq!(opened, data);
+        }
+        assert_eq!(agent.end(), Some(0));
+    }
+    // Another board with the same image.
+    let mut other = Board::new();
+    let (mut agent, socket) = other.boot(1, 3, 1, 1);
+    assert_eq!(refusal(&socket, &unseal(&sealed, false)), "NOT_SEALED_HERE");
     assert_eq!(agent.end(), Some(0));
 }
 
@@ -389,7 +513,7 @@ fn prove(socket: &Path, event: &ConfigEvent) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_enrols_and_ends_when_asked() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(Behaviour::Good).await;
     let config = joining(&master);
     let ended = tokio::task::spawn_blocking(move || {
         let swtpm = Swtpm::new();
@@ -409,7 +533,7 @@ async fn a_worker_enrols_and_ends_when_asked() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_masters_agent_joins_by_the_pin_that_its_master_left() {
-    let master = Master::start(Temper::RefusesRsa).await;
+    let master = Master::start(Behaviour::RefusesRsa).await;
     let (port, pin) = (master.port, hex(&master.pin));
     let ended = tokio::task::spawn_blocking(move || {
         let swtpm = Swtpm::new();
@@ -480,7 +604,7 @@ fn signed(key: &SigningKey, generation: u64, port: u16, pin: [u8; 32]) -> Vec<u8
 /// The document names a master that is not there and a root that is not its; the agent asks again, finds the new one, and joins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_finds_its_master_by_discovery_and_again_where_it_moved() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(Behaviour::Good).await;
     let swtpm = Swtpm::new();
     let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
     let key = SigningKey::from_slice(&[1; 32]).expect("a scalar");

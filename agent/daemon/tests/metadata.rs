@@ -231,9 +231,6 @@ fn what_may_pass_is_tried_again() {
     }
 }
 
-#[path = "../../net/tests/support/mod.rs"]
-mod cable;
-
 /// The whole command, as init runs it: a network, a process without rights, a file that root alone may read.
 #[test]
 fn the_command_brings_the_network_up_fetches_and_takes_it_down() {
@@ -251,7 +248,7 @@ fn the_command_brings_the_network_up_fetches_and_takes_it_down() {
         });
         std::future::pending::<()>().await;
     };
-    cable::with_peer(&[(HOST, 16)], serving, || {
+    tests_support::network::with_peer(&[(HOST, 16)], serving, || {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("metadata");
         let mut agent = Command::new(env!("CARGO_BIN_EXE_agent"));

@@ -1,9 +1,6 @@
 //! `agent state-key` as init runs it, with a software TPM and a file as the partition: what a thief, an owner of the TPM, an
 //! older image and a power cut come to.
 
-#[path = "../../tpm/tests/support/mod.rs"]
-mod tpm;
-
 use agent_tpm::Tpm;
 use agent_volume::header::{COPIES, DATA_OFFSET, SIZE};
 use agent_volume::{Reason, Report};
@@ -17,7 +14,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use tempfile::TempDir;
-use tpm::Swtpm;
+use tests_harness::swtpm::Swtpm;
 
 const MEASURED: [u8; 3] = [4, 9, 11];
 

@@ -3,7 +3,7 @@
 use crate::fetch::{FetchError, fetch};
 use crate::memory::{Memory, MemoryError};
 use bytes::Bytes;
-use config_discovery::{Document, Expected, Fault, Trust, Verified, check};
+use config_discovery::{Document, Expected, Fault, Trust, VerifiedDocument, check};
 use config_model::discovery::{Discovery, DiscoveryTrust, DiscoveryUri};
 use config_model::format::Pin;
 use std::path::Path;
@@ -238,7 +238,7 @@ impl Finder {
             .uris
             .iter()
             .find_map(last)
-            .map(|verified: Verified| verified.document().clone())
+            .map(|verified: VerifiedDocument| verified.document().clone())
     }
 
     /// Whether any key would be believed now.

@@ -1,6 +1,6 @@
 //! What a machine remembers of discovery over reboots: the greatest generation, the first key, the last good document.
 
-use config_discovery::{Expected, Verified, check};
+use config_discovery::{Expected, VerifiedDocument, check};
 use config_model::discovery::DiscoveryUri;
 use config_model::format::Pin;
 use serde::{Deserialize, Serialize};
@@ -100,7 +100,7 @@ impl Memory {
     }
 
     /// The last document that was accepted, if it still would be.
-    pub fn last(&self, uri: &DiscoveryUri, expected: &Expected<'_>) -> Option<Verified> {
+    pub fn last(&self, uri: &DiscoveryUri, expected: &Expected<'_>) -> Option<VerifiedDocument> {
         (self.facts.uri == uri.to_string())
             .then(|| check(self.facts.signed.as_bytes(), expected).ok())
             .flatten()
@@ -111,7 +111,7 @@ impl Memory {
         &mut self,
         uri: &DiscoveryUri,
         signed: &[u8],
-        verified: &Verified,
+        verified: &VerifiedDocument,
     ) -> Result<(), MemoryError> {
         let generation = verified.document().generation.max(self.facts.generation);
         let key = self

@@ -73,9 +73,9 @@ impl Roots {
     }
 }
 
-/// What a node lacks to go on when the root is rotated.
+/// Whether a node is ready for a new root, and what it lacks if not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum RootReadiness {
     /// Nothing: every root that the master shows is pinned, and the node's certificate leads to each. Their pins.
     Ready(Vec<String>),
     /// A root is not pinned.
@@ -85,21 +85,21 @@ pub enum Standing {
 }
 
 /// Whether a node is ready for each of the roots that its master showed last; `None` where it showed none yet.
-pub fn standing(pins: &Pins, certificate: &Slot) -> Option<Standing> {
+pub fn root_readiness(pins: &Pins, certificate: &Slot) -> Option<RootReadiness> {
     let (shown, pinned) = (pins.shown(), pins.get());
     let chain = certificate.get()?;
     let names = issuers(&chain.cert);
     let text = |root: &ShownRoot| pins_text([&root.pin]);
     if let Some(root) = shown.iter().find(|root| !pinned.contains(&root.pin)) {
-        return Some(Standing::PinMissing(text(root)));
+        return Some(RootReadiness::PinMissing(text(root)));
     }
     if let Some(root) = shown.iter().find(|root| !names.contains(&root.name)) {
-        return Some(Standing::CertificateOld(text(root)));
+        return Some(RootReadiness::CertificateOld(text(root)));
     }
-    (!shown.is_empty()).then(|| Standing::Ready(shown.iter().map(text).collect()))
+    (!shown.is_empty()).then(|| RootReadiness::Ready(shown.iter().map(text).collect()))
 }
 
-/// The names of whoever signed the certificates of a chain.
+/// The issuer names of the certificates in a chain.
 fn issuers(chain: &[CertificateDer<'_>]) -> Vec<Vec<u8>> {
     let parsed = chain
         .iter()

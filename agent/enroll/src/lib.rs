@@ -30,7 +30,7 @@ pub use endpoint::{Endpoint, Endpoints};
 pub use enroller::{Enroller, Identity, Keeper, Milestone, Report, Settings};
 pub use error::Error;
 pub use exchange::{Cost, Step};
-pub use identity::{Roots, Slot, Standing, standing};
+pub use identity::{RootReadiness, Roots, Slot, root_readiness};
 pub use keys::NodeKey;
 pub use pace::{Cadence, Next};
 pub use pin::{Pin, PinnedVerifier, Pins, ShownRoot, pins_text, spki_hash};

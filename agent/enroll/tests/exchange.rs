@@ -1,9 +1,5 @@
 //! Enrolment, the client and renewal, with a real software TPM against the real verifier.
 
-mod support;
-#[path = "../../tpm/tests/support/mod.rs"]
-mod tpm;
-
 use agent_enroll::{
     Endpoint, Endpoints, Enroller, Error, Identity, Keeper, Logs, MasterClient, Milestone, Prover,
     Report, Settings,
@@ -15,9 +11,9 @@ use futures_util::StreamExt as _;
 use http::Method;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{Booted, Master, Temper};
+use tests_harness::swtpm::Swtpm;
+use tests_support::master::{Behaviour, Booted, Master};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tpm::Swtpm;
 
 /// Longest wait for something that takes a second or two.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -124,7 +120,7 @@ async fn whoami(client: &MasterClient) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_joins_speaks_with_its_tpm_key_and_renews_without_a_lapse() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(Behaviour::Good).await;
     let (identity, keeper, mut lines, _machine) =
         node(&master, &[("127.0.0.1", master.port)], master.pin)
             .await
@@ -156,7 +152,7 @@ async fn a_node_joins_speaks_with_its_tpm_key_and_renews_without_a_lapse() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_renewal_is_followed_by_joining_anew() {
-    let master = Master::start(Temper::RefusesRenewals).await;
+    let master = Master::start(Behaviour::RefusesRenewals).await;
     let (_identity, keeper, mut lines, _machine) =
         node(&master, &[("127.0.0.1", master.port)], master.pin)
             .await
@@ -177,7 +173,7 @@ async fn a_refused_renewal_is_followed_by_joining_anew() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_must_wait_for_a_person_says_so_and_comes_back() {
-    let master = Master::start(Temper::AsksAPerson).await;
+    let master = Master::start(Behaviour::AsksAPerson).await;
     let (identity, _keeper, mut lines, _machine) =
         node(&master, &[("127.0.0.1", master.port)], master.pin)
             .await
@@ -197,7 +193,7 @@ async fn a_machine_that_must_wait_for_a_person_says_so_and_comes_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_without_a_name_is_told_its_own_and_asks_under_it() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(Behaviour::Good).await;
     let (identity, _keeper, _lines, _machine) =
         claiming("", &master, &[("127.0.0.1", master.port)], master.pin)
             .await
@@ -214,7 +210,7 @@ async fn a_machine_without_a_name_is_told_its_own_and_asks_under_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_comes_line_by_line_and_an_answer_has_a_limit() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(Behaviour::Good).await;
     let (identity, _keeper, _lines, _machine) =
         node(&master, &[("127.0.0.1", master.port)], master.pin)
             .await
@@ -239,7 +235,7 @@ async fn a_watch_comes_line_by_line_and_an_answer_has_a_limit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_is_down_is_passed_over() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(Behaviour::Good).await;
     // Nobody listens on port 1.
     let endpoints = [("127.0.0.1", 1), ("127.0.0.1", master.port)];
     let (identity, _keeper, _lines, _machine) =
@@ -249,7 +245,7 @@ async fn a_master_that_is_down_is_passed_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_endorsement_key_is_shown_after_a_refused_hello() {
-    let master = Master::start(Temper::RefusesRsa).await;
+    let master = Master::start(Behaviour::RefusesRsa).await;
     let (identity, _keeper, mut lines, _machine) =
         node(&master, &[("127.0.0.1", master.port)], master.pin)
             .await
@@ -271,7 +267,7 @@ async fn first_failure(master: &Master, host: &str, pin: [u8; 32]) -> (String, u
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_told_to_a_server_without_a_pinned_root() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(Behaviour::Good).await;
     let mut pin = master.pin;
     pin[0] ^= 1;
     let (failure, hellos) = first_failure(&master, "127.0.0.1", pin).await;
@@ -284,7 +280,7 @@ async fn nothing_is_told_to_a_server_without_a_pinned_root() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_told_to_a_server_of_another_name() {
-    let master = Master::start(Temper::Good).await;
+    let master = Master::start(Behaviour::Good).await;
     let (failure, hellos) = first_failure(&master, "localhost", master.pin).await;
     assert!(
         failure.contains("not valid for name") || failure.contains("NotValidForName"),
@@ -295,7 +291,7 @@ async fn nothing_is_told_to_a_server_of_another_name() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_for_another_key_is_not_put_in_use() {
-    let master = Master::start(Temper::CertifiesAnotherKey).await;
+    let master = Master::start(Behaviour::CertifiesAnotherKey).await;
     let (failure, _) = first_failure(&master, "127.0.0.1", master.pin).await;
     assert!(
         failure.contains("the client certificate is for another key"),
@@ -305,7 +301,7 @@ async fn a_certificate_for_another_key_is_not_put_in_use() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_reason_of_a_refused_proof_is_told() {
-    let master = Master::start(Temper::ExpectsAnotherConfiguration).await;
+    let master = Master::start(Behaviour::ExpectsAnotherConfiguration).await;
     let node = node(&master, &[("127.0.0.1", master.port)], master.pin).await;
     let mut lines = node.told;
     let enrolment = tokio::spawn(node.enroller.enroll());

@@ -58,7 +58,7 @@ fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
     let image = prepare(console)?;
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let hash = settings::root_hash(&command_line).unwrap_or_default();
-    state::open(console, &hash, image.role == "master")?;
+    let approvals = state::open(console, &hash, image.role == "master")?;
     console.milestone("state mounted");
     let count = services::unhealthy_boots();
     if count >= UNHEALTHY_LIMIT {
@@ -67,7 +67,7 @@ fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
         return Err(Fatal::hold("SERVICE", cure, Unhealthy(count)));
     }
     configure(console, &image)?;
-    Ok(table(&image))
+    Ok(table(&image, &approvals))
 }
 
 /// Mounts, modules, kernel settings, clock: what depends on nothing but the image.
@@ -155,8 +155,8 @@ fn no_configuration(cause: SourceError) -> Fatal {
     Fatal::hold("CONFIG", cure, cause)
 }
 
-/// The services of this image.
-fn table(image: &Image) -> Vec<Service> {
+/// The services of this image, whose approvals lie at the end of a partition.
+fn table(image: &Image, approvals: &str) -> Vec<Service> {
     let mut all = vec![service(
         "containerd",
         &["--config", containerd::PATH, "--log-level", "warn"],
@@ -186,6 +186,8 @@ fn table(image: &Image) -> Vec<Service> {
         "/var/lib/pratique/agent",
         "--run",
         "/run/pratique",
+        "--approvals",
+        approvals,
     ];
     // It gives containers their grace by containerd, and a master's machine is a node of its own.
     all.push(service(
@@ -273,7 +275,7 @@ mod tests {
                 role: role.to_owned(),
                 ..Image::default()
             };
-            table(&image)
+            table(&image, "/dev/vda3")
                 .iter()
                 .map(|service| service.name)
                 .collect::<Vec<_>>()

@@ -121,14 +121,15 @@ struct Place {
 }
 
 /// Opens the state and mounts it at [`TARGET`]; makes it where there is none, and where a worker's does not open. Whatever
-/// comes of it, the key can't be asked for again in this boot.
-pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), Fatal> {
+/// comes of it, the key can't be asked for again in this boot. Returns the partition with the image's approvals.
+pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<String, Fatal> {
     let outcome = opened(console, root_hash, master);
     let capped = unlock::cap().map_err(|cause| Fatal::retry("STATE", LATER, cause));
-    outcome.and(capped)
+    let approvals = outcome?;
+    capped.map(|()| approvals)
 }
 
-fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), Fatal> {
+fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<String, Fatal> {
     let place = place(root_hash).map_err(fatal)?;
     let asked = unlock::ask(
         console,
@@ -194,6 +195,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), F
         }
     }
     std::fs::write(RECORD, recorded)
+        .map(|()| place.root.hashes.node())
         .map_err(|cause| fatal(StateError::Write(RECORD.to_owned(), cause)))
 }
 

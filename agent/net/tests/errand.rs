@@ -1,13 +1,11 @@
 //! An errand to one host over a virtual cable: what can be reached meanwhile, and that nothing stays. Needs root.
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
-mod support;
-
 use agent_net::errand::{Errand, run};
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
-use support::{SERVER, runtime, with_peer};
+use tests_support::network::{SERVER, dhcp, runtime, with_peer};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, UdpSocket};
 
@@ -32,7 +30,7 @@ async fn everything() {
         }
     };
     tokio::select! {
-        () = support::dhcp(leases, SERVER) => {}
+        () = dhcp(leases, SERVER) => {}
         () = greet => {}
     }
 }

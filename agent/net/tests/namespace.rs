@@ -2,8 +2,6 @@
 //! virtual cable. Needs root (the test suite runs as root).
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
-mod support;
-
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -12,11 +10,10 @@ use agent_net::{Status, Task, run};
 use config_model::network::{Interface, Network, Selector};
 use futures_util::TryStreamExt;
 use rtnetlink::{LinkUnspec, LinkVeth};
+use tests_support::network::{ADDRESS, SERVER, dhcp};
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::timeout;
-
-use support::{ADDRESS, SERVER};
 
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
 
@@ -136,10 +133,7 @@ fn a_lease_comes_from_a_real_exchange() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("resolv.conf");
         let fd = agent_sys::socket::udp_on_interface("outside", 67).unwrap();
-        let server = tokio::spawn(support::dhcp(
-            UdpSocket::from_std(fd.into()).unwrap(),
-            ROUTER,
-        ));
+        let server = tokio::spawn(dhcp(UdpSocket::from_std(fd.into()).unwrap(), ROUTER));
         let status = until_ready(network(&[], true), &file).await;
         server.abort();
         assert!(

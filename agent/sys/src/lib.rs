@@ -7,7 +7,8 @@
 //! functions, so that they are tested without a kernel.
 //!
 //! Enter at the module of the thing: [`verity`] opens a read-only verified root, [`crypt`] an encrypted volume, [`module`] loads
-//! kernel modules, [`process`] starts services, [`tpm`] extends a PCR, [`beneath`] handles files that a pod can touch.
+//! kernel modules, [`process`] starts services, [`tpm`] extends a PCR, [`beneath`] handles files that a pod can touch,
+//! [`namespace`] holds a pod's namespaces, [`netlink`] its links and the packet filter.
 //!
 //! Containers must never be given a TPM device: [`tpm::DEVICE_NAMES`] lists the names to leave out.
 
@@ -25,6 +26,8 @@ mod error;
 mod mapper;
 pub mod module;
 pub mod mount;
+pub mod namespace;
+pub mod netlink;
 pub mod power;
 pub mod process;
 pub mod signal;

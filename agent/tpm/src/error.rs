@@ -76,6 +76,35 @@ pub enum Error {
         "the release key did not approve what was booted, or the state was opened already in this boot"
     )]
     NotApproved,
+    /// The registers are not such that the release key approved them for what is sealed.
+    #[error(
+        "the release key did not approve what this machine booted, so nothing is sealed and nothing sealed opens: boot the image's own \
+         kernel file, unchanged and without arguments from outside"
+    )]
+    BootNotApproved,
+    /// A seal is of a floor that the image is not approved for.
+    #[error(
+        "the sealed bytes open for images from version {floor} on, and for 31 versions after it; the image that runs has version {svn}"
+    )]
+    SealFloor {
+        /// The seal's floor.
+        floor: u64,
+        /// The image's version.
+        svn: u64,
+    },
+    /// A seal is by the policy of another release key, or by another way in than its policy.
+    #[error("the sealed bytes open for images of another release key")]
+    OtherReleaseKey,
+    /// A seal has no policy, where seals have one.
+    #[error(
+        "the sealed bytes have no boot policy: any system on this machine opens them, and this machine's master does not use them"
+    )]
+    UnboundSeal,
+    /// A seal has a policy, where one without was asked for, or where nothing approves this boot.
+    #[error(
+        "the sealed bytes open for images of a release key alone, and without a policy they are not opened"
+    )]
+    BoundSeal,
     /// A wrapped key is for another endorsement key than this TPM has.
     #[error(
         "the key was wrapped to the endorsement key {wanted}, and this TPM has {have}: issue one for this machine with `pratique issue --ek FILE`"

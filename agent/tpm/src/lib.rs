@@ -31,6 +31,7 @@ pub use import::WrappedKey;
 pub use keys::PublicKey;
 pub use presence::Presence;
 pub use prove::{Attestation, Quote};
+pub use seal::{Seal, Sealing};
 pub use state::{SLOT_SIZE, SLOTS, Slot, Unlock};
 pub use worker::Tpm;
 

@@ -94,7 +94,11 @@ impl Unlock {
 
     /// The floor of the index with this Name, and whether it was written.
     fn recognise(&self, slot: usize, name: &[u8]) -> Option<(u64, bool)> {
-        let floors = self.svn.saturating_sub(KNOWN_FLOORS)..=self.svn.saturating_add(KNOWN_FLOORS);
+        // The floor is most often the image's own version, or a little below.
+        let floors = (0..=KNOWN_FLOORS).flat_map(|distance| {
+            let below = self.svn.saturating_sub(distance);
+            [below, self.svn.saturating_add(distance)]
+        });
         floors.into_iter().find_map(|floor| {
             let index = self.index(slot, floor)?;
             [true, false]
@@ -130,6 +134,27 @@ impl Device {
             });
         }
         Ok(slots)
+    }
+
+    /// The highest floor of the slots that were written. Who owns the hierarchy can remove a slot or add one that nobody wrote, and
+    /// neither lowers it without losing the state.
+    pub(crate) fn state_floor(&mut self, unlock: &Unlock) -> Result<Option<u64>, Error> {
+        let present = self.handles(TPM2_NV_INDEX_FIRST)?;
+        let mut highest = None;
+        for (slot, handle) in HANDLES.into_iter().enumerate() {
+            if present.contains(&handle) {
+                let found = self.with_index(slot, |device, index| {
+                    let name = device
+                        .context
+                        .tr_get_name(index)
+                        .step("read the Name of the state's index")?;
+                    Ok(unlock.recognise(slot, name.value()))
+                })?;
+                let written = found.filter(|(_, written)| *written);
+                highest = highest.max(written.map(|(floor, _)| floor));
+            }
+        }
+        Ok(highest)
     }
 
     fn state_slot(
@@ -272,8 +297,10 @@ impl Device {
         let ticket = self.ticket(unlock, approval)?;
         let name = unlock.approver.public().name();
         let name = Name::try_from(name.as_bytes().to_vec()).step("name the release key")?;
-        self.with_salted_session(flow, |context, session| {
-            const STEP: &str = "satisfy the policy of the state's key";
+        self.with_salted_session(SessionType::Policy, flow, |device, session| {
+            const STEP: &str = "satisfy the policy of what is kept";
+            let context = &mut device.context;
+            let session = PolicySession::try_from(session).step(STEP)?;
             let pcrs = selection(approval.of.pcrs()).step("select registers")?;
             context
                 .policy_pcr(session, Digest::default(), pcrs)
@@ -314,11 +341,12 @@ impl Device {
         flush_after(&mut self.context, key.into(), verified)
     }
 
-    /// Starts a policy session whose secret is known to this TPM and to us alone: its salt is encrypted to the storage key.
-    fn with_salted_session<T>(
+    /// Starts a session whose secret is known to this TPM and to us alone: its salt is encrypted to the storage key.
+    pub(crate) fn with_salted_session<T>(
         &mut self,
+        kind: SessionType,
         flow: Flow,
-        f: impl FnOnce(&mut Context, PolicySession) -> Result<T, Error>,
+        f: impl FnOnce(&mut Self, AuthSession) -> Result<T, Error>,
     ) -> Result<T, Error> {
         const STEP: &str = "start a salted session";
         let template = templates::storage().step("describe the storage key")?;
@@ -329,7 +357,6 @@ impl Device {
             "derive the storage key",
             |context, key, _| {
                 let aes = SymmetricDefinition::AES_128_CFB;
-                let kind = SessionType::Policy;
                 let started = context.execute_without_session(|context| {
                     context.start_auth_session(
                         Some(key),
@@ -354,9 +381,8 @@ impl Device {
         let outcome = self
             .context
             .tr_sess_set_attributes(session, attributes, mask)
-            .and_then(|()| PolicySession::try_from(session))
             .step(STEP)
-            .and_then(|policy| f(&mut self.context, policy));
+            .and_then(|()| f(self, session));
         flush_after(
             &mut self.context,
             SessionHandle::from(session).into(),

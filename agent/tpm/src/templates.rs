@@ -63,18 +63,20 @@ pub(crate) fn storage() -> Result<Public> {
         .build()
 }
 
-/// A sealed secret: data from outside, fixed to this TPM.
-pub(crate) fn sealed() -> Result<Public> {
+/// A sealed secret: data from outside, fixed to this TPM. It opens by its policy alone; without one, to anybody.
+pub(crate) fn sealed(policy: Option<&[u8]>) -> Result<Public> {
     let attributes = ObjectAttributesBuilder::new()
         .with_fixed_tpm(true)
         .with_fixed_parent(true)
-        .with_user_with_auth(true)
+        .with_user_with_auth(policy.is_none())
         .with_no_da(true)
         .build()?;
+    let policy = policy.map(Digest::try_from).transpose()?;
     PublicBuilder::new()
         .with_public_algorithm(PublicAlgorithm::KeyedHash)
         .with_name_hashing_algorithm(HashingAlgorithm::Sha256)
         .with_object_attributes(attributes)
+        .with_auth_policy(policy.unwrap_or_default())
         .with_keyed_hash_parameters(PublicKeyedHashParameters::new(KeyedHashScheme::Null))
         .with_keyed_hash_unique_identifier(Digest::default())
         .build()

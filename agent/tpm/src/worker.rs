@@ -5,6 +5,7 @@ use crate::endorsement::EndorsementKey;
 use crate::import::WrappedKey;
 use crate::keys::PublicKey;
 use crate::prove::{Attestation, Quote};
+use crate::seal::{Seal, Sealing};
 use crate::state::{Slot, Unlock};
 use crate::{Error, PcrValue};
 use std::collections::BTreeMap;
@@ -135,15 +136,37 @@ impl Tpm {
         self.call(move |device| device.extend_pcr(pcr, digest))
     }
 
-    /// Seals at most [`crate::SEAL_LIMIT`] bytes to this TPM: only it can unseal them, whatever has been booted.
-    pub fn seal(&self, secret: Zeroizing<Vec<u8>>) -> Result<Vec<u8>, Error> {
-        self.call(move |device| device.seal(&secret))
+    /// From which image version on opens what is sealed now; none where any boot opens it.
+    pub fn seal_floor(&self, sealing: &Sealing) -> Result<Option<u64>, Error> {
+        let sealing = sealing.clone();
+        self.call(move |device| device.seal_floor(&sealing))
     }
 
-    /// Opens what [`Tpm::seal`] made.
-    pub fn unseal(&self, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
-        let sealed = sealed.to_vec();
-        self.call(move |device| device.unseal(&sealed))
+    /// Seals at most [`crate::SEAL_LIMIT`] bytes to this TPM and to the boots that `sealing` says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BootNotApproved`] and [`Error::SealFloor`] where this boot could not open it again.
+    pub fn seal(&self, sealing: &Sealing, secret: Zeroizing<Vec<u8>>) -> Result<Vec<u8>, Error> {
+        let sealing = sealing.clone();
+        self.call(move |device| device.seal(&sealing, &secret))
+    }
+
+    /// Opens what [`Tpm::seal`] made. It does not say who made it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BootNotApproved`], [`Error::SealFloor`] and [`Error::OtherReleaseKey`] where this boot may not; [`Error::UnboundSeal`]
+    /// and [`Error::BoundSeal`] where it is no seal of the kind that was asked for; [`Error::NotSealedHere`] where it is of
+    /// another TPM, or altered.
+    pub fn unseal(
+        &self,
+        sealing: &Sealing,
+        which: Seal,
+        sealed: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let (sealing, sealed) = (sealing.clone(), sealed.to_vec());
+        self.call(move |device| device.unseal(&sealing, which, &sealed))
     }
 
     /// Whether the registers are such that the image's release key approved them, and the state was not opened yet.

@@ -1,7 +1,5 @@
 //! Keys that an admin wrapped, on a real software TPM: each kind of endorsement key, and what a TPM must not open.
 
-mod support;
-
 use agent_tpm::{EkKind, EndorsementKey, Error, Tpm, WrappedKey};
 use config_attest::Digest;
 use config_attest::tpm::{Duplicate, Public, duplicate, template};
@@ -11,7 +9,7 @@ use p256::ecdsa::signature::hazmat::PrehashVerifier;
 use p256::ecdsa::{Signature, VerifyingKey};
 use p256::pkcs8::EncodePublicKey as _;
 use rand_core::OsRng;
-use support::Swtpm;
+use tests_harness::swtpm::Swtpm;
 
 /// What an admin does with a file that holds the endorsement key.
 fn wrap(ek: &EndorsementKey, key: &SecretKey) -> WrappedKey {

@@ -1,8 +1,6 @@
 //! The TPM's keys on a real software TPM without a resource manager.
 
-mod support;
-
-use agent_tpm::{EkKind, Error, Tpm};
+use agent_tpm::{EkKind, Error, Seal, Sealing, Tpm};
 use config_attest::Digest as Sha;
 use config_attest::pcr::{NK_PCRS, QUOTE_PCRS, Selection, extended};
 use config_attest::tpm::{Public, make_credential, template};
@@ -11,7 +9,7 @@ use p256::ecdsa::{Signature, VerifyingKey};
 use p256::pkcs8::DecodePublicKey;
 use rand_core::OsRng;
 use sha2::{Digest, Sha256};
-use support::Swtpm;
+use tests_harness::swtpm::Swtpm;
 use zeroize::Zeroizing;
 
 fn verify(spki: &[u8], digest: [u8; 32], signature: [u8; 64]) {
@@ -261,28 +259,25 @@ fn sealed_bytes_open_after_a_reset_and_only_on_the_tpm_that_sealed_them() {
     let mut swtpm = Swtpm::new();
     let tpm = Tpm::open(&swtpm.tcti()).expect("open");
     let secret = vec![0x5a; 3000];
-    let sealed = tpm.seal(Zeroizing::new(secret.clone())).expect("seal");
+    let seal = |bytes: Vec<u8>| tpm.seal(&Sealing::AnyBoot, Zeroizing::new(bytes));
+    let open = |tpm: &Tpm, sealed: &[u8]| tpm.unseal(&Sealing::AnyBoot, Seal::Current, sealed);
+    let sealed = seal(secret.clone()).expect("seal");
     assert!(
         !sealed.windows(16).any(|window| window == [0x5a; 16]),
         "not in the clear"
     );
-    assert_eq!(*tpm.unseal(&sealed).expect("unseal"), secret);
+    assert_eq!(*open(&tpm, &sealed).expect("unseal"), secret);
     for position in [0, 5, sealed.len() / 2, sealed.len() - 1] {
         let mut altered = sealed.clone();
         altered[position] ^= 1;
-        assert!(tpm.unseal(&altered).is_err(), "byte {position}");
+        assert!(open(&tpm, &altered).is_err(), "byte {position}");
     }
     drop(tpm);
     swtpm.power_cycle();
-    assert_eq!(
-        *Tpm::open(&swtpm.tcti())
-            .expect("open")
-            .unseal(&sealed)
-            .expect("unseal"),
-        secret
-    );
+    let again = Tpm::open(&swtpm.tcti()).expect("open");
+    assert_eq!(*open(&again, &sealed).expect("unseal"), secret);
     let other = Swtpm::new();
-    let refused = Tpm::open(&other.tcti()).expect("open").unseal(&sealed);
+    let refused = open(&Tpm::open(&other.tcti()).expect("open"), &sealed);
     assert!(matches!(refused, Err(Error::NotSealedHere)), "{refused:?}");
 }
 
@@ -292,11 +287,10 @@ fn bad_requests_leave_the_thread_alive() {
     let tpm = Tpm::open(&swtpm.tcti()).expect("open");
     assert!(tpm.quote([0; 32], &[24, 99]).is_err());
     assert!(tpm.extend_pcr(24, Sha::ZERO).is_err());
-    assert!(tpm.unseal(&[]).is_err());
-    assert!(
-        tpm.seal(Zeroizing::new(vec![0; agent_tpm::SEAL_LIMIT + 1]))
-            .is_err()
-    );
+    let sealing = Sealing::AnyBoot;
+    assert!(tpm.unseal(&sealing, Seal::Current, &[]).is_err());
+    let too_much = Zeroizing::new(vec![0; agent_tpm::SEAL_LIMIT + 1]);
+    assert!(tpm.seal(&sealing, too_much).is_err());
     for ek in tpm.endorsement_keys().expect("keys") {
         assert!(tpm.activate(&ek, &[0; 50], &[0; 80]).is_err());
         assert!(tpm.activate(&ek, &vec![0; 70_000], &[]).is_err());

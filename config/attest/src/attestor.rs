@@ -28,7 +28,7 @@ pub enum Request {
     Hello,
     /// A proof for the admin's challenge ([`crate::Purpose::Bootstrap`]; no other purpose is served).
     Evidence(Box<EvidenceRequest>),
-    /// Seals bytes to this TPM.
+    /// Seals bytes to this TPM, for the boots that this machine's release key approved.
     Seal {
         /// The secret.
         data: Blob<MAX_SEAL>,
@@ -37,6 +37,9 @@ pub enum Request {
     Unseal {
         /// The sealed blob.
         sealed: Blob<{ 2 * MAX_SEAL }>,
+        /// It is of before there were boot policies, and is opened to be sealed again.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unbound: bool,
     },
 }
 
@@ -75,6 +78,9 @@ impl Request {
 pub struct StatusAnswer {
     /// Whether the TPM can be used.
     pub ready: bool,
+    /// From which image version (SVN) on opens what is sealed now; absent where any boot on this machine opens it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<u64>,
 }
 
 /// To [`Request::Hello`].
@@ -115,8 +121,27 @@ pub struct UnsealAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refused {
-    /// Why: `MALFORMED` for what is no request, `TPM` for what the TPM refused, with words.
+    /// Why, with words: `FORBIDDEN` for a caller who is not root, `MALFORMED` for what is no request, `TOO_LARGE` for what does not
+    /// fit, `TPM` for what the TPM refused, and the codes of [`refusal`].
     pub error: Problem,
+}
+
+/// Codes of what is not sealed or unsealed.
+pub mod refusal {
+    /// The machine has no approvals of a release key, and its agent was not told to seal without.
+    pub const NO_APPROVALS: &str = "NO_APPROVALS";
+    /// The release key did not approve what was booted.
+    pub const NOT_APPROVED: &str = "NOT_APPROVED";
+    /// The seal is of a floor that the image is not approved for: the image is older, or newer by 32 versions.
+    pub const FLOOR: &str = "FLOOR";
+    /// The seal is for images of another release key.
+    pub const OTHER_RELEASE_KEY: &str = "OTHER_RELEASE_KEY";
+    /// The seal has no boot policy, and one with was asked for.
+    pub const UNBOUND: &str = "UNBOUND";
+    /// The seal has a boot policy, and one without was asked for, or nothing approves this boot.
+    pub const BOUND: &str = "BOUND";
+    /// The seal is of another TPM, or was altered.
+    pub const NOT_SEALED_HERE: &str = "NOT_SEALED_HERE";
 }
 
 #[cfg(test)]
@@ -136,5 +161,9 @@ mod tests {
             r#"{"op":"hello"}"#
         );
         assert!(serde_json::from_str::<Request>(r#"{"op":"sign"}"#).is_err());
+        let unseal = r#"{"op":"unseal","sealed":"YWJj"}"#;
+        let request: Request = serde_json::from_str(unseal).unwrap();
+        assert!(matches!(request, Request::Unseal { unbound: false, .. }));
+        assert_eq!(serde_json::to_string(&request).unwrap(), unseal);
     }
 }

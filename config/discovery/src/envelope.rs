@@ -44,14 +44,14 @@ pub struct Expected<'a> {
     pub now: u64,
 }
 
-/// A document whose signature by a trusted key was verified. Only [`check`] constructs one.
+/// A document that passed [`check`]. Holding one proves: a trusted key signed it, and it is current.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedDocument {
     document: Document,
     key: Pin,
 }
 
-impl Verified {
+impl VerifiedDocument {
     /// The document.
     pub fn document(&self) -> &Document {
         &self.document
@@ -104,7 +104,7 @@ pub fn pin_of(spki: &[u8]) -> Pin {
 ///
 /// # Errors
 /// The first check that failed.
-pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
+pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<VerifiedDocument, Fault> {
     if bytes.len() > MAX_BYTES {
         return Err(Fault::TooLarge { found: bytes.len() });
     }
@@ -143,7 +143,7 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
         .map_err(|_opaque| Fault::Signature)?;
     let document = Document::decode(&document)?;
     in_force(&document, expected)?;
-    Ok(Verified { document, key })
+    Ok(VerifiedDocument { document, key })
 }
 
 /// Checks that depend on the time and on what was seen before.

@@ -13,7 +13,7 @@ mod fault;
 mod object;
 
 pub use document::Document;
-pub use envelope::{Expected, Trust, Verified, check, pin_of};
+pub use envelope::{Expected, Trust, VerifiedDocument, check, pin_of};
 pub use fault::Fault;
 pub use object::parse as parse_object;
 

@@ -6,6 +6,7 @@
 
 pub mod discovery;
 pub mod identity;
+pub mod json;
 pub mod kubeconfig;
 pub mod machine;
 pub mod policy;
@@ -14,6 +15,7 @@ pub mod quantity;
 pub mod roots;
 pub mod taints;
 
+pub use json::{FromJson, ToJson};
 pub use k8s_openapi;
 pub use kubeconfig::Kubeconfig;
 pub use machine::{Machine, MachineSpec, MachineState, MachineStatus};

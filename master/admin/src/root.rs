@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::files::{read_text, replace_private, say, tell};
 use crate::kubeconfig::{self, Api};
 use http::Method;
-use master_ca::{AdminAccess, CERTIFICATE_PATH, ROOT_PATH, Rotation, Standing, Waiting};
+use master_ca::{AdminAccess, CERTIFICATE_PATH, ROOT_PATH, RootPhase, Rotation, UnreadyNode};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 
@@ -130,12 +130,12 @@ fn text(rotation: &Rotation) -> String {
             .ok()
             .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
         let until = until.map(|until| until.to_string()).unwrap_or_default();
-        let standing = match root.standing {
-            Standing::Only => "the only root",
-            Standing::Old => "the old root",
-            Standing::New => "the new root",
+        let phase = match root.phase {
+            RootPhase::Only => "the only root",
+            RootPhase::Old => "the old root",
+            RootPhase::New => "the new root",
         };
-        lines.push(format!("{}  {standing}, until {until}", root.pin));
+        lines.push(format!("{}  {phase}, until {until}", root.pin));
     }
     if let Some(since) = &rotation.since {
         let pins: Vec<String> = rotation
@@ -147,7 +147,7 @@ fn text(rotation: &Rotation) -> String {
             "both count since {since}; in user-data until the old one is ended:"
         ));
         lines.push(format!("ca_pins = [{}]", pins.join(", ")));
-        let told = |waiting: &Waiting| format!("  {}: {}", waiting.name, waiting.why);
+        let told = |waiting: &UnreadyNode| format!("  {}: {}", waiting.name, waiting.why);
         if rotation.waiting.is_empty() {
             lines.push(
                 "every node is ready for the new root: `pratique root finish` ends the old one"
@@ -175,19 +175,19 @@ mod tests {
 
     #[test]
     fn the_pins_are_told_as_user_data_has_them_and_who_lacks_what() {
-        let root = |pin: &str, standing| Root {
+        let root = |pin: &str, phase| Root {
             pin: pin.to_owned(),
-            standing,
+            phase,
             not_after: 0,
             certificate: String::new(),
         };
         let mut rotation = Rotation {
             roots: vec![
-                root("sha256:aa", Standing::Old),
-                root("sha256:bb", Standing::New),
+                root("sha256:aa", RootPhase::Old),
+                root("sha256:bb", RootPhase::New),
             ],
             since: Some("2026-11-22T00:00:00Z".to_owned()),
-            waiting: vec![Waiting {
+            waiting: vec![UnreadyNode {
                 name: "worker-1".to_owned(),
                 why: "its pin is missing".to_owned(),
             }],

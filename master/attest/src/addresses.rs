@@ -1,26 +1,27 @@
-//! Addresses that are being given out: from the look at who holds them to the record of who got them, they are one machine's.
+//! Reservations of addresses while exchanges are concluded.
 //!
-//! Who holds what is in the Machines (`status.servingNames`); this only keeps two exchanges from looking at once.
+//! An exchange checks that no other machine holds its addresses (`status.servingNames` of the Machines), and records its own
+//! later. In between they are reserved, so that two exchanges cannot both pass the check.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// Addresses that exchanges claim which are not recorded yet. At most a few for each exchange that is being concluded.
+/// The reserved addresses: at most sixteen for each exchange that is being concluded.
 #[derive(Debug, Default)]
-pub(crate) struct Addresses {
+pub(crate) struct AddressReservations {
     taken: Mutex<HashSet<IpAddr>>,
 }
 
-/// Addresses that are one exchange's until this is dropped.
+/// The addresses of one exchange, reserved until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved<'a> {
-    from: &'a Addresses,
+    from: &'a AddressReservations,
     addresses: Vec<IpAddr>,
 }
 
-impl Addresses {
-    /// Takes all of these addresses, or none where another exchange has one of them.
+impl AddressReservations {
+    /// Reserves all of these addresses; `None`, and no reservation, where another exchange has one of them.
     pub(crate) fn reserve(&self, mut addresses: Vec<IpAddr>) -> Option<Reserved<'_>> {
         addresses.sort_unstable();
         addresses.dedup();
@@ -55,7 +56,7 @@ mod tests {
 
     #[test]
     fn an_address_is_one_exchanges_until_it_is_over() {
-        let all = Addresses::default();
+        let all = AddressReservations::default();
         let of = |last: &[u8]| {
             last.iter()
                 .map(|last| IpAddr::from([10, 0, 0, *last]))

@@ -1,10 +1,9 @@
-//! What a verified proof leads to: the Machine's record, certificates, their requests as objects, and the Node.
+//! Step 5: certificates for an admitted machine, and their records: the Machine's status, the log, the requests, the Node.
 
 use crate::error::Error;
-use crate::exchange::seconds;
 use crate::inventory::Inventory;
-use crate::journal::Journal;
 use crate::policy::policy_of;
+use crate::time::unix_seconds;
 use crate::{marks, node, record, request};
 use config_attest::verifier::Verified;
 use config_attest::wire::Certificates;
@@ -14,6 +13,7 @@ use config_kube::machine::CertificateRef;
 use config_kube::{Decides, Machine};
 use master_ca::{Authority, NodeCertificates};
 use master_client::{ApiError, Client, Happening, Patch, Reason, Recorder, Severity};
+use master_journal::Journal;
 use serde_json::json;
 use std::time::SystemTime;
 
@@ -24,117 +24,155 @@ pub(crate) struct Requests<'a> {
     pub(crate) serving: &'a [u8],
 }
 
-/// What an admission needs.
+/// Writes an admission (step 5).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Admission<'a> {
+pub(crate) struct AdmissionWriter<'a> {
     pub(crate) client: &'a Client,
     pub(crate) authority: &'a Authority,
     pub(crate) inventory: &'a Inventory,
     pub(crate) journal: &'a Journal,
     pub(crate) events: &'a Recorder,
+    /// `metadata.generation` of the CertificatePolicy, for the certificates.
     pub(crate) generation: u64,
 }
 
-/// Admits a node. The Machine is recorded first: what fails after it is made good by the next try, and no certificate
-/// leaves the master without its record.
-pub(crate) async fn admit(
-    admission: &Admission<'_>,
-    verified: &Verified,
-    requests: &Requests<'_>,
-    now: SystemTime,
-) -> Result<Certificates, Error> {
-    let machines = admission.inventory.machines();
-    let machine = machines
-        .find(verified.machine_id())
-        .ok_or_else(|| Error::Api {
-            what: "the Machine",
-            source: ApiError::new(Reason::NotFound, "it is gone"),
-        })?;
-    let issued = admission
-        .authority
-        .issue_node(verified, admission.generation, now)
-        .map_err(Error::Issue)?;
-    let certificate = CertificateRef {
-        serial: issued.client.serial.clone(),
-        not_after: record::timestamp(issued.client.not_after).to_string(),
-    };
-    let after = record::admission(
-        admission.client,
-        admission.inventory,
-        machine,
-        verified,
-        certificate,
-        now,
-    )
-    .await?;
-    admission
-        .journal
-        .admitted(machine, verified, &after)
+impl AdmissionWriter<'_> {
+    /// Signs the certificates and writes, in this order: the Machine's status, the log of verdicts, the requests, the Node. No
+    /// certificate leaves the master before its records; a write that fails after the status is repeated by the machine's next
+    /// attempt.
+    ///
+    /// # Errors
+    /// The Machine changed since it was read, the CA does not sign, the log takes no record, or the API rejects a write.
+    pub(crate) async fn admit(
+        &self,
+        verified: &Verified,
+        requests: &Requests<'_>,
+        now: SystemTime,
+    ) -> Result<Certificates, Error> {
+        let machines = self.inventory.machines();
+        let machine = machines
+            .find(verified.machine_id())
+            .ok_or_else(|| Error::Api {
+                what: "the Machine",
+                source: ApiError::new(Reason::NotFound, "it is gone"),
+            })?;
+        let issued = self
+            .authority
+            .issue_node(verified, self.generation, now)
+            .map_err(Error::Issue)?;
+        let certificate = CertificateRef {
+            serial: issued.client.serial.clone(),
+            not_after: crate::time::timestamp(issued.client.not_after).to_string(),
+        };
+        let after = record::admission(
+            self.client,
+            self.inventory,
+            machine,
+            verified,
+            certificate,
+            now,
+        )
         .await?;
-    record_requests(admission.client, verified, requests, &issued)
-        .await
-        .map_err(|source| Error::Api {
-            what: "the certificate requests",
-            source,
-        })?;
-    ensure_node(admission, &after, verified)
-        .await
-        .map_err(|source| Error::Api {
-            what: "the Node",
-            source,
-        })?;
-    if verified.is_unproven() || verified.admission().policy.decides() == Decides::Nobody {
-        warn(admission, machine, verified).await;
+        self.journal.admitted(machine, verified, &after).await?;
+        record_requests(self.client, verified, requests, &issued)
+            .await
+            .map_err(|source| Error::Api {
+                what: "the certificate requests",
+                source,
+            })?;
+        self.ensure_node(&after, verified)
+            .await
+            .map_err(|source| Error::Api {
+                what: "the Node",
+                source,
+            })?;
+        if verified.is_unproven() || verified.admission().policy.decides() == Decides::Nobody {
+            self.warn(machine, verified).await;
+        }
+        Ok(answer(self.authority, verified, &issued, now))
     }
-    Ok(answer(admission.authority, verified, &issued, now))
-}
 
-/// Says what nobody looked at, and what nobody can look at.
-async fn warn(admission: &Admission<'_>, machine: &Machine, verified: &Verified) {
-    let (failed, rule) = (verified.verdict().failed(), verified.rule());
-    let policy = verified.admission().policy;
-    let (name, nobody) = (policy.as_str(), policy.decides() == Decides::Nobody);
-    let (reason, how) = match (verified.is_unproven(), nobody) {
-        (false, _) => (
-            policy_of(policy).reason(),
-            format!("({name}) let this machine in without anybody looking"),
-        ),
-        (true, true) => (
-            "NoTpm",
-            format!(
-                "({name}, insecure_no_tpm) let this machine without a TPM in without anybody looking"
+    /// Warns, in the log and by an event, that the machine was admitted without checks or without a TPM.
+    async fn warn(&self, machine: &Machine, verified: &Verified) {
+        let (failed, rule) = (verified.verdict().failed(), verified.rule());
+        let policy = verified.admission().policy;
+        let (name, nobody) = (policy.as_str(), policy.decides() == Decides::Nobody);
+        let (reason, how) = match (verified.is_unproven(), nobody) {
+            (false, _) => (
+                policy_of(policy).reason(),
+                format!("({name}) let this machine in without anybody looking"),
             ),
-        ),
-        (true, false) => (
-            "NoTpm",
-            "(insecure_no_tpm) let this machine without a TPM in on a person's word".to_owned(),
-        ),
-    };
-    let message = format!("rule `{rule}` {how}; not proven: {failed}");
-    tracing::warn!(node = verified.node_name(), "{message}");
-    let happening = Happening {
-        severity: Severity::Warning,
-        reason,
-        action: "Admit",
-        message,
-    };
-    admission.events.record(machine, &happening).await;
+            (true, true) => (
+                "NoTpm",
+                format!(
+                    "({name}, insecure_no_tpm) let this machine without a TPM in without anybody looking"
+                ),
+            ),
+            (true, false) => (
+                "NoTpm",
+                "(insecure_no_tpm) let this machine without a TPM in on a person's word".to_owned(),
+            ),
+        };
+        let message = format!("rule `{rule}` {how}; not proven: {failed}");
+        tracing::warn!(node = verified.node_name(), "{message}");
+        let happening = Happening {
+            severity: Severity::Warning,
+            reason,
+            action: "Admit",
+            message,
+        };
+        self.events.record(machine, &happening).await;
+    }
+
+    /// Creates the Node, or updates the labels of an existing one. [`crate::standing`] keeps the labels and taints of the rule on
+    /// an existing Node.
+    async fn ensure_node(&self, machine: &Machine, verified: &Verified) -> Result<(), ApiError> {
+        let (client, name, policy) = (
+            self.client,
+            verified.node_name(),
+            verified.admission().policy,
+        );
+        let Some(existing) = client.get_opt::<Node>(None, name).await? else {
+            let marks = marks::first(client, self.inventory, machine).await?;
+            return match client
+                .create(&node::fresh(machine, verified.image(), policy, &marks))
+                .await
+            {
+                Err(error) if !error.is_already_exists() => Err(error),
+                Ok(_) | Err(_) => Ok(()),
+            };
+        };
+        let Some(labels) =
+            node::relabel(&existing, &node::labels(machine, verified.image(), policy))
+        else {
+            return Ok(());
+        };
+        client
+            .patch::<Node>(
+                None,
+                name,
+                &Patch::Merge(json!({ "metadata": { "labels": labels } })),
+            )
+            .await
+            .map(drop)
+    }
 }
 
+/// The body of the last answer.
 fn answer(
     authority: &Authority,
     verified: &Verified,
     issued: &NodeCertificates,
     now: SystemTime,
 ) -> Certificates {
-    let not_after = seconds(issued.client.not_after.min(issued.serving.not_after));
+    let not_after = unix_seconds(issued.client.not_after.min(issued.serving.not_after));
     Certificates {
         node_name: verified.node_name().to_owned(),
         client: issued.client.chain_pem(),
         serving: issued.serving.chain_pem(),
         roots: authority.roots_pem(),
         not_after,
-        renew_after_seconds: not_after.saturating_sub(seconds(now)) / 3,
+        renew_after_seconds: not_after.saturating_sub(unix_seconds(now)) / 3,
     }
 }
 
@@ -171,40 +209,4 @@ async fn record_requests(
     }
     request::answer(client, &verified.admission().request, &issued.client).await?;
     request::prune(client, machine).await
-}
-
-/// Makes the Node, or brings the labels of an existing one up to what was proved. What the rule puts on one that is there,
-/// [`crate::standing`] keeps.
-async fn ensure_node(
-    admission: &Admission<'_>,
-    machine: &Machine,
-    verified: &Verified,
-) -> Result<(), ApiError> {
-    let (client, name, policy) = (
-        admission.client,
-        verified.node_name(),
-        verified.admission().policy,
-    );
-    let Some(existing) = client.get_opt::<Node>(None, name).await? else {
-        let marks = marks::first(client, admission.inventory, machine).await?;
-        return match client
-            .create(&node::fresh(machine, verified.image(), policy, &marks))
-            .await
-        {
-            Err(error) if !error.is_already_exists() => Err(error),
-            Ok(_) | Err(_) => Ok(()),
-        };
-    };
-    let Some(labels) = node::relabel(&existing, &node::labels(machine, verified.image(), policy))
-    else {
-        return Ok(());
-    };
-    client
-        .patch::<Node>(
-            None,
-            name,
-            &Patch::Merge(json!({ "metadata": { "labels": labels } })),
-        )
-        .await
-        .map(drop)
 }

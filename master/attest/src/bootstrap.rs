@@ -1,8 +1,8 @@
 //! How a fresh cluster becomes the admin's: he attests this master, then it takes his certificate request. Once.
 
 use crate::answer::{self, Answer, BODY_TIME};
-use crate::error::{Error, chain};
-use crate::service::Terms;
+use crate::error::Error;
+use crate::settings::{AttestationConfig, BootstrapConfig};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_attest::attestor::{EvidenceAnswer, EvidenceRequest, HelloAnswer, Request};
@@ -17,12 +17,12 @@ use config_kube::{CertificatePolicy, CertificatePolicySpec};
 use http::StatusCode;
 use master_api::Peer;
 use master_ca::Authority;
-use master_ca::attestor::Attestor;
 use master_client::{Body, Client};
+use master_journal::chain;
 use serde::{Deserialize, Serialize};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Mutex, Semaphore, watch};
@@ -32,23 +32,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Proofs that are made or waited for at once: a TPM makes one after another, and anybody may ask for them.
 const PROOFS: usize = 4;
-
-/// How the cluster becomes the admin's.
-#[derive(Debug, Clone)]
-pub struct Bootstrap {
-    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key; none: a development master that is nobody's to take.
-    pub admin_key: Option<Digest>,
-    /// File in which it is recorded that the cluster was taken.
-    pub record: PathBuf,
-    /// File for the roots' pins, for the agent of this machine.
-    pub ca_pin: Option<PathBuf>,
-    /// The machine's TPM.
-    pub attestor: Option<Attestor>,
-    /// The machine's name, where the configuration has one.
-    pub name: String,
-    /// Addresses, where the configuration has some.
-    pub addresses: Vec<String>,
-}
 
 /// What is kept of the bootstrap.
 #[derive(Debug, Serialize, Deserialize)]
@@ -61,11 +44,11 @@ struct Record {
     signature: String,
 }
 
-/// The desk of the bootstrap.
+/// Answers the paths of the bootstrap.
 #[derive(Debug)]
-pub(crate) struct BootstrapDesk {
+pub(crate) struct BootstrapService {
     cluster: String,
-    terms: Bootstrap,
+    config: BootstrapConfig,
     policy: CertificatePolicySpec,
     authority: Arc<Authority>,
     client: Client,
@@ -75,18 +58,18 @@ pub(crate) struct BootstrapDesk {
     done: watch::Sender<bool>,
 }
 
-impl BootstrapDesk {
+impl BootstrapService {
     pub(crate) fn open(
-        terms: &Terms,
+        config: &AttestationConfig,
         authority: Arc<Authority>,
         client: Client,
     ) -> Result<Self, Error> {
-        let own = &terms.bootstrap;
+        let own = &config.bootstrap;
         let done = own.admin_key.is_none() || read_record(&own.record)?.is_some();
-        let desk = Self {
-            cluster: terms.cluster.clone(),
-            terms: own.clone(),
-            policy: terms.policy.clone(),
+        let service = Self {
+            cluster: config.cluster.clone(),
+            config: own.clone(),
+            policy: config.policy.clone(),
             authority,
             client,
             shown: Mutex::new(None),
@@ -94,9 +77,9 @@ impl BootstrapDesk {
             done: watch::Sender::new(done),
         };
         if done {
-            desk.write_pin()?;
+            service.write_pin()?;
         }
-        Ok(desk)
+        Ok(service)
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -178,7 +161,7 @@ impl BootstrapDesk {
         if self.is_done() {
             return taken();
         }
-        let Some(admin_key) = self.terms.admin_key else {
+        let Some(admin_key) = self.config.admin_key else {
             return taken();
         };
         let refuse = |why: &str| Answer::problem(Code::BootstrapVerdict, why);
@@ -260,7 +243,7 @@ impl BootstrapDesk {
             statement: STANDARD.encode(statement),
             signature: STANDARD.encode(signature),
         };
-        write_record(&self.terms.record, &record)?;
+        write_record(&self.config.record, &record)?;
         self.write_pin()?;
         // From here on requests pass, so that the seed can be written before the admin's next request.
         self.done.send_replace(true);
@@ -272,7 +255,7 @@ impl BootstrapDesk {
 
     /// The roots' pins, one a line, for the agent of this machine.
     pub(crate) fn write_pin(&self) -> Result<(), Error> {
-        let Some(path) = &self.terms.ca_pin else {
+        let Some(path) = &self.config.ca_pin else {
             return Ok(());
         };
         write_whole(
@@ -284,16 +267,16 @@ impl BootstrapDesk {
     /// Without a TPM: what the configuration says.
     fn claims(&self) -> Claims {
         Claims {
-            name: self.terms.name.clone(),
+            name: self.config.name.clone(),
             role: "master".to_owned(),
-            addresses: self.terms.addresses.clone(),
+            addresses: self.config.addresses.clone(),
             ..Claims::default()
         }
     }
 
     /// The machine's keys, asked for once: they are the same for as long as it runs.
     async fn show(&self) -> Result<Option<HelloAnswer>, Error> {
-        let Some(attestor) = self.terms.attestor.clone() else {
+        let Some(attestor) = self.config.attestor.clone() else {
             return Ok(None);
         };
         let mut shown = self.shown.lock().await;
@@ -310,7 +293,7 @@ impl BootstrapDesk {
         challenge: Challenge,
         exporter: Digest,
     ) -> Result<Option<EvidenceAnswer>, Error> {
-        let (Some(attestor), Some(shown)) = (self.terms.attestor.clone(), self.show().await?)
+        let (Some(attestor), Some(shown)) = (self.config.attestor.clone(), self.show().await?)
         else {
             return Ok(None);
         };

@@ -1,7 +1,10 @@
-//! Who is shut out although the certificate is still valid: derived from the Machines, so it survives every restart.
+//! The deny list: which clients the API rejects although their certificates have not expired.
+//!
+//! It is derived from the Machines and the Node objects, so it needs no storage and no revocation list. The API asks it for each
+//! request, and for open watches whenever it changes.
 
 use config_kube::identity::node_of_user;
-use config_kube::{Machine, MachineState};
+use config_kube::{Machine, MachineState, MachineStatus};
 use master_api::{DenyList, Peer};
 use master_ca::NodeExtension;
 use master_client::UserInfo;
@@ -11,51 +14,80 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// How often listeners look again at expiry.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+/// How often open connections are checked for certificates that have expired.
+const EXPIRY_CHECK: Duration = Duration::from_secs(15);
 
-/// Where a Machine stands, as far as its certificates are concerned.
+/// What a Machine's state means for its certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Standing {
-    /// It may speak, with certificates over this node key where one is on record.
-    Admitted(Option<String>),
+enum MachineAccess {
+    /// Certificates over this key pass.
+    Allowed(NodeKey),
+    /// The endorsement key that it attested with is no longer in its spec: no certificate passes.
     Replaced,
+    /// It is Untrusted, for the reason with this code: no certificate passes.
     Untrusted(String),
+    /// An admin retired it: no certificate passes.
     Retired,
 }
 
-impl Standing {
+/// The node key of a Machine whose certificates pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum NodeKey {
+    /// None: it attested nothing yet, and no certificate was issued.
+    None,
+    /// The key of the last attestation or issuance, as `sha256:<hex>` of its SubjectPublicKeyInfo: certificates over earlier keys
+    /// are denied.
+    Only(String),
+    /// The status records no key, so the key is not compared.
+    Unrecorded,
+}
+
+impl NodeKey {
+    fn recorded(status: &MachineStatus) -> Self {
+        match status.node_key.as_deref() {
+            None => Self::Unrecorded,
+            Some("") => Self::None,
+            Some(key) => Self::Only(key.to_owned()),
+        }
+    }
+}
+
+impl MachineAccess {
     fn of(machine: &Machine) -> Self {
         if machine.spec.retired {
             return Self::Retired;
         }
         let Some(status) = &machine.status else {
-            return Self::Admitted((!machine.spec.is_static).then(String::new));
+            let key = if machine.spec.is_static {
+                NodeKey::Unrecorded
+            } else {
+                NodeKey::None
+            };
+            return Self::Allowed(key);
         };
         if status.bound_ek.is_some() && machine.binding().is_none() {
             return Self::Replaced;
         }
         match status.state {
             MachineState::Untrusted => Self::Untrusted(status.reason.clone()),
-            // What an admin issued ends with the word that made it good; of its own it has proved nothing yet.
-            MachineState::Pending if !machine.spec.is_static => Self::Admitted(Some(String::new())),
+            // Pending with a key on record: the Machine was static, and its issued certificates ended when `spec.static` did.
+            MachineState::Pending if !machine.spec.is_static => Self::Allowed(NodeKey::None),
             MachineState::Pending
             | MachineState::Trusted
             | MachineState::Unproven
-            | MachineState::Suspect => Self::Admitted(status.node_key.clone()),
+            | MachineState::Suspect => Self::Allowed(NodeKey::recorded(status)),
         }
     }
 
-    /// Whether something was proved, or issued, that it may speak by.
-    fn vouches(&self) -> bool {
-        matches!(self, Self::Admitted(Some(key)) if !key.is_empty())
-            || *self == Self::Admitted(None)
+    /// Whether the Machine may act as a node whose Node object exists: it attested, or has issued certificates.
+    fn is_attested(&self) -> bool {
+        matches!(self, Self::Allowed(NodeKey::Only(_) | NodeKey::Unrecorded))
     }
 
-    /// Why nothing that comes from it is let pass.
-    fn shut_out(&self) -> Option<String> {
+    /// Why every certificate of the Machine is denied; `None` where one may pass.
+    fn denial(&self) -> Option<String> {
         match self {
-            Self::Admitted(_) => None,
+            Self::Allowed(_) => None,
             Self::Replaced => Some(
                 "the machine was replaced by another board, or its endorsement key was taken off"
                     .to_owned(),
@@ -66,46 +98,51 @@ impl Standing {
     }
 }
 
-/// All Machines by uid, with what follows for nodes.
+/// The Machines by uid, and what follows from them for node names.
 #[derive(Debug, Default)]
-struct Standings {
-    machines: HashMap<String, (String, Standing)>,
-    /// Nodes that were made for Machines, by their objects: they outlive the Machine, and the name that it had.
-    made: HashSet<String>,
-    /// Nodes of which every Machine is shut out, and why; and those that were a Machine's and are nobody's now.
-    nodes: HashMap<String, String>,
-    /// Nodes that are Machines'.
-    taken: HashSet<String>,
+struct AccessTable {
+    /// Node name and access of each Machine, by its uid.
+    machines: HashMap<String, (String, MachineAccess)>,
+    /// Names of Node objects that the master created for Machines. A Node may still exist after its Machine was deleted or
+    /// renamed.
+    node_objects: HashSet<String>,
+    /// Node names whose users are denied, and why. Derived from the other tables.
+    denied_nodes: HashMap<String, String>,
+    /// Node names of Machines. Derived.
+    machine_nodes: HashSet<String>,
 }
 
-impl Standings {
-    /// Counts anew; a node has one Machine, and for a moment two where an admin makes another one.
-    fn recount(&mut self) {
-        self.nodes.clear();
-        self.taken = self
+impl AccessTable {
+    /// Derives the tables by node name. Usually one Machine has a node name; while an admin replaces a Machine object there are
+    /// two, and the node is allowed where either is.
+    fn derive_nodes(&mut self) {
+        self.denied_nodes.clear();
+        self.machine_nodes = self
             .machines
             .values()
             .map(|(node, _)| node.clone())
             .collect();
-        for (node, standing) in self.machines.values() {
-            if let Some(why) = standing.shut_out() {
-                self.nodes.insert(node.clone(), why);
+        for (node, access) in self.machines.values() {
+            if let Some(why) = access.denial() {
+                self.denied_nodes.insert(node.clone(), why);
             }
         }
-        for node in &self.made {
+        for node in &self.node_objects {
             let why = "its machine is another node now, or was taken out of the inventory, and no other has proved itself";
-            self.nodes
+            self.denied_nodes
                 .entry(node.clone())
                 .or_insert_with(|| why.to_owned());
         }
-        for (node, standing) in self.machines.values() {
-            let speaks = if self.made.contains(node) {
-                standing.vouches()
+        for (node, access) in self.machines.values() {
+            // A Node object that exists may belong to an earlier Machine of the same name, with tokens bound to it. Its name is
+            // usable again only after the present Machine has attested; without a Node object nothing is bound to the name.
+            let allowed = if self.node_objects.contains(node) {
+                access.is_attested()
             } else {
-                standing.shut_out().is_none()
+                access.denial().is_none()
             };
-            if speaks {
-                self.nodes.remove(node);
+            if allowed {
+                self.denied_nodes.remove(node);
             }
         }
     }
@@ -113,36 +150,44 @@ impl Standings {
 
 /// The deny list.
 ///
-/// Guarantee: a certificate with a node extension is let pass only while its Machine is in the inventory, not retired, not
-/// Untrusted and not another board, only for the node that the Machine is, and only over the node key of its last proof; one without it, as an ordinary kubelet has,
-/// only while no Machine has its name; nothing that is bound to a node passes
-/// while the node is shut out, as one is that was a Machine's until its Node is deleted; and no certificate is let pass after its
-/// end. Assumption: the list was filled once before the API serves.
+/// Guarantees:
+/// - A certificate with the node extension passes only while its Machine is in the inventory, is not retired, not Untrusted and
+///   not replaced by another board; only for the Machine's present node name; only over the node key of its last attestation.
+/// - A node's certificate without the extension (an ordinary kubelet's) passes only while no Machine has that node name.
+/// - A user that is bound to a node (the kubelet, tokens of pods on it) is denied while the node is. A node that was a Machine's
+///   stays denied until its Node object is deleted or another Machine of that name attests.
+/// - No certificate passes after its notAfter, also on a connection that began before.
+///
+/// Assumption: machines and nodes were filled once before the API serves ([`crate::AttestationService::ready`]).
 #[derive(Debug)]
 pub struct MachineDenyList {
-    standings: RwLock<Standings>,
-    /// What certificates say that were met before, by their bytes.
-    noted: RwLock<HashMap<Box<[u8]>, Arc<Noted>>>,
+    table: RwLock<AccessTable>,
+    /// Facts of certificates seen before, by their DER.
+    facts: RwLock<HashMap<Box<[u8]>, Arc<CertificateFacts>>>,
     changed: watch::Sender<u64>,
 }
 
-/// What a certificate says that matters here. Read once: every request on a connection shows the same one.
+/// Why a certificate over another key than that of the last attestation is denied.
+const EARLIER_KEY: &str =
+    "the certificate is of an earlier node key: the machine has proved another since";
+
+/// The parts of a certificate that the list compares. Parsed once: all requests of a connection present the same certificate.
 #[derive(Debug)]
-struct Noted {
-    /// Its end, in seconds since 1970.
+struct CertificateFacts {
+    /// notAfter, in Unix seconds; `None` where it cannot be parsed.
     end: Option<u64>,
-    /// The Machine that it was issued to, where it is a node's.
+    /// Uid of the Machine that it was issued to, from the node extension.
     machine: Option<String>,
-    /// The node that its subject names.
+    /// The node in its common name, `system:node:<name>`.
     node: Option<String>,
     /// `sha256:<hex>` of its SubjectPublicKeyInfo.
     key: String,
 }
 
-/// Certificates that are remembered at most; then memory starts anew.
-const NOTED: usize = 8192;
+/// Certificates in the cache at most; a full cache is cleared.
+const MAX_CACHED: usize = 8192;
 
-impl Noted {
+impl CertificateFacts {
     fn of(certificate: &[u8]) -> Self {
         let parsed = X509Certificate::from_der(certificate)
             .ok()
@@ -174,24 +219,24 @@ impl Noted {
 
     fn expired(&self, now: SystemTime) -> bool {
         self.end
-            .is_some_and(|end| crate::exchange::seconds(now) > end)
+            .is_some_and(|end| crate::time::unix_seconds(now) > end)
     }
 }
 
 impl Default for MachineDenyList {
     fn default() -> Self {
         Self {
-            standings: RwLock::default(),
-            noted: RwLock::default(),
+            table: RwLock::default(),
+            facts: RwLock::default(),
             changed: watch::Sender::new(0),
         }
     }
 }
 
 impl MachineDenyList {
-    /// Replaces everything.
+    /// Replaces all Machines.
     pub(crate) fn fill<'a>(&self, machines: impl Iterator<Item = &'a Machine>) {
-        let fresh: HashMap<String, (String, Standing)> = machines.filter_map(entry).collect();
+        let fresh: HashMap<String, (String, MachineAccess)> = machines.filter_map(entry).collect();
         self.change(|known| {
             let changed = known.machines != fresh;
             known.machines = fresh;
@@ -199,37 +244,37 @@ impl MachineDenyList {
         });
     }
 
-    /// Replaces the nodes that were made for Machines.
-    pub(crate) fn fill_nodes(&self, nodes: impl Iterator<Item = String>) {
+    /// Replaces the names of Node objects that were created for Machines.
+    pub(crate) fn fill_node_objects(&self, nodes: impl Iterator<Item = String>) {
         let fresh: HashSet<String> = nodes.collect();
         self.change(|known| {
-            let changed = known.made != fresh;
-            known.made = fresh;
+            let changed = known.node_objects != fresh;
+            known.node_objects = fresh;
             changed
         });
     }
 
-    /// A node was made for a Machine, or is not any more.
-    pub(crate) fn set_node(&self, node: &str, made: bool) {
+    /// Adds or removes the name of a Node object that was created for a Machine.
+    pub(crate) fn set_node_object(&self, node: &str, made: bool) {
         self.change(|known| {
             if made {
-                known.made.insert(node.to_owned())
+                known.node_objects.insert(node.to_owned())
             } else {
-                known.made.remove(node)
+                known.node_objects.remove(node)
             }
         });
     }
 
-    /// Whether a node was made for a Machine, now or once.
-    pub(crate) fn made_node(&self, node: &str) -> bool {
-        self.standings
+    /// Whether there is a Node object of this name that was created for a Machine, past or present.
+    pub(crate) fn has_node_object(&self, node: &str) -> bool {
+        self.table
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .made
+            .node_objects
             .contains(node)
     }
 
-    /// Takes one Machine's new state.
+    /// Adds or updates one Machine.
     pub fn set(&self, machine: &Machine) {
         let Some((uid, fresh)) = entry(machine) else {
             return;
@@ -237,7 +282,7 @@ impl MachineDenyList {
         self.change(|known| known.machines.insert(uid, fresh.clone()) != Some(fresh));
     }
 
-    /// A Machine is gone.
+    /// Removes a deleted Machine.
     pub(crate) fn remove(&self, machine: &Machine) {
         let Some(uid) = machine.metadata.uid.as_ref() else {
             return;
@@ -245,53 +290,50 @@ impl MachineDenyList {
         self.change(|known| known.machines.remove(uid).is_some());
     }
 
-    fn change(&self, make: impl FnOnce(&mut Standings) -> bool) {
-        let mut standings = self
-            .standings
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        if make(&mut standings) {
-            standings.recount();
-            drop(standings);
-            self.look_again();
+    fn change(&self, make: impl FnOnce(&mut AccessTable) -> bool) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if make(&mut table) {
+            table.derive_nodes();
+            drop(table);
+            self.notify_listeners();
         }
     }
 
-    /// Has listeners look again, as something else changed by which they judge.
-    pub fn look_again(&self) {
+    /// Makes every listener of [`DenyList::changed`] check its connection again.
+    pub fn notify_listeners(&self) {
         self.changed.send_modify(|version| *version += 1);
     }
 
-    /// Has listeners look again from time to time, so that an open watch ends with the certificate that it stands on.
-    pub(crate) async fn tick(&self) {
+    /// Notifies listeners periodically, so that an open watch ends soon after its certificate does. Runs until it is dropped.
+    pub(crate) async fn notify_periodically(&self) {
         loop {
-            tokio::time::sleep(LOOK_AGAIN).await;
-            self.look_again();
+            tokio::time::sleep(EXPIRY_CHECK).await;
+            self.notify_listeners();
         }
     }
 
-    fn noted(&self, certificate: &[u8]) -> Arc<Noted> {
-        if let Some(noted) = self
-            .noted
+    fn facts_of(&self, certificate: &[u8]) -> Arc<CertificateFacts> {
+        if let Some(known) = self
+            .facts
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .get(certificate)
         {
-            return noted.clone();
+            return known.clone();
         }
-        let fresh = Arc::new(Noted::of(certificate));
-        let mut noted = self.noted.write().unwrap_or_else(PoisonError::into_inner);
-        if noted.len() >= NOTED {
-            noted.clear();
+        let fresh = Arc::new(CertificateFacts::of(certificate));
+        let mut cache = self.facts.write().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= MAX_CACHED {
+            cache.clear();
         }
-        noted.insert(certificate.into(), fresh.clone());
+        cache.insert(certificate.into(), fresh.clone());
         fresh
     }
 
-    /// Why a certificate is denied that says this of its Machine, its key and its node.
-    fn verdict(&self, uid: &str, key: &str, node: Option<&str>) -> Option<String> {
+    /// Why a certificate with this Machine uid, node key and node name is denied; `None` where it passes.
+    fn machine_denial(&self, uid: &str, key: &str, node: Option<&str>) -> Option<String> {
         match self
-            .standings
+            .table
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .machines
@@ -303,28 +345,28 @@ impl MachineDenyList {
                     "the certificate is of node {node}, and the machine is node {own}"
                 ))
             }
-            Some((_, Standing::Admitted(Some(known)))) if known != key => Some(
-                "the certificate is of an earlier node key: the machine has proved another since"
-                    .to_owned(),
-            ),
-            Some((_, standing)) => standing.shut_out(),
+            Some((_, MachineAccess::Allowed(NodeKey::Only(known)))) if known != key => {
+                Some(EARLIER_KEY.to_owned())
+            }
+            Some((_, MachineAccess::Allowed(NodeKey::None))) => Some(EARLIER_KEY.to_owned()),
+            Some((_, access)) => access.denial(),
             None => Some("the machine is not in the inventory".to_owned()),
         }
     }
 }
 
-fn entry(machine: &Machine) -> Option<(String, (String, Standing))> {
+fn entry(machine: &Machine) -> Option<(String, (String, MachineAccess))> {
     Some((
         machine.metadata.uid.clone()?,
-        (machine.node_name().to_owned(), Standing::of(machine)),
+        (machine.node_name().to_owned(), MachineAccess::of(machine)),
     ))
 }
 
-/// The fact by which a token tells the node that it is bound to (upstream's name).
+/// Key in `UserInfo.extra` with the node that a service account token is bound to (upstream's name).
 const BOUND_NODE: &str = "authentication.kubernetes.io/node-name";
 
 impl MachineDenyList {
-    /// Why this caller is denied at a moment; none where it is not.
+    /// Why this client is denied at `now`; `None` where it is not.
     pub fn denied_at(&self, user: &UserInfo, peer: &Peer, now: SystemTime) -> Option<String> {
         let bound = user
             .extra
@@ -338,45 +380,46 @@ impl MachineDenyList {
             return Some(why);
         }
         let leaf = peer.certificates.first()?;
-        let noted = self.noted(leaf);
-        if noted.expired(now) {
-            // TLS looked at the handshake; a connection lives on.
+        let facts = self.facts_of(leaf);
+        if facts.expired(now) {
+            // TLS compared the time at the handshake only, and a connection may outlive the certificate.
             return Some("the certificate has expired".to_owned());
         }
-        match &noted.machine {
-            Some(uid) => self.verdict(uid, &noted.key, noted.node.as_deref()),
-            None => self.of_no_proof(noted.node.as_deref()?),
+        match &facts.machine {
+            Some(uid) => self.machine_denial(uid, &facts.key, facts.node.as_deref()),
+            None => self.unattested_denial(facts.node.as_deref()?),
         }
     }
 
-    /// Why a node's serving certificate is none of its own; none where it is.
+    /// Why a kubelet's serving certificate does not belong to this node; `None` where it does. The API server asks before it sends a
+    /// request to the kubelet.
     pub fn serving_denied(&self, node: &str, certificate: &[u8]) -> Option<String> {
         let Some(uid) =
             NodeExtension::of_certificate(certificate).map(|extension| extension.machine_uid)
         else {
-            return self.of_no_proof(node);
+            return self.unattested_denial(node);
         };
         match self
-            .standings
+            .table
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .machines
             .get(&uid)
         {
-            Some((own, standing)) if own == node => standing.shut_out(),
+            Some((own, access)) if own == node => access.denial(),
             Some(_) | None => {
                 Some("the certificate is of a machine that the node is not".to_owned())
             }
         }
     }
 
-    /// Why a certificate that no machine's proof led to does not speak for a node.
-    fn of_no_proof(&self, node: &str) -> Option<String> {
+    /// Why a certificate without the node extension may not act as this node; `None` where it may: no Machine has the name.
+    fn unattested_denial(&self, node: &str) -> Option<String> {
         let taken = self
-            .standings
+            .table
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .taken
+            .machine_nodes
             .contains(node);
         taken.then(|| {
             format!(
@@ -392,10 +435,10 @@ impl DenyList for MachineDenyList {
     }
 
     fn node_denied(&self, node: &str) -> Option<String> {
-        self.standings
+        self.table
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .nodes
+            .denied_nodes
             .get(node)
             .cloned()
     }
@@ -408,7 +451,7 @@ impl DenyList for MachineDenyList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_kube::{MachineSpec, MachineStatus};
+    use config_kube::MachineSpec;
 
     fn machine(uid: &str, state: MachineState) -> Machine {
         let mut machine = Machine::named(uid, MachineSpec::default());
@@ -431,27 +474,27 @@ mod tests {
             ]
             .iter(),
         );
-        assert_eq!(list.verdict("a", "", Some("a")), None);
+        assert_eq!(list.machine_denial("a", "", Some("a")), None);
         assert!(
-            list.verdict("b", "", Some("b"))
+            list.machine_denial("b", "", Some("b"))
                 .unwrap()
                 .contains("IMAGE_SVN")
         );
-        assert!(list.verdict("c", "", Some("c")).is_some());
+        assert!(list.machine_denial("c", "", Some("c")).is_some());
         let mut retired = machine("a", MachineState::Trusted);
         retired.spec.retired = true;
         list.set(&retired);
-        assert!(list.verdict("a", "", Some("a")).is_some());
+        assert!(list.machine_denial("a", "", Some("a")).is_some());
     }
 
     /// A certificate that an ordinary kubelet was given speaks for its name only until that is a Machine's.
     #[test]
     fn what_no_proof_led_to_does_not_speak_for_a_machines_node() {
         let list = MachineDenyList::default();
-        assert_eq!(list.of_no_proof("a"), None);
+        assert_eq!(list.unattested_denial("a"), None);
         list.set(&machine("a", MachineState::Trusted));
-        assert!(list.of_no_proof("a").unwrap().contains("no proof"));
-        assert_eq!(list.of_no_proof("b"), None);
+        assert!(list.unattested_denial("a").unwrap().contains("no proof"));
+        assert_eq!(list.unattested_denial("b"), None);
         assert!(list.serving_denied("a", b"no certificate").is_some());
         assert_eq!(list.serving_denied("b", b"no certificate"), None);
     }
@@ -464,14 +507,14 @@ mod tests {
         object.spec.is_static = true;
         object.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
         list.set(&object);
-        assert_eq!(list.verdict("a", "sha256:aa", Some("a")), None);
+        assert_eq!(list.machine_denial("a", "sha256:aa", Some("a")), None);
         assert!(
-            list.verdict("a", "sha256:99", Some("a")).is_some(),
+            list.machine_denial("a", "sha256:99", Some("a")).is_some(),
             "an earlier one"
         );
         object.spec.is_static = false;
         list.set(&object);
-        assert!(list.verdict("a", "sha256:aa", Some("a")).is_some());
+        assert!(list.machine_denial("a", "sha256:aa", Some("a")).is_some());
     }
 
     /// Another board under the same name: what the old one holds is worth nothing, before and after the new one's proof.
@@ -484,11 +527,11 @@ mod tests {
         (status.bound_ek, status.node_key) =
             (Some("sha256:01".to_owned()), Some("sha256:aa".to_owned()));
         list.set(&object);
-        assert_eq!(list.verdict("a", "sha256:aa", Some("a")), None);
+        assert_eq!(list.machine_denial("a", "sha256:aa", Some("a")), None);
         object.spec.ek.hashes = vec!["sha256:02".to_owned()];
         list.set(&object);
         assert!(
-            list.verdict("a", "sha256:aa", Some("a"))
+            list.machine_denial("a", "sha256:aa", Some("a"))
                 .unwrap()
                 .contains("replaced")
         );
@@ -498,13 +541,13 @@ mod tests {
             (Some("sha256:02".to_owned()), Some("sha256:bb".to_owned()));
         list.set(&object);
         assert!(
-            list.verdict("a", "sha256:aa", Some("a"))
+            list.machine_denial("a", "sha256:aa", Some("a"))
                 .unwrap()
                 .contains("earlier node key")
         );
         assert_eq!(
             (
-                list.verdict("a", "sha256:bb", Some("a")),
+                list.machine_denial("a", "sha256:bb", Some("a")),
                 list.node_denied("a")
             ),
             (None, None)
@@ -536,14 +579,14 @@ mod tests {
     #[test]
     fn what_is_remembered_of_certificates_is_limited() {
         let list = MachineDenyList::default();
-        for number in 0..NOTED + 10 {
-            let noted = list.noted(&number.to_be_bytes());
+        for number in 0..MAX_CACHED + 10 {
+            let facts = list.facts_of(&number.to_be_bytes());
             assert!(
-                noted.end.is_none() && noted.machine.is_none() && !noted.expired(SystemTime::now())
+                facts.end.is_none() && facts.machine.is_none() && !facts.expired(SystemTime::now())
             );
         }
-        assert!(list.noted.read().unwrap().len() <= NOTED);
-        let ended = Noted {
+        assert!(list.facts.read().unwrap().len() <= MAX_CACHED);
+        let ended = CertificateFacts {
             end: Some(5),
             machine: None,
             node: None,
@@ -571,11 +614,11 @@ mod tests {
         let list = MachineDenyList::default();
         let mut object = machine("a", MachineState::Trusted);
         object.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
-        list.fill_nodes(["a".to_owned()].into_iter());
+        list.fill_node_objects(["a".to_owned()].into_iter());
         list.set(&object);
         assert_eq!(
             (
-                list.verdict("a", "sha256:aa", Some("a")),
+                list.machine_denial("a", "sha256:aa", Some("a")),
                 list.node_denied("a")
             ),
             (None, None)
@@ -583,16 +626,16 @@ mod tests {
         object.spec.node_name = Some("b".to_owned());
         list.set(&object);
         assert!(
-            list.verdict("a", "sha256:aa", Some("a"))
+            list.machine_denial("a", "sha256:aa", Some("a"))
                 .unwrap()
                 .contains("node b")
         );
         assert!(
-            list.verdict("a", "sha256:aa", None).is_some(),
+            list.machine_denial("a", "sha256:aa", None).is_some(),
             "a certificate that names no node"
         );
         assert_eq!(
-            list.verdict("a", "sha256:aa", Some("b")),
+            list.machine_denial("a", "sha256:aa", Some("b")),
             None,
             "the node that it is"
         );
@@ -612,13 +655,13 @@ mod tests {
         list.set(&other);
         assert_eq!(list.node_denied("a"), None);
         list.remove(&other);
-        list.set_node("a", false);
+        list.set_node_object("a", false);
         assert_eq!(
             list.node_denied("a"),
             None,
             "its Node was deleted: the name is anybody's"
         );
-        assert!(!list.made_node("a"));
+        assert!(!list.has_node_object("a"));
     }
 
     /// What an admin took off counts at once, however it was taken.
@@ -653,7 +696,7 @@ mod tests {
                 (Some("sha256:01".to_owned()), Some("sha256:aa".to_owned()));
             list.set(&object);
             assert_eq!(
-                list.verdict("a", "sha256:aa", Some("a")).is_none(),
+                list.machine_denial("a", "sha256:aa", Some("a")).is_none(),
                 good,
                 "{ek:?}"
             );

@@ -26,23 +26,9 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
-    /// The log of verdicts holds something that no crash leaves behind.
-    #[error(
-        "the log of verdicts is damaged: {}, line {line}: {why}; keep the file for an inquiry, and move it out of the folder: \
-         a new segment then begins, and `pratique verify` will tell of the gap",
-        path.display()
-    )]
-    Verdicts {
-        /// The segment.
-        path: PathBuf,
-        /// The line.
-        line: usize,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The log of verdicts could not take a record.
-    #[error("the log of verdicts takes no records now: see the master's log; is its disk full?")]
-    VerdictsBusy,
+    /// The log of verdicts failed.
+    #[error(transparent)]
+    Journal(#[from] master_journal::Error),
     /// The API refused the service's own request.
     #[error("the API did not take {what}")]
     Api {
@@ -61,15 +47,4 @@ pub enum Error {
     /// A blocking task broke off.
     #[error("a blocking call broke off")]
     Task(#[source] tokio::task::JoinError),
-}
-
-/// An error with its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }

@@ -1,141 +1,54 @@
-//! The desk where machines prove themselves: hello → challenge, evidence → certificates.
+//! The exchange by which machines attest (cloud-verify/v1): hello (step 1) → challenge (2), evidence (3) → verdict (4) and
+//! certificates (5). WIRE.md numbers the steps.
 //!
-//! Order before any answer: size, rate, then the verifier's own (inventory, key attributes, EK hash and chain). Exchanges
-//! of one Machine are taken one after another, and each sees what the one before recorded. What is done with a machine that
-//! proved which it is, its policy says (`policy`).
+//! Cheap checks come first: the size of the body, the rate, then the verifier's own order. Exchanges of one Machine are concluded
+//! one after another, and each sees what the one before recorded. `decision` decides on checked evidence; `unproven` is the
+//! same exchange for machines without a TPM.
 
-use crate::addresses::Addresses;
-use crate::admit::{self, Admission, Requests};
+use crate::admit::Requests;
 use crate::answer::{self, Answer, BODY_TIME};
-use crate::entropy::SystemEntropy;
-use crate::error::chain;
-use crate::exchanges::Exchanges;
+use crate::caller::{address, listed_key, renewing_peer};
+use crate::exchange_limits::ExchangeLimits;
+use crate::facts::ClusterFacts;
 use crate::inventory::Inventory;
-use crate::journal::Journal;
-use crate::limit::{Caller, Limiter};
-use crate::policy::{Judgement, Policy, Ruling, judge, policy_of};
-use crate::queue;
-use crate::ring::{Entry, Ring};
-use crate::service::Terms;
-use crate::waiting::Waiting;
-use crate::{record, ring};
-use config_attest::policy::CheckedRule;
-use config_attest::release::KnownRelease;
-use config_attest::sessions::{HalfOpen, Limits, Sessions};
-use config_attest::tpm::Public;
+use crate::records::Records;
+use crate::reference::ReferenceValues;
+use crate::request_queue::RequestQueue;
+use crate::session_tables::{SessionTable, SessionTables};
+use crate::time::unix_seconds;
+use config_attest::sessions::HalfOpen;
 use config_attest::verifier::{
-    Approval, Claimant, Judged, Pending, Reference, RenewingPeer, Shown, UnprovenPending, Verified,
-    check_evidence, check_hello, check_renewal,
+    Admitted, Pending, Reference, RenewingPeer, Shown, check_evidence, check_hello, check_renewal,
 };
-use config_attest::wire::{
-    Claims, Evidence, Hello, Keys, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId,
-};
-use config_attest::{Channel, Code, Digest, EkIssuer, Refusal};
-use config_kube::identity::node_of_user;
-use config_kube::machine::EkWord;
-use config_kube::policy::DryRun;
-use config_kube::{CertificatePolicySpec, Machine};
-use jiff::Timestamp;
+use config_attest::wire::{Claims, Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
+use config_attest::{Channel, Code, Refusal};
 use master_api::Peer;
-use master_ca::{Authority, NodeExtension};
-use master_client::{Body, Client, Recorder};
+use master_ca::Authority;
+use master_client::{Body, Client};
 use serde::de::DeserializeOwned;
-use std::hash::{BuildHasher as _, RandomState};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::MutexGuard;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
+use std::sync::Arc;
+use std::time::SystemTime;
 
-/// Locks among which the Machines are spread.
-const LANES: usize = 64;
-
-/// The desk.
+/// Answers the exchange's paths.
 #[derive(Debug)]
-pub(crate) struct Desk {
-    cluster: String,
-    api_names: Vec<String>,
-    issuers: Vec<EkIssuer>,
-    admin_key: Option<Digest>,
-    server_spki: Digest,
-    authority: Arc<Authority>,
-    inventory: Arc<Inventory>,
-    client: Client,
-    waiting: Arc<Waiting>,
-    events: Recorder,
-    ring: Ring,
-    journal: Arc<Journal>,
-    exchanges: Exchanges,
-    release_keys: Vec<String>,
-    sessions: Mutex<Sessions>,
-    /// Those of machines without a TPM, apart: whatever comes there takes nothing from those that have one.
-    pub(crate) unproven: Mutex<Sessions<UnprovenPending>>,
-    /// When the desk was opened: sessions live by a clock that never goes back.
-    opened: Instant,
-    limiter: Limiter,
-    lanes: Vec<tokio::sync::Mutex<()>>,
-    addresses: Addresses,
-    spread: RandomState,
+pub(crate) struct ExchangeService {
+    pub(crate) facts: ClusterFacts,
+    pub(crate) limits: ExchangeLimits,
+    pub(crate) sessions: SessionTables,
+    pub(crate) records: Records,
+    pub(crate) authority: Arc<Authority>,
+    pub(crate) inventory: Arc<Inventory>,
+    pub(crate) queue: Arc<RequestQueue>,
+    pub(crate) client: Client,
 }
 
-/// Everything that a [`Reference`] borrows.
-pub(crate) struct Held {
-    machines: Arc<config_attest::Inventory>,
-    releases: Arc<Vec<KnownRelease>>,
-    rule: Box<CheckedRule>,
-    policy: &'static dyn Policy,
-    generation: u64,
-}
-
-impl Desk {
-    pub(crate) fn new(
-        terms: &Terms,
-        authority: Arc<Authority>,
-        inventory: Arc<Inventory>,
-        waiting: Arc<Waiting>,
-        client: Client,
-        ring: Ring,
-        journal: Arc<Journal>,
-    ) -> Self {
-        let limits = Limits {
-            total: terms.exchanges,
-            ..Limits::default()
-        };
-        Self {
-            cluster: terms.cluster.clone(),
-            api_names: terms.api_names.clone(),
-            issuers: terms.ek_issuers.clone(),
-            admin_key: terms.bootstrap.admin_key,
-            server_spki: terms.server_spki,
-            authority,
-            inventory,
-            waiting,
-            events: Recorder::new(client.clone(), "pratique-attestation"),
-            client,
-            ring,
-            journal,
-            exchanges: Exchanges::default(),
-            release_keys: terms
-                .release_keys
-                .iter()
-                .map(|key| key.name().to_owned())
-                .collect(),
-            sessions: Mutex::new(Sessions::new(limits)),
-            unproven: Mutex::new(Sessions::new(limits)),
-            opened: Instant::now(),
-            addresses: Addresses::default(),
-            limiter: Limiter::new(),
-            lanes: (0..LANES).map(|_| tokio::sync::Mutex::default()).collect(),
-            spread: RandomState::new(),
-        }
-    }
-
-    /// `POST /attest/v1/sessions`.
+impl ExchangeService {
+    /// Step 1 of a join, `POST /attest/v1/sessions`.
     pub(crate) async fn hello(&self, incoming: Body, peer: &Peer) -> Answer {
         self.open(incoming, peer, check_hello).await
     }
 
-    /// `POST /attest/v1/renewals`.
+    /// Step 1 of a renewal, `POST /attest/v1/renewals`.
     pub(crate) async fn renewal(&self, incoming: Body, peer: &Peer) -> Answer {
         let (renewing, incoming) = match self.renewing(incoming, peer).await {
             Ok(both) => both,
@@ -147,47 +60,37 @@ impl Desk {
         .await
     }
 
+    /// Steps 1 and 2: checks a hello and opens a session with its challenge.
     async fn open(
         &self,
         incoming: Body,
         peer: &Peer,
-        check: impl Fn(
-            &Hello,
-            &Reference<'_>,
-            &Channel,
-            u64,
-        ) -> Result<config_attest::verifier::Admitted, Box<Refusal>>,
+        check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<Admitted, Box<Refusal>>,
     ) -> Answer {
         let Some(_exchange) = peer.begin_exchange() else {
             return one_at_a_time();
         };
         let read = answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await;
         let machines = self.inventory.machines();
-        // Before anything is verified, which costs more than reading it.
+        // The rate limit comes before the verifier, whose checks cost more than parsing. The endorsement key chooses the budget.
         let listed = read
             .as_ref()
             .ok()
             .and_then(|hello: &Hello| listed_key(&hello.keys, &machines));
-        if let Err(answer) = self.admit_rate(peer, listed) {
+        if let Err(answer) = self.limits.count_request(peer, listed) {
             return answer;
         }
         let hello = match read {
             Ok(hello) => hello,
             Err(answer) => return answer,
         };
-        let Some(channel) = self.channel(peer) else {
+        let Some(channel) = self.facts.channel(peer) else {
             return no_exporter();
         };
-        let now = seconds(SystemTime::now());
-        let outcome = self.held().and_then(|held| {
-            let admitted = check(&hello, &self.reference(&held), &channel, now)?;
-            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.open_from(
-                address(peer),
-                admitted,
-                self.next_tick(),
-                &mut SystemEntropy,
-            )
+        let now = unix_seconds(SystemTime::now());
+        let outcome = ReferenceValues::current(&self.inventory).and_then(|values| {
+            let checked = check(&hello, &self.facts.reference(&values), &channel, now)?;
+            self.sessions.tpm.open(address(peer), checked)
         });
         match outcome {
             Ok(challenge) => {
@@ -200,7 +103,8 @@ impl Desk {
         }
     }
 
-    /// Records why no challenge was given, and tells the caller no more than that.
+    /// Records why a hello got no challenge. The caller learns that it was refused, and the reason only where it says nothing about
+    /// machines.
     pub(crate) async fn not_opened(
         &self,
         peer: &Peer,
@@ -208,7 +112,9 @@ impl Desk {
         claims: &Claims,
     ) -> Answer {
         let code = refusal.code();
-        self.refuse(peer, &claimed(refusal, claims)).await;
+        self.records
+            .refused(peer, &with_claims(refusal, claims))
+            .await;
         if [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) {
             Answer::problem(
                 Code::RateLimited,
@@ -221,7 +127,7 @@ impl Desk {
         }
     }
 
-    /// `POST …/{session}/evidence`.
+    /// Step 3, `POST …/{session}/evidence`.
     pub(crate) async fn evidence(
         &self,
         session: &SessionId,
@@ -232,58 +138,59 @@ impl Desk {
             return one_at_a_time();
         };
         let (pending, evidence) = match self
-            .claim(&self.sessions, session, incoming, MAX_EVIDENCE_BODY, peer)
+            .take_session(
+                &self.sessions.tpm,
+                session,
+                incoming,
+                MAX_EVIDENCE_BODY,
+                peer,
+            )
             .await
         {
             Ok(both) => both,
             Err(answer) => return answer,
         };
-        let Some(channel) = self.channel(peer) else {
+        let Some(channel) = self.facts.channel(peer) else {
             return no_exporter();
         };
         Box::pin(self.conclude(pending, &evidence, &channel, peer, SystemTime::now())).await
     }
 
-    /// Takes a session and reads its evidence, in this order: a body that answers no challenge is not kept in memory, and of
-    /// one session there is never more than one.
-    pub(crate) async fn claim<P: HalfOpen, E: DeserializeOwned>(
+    /// Takes a session, then reads its evidence of at most `limit` bytes. In this order a body without an open session is never
+    /// held in memory, and each session has at most one body.
+    pub(crate) async fn take_session<P: HalfOpen, E: DeserializeOwned>(
         &self,
-        sessions: &Mutex<Sessions<P>>,
+        sessions: &SessionTable<P>,
         session: &SessionId,
         incoming: Body,
-        most: usize,
+        limit: usize,
         peer: &Peer,
     ) -> Result<(P, E), Answer> {
-        let lock = || sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left, listed) = {
-            let (sessions, now) = (lock(), self.ticks());
-            (sessions.left(session, now), sessions.is_listed(session))
-        };
-        // Where there is no room now the session stays open, and its answer may come again.
-        let Some(_room) = self.limiter.body(listed || renewing_peer(peer).is_some()) else {
+        let remaining = sessions.remaining(session);
+        let known = remaining.is_listed || renewing_peer(peer).is_some();
+        // Without room the session stays open, and the machine may send its evidence again.
+        let Some(_room) = self.limits.body_room(known) else {
             return Err(Answer::problem(
                 Code::RateLimited,
                 "too much evidence is read at once; try again",
             ));
         };
-        let taken = lock().take(session, self.ticks());
-        match taken {
-            // It was counted when it was opened, and is answered once.
+        match sessions.take(session) {
+            // Not counted by the rate limiter: its hello was, and a session is answered once.
             Ok(pending) => Ok((
                 pending,
-                answer::read(incoming, most, Duration::from_secs(left)).await?,
+                answer::read(incoming, limit, remaining.time).await?,
             )),
             Err(code) => {
-                self.admit_rate(peer, None)?;
-                answer::discard(incoming, most).await;
-                self.refuse(peer, &Refusal::anonymous(code)).await;
+                self.limits.count_request(peer, None)?;
+                answer::discard(incoming, limit).await;
+                self.records.refused(peer, &Refusal::anonymous(code)).await;
                 Err(Answer::refused())
             }
         }
     }
 
-    /// The certificate by which a renewal's caller is known. One who shows none is refused without a look at what it sends,
-    /// and one who shows one is counted by it.
+    /// The node that renews, by its client certificate. A caller without one is refused, and its body is not parsed.
     pub(crate) async fn renewing(
         &self,
         incoming: Body,
@@ -292,13 +199,15 @@ impl Desk {
         if let Some(renewing) = renewing_peer(peer) {
             return Ok((renewing, incoming));
         }
-        self.admit_rate(peer, None)?;
+        self.limits.count_request(peer, None)?;
         answer::discard(incoming, MAX_HELLO_BODY).await;
-        self.refuse(peer, &Refusal::anonymous(Code::RenewalIdentity))
+        self.records
+            .refused(peer, &Refusal::anonymous(Code::RenewalIdentity))
             .await;
         Err(Answer::refused())
     }
 
+    /// Step 4: checks the evidence, and passes a claimant on to the policy.
     async fn conclude(
         &self,
         pending: Pending,
@@ -307,24 +216,25 @@ impl Desk {
         peer: &Peer,
         now: SystemTime,
     ) -> Answer {
-        let _turn = self
-            .turn(&pending.turn(), &pending.ek_hash().to_text())
-            .await;
-        let held = match self.held() {
-            Ok(held) => held,
+        let ek = pending.ek_hash().to_text();
+        let _lock = self.limits.lock_machine(&pending.turn(), &ek).await;
+        // Read under the lock: these values have what the exchange before recorded.
+        let values = match ReferenceValues::current(&self.inventory) {
+            Ok(values) => values,
             Err(refusal) => {
-                self.refuse(peer, &refusal).await;
+                self.records.refused(peer, &refusal).await;
                 return Answer::refused();
             }
         };
-        let reference = self.reference(&held);
+        let reference = self.facts.reference(&values);
         let shown = Shown::of(&pending, evidence);
-        let outcome = check_evidence(pending, evidence, &reference, channel, seconds(now));
+        let outcome = check_evidence(pending, evidence, &reference, channel, unix_seconds(now));
         let possessed = outcome
             .as_ref()
             .map_or_else(|refusal| refusal.verdict().shows_possession(), |_| true);
+        // Without possession anybody could have sent it, and drafts of policies would be tried on inventions.
         if let Some(shown) = shown.filter(|_| possessed) {
-            self.exchanges.keep(shown, Timestamp::now());
+            self.records.keep_evidence(shown);
         }
         let claimant = match outcome {
             Ok(claimant) => claimant,
@@ -334,400 +244,12 @@ impl Desk {
             client: evidence.client_csr.as_bytes(),
             serving: evidence.serving_csr.as_bytes(),
         };
-        self.settle(claimant, &held, requests, peer, now).await
-    }
-
-    /// What comes of a machine that asks for no more than it may have: what the policy says, and what follows.
-    pub(crate) async fn settle(
-        &self,
-        claimant: Claimant,
-        held: &Held,
-        requests: Requests<'_>,
-        peer: &Peer,
-        now: SystemTime,
-    ) -> Answer {
-        // Until the end, so that what is seen here is still so when it is recorded.
-        let Some(_reserved) = self.addresses.reserve(claimant.claimed_addresses()) else {
-            return Answer::unavailable(
-                "another machine is being admitted with one of these addresses; try again",
-            );
-        };
-        if claimant.is_overtaken_in(&self.inventory.machines(), seconds(now)) {
-            return self
-                .refused(peer, &claimant.refused(Code::AddressTaken))
-                .await;
-        }
-        match self.decide(claimant, held, requests, peer, now).await {
-            Ok(verified) => self.admit(&verified, held, &requests, peer, now).await,
-            Err(answer) => answer,
-        }
-    }
-
-    /// What the policy says to a machine that proved which it is.
-    async fn decide(
-        &self,
-        claimant: Claimant,
-        held: &Held,
-        requests: Requests<'_>,
-        peer: &Peer,
-        now: SystemTime,
-    ) -> Result<Verified, Answer> {
-        if let Err(code) = queue::own_name(&self.client, &claimant).await {
-            return Err(self.refused(peer, &claimant.refused(code)).await);
-        }
-        let outcome = match held.policy.decide(
-            &claimant,
-            &self.waiting,
-            address(peer),
-            Timestamp::now(),
-        ) {
-            Ruling::Verify => claimant.verified(),
-            Ruling::Approve(approval) => self.approve(claimant, &approval).await?,
-            Ruling::Refuse(code) => Err(claimant.refused(code)),
-            Ruling::Wait(wait) => {
-                let remote = remote(peer);
-                let asked = queue::Asked {
-                    claimant: &claimant,
-                    requests,
-                    remote: &remote,
-                    now,
-                };
-                let keeper = queue::Keeper {
-                    client: &self.client,
-                    waiting: &self.waiting,
-                    inventory: &self.inventory,
-                };
-                return Err(match keeper.ask(&asked, &wait).await {
-                    Ok(answer) => {
-                        if wait.fresh.is_some() {
-                            self.ring
-                                .record(ring::queued(&claimant, &wait.name, remote, now));
-                        }
-                        answer
-                    }
-                    Err(error) => {
-                        tracing::warn!(node = claimant.node_name(), error = %chain(&error), "a request cannot be kept");
-                        Answer::unavailable("the master could not keep the request; try again")
-                    }
-                });
-            }
-        };
-        match outcome {
-            Ok(verified) => Ok(verified),
-            Err(refusal) => Err(self.refused(peer, &refusal).await),
-        }
-    }
-
-    /// Lets a machine in on somebody's word; one that the inventory does not have gets its Machine first.
-    async fn approve(
-        &self,
-        claimant: Claimant,
-        approval: &Approval,
-    ) -> Result<Result<Verified, Box<Refusal>>, Answer> {
-        let made = match queue::make(&self.client, &self.inventory, &claimant, approval).await {
-            Ok(made) => made,
-            Err(error) => {
-                tracing::warn!(node = claimant.node_name(), error = %chain(&error), "a Machine cannot be made");
-                return Err(Answer::unavailable(
-                    "the master could not record the machine; try again",
-                ));
-            }
-        };
-        Ok(claimant.approve(approval, made.as_ref()))
-    }
-
-    async fn admit(
-        &self,
-        verified: &Verified,
-        held: &Held,
-        requests: &Requests<'_>,
-        peer: &Peer,
-        now: SystemTime,
-    ) -> Answer {
-        let admission = Admission {
-            client: &self.client,
-            authority: &self.authority,
-            inventory: &self.inventory,
-            journal: &self.journal,
-            events: &self.events,
-            generation: held.generation,
-        };
-        match admit::admit(&admission, verified, requests, now).await {
-            Ok(certificates) => {
-                let image = verified
-                    .image()
-                    .map_or("unproven", |image| image.id.as_str());
-                tracing::info!(
-                    node = verified.node_name(),
-                    image,
-                    rule = verified.rule(),
-                    "admitted"
-                );
-                self.ring
-                    .record(ring::accepted(verified, remote(peer), now));
-                Answer::json(&certificates)
-            }
-            Err(error) => {
-                tracing::warn!(node = verified.node_name(), error = %chain(&error), "verified, but not admitted");
-                Answer::unavailable("the master could not record the admission; try again")
-            }
-        }
-    }
-
-    /// Records a refusal and says what its caller may know: by then it has proved which machine it is, or nothing.
-    pub(crate) async fn refused(&self, peer: &Peer, refusal: &Refusal) -> Answer {
-        self.refuse(peer, refusal).await;
-        let code = refusal.code();
-        if code == Code::NameAssigned {
-            let own = refusal
-                .verdict()
-                .checks
-                .iter()
-                .find(|check| check.code == code.as_str());
-            return Answer::named(own.map_or("", |check| check.expected.as_str()));
-        }
-        if [Code::RequestDenied, Code::QueueFull, Code::NodeKeyInUse].contains(&code) {
-            return Answer::problem(code, code.meaning());
-        }
-        Answer::refused()
-    }
-
-    /// Records a refusal: in the Machine where the machine itself proved what is refused, in the ring in any case.
-    pub(crate) async fn refuse(&self, peer: &Peer, refusal: &Refusal) {
-        let now = SystemTime::now();
-        let remote = remote(peer);
-        tracing::info!(code = %refusal.code(), remote, message = refusal.message(), "refused");
-        let mut changed = None;
-        if let Some((proven, consequence)) = refusal.consequence() {
-            match record::refusal(
-                &self.client,
-                &self.inventory,
-                proven,
-                consequence,
-                refusal,
-                now,
-            )
-            .await
-            {
-                Ok(written) => changed = written,
-                Err(error) => {
-                    let machine = &proven.id().name;
-                    tracing::error!(machine, error = %chain(&error), "a proven refusal could not be recorded");
-                }
-            }
-        }
-        self.journal
-            .refused(
-                refusal,
-                changed.as_ref().map(|(before, after)| (before, after)),
-            )
-            .await;
-        self.ring.record(Entry::refused(refusal, remote, now));
-    }
-
-    /// Counts a request, of a node by its certificate, of a machine by its endorsement key where the inventory lists it.
-    pub(crate) fn admit_rate(&self, peer: &Peer, listed: Option<Digest>) -> Result<(), Answer> {
-        let node = renewing_peer(peer);
-        let caller = match (&node, listed) {
-            (Some(node), _) => Caller::Node(&node.machine_uid),
-            (None, Some(key)) => Caller::Listed(key),
-            (None, None) => Caller::Stranger,
-        };
-        let admitted = self.limiter.admit(caller, address(peer));
-        if admitted {
-            Ok(())
-        } else {
-            Err(Answer::problem(
-                Code::RateLimited,
-                Code::RateLimited.meaning(),
-            ))
-        }
-    }
-
-    /// Whole seconds since the desk was opened.
-    pub(crate) fn ticks(&self) -> u64 {
-        self.opened.elapsed().as_secs()
-    }
-
-    /// When a session begins that is opened now: with the next second, so that its last one is not cut short.
-    pub(crate) fn next_tick(&self) -> u64 {
-        self.ticks() + 1
-    }
-
-    pub(crate) fn channel(&self, peer: &Peer) -> Option<Channel> {
-        Some(Channel {
-            server_spki: self.server_spki,
-            exporter: Digest(peer.exporter?),
-        })
-    }
-
-    /// What a draft would say to the last exchange of each machine.
-    pub(crate) fn try_out(&self, draft: &CertificatePolicySpec) -> Vec<DryRun> {
-        let held = self.held_by(draft, 0);
-        let now = seconds(SystemTime::now());
-        let judged = self.exchanges.all().into_iter().map(|(at, shown)| {
-            let machines = self.inventory.machines();
-            let known = machines
-                .iter()
-                .find(|machine| knows(machine, &shown.ek_hash().to_text()));
-            let name = known.and_then(|machine| machine.metadata.name.clone());
-            let judged = match &held {
-                Ok(held) => shown.judge(&self.reference(held), now),
-                Err(refusal) => Judged::Refused(refusal.clone()),
-            };
-            dry_run(name.unwrap_or_else(|| shown.claimed_name()), &judged, at)
-        });
-        let mut judged: Vec<DryRun> = judged.collect();
-        judged.sort_by(|a, b| a.machine.cmp(&b.machine));
-        judged
-    }
-
-    /// Names in a policy that the cluster's configuration does not have: they match nothing.
-    pub(crate) fn unknown_names(&self, spec: &CertificatePolicySpec) -> Vec<String> {
-        let mut unknown = Vec::new();
-        for rule in &spec.rules {
-            let issuers = rule
-                .ek
-                .issuers
-                .iter()
-                .filter(|name| !self.issuers.iter().any(|one| one.name() == **name));
-            unknown.extend(issuers.map(|name| {
-                format!(
-                    "rule `{}`: ek.issuers: no [[cluster.ek_issuer]] is named `{name}`",
-                    rule.name
-                )
-            }));
-            let keys = rule
-                .images
-                .release_keys
-                .iter()
-                .filter(|name| !self.release_keys.contains(name));
-            unknown.extend(keys.map(|name| {
-                format!(
-                    "rule `{}`: images.releaseKeys: no [[cluster.release_key]] is named `{name}`",
-                    rule.name
-                )
-            }));
-        }
-        unknown
-    }
-
-    pub(crate) fn held(&self) -> Result<Held, Box<Refusal>> {
-        let policy = self
-            .inventory
-            .policy()
-            .ok_or_else(|| Box::new(Refusal::anonymous(Code::PolicyRejects)))?;
-        let generation = policy
-            .metadata
-            .generation
-            .and_then(|g| u64::try_from(g).ok())
-            .unwrap_or(0);
-        self.held_by(&policy.spec, generation)
-    }
-
-    fn held_by(&self, spec: &CertificatePolicySpec, generation: u64) -> Result<Held, Box<Refusal>> {
-        let refuse = |code| Box::new(Refusal::anonymous(code));
-        let rule = match judge(spec) {
-            Ok(Judgement::Prove(rule)) => rule,
-            Ok(Judgement::Reject) => return Err(refuse(Code::PolicyRejects)),
-            Err(_faults) => return Err(refuse(Code::PolicyInvalid)),
-        };
-        Ok(Held {
-            machines: self.inventory.machines(),
-            releases: self.inventory.known_releases(),
-            policy: policy_of(rule.policy()),
-            rule,
-            generation,
-        })
-    }
-
-    pub(crate) fn reference<'a>(&'a self, held: &'a Held) -> Reference<'a> {
-        Reference {
-            inventory: &held.machines,
-            rule: &held.rule,
-            issuers: &self.issuers,
-            releases: &held.releases,
-            api_names: &self.api_names,
-            cluster: &self.cluster,
-            admin_key: self.admin_key,
-        }
-    }
-
-    /// DNS names and addresses of the API server.
-    pub(crate) fn api_names(&self) -> &[String] {
-        &self.api_names
-    }
-
-    /// Joins and renewals that are held.
-    pub(crate) fn held_sessions(&self) -> (usize, usize) {
-        let (joins, renewals) = self
-            .sessions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .held();
-        let unproven = self
-            .unproven
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .held();
-        (joins + unproven.0, renewals + unproven.1)
-    }
-
-    /// Waits until no other exchange of the same Machine or of the same EK is being concluded.
-    pub(crate) async fn turn(&self, machine: &str, ek: &str) -> [Option<MutexGuard<'_, ()>>; 2] {
-        let (machine, ek) = (self.lane(machine), self.lane(ek));
-        // In one order, so that no two wait for each other.
-        let first = self.lanes[machine.min(ek)].lock().await;
-        let second = if machine == ek {
-            None
-        } else {
-            Some(self.lanes[machine.max(ek)].lock().await)
-        };
-        [Some(first), second]
-    }
-
-    fn lane(&self, name: &str) -> usize {
-        usize::try_from(self.spread.hash_one(name) % 64).unwrap_or(0)
+        self.settle(claimant, &values, requests, peer, now).await
     }
 }
 
-/// Whether a Machine has this EK, by the inventory or by its own proof.
-fn knows(machine: &Machine, ek: &str) -> bool {
-    let listed = matches!(
-        machine.spec.ek.word_on(ek),
-        Some(EkWord::Hash | EkWord::Seen)
-    );
-    listed || machine.binding() == Some(ek)
-}
-
-fn dry_run(machine: String, judged: &Judged, at: Timestamp) -> DryRun {
-    let unproven = |failed: String| {
-        if failed.is_empty() {
-            failed
-        } else {
-            format!("not proven: {failed}")
-        }
-    };
-    let (verdict, code, message) = match judged {
-        Judged::Accepted(verdict) => ("Accepted", "", unproven(verdict.failed())),
-        Judged::Queued(verdict, changes) if changes.is_empty() => {
-            ("Queued", "", unproven(verdict.failed()))
-        }
-        Judged::Queued(_, changes) => ("Queued", "", changes.join("; ")),
-        Judged::Refused(refusal) => ("Refused", refusal.code().as_str(), refusal.message()),
-    };
-    let message = message.chars().take(1024).collect();
-    DryRun {
-        machine,
-        verdict: verdict.to_owned(),
-        code: code.to_owned(),
-        message,
-        exchanged: at.to_string(),
-    }
-}
-
-/// A refusal outside the verifier knows no claims; the hello's belong to it where they are printable.
-fn claimed(mut refusal: Refusal, claims: &Claims) -> Refusal {
+/// Adds the hello's claims to a refusal that was made outside the verifier, if they are printable.
+fn with_claims(mut refusal: Refusal, claims: &Claims) -> Refusal {
     if let Refusal::Anonymous { verdict, .. } = &mut refusal
         && verdict.checks.is_empty()
         && claims.within_limits()
@@ -737,6 +259,7 @@ fn claimed(mut refusal: Refusal, claims: &Claims) -> Refusal {
     refusal
 }
 
+/// The answer on a connection without a TLS exporter.
 pub(crate) fn no_exporter() -> Answer {
     Answer::problem(
         Code::Channel,
@@ -744,51 +267,10 @@ pub(crate) fn no_exporter() -> Answer {
     )
 }
 
+/// The answer to a second exchange over one connection at a time.
 pub(crate) fn one_at_a_time() -> Answer {
     Answer::problem(
         Code::RateLimited,
         "another exchange goes on over this connection; take one connection for each",
     )
-}
-
-/// The endorsement key of a hello, where a Machine lists it. It proves nothing: the key's public half is no secret.
-fn listed_key(keys: &Keys, machines: &config_attest::Inventory) -> Option<Digest> {
-    let key = Digest::of(&Public::parse(keys.ek.as_bytes()).ok()?.spki().ok()?);
-    machines.lists(&key).then_some(key)
-}
-
-/// The caller's address.
-pub(crate) fn address(peer: &Peer) -> IpAddr {
-    peer.remote
-        .map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |remote| {
-            remote.ip().to_canonical()
-        })
-}
-
-fn remote(peer: &Peer) -> String {
-    // A listener for both families shows an IPv4 address in its IPv6 form.
-    let plain = |remote: SocketAddr| SocketAddr::new(remote.ip().to_canonical(), remote.port());
-    peer.remote
-        .map(|remote| plain(remote).to_string())
-        .unwrap_or_default()
-}
-
-/// Who renews, by the certificate that the TLS layer verified.
-pub(crate) fn renewing_peer(peer: &Peer) -> Option<RenewingPeer> {
-    let leaf = peer.certificates.first()?;
-    let extension = NodeExtension::of_certificate(leaf)?;
-    let (_, parsed) = X509Certificate::from_der(leaf).ok()?;
-    let user = parsed.subject().iter_common_name().next()?.as_str().ok()?;
-    Some(RenewingPeer {
-        machine_uid: extension.machine_uid,
-        node_name: node_of_user(user)?.to_owned(),
-        spki: parsed.public_key().raw.to_vec(),
-    })
-}
-
-/// Unix seconds.
-pub(crate) fn seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO)
-        .as_secs()
 }

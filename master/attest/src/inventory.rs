@@ -1,12 +1,13 @@
 //! Reference values as the API's objects hold them: machines, releases and the policy, kept current by watches.
 
 use crate::deny::MachineDenyList;
-use crate::error::chain;
 use config_attest::release::{KnownRelease, ReleaseKey};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::policy::POLICY_NAME;
+use config_kube::pratique::ImageReleaseStatus;
 use config_kube::{CertificatePolicy, ImageRelease, Machine};
 use master_client::Change;
+use master_journal::chain;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
@@ -18,6 +19,32 @@ pub(crate) struct Release {
     pub(crate) object: Arc<ImageRelease>,
     /// The parsed manifest and who signed it, or why it can't be used.
     pub(crate) known: Result<Arc<KnownRelease>, String>,
+}
+
+impl Release {
+    /// The status of the object: what the manifest says, who signed it, what is wrong with it.
+    pub(crate) fn status(&self) -> ImageReleaseStatus {
+        match &self.known {
+            Ok(known) => {
+                let (manifest, verified_by) = (known.manifest(), known.verified_by().to_vec());
+                let fault = if verified_by.is_empty() {
+                    "no release key of the cluster's configuration has signed it".to_owned()
+                } else {
+                    String::new()
+                };
+                ImageReleaseStatus {
+                    role: manifest.role.clone(),
+                    svn: manifest.svn,
+                    verified_by,
+                    fault,
+                }
+            }
+            Err(fault) => ImageReleaseStatus {
+                fault: fault.clone(),
+                ..ImageReleaseStatus::default()
+            },
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -170,17 +197,17 @@ impl Inventory {
     pub(crate) fn take_nodes(&self, change: Change<String>) {
         match change {
             Change::Listed(nodes) => {
-                self.deny.fill_nodes(nodes.into_iter());
+                self.deny.fill_node_objects(nodes.into_iter());
                 self.filled.send_modify(|filled| filled.nodes = true);
             }
-            Change::Set(node) => self.deny.set_node(&node, true),
-            Change::Gone(node) => self.deny.set_node(&node, false),
+            Change::Set(node) => self.deny.set_node_object(&node, true),
+            Change::Gone(node) => self.deny.set_node_object(&node, false),
         }
     }
 
     /// Whether a node was made for a Machine, now or once.
     pub(crate) fn made_node(&self, node: &str) -> bool {
-        self.deny.made_node(node)
+        self.deny.has_node_object(node)
     }
 
     /// Whether objects of a kind are known here as they were read from the API, or newer; and, where these are all that there
@@ -225,8 +252,7 @@ impl Inventory {
 
     /// What is wrong with a release, if anything.
     pub(crate) fn fault_of(&self, object: ImageRelease) -> Option<String> {
-        Some(crate::standing::release_status(&self.open(object)).fault)
-            .filter(|fault| !fault.is_empty())
+        Some(self.open(object).status().fault).filter(|fault| !fault.is_empty())
     }
 
     pub(crate) fn take_release(&self, change: Change<ImageRelease>) {

@@ -1,6 +1,6 @@
 //! Static machines: their certificates, signed on an admin's approval, and the Nodes that they have for it.
 
-use crate::record::timestamp;
+use crate::time::timestamp;
 use crate::{node, record};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::core::v1::Node;

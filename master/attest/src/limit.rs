@@ -1,10 +1,12 @@
-//! How fast machines may ask, and how much of what they send is read at once.
+//! The rate limiter: requests per second of the exchange, and request bodies that are in memory at once.
 //!
-//! A request with a node's certificate counts against its Machine, one that shows an endorsement key of the inventory against
-//! that key, every other against its network ([`config_limits::networks`]), each kind with a bound of its own for all together. So whatever
-//! strangers do, from however many addresses, also from the address of the machine itself, they use up nothing that nodes and
-//! machines of the inventory need. Endorsement keys are no secrets: who knows one can use up what that one key has from his own
-//! network, and from sixteen blocks of networks what it has from others.
+//! Three classes of callers have separate budgets. A request with a node's certificate counts against its Machine; a hello with
+//! an endorsement key of the inventory counts against that key and the caller's network; any other counts against the caller's
+//! network ([`config_limits::networks`]). Each class also has a total. So strangers cannot exhaust the budget of nodes and known
+//! machines, from any number of addresses, the machine's own included.
+//!
+//! Endorsement keys are public. A caller that knows one can exhaust that key's budget for its own network; to exhaust the key's
+//! total takes sixteen blocks of networks.
 
 use config_attest::Digest;
 use config_limits::{Network, Rate, Rates, Width, networks};
@@ -13,80 +15,87 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Names in the table: some hundred bytes each.
-const NAMES: usize = 32_768;
-/// Requests of strangers from one host, where a rack behind one address may reboot at once.
+/// Keys in the table at most, each some hundred bytes.
+const MAX_KEYS: usize = 32_768;
+/// Strangers from one host. Large enough for a rack behind one NAT address that boots at once.
 const HOST: Rate = Rate {
     burst: 200,
     every: Duration::from_millis(50),
 };
-/// The same from one site or block.
+/// Strangers from one site or block.
 const BLOCK: Rate = Rate {
     burst: 400,
     every: Duration::from_millis(25),
 };
-/// Requests of all strangers. The table of half-open exchanges holds 4,096, so a stranger that begins one has some ten seconds to
-/// answer before others could have its place.
+/// All strangers together. The session table holds 4,096 of them, so at this rate a session is at least ten seconds old before
+/// others can displace it.
 const STRANGERS: Rate = Rate {
     burst: 1000,
     every: Duration::from_millis(3),
 };
-/// Requests with one endorsement key of the inventory, from one host.
+/// One endorsement key of the inventory, from one host.
 const KEY_AND_HOST: Rate = Rate {
     burst: 20,
     every: Duration::from_millis(500),
 };
-/// The same from one site or block.
+/// One endorsement key, from one site or block.
 const KEY_AND_BLOCK: Rate = Rate {
     burst: 40,
     every: Duration::from_millis(250),
 };
-/// The same from everywhere.
+/// One endorsement key, from everywhere.
 const KEY: Rate = Rate {
     burst: 640,
     every: Duration::from_millis(15),
 };
-/// Requests of one node that shows its certificate.
+/// One node that presents its certificate.
 const NODE: Rate = Rate {
     burst: 200,
     every: Duration::from_millis(50),
 };
-/// Requests of all nodes, and of all keys of the inventory: what two cores verify.
-const KNOWN: Rate = Rate {
+/// All nodes together, and all endorsement keys of the inventory together: the rate that two cores can verify.
+const ALL_KNOWN: Rate = Rate {
     burst: 2000,
     every: Duration::from_millis(1),
 };
-/// Bodies of evidence that are read at once, for strangers and for the others: 512 KiB each at most.
+/// Evidence bodies in memory at once, of strangers and of all others; each has at most 512 KiB.
 const BODIES: [usize; 2] = [64, 192];
 
-/// What is counted.
+/// The key of one counter in the rate table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Name {
+enum RateKey {
+    /// All strangers.
     Strangers,
+    /// All endorsement keys of the inventory.
     Keys,
+    /// All nodes.
     Nodes,
+    /// Strangers of one network.
     From(Network),
+    /// One endorsement key.
     Key(Digest),
+    /// One endorsement key from one network.
     KeyFrom(Digest, Network),
+    /// One node: SHA-256 of its Machine's uid.
     Node(Digest),
 }
 
-/// Who asks, as far as it counts.
+/// The class of a caller, which chooses the budget that its request counts against.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Caller<'a> {
-    /// Anybody.
+pub(crate) enum CallerClass<'a> {
+    /// It presents no certificate and no endorsement key of the inventory.
     Stranger,
-    /// One who shows an endorsement key of the inventory.
+    /// Its hello has this endorsement key of the inventory. Public keys prove nothing about the caller.
     Listed(Digest),
-    /// A node with its certificate, by its Machine's uid.
+    /// It presents a node's certificate, issued to the Machine with this uid.
     Node(&'a str),
 }
 
-/// The limits.
+/// The rate table and the room for request bodies.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     since: Instant,
-    rates: Mutex<Rates<Name>>,
+    rates: Mutex<Rates<RateKey>>,
     bodies: [Semaphore; 2],
 }
 
@@ -94,53 +103,54 @@ impl Limiter {
     pub(crate) fn new() -> Self {
         Self {
             since: Instant::now(),
-            rates: Mutex::new(Rates::new(NAMES)),
+            rates: Mutex::new(Rates::new(MAX_KEYS)),
             bodies: BODIES.map(Semaphore::new),
         }
     }
 
-    /// Takes one request; false: too fast.
-    pub(crate) fn admit(&self, caller: Caller<'_>, from: IpAddr) -> bool {
+    /// Counts one request; false where its rate is above the limit.
+    pub(crate) fn admit(&self, caller: CallerClass<'_>, from: IpAddr) -> bool {
         self.admit_at(caller, from, self.since.elapsed())
     }
 
-    fn admit_at(&self, caller: Caller<'_>, from: IpAddr, now: Duration) -> bool {
-        let names: Vec<(Name, Rate)> = match caller {
-            Caller::Stranger => {
+    fn admit_at(&self, caller: CallerClass<'_>, from: IpAddr, now: Duration) -> bool {
+        let keys: Vec<(RateKey, Rate)> = match caller {
+            CallerClass::Stranger => {
                 let each = networks(from)
                     .into_iter()
-                    .map(|network| (Name::From(network), width(&network, HOST, BLOCK)));
-                each.chain([(Name::Strangers, STRANGERS)]).collect()
+                    .map(|network| (RateKey::From(network), rate_of(&network, HOST, BLOCK)));
+                each.chain([(RateKey::Strangers, STRANGERS)]).collect()
             }
-            Caller::Listed(key) => {
+            CallerClass::Listed(key) => {
                 let each = networks(from).into_iter().map(|network| {
                     (
-                        Name::KeyFrom(key, network),
-                        width(&network, KEY_AND_HOST, KEY_AND_BLOCK),
+                        RateKey::KeyFrom(key, network),
+                        rate_of(&network, KEY_AND_HOST, KEY_AND_BLOCK),
                     )
                 });
-                each.chain([(Name::Key(key), KEY), (Name::Keys, KNOWN)])
+                each.chain([(RateKey::Key(key), KEY), (RateKey::Keys, ALL_KNOWN)])
                     .collect()
             }
-            Caller::Node(uid) => vec![
-                (Name::Node(Digest::of(uid.as_bytes())), NODE),
-                (Name::Nodes, KNOWN),
+            CallerClass::Node(uid) => vec![
+                (RateKey::Node(Digest::of(uid.as_bytes())), NODE),
+                (RateKey::Nodes, ALL_KNOWN),
             ],
         };
         self.rates
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take(&names, now)
+            .take(&keys, now)
             .is_ok()
     }
 
-    /// Room to read a large body; none while there are too many.
-    pub(crate) fn body(&self, listed: bool) -> Option<SemaphorePermit<'_>> {
-        self.bodies[usize::from(listed)].try_acquire().ok()
+    /// Room to read one evidence body, held until the permit is dropped; `None` where there is no room now. `known`: of a node or of
+    /// an endorsement key of the inventory.
+    pub(crate) fn body(&self, known: bool) -> Option<SemaphorePermit<'_>> {
+        self.bodies[usize::from(known)].try_acquire().ok()
     }
 }
 
-fn width(network: &Network, host: Rate, block: Rate) -> Rate {
+fn rate_of(network: &Network, host: Rate, block: Rate) -> Rate {
     match network.width() {
         Width::Host => host,
         Width::Site | Width::Block => block,
@@ -161,41 +171,45 @@ mod tests {
     fn ten_thousand_addresses_use_up_nothing_of_keys_and_nodes() {
         let limiter = Limiter::new();
         let admitted = (0..100_000)
-            .filter(|n| limiter.admit_at(Caller::Stranger, host(n % 10_000), NOW))
+            .filter(|n| limiter.admit_at(CallerClass::Stranger, host(n % 10_000), NOW))
             .count();
         assert_eq!(admitted, usize::try_from(STRANGERS.burst).unwrap());
         // Also not from an address of theirs.
         for number in 0..500_u32 {
             let key = Digest::of(&number.to_be_bytes());
-            assert!(limiter.admit_at(Caller::Listed(key), host(1), NOW));
-            assert!(limiter.admit_at(Caller::Node(&number.to_string()), host(1), NOW));
+            assert!(limiter.admit_at(CallerClass::Listed(key), host(1), NOW));
+            assert!(limiter.admit_at(CallerClass::Node(&number.to_string()), host(1), NOW));
         }
-        assert!(!limiter.admit_at(Caller::Stranger, host(20_000), NOW));
-        assert!(limiter.admit_at(Caller::Stranger, host(20_000), NOW + STRANGERS.every));
+        assert!(!limiter.admit_at(CallerClass::Stranger, host(20_000), NOW));
+        assert!(limiter.admit_at(CallerClass::Stranger, host(20_000), NOW + STRANGERS.every));
     }
 
     #[test]
     fn who_knows_a_key_uses_up_its_own_share_of_it() {
         let limiter = Limiter::new();
         let key = Digest::of(b"a key that is no secret");
-        let from = |n: u32| limiter.admit_at(Caller::Listed(key), host(n << 8), NOW);
+        let from = |n: u32| limiter.admit_at(CallerClass::Listed(key), host(n << 8), NOW);
         assert_eq!((0..1000).filter(|_| from(1)).count(), 20);
         // An owner of one block gets a block's share, whichever addresses it uses.
         let block = (0..256)
-            .filter(|n| limiter.admit_at(Caller::Listed(key), host((2 << 8) + n), NOW))
+            .filter(|n| limiter.admit_at(CallerClass::Listed(key), host((2 << 8) + n), NOW))
             .count();
         assert_eq!(block, 40);
         assert!(from(3), "the machine, from its own network");
-        assert!(limiter.admit_at(Caller::Listed(Digest::of(b"another")), host(1 << 8), NOW));
+        assert!(limiter.admit_at(
+            CallerClass::Listed(Digest::of(b"another")),
+            host(1 << 8),
+            NOW
+        ));
     }
 
     #[test]
     fn a_node_is_counted_by_its_machine_wherever_it_is() {
         let limiter = Limiter::new();
         let admitted = (0..1000)
-            .filter(|n| limiter.admit_at(Caller::Node("uid-1"), host(*n), NOW))
+            .filter(|n| limiter.admit_at(CallerClass::Node("uid-1"), host(*n), NOW))
             .count();
         assert_eq!(admitted, 200);
-        assert!(limiter.admit_at(Caller::Node("uid-2"), host(1), NOW));
+        assert!(limiter.admit_at(CallerClass::Node("uid-2"), host(1), NOW));
     }
 }

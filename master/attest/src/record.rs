@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::inventory::Inventory;
 use crate::next_step::next_step;
 use crate::policy::policy_of;
+use crate::time::timestamp;
 use config_attest::verifier::Verified;
 use config_attest::{Code, Consequence, MachineId, ProvenMachine, Refusal, Verdict};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -264,11 +265,6 @@ pub(crate) fn condition(
     };
     status.conditions.retain(|c| c.type_ != "Attested");
     status.conditions.push(fresh);
-}
-
-/// The time as the API writes it.
-pub(crate) fn timestamp(now: SystemTime) -> jiff::Timestamp {
-    jiff::Timestamp::try_from(now).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! writer's pace, and a full queue drops the record and counts it. What was proven waits in another queue and is kept in
 //! another ring, so that a flood of strangers never hides the verdict on a Machine.
 
-use crate::record::timestamp;
+use crate::time::timestamp;
 use config_attest::verifier::{Claimant, Verified};
 use config_attest::{Code, Refusal, Verdict};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -109,7 +109,7 @@ pub(crate) fn queued(claimant: &Claimant, request: &str, remote: String, now: Sy
     let verdict = claimant.verdict();
     let mut entry = Entry::of("Queued", &verdict, remote, now);
     Code::Queued.as_str().clone_into(&mut entry.status.code);
-    entry.status.message = crate::queue::command(request);
+    entry.status.message = crate::queue_writer::command(request);
     entry.status.machine = claimant.own_machine().map(|id| id.name.clone());
     entry
 }

@@ -1,32 +1,37 @@
 //! The service: its parts, its paths, and what runs beside them.
 
 use crate::answer::Answer;
-use crate::bootstrap::{Bootstrap, BootstrapDesk};
+use crate::bootstrap::BootstrapService;
 use crate::deny::MachineDenyList;
-use crate::error::{Error, chain};
-use crate::exchange::Desk;
+use crate::error::Error;
+
+use crate::exchange::ExchangeService;
+use crate::exchange_limits::ExchangeLimits;
+use crate::facts::ClusterFacts;
 use crate::inventory::{Inventory, Kind, Stored};
-use crate::journal::Journal;
+use crate::records::Records;
+use crate::session_tables::SessionTables;
+
+use crate::request_queue::RequestQueue;
+use crate::settings::AttestationConfig;
 use crate::signer::Signer;
-use crate::verdicts::VerdictLog;
-use crate::waiting::Waiting;
-use crate::{marks, ring, signer, standing};
-use config_attest::release::ReleaseKey;
+use crate::{figures, marks, ring, signer, standing};
+use config_attest::unproven;
 use config_attest::wire::{
     BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH,
     SESSIONS_PATH, SessionId, session_of_path,
 };
-use config_attest::{Digest, EkIssuer, unproven};
 use config_kube::identity::ROLE_LABEL;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use config_kube::{CertificatePolicy, CertificatePolicySpec, ImageRelease, Machine};
+use config_kube::{CertificatePolicy, ImageRelease, Machine};
 use http::{Method, Request, Response, StatusCode};
 use master_api::{ApiServer, Extensions, Peer};
 use master_ca::Authority;
 use master_client::{
     ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Object, Reason, UserInfo,
 };
+use master_journal::{Journal, chain, spec_changes};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
@@ -41,39 +46,16 @@ const IN_FORCE: Duration = Duration::from_secs(20);
 /// A Machine before and after an admin's write.
 type Decided = (Option<Machine>, Option<Machine>);
 
-/// What the cluster's configuration says, as the service needs it.
-#[derive(Debug)]
-pub struct Terms {
-    /// The cluster's name.
-    pub cluster: String,
-    /// DNS names and addresses of the API server.
-    pub api_names: Vec<String>,
-    /// Keys that may sign releases.
-    pub release_keys: Vec<ReleaseKey>,
-    /// Issuers of EK certificates.
-    pub ek_issuers: Vec<EkIssuer>,
-    /// The rules that seed the `CertificatePolicy`.
-    pub policy: CertificatePolicySpec,
-    /// SHA-256 of the SubjectPublicKeyInfo that the API's certificate has.
-    pub server_spki: Digest,
-    /// How the cluster becomes the admin's.
-    pub bootstrap: Bootstrap,
-    /// Joins that may be half done at once, and as many renewals.
-    pub exchanges: usize,
-    /// The log of verdicts.
-    pub log: Arc<VerdictLog>,
-}
-
 /// The attestation service.
 #[derive(Debug)]
 pub struct AttestationService {
     client: Client,
     authority: Arc<Authority>,
     inventory: Arc<Inventory>,
-    waiting: Arc<Waiting>,
+    queue: Arc<RequestQueue>,
     deny: Arc<MachineDenyList>,
-    desk: Desk,
-    bootstrap: BootstrapDesk,
+    exchange: ExchangeService,
+    bootstrap: BootstrapService,
     journal: Arc<Journal>,
     writer: Mutex<Option<ring::RingWriter>>,
 }
@@ -81,34 +63,35 @@ pub struct AttestationService {
 impl AttestationService {
     /// Builds the service; nothing runs yet.
     pub fn new(
-        terms: &Terms,
+        config: &AttestationConfig,
         authority: Arc<Authority>,
         api: &ApiServer,
     ) -> Result<Arc<Self>, Error> {
         let client = api.client(ring::user());
         let deny = Arc::new(MachineDenyList::default());
-        let inventory = Arc::new(Inventory::new(terms.release_keys.clone(), deny.clone()));
+        let inventory = Arc::new(Inventory::new(config.release_keys.clone(), deny.clone()));
         let (ring, writer) = ring::ring(client.clone());
-        let bootstrap = BootstrapDesk::open(terms, authority.clone(), client.clone())?;
-        let journal = Arc::new(Journal::new(terms.log.clone(), client.clone()));
-        let waiting = Arc::new(Waiting::default());
-        let desk = Desk::new(
-            terms,
-            authority.clone(),
-            inventory.clone(),
-            waiting.clone(),
-            client.clone(),
-            ring,
-            journal.clone(),
-        );
+        let bootstrap = BootstrapService::open(config, authority.clone(), client.clone())?;
+        let journal = Arc::new(Journal::new(config.log.clone(), client.clone()));
+        let queue = Arc::new(RequestQueue::default());
+        let exchange = ExchangeService {
+            facts: ClusterFacts::new(config),
+            limits: ExchangeLimits::new(),
+            sessions: SessionTables::new(config.exchanges),
+            records: Records::new(client.clone(), inventory.clone(), journal.clone(), ring),
+            authority: authority.clone(),
+            inventory: inventory.clone(),
+            queue: queue.clone(),
+            client: client.clone(),
+        };
         let writer = Mutex::new(Some(writer));
         Ok(Arc::new(Self {
             client,
             authority,
             inventory,
-            waiting,
+            queue,
             deny,
-            desk,
+            exchange,
             bootstrap,
             journal,
             writer,
@@ -162,16 +145,16 @@ impl AttestationService {
             self.follow_releases(),
             self.follow_policies(),
             standing::keep_nodes(&self.client, &self.inventory),
-            standing::keep_statuses(&self.client, &self.inventory, &self.desk),
+            standing::keep_statuses(&self.client, &self.inventory, &self.exchange),
             signer::keep_requests(Signer {
                 client: &self.client,
                 authority: &self.authority,
                 inventory: &self.inventory,
-                waiting: &self.waiting,
+                queue: &self.queue,
                 journal: &self.journal,
-                api_names: self.desk.api_names(),
+                api_names: self.exchange.facts.api_names(),
             }),
-            self.deny.tick(),
+            self.deny.notify_periodically(),
             write,
         );
     }
@@ -203,7 +186,7 @@ impl AttestationService {
             self.inventory.take_machine(change);
             for one in decided
                 .into_iter()
-                .filter(|(old, new)| crate::journal::differs(old.as_ref(), new.as_ref()))
+                .filter(|(old, new)| !spec_changes(old.as_ref(), new.as_ref()).is_empty())
             {
                 if tell.try_send(one).is_err() {
                     tracing::error!(
@@ -269,7 +252,9 @@ impl AttestationService {
 
     async fn tell_decisions(&self, mut told: mpsc::Receiver<Decided>) {
         while let Some((old, new)) = told.recv().await {
-            self.journal.decided(old.as_ref(), new.as_ref()).await;
+            self.journal
+                .machine_edited(old.as_ref(), new.as_ref())
+                .await;
         }
     }
 
@@ -292,7 +277,7 @@ impl AttestationService {
             };
             self.inventory.take_release(change);
             if let Some((release, gone)) = told {
-                self.journal.release(&release, gone).await;
+                self.journal.release_changed(&release, gone).await;
             }
         }
     }
@@ -315,7 +300,7 @@ impl AttestationService {
             };
             self.inventory.take_policy(change);
             if let Some(policy) = told {
-                self.journal.policy(&policy).await;
+                self.journal.policy_changed(&policy).await;
             }
         }
     }
@@ -328,9 +313,9 @@ impl AttestationService {
         let signer = tokio::task::spawn_blocking(move || authority.log_signer(SystemTime::now()));
         self.journal
             .log()
-            .go_on_with(signer.await.map_err(Error::Task)?.map_err(Error::Issue)?)
+            .sign_with(signer.await.map_err(Error::Task)?.map_err(Error::Issue)?)
             .await;
-        self.journal.authority(by, message).await
+        Ok(self.journal.authority_changed(by, message).await?)
     }
 
     async fn answer(&self, request: Request<Body>, peer: Peer) -> Answer {
@@ -352,19 +337,19 @@ impl AttestationService {
                 "this master was not bootstrapped yet: run `pratique bootstrap`",
             );
         }
-        let desk = &self.desk;
+        let exchange = &self.exchange;
         match path {
-            SESSIONS_PATH if post => desk.hello(incoming, &peer).await,
-            RENEWALS_PATH if post => desk.renewal(incoming, &peer).await,
-            unproven::SESSIONS_PATH if post => desk.unproven_hello(incoming, &peer).await,
-            unproven::RENEWALS_PATH if post => desk.unproven_renewal(incoming, &peer).await,
+            SESSIONS_PATH if post => exchange.hello(incoming, &peer).await,
+            RENEWALS_PATH if post => exchange.renewal(incoming, &peer).await,
+            unproven::SESSIONS_PATH if post => exchange.unproven_hello(incoming, &peer).await,
+            unproven::RENEWALS_PATH if post => exchange.unproven_renewal(incoming, &peer).await,
             _ if post => {
                 if let Some(session) = session_in([SESSIONS_PATH, RENEWALS_PATH], path) {
-                    desk.evidence(&session, incoming, &peer).await
+                    exchange.evidence(&session, incoming, &peer).await
                 } else if let Some(session) =
                     session_in([unproven::SESSIONS_PATH, unproven::RENEWALS_PATH], path)
                 {
-                    desk.unproven_evidence(&session, incoming, &peer).await
+                    exchange.unproven_evidence(&session, incoming, &peer).await
                 } else {
                     nothing_here()
                 }
@@ -451,9 +436,10 @@ impl Extensions for Paths {
 
     fn figures(&self) -> String {
         let service = &self.0;
-        service.journal.figures.write(
+        figures::write(
+            service.journal.counters(),
             &service.inventory.machines(),
-            service.desk.held_sessions(),
+            service.exchange.sessions.counts(),
             SystemTime::now(),
         )
     }

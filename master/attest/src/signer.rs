@@ -3,11 +3,10 @@
 
 use crate::inventory::Inventory;
 use crate::issued;
-use crate::journal::Journal;
 use crate::policy::{policy_of, upstream};
-use crate::queue;
+use crate::queue_writer;
 use crate::request::condition;
-use crate::waiting::Waiting;
+use crate::request_queue::RequestQueue;
 use config_attest::San;
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -15,6 +14,7 @@ use config_kube::{Decides, Machine, Rule};
 use jiff::Timestamp;
 use master_ca::{ApprovedRequest, Authority, UPSTREAM_SIGNERS};
 use master_client::{ApiError, Change, Client, Follower, ListParams};
+use master_journal::Journal;
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
@@ -27,7 +27,7 @@ pub(crate) struct Signer<'a> {
     pub(crate) client: &'a Client,
     pub(crate) authority: &'a Authority,
     pub(crate) inventory: &'a Inventory,
-    pub(crate) waiting: &'a Waiting,
+    pub(crate) queue: &'a RequestQueue,
     pub(crate) journal: &'a Journal,
     /// DNS names and addresses of the API server.
     pub(crate) api_names: &'a [String],
@@ -40,7 +40,7 @@ pub(crate) async fn keep_requests(signer: Signer<'_>) {
     tokio::join!(
         follow(signer),
         follow_rules(signer),
-        sweep(signer.client, signer.waiting),
+        sweep(signer.client, signer.queue),
     );
 }
 
@@ -52,9 +52,12 @@ async fn follow(signer: Signer<'_>) {
     );
     loop {
         let change = follower.next().await;
-        let decision = signer.waiting.take(&change);
+        let decision = signer.queue.take(&change);
         if let (Some(decision), Change::Set(object)) = (decision, &change) {
-            signer.journal.word(&decision, object).await;
+            signer
+                .journal
+                .request_decided(&decision.for_journal(), object)
+                .await;
         }
         let objects = match change {
             Change::Listed(objects) => objects,
@@ -74,11 +77,11 @@ async fn follow_rules(signer: Signer<'_>) {
     }
 }
 
-async fn sweep(client: &Client, waiting: &Waiting) {
+async fn sweep(client: &Client, queue: &RequestQueue) {
     let mut tick = tokio::time::interval(SWEEP);
     loop {
         tick.tick().await;
-        drop_expired(client, waiting).await;
+        drop_expired(client, queue).await;
     }
 }
 
@@ -193,7 +196,7 @@ async fn sign(signer: Signer<'_>, object: &CertificateSigningRequest) -> Result<
             let failed = condition(
                 "Failed",
                 "SignerValidationFailure",
-                crate::error::chain(&error),
+                master_journal::chain(&error),
             );
             status.conditions.get_or_insert_default().push(failed);
         }
@@ -240,9 +243,9 @@ async fn beyond_approval(
     ))
 }
 
-async fn drop_expired(client: &Client, waiting: &Waiting) {
-    for name in waiting.expired(Timestamp::now()) {
-        match queue::drop_request(client, waiting, &name).await {
+async fn drop_expired(client: &Client, queue: &RequestQueue) {
+    for name in queue.expired(Timestamp::now()) {
+        match queue_writer::drop_request(client, queue, &name).await {
             Ok(()) => tracing::info!(
                 request = name,
                 "nobody decided in time; the request is dropped"

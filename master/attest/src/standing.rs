@@ -1,13 +1,12 @@
 //! Level-triggered writers of what follows from the inventory: taints of nodes by their Machine's state, labels and taints
 //! by the policy's rules, and the statuses of releases and policies. A policy that is not the one that decides is a draft: its status is its dry run.
 
-use crate::exchange::Desk;
+use crate::exchange::ExchangeService;
 use crate::inventory::{Inventory, Release};
 use crate::{issued, marks, node};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::machine::NodeMarks;
 use config_kube::policy::{CertificatePolicyStatus, POLICY_NAME};
-use config_kube::pratique::ImageReleaseStatus;
 use config_kube::{CertificatePolicy, Machine, MachineState};
 use master_client::{ApiError, Client, Patch};
 use serde_json::json;
@@ -111,7 +110,11 @@ async fn taint(client: &Client, machine: &Machine) -> Result<(), ApiError> {
 }
 
 /// Keeps the statuses of releases and policies. Drop it to stop.
-pub(crate) async fn keep_statuses(client: &Client, inventory: &Inventory, desk: &Desk) {
+pub(crate) async fn keep_statuses(
+    client: &Client,
+    inventory: &Inventory,
+    exchange: &ExchangeService,
+) {
     let mut changed = inventory.rules_changed();
     loop {
         let mut pause = RESYNC;
@@ -122,7 +125,7 @@ pub(crate) async fn keep_statuses(client: &Client, inventory: &Inventory, desk: 
             }
         }
         for policy in inventory.policies() {
-            if let Err(error) = show_policy(client, desk, &policy).await {
+            if let Err(error) = show_policy(client, exchange, &policy).await {
                 tracing::warn!(error = %error, "cannot set a policy's status");
                 pause = PAUSE;
             }
@@ -131,32 +134,8 @@ pub(crate) async fn keep_statuses(client: &Client, inventory: &Inventory, desk: 
     }
 }
 
-/// What a release is to the master, and what is wrong with it.
-pub(crate) fn release_status(release: &Release) -> ImageReleaseStatus {
-    match &release.known {
-        Ok(known) => {
-            let (manifest, verified_by) = (known.manifest(), known.verified_by().to_vec());
-            let fault = if verified_by.is_empty() {
-                "no release key of the cluster's configuration has signed it".to_owned()
-            } else {
-                String::new()
-            };
-            ImageReleaseStatus {
-                role: manifest.role.clone(),
-                svn: manifest.svn,
-                verified_by,
-                fault,
-            }
-        }
-        Err(fault) => ImageReleaseStatus {
-            fault: fault.clone(),
-            ..ImageReleaseStatus::default()
-        },
-    }
-}
-
 async fn show_release(client: &Client, release: &Release) -> Result<(), ApiError> {
-    let wanted = release_status(release);
+    let wanted = release.status();
     if release.object.status.as_ref() == Some(&wanted) {
         return Ok(());
     }
@@ -167,15 +146,15 @@ async fn show_release(client: &Client, release: &Release) -> Result<(), ApiError
 
 async fn show_policy(
     client: &Client,
-    desk: &Desk,
+    exchange: &ExchangeService,
     policy: &CertificatePolicy,
 ) -> Result<(), ApiError> {
     let draft = policy.metadata.name.as_deref() != Some(POLICY_NAME);
     let wanted = CertificatePolicyStatus {
         faults: crate::policy::faults(&policy.spec),
-        unknown: desk.unknown_names(&policy.spec),
+        unknown: exchange.facts.unknown_names(&policy.spec),
         dry_run: if draft {
-            desk.try_out(&policy.spec)
+            exchange.dry_run(&policy.spec)
         } else {
             Vec::new()
         },

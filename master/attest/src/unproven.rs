@@ -1,10 +1,12 @@
-//! The desk's other window: machines without a TPM. Order, limits, records and what follows are those of the first; what is
-//! looked at is in the verifier's `unproven`.
+//! The exchange of machines without a TPM (unproven/v1). Steps, order, limits and records are those of `exchange`; the verifier's
+//! module `unproven` has the checks.
 
 use crate::admit::Requests;
 use crate::answer::{self, Answer, BODY_TIME};
-use crate::entropy::SystemEntropy;
-use crate::exchange::{Desk, address, no_exporter, one_at_a_time, seconds};
+use crate::caller::address;
+use crate::exchange::{ExchangeService, no_exporter, one_at_a_time};
+use crate::reference::ReferenceValues;
+use crate::time::unix_seconds;
 use config_attest::unproven::{Evidence, Hello};
 use config_attest::verifier::{
     Reference, UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello,
@@ -14,17 +16,16 @@ use config_attest::wire::{MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Refusal};
 use master_api::Peer;
 use master_client::Body;
-use std::sync::PoisonError;
 use std::time::SystemTime;
 
-impl Desk {
-    /// `POST /attest/v1/unproven`.
+impl ExchangeService {
+    /// Step 1 of a join, `POST /attest/v1/unproven`.
     pub(crate) async fn unproven_hello(&self, incoming: Body, peer: &Peer) -> Answer {
         self.open_unproven(incoming, peer, check_unproven_hello)
             .await
     }
 
-    /// `POST /attest/v1/unproven-renewals`.
+    /// Step 1 of a renewal, `POST /attest/v1/unproven-renewals`.
     pub(crate) async fn unproven_renewal(&self, incoming: Body, peer: &Peer) -> Answer {
         let (renewing, incoming) = match self.renewing(incoming, peer).await {
             Ok(both) => both,
@@ -36,6 +37,7 @@ impl Desk {
         .await
     }
 
+    /// Steps 1 and 2.
     async fn open_unproven(
         &self,
         incoming: Body,
@@ -45,26 +47,20 @@ impl Desk {
         let Some(_exchange) = peer.begin_exchange() else {
             return one_at_a_time();
         };
-        if let Err(answer) = self.admit_rate(peer, None) {
+        if let Err(answer) = self.limits.count_request(peer, None) {
             return answer;
         }
         let hello: Hello = match answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await {
             Ok(hello) => hello,
             Err(answer) => return answer,
         };
-        let Some(channel) = self.channel(peer) else {
+        let Some(channel) = self.facts.channel(peer) else {
             return no_exporter();
         };
-        let now = seconds(SystemTime::now());
-        let outcome = self.held().and_then(|held| {
-            let admitted = check(&hello, &self.reference(&held), &channel, now)?;
-            let mut sessions = self.unproven.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.open_from(
-                address(peer),
-                admitted,
-                self.next_tick(),
-                &mut SystemEntropy,
-            )
+        let now = unix_seconds(SystemTime::now());
+        let outcome = ReferenceValues::current(&self.inventory).and_then(|values| {
+            let checked = check(&hello, &self.facts.reference(&values), &channel, now)?;
+            self.sessions.unproven.open(address(peer), checked)
         });
         match outcome {
             Ok(challenge) => Answer::json(&challenge),
@@ -72,7 +68,7 @@ impl Desk {
         }
     }
 
-    /// `POST …/{session}/evidence`.
+    /// Step 3, `POST …/{session}/evidence`.
     pub(crate) async fn unproven_evidence(
         &self,
         session: &SessionId,
@@ -83,19 +79,26 @@ impl Desk {
             return one_at_a_time();
         };
         let (pending, evidence): (_, Evidence) = match self
-            .claim(&self.unproven, session, incoming, MAX_HELLO_BODY, peer)
+            .take_session(
+                &self.sessions.unproven,
+                session,
+                incoming,
+                MAX_HELLO_BODY,
+                peer,
+            )
             .await
         {
             Ok(both) => both,
             Err(answer) => return answer,
         };
-        let Some(channel) = self.channel(peer) else {
+        let Some(channel) = self.facts.channel(peer) else {
             return no_exporter();
         };
         Box::pin(self.conclude_unproven(pending, &evidence, &channel, peer, SystemTime::now()))
             .await
     }
 
+    /// Step 4.
     async fn conclude_unproven(
         &self,
         pending: UnprovenPending,
@@ -104,28 +107,28 @@ impl Desk {
         peer: &Peer,
         now: SystemTime,
     ) -> Answer {
-        let turn = pending.turn();
-        let _turn = self.turn(&turn, &turn).await;
-        let held = match self.held() {
-            Ok(held) => held,
+        let machine = pending.turn();
+        let _lock = self.limits.lock_machine(&machine, &machine).await;
+        let values = match ReferenceValues::current(&self.inventory) {
+            Ok(values) => values,
             Err(refusal) => {
-                self.refuse(peer, &refusal).await;
+                self.records.refused(peer, &refusal).await;
                 return Answer::refused();
             }
         };
         match check_unproven(
             pending,
             evidence,
-            &self.reference(&held),
+            &self.facts.reference(&values),
             channel,
-            seconds(now),
+            unix_seconds(now),
         ) {
             Ok(claimant) => {
                 let requests = Requests {
                     client: evidence.client_csr.as_bytes(),
                     serving: evidence.serving_csr.as_bytes(),
                 };
-                self.settle(claimant, &held, requests, peer, now).await
+                self.settle(claimant, &values, requests, peer, now).await
             }
             Err(refusal) => self.refused(peer, &refusal).await,
         }

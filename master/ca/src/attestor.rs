@@ -1,9 +1,9 @@
-//! The master's side of the attestor socket: the agent of the same machine holds the TPM, the master asks.
+//! Client of the attestor socket, by which the agent of the same machine gives the master access to the TPM.
 //!
-//! One request and one answer, each a line of JSON, for each connection. Blocking, with time limits: callers run it
-//! at start, at bootstrap and when an intermediate rotates, on a blocking thread.
+//! Each connection carries one request and one answer, each a line of JSON. Calls block, with time limits; they happen at start,
+//! at the bootstrap and when keys change, on a blocking thread.
 
-use config_attest::attestor::{MAX_LINE, Refused, Request, SealAnswer, UnsealAnswer};
+use config_attest::attestor::{MAX_LINE, Refused, Request, SealAnswer, StatusAnswer, UnsealAnswer};
 use config_attest::wire::Blob;
 use serde::de::DeserializeOwned;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -11,9 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A TPM is slow, and so is one behind emulation.
+/// Time limit of one answer. A TPM takes seconds for some commands, an emulated one longer.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
-/// Between two tries to reach a socket that isn't there yet.
+/// Pause between two attempts to connect at start.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// Why the attestor did not answer as asked.
@@ -29,7 +29,7 @@ pub enum AttestorError {
         #[source]
         source: std::io::Error,
     },
-    /// The answer is not what the operation returns.
+    /// The answer cannot be parsed as one to this operation.
     #[error("the attestor's answer to `{op}` is not understood: {why}")]
     Answer {
         /// The operation.
@@ -37,19 +37,19 @@ pub enum AttestorError {
         /// What is wrong.
         why: String,
     },
-    /// The attestor refused.
+    /// The attestor refused the operation.
     #[error("the attestor refused `{op}`: {code}: {message}")]
     Refused {
         /// The operation.
         op: &'static str,
         /// Its code.
         code: String,
-        /// Its words.
+        /// Its message.
         message: String,
     },
 }
 
-/// A path to the attestor socket.
+/// A client of the attestor socket.
 #[derive(Debug, Clone)]
 pub struct Attestor {
     path: PathBuf,
@@ -63,7 +63,10 @@ impl Attestor {
         }
     }
 
-    /// Waits until the socket answers, at most `limit`: at boot the agent comes up beside the master.
+    /// Waits until the socket accepts a connection, at most `limit`: at boot agent and master start at the same time.
+    ///
+    /// # Errors
+    /// The socket did not accept one in time.
     pub fn wait(&self, limit: Duration) -> Result<(), AttestorError> {
         let start = Instant::now();
         loop {
@@ -81,6 +84,9 @@ impl Attestor {
     }
 
     /// Sends one request and reads its answer.
+    ///
+    /// # Errors
+    /// The socket cannot be reached, breaks or takes too long; the attestor refuses; the answer cannot be parsed.
     pub fn call<T: DeserializeOwned>(&self, request: &Request) -> Result<T, AttestorError> {
         let op = request.op();
         let mut line = serde_json::to_vec(request).map_err(|e| answer(op, &e))?;
@@ -101,17 +107,38 @@ impl Attestor {
         serde_json::from_str(&text).map_err(|e| answer(op, &e))
     }
 
+    /// From which image version on opens what is sealed now; none where any boot on this machine opens it.
+    pub fn floor(&self) -> Result<Option<u64>, AttestorError> {
+        let StatusAnswer { floor, .. } = self.call(&Request::Status)?;
+        Ok(floor)
+    }
+
     /// Seals a secret (at most 16 KiB) to this machine's TPM.
+    ///
+    /// # Errors
+    /// The secret is too long, or as [`Attestor::call`].
     pub fn seal(&self, secret: &[u8]) -> Result<Vec<u8>, AttestorError> {
         let data = Blob::new(secret).map_err(|e| answer("seal", &e))?;
         let SealAnswer { sealed } = self.call(&Request::Seal { data })?;
         Ok(sealed.as_bytes().to_vec())
     }
 
-    /// Opens what this machine's TPM sealed.
+    /// Unseals what [`Attestor::seal`] returned on this machine.
+    ///
+    /// # Errors
+    /// The sealed data is too long, or as [`Attestor::call`].
     pub fn unseal(&self, sealed: &[u8]) -> Result<Vec<u8>, AttestorError> {
+        self.open(sealed, false)
+    }
+
+    /// Opens what it sealed before there were boot policies.
+    pub fn unseal_unbound(&self, sealed: &[u8]) -> Result<Vec<u8>, AttestorError> {
+        self.open(sealed, true)
+    }
+
+    fn open(&self, sealed: &[u8], unbound: bool) -> Result<Vec<u8>, AttestorError> {
         let sealed = Blob::new(sealed).map_err(|e| answer("unseal", &e))?;
-        let UnsealAnswer { data } = self.call(&Request::Unseal { sealed })?;
+        let UnsealAnswer { data } = self.call(&Request::Unseal { sealed, unbound })?;
         Ok(data.as_bytes().to_vec())
     }
 

@@ -1,8 +1,9 @@
-//! The authority: a root, for the time of a rotation two, and one intermediate at a time that signs everything else.
+//! The certificate authority of a cluster: one root, two during a rotation, and one intermediate that signs all leaves.
 
 use crate::error::{Error, Result};
-use crate::hierarchy::{self, Hierarchy, State, issued_by, load_key, read_certificate, validity};
+use crate::hierarchy::{self, Hierarchy, State, issued_by, read_certificate, validity};
 use crate::keeper::{self, Keeper};
+use crate::listed::{self, List, Place};
 use crate::names::{hex, pem, spki_hash, spki_of};
 use crate::profile::{self, Profile};
 use rcgen::{KeyPair, PublicKeyData as _, SubjectPublicKeyInfo};
@@ -13,14 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use zeroize::Zeroizing;
 
-/// A certificate that was issued, with what a peer needs to reach the root.
+/// An issued certificate with the intermediates that lead to the root.
 #[derive(Debug, Clone)]
 pub struct Issued {
     /// The leaf.
     pub certificate: CertificateDer<'static>,
-    /// The issuing intermediate; while the root is rotated its certificates under both.
+    /// The issuing intermediate: one certificate under each root in force.
     pub intermediates: Vec<CertificateDer<'static>>,
-    /// Hex serial number.
+    /// Serial number, lower-case hex.
     pub serial: String,
     /// End of validity.
     pub not_after: SystemTime,
@@ -41,7 +42,7 @@ impl Issued {
     }
 }
 
-/// A certificate with its private key, for a part of the master itself.
+/// A certificate with its private key, for the master's own use.
 #[derive(Debug)]
 pub struct Identity {
     /// The certificate.
@@ -54,16 +55,19 @@ pub struct Identity {
 
 /// The cluster's certificate authority.
 ///
-/// Guarantee: leaves leave it only by [`Authority::sign_leaf`], whose callers in this crate hold a verified proof, an
-/// approved request, or ask for the master's own use. A root's key is in memory only while it signs.
+/// Guarantee: every leaf is signed by `sign_leaf`, which is private to this crate. Its callers hold a grant of the verifier or
+/// an approved request, or sign for the master's own use or for the admin (see `issuer`). A root's key is in memory only while
+/// it signs.
 pub struct Authority {
     pub(crate) folder: PathBuf,
     pub(crate) cluster: String,
     pub(crate) keeper: Arc<dyn Keeper>,
     hierarchy: RwLock<Arc<Hierarchy>>,
-    /// Held by whoever changes it, so that changes come one after the other.
+    /// Locked during a change of the hierarchy: changes run one after the other.
     changing: Mutex<()>,
     generation: AtomicU64,
+    /// Held while a key that it names changes; taken after `changing` where both are.
+    list: Mutex<List>,
 }
 
 impl std::fmt::Debug for Authority {
@@ -80,11 +84,18 @@ const LOG_KEY: &str = "verdict log key";
 const DISCOVERY_KEY: &str = "discovery key";
 /// File of the service accounts' key.
 const ACCOUNTS: &str = "service-account.key";
-/// File of the public keys that signed for service accounts before.
+/// File of the discovery key.
+const DISCOVERY: &str = "discovery.key";
+/// Files of the verdict log's key and its certificate.
+const LOG: [&str; 2] = ["verdicts.key", "verdicts.crt"];
+/// File of the public keys of earlier service account keys.
 const RETIRED: &str = "service-account.retired.pem";
 
 impl Authority {
-    /// Opens the authority in `folder`, or makes it on first use.
+    /// Opens the authority in `folder`, or makes it on first use. Blocks on the keeper.
+    ///
+    /// # Errors
+    /// A file is missing, damaged or of another keeper; the keeper or the disk fails.
     pub fn open(
         folder: &Path,
         cluster: &str,
@@ -94,20 +105,9 @@ impl Authority {
         std::fs::create_dir_all(folder).map_err(|e| keeper::file("cannot make", folder, e))?;
         let state = State::read(folder)?;
         if hierarchy::is_fresh(folder, &state)? {
-            let accounts = KeyPair::generate().map_err(|source| Error::Build {
-                profile: "root",
-                source,
-            })?;
-            let bytes = Zeroizing::new(accounts.serialize_der());
-            keeper::store(
-                keeper.as_ref(),
-                &folder.join(ACCOUNTS),
-                SERVICE_ACCOUNT_KEY,
-                &bytes,
-            )?;
-            // The root's certificate is written last, so that a cut start is begun anew.
-            hierarchy::make_root(folder, cluster, keeper.as_ref(), &state.root, now)?;
+            found(folder, cluster, keeper.as_ref(), &state, now)?;
         }
+        let list = listed::settle(folder, keeper.as_ref(), &state, &places(&state))?;
         let hierarchy = hierarchy::open(folder, cluster, keeper.as_ref(), state, now)?;
         Ok(Self {
             folder: folder.to_owned(),
@@ -116,15 +116,16 @@ impl Authority {
             hierarchy: RwLock::new(Arc::new(hierarchy)),
             changing: Mutex::new(()),
             generation: AtomicU64::new(1),
+            list: Mutex::new(list),
         })
     }
 
-    /// The root's certificate; while it is rotated the old one's.
+    /// The root's certificate; during a rotation the old root's.
     pub fn root(&self) -> CertificateDer<'static> {
         self.current().roots[0].clone()
     }
 
-    /// The roots by which the cluster is known: one, while it is rotated the old one and the new one.
+    /// The roots in force: one; during a rotation the old one, then the new one.
     pub fn roots(&self) -> Vec<CertificateDer<'static>> {
         self.current().roots.clone()
     }
@@ -138,12 +139,12 @@ impl Authority {
             .collect()
     }
 
-    /// The root's SubjectPublicKeyInfo DER: what nodes pin.
+    /// SubjectPublicKeyInfo DER of [`Authority::root`], whose hash nodes pin.
     pub fn root_spki(&self) -> Vec<u8> {
         spki_of(&self.root()).unwrap_or_default()
     }
 
-    /// `sha256:<hex>` of the root's SubjectPublicKeyInfo; while it is rotated of the old one's.
+    /// `sha256:<hex>` of [`Authority::root_spki`].
     pub fn pin(&self) -> String {
         spki_hash(&self.root_spki())
     }
@@ -157,22 +158,26 @@ impl Authority {
             .collect()
     }
 
-    /// The intermediate that signs now: a certificate under each of [`Authority::roots`].
+    /// The issuing intermediate's certificates, one under each of [`Authority::roots`].
     pub fn intermediates(&self) -> Vec<CertificateDer<'static>> {
         self.current().intermediates.clone()
     }
 
-    /// Rises whenever roots or intermediate are others.
+    /// A number that rises with each change of roots or intermediate: what was built from them is stale when it differs.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// When the intermediate is to be renewed: when half of its life is gone.
+    /// When the intermediate is due for renewal: after half of its life.
     pub fn renewal_due(&self) -> SystemTime {
         self.current().renewal_due()
     }
 
-    /// Makes a new intermediate if the present one is due. Leaves signed before stay good: they carry their chain.
+    /// Makes a new intermediate if the present one is due; returns whether it did. Earlier leaves stay valid: peers send them with
+    /// their own intermediate. Blocks on the keeper.
+    ///
+    /// # Errors
+    /// The keeper or the disk fails; the old intermediate stays in force.
     pub fn renew_if_due(&self, now: SystemTime) -> Result<bool> {
         let _changing = self.change();
         let current = self.current();
@@ -191,12 +196,12 @@ impl Authority {
         Ok(true)
     }
 
-    /// The right to change the hierarchy.
+    /// The lock under which the hierarchy changes.
     pub(crate) fn change(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another hierarchy from now on, on disk first. The caller holds [`Authority::change`].
+    /// Puts another hierarchy in force: on disk first, then in memory. The caller holds the lock of `change`.
     pub(crate) fn put(&self, fresh: Hierarchy) -> Result<()> {
         fresh.state.write(&self.folder)?;
         fresh.state.tidy(&self.folder);
@@ -208,16 +213,48 @@ impl Authority {
         Ok(())
     }
 
-    /// The service account key, PKCS#8.
-    pub fn service_account_key(&self) -> Result<Zeroizing<Vec<u8>>> {
-        keeper::load(
-            self.keeper.as_ref(),
-            &self.folder.join(ACCOUNTS),
-            SERVICE_ACCOUNT_KEY,
-        )
+    /// From which image version (SVN) on the kept keys open; none where any boot of the machine opens them.
+    pub fn kept_from(&self) -> Option<u64> {
+        self.listed().floor
     }
 
-    /// Public keys (SubjectPublicKeyInfo) of service account keys that signed before the present one.
+    /// The list of the kept keys.
+    pub(crate) fn listed(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the list, signed by the roots in force.
+    fn write_list(&self, list: &List) -> Result<()> {
+        let roots =
+            hierarchy::root_keys(&self.folder, self.keeper.as_ref(), &self.current().state)?;
+        list.write(&self.folder, &roots)
+    }
+
+    /// The private key that signs service account tokens, PKCS#8. Blocks on the keeper.
+    ///
+    /// # Errors
+    /// The file is missing, damaged or of another keeper, or the keeper fails.
+    pub fn service_account_key(&self) -> Result<Zeroizing<Vec<u8>>> {
+        self.listed_key(&self.listed(), ACCOUNTS, SERVICE_ACCOUNT_KEY)
+    }
+
+    /// A kept key that has no certificate.
+    fn listed_key(
+        &self,
+        list: &List,
+        file: &str,
+        purpose: &'static str,
+    ) -> Result<Zeroizing<Vec<u8>>> {
+        let path = self.folder.join(file);
+        let der = keeper::load(self.keeper.as_ref(), &path, purpose)?;
+        list.check(&path, purpose, &der)?;
+        Ok(der)
+    }
+
+    /// Public keys (SubjectPublicKeyInfo DER) of earlier service account keys.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds anything but public keys.
     pub fn retired_service_account_keys(&self) -> Result<Vec<Vec<u8>>> {
         let path = self.folder.join(RETIRED);
         match std::fs::read_to_string(&path) {
@@ -230,36 +267,44 @@ impl Authority {
         }
     }
 
-    /// Makes a new service account key. The old one's public key stays, so that tokens that are out keep their worth
-    /// until they end. In force at the next start; the recovery copy is to be written anew.
+    /// Makes a new service account key, in force from the next start. The old key's public half is kept, so that tokens it signed
+    /// verify until they expire. The caller writes a new recovery copy afterwards.
+    ///
+    /// # Errors
+    /// The keeper or the disk fails.
     pub fn rotate_service_account_key(&self) -> Result<()> {
         let fail = |source| Error::Build {
             profile: "service account",
             source,
         };
-        let path = self.folder.join(ACCOUNTS);
-        let old = load_key(self.keeper.as_ref(), &path, SERVICE_ACCOUNT_KEY)?;
+        let mut list = self.listed();
+        let old = self.listed_key(&list, ACCOUNTS, SERVICE_ACCOUNT_KEY)?;
+        let old = listed::key_pair(&old)?;
         let mut retired = self.retired_service_account_keys()?;
         retired.push(old.subject_public_key_info());
         let text: String = retired.iter().map(|spki| pem("PUBLIC KEY", spki)).collect();
-        // The public key goes first: without it a cut here would make every token that is out worthless.
+        // The public key is written first: a power cut between the two writes must not invalidate tokens in use.
         keeper::write_whole(&self.folder.join(RETIRED), text.as_bytes())?;
         let fresh = KeyPair::generate().map_err(fail)?;
+        list.allow(SERVICE_ACCOUNT_KEY, &fresh);
+        self.write_list(&list)?;
         keeper::store(
             self.keeper.as_ref(),
-            &path,
+            &self.folder.join(ACCOUNTS),
             SERVICE_ACCOUNT_KEY,
             &Zeroizing::new(fresh.serialize_der()),
-        )
+        )?;
+        list.allow_only(SERVICE_ACCOUNT_KEY, &fresh);
+        self.write_list(&list)
     }
 
-    /// The key that signs the log of verdicts, with a certificate of the root's own; made on first use, and anew under
-    /// another root. Blocks on the keeper.
+    /// The key that signs the log of verdicts, with a certificate that [`Authority::root`] signed itself; made on first use, and
+    /// again when the root changes. Blocks on the keeper.
+    ///
+    /// # Errors
+    /// A file is damaged or of another keeper, or the keeper or the disk fails.
     pub fn log_signer(&self, now: SystemTime) -> Result<crate::LogSigner> {
-        let (key, crt) = (
-            self.folder.join("verdicts.key"),
-            self.folder.join("verdicts.crt"),
-        );
+        let [key, crt] = LOG.map(|file| self.folder.join(file));
         let current = self.current();
         let root = current.roots[0].clone();
         let have = if crt.exists() {
@@ -269,6 +314,7 @@ impl Authority {
         };
         if let Some(certificate) = have.filter(|certificate| issued_by(certificate, &root)) {
             let der = keeper::load(self.keeper.as_ref(), &key, LOG_KEY)?;
+            listed::check(&key, LOG_KEY, &der, &certificate)?;
             return crate::LogSigner::new(&self.cluster, &der, certificate, root);
         }
         let fail = |source| Error::Build {
@@ -289,10 +335,10 @@ impl Authority {
         crate::LogSigner::new(&self.cluster, &der, certificate.der().clone(), root)
     }
 
-    /// The key that signs discovery documents, PKCS#8; made on first use. Blocks on the keeper.
+    /// The private key that signs discovery documents, PKCS#8; made on first use. Blocks on the keeper.
     pub(crate) fn discovery_key(&self) -> Result<Zeroizing<Vec<u8>>> {
-        let path = self.folder.join("discovery.key");
-        match keeper::load(self.keeper.as_ref(), &path, DISCOVERY_KEY) {
+        let mut list = self.listed();
+        match self.listed_key(&list, DISCOVERY, DISCOVERY_KEY) {
             Err(Error::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
             found => return found,
         }
@@ -301,17 +347,28 @@ impl Authority {
             source,
         })?;
         let der = Zeroizing::new(fresh.serialize_der());
-        keeper::store(self.keeper.as_ref(), &path, DISCOVERY_KEY, &der)?;
+        // The list goes first: one that names a key which was never written is no obstacle, as none was used.
+        list.allow_only(DISCOVERY_KEY, &fresh);
+        self.write_list(&list)?;
+        keeper::store(
+            self.keeper.as_ref(),
+            &self.folder.join(DISCOVERY),
+            DISCOVERY_KEY,
+            &der,
+        )?;
         Ok(der)
     }
 
-    /// Writes the recovery copy of the roots', the service accounts' and the discovery key for the holder of this public key
-    /// (SubjectPublicKeyInfo DER) and returns its path. An earlier copy is replaced.
+    /// Writes the recovery copy: the private keys of the roots, the service accounts and discovery, encrypted to this public key
+    /// (SubjectPublicKeyInfo DER, P-256). Returns its path; it replaces an earlier copy. Blocks on the keeper.
+    ///
+    /// # Errors
+    /// The public key is not a P-256 key, or the keeper or the disk fails.
     pub fn write_recovery(&self, admin_spki: &[u8]) -> Result<PathBuf> {
         self.recovery_of(&self.current(), admin_spki)
     }
 
-    /// The same of a hierarchy that is not in force yet.
+    /// [`Authority::write_recovery`] for a hierarchy that is not in force yet.
     pub(crate) fn recovery_of(&self, hierarchy: &Hierarchy, admin_spki: &[u8]) -> Result<PathBuf> {
         let mut keys = Vec::new();
         for name in hierarchy.state.roots() {
@@ -335,7 +392,7 @@ impl Authority {
         Ok(path)
     }
 
-    /// Signs a leaf. The life is cut to what the intermediate can still vouch for.
+    /// Signs a leaf over a public key (SubjectPublicKeyInfo DER). It ends after `life`, or with the intermediate if that is sooner.
     pub(crate) fn sign_leaf(
         &self,
         profile: &Profile,
@@ -366,7 +423,7 @@ impl Authority {
         })
     }
 
-    /// Signs a leaf over a fresh P-256 key, for a part of the master.
+    /// Signs a leaf over a new P-256 key, for the master's own use.
     pub(crate) fn make_identity(
         &self,
         profile: &Profile,
@@ -392,4 +449,48 @@ impl Authority {
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
+}
+
+/// Makes the keys of a new cluster: the root's certificate is written last, so that a cut start is begun anew.
+fn found(
+    folder: &Path,
+    cluster: &str,
+    keeper: &dyn Keeper,
+    state: &State,
+    now: SystemTime,
+) -> Result<()> {
+    let accounts = KeyPair::generate().map_err(|source| Error::Build {
+        profile: "root",
+        source,
+    })?;
+    let floor = keeper.floor()?;
+    keeper::store(
+        keeper,
+        &folder.join(ACCOUNTS),
+        SERVICE_ACCOUNT_KEY,
+        &Zeroizing::new(accounts.serialize_der()),
+    )?;
+    let (key, certificate) = hierarchy::make_root(folder, cluster, keeper, &state.root, now)?;
+    let mut list = List::new(floor);
+    list.allow(SERVICE_ACCOUNT_KEY, &accounts);
+    list.write(folder, &[key])?;
+    hierarchy::write_root(folder, &state.root, &certificate)
+}
+
+/// Where the keys lie that a state names, and those beside it.
+fn places(state: &State) -> Vec<Place> {
+    let beside = |key: &str, purpose, certificate: Option<&str>| Place {
+        key: key.to_owned(),
+        purpose,
+        certificate: certificate.map(str::to_owned),
+        remade: certificate.is_some(),
+    };
+    let [log, certificate] = LOG;
+    let mut all = state.places();
+    all.extend([
+        beside(ACCOUNTS, SERVICE_ACCOUNT_KEY, None),
+        beside(DISCOVERY, DISCOVERY_KEY, None),
+        beside(log, LOG_KEY, Some(certificate)),
+    ]);
+    all
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with keys and certificates.
+//! Errors of the certificate authority.
 
 use std::path::PathBuf;
 
@@ -25,22 +25,33 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A key opens and is not the one that is known under its name.
+    #[error(
+        "{} holds another {purpose} than the cluster's: somebody put it there, and nothing is signed by it; restore the data folder, or \
+         recover the root key with the admin's recovery copy", path.display()
+    )]
+    Planted {
+        /// The file.
+        path: PathBuf,
+        /// What the key is for.
+        purpose: &'static str,
+    },
     /// A sealed key belongs to another keeper than the one in use.
     #[error("{} was kept by `{found}`, but this master keeps keys by `{using}`; start it {cure}", path.display())]
     OtherKeeper {
         /// The file.
         path: PathBuf,
-        /// Who kept it.
+        /// The keeper that sealed it.
         found: String,
-        /// Who is in use.
+        /// The keeper in use.
         using: &'static str,
-        /// What to do.
+        /// How to start the master with the other keeper.
         cure: &'static str,
     },
-    /// The keeper failed.
+    /// The keeper's TPM operation failed.
     #[error("the key keeper cannot {what}")]
     Keeper {
-        /// What it was asked.
+        /// The operation.
         what: &'static str,
         /// The cause.
         #[source]
@@ -58,13 +69,13 @@ pub enum Error {
     /// A key could not be made or read.
     #[error("cannot use a key: {0}")]
     Key(&'static str),
-    /// A request is not one that the profile allows.
+    /// A request is not one that its signer allows.
     #[error("the certificate request is refused: {0}")]
     Request(String),
-    /// The root is not to be rotated so, or not now.
+    /// The rotation cannot be begun or ended in this state.
     #[error("{0}")]
     Rotation(&'static str),
-    /// The clock is before the time at which the authority's keys were made.
+    /// The clock is more than a day before the time at which the authority's keys were made.
     #[error(
         "this machine's clock is wrong: it is more than a day before the time at which the cluster's own keys were made, and nothing is \
          signed by such a clock; set it (on a machine: name time servers in `network.ntp`)"
@@ -75,5 +86,5 @@ pub enum Error {
     Recovery(&'static str),
 }
 
-/// Shorthand of this room.
+/// Shorthand of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,7 +1,7 @@
-//! The extension that ties a node's certificate to the proof behind it.
+//! The X.509 extension of node certificates: which Machine, image and policy the certificate was issued for.
 //!
 //! DER: `SEQUENCE { machineUid UTF8String, imageId UTF8String, policyGeneration INTEGER }`, not critical, so that
-//! ordinary TLS stacks pass over it.
+//! other TLS stacks ignore it.
 
 use x509_parser::der_parser::asn1_rs::{Any, FromDer, Integer, Sequence, Utf8String};
 use x509_parser::prelude::X509Certificate;
@@ -10,14 +10,14 @@ use x509_parser::prelude::X509Certificate;
 /// has no enterprise number of its own yet, and nothing outside a cluster reads the extension.
 pub const NODE_EXTENSION_OID: [u64; 9] = [1, 3, 6, 1, 4, 1, 32473, 80, 1];
 
-/// What a node's certificate says of the proof that it stands on.
+/// The extension's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeExtension {
     /// `metadata.uid` of the Machine.
     pub machine_uid: String,
-    /// Id of the image that it proved.
+    /// Id of the image that the machine attested; empty where nothing was attested.
     pub image_id: String,
-    /// `metadata.generation` of the policy that admitted it.
+    /// `metadata.generation` of the policy that admitted the machine.
     pub policy_generation: u64,
 }
 
@@ -43,7 +43,7 @@ impl NodeExtension {
         out
     }
 
-    /// Reads the value; `None` where it isn't one.
+    /// Parses an extension's value; `None` where it is not in this form.
     pub fn from_der(der: &[u8]) -> Option<Self> {
         let (rest, sequence) = Sequence::from_der(der).ok()?;
         if !rest.is_empty() {
@@ -62,7 +62,7 @@ impl NodeExtension {
         })
     }
 
-    /// The extension of a certificate; `None` where it has none that can be read.
+    /// The extension of a certificate (DER); `None` where there is none, or it cannot be parsed.
     pub fn of_certificate(certificate: &[u8]) -> Option<Self> {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
         parsed

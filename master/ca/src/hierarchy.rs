@@ -1,10 +1,11 @@
-//! Roots and intermediate on disk: one file says which are in force, so that every change happens whole or not at all.
+//! Roots and intermediate on disk. One state file names those in force, so a change is atomic: it is the rename of that file.
 //!
-//! Keys and certificates lie in files by name (`root.key`, `intermediate-3.crt`), written before the file of the state names
-//! them and removed after it does so no more. Without that file the names are `root` and `intermediate`.
+//! Each key and certificate has a file of its own (`root.key`, `intermediate-3.crt`). It is written before the state file names
+//! it, and removed after the state file no longer does. Without a state file the names are `root` and `intermediate`.
 
 use crate::error::{Error, Result};
 use crate::keeper::{self, Keeper};
+use crate::listed::{self, Place};
 use crate::profile;
 use rcgen::KeyPair;
 use rustls_pki_types::CertificateDer;
@@ -14,11 +15,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 use zeroize::Zeroizing;
 
-const ROOT_KEY: &str = "root key";
+pub(crate) const ROOT_KEY: &str = "root key";
 const INTERMEDIATE_KEY: &str = "intermediate key";
-/// How far before the making of its own keys a clock may be that signs: a battery clock in local time is off by less.
+/// How far the clock may be behind the intermediate's notBefore: a real-time clock set to local time is off by less.
 const CLOCK_BACK: Duration = Duration::from_secs(86_400);
-/// File of the state.
+/// The state file.
 const STATE: &str = "authority.json";
 
 /// Which roots and which intermediate are in force.
@@ -28,21 +29,21 @@ pub(crate) struct State {
     version: u32,
     /// Name of the root.
     pub(crate) root: String,
-    /// The root that is to follow it.
+    /// The new root, during a rotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) next: Option<Next>,
     intermediate: String,
-    /// Number of the last name that was given.
+    /// Number in the last name given: names are never used twice.
     last: u32,
 }
 
-/// A root that is to follow another.
+/// The new root of a rotation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Next {
     /// Its name.
     pub(crate) root: String,
-    /// Since when both are in force, in Unix seconds.
+    /// When the rotation began, Unix seconds.
     pub(crate) begun: u64,
 }
 
@@ -60,7 +61,7 @@ impl Default for State {
 }
 
 impl State {
-    /// What the folder says.
+    /// Reads the state file; the first names where there is none.
     pub(crate) fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(STATE);
         let bytes = match std::fs::read(&path) {
@@ -92,12 +93,26 @@ impl State {
         std::iter::once(self.root.as_str()).chain(self.next.iter().map(|next| next.root.as_str()))
     }
 
+    /// Where the keys of roots and intermediate lie.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        let place = |name: &str, purpose| Place {
+            key: format!("{name}.key"),
+            purpose,
+            certificate: Some(format!("{name}.crt")),
+            remade: false,
+        };
+        let roots = self.roots().map(|name| place(name, ROOT_KEY));
+        roots
+            .chain([place(&self.intermediate, INTERMEDIATE_KEY)])
+            .collect()
+    }
+
     fn names(&self) -> impl Iterator<Item = &str> {
         self.roots()
             .chain(std::iter::once(self.intermediate.as_str()))
     }
 
-    /// The same with another root to follow, and another intermediate.
+    /// The state at the beginning of a rotation: a second root, a new intermediate.
     pub(crate) fn with_next_root(&self, begun: SystemTime) -> Self {
         let mut state = self.with_next_intermediate();
         let begun = begun
@@ -111,7 +126,7 @@ impl State {
         state
     }
 
-    /// The same with another intermediate.
+    /// The state with a new intermediate.
     pub(crate) fn with_next_intermediate(&self) -> Self {
         let last = self.last.saturating_add(1);
         Self {
@@ -121,7 +136,7 @@ impl State {
         }
     }
 
-    /// The same with the root that follows in the place of the old one; `None` where none follows.
+    /// The state after a rotation finished: the new root alone. `None` where there is no rotation.
     pub(crate) fn finished(&self) -> Option<Self> {
         let root = self.next.as_ref()?.root.clone();
         Some(Self {
@@ -131,7 +146,7 @@ impl State {
         })
     }
 
-    /// The same without the root that follows; `None` where none follows.
+    /// The state after a rotation was abandoned: the old root alone. `None` where there is no rotation.
     pub(crate) fn abandoned(&self) -> Option<Self> {
         self.next.as_ref().map(|_| Self {
             next: None,
@@ -139,7 +154,8 @@ impl State {
         })
     }
 
-    /// Removes the files of roots and intermediates that are in force no more. What can't be removed is so the next time.
+    /// Removes the files of roots and intermediates that are no longer in force. A file that cannot be removed is tried again after
+    /// the next change or start.
     pub(crate) fn tidy(&self, folder: &Path) {
         let Ok(entries) = std::fs::read_dir(folder) else {
             return;
@@ -157,7 +173,7 @@ impl State {
     }
 }
 
-/// Whether this is a name as they are given here.
+/// Whether this is a name that [`State`] gives: `root`, `intermediate`, or one of these with a number.
 fn is_name(text: &str) -> bool {
     let number = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit());
     ["root", "intermediate"].iter().any(|kind| {
@@ -166,23 +182,23 @@ fn is_name(text: &str) -> bool {
     })
 }
 
-/// What is in force.
+/// The roots and the intermediate in force, with the key that signs.
 pub(crate) struct Hierarchy {
     pub(crate) state: State,
-    /// The old root first, while it is rotated.
+    /// One root; during a rotation the old one, then the new one.
     pub(crate) roots: Vec<CertificateDer<'static>>,
     /// The intermediate's certificate under each root, in the roots' order.
     pub(crate) intermediates: Vec<CertificateDer<'static>>,
     pub(crate) issuer: rcgen::Issuer<'static, KeyPair>,
     pub(crate) not_before: SystemTime,
-    /// When the first of the intermediate's certificates ends.
+    /// The earliest end among the intermediate's certificates: no leaf outlives it.
     pub(crate) not_after: SystemTime,
-    /// When the last of them does.
+    /// The latest end among them.
     last: SystemTime,
 }
 
 impl Hierarchy {
-    /// Refuses a clock that is before the making of the keys that are to sign.
+    /// Refuses to sign by a clock that is before the intermediate's notBefore: it is wrong, and so would be every validity.
     pub(crate) fn check_clock(&self, now: SystemTime) -> Result<()> {
         if now + CLOCK_BACK < self.not_before {
             Err(Error::Clock)
@@ -191,7 +207,7 @@ impl Hierarchy {
         }
     }
 
-    /// Half of the intermediate's life, however short that is by the end of a root.
+    /// When half of the intermediate's life is over. A root near its end shortens that life.
     pub(crate) fn renewal_due(&self) -> SystemTime {
         let life = self
             .last
@@ -201,7 +217,7 @@ impl Hierarchy {
     }
 }
 
-/// Whether the folder holds nothing yet.
+/// Whether the folder holds no authority yet. An error where the root is missing and other files are there.
 pub(crate) fn is_fresh(folder: &Path, state: &State) -> Result<bool> {
     let root_file = folder.join(format!("{}.crt", state.root));
     if root_file.exists() {
@@ -220,14 +236,14 @@ pub(crate) fn is_fresh(folder: &Path, state: &State) -> Result<bool> {
     Ok(true)
 }
 
-/// Makes a root; its certificate is written last.
+/// Makes a root's key; its certificate is returned, to be written last ([`write_root`]).
 pub(crate) fn make_root(
     folder: &Path,
     cluster: &str,
     keeper: &dyn Keeper,
     name: &str,
     now: SystemTime,
-) -> Result<()> {
+) -> Result<(KeyPair, rcgen::Certificate)> {
     let fail = |source| Error::Build {
         profile: "root",
         source,
@@ -244,6 +260,15 @@ pub(crate) fn make_root(
         ROOT_KEY,
         &bytes,
     )?;
+    Ok((key, certificate))
+}
+
+/// Writes a root's certificate.
+pub(crate) fn write_root(
+    folder: &Path,
+    name: &str,
+    certificate: &rcgen::Certificate,
+) -> Result<()> {
     keeper::write_whole(
         &folder.join(format!("{name}.crt")),
         certificate.pem().as_bytes(),
@@ -251,11 +276,23 @@ pub(crate) fn make_root(
 }
 
 /// A root's key.
+///
+/// # Errors
+///
+/// [`Error::Planted`] where it is not the key of the root's certificate.
 pub(crate) fn root_key(folder: &Path, keeper: &dyn Keeper, name: &str) -> Result<KeyPair> {
-    load_key(keeper, &folder.join(format!("{name}.key")), ROOT_KEY)
+    let certificate = read_certificate(&folder.join(format!("{name}.crt")))?;
+    let path = folder.join(format!("{name}.key"));
+    load_key_of(keeper, &path, ROOT_KEY, &certificate)
 }
 
-/// Reads what is in force; an intermediate that was never whole is made anew.
+/// The keys of all roots in force.
+pub(crate) fn root_keys(folder: &Path, keeper: &dyn Keeper, state: &State) -> Result<Vec<KeyPair>> {
+    let key = |name| root_key(folder, keeper, name);
+    state.roots().map(key).collect()
+}
+
+/// Reads the hierarchy at start. An intermediate whose files are missing, after a cut first start, is made again.
 pub(crate) fn open(
     folder: &Path,
     cluster: &str,
@@ -281,7 +318,7 @@ fn is_root(path: &Path, state: &State) -> bool {
     stem.is_some_and(|stem| state.roots().any(|root| root == stem))
 }
 
-/// Reads what a state names.
+/// Reads the roots and the intermediate that a state names.
 pub(crate) fn read(folder: &Path, keeper: &dyn Keeper, state: State) -> Result<Hierarchy> {
     let roots = read_roots(folder, &state)?;
     let path = folder.join(format!("{}.crt", state.intermediate));
@@ -294,15 +331,15 @@ pub(crate) fn read(folder: &Path, keeper: &dyn Keeper, state: State) -> Result<H
     let intermediates: Option<Vec<_>> = roots.iter().map(of).collect();
     let why = "it holds no intermediate of the root".to_owned();
     let intermediates = intermediates.ok_or(Error::Damaged { path, why })?;
-    let key = load_key(
-        keeper,
-        &folder.join(format!("{}.key", state.intermediate)),
-        INTERMEDIATE_KEY,
-    )?;
+    let path = folder.join(format!("{}.key", state.intermediate));
+    let first = intermediates
+        .first()
+        .ok_or(Error::Key("no root is in force"))?;
+    let key = load_key_of(keeper, &path, INTERMEDIATE_KEY, first)?;
     assemble(state, roots, intermediates, key)
 }
 
-/// Makes the intermediate that a state names, under each of its roots. It is in force when the state is.
+/// Makes the intermediate that a state names, with a certificate under each root. It is in force once the state is written.
 pub(crate) fn make_intermediate(
     folder: &Path,
     cluster: &str,
@@ -316,7 +353,7 @@ pub(crate) fn make_intermediate(
     };
     let roots = read_roots(folder, &state)?;
     let key = KeyPair::generate().map_err(fail)?;
-    // One name and one key under both roots: a leaf has a way to each.
+    // One subject and one key under both roots, so that a leaf's issuer is found whichever root the peer trusts.
     let params = profile::intermediate(cluster, now)?;
     let mut intermediates = Vec::new();
     for (name, root) in state.roots().zip(&roots) {
@@ -380,19 +417,23 @@ fn assemble(
     })
 }
 
-fn read_roots(folder: &Path, state: &State) -> Result<Vec<CertificateDer<'static>>> {
+pub(crate) fn read_roots(folder: &Path, state: &State) -> Result<Vec<CertificateDer<'static>>> {
     state
         .roots()
         .map(|name| read_certificate(&folder.join(format!("{name}.crt"))))
         .collect()
 }
 
-pub(crate) fn load_key(keeper: &dyn Keeper, path: &Path, purpose: &str) -> Result<KeyPair> {
+/// A kept key, if it is the one that a certificate names.
+fn load_key_of(
+    keeper: &dyn Keeper,
+    path: &Path,
+    purpose: &'static str,
+    certificate: &CertificateDer<'_>,
+) -> Result<KeyPair> {
     let der = keeper::load(keeper, path, purpose)?;
-    KeyPair::try_from(der.as_slice()).map_err(|source| Error::Build {
-        profile: "stored key",
-        source,
-    })
+    listed::check(path, purpose, &der, certificate)?;
+    listed::key_pair(&der)
 }
 
 pub(crate) fn read_certificate(path: &Path) -> Result<CertificateDer<'static>> {
@@ -414,8 +455,8 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
         .collect())
 }
 
-/// Whether a chain (leaf first) leads to a root by its signatures: the root signed an issuer that is in it, and that issuer
-/// signed the leaf. Whatever else is in the chain counts for nothing; who shows it may have put anything there.
+/// Whether a chain (leaf first) leads to a root by its signatures: the root signed a CA certificate in the chain, and that CA
+/// signed the leaf. Other certificates in the chain are ignored: its sender may have put anything there.
 pub(crate) fn leads_to(chain: &[CertificateDer<'_>], root: &CertificateDer<'_>) -> bool {
     let Some((leaf, above)) = chain.split_first() else {
         return false;
@@ -428,13 +469,13 @@ pub(crate) fn leads_to(chain: &[CertificateDer<'_>], root: &CertificateDer<'_>) 
         .any(|issuer| issued_by(leaf, issuer) && issued_by(issuer, root))
 }
 
-/// Whether a certificate says that its key signs others.
+/// Whether a certificate is a CA certificate (basicConstraints).
 fn is_authority(certificate: &[u8]) -> bool {
     let parsed = X509Certificate::from_der(certificate);
     parsed.is_ok_and(|(_, parsed)| parsed.is_ca())
 }
 
-/// Whether the key of `issuer` signed a certificate.
+/// Whether the key in certificate `issuer` signed `certificate`.
 pub(crate) fn issued_by(certificate: &[u8], issuer: &[u8]) -> bool {
     let (Ok((_, certificate)), Ok((_, issuer))) = (
         X509Certificate::from_der(certificate),
@@ -447,7 +488,7 @@ pub(crate) fn issued_by(certificate: &[u8], issuer: &[u8]) -> bool {
         .is_ok()
 }
 
-/// notBefore and notAfter.
+/// notBefore and notAfter of a certificate.
 pub(crate) fn validity(certificate: &[u8]) -> Result<(SystemTime, SystemTime)> {
     let (_, parsed) = X509Certificate::from_der(certificate)
         .map_err(|_opaque| Error::Key("not a certificate"))?;

@@ -1,7 +1,7 @@
-//! Certificates of static machines: asked for and approved by an admin, who has the key wrapped to the machine's TPM.
+//! Certificates of static machines. An admin requests and approves them; the private key is wrapped to the machine's TPM.
 //!
-//! They carry the Machine's uid as every node's certificate does, so that the deny list, retirement and revocation reach
-//! them, and no image: nothing about it was proven.
+//! They have the Machine's uid as every node certificate, so the deny list covers them. They name no image: the machine attested
+//! nothing.
 
 use crate::authority::{Authority, Issued};
 use crate::error::{Error, Result};
@@ -15,11 +15,11 @@ use config_kube::identity::{
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use std::time::{Duration, SystemTime};
 
-/// Shortest and longest life of such a certificate, and its life where none is asked for.
+/// Shortest and longest life of such a certificate, and the life where the request asks for none, in seconds.
 const LIFE_BOUNDS: (u64, u64) = (3600, 365 * 86_400);
 const DEFAULT_LIFE: u64 = 90 * 86_400;
 
-/// Which of the two certificates is asked for.
+/// Which of the two certificates of a node is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StaticKind {
     /// For the API.
@@ -28,10 +28,10 @@ pub enum StaticKind {
     Serving,
 }
 
-/// A request for a static machine that a person approved.
+/// An approved request for a static machine.
 ///
-/// Holding one proves: the object has a condition Approved and none Denied or Failed, is of one of the two signers, and
-/// its subject is a node's. The Machine is still to be found: [`Authority::issue_static`].
+/// Holding one proves: the object has a condition Approved and none Denied or Failed, names one of the two signers, and its
+/// subject is a node's. It does not prove that the Machine is static or still wanted: [`Authority::issue_static`] checks that.
 #[derive(Debug, Clone)]
 pub struct StaticRequest {
     kind: StaticKind,
@@ -41,7 +41,10 @@ pub struct StaticRequest {
 }
 
 impl StaticRequest {
-    /// Reads an object; `Ok(None)` where it isn't one of these, or not to be signed now.
+    /// Reads an object; `Ok(None)` where it is of another signer, not approved, or already signed.
+    ///
+    /// # Errors
+    /// Its request cannot be parsed, or its subject or names are not those of a node.
     pub fn from_object(object: &CertificateSigningRequest) -> Result<Option<Self>> {
         let kind = match object.spec.signer_name.as_str() {
             STATIC_CLIENT_SIGNER => StaticKind::Client,
@@ -82,12 +85,12 @@ impl StaticRequest {
         self.kind
     }
 
-    /// The node for which it is.
+    /// The node's name.
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// Whether a Machine may have it, and under which profile.
+    /// The profile under which this Machine gets the certificate; an error where it may not have it.
     fn profile(&self, machine: &Machine) -> Result<Profile> {
         let refuse = |why: String| Err(Error::Request(why));
         let uid = machine.metadata.uid.clone().unwrap_or_default();
@@ -131,7 +134,11 @@ impl StaticRequest {
 }
 
 impl Authority {
-    /// Signs what an admin approved for a static machine. Names come from the inventory, the key from the request.
+    /// Signs a certificate for a static machine. Only the key comes from the request; its names must be in the inventory.
+    ///
+    /// # Errors
+    /// The Machine is of another node, not static or retired, or a name is not its own; the clock is before the authority's keys,
+    /// or the certificate cannot be built.
     pub fn issue_static(
         &self,
         asked: &StaticRequest,

@@ -1,4 +1,4 @@
-//! What the authority signs, and on whose word.
+//! Every kind of certificate that the authority signs, and what it requires before it signs.
 
 use crate::authority::{Authority, Identity, Issued};
 use crate::error::{Error, Result};
@@ -13,12 +13,12 @@ use rustls_pki_types::CertificateDer;
 use std::time::{Duration, SystemTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// What a node gets for a verified proof: both end at the same time.
+/// The two certificates of a node; both end at the same time.
 #[derive(Debug, Clone)]
 pub struct NodeCertificates {
-    /// For the API, over the node key.
+    /// Client certificate for the API, over the node key.
     pub client: Issued,
-    /// For the kubelet API.
+    /// Serving certificate of the kubelet API, over the serving key.
     pub serving: Issued,
 }
 
@@ -58,13 +58,19 @@ impl Authority {
         })
     }
 
-    /// Signs what a person (or a rule that speaks for one) approved under upstream's signers.
+    /// Signs a request of one of upstream's signers that a person approved, or a rule in a person's place.
+    ///
+    /// # Errors
+    /// The clock is before the authority's keys, or the certificate cannot be built.
     pub fn issue_approved(&self, approved: &ApprovedRequest, now: SystemTime) -> Result<Issued> {
         self.sign_leaf(&approved.profile, &approved.spki, now, approved.life)
     }
 
-    /// Signs the first admin's certificate. Assumption: the caller compared the key's hash with the one in the
-    /// cluster's configuration (bootstrap). Only the public key is taken from the request.
+    /// Signs the first admin's certificate, at the bootstrap. Assumption: `admin_key` is the hash from the cluster's
+    /// configuration. Only the public key comes from the request.
+    ///
+    /// # Errors
+    /// The request's key is not the admin's, the clock is before the authority's keys, or the certificate cannot be built.
     pub fn issue_admin(
         &self,
         request: &Request,
@@ -79,14 +85,18 @@ impl Authority {
         self.sign_leaf(&admin_profile(), &request.spki, now, profile::ADMIN_LIFE)
     }
 
-    /// Signs an admin's certificate anew, for the key and the name of his present one. Assumption: the caller showed that
-    /// chain (leaf first) in a TLS handshake, in which it was verified.
+    /// Renews an admin's certificate: same key, same name. Assumption: the client presented `chain` (leaf first) in a TLS
+    /// handshake, and TLS verified it.
+    ///
+    /// # Errors
+    /// The chain does not lead to a root of this cluster, or its leaf is not an admin's; the clock is before the authority's
+    /// keys, or the certificate cannot be built.
     pub fn renew_admin(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<Issued> {
         let refuse = |why: &str| Error::Request(why.to_owned());
         let leaf = chain
             .first()
             .ok_or_else(|| refuse("it was not asked for with a certificate"))?;
-        // One of another authority, which the configuration lets in as a client, gets no certificate of this one.
+        // The configuration may let the API accept clients of other CAs. Those must not get a certificate of this one.
         if !self
             .roots()
             .iter()
@@ -123,11 +133,17 @@ impl Authority {
     }
 
     /// An admin's certificate over a key made here: only for a development master without an admin key.
+    ///
+    /// # Errors
+    /// The clock is before the authority's keys, or key or certificate cannot be built.
     pub fn make_development_admin(&self, now: SystemTime) -> Result<Identity> {
         self.make_identity(&admin_profile(), now, profile::ADMIN_LIFE)
     }
 
-    /// The master's API certificate.
+    /// The master's API certificate for these DNS names and IP addresses, over a new key.
+    ///
+    /// # Errors
+    /// A name is neither, the clock is before the authority's keys, or key or certificate cannot be built.
     pub fn make_serving(&self, names: &[String], now: SystemTime) -> Result<Identity> {
         self.make_identity(
             &Profile::MasterServing {
@@ -138,7 +154,10 @@ impl Authority {
         )
     }
 
-    /// A new API certificate over the key of an earlier one.
+    /// A new API certificate over the key of an earlier one (SubjectPublicKeyInfo DER).
+    ///
+    /// # Errors
+    /// As [`Authority::make_serving`].
     pub fn renew_serving(&self, names: &[String], spki: &[u8], now: SystemTime) -> Result<Issued> {
         self.sign_leaf(
             &Profile::MasterServing {
@@ -150,7 +169,10 @@ impl Authority {
         )
     }
 
-    /// The client certificate by which the master calls kubelets.
+    /// The client certificate with which the API server authenticates to kubelets.
+    ///
+    /// # Errors
+    /// The clock is before the authority's keys, or key or certificate cannot be built.
     pub fn make_kubelet_client(&self, now: SystemTime) -> Result<Identity> {
         let profile = Profile::Client {
             user: APISERVER_KUBELET_USER.to_owned(),

@@ -1,6 +1,6 @@
 //! Who keeps the cluster's private keys: the machine's TPM, or a file that only root reads.
 
-use crate::attestor::Attestor;
+use crate::attestor::{Attestor, AttestorError};
 use crate::error::{Error, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +14,8 @@ use zeroize::Zeroizing;
 /// Keeps secrets at rest.
 ///
 /// Guarantee: what `seal` returns may be written to disk, and `open` of it with the same purpose gives the secret
-/// back on the same machine. Assumption: the caller keeps the returned bytes whole.
+/// back on the same machine. It does not say who sealed: the caller compares a key with what is known of it.
+/// Assumption: the caller keeps the returned bytes whole.
 pub trait Keeper: fmt::Debug + Send + Sync {
     /// Name in files and messages.
     fn name(&self) -> &'static str;
@@ -24,6 +25,14 @@ pub trait Keeper: fmt::Debug + Send + Sync {
     fn seal(&self, purpose: &str, secret: &[u8]) -> Result<Vec<u8>>;
     /// The reverse.
     fn open(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>>;
+    /// From which image version (SVN) on opens what is sealed now; none where any boot of the machine opens it. It never falls.
+    fn floor(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+    /// Opens what was sealed before the keeper had a floor, and nothing else: to seal it again.
+    fn open_unbound(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
+        self.open(purpose, kept)
+    }
 }
 
 /// Keeps keys in plain files with mode 0600: for hosts without a TPM.
@@ -82,19 +91,36 @@ impl Keeper for AttestorKeeper {
     }
 
     fn open(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
-        let text = self
-            .attestor
-            .unseal(kept)
-            .map(Zeroizing::new)
-            .map_err(|source| Error::Keeper {
-                what: "unseal a key",
-                source,
-            })?;
-        text.strip_prefix(purpose.as_bytes())
-            .and_then(|rest| rest.strip_prefix(&[0]))
-            .map(|secret| Zeroizing::new(secret.to_vec()))
-            .ok_or(Error::Key("a sealed key is for another purpose"))
+        of_purpose(purpose, self.attestor.unseal(kept))
     }
+
+    fn floor(&self) -> Result<Option<u64>> {
+        self.attestor.floor().map_err(|source| Error::Keeper {
+            what: "say which boots may open the cluster's keys",
+            source,
+        })
+    }
+
+    fn open_unbound(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
+        of_purpose(purpose, self.attestor.unseal_unbound(kept))
+    }
+}
+
+/// The secret in what was unsealed, if it was sealed for this purpose.
+fn of_purpose(
+    purpose: &str,
+    unsealed: std::result::Result<Vec<u8>, AttestorError>,
+) -> Result<Zeroizing<Vec<u8>>> {
+    let text = unsealed
+        .map(Zeroizing::new)
+        .map_err(|source| Error::Keeper {
+            what: "unseal a key",
+            source,
+        })?;
+    text.strip_prefix(purpose.as_bytes())
+        .and_then(|rest| rest.strip_prefix(&[0]))
+        .map(|secret| Zeroizing::new(secret.to_vec()))
+        .ok_or(Error::Key("a sealed key is for another purpose"))
 }
 
 /// One kept secret on disk: who keeps it, and what he returned.
@@ -108,11 +134,23 @@ struct Kept {
 
 /// Writes a secret through its keeper; the file appears whole or not at all.
 pub(crate) fn store(keeper: &dyn Keeper, path: &Path, purpose: &str, plain: &[u8]) -> Result<()> {
-    let secret = STANDARD.encode(keeper.seal(purpose, plain)?);
+    write(keeper, path, &keeper.seal(purpose, plain)?)
+}
+
+/// The same in the place of a secret that is the only one of its kind: the new seal is known to open before the old one goes.
+pub(crate) fn replace(keeper: &dyn Keeper, path: &Path, purpose: &str, plain: &[u8]) -> Result<()> {
+    let kept = keeper.seal(purpose, plain)?;
+    if keeper.open(purpose, &kept)?.as_slice() != plain {
+        return Err(Error::Key("a new seal opens to something else"));
+    }
+    write(keeper, path, &kept)
+}
+
+fn write(keeper: &dyn Keeper, path: &Path, kept: &[u8]) -> Result<()> {
     let record = Kept {
         version: 1,
         keeper: keeper.name().to_owned(),
-        secret,
+        secret: STANDARD.encode(kept),
     };
     let text = serde_json::to_vec(&record)
         .map_err(|_opaque| Error::Key("a kept key cannot be encoded"))?;
@@ -121,6 +159,20 @@ pub(crate) fn store(keeper: &dyn Keeper, path: &Path, purpose: &str, plain: &[u8
 
 /// Reads a secret through its keeper.
 pub(crate) fn load(keeper: &dyn Keeper, path: &Path, purpose: &str) -> Result<Zeroizing<Vec<u8>>> {
+    keeper.open(purpose, &read(keeper, path)?)
+}
+
+/// Reads a secret of before the keeper had a floor.
+pub(crate) fn load_unbound(
+    keeper: &dyn Keeper,
+    path: &Path,
+    purpose: &str,
+) -> Result<Zeroizing<Vec<u8>>> {
+    keeper.open_unbound(purpose, &read(keeper, path)?)
+}
+
+/// What the keeper returned.
+fn read(keeper: &dyn Keeper, path: &Path) -> Result<Vec<u8>> {
     let text = std::fs::read(path).map_err(|source| file("cannot read", path, source))?;
     let damaged = |why: &str| Error::Damaged {
         path: path.to_owned(),
@@ -138,10 +190,9 @@ pub(crate) fn load(keeper: &dyn Keeper, path: &Path, purpose: &str) -> Result<Ze
             cure: keeper.cure(),
         });
     }
-    let kept = STANDARD
+    STANDARD
         .decode(&record.secret)
-        .map_err(|e| damaged(&e.to_string()))?;
-    keeper.open(purpose, &kept)
+        .map_err(|e| damaged(&e.to_string()))
 }
 
 /// Writes a file with mode 0600 by a synced neighbour and a rename.

@@ -6,7 +6,7 @@ use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rustls_pki_types::CertificateDer;
 
-/// Signs lines of the log. The key is the log's alone, and the root vouches for it.
+/// Signs records of the log of verdicts, with a key for this log only and a certificate that the root signed.
 pub struct LogSigner {
     cluster: String,
     key: EcdsaKeyPair,
@@ -47,17 +47,20 @@ impl LogSigner {
         &self.cluster
     }
 
-    /// The key's certificate.
+    /// The key's certificate, DER.
     pub fn certificate(&self) -> &[u8] {
         &self.certificate
     }
 
-    /// The root that signed it.
+    /// The root's certificate, DER.
     pub fn root(&self) -> &[u8] {
         &self.root
     }
 
-    /// A line's signature.
+    /// Signs one record (its JSON): ECDSA P-256 with SHA-256, DER.
+    ///
+    /// # Errors
+    /// The system gives no randomness.
     pub fn sign(&self, json: &[u8]) -> Result<Vec<u8>> {
         let signature = self.key.sign(&self.random, &signed_bytes(json));
         signature

@@ -1,4 +1,4 @@
-//! Pins, serial numbers and PEM: the small spellings that certificates go by.
+//! Text forms of certificates and keys: pins, serial numbers, hex, PEM.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! Certificate profiles: everything but the public key is built here, never taken from a request.
+//! Certificate profiles: every field of a certificate but the public key. Nothing is copied from a request.
 
 use crate::error::{Error, Result};
 use crate::extension::{NODE_EXTENSION_OID, NodeExtension};
@@ -11,28 +11,28 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 
-/// notBefore lies this much in the past, for peers whose clock is a little slow.
+/// notBefore is this much in the past, for peers whose clock is behind.
 pub const BACKDATE: Duration = Duration::from_secs(60);
 /// Life of a cluster's root.
 pub const ROOT_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// Life of the issuing intermediate; it is renewed when half is gone, so that an admin's certificate always fits.
+/// Life of the issuing intermediate. It is renewed after half of it, so an admin's certificate always fits into the rest.
 pub const INTERMEDIATE_LIFE: Duration = Duration::from_secs(365 * 86_400);
 /// Life of an admin's certificate.
 pub const ADMIN_LIFE: Duration = Duration::from_secs(180 * 86_400);
 /// Life of the master's own serving and client certificates.
 pub const MASTER_LIFE: Duration = Duration::from_secs(30 * 86_400);
-/// Shortest and longest life of a node's certificates, whatever the rule says.
+/// Shortest and longest life of a node's certificates; a rule's value is clamped to it.
 pub const NODE_LIFE_BOUNDS: (Duration, Duration) =
     (Duration::from_secs(10), Duration::from_secs(7 * 86_400));
 
-/// What a leaf is for.
+/// The purpose of a leaf, with the names in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Profile {
     /// A node's client certificate.
     NodeClient {
         /// The node's name.
         node: String,
-        /// The proof behind it.
+        /// The attestation that it was issued for.
         extension: NodeExtension,
     },
     /// A node's serving certificate for the kubelet API.
@@ -41,7 +41,7 @@ pub enum Profile {
         node: String,
         /// IP addresses and DNS names.
         names: Vec<String>,
-        /// The proof behind it.
+        /// The attestation that it was issued for.
         extension: NodeExtension,
     },
     /// The master's API certificate.
@@ -56,7 +56,7 @@ pub enum Profile {
         /// Organization.
         group: Option<String>,
     },
-    /// A kubelet's serving certificate that a person approved.
+    /// A serving certificate of a kubelet that does not attest, after an approval.
     ApprovedServing {
         /// Common name, `system:node:<name>`.
         user: String,
@@ -149,7 +149,7 @@ impl Profile {
     }
 }
 
-/// Lower-case DNS name (RFC 1123), no wildcard.
+/// Whether this is a lower-case DNS name (RFC 1123) without a wildcard.
 pub fn is_dns_name(name: &str) -> bool {
     let label = |l: &str| {
         (1..=63).contains(&l.len())
@@ -161,7 +161,7 @@ pub fn is_dns_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// A root's parameters; one that is not the cluster's first carries its serial in its name, so that two are never confused.
+/// A root's parameters. Later roots have part of their serial number in the subject, so that no two roots share a subject.
 pub(crate) fn root(cluster: &str, first: bool, now: SystemTime) -> Result<CertificateParams> {
     let mut params = base(now, now + ROOT_LIFE)?;
     let subject = if first {
@@ -175,7 +175,7 @@ pub(crate) fn root(cluster: &str, first: bool, now: SystemTime) -> Result<Certif
     Ok(params)
 }
 
-/// An intermediate's parameters; its name carries the serial so that two of them are never confused.
+/// An intermediate's parameters. Part of the serial number is in the subject, so that no two intermediates share a subject.
 pub(crate) fn intermediate(cluster: &str, now: SystemTime) -> Result<CertificateParams> {
     let mut params = base(now, now + INTERMEDIATE_LIFE)?;
     params.distinguished_name = name(
@@ -188,7 +188,7 @@ pub(crate) fn intermediate(cluster: &str, now: SystemTime) -> Result<Certificate
     Ok(params)
 }
 
-/// The certificate of the key that signs the log of verdicts: for signatures, and for nothing that TLS knows.
+/// Parameters of the certificate for the key that signs the log of verdicts: not usable in TLS.
 pub(crate) fn log(cluster: &str, now: SystemTime, until: SystemTime) -> Result<CertificateParams> {
     let mut params = base(now, until)?;
     params.distinguished_name = name(
@@ -197,7 +197,7 @@ pub(crate) fn log(cluster: &str, now: SystemTime, until: SystemTime) -> Result<C
     );
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    // id-kp-documentSigning (RFC 9336): no client or server takes it.
+    // id-kp-documentSigning (RFC 9336): TLS peers reject it as client and as server certificate.
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(vec![
         1, 3, 6, 1, 5, 5, 7, 3, 36,
     ])];
@@ -205,7 +205,7 @@ pub(crate) fn log(cluster: &str, now: SystemTime, until: SystemTime) -> Result<C
     Ok(params)
 }
 
-/// The beginning of the serial number.
+/// The first four octets of the serial number, hex.
 fn tail(params: &CertificateParams) -> String {
     let serial = params
         .serial_number
@@ -232,7 +232,7 @@ fn name(group: Option<&str>, user: &str) -> DistinguishedName {
     name
 }
 
-/// 127 random bits, first bit clear: positive, and never shorter than 16 octets with a zero head removed.
+/// 126 random bits behind the bits 01: a positive INTEGER of exactly 16 octets (RFC 5280, 4.1.2.2 allows 20).
 fn serial() -> Result<SerialNumber> {
     let mut bytes = [0_u8; 16];
     SystemRandom::new()

@@ -1,4 +1,4 @@
-//! Certificate requests: reading them, and the ones that upstream's signers may sign once approved.
+//! Certificate requests (PKCS#10): how they are read, and the rules of upstream's signers for approved ones.
 
 use crate::error::{Error, Result};
 use crate::profile::Profile;
@@ -9,7 +9,7 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer as _;
 
-/// Longest request that is read.
+/// Longest request that is read, in octets.
 pub const REQUEST_LIMIT: usize = 16 * 1024;
 /// Upstream's signer of client certificates for the API.
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
@@ -21,12 +21,12 @@ pub const KUBELET_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 pub const UPSTREAM_SIGNERS: [&str; 3] =
     [CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER];
 
-/// Longest and shortest life that a request may ask of upstream's signers.
+/// Shortest and longest life that a request of upstream's signers may ask for, in seconds.
 const LIFE_BOUNDS: (u64, u64) = (600, 365 * 86_400);
-/// Life where a request names none.
+/// Life where a request asks for none, in seconds.
 const DEFAULT_LIFE: u64 = 365 * 86_400;
 
-/// A request whose signature by its own key was verified.
+/// A parsed request. Holding one proves: its signature verifies with the key in it (proof of possession).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// SubjectPublicKeyInfo DER.
@@ -35,14 +35,17 @@ pub struct Request {
     pub user: String,
     /// Organizations.
     pub groups: Vec<String>,
-    /// DNS names and IP addresses asked for.
+    /// DNS names and IP addresses that it asks for.
     pub names: Vec<String>,
-    /// Other names (mail, URI), which no profile gives.
+    /// Number of other subject alternative names (mail, URI), which no profile has.
     pub other_names: usize,
 }
 
 impl Request {
-    /// Reads a PKCS#10 request (DER) and verifies that its sender holds the key.
+    /// Reads a PKCS#10 request (DER) and verifies its signature.
+    ///
+    /// # Errors
+    /// It is too long, not PKCS#10, not signed by its own key, or has not exactly one common name.
     pub fn from_der(der: &[u8]) -> Result<Self> {
         if der.len() > REQUEST_LIMIT {
             return Err(Error::Request(format!(
@@ -125,10 +128,10 @@ fn address(bytes: &[u8]) -> Option<std::net::IpAddr> {
         .ok()
 }
 
-/// A request of one of upstream's signers that carries an approval and fits its signer's rules.
+/// An approved request of one of upstream's signers.
 ///
-/// Holding one proves: the object had a condition Approved and none Denied or Failed, its signer is one of
-/// upstream's three, and what is signed is what the signer's documentation allows (certificates/v1, signers).
+/// Holding one proves: the object has a condition Approved and none Denied or Failed, its signer is one of upstream's three, and
+/// the request keeps the rules that the documentation of certificates/v1 gives for that signer.
 #[derive(Debug, Clone)]
 pub struct ApprovedRequest {
     pub(crate) profile: Profile,
@@ -137,7 +140,10 @@ pub struct ApprovedRequest {
 }
 
 impl ApprovedRequest {
-    /// Reads an object; `Ok(None)` where it isn't for this authority to sign now.
+    /// Reads an object; `Ok(None)` where it is of another signer, not approved, or already signed.
+    ///
+    /// # Errors
+    /// Its request cannot be parsed, or breaks the signer's rules.
     pub fn from_object(object: &CertificateSigningRequest) -> Result<Option<Self>> {
         let signer = object.spec.signer_name.as_str();
         if !UPSTREAM_SIGNERS.contains(&signer) {
@@ -164,7 +170,7 @@ impl ApprovedRequest {
         }))
     }
 
-    /// Names that the certificate would serve under.
+    /// Subject alternative names of the certificate.
     pub fn names(&self) -> &[String] {
         match &self.profile {
             Profile::ApprovedServing { names, .. } => names,
@@ -175,10 +181,10 @@ impl ApprovedRequest {
         }
     }
 
-    /// The node that the certificate would speak for, if it is for one.
+    /// The node whose name the certificate has, if it is one.
     pub fn node(&self) -> Option<&str> {
         match &self.profile {
-            // Whatever the group is: some part of a cluster may go by the name alone.
+            // Without a look at the group: an authorizer may decide by the user name alone.
             Profile::Client { user, .. } | Profile::ApprovedServing { user, .. } => {
                 node_of_user(user)
             }
@@ -189,7 +195,7 @@ impl ApprovedRequest {
     }
 }
 
-/// The request of an object that is approved and has neither a certificate nor a refusal; `Ok(None)` of others.
+/// The request of an object that is approved, not denied, not failed and without a certificate; `Ok(None)` for others.
 pub(crate) fn open_request(object: &CertificateSigningRequest) -> Result<Option<Request>> {
     let status = object.status.clone().unwrap_or_default();
     let has = |kind: &str| {

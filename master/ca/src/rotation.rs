@@ -1,8 +1,8 @@
-//! From one root to the next, with a time in between in which both count.
+//! Rotation of the root: begin, then finish with the new root or abandon it; both roots are in force in between.
 //!
-//! While both count, one intermediate key has a certificate under each, so that whatever is signed is good to whoever knows
-//! either; a root that is signed by the other would break the path length that the roots allow. The intermediate is a fresh
-//! one: what was signed before the rotation began ends with the old root.
+//! During the rotation the intermediate key has a certificate under each root, so a leaf verifies for a peer that trusts either
+//! root. Cross-signing the roots would not work: their path length constraint is 1. The rotation begins with a new
+//! intermediate; leaves of earlier intermediates verify under the old root only.
 
 use crate::authority::Authority;
 use crate::error::{Error, Result};
@@ -12,15 +12,15 @@ use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What a root is while it is one of two, or the only one.
+/// The part that a root has in a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
-    /// No rotation is under way.
+pub enum RootPhase {
+    /// There is no rotation: it is the only root.
     Only,
-    /// Ends with the rotation.
+    /// It is removed when the rotation finishes.
     Old,
-    /// Stays.
+    /// It is the only root after the rotation finishes.
     New,
 }
 
@@ -28,70 +28,74 @@ pub enum Standing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Root {
-    /// `sha256:<hex>` of its key: what machines have in `ca_pins`.
+    /// `sha256:<hex>` of its SubjectPublicKeyInfo, as in a machine's `ca_pins`.
     pub pin: String,
-    /// What it is.
-    pub standing: Standing,
-    /// Unix seconds of its end.
+    /// Its part in a rotation.
+    #[serde(rename = "standing")]
+    pub phase: RootPhase,
+    /// End of its validity, Unix seconds.
     pub not_after: u64,
-    /// PEM.
+    /// The certificate, PEM.
     pub certificate: String,
 }
 
-/// Path of the rotation's state; the acts are `/rotate`, `/finish` (`?force=true`) and `/abandon` below it, by POST.
+/// Path of the rotation's state (GET); POST to `/rotate`, `/finish` (`?force=true`) or `/abandon` below it changes the state.
 pub const ROOT_PATH: &str = "/authority/v1/root";
-/// Path at which an admin gets a new certificate for the key of his present one, by POST.
+/// Path at which an admin gets a new certificate for the key of the present one (POST).
 pub const CERTIFICATE_PATH: &str = "/authority/v1/certificate";
 
-/// Where the rotation of the root stands.
+/// The state of the rotation, as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rotation {
     /// The roots in force, the old one first.
     pub roots: Vec<Root>,
-    /// RFC 3339 time since which there are two.
+    /// RFC 3339 time at which the rotation began; absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Who has not been seen with the new root, and would be locked out by the end of the old one.
-    pub waiting: Vec<Waiting>,
-    /// Of whom nothing can be known, for whom nothing waits.
-    pub aside: Vec<Waiting>,
+    /// Nodes that have not reported the new root: finishing the rotation now would lock them out.
+    pub waiting: Vec<UnreadyNode>,
+    /// Machines whose readiness is unknown, for which the rotation does not wait.
+    pub aside: Vec<UnreadyNode>,
 }
 
-/// A machine or node, and what is missing.
+/// A machine or node that is not known to be ready for the new root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Waiting {
+pub struct UnreadyNode {
     /// Its name.
     pub name: String,
-    /// What is missing.
+    /// What it lacks.
     pub why: String,
 }
 
-/// What an admin needs to go on.
+/// The credentials that an admin gets during a rotation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AdminAccess {
-    /// PEM: a certificate for his key, then intermediates.
+    /// PEM: a certificate for the admin's present key, then the intermediates.
     pub certificate: String,
     /// PEM: the roots in force.
     pub roots: String,
 }
 
 impl Authority {
-    /// The roots in force, the old one first.
-    pub fn standings(&self) -> Result<Vec<Root>> {
+    /// The roots in force with their phases, the old one first.
+    ///
+    /// # Errors
+    /// A root's certificate cannot be parsed.
+    pub fn roots_in_force(&self) -> Result<Vec<Root>> {
         let current = self.current();
         let all = current.roots.iter().enumerate().map(|(index, root)| {
-            let standing = match (index, current.roots.len()) {
-                (_, 1) => Standing::Only,
-                (0, _) => Standing::Old,
-                _ => Standing::New,
+            let phase = match (index, current.roots.len()) {
+                (_, 1) => RootPhase::Only,
+                (0, _) => RootPhase::Old,
+                _ => RootPhase::New,
             };
             let (_, until) = hierarchy::validity(root)?;
             Ok(Root {
                 pin: spki_hash(&spki_of(root).unwrap_or_default()),
-                standing,
+                phase,
                 not_after: until
                     .duration_since(UNIX_EPOCH)
                     .unwrap_or_default()
@@ -102,7 +106,10 @@ impl Authority {
         all.collect()
     }
 
-    /// When the root that stays ends, and the cluster with it unless it is rotated before.
+    /// End of validity of the newest root. No certificate verifies after it: the root must be rotated before.
+    ///
+    /// # Errors
+    /// The root's certificate cannot be parsed.
     pub fn root_ends(&self) -> Result<SystemTime> {
         let current = self.current();
         let root = current
@@ -112,8 +119,9 @@ impl Authority {
         hierarchy::validity(root).map(|(_, until)| until)
     }
 
-    /// Whether a chain that a caller showed (leaf first) leads to the root with this pin: whether it counts when others end.
-    pub fn vouches_under(&self, chain: &[CertificateDer<'_>], pin: &str) -> bool {
+    /// Whether a caller's chain (leaf first) leads to the root with this pin, so that it stays valid when other roots end. False
+    /// where no root in force has the pin.
+    pub fn chain_leads_to(&self, chain: &[CertificateDer<'_>], pin: &str) -> bool {
         let roots = self.roots();
         let root = roots
             .iter()
@@ -121,7 +129,7 @@ impl Authority {
         root.is_some_and(|root| hierarchy::leads_to(chain, root))
     }
 
-    /// Since when the root is rotated, if it is.
+    /// When the rotation began; `None` where there is none.
     pub fn rotating_since(&self) -> Option<SystemTime> {
         self.current()
             .state
@@ -130,8 +138,11 @@ impl Authority {
             .map(|next| UNIX_EPOCH + Duration::from_secs(next.begun))
     }
 
-    /// Makes another root, and has both count from now on. With the public key of an admin (SubjectPublicKeyInfo DER) the
-    /// recovery copy holds both before either changes. Blocks on the keeper.
+    /// Begins a rotation: makes a second root and a new intermediate; both roots are in force from now on. With the public key of
+    /// an admin (SubjectPublicKeyInfo DER) a recovery copy with both roots' keys is written first. Blocks on the keeper.
+    ///
+    /// # Errors
+    /// A rotation is under way, the clock is before the keys' making, or the keeper or the disk fails; the old state stays.
     pub fn begin_rotation(&self, admin_spki: Option<&[u8]>, now: SystemTime) -> Result<()> {
         let _changing = self.change();
         let current = self.current();
@@ -144,21 +155,31 @@ impl Authority {
         let state = current.state.with_next_root(now);
         let (folder, cluster, keeper) = (&self.folder, &self.cluster, self.keeper.as_ref());
         if let Some(next) = &state.next {
-            hierarchy::make_root(folder, cluster, keeper, &next.root, now)?;
+            let (_, certificate) = hierarchy::make_root(folder, cluster, keeper, &next.root, now)?;
+            hierarchy::write_root(folder, &next.root, &certificate)?;
         }
         let fresh = hierarchy::make_intermediate(folder, cluster, keeper, state, now)?;
         if let Some(spki) = admin_spki {
             self.recovery_of(&fresh, spki)?;
         }
+        // Before the state names both: the one that stays at the end has to have signed the list.
+        self.listed()
+            .write(folder, &hierarchy::root_keys(folder, keeper, &fresh.state)?)?;
         self.put(fresh)
     }
 
-    /// Ends the rotation with the new root alone; the old one's key is removed. Blocks on the keeper.
+    /// Finishes the rotation: the new root is the only one, the old root's key is removed. Blocks on the keeper.
+    ///
+    /// # Errors
+    /// There is no rotation, or the keeper or the disk fails; the old state stays.
     pub fn finish_rotation(&self) -> Result<()> {
         self.end(State::finished)
     }
 
-    /// Ends the rotation with the old root alone; the new one's key is removed. Blocks on the keeper.
+    /// Abandons the rotation: the old root is the only one again, the new root's key is removed. Blocks on the keeper.
+    ///
+    /// # Errors
+    /// There is no rotation, or the keeper or the disk fails; the old state stays.
     pub fn abandon_rotation(&self) -> Result<()> {
         self.end(State::abandoned)
     }

@@ -5,7 +5,7 @@
 )]
 
 use master_ca::{
-    Authority, Error, FileKeeper, Identity, Keeper, Result, Standing, certificates_of_pem, pem,
+    Authority, Error, FileKeeper, Identity, Keeper, Result, RootPhase, certificates_of_pem, pem,
     spki_hash,
 };
 use rcgen::{KeyPair, PublicKeyData as _};
@@ -154,13 +154,13 @@ fn a_rotation_is_begun_once_abandoned_and_begun_again() {
         ),
         "begun already"
     );
-    let standings: Vec<Standing> = authority
-        .standings()
+    let phases: Vec<RootPhase> = authority
+        .roots_in_force()
         .unwrap()
         .iter()
-        .map(|root| root.standing)
+        .map(|root| root.phase)
         .collect();
-    assert_eq!(standings, [Standing::Old, Standing::New]);
+    assert_eq!(phases, [RootPhase::Old, RootPhase::New]);
     let abandoned = authority.roots()[1].clone();
     authority.abandon_rotation().unwrap();
     assert_eq!(
@@ -235,21 +235,21 @@ fn the_recovery_copy_holds_both_keys_before_either_changes() {
 
 /// A keeper that breaks down after so many calls, as a power cut would.
 #[derive(Debug)]
-struct Mortal(AtomicUsize);
+struct FailingKeeper(AtomicUsize);
 
-impl Mortal {
-    fn live(&self) -> Result<()> {
+impl FailingKeeper {
+    fn take_call(&self) -> Result<()> {
         let left = self
             .0
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
                 left.checked_sub(1)
             });
         left.map(drop)
-            .map_err(|_dead| Error::Key("the keeper is dead"))
+            .map_err(|_spent| Error::Key("the keeper fails"))
     }
 }
 
-impl Keeper for Mortal {
+impl Keeper for FailingKeeper {
     fn name(&self) -> &'static str {
         FileKeeper.name()
     }
@@ -259,11 +259,13 @@ impl Keeper for Mortal {
     }
 
     fn seal(&self, purpose: &str, secret: &[u8]) -> Result<Vec<u8>> {
-        self.live().and_then(|()| FileKeeper.seal(purpose, secret))
+        self.take_call()
+            .and_then(|()| FileKeeper.seal(purpose, secret))
     }
 
     fn open(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
-        self.live().and_then(|()| FileKeeper.open(purpose, kept))
+        self.take_call()
+            .and_then(|()| FileKeeper.open(purpose, kept))
     }
 }
 
@@ -291,7 +293,7 @@ fn an_act_that_is_cut_happened_whole_or_not_at_all() {
             }
             let before = ready.roots();
             // One call to open the intermediate's key, and then as many as this cut leaves.
-            let keeper = Arc::new(Mortal(AtomicUsize::new(1 + cuts)));
+            let keeper = Arc::new(FailingKeeper(AtomicUsize::new(1 + cuts)));
             let authority =
                 Authority::open(folder.path(), "lab", keeper, SystemTime::now()).unwrap();
             let done = act(&authority, &admin).is_ok();
@@ -347,9 +349,9 @@ fn an_admins_certificate_is_renewed_for_his_key_and_for_nobody_elses() {
     let admin = authority.make_development_admin(now).unwrap();
     authority.begin_rotation(None, now).unwrap();
     let new = authority.pins()[1].clone();
-    assert!(!authority.vouches_under(&admin.issued.chain(), &new));
+    assert!(!authority.chain_leads_to(&admin.issued.chain(), &new));
     let fresh = authority.renew_admin(&admin.issued.chain(), now).unwrap();
-    assert!(authority.vouches_under(&fresh.chain(), &new));
+    assert!(authority.chain_leads_to(&fresh.chain(), &new));
     assert_eq!(master_ca::spki_of(&fresh.certificate).unwrap(), admin.spki);
     let others = [
         foreign.make_development_admin(now).unwrap(),
@@ -392,7 +394,7 @@ fn a_chain_is_believed_by_its_signatures_and_not_by_what_is_shown_with_it() {
         let renewed = authority.renew_admin(chain, now).is_ok();
         assert_eq!(
             renewed,
-            authority.vouches_under(chain, &pin),
+            authority.chain_leads_to(chain, &pin),
             "one answer to both"
         );
         renewed

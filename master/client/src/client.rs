@@ -7,12 +7,13 @@ use crate::user::UserInfo;
 use bytes::{Buf, Bytes, BytesMut};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use config_kube::k8s_openapi::{Metadata, Resource};
+use config_kube::{FromJson, ToJson};
 use http::{Method, Request, header};
 use http_body_util::BodyExt;
 use master_kinds::error::{ApiError, Reason};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::fmt::Write as _;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -20,13 +21,10 @@ use std::sync::Arc;
 /// The traits that a kind needs for this client: every kind of `k8s-openapi` and `config-kube` has
 /// them.
 pub trait Object:
-    Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Send + 'static
+    Resource + Metadata<Ty = ObjectMeta> + FromJson + ToJson + Send + 'static
 {
 }
-impl<T: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Send + 'static> Object
-    for T
-{
-}
+impl<T: Resource + Metadata<Ty = ObjectMeta> + FromJson + ToJson + Send + 'static> Object for T {}
 
 /// A client with one user's identity.
 #[derive(Debug, Clone)]
@@ -75,12 +73,12 @@ pub struct ObjectList<T> {
     pub continue_token: String,
 }
 
-/// A list as the server sends it.
+/// A list as the server sends it, with its objects undecoded.
 #[derive(Deserialize)]
-#[serde(bound = "T: DeserializeOwned")]
-struct RawList<T> {
+struct RawList<'a> {
     metadata: ListMeta,
-    items: Vec<T>,
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
 }
 
 /// A patch.
@@ -174,10 +172,15 @@ impl Client {
         accept: &str,
         path: &str,
     ) -> Result<ObjectList<T>, ApiError> {
-        let list: RawList<T> = self
-            .send_as(accept, Method::GET, path, None, Bytes::new())
+        let answer = self
+            .exchange(accept, Method::GET, path, None, Bytes::new())
             .await?;
+        let list: RawList<'_> = serde_json::from_slice(&answer).map_err(|e| undecodable(&e))?;
         let RawList { metadata, items } = list;
+        let items = items
+            .into_iter()
+            .map(|item| T::from_json(item.get().as_bytes()).map_err(|e| undecodable(&e)))
+            .collect::<Result<_, _>>()?;
         Ok(ObjectList {
             remaining: metadata
                 .remaining_item_count
@@ -305,7 +308,7 @@ impl Client {
             .await
     }
 
-    pub(crate) async fn patch_at<T: DeserializeOwned>(
+    pub(crate) async fn patch_at<T: FromJson>(
         &self,
         at: &str,
         patch: &Patch,
@@ -371,14 +374,14 @@ impl Client {
         namespace: Option<&str>,
         name: &str,
         subresource: &str,
-        object: &impl Serialize,
+        object: &Value,
     ) -> Result<Value, ApiError> {
         let path = path::<T>(namespace, Some(name), Some(subresource));
         self.send(Method::POST, &path, Some(JSON), encode(object)?)
             .await
     }
 
-    async fn send<R: DeserializeOwned>(
+    async fn send<R: FromJson>(
         &self,
         method: Method,
         path: &str,
@@ -389,7 +392,7 @@ impl Client {
             .await
     }
 
-    pub(crate) async fn send_as<R: DeserializeOwned>(
+    pub(crate) async fn send_as<R: FromJson>(
         &self,
         accept: &str,
         method: Method,
@@ -398,10 +401,24 @@ impl Client {
         content: Bytes,
     ) -> Result<R, ApiError> {
         let answer = self
+            .exchange(accept, method, path, content_type, content)
+            .await?;
+        R::from_json(&answer).map_err(|e| undecodable(&e))
+    }
+
+    /// A request and the whole body of its answer.
+    async fn exchange(
+        &self,
+        accept: &str,
+        method: Method,
+        path: &str,
+        content_type: Option<&str>,
+        content: Bytes,
+    ) -> Result<Bytes, ApiError> {
+        let answer = self
             .request(accept, method, path, content_type, content)
             .await?;
-        let answer = answer.collect().await.map_err(|e| broken(&*e))?.to_bytes();
-        serde_json::from_slice(&answer).map_err(|e| undecodable(&e))
+        Ok(answer.collect().await.map_err(|e| broken(&*e))?.to_bytes())
     }
 
     async fn request(
@@ -453,8 +470,8 @@ fn undecodable(error: &serde_json::Error) -> ApiError {
     )
 }
 
-pub(crate) fn encode(object: &impl Serialize) -> Result<Bytes, ApiError> {
-    let bytes = serde_json::to_vec(object).map_err(|e| {
+pub(crate) fn encode(object: &impl ToJson) -> Result<Bytes, ApiError> {
+    let bytes = object.to_json().map_err(|e| {
         ApiError::new(
             Reason::BadRequest,
             format!("the object cannot be written as JSON: {e}"),
@@ -579,10 +596,10 @@ fn decode<T: Seen>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
     struct Raw<'a> {
         r#type: &'a str,
         #[serde(borrow)]
-        object: &'a serde_json::value::RawValue,
+        object: &'a RawValue,
     }
     let raw: Raw<'_> = serde_json::from_slice(line).map_err(|e| undecodable(&e))?;
-    let object = || serde_json::from_str(raw.object.get()).map_err(|e| undecodable(&e));
+    let object = || T::from_json(raw.object.get().as_bytes()).map_err(|e| undecodable(&e));
     match raw.r#type {
         "ADDED" => Ok(WatchEvent::Added(object()?)),
         "MODIFIED" => Ok(WatchEvent::Modified(object()?)),

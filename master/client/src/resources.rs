@@ -4,11 +4,11 @@ use crate::client::{
     Client, DeleteParams, ListParams, Object, ObjectList, Patch, Watcher, encode, path_to, query,
 };
 use bytes::Bytes;
+use config_kube::{FromJson, ToJson};
 use http::Method;
 use master_kinds::error::ApiError;
 use master_kinds::object::meta_text;
 use master_kinds::registry::Kind;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -112,8 +112,26 @@ pub struct Partial {
 #[serde(transparent)]
 pub struct Whole(pub Map<String, Value>);
 
+impl FromJson for Partial {
+    fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+impl FromJson for Whole {
+    fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+impl ToJson for Whole {
+    fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+}
+
 /// Objects that can be followed: they have a resource version.
-pub trait Seen: DeserializeOwned + Send + 'static {
+pub trait Seen: FromJson + Send + 'static {
     /// Its resource version.
     fn resource_version(&self) -> &str;
 }

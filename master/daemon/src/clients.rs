@@ -113,15 +113,14 @@ impl ClientCertVerifier for Clients {
     }
 }
 
-/// Who is shut out while connected: by the Machines' deny list, or because the certificate by which it was let in ends with a
-/// root that counts no more.
+/// The deny list for connected clients: the Machines' deny list, and certificates whose root is no longer in force.
 #[derive(Debug)]
-pub(crate) struct Doorman {
+pub(crate) struct ClientDenyList {
     pub(crate) clients: Arc<Clients>,
     pub(crate) machines: Arc<MachineDenyList>,
 }
 
-impl DenyList for Doorman {
+impl DenyList for ClientDenyList {
     fn denied(&self, user: &UserInfo, peer: &Peer) -> Option<String> {
         let denied = self.machines.denied(user, peer);
         let Some((leaf, above)) = peer.certificates.split_first() else {

@@ -88,6 +88,9 @@ pub(crate) enum Error {
     /// The attestation service.
     #[error("cannot set up attestation")]
     Attest(#[source] master_attest::Error),
+    /// The log of verdicts.
+    #[error("cannot set up attestation")]
+    Journal(#[source] master_journal::Error),
     /// The port.
     #[error("cannot listen on {address}; another process may have the port")]
     Listen {

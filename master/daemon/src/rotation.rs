@@ -14,7 +14,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use master_api::{Extensions, Peer};
 use master_attest::AttestationService;
 use master_ca::{
-    AdminAccess, Authority, CERTIFICATE_PATH, ROOT_PATH, Rotation, Standing, Waiting, spki_of,
+    AdminAccess, Authority, CERTIFICATE_PATH, ROOT_PATH, RootPhase, Rotation, UnreadyNode, spki_of,
 };
 use master_client::{ApiError, Body, BoxFuture, Client, ListParams, UserInfo, body};
 use serde::Serialize;
@@ -219,7 +219,7 @@ impl Rotator {
         let served = self.serving.renew(&self.authority, SystemTime::now());
         self.published.send_replace(self.authority.roots_pem());
         // Who stands on a root that ended is cut off at once, not at its certificate's end.
-        self.service.deny_list().look_again();
+        self.service.deny_list().notify_listeners();
         let message = format!("{said}: known by {after}, before by {before}");
         let told = self.service.authority_changed(&user.name, &message).await;
         let fault = |text: String| {
@@ -267,7 +267,7 @@ impl Rotator {
         let Some(new) = self.new_root()? else {
             return Ok(());
         };
-        if !peer.certificates.is_empty() && !self.authority.vouches_under(&peer.certificates, &new)
+        if !peer.certificates.is_empty() && !self.authority.chain_leads_to(&peer.certificates, &new)
         {
             let why = "your own certificate ends with the old root, and you would be locked out: renew it with `pratique root \
                        trust` and ask again";
@@ -297,10 +297,10 @@ impl Rotator {
 
     /// Pin of the root that stays.
     fn new_root(&self) -> Result<Option<String>, Refusal> {
-        let roots = self.authority.standings()?;
+        let roots = self.authority.roots_in_force()?;
         Ok(roots
             .into_iter()
-            .find(|root| root.standing == Standing::New)
+            .find(|root| root.phase == RootPhase::New)
             .map(|root| root.pin))
     }
 
@@ -321,9 +321,9 @@ impl Rotator {
                 .list::<Node>(None, &ListParams::default())
                 .await?
                 .items;
-            (waiting, aside) = standing(&machines, &nodes, &pin);
+            (waiting, aside) = unready_nodes(&machines, &nodes, &pin);
         }
-        let roots = self.authority.standings()?;
+        let roots = self.authority.roots_in_force()?;
         Ok(Rotation {
             roots,
             since: since.map(|since| since.to_string()),
@@ -333,10 +333,14 @@ impl Rotator {
     }
 }
 
-/// Who is not ready for the root with this pin, and of whom nothing can be known.
-fn standing(machines: &[Machine], nodes: &[Node], pin: &str) -> (Vec<Waiting>, Vec<Waiting>) {
+/// Nodes that are not ready for the root with this pin, and machines of which that is not known.
+fn unready_nodes(
+    machines: &[Machine],
+    nodes: &[Node],
+    pin: &str,
+) -> (Vec<UnreadyNode>, Vec<UnreadyNode>) {
     let (mut waiting, mut aside) = (Vec::new(), Vec::new());
-    let missing = |name: &str, why: String| Waiting {
+    let unready = |name: &str, why: String| UnreadyNode {
         name: name.to_owned(),
         why,
     };
@@ -358,13 +362,13 @@ fn standing(machines: &[Machine], nodes: &[Node], pin: &str) -> (Vec<Waiting>, V
             None => {
                 let why = "an ordinary kubelet, which can't say what it knows: put both roots into its kubeconfig, and let it \
                            renew its certificate";
-                waiting.push(missing(name, why.to_owned()));
+                waiting.push(unready(name, why.to_owned()));
             }
             Some(machine) if machine.spec.retired => {}
             Some(machine) if state(machine) == MachineState::Untrusted => {
-                aside.push(missing(name, "Untrusted: it is shut out anyway".to_owned()));
+                aside.push(unready(name, "Untrusted: it is shut out anyway".to_owned()));
             }
-            Some(_) => waiting.push(missing(
+            Some(_) => waiting.push(unready(
                 name,
                 match told.filter(|told| told.status == "True") {
                     Some(told) => told.message.clone().unwrap_or_default(),
@@ -383,7 +387,7 @@ fn standing(machines: &[Machine], nodes: &[Node], pin: &str) -> (Vec<Waiting>, V
         .filter(|machine| !machine.spec.retired && !node(machine))
     {
         let name = machine.metadata.name.as_deref().unwrap_or_default();
-        aside.push(missing(
+        aside.push(unready(
             name,
             format!("it has no Node yet; its user-data needs {pin} among the pins"),
         ));
@@ -526,8 +530,9 @@ mod tests {
             node("bad", old()),
             node("ordinary", None),
         ];
-        let (waiting, aside) = standing(&machines, &nodes, PIN);
-        let names = |all: &[Waiting]| all.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
+        let (waiting, aside) = unready_nodes(&machines, &nodes, PIN);
+        let names =
+            |all: &[UnreadyNode]| all.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&waiting), ["old", "lacks", "ordinary"]);
         assert_eq!(names(&aside), ["bad", "new"]);
         assert_eq!(waiting[1].why, "its pin is missing");

@@ -1,6 +1,6 @@
 //! Builds everything, then starts it; at the end the listener drains first.
 
-use crate::clients::{Clients, Doorman, Sessions};
+use crate::clients::{ClientDenyList, Clients, Sessions};
 use crate::dialer::Dialer;
 use crate::discovery::{self, Publisher};
 use crate::rotation::{Paths, Rotator};
@@ -12,10 +12,11 @@ use config_attest::EkIssuer;
 use config_attest::release::ReleaseKey;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
 use master_api::{ApiServer, Options, Range, Ranges, ServeOptions};
-use master_attest::{AttestationService, Bootstrap, VerdictLog};
+use master_attest::{AttestationConfig, AttestationService, BootstrapConfig};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
 use master_client::UserInfo;
+use master_journal::VerdictLog;
 use master_store::{EmbeddedStore, StoreError};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -62,9 +63,9 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         Serving::new(&authority, settings.api_names.clone(), now).map_err(Error::Serving)?;
     let serving = Arc::new(serving);
     let log = open_log(&args, authority.clone()).await?;
-    let terms = terms(&args, &settings, &serving, (attestor, log))?;
+    let config = attestation_config(&args, &settings, &serving, (attestor, log))?;
     let service =
-        AttestationService::new(&terms, authority.clone(), &api).map_err(Error::Attest)?;
+        AttestationService::new(&config, authority.clone(), &api).map_err(Error::Attest)?;
     let admin = api.client(UserInfo::admin("system:apiserver"));
     let admin_key = settings.cluster.admin_key.map(|pin| Digest(pin.0));
     let rotator = Rotator::new(
@@ -80,7 +81,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         rotator: rotator.clone(),
     }));
     let clients = Arc::new(api::clients(&settings, authority.clone())?);
-    api.set_deny_list(Arc::new(Doorman {
+    api.set_deny_list(Arc::new(ClientDenyList {
         clients: clients.clone(),
         machines: service.deny_list(),
     }));
@@ -276,6 +277,7 @@ async fn open_authority(
 ) -> Result<Arc<Authority>, Error> {
     let (folder, cluster) = (args.data.join("ca"), settings.cluster.name.to_string());
     let open = move || {
+        let sealed = attestor.is_some();
         let keeper: Arc<dyn Keeper> = if let Some(attestor) = attestor {
             attestor.wait(ATTESTOR_PATIENCE).map_err(Error::Attestor)?;
             Arc::new(AttestorKeeper::new(attestor))
@@ -287,7 +289,21 @@ async fn open_authority(
             );
             Arc::new(FileKeeper)
         };
-        Authority::open(&folder, &cluster, keeper, SystemTime::now()).map_err(Error::Authority)
+        let authority = Authority::open(&folder, &cluster, keeper, SystemTime::now())
+            .map_err(Error::Authority)?;
+        match authority.kept_from() {
+            Some(floor) => {
+                tracing::info!(
+                    floor,
+                    "the cluster's keys open for images of the release key from this version on"
+                );
+            }
+            None if sealed => tracing::warn!(
+                "INSECURE: the agent seals for any boot, so any system on this machine opens the cluster's keys"
+            ),
+            None => {}
+        }
+        Ok(authority)
     };
     tokio::task::spawn_blocking(open)
         .await
@@ -302,7 +318,7 @@ async fn open_log(args: &RunArgs, authority: Arc<Authority>) -> Result<Arc<Verdi
         let signer = authority
             .log_signer(SystemTime::now())
             .map_err(Error::Authority)?;
-        VerdictLog::open(&folder, signer).map_err(Error::Attest)
+        VerdictLog::open(&folder, signer).map_err(Error::Journal)
     };
     tokio::task::spawn_blocking(open)
         .await
@@ -372,12 +388,12 @@ fn outward(like: IpAddr) -> Option<IpAddr> {
         .filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
 }
 
-fn terms(
+fn attestation_config(
     args: &RunArgs,
     settings: &Settings,
     serving: &Serving,
     (attestor, log): (Option<Attestor>, Arc<VerdictLog>),
-) -> Result<master_attest::Terms, Error> {
+) -> Result<AttestationConfig, Error> {
     let cluster = &settings.cluster;
     let release_keys = cluster.release_keys.iter().map(|key| {
         let pem = master_ca::pem("PUBLIC KEY", &key.public_key.spki_der);
@@ -391,14 +407,14 @@ fn terms(
         .ca_pin
         .clone()
         .or_else(|| args.attestor.as_ref().map(|_| PathBuf::from(CA_PIN)));
-    Ok(master_attest::Terms {
+    Ok(AttestationConfig {
         cluster: cluster.name.to_string(),
         api_names: settings.api_names.clone(),
         release_keys: release_keys.collect::<Result<_, _>>()?,
         ek_issuers: ek_issuers.collect::<Result<_, _>>()?,
         policy: cluster.policy.clone(),
         server_spki: serving.spki_hash(),
-        bootstrap: Bootstrap {
+        bootstrap: BootstrapConfig {
             admin_key: cluster.admin_key.map(|pin| Digest(pin.0)),
             record: args.data.join("bootstrap.json"),
             ca_pin,

@@ -114,6 +114,35 @@ fn every_link_leads_to_a_file_of_the_tree() {
     }
 }
 
+/// Links of the form [`function`](…/file.rs): the function's name and the file.
+fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split("[`").skip(1).filter_map(|rest| {
+        let (name, rest) = rest.split_once("`](")?;
+        let file = rest.split(')').next()?;
+        let a_name = name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let is_code = Path::new(file).extension().is_some_and(|end| end == "rs");
+        (a_name && is_code).then_some((name, file))
+    })
+}
+
+#[test]
+fn every_function_that_a_walk_names_is_in_its_file() {
+    let mut count = 0;
+    for document in DOCUMENTS {
+        let folder = root().join(document).parent().unwrap().to_owned();
+        for (name, file) in functions(&read(document)) {
+            count += 1;
+            let code = std::fs::read_to_string(folder.join(file)).unwrap();
+            let found = [format!("fn {name}("), format!("fn {name}<")];
+            assert!(
+                found.iter().any(|text| code.contains(text)),
+                "{document}: no function `{name}` in {file}"
+            );
+        }
+    }
+    assert!(count > 15, "{count} functions");
+}
+
 #[test]
 fn every_command_of_xtask_that_a_document_names_is_in_its_usage() {
     let usage = std::fs::read_to_string(root().join("tests/xtask/src/main.rs")).unwrap();

@@ -17,6 +17,7 @@ pub mod process;
 pub mod qmp;
 pub mod registry;
 mod stall;
+pub mod swtpm;
 pub mod time;
 pub mod tools;
 pub mod tpm;

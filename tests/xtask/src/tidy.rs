@@ -23,6 +23,7 @@ const TOP: &[&str] = &[
 /// Rooms that few may depend on, and who: the rest speaks to the API by `master/client`. Tests of a room may.
 const DOORS: &[(&str, &[&str])] = &[
     ("master/api", &["master/attest", "master/daemon"]),
+    ("master/journal", &["master/attest", "master/daemon"]),
     (
         "master/store",
         &[
@@ -265,6 +266,11 @@ fn source(file: &str, text: &str, faults: &mut Vec<String>) {
     for (index, line) in program.lines().enumerate() {
         let code = line.split("//").next().unwrap_or(line);
         let place = format!("{file}:{}", index + 1);
+        if code.contains("#[path = \"..") {
+            faults.push(format!(
+                "{place}: a module of another folder; what tests share has a crate (tests/support)"
+            ));
+        }
         if ![UNSAFE_ROOM, HOSTILE]
             .iter()
             .any(|room| file.starts_with(room))

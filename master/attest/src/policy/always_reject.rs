@@ -1,14 +1,14 @@
-//! `always-reject`: no.
+//! `always-reject`: refuses every machine.
 
-use super::{Judgement, Policy, Ruling};
-use crate::waiting::Waiting;
+use super::{HelloDecision, Policy, PolicyDecision};
+use crate::request_queue::RequestQueue;
 use config_attest::Code;
 use config_attest::verifier::Claimant;
 use config_kube::Rule;
 use jiff::Timestamp;
 use std::net::IpAddr;
 
-/// Refuses whatever comes.
+/// Refuses every machine.
 #[derive(Debug)]
 pub(crate) struct AlwaysReject;
 
@@ -21,17 +21,17 @@ impl Policy for AlwaysReject {
         Vec::new()
     }
 
-    fn judge(&self, _rule: &Rule) -> Judgement {
-        Judgement::Reject
+    fn at_hello(&self, _rule: &Rule) -> HelloDecision {
+        HelloDecision::Reject
     }
 
     fn decide(
         &self,
         _claimant: &Claimant,
-        _waiting: &Waiting,
+        _queue: &RequestQueue,
         _from: IpAddr,
         _now: Timestamp,
-    ) -> Ruling {
-        Ruling::Refuse(Code::PolicyRejects)
+    ) -> PolicyDecision {
+        PolicyDecision::Refuse(Code::PolicyRejects)
     }
 }

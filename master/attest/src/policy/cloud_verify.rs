@@ -1,14 +1,14 @@
-//! `cloud-verify`: by TPM evidence (cloud-verify/v1).
+//! `cloud-verify`: admits a machine whose TPM evidence passes every check of the rule (cloud-verify/v1).
 
-use super::{Judgement, Policy, Ruling, proof_asked};
-use crate::waiting::Waiting;
+use super::{HelloDecision, Policy, PolicyDecision, attest_by};
+use crate::request_queue::RequestQueue;
 use config_attest::policy::CheckedRule;
 use config_attest::verifier::Claimant;
 use config_kube::{Rule, identity};
 use jiff::Timestamp;
 use std::net::IpAddr;
 
-/// Has the verifier decide.
+/// Leaves the decision to the verifier.
 #[derive(Debug)]
 pub(crate) struct CloudVerify;
 
@@ -38,17 +38,17 @@ impl Policy for CloudVerify {
         faults
     }
 
-    fn judge(&self, rule: &Rule) -> Judgement {
-        proof_asked(rule)
+    fn at_hello(&self, rule: &Rule) -> HelloDecision {
+        attest_by(rule)
     }
 
     fn decide(
         &self,
         _claimant: &Claimant,
-        _waiting: &Waiting,
+        _queue: &RequestQueue,
         _from: IpAddr,
         _now: Timestamp,
-    ) -> Ruling {
-        Ruling::Verify
+    ) -> PolicyDecision {
+        PolicyDecision::Verify
     }
 }

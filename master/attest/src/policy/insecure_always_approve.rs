@@ -1,13 +1,13 @@
-//! `insecure-always-approve`: whatever comes, said loudly.
+//! `insecure-always-approve`: admits every machine, with warnings in log, events and conditions.
 
-use super::{Judgement, Policy, Ruling, proof_asked};
-use crate::waiting::Waiting;
+use super::{HelloDecision, Policy, PolicyDecision, attest_by};
+use crate::request_queue::RequestQueue;
 use config_attest::verifier::{Approval, Claimant};
 use config_kube::Rule;
 use jiff::Timestamp;
 use std::net::IpAddr;
 
-/// Approves whatever comes.
+/// Admits every machine.
 #[derive(Debug)]
 pub(crate) struct InsecureAlwaysApprove;
 
@@ -20,17 +20,17 @@ impl Policy for InsecureAlwaysApprove {
         super::faults_for_machines(rule)
     }
 
-    fn judge(&self, rule: &Rule) -> Judgement {
-        proof_asked(rule)
+    fn at_hello(&self, rule: &Rule) -> HelloDecision {
+        attest_by(rule)
     }
 
     fn decide(
         &self,
         _claimant: &Claimant,
-        _waiting: &Waiting,
+        _queue: &RequestQueue,
         _from: IpAddr,
         _now: Timestamp,
-    ) -> Ruling {
-        Ruling::Approve(Approval::Nobody)
+    ) -> PolicyDecision {
+        PolicyDecision::Approve(Approval::Nobody)
     }
 }

@@ -1,12 +1,12 @@
-//! What decides a request: one file for each policy, behind one trait. Another is a file here, its two lines below, and one
-//! in the table of [`config_kube::policy`].
+//! The join policies, one file each, behind the trait [`Policy`]. To add one: a file here, two lines below, and a line in the table
+//! of [`config_kube::policy`].
 
 mod always_reject;
 mod cloud_verify;
 mod insecure_always_approve;
 mod queue;
 
-use crate::waiting::Waiting;
+use crate::request_queue::RequestQueue;
 use config_attest::Code;
 use config_attest::policy::CheckedRule;
 use config_attest::verifier::{Approval, Claimant};
@@ -16,69 +16,69 @@ use jiff::Timestamp;
 use std::fmt::Debug;
 use std::net::IpAddr;
 
-/// What a policy says to a machine that wants to prove itself.
+/// The decision on a hello (step 2).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Judgement {
-    /// It may show what it is, by this rule.
-    Prove(Box<CheckedRule>),
-    /// No.
+pub(crate) enum HelloDecision {
+    /// The machine may attest; its evidence is checked by this rule.
+    Attest(Box<CheckedRule>),
+    /// Every machine is refused.
     Reject,
 }
 
-/// What a policy says to a machine that proved which it is.
+/// The decision on checked evidence (step 4).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ruling {
-    /// It passed all that the rule asks for.
+pub(crate) enum PolicyDecision {
+    /// Admit if every check of the rule passed.
     Verify,
-    /// On this word.
+    /// Admit by this approval, whatever the checks found.
     Approve(Approval),
-    /// A person must decide.
-    Wait(Wait),
-    /// No.
+    /// A person decides.
+    Queue(QueuedRequest),
+    /// Refuse with this code.
     Refuse(Code),
 }
 
-/// A request that a person must decide.
+/// A request that waits for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wait {
+pub(crate) struct QueuedRequest {
     /// The request's name.
     pub(crate) name: String,
-    /// What has to be written first; none where the request is there.
-    pub(crate) fresh: Option<Fresh>,
+    /// The request to create first; `None` where it exists.
+    pub(crate) to_create: Option<NewRequest>,
 }
 
-/// A request that is to be made.
+/// A request that is to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fresh {
-    /// When it is dropped.
+pub(crate) struct NewRequest {
+    /// When it is deleted if nobody has decided it.
     pub(crate) expires: Timestamp,
-    /// What was approved before and is so no more, and what goes beyond it.
+    /// Differences from what was approved before.
     pub(crate) changes: Vec<String>,
-    /// Whether the machine booted something else than was approved, and does not only ask for more.
+    /// Whether the machine booted something else than was approved; false where it only asks for more names or addresses.
     pub(crate) is_other: bool,
-    /// Undecided requests that it takes the place of: of the same machine, or, in a full queue, of one that proved less.
-    pub(crate) instead_of: Vec<String>,
+    /// Undecided requests to delete for it: earlier ones of the same machine and, in a full queue, one of a lower rank.
+    pub(crate) replaces: Vec<String>,
 }
 
-/// A policy. What its kind alone decides follows from [`PolicyName::decides`].
+/// A join policy. [`PolicyName::decides`] says who decides under it.
 pub(crate) trait Policy: Debug + Sync {
-    /// The reason that conditions and events give for what it decided.
+    /// The reason in conditions and events about its decisions.
     fn reason(&self) -> &'static str;
 
-    /// Faults of a rule under this policy; a rule with faults decides nothing.
+    /// Faults of a rule under this policy, as sentences. A rule with faults admits nothing.
     fn faults(&self, rule: &Rule) -> Vec<String>;
 
-    /// What a rule without faults says to a machine's hello.
-    fn judge(&self, rule: &Rule) -> Judgement;
+    /// The decision on every hello under a rule without faults.
+    fn at_hello(&self, rule: &Rule) -> HelloDecision;
 
-    /// What is done with a machine that proved which it is, and asks from an address.
+    /// The decision on a claimant whose exchange came from this address.
     fn decide(
         &self,
         claimant: &Claimant,
-        waiting: &Waiting,
+        queue: &RequestQueue,
         from: IpAddr,
         now: Timestamp,
-    ) -> Ruling;
+    ) -> PolicyDecision;
 }
 
 pub(crate) fn policy_of(name: PolicyName) -> &'static dyn Policy {
@@ -90,7 +90,7 @@ pub(crate) fn policy_of(name: PolicyName) -> &'static dyn Policy {
     }
 }
 
-/// Every fault of a policy's rules, in sentences.
+/// All faults of a CertificatePolicy, as sentences.
 pub(crate) fn faults(spec: &CertificatePolicySpec) -> Vec<String> {
     let mut faults: Vec<String> = spec
         .rules
@@ -109,17 +109,20 @@ pub(crate) fn faults(spec: &CertificatePolicySpec) -> Vec<String> {
     faults
 }
 
-/// What the rules say to a machine; the faults where they can't be used.
-pub(crate) fn judge(spec: &CertificatePolicySpec) -> Result<Judgement, Vec<String>> {
+/// The decision on hellos under a CertificatePolicy; its faults where it has any.
+pub(crate) fn decide_hello(spec: &CertificatePolicySpec) -> Result<HelloDecision, Vec<String>> {
     let faults = faults(spec);
     if !faults.is_empty() {
         return Err(faults);
     }
-    Ok(rule_of(spec, NODE_CLIENT_SIGNER)
-        .map_or(Judgement::Reject, |rule| policy_of(rule.policy).judge(rule)))
+    Ok(
+        rule_of(spec, NODE_CLIENT_SIGNER).map_or(HelloDecision::Reject, |rule| {
+            policy_of(rule.policy).at_hello(rule)
+        }),
+    )
 }
 
-/// The rule for requests under one of upstream's signers; a person decides where none or a faulty one names it.
+/// The rule for requests of one of upstream's signers. `None` where no rule without faults names the signer: a person decides then.
 pub(crate) fn upstream<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Option<&'a Rule> {
     rule_of(spec, signer).filter(|rule| policy_of(rule.policy).faults(rule).is_empty())
 }
@@ -131,12 +134,14 @@ pub(crate) fn rule_of<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Opti
         .find(|rule| rule.signers.iter().any(|name| name == signer))
 }
 
-/// A rule that has machines prove which they are; one with faults rejects.
-fn proof_asked(rule: &Rule) -> Judgement {
-    CheckedRule::try_from(rule).map_or(Judgement::Reject, |rule| Judgement::Prove(Box::new(rule)))
+/// Attestation by this rule; a rule with faults rejects.
+fn attest_by(rule: &Rule) -> HelloDecision {
+    CheckedRule::try_from(rule).map_or(HelloDecision::Reject, |rule| {
+        HelloDecision::Attest(Box::new(rule))
+    })
 }
 
-/// Faults of a rule as far as it decides for machines.
+/// Faults of a rule that names a signer of machines; none for a rule of upstream's signers only.
 fn faults_for_machines(rule: &Rule) -> Vec<String> {
     let machines = rule
         .signers
@@ -190,20 +195,20 @@ mod tests {
             let mut world = World::new();
             let machine = world.machine("worker-1", "10.0.0.11", EkKind::P256);
             world.rule.policy = name;
-            let does = match judge(&spec(vec![world.rule.clone()])).unwrap() {
-                Judgement::Reject => Decides::Never,
-                Judgement::Prove(_) => {
+            let does = match decide_hello(&spec(vec![world.rule.clone()])).unwrap() {
+                HelloDecision::Reject => Decides::Never,
+                HelloDecision::Attest(_) => {
                     let claimant = world.claim(&machine).unwrap();
                     match policy_of(name).decide(
                         &claimant,
-                        &Waiting::default(),
+                        &RequestQueue::default(),
                         [192, 0, 2, 1].into(),
                         Timestamp::UNIX_EPOCH,
                     ) {
-                        Ruling::Verify => Decides::Verifier,
-                        Ruling::Approve(_) => Decides::Nobody,
-                        Ruling::Wait(_) => Decides::Person,
-                        Ruling::Refuse(_) => Decides::Never,
+                        PolicyDecision::Verify => Decides::Verifier,
+                        PolicyDecision::Approve(_) => Decides::Nobody,
+                        PolicyDecision::Queue(_) => Decides::Person,
+                        PolicyDecision::Refuse(_) => Decides::Never,
                     }
                 }
             };
@@ -213,15 +218,15 @@ mod tests {
 
     #[test]
     fn where_no_rule_decides_all_are_rejected() {
-        assert_eq!(judge(&spec(vec![])), Ok(Judgement::Reject));
+        assert_eq!(decide_hello(&spec(vec![])), Ok(HelloDecision::Reject));
     }
 
     #[test]
     fn cloud_verify_verifies_by_the_first_rule_that_names_the_signer() {
         let mut other = rule(PolicyName::AlwaysReject);
         other.signers = vec!["kubernetes.io/kubelet-serving".to_owned()];
-        let judged = judge(&spec(vec![other, rule(PolicyName::CloudVerify)])).unwrap();
-        assert!(matches!(judged, Judgement::Prove(_)));
+        let decision = decide_hello(&spec(vec![other, rule(PolicyName::CloudVerify)])).unwrap();
+        assert!(matches!(decision, HelloDecision::Attest(_)));
     }
 
     #[test]
@@ -241,7 +246,7 @@ mod tests {
         assert_eq!(with(PolicyName::CloudVerify), Decides::Person);
         let mut mixed = rule(PolicyName::CloudVerify);
         mixed.signers.push(signer.to_owned());
-        let faults = judge(&spec(vec![mixed])).unwrap_err();
+        let faults = decide_hello(&spec(vec![mixed])).unwrap_err();
         assert!(
             faults[0].contains("kubelet-serving") && faults[0].contains("queue"),
             "{faults:?}"
@@ -255,6 +260,6 @@ mod tests {
         let mut serving = rule(PolicyName::AlwaysReject);
         serving.signers.remove(0);
         serving.name = "s".to_owned();
-        assert!(judge(&spec(vec![client, serving])).is_err());
+        assert!(decide_hello(&spec(vec![client, serving])).is_err());
     }
 }

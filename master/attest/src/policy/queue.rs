@@ -1,13 +1,13 @@
-//! `queue`: kept for a person, who is shown what was proved and what was not.
+//! `queue`: a person decides, and sees which checks passed and which did not.
 
-use super::{Judgement, Policy, Ruling, proof_asked};
-use crate::waiting::Waiting;
+use super::{HelloDecision, Policy, PolicyDecision, attest_by};
+use crate::request_queue::RequestQueue;
 use config_attest::verifier::{Approval, Claimant, Standing};
 use config_kube::Rule;
 use jiff::Timestamp;
 use std::net::IpAddr;
 
-/// Keeps requests for a person.
+/// Queues requests for a person.
 #[derive(Debug)]
 pub(crate) struct Queue;
 
@@ -20,21 +20,21 @@ impl Policy for Queue {
         super::faults_for_machines(rule)
     }
 
-    fn judge(&self, rule: &Rule) -> Judgement {
-        proof_asked(rule)
+    fn at_hello(&self, rule: &Rule) -> HelloDecision {
+        attest_by(rule)
     }
 
     fn decide(
         &self,
         claimant: &Claimant,
-        waiting: &Waiting,
+        queue: &RequestQueue,
         from: IpAddr,
         now: Timestamp,
-    ) -> Ruling {
-        let standing = claimant.standing();
-        if standing == Standing::Unchanged {
-            return Ruling::Approve(Approval::Before);
+    ) -> PolicyDecision {
+        let prior = claimant.standing();
+        if prior == Standing::Unchanged {
+            return PolicyDecision::Approve(Approval::Before);
         }
-        waiting.decide(claimant, &standing, from, now)
+        queue.decide(claimant, &prior, from, now)
     }
 }

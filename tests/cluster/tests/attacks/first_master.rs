@@ -56,7 +56,10 @@ fn attestor(path: &Path, machine: SoftMachine) {
 
 fn answer(mut stream: UnixStream, request: &Request, machine: &SoftMachine) {
     let line = match request {
-        Request::Status => text(&StatusAnswer { ready: true }),
+        Request::Status => text(&StatusAnswer {
+            ready: true,
+            floor: None,
+        }),
         Request::Hello => text(&HelloAnswer {
             keys: machine.keys(),
             claims: machine.claims.clone(),
@@ -87,7 +90,7 @@ fn answer(mut stream: UnixStream, request: &Request, machine: &SoftMachine) {
         Request::Seal { data } => text(&SealAnswer {
             sealed: Blob::new([b"sealed:", data.as_bytes()].concat()).unwrap(),
         }),
-        Request::Unseal { sealed } => text(&UnsealAnswer {
+        Request::Unseal { sealed, .. } => text(&UnsealAnswer {
             data: Blob::new(sealed.as_bytes().strip_prefix(b"sealed:").unwrap()).unwrap(),
         }),
     };

@@ -2,7 +2,6 @@
 
 use crate::lab::Lab;
 use crate::site::collection;
-use crate::swtpm::Swtpm;
 use crate::wire::Identity;
 use agent_tpm::Tpm;
 use config_attest::Code;
@@ -18,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use tests_harness::process::Owned;
+use tests_harness::swtpm::Swtpm;
 
 const LIMIT: Duration = Duration::from_secs(180);
 

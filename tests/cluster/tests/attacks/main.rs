@@ -39,8 +39,6 @@ mod sessions;
 mod site;
 mod state;
 mod strangers;
-#[path = "../../../../agent/tpm/tests/support/mod.rs"]
-mod swtpm;
 mod taken;
 mod takeover;
 mod unproven;

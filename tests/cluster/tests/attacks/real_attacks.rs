@@ -5,7 +5,6 @@ use crate::lab::{Greeting, Lab, Outcome};
 use crate::real_tpm;
 use crate::seized::Seized;
 use crate::site::collection;
-use crate::swtpm::Swtpm;
 use crate::wire::Connection;
 use agent_enroll::{Logs, NodeKey, Prover};
 use agent_tpm::{Attestation, EndorsementKey, Error, Tpm};
@@ -25,6 +24,7 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tests_harness::swtpm::Swtpm;
 
 /// Time for a Machine to become known.
 const LIMIT: Duration = Duration::from_secs(180);

@@ -5,7 +5,6 @@ use crate::lab::{Lab, Outcome};
 use crate::real_attacks::{Said, assembled, greeting, honestly, join, named, requests, take_out};
 use crate::real_tpm;
 use crate::seized::{Key, Seized, Signer, policy};
-use crate::swtpm::Swtpm;
 use agent_enroll::Logs;
 use agent_tpm::{EndorsementKey, Tpm};
 use config_attest::pcr::{NK_PCRS, QUOTE_PCRS};
@@ -13,6 +12,7 @@ use config_attest::testing::{EkKind, SoftMachine};
 use config_attest::tpm::{Attributes, HashAlg, Public, template};
 use config_attest::{Code, Digest, prover};
 use std::collections::BTreeMap;
+use tests_harness::swtpm::Swtpm;
 use tss_esapi::interface_types::resource_handles::Hierarchy;
 
 /// The machine as its owner left it.

@@ -1,7 +1,6 @@
 //! The same wire with a real TPM stack at the other end: tpm2-tss over a software TPM, driven by the agent's own rooms.
 
 use crate::lab::{CONFIG, Lab};
-use crate::swtpm::Swtpm;
 use agent_enroll::{
     Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Pin, Prover, Report, Settings,
 };
@@ -17,6 +16,7 @@ use config_kube::{Machine, MachineSpec, MachineState};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tests_harness::swtpm::Swtpm;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Time for an exchange with a software TPM on a busy machine, or for a renewal at a third of 30 seconds.

@@ -4,9 +4,8 @@
 use crate::lab::{Lab, chain, identity};
 use crate::real_tpm::{self, Node};
 use crate::site::{collection, credentials};
-use crate::swtpm::Swtpm;
 use crate::wire::{Connection, Identity, config};
-use agent_enroll::{Standing, standing};
+use agent_enroll::{RootReadiness, root_readiness};
 use config_attest::testing::SoftMachine;
 use config_attest::wire::{Certificates, SESSIONS_PATH};
 use config_attest::{Digest, Purpose};
@@ -20,6 +19,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+use tests_harness::swtpm::Swtpm;
 
 /// Time for what the master and the agent do by themselves.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -281,8 +281,8 @@ pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
     while told.try_recv().is_ok() {}
     real_tpm::told(&mut told, "renewed").await;
     assert_eq!(
-        standing(&agent.pins, &agent.certificate),
-        Some(Standing::PinMissing(new_pin.clone()))
+        root_readiness(&agent.pins, &agent.certificate),
+        Some(RootReadiness::PinMissing(new_pin.clone()))
     );
     let admin = Admin {
         lab: &lab,
@@ -297,9 +297,9 @@ pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
             .map(|root| agent_enroll::spki_hash(root).unwrap())
             .to_vec(),
     );
-    let ready = Some(Standing::Ready(pins.to_vec()));
+    let ready = Some(RootReadiness::Ready(pins.to_vec()));
     eventually("the agent is ready", &lab, || async {
-        standing(&agent.pins, &agent.certificate) == ready
+        root_readiness(&agent.pins, &agent.certificate) == ready
     })
     .await;
     tell_ready(&lab, "real-1", &pins).await;

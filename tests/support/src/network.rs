@@ -1,5 +1,4 @@
 //! Two network namespaces with a cable between them, and a DHCP server. Needs root (the test suite runs as root).
-#![allow(dead_code, reason = "each test program uses a part")]
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,14 +11,16 @@ use futures_util::TryStreamExt;
 use rtnetlink::{Handle, LinkUnspec, LinkVeth};
 use tokio::net::UdpSocket;
 
-/// The server's address, the one that it leases, and its name server.
-pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
-pub(crate) const DNS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
+/// The DHCP server's address.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// The address that it leases.
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+/// The name server that it names.
+pub const DNS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
 
 /// Runs `test` on a thread with a network namespace of its own that has a card `inside`; the cable's other end, with
 /// these addresses, is in another namespace, where `serve` runs until the test is over.
-pub(crate) fn with_peer<S: Future>(
+pub fn with_peer<S: Future>(
     addresses: &'static [(Ipv4Addr, u8)],
     serve: impl FnOnce() -> S + Send + 'static,
     test: impl FnOnce() + Send + 'static,
@@ -107,7 +108,8 @@ fn enter() {
         .expect("network namespaces need root: run as root");
 }
 
-pub(crate) fn runtime() -> tokio::runtime::Runtime {
+/// A runtime on the thread that asks for it, so that it stays in that thread's network namespace.
+pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -120,7 +122,7 @@ async fn index(handle: &Handle, name: &str) -> u32 {
 }
 
 /// Answers every discover and request with the one address and this router.
-pub(crate) async fn dhcp(socket: UdpSocket, router: Ipv4Addr) {
+pub async fn dhcp(socket: UdpSocket, router: Ipv4Addr) {
     let mut buffer = [0; 1500];
     loop {
         let (length, from) = socket.recv_from(&mut buffer).await.unwrap();

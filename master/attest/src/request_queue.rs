@@ -1,8 +1,9 @@
-//! Requests of machines that wait for a person, as the API holds them: kept current by the watch and by own writes.
+//! The queue: CertificateSigningRequests of machines that wait, or waited, for a person's decision.
 //!
-//! Only requests that this service made count. Who may create requests cannot choose what a person is shown.
+//! This is a cache of API objects, updated by the watch and by the service's own writes; a decision is the object's condition.
+//! Only requests that this service created count: other users who may create requests cannot choose what a person is shown.
 
-use crate::policy::{Fresh, Ruling, Wait};
+use crate::policy::{NewRequest, PolicyDecision, QueuedRequest};
 use crate::request;
 use config_attest::verifier::{Approval, Claimant, Standing};
 use config_attest::{Code, Digest};
@@ -11,67 +12,84 @@ use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_limits::{Network, networks};
 use jiff::{SignedDuration, Timestamp};
 use master_client::Change;
+use master_journal::RequestDecision;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{PoisonError, RwLock};
 
-/// Label of requests that wait or waited for a person.
+/// Label of requests in the queue.
 pub(crate) const LABEL: &str = "pratique.dev/queue";
-/// Annotation: what the request is for ([`Claimant::id`]).
+/// Annotation: the evidence that the request is for ([`Claimant::id`]).
 pub(crate) const ID: &str = "pratique.dev/evidence";
-/// Annotation: hash of the machine's endorsement key, or that it has none ([`Claimant::party`]).
+/// Annotation: hash of the endorsement key, or that there is none ([`Claimant::party`]).
 pub(crate) const EK: &str = "pratique.dev/ek";
-/// Annotation: RFC 3339 time after which an undecided request is dropped.
+/// Annotation: RFC 3339 time after which an undecided request is deleted.
 pub(crate) const EXPIRES: &str = "pratique.dev/expires";
-/// Annotation: where the machine asked from, address and port.
+/// Annotation: the address and port that the machine connected from.
 pub(crate) const REMOTE: &str = "pratique.dev/remote";
-/// Annotation: how much the machine proved, as far as it counts for its place in the queue ([`Proof`]).
+/// Annotation: the rank of the request in a full queue ([`QueueRank`]).
 pub(crate) const PROOF: &str = "pratique.dev/proof";
-/// Digits of the id in a request's name.
+/// Hex digits of the evidence id in a request's name.
 const DIGITS: usize = 12;
 
-/// What a person said.
+/// A person's decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Said {
-    /// Nothing yet.
-    Nothing,
-    /// Yes.
+pub(crate) enum QueueDecision {
+    /// There is none yet.
+    Undecided,
+    /// The condition Approved.
     Approved,
-    /// No.
+    /// The condition Denied or Failed.
     Denied,
 }
 
-/// A person's word on a request, heard for the first time.
+/// A decision that the watch reports for the first time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Decision {
-    /// The request.
+pub(crate) struct DecidedRequest {
+    /// The request's name.
     pub(crate) request: String,
-    /// Hash of the endorsement key of the machine that asks.
+    /// Hash of the machine's endorsement key, or that it has none.
     pub(crate) ek: String,
-    /// What was said.
-    pub(crate) said: Said,
-    /// By whom, and when.
+    /// The decision.
+    pub(crate) decision: QueueDecision,
+    /// Who decided, and when.
     pub(crate) by: String,
 }
 
-/// What it takes to ask once more under another identity: what keeps an attacker from filling the queue by himself. In a full
-/// queue, what proved less gives way.
+impl DecidedRequest {
+    /// The same for the journal.
+    pub(crate) fn for_journal(&self) -> RequestDecision<'_> {
+        RequestDecision {
+            request: &self.request,
+            ek: &self.ek,
+            by: &self.by,
+            decision: match self.decision {
+                QueueDecision::Undecided => "Undecided",
+                QueueDecision::Approved => "Approved",
+                QueueDecision::Denied => "Denied",
+            },
+        }
+    }
+}
+
+/// The cost of asking again under another identity, the lowest first. In a full queue a request displaces one of lower rank, so
+/// that an attacker cannot fill the queue with identities that cost nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Proof {
-    /// Nothing: a key that anybody can make.
+pub(crate) enum QueueRank {
+    /// Nothing: the identity is a key made in software.
     NoTpm,
-    /// A TPM of no known maker, which may be a program.
+    /// A TPM without a known manufacturer, which may be an emulator.
     Tpm,
-    /// Another TPM by a maker that the rule names.
+    /// Another TPM of a manufacturer that the rule names.
     CertifiedTpm,
-    /// An admin's word: a Machine of the inventory has this TPM.
+    /// An admin's write: a Machine of the inventory lists this TPM.
     Inventory,
 }
 
-impl Proof {
+impl QueueRank {
     const ALL: [Self; 4] = [Self::NoTpm, Self::Tpm, Self::CertifiedTpm, Self::Inventory];
 
-    /// What a machine proved.
+    /// The rank of a claimant.
     pub(crate) fn of(claimant: &Claimant) -> Self {
         let certified = || {
             claimant
@@ -101,7 +119,7 @@ impl Proof {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|proof| proof.as_str() == text)
+        Self::ALL.into_iter().find(|rank| rank.as_str() == text)
     }
 }
 
@@ -109,19 +127,19 @@ impl Proof {
 struct Request {
     id: Digest,
     ek: String,
-    said: Said,
-    /// Its certificate was issued.
+    decision: QueueDecision,
+    /// Whether its certificate was issued.
     answered: bool,
-    /// By whom, and when, as the API noted it.
+    /// Who decided, and when, from the annotation that only the API server writes.
     by: String,
     expires: Timestamp,
     revision: u64,
-    proof: Proof,
-    /// The widest network that it was asked from.
+    rank: QueueRank,
+    /// The widest network of the address that the machine connected from.
     block: Option<Network>,
 }
 
-/// The widest network of an address.
+/// The widest network of an address: its block.
 fn block(address: IpAddr) -> Option<Network> {
     networks(address).pop()
 }
@@ -151,11 +169,11 @@ impl Request {
                 .iter()
                 .any(|c| c.type_ == kind && c.status == "True")
         };
-        // A request with both words, which the API does not let be, has the safer one.
-        let said = match (has("Denied") || has("Failed"), has("Approved")) {
-            (true, _) => Said::Denied,
-            (false, true) => Said::Approved,
-            (false, false) => Said::Nothing,
+        // The API rejects a request that is approved and denied. Should there be one, denial wins.
+        let decision = match (has("Denied") || has("Failed"), has("Approved")) {
+            (true, _) => QueueDecision::Denied,
+            (false, true) => QueueDecision::Approved,
+            (false, false) => QueueDecision::Undecided,
         };
         let answered = object
             .status
@@ -167,35 +185,38 @@ impl Request {
             note(EK)?.clone(),
             note(EXPIRES)?.parse().ok()?,
         );
-        // A request of a version that did not note it proved the least.
-        let proof = note(PROOF)
-            .and_then(|text| Proof::parse(text))
-            .unwrap_or(Proof::NoTpm);
+        // Earlier versions wrote no rank: such a request has the lowest.
+        let rank = note(PROOF)
+            .and_then(|text| QueueRank::parse(text))
+            .unwrap_or(QueueRank::NoTpm);
         let remote = note(REMOTE).and_then(|text| text.parse::<SocketAddr>().ok());
         let block = remote.and_then(|remote| block(remote.ip()));
         Some(Self {
             id,
             ek,
-            said,
+            decision,
             answered,
             by,
             expires,
             revision: request::revision(object),
-            proof,
+            rank,
             block,
         })
     }
 }
 
-/// The requests.
+/// The requests of the queue, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct RequestQueue {
     requests: RwLock<BTreeMap<String, Request>>,
 }
 
-impl Waiting {
-    /// What the watch, or an own write, tells. Gives the word of a person that it brings.
-    pub(crate) fn take(&self, change: &Change<CertificateSigningRequest>) -> Option<Decision> {
+impl RequestQueue {
+    /// Takes a change from the watch, or one of the service's own writes. Returns the decision that it brings, once.
+    pub(crate) fn take(
+        &self,
+        change: &Change<CertificateSigningRequest>,
+    ) -> Option<DecidedRequest> {
         let mut requests = self
             .requests
             .write()
@@ -219,15 +240,16 @@ impl Waiting {
                     .get(&name(object))
                     .is_some_and(|known| known.revision > request.revision)
                 {
-                    // An own write that was answered after the watch told of what a person made of it.
+                    // The watch may deliver a person's decision before the response to our own create arrives. The response is
+                    // older, and must not undo the decision.
                     return None;
                 }
-                let (ek, said, by) = (request.ek.clone(), request.said, request.by.clone());
-                let before = requests.insert(name(object), request)?.said;
-                (before == Said::Nothing && said != before).then(|| Decision {
+                let (ek, decision, by) = (request.ek.clone(), request.decision, request.by.clone());
+                let before = requests.insert(name(object), request)?.decision;
+                (before == QueueDecision::Undecided && decision != before).then(|| DecidedRequest {
                     request: name(object),
                     ek,
-                    said,
+                    decision,
                     by,
                 })
             }
@@ -238,37 +260,44 @@ impl Waiting {
         }
     }
 
-    /// What a person said of this claimant, or how it waits.
+    /// The decision for a claimant: a person's, if there is one for this evidence; else a place in the queue, or a refusal where
+    /// the queue is full.
     pub(crate) fn decide(
         &self,
         claimant: &Claimant,
-        standing: &Standing,
+        prior: &Standing,
         from: IpAddr,
         now: Timestamp,
-    ) -> Ruling {
+    ) -> PolicyDecision {
         let requests = self.requests.read().unwrap_or_else(PoisonError::into_inner);
         let (rule, id, ek) = (claimant.rule(), claimant.id(), claimant.party());
         let name = request_name(claimant);
         let own = || requests.iter().filter(|(_, request)| request.ek == ek);
-        if own().any(|(_, request)| request.said == Said::Denied) {
-            return Ruling::Refuse(Code::RequestDenied);
+        if own().any(|(_, request)| request.decision == QueueDecision::Denied) {
+            return PolicyDecision::Refuse(Code::RequestDenied);
         }
-        let live = |request: &Request| request.said == Said::Nothing && now < request.expires;
+        let live = |request: &Request| {
+            request.decision == QueueDecision::Undecided && now < request.expires
+        };
         match requests.get(&name) {
-            // Without a TPM a key that was let in, and is not the Machine's any more, had its time: another took its place.
+            // Without a TPM the evidence id changes with the key only. A key that has had its certificate and was replaced since
+            // must not come back on the old approval.
             Some(request) if request.id == id && request.answered && !claimant.has_tpm() => {
-                return Ruling::Refuse(Code::NodeKeyInUse);
+                return PolicyDecision::Refuse(Code::NodeKeyInUse);
             }
-            Some(request) if request.id == id && request.said == Said::Approved => {
+            Some(request) if request.id == id && request.decision == QueueDecision::Approved => {
                 let (id, by) = (request.id, request.by.clone());
-                return Ruling::Approve(Approval::Person {
+                return PolicyDecision::Approve(Approval::Person {
                     request: name,
                     id,
                     by,
                 });
             }
             Some(request) if request.id == id && live(request) => {
-                return Ruling::Wait(Wait { name, fresh: None });
+                return PolicyDecision::Queue(QueuedRequest {
+                    name,
+                    to_create: None,
+                });
             }
             Some(_) | None => {}
         }
@@ -276,38 +305,40 @@ impl Waiting {
             .iter()
             .filter(|(_, request)| request.ek != ek && live(request))
             .collect();
-        let mut instead_of: Vec<String> = own()
-            .filter(|(_, request)| request.said == Said::Nothing)
+        let mut replaces: Vec<String> = own()
+            .filter(|(_, request)| request.decision == QueueDecision::Undecided)
             .map(|(name, _)| name.clone())
             .collect();
         if others.len() >= rule.max_waiting() {
-            match gives_way(&others, Proof::of(claimant), block(from)) {
-                Some(name) => instead_of.push(name),
-                None => return Ruling::Refuse(Code::QueueFull),
+            match displaced(&others, QueueRank::of(claimant), block(from)) {
+                Some(name) => replaces.push(name),
+                None => return PolicyDecision::Refuse(Code::QueueFull),
             }
         }
         let wait =
             SignedDuration::from_secs(i64::try_from(rule.expires_seconds()).unwrap_or(i64::MAX));
         let (changes, is_other) = (
-            standing.changes().to_vec(),
-            matches!(standing, Standing::Changed(_)),
+            prior.changes().to_vec(),
+            matches!(prior, Standing::Changed(_)),
         );
         let expires = now.checked_add(wait).unwrap_or(Timestamp::MAX);
-        Ruling::Wait(Wait {
+        PolicyDecision::Queue(QueuedRequest {
             name,
-            fresh: Some(Fresh {
+            to_create: Some(NewRequest {
                 expires,
                 changes,
                 is_other,
-                instead_of,
+                replaces,
             }),
         })
     }
 
-    /// Undecided requests whose time is over.
+    /// Names of undecided requests that have expired.
     pub(crate) fn expired(&self, now: Timestamp) -> Vec<String> {
         let requests = self.requests.read().unwrap_or_else(PoisonError::into_inner);
-        let over = |request: &Request| request.said == Said::Nothing && request.expires <= now;
+        let over = |request: &Request| {
+            request.decision == QueueDecision::Undecided && request.expires <= now
+        };
         requests
             .iter()
             .filter(|(_, request)| over(request))
@@ -316,20 +347,22 @@ impl Waiting {
     }
 }
 
-/// Who gives way in a full queue: of those that proved the least, and less than the newcomer, the one that came last from the
-/// block of networks that has most of them. Among equals that is so only where that block has more than the newcomer's will
-/// have, so that no two push each other out in turns. None: the queue is full.
-fn gives_way(
+/// The request that a newcomer displaces in a full queue; `None`: the newcomer is refused.
+///
+/// Candidates are the requests of the lowest rank, if that is not above the newcomer's. Among these it is the newest from the block
+/// of networks that has most of them. At equal rank that block must also have more than the newcomer's block will have, or two
+/// blocks would displace each other's requests in turn.
+fn displaced(
     others: &[(&String, &Request)],
-    proof: Proof,
+    rank: QueueRank,
     block: Option<Network>,
 ) -> Option<String> {
     let least = others
         .iter()
-        .map(|(_, request)| request.proof)
+        .map(|(_, request)| request.rank)
         .min()
-        .filter(|least| *least <= proof)?;
-    let among = || others.iter().filter(|(_, request)| request.proof == least);
+        .filter(|least| *least <= rank)?;
+    let among = || others.iter().filter(|(_, request)| request.rank == least);
     let count = |block: Option<Network>| {
         among()
             .filter(|(_, request)| request.block == block)
@@ -337,12 +370,12 @@ fn gives_way(
     };
     let (name, chosen) =
         among().max_by_key(|(name, request)| (count(request.block), request.expires, *name))?;
-    let fair = least < proof || count(chosen.block) > count(block) + 1;
+    let fair = least < rank || count(chosen.block) > count(block) + 1;
     fair.then(|| (*name).clone())
 }
 
-/// The name of the request for a node in one state: the same whenever it comes back in it. That there is no TPM is in it, so
-/// that a list shows it.
+/// The name of a claimant's request. The same evidence always has the same name, so a machine that comes back finds its request.
+/// The name shows when there is no TPM.
 fn request_name(claimant: &Claimant) -> String {
     let kind = if claimant.has_tpm() { "" } else { "no-tpm-" };
     let digits: String = claimant.id().to_hex().chars().take(DIGITS).collect();
@@ -370,13 +403,17 @@ mod tests {
         world.claim(&machine).unwrap()
     }
 
-    fn object(claimant: &Claimant, name: &str, said: Option<&str>) -> CertificateSigningRequest {
+    fn object(
+        claimant: &Claimant,
+        name: &str,
+        condition: Option<&str>,
+    ) -> CertificateSigningRequest {
         let notes = [
             (ID, claimant.id().to_text()),
             (EK, claimant.party()),
             (EXPIRES, (NOW + SignedDuration::from_secs(60)).to_string()),
             (identity::DECIDED_BY, "jane".to_owned()),
-            (PROOF, Proof::of(claimant).as_str().to_owned()),
+            (PROOF, QueueRank::of(claimant).as_str().to_owned()),
         ];
         let metadata = ObjectMeta {
             name: Some(name.to_owned()),
@@ -390,7 +427,7 @@ mod tests {
         };
         object.spec.username = Some(identity::ATTESTATION_USER.to_owned());
         identity::NODE_CLIENT_SIGNER.clone_into(&mut object.spec.signer_name);
-        let condition = said.map(|kind| CertificateSigningRequestCondition {
+        let condition = condition.map(|kind| CertificateSigningRequestCondition {
             type_: kind.to_owned(),
             status: "True".to_owned(),
             ..CertificateSigningRequestCondition::default()
@@ -399,21 +436,21 @@ mod tests {
         object
     }
 
-    fn decide(waiting: &Waiting, claimant: &Claimant, now: Timestamp) -> Ruling {
-        waiting.decide(claimant, &Standing::New, [192, 0, 2, 1].into(), now)
+    fn decide(queue: &RequestQueue, claimant: &Claimant, now: Timestamp) -> PolicyDecision {
+        queue.decide(claimant, &Standing::New, [192, 0, 2, 1].into(), now)
     }
 
     /// A request that waits: its name, what it proved, its block, and when it came.
-    fn request(number: u8, proof: Proof, at: u8) -> (String, Request) {
+    fn request(number: u8, rank: QueueRank, at: u8) -> (String, Request) {
         let request = Request {
             id: Digest([number; 32]),
             ek: number.to_string(),
-            said: Said::Nothing,
+            decision: QueueDecision::Undecided,
             answered: false,
             by: String::new(),
             expires: NOW + SignedDuration::from_secs(i64::from(number)),
             revision: 0,
-            proof,
+            rank,
             block: block([10, 0, at, 1].into()),
         };
         (number.to_string(), request)
@@ -421,14 +458,14 @@ mod tests {
 
     #[test]
     fn in_a_full_queue_what_proved_less_gives_way_and_then_who_has_more_than_others() {
-        use Proof::{CertifiedTpm, Inventory, NoTpm, Tpm};
-        let way = |all: &[(u8, Proof, u8)], proof: Proof, at: u8| {
+        use QueueRank::{CertifiedTpm, Inventory, NoTpm, Tpm};
+        let way = |all: &[(u8, QueueRank, u8)], rank: QueueRank, at: u8| {
             let all: Vec<_> = all
                 .iter()
-                .map(|(number, proof, at)| request(*number, *proof, *at))
+                .map(|(number, rank, at)| request(*number, *rank, *at))
                 .collect();
             let all: Vec<_> = all.iter().map(|(name, request)| (name, request)).collect();
-            gives_way(&all, proof, block([10, 0, at, 9].into()))
+            displaced(&all, rank, block([10, 0, at, 9].into()))
         };
         let mixed = [
             (1, Tpm, 1),
@@ -437,11 +474,11 @@ mod tests {
             (4, NoTpm, 2),
             (5, CertifiedTpm, 3),
         ];
-        for proof in [Tpm, CertifiedTpm, Inventory] {
+        for rank in [Tpm, CertifiedTpm, Inventory] {
             assert_eq!(
-                way(&mixed, proof, 2).as_deref(),
+                way(&mixed, rank, 2).as_deref(),
                 Some("4"),
-                "{proof:?}: the last of the larger block"
+                "{rank:?}: the last of the larger block"
             );
         }
         // One network fills the queue; another gets its share of it, and the first no more than that back.
@@ -471,102 +508,108 @@ mod tests {
         );
     }
 
-    fn named(ruling: Ruling) -> (String, bool) {
-        let Ruling::Wait(wait) = ruling else {
-            unreachable!("it waits: {ruling:?}")
+    fn queued(decision: PolicyDecision) -> (String, bool) {
+        let PolicyDecision::Queue(request) = decision else {
+            unreachable!("it waits: {decision:?}")
         };
-        (wait.name, wait.fresh.is_some())
+        (request.name, request.to_create.is_some())
     }
 
     #[test]
     fn a_request_is_made_once_and_decided_by_a_persons_word() {
-        let (waiting, claimant) = (Waiting::default(), claimant("worker-1"));
-        let (name, fresh) = named(decide(&waiting, &claimant, NOW));
+        let (queue, claimant) = (RequestQueue::default(), claimant("worker-1"));
+        let (name, fresh) = queued(decide(&queue, &claimant, NOW));
         assert!(fresh && name.starts_with("worker-1-"), "{name}");
-        waiting.take(&Change::Set(object(&claimant, &name, None)));
+        queue.take(&Change::Set(object(&claimant, &name, None)));
         assert_eq!(
-            named(decide(&waiting, &claimant, NOW)),
+            queued(decide(&queue, &claimant, NOW)),
             (name.clone(), false)
         );
-        let told = waiting.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
+        let told = queue.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
         assert_eq!(
-            told.map(|told| (told.said, told.by)),
-            Some((Said::Approved, "jane".to_owned()))
+            told.map(|told| (told.decision, told.by)),
+            Some((QueueDecision::Approved, "jane".to_owned()))
         );
-        let again = waiting.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
+        let again = queue.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
         assert_eq!(again, None, "a word is told once");
         let approved = Approval::Person {
             request: name.clone(),
             id: claimant.id(),
             by: "jane".to_owned(),
         };
-        assert_eq!(decide(&waiting, &claimant, NOW), Ruling::Approve(approved));
-        waiting.take(&Change::Set(object(&claimant, &name, Some("Denied"))));
         assert_eq!(
-            decide(&waiting, &claimant, NOW),
-            Ruling::Refuse(Code::RequestDenied)
+            decide(&queue, &claimant, NOW),
+            PolicyDecision::Approve(approved)
         );
-        waiting.take(&Change::Gone(object(&claimant, &name, None)));
-        assert!(named(decide(&waiting, &claimant, NOW)).1);
+        queue.take(&Change::Set(object(&claimant, &name, Some("Denied"))));
+        assert_eq!(
+            decide(&queue, &claimant, NOW),
+            PolicyDecision::Refuse(Code::RequestDenied)
+        );
+        queue.take(&Change::Gone(object(&claimant, &name, None)));
+        assert!(queued(decide(&queue, &claimant, NOW)).1);
     }
 
     /// A person may be quicker than the answer to the write that made the request.
     #[test]
     fn an_older_version_of_a_request_takes_no_word_back() {
-        let (waiting, claimant) = (Waiting::default(), claimant("worker-1"));
-        let (name, _) = named(decide(&waiting, &claimant, NOW));
-        let version = |said, revision: &str| {
-            let mut object = object(&claimant, &name, said);
+        let (queue, claimant) = (RequestQueue::default(), claimant("worker-1"));
+        let (name, _) = queued(decide(&queue, &claimant, NOW));
+        let version = |condition, revision: &str| {
+            let mut object = object(&claimant, &name, condition);
             object.metadata.resource_version = Some(revision.to_owned());
             Change::Set(object)
         };
-        waiting.take(&version(Some("Approved"), "10"));
-        waiting.take(&version(None, "9"));
+        queue.take(&version(Some("Approved"), "10"));
+        queue.take(&version(None, "9"));
         assert!(matches!(
-            decide(&waiting, &claimant, NOW),
-            Ruling::Approve(_)
+            decide(&queue, &claimant, NOW),
+            PolicyDecision::Approve(_)
         ));
-        waiting.take(&version(None, "11"));
-        assert!(matches!(decide(&waiting, &claimant, NOW), Ruling::Wait(_)));
+        queue.take(&version(None, "11"));
+        assert!(matches!(
+            decide(&queue, &claimant, NOW),
+            PolicyDecision::Queue(_)
+        ));
     }
 
     #[test]
     fn the_queue_is_bounded_and_the_old_stay() {
-        let (waiting, first, second) = (
-            Waiting::default(),
+        let (queue, first, second) = (
+            RequestQueue::default(),
             claimant("worker-1"),
             claimant("worker-2"),
         );
-        let (name, _) = named(decide(&waiting, &first, NOW));
-        waiting.take(&Change::Set(object(&first, &name, None)));
+        let (name, _) = queued(decide(&queue, &first, NOW));
+        queue.take(&Change::Set(object(&first, &name, None)));
         assert_eq!(
-            decide(&waiting, &second, NOW),
-            Ruling::Refuse(Code::QueueFull)
+            decide(&queue, &second, NOW),
+            PolicyDecision::Refuse(Code::QueueFull)
         );
-        assert_eq!(named(decide(&waiting, &first, NOW)), (name.clone(), false));
+        assert_eq!(queued(decide(&queue, &first, NOW)), (name.clone(), false));
         let later = NOW + SignedDuration::from_secs(60);
-        assert_eq!(waiting.expired(NOW), Vec::<String>::new());
-        assert_eq!(waiting.expired(later), [name]);
+        assert_eq!(queue.expired(NOW), Vec::<String>::new());
+        assert_eq!(queue.expired(later), [name]);
         assert!(
-            named(decide(&waiting, &second, later)).1,
+            queued(decide(&queue, &second, later)).1,
             "what is past its time makes room"
         );
     }
 
     #[test]
     fn a_request_that_somebody_else_wrote_or_that_is_for_another_state_says_nothing() {
-        let (waiting, claimant, other) = (
-            Waiting::default(),
+        let (queue, claimant, other) = (
+            RequestQueue::default(),
             claimant("worker-1"),
             claimant("worker-2"),
         );
-        let (name, _) = named(decide(&waiting, &claimant, NOW));
+        let (name, _) = queued(decide(&queue, &claimant, NOW));
         let mut forged = object(&claimant, &name, Some("Approved"));
         forged.spec.username = Some("system:node:worker-9".to_owned());
-        waiting.take(&Change::Listed(vec![forged]));
-        assert!(named(decide(&waiting, &claimant, NOW)).1);
+        queue.take(&Change::Listed(vec![forged]));
+        assert!(queued(decide(&queue, &claimant, NOW)).1);
         // The name alone is not what was approved.
-        waiting.take(&Change::Set(object(&other, &name, Some("Approved"))));
-        assert!(named(decide(&waiting, &claimant, NOW)).1);
+        queue.take(&Change::Set(object(&other, &name, Some("Approved"))));
+        assert!(queued(decide(&queue, &claimant, NOW)).1);
     }
 }

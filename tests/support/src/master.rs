@@ -44,7 +44,7 @@ type Body = BoxBody<Bytes, Infallible>;
 
 /// How the master departs from being good.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Temper {
+pub enum Behaviour {
     /// Not at all.
     #[default]
     Good,
@@ -64,32 +64,36 @@ pub(crate) enum Temper {
 const CONFIG: &[u8] = b"version = 1\n";
 
 /// A machine's logs, as its firmware and init would have left them.
-pub(crate) struct Booted {
+#[derive(Debug)]
+pub struct Booted {
     dir: TempDir,
 }
 
 impl Booted {
     /// The firmware's event log.
-    pub(crate) fn firmware(&self) -> PathBuf {
+    pub fn firmware(&self) -> PathBuf {
         self.dir.path().join("log")
     }
 
     /// The record of the configuration event.
-    pub(crate) fn config_event(&self) -> PathBuf {
+    pub fn config_event(&self) -> PathBuf {
         self.dir.path().join("config-event.json")
     }
 }
 
 /// The running master.
-pub(crate) struct Master {
-    pub(crate) port: u16,
-    pub(crate) pin: [u8; 32],
-    #[allow(dead_code, reason = "each test binary uses a part of this module")]
+#[derive(Debug)]
+pub struct Master {
+    /// Its port on 127.0.0.1.
+    pub port: u16,
+    /// SHA-256 of its root's SubjectPublicKeyInfo.
+    pub pin: [u8; 32],
     shared: Arc<Shared>,
 }
 
+#[derive(Debug)]
 struct Shared {
-    temper: Temper,
+    behaviour: Behaviour,
     root_pem: String,
     intermediate_pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -108,7 +112,7 @@ fn authority(name: &str) -> CertificateParams {
 
 impl Master {
     /// Starts a master for the name 127.0.0.1 on a free port; it ends with the runtime.
-    pub(crate) async fn start(temper: Temper) -> Self {
+    pub async fn start(behaviour: Behaviour) -> Self {
         let root_key = KeyPair::generate().expect("a key");
         let root = authority("root").self_signed(&root_key).expect("a root");
         let root_issuer = Issuer::new(authority("root"), root_key);
@@ -129,7 +133,7 @@ impl Master {
         let server_spki = Digest(agent_enroll::spki_hash(leaf.der()).expect("a certificate"));
         let acceptor = acceptor(chain, &leaf_key, root.der());
         let shared = Arc::new(Shared {
-            temper,
+            behaviour,
             root_pem: root.pem(),
             intermediate_pem: intermediate.pem(),
             issuer,
@@ -145,7 +149,7 @@ impl Master {
     }
 
     /// Boots a machine with its TPM at `tcti` into an image of `role`, and puts it into the inventory as `name`.
-    pub(crate) fn register(&self, name: &str, role: &str, tcti: &str, issuer: &str) -> Booted {
+    pub fn register(&self, name: &str, role: &str, tcti: &str, issuer: &str) -> Booted {
         let tpm = Tpm::open(tcti).expect("a TPM");
         let mut world = self.shared.world.lock().expect("not poisoned");
         let image = SoftImage::new(&format!("{role}-7"), role, 7);
@@ -157,7 +161,7 @@ impl Master {
         world
             .issuers
             .push(EkIssuer::from_der("lab-ca", certificates(issuer)).expect("an issuer"));
-        let rsa_refused = self.shared.temper == Temper::RefusesRsa;
+        let rsa_refused = self.shared.behaviour == Behaviour::RefusesRsa;
         let keys = tpm
             .endorsement_keys()
             .expect("endorsement keys")
@@ -187,7 +191,7 @@ impl Master {
         );
         object.metadata.uid = Some(format!("uid-of-{name}"));
         world.machines.push(object);
-        let config = if self.shared.temper == Temper::ExpectsAnotherConfiguration {
+        let config = if self.shared.behaviour == Behaviour::ExpectsAnotherConfiguration {
             b"another"
         } else {
             CONFIG
@@ -196,8 +200,7 @@ impl Master {
     }
 
     /// The paths of the hellos that came so far.
-    #[allow(dead_code, reason = "each test binary uses a part of this module")]
-    pub(crate) fn hellos(&self) -> Vec<&'static str> {
+    pub fn hellos(&self) -> Vec<&'static str> {
         self.shared.hellos.lock().expect("not poisoned").clone()
     }
 }
@@ -473,7 +476,7 @@ impl Shared {
     fn hello(&self, body: &[u8], path: &'static str, caller: &Caller) -> Response<Body> {
         let hello: Hello = serde_json::from_slice(body).expect("a hello");
         self.hellos.lock().expect("not poisoned").push(path);
-        if self.temper == Temper::RefusesRenewals && path == RENEWALS_PATH {
+        if self.behaviour == Behaviour::RefusesRenewals && path == RENEWALS_PATH {
             return refuse("REFUSED");
         }
         let mut world = self.world(caller);
@@ -508,7 +511,7 @@ impl Shared {
                 now,
             )
         });
-        if self.temper == Temper::AsksAPerson && !self.asked.swap(true, Ordering::Relaxed) {
+        if self.behaviour == Behaviour::AsksAPerson && !self.asked.swap(true, Ordering::Relaxed) {
             return queued();
         }
         let verified = match claimant.and_then(Claimant::verified) {
@@ -548,7 +551,7 @@ impl Shared {
             .push(DnType::CommonName, node_user(verified.node_name()));
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(OsRng.next_u64().into());
-        let leaf = if self.temper == Temper::CertifiesAnotherKey {
+        let leaf = if self.behaviour == Behaviour::CertifiesAnotherKey {
             params.signed_by(&KeyPair::generate().expect("a key"), &self.issuer)
         } else {
             params.signed_by(

@@ -10,7 +10,8 @@ use tempfile::TempDir;
 const START_LIMIT: Duration = Duration::from_secs(180);
 
 /// A running software TPM; ended when dropped.
-pub(crate) struct Swtpm {
+#[derive(Debug)]
+pub struct Swtpm {
     dir: TempDir,
     process: Child,
     port: u16,
@@ -18,12 +19,12 @@ pub(crate) struct Swtpm {
 
 impl Swtpm {
     /// A new TPM with RSA 2048 and ECC P-384 endorsement keys and certificates, started up.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::with_banks("sha256")
     }
 
     /// The same with these banks of registers switched on.
-    pub(crate) fn with_banks(banks: &str) -> Self {
+    pub fn with_banks(banks: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         manufacture(dir.path(), banks);
         let (process, port) = power_on(dir.path());
@@ -31,8 +32,7 @@ impl Swtpm {
     }
 
     /// A TPM without certificates or persisted keys, started up.
-    #[allow(dead_code, reason = "each test binary uses a part of this module")]
-    pub(crate) fn blank() -> Self {
+    pub fn blank() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir(dir.path().join("state")).expect("a state directory");
         let (process, port) = power_on(dir.path());
@@ -40,26 +40,23 @@ impl Swtpm {
     }
 
     /// What names this TPM to tpm2-tss.
-    pub(crate) fn tcti(&self) -> String {
+    pub fn tcti(&self) -> String {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }
 
     /// The certificate of the authority that issued the EK certificates, as PEM.
-    #[allow(dead_code, reason = "each test binary uses a part of this module")]
-    pub(crate) fn issuer_pem(&self) -> String {
+    pub fn issuer_pem(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("ca/issuercert.pem"))
             .expect("the issuer's certificate")
     }
 
     /// Cuts the power and switches on again: a TPM reset.
-    #[allow(dead_code, reason = "each test binary uses a part of this module")]
-    pub(crate) fn power_cycle(&mut self) {
+    pub fn power_cycle(&mut self) {
         self.power_cycle_with(|_| {});
     }
 
     /// The same; something happens meanwhile to the folder of what the TPM keeps.
-    #[allow(dead_code, reason = "each test binary uses a part of this module")]
-    pub(crate) fn power_cycle_with(&mut self, meanwhile: impl FnOnce(&Path)) {
+    pub fn power_cycle_with(&mut self, meanwhile: impl FnOnce(&Path)) {
         self.end();
         meanwhile(&self.dir.path().join("state"));
         (self.process, self.port) = power_on(self.dir.path());
@@ -68,6 +65,12 @@ impl Swtpm {
     fn end(&mut self) {
         self.process.kill().ok();
         self.process.wait().ok();
+    }
+}
+
+impl Default for Swtpm {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -144,7 +147,7 @@ fn power_on(dir: &Path) -> (Child, u16) {
             .args(["--pid", &format!("file={}", dir.join("pid").display())])
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let process = tests_harness::lifetime::bind(&mut command)
+        let process = crate::lifetime::bind(&mut command)
             .expect("a guard")
             .spawn();
         let mut process = process.expect("swtpm must be in PATH: install the package swtpm");

@@ -1,10 +1,10 @@
-//! The log of verdicts on disk: append-only segments beside the store, each record signed and flushed before it counts.
+//! The log of verdicts on disk: append-only segments, each record signed, chained to the one before and flushed.
 //!
-//! Guarantee: what [`VerdictLog::append`] returned for is on disk. Records of callers at the same time share one flush.
-//! After a crash a torn last record is cut off and written about; anything else that is wrong keeps the log shut, with
-//! the file's name. Segments are bounded, and so is their number: the oldest goes, and the chain goes on.
+//! Guarantee: when [`VerdictLog::append`] returns, the record is on disk. Concurrent callers share one flush. After a crash an
+//! incomplete last record is cut off, with a warning. Any other damage is an error at the start that names the file. Size and
+//! number of segments are bounded: the oldest is deleted, and the chain of hashes continues.
 
-use crate::error::Error;
+use crate::error::{Error, chain};
 use bytes::Bytes;
 use config_attest::Digest;
 use config_attest::verdicts::{Entry, FORMAT, Head, MAX_LINE, Record, Segment, line, resume};
@@ -20,22 +20,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use tokio::sync::oneshot;
 
-/// Bytes after which a segment is closed: little enough to be read at every start.
+/// Bytes after which a segment is closed: it is read at every start, so it is small.
 const SEGMENT: usize = 1 << 20;
 /// Segments that are kept: 64 MiB, some 150,000 verdicts.
 const KEPT: usize = 64;
-/// Records that wait for the disk; beyond it the caller is told that it is busy.
+/// Records that wait for the disk at most; beyond it a caller gets [`Error::Busy`].
 const QUEUE: usize = 4096;
 /// Longest message of a record, in characters.
 const MAX_MESSAGE: usize = 2048;
 
-/// Whether a record is on disk.
-type Told = oneshot::Sender<Result<(), Error>>;
+/// Tells a caller whether its record is on disk.
+type Reply = oneshot::Sender<Result<(), Error>>;
 
-/// The log. One for a process.
+/// The log of verdicts; one in a process.
 #[derive(Debug)]
 pub struct VerdictLog {
-    waiting: Mutex<Vec<(Entry, Told)>>,
+    waiting: Mutex<Vec<(Entry, Reply)>>,
     writer: Arc<tokio::sync::Mutex<Writer>>,
     folder: PathBuf,
     /// Number of the segment in use, and its bytes that are on disk.
@@ -55,6 +55,9 @@ struct Writer {
 
 impl VerdictLog {
     /// Opens the log in `folder`, or begins one. Blocks.
+    ///
+    /// # Errors
+    /// A file cannot be read or written, or a segment is damaged.
     pub fn open(folder: &Path, signer: LogSigner) -> Result<Self, Error> {
         std::fs::create_dir_all(folder).map_err(|source| file("make", folder, source))?;
         let flushed = Arc::new(Mutex::new((0, 0)));
@@ -76,16 +79,19 @@ impl VerdictLog {
         })
     }
 
-    /// Appends a record; it is on disk when this returns. Whoever comes first writes for all that wait.
-    pub(crate) async fn append(&self, mut entry: Entry) -> Result<(), Error> {
+    /// Appends a record and returns when it is on disk. The caller that gets the writer first writes all waiting records.
+    ///
+    /// # Errors
+    /// Too many records wait, or the disk failed.
+    pub async fn append(&self, mut entry: Entry) -> Result<(), Error> {
         entry.message = entry.message.chars().take(MAX_MESSAGE).collect();
-        let (tell, told) = oneshot::channel();
+        let (reply, replied) = oneshot::channel();
         {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if waiting.len() >= QUEUE {
-                return Err(Error::VerdictsBusy);
+                return Err(Error::Busy);
             }
-            waiting.push((entry, tell));
+            waiting.push((entry, reply));
         }
         let mut writer = self.writer.clone().lock_owned().await;
         let batch =
@@ -93,17 +99,17 @@ impl VerdictLog {
         if batch.is_empty() {
             drop(writer);
         } else {
-            // A caller that goes away takes nothing with it: the closure owns all that it needs.
+            // The closure owns the writer and the records, so the write completes also when this caller is cancelled.
             let write = move || writer.write(batch);
             tokio::task::spawn_blocking(write)
                 .await
                 .map_err(Error::Task)?;
         }
-        told.await.unwrap_or(Err(Error::VerdictsBusy))
+        replied.await.unwrap_or(Err(Error::Busy))
     }
 
-    /// Signs with another key from the next record on, which begins a segment. Nothing changes where it is the same.
-    pub(crate) async fn go_on_with(&self, signer: LogSigner) {
+    /// Signs with another key from the next record on, which begins a new segment. The same key changes nothing.
+    pub async fn sign_with(&self, signer: LogSigner) {
         let mut writer = self.writer.lock().await;
         if writer.signer.certificate() != signer.certificate() {
             writer.signer = signer;
@@ -111,15 +117,18 @@ impl VerdictLog {
         }
     }
 
-    /// Everything that is on disk and whole, oldest first.
-    pub(crate) fn read(&self) -> Result<Body, Error> {
+    /// The flushed records of all segments as a response body, oldest first.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn read(&self) -> Result<Body, Error> {
         let (segment, size) = *self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = segments(&self.folder)?;
         all.retain(|(number, _)| *number <= segment);
         let pieces = all.into_iter().filter_map(move |(number, path)| {
             let limit = if number == segment { size } else { u64::MAX };
             let mut bytes = Vec::new();
-            // One that was dropped meanwhile is the oldest: the rest is a whole log without it.
+            // A segment deleted meanwhile is the oldest: without it the rest is still a valid chain.
             let file = File::open(path).ok()?;
             file.take(limit).read_to_end(&mut bytes).ok()?;
             Some(Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(
@@ -134,7 +143,7 @@ impl VerdictLog {
 }
 
 impl Writer {
-    /// Goes on where an earlier process ended.
+    /// Continues the newest segment: reads it, cuts off an incomplete last record, finds the head of the chain.
     fn resume(&mut self) -> Result<(), Error> {
         let Some((number, path)) = segments(&self.folder)?.pop() else {
             return Ok(());
@@ -144,7 +153,7 @@ impl Writer {
         match resume(&bytes) {
             Ok(found) => {
                 if found.whole < bytes.len() {
-                    tracing::warn!(file = %path.display(), bytes = bytes.len() - found.whole, "a torn verdict was cut off");
+                    tracing::warn!(file = %path.display(), bytes = bytes.len() - found.whole, "an incomplete last record was cut off");
                 }
                 let open = std::fs::OpenOptions::new().write(true).open(&path);
                 let segment = open.map_err(|source| file("open", &path, source))?;
@@ -155,19 +164,19 @@ impl Writer {
                     .map_err(|source| file("cut", &path, source))?;
                 (self.head, self.segment, self.size) = (found.head, number, found.whole);
                 *self.flushed.lock().unwrap_or_else(PoisonError::into_inner) = (number, whole);
-                // Another key begins another segment.
+                // With another signing key the next record begins a new segment.
                 if found.certificate == certificate {
                     let open = std::fs::OpenOptions::new().append(true).open(&path);
                     self.file = Some(open.map_err(|source| file("open", &path, source))?);
                 }
                 Ok(())
             }
-            // A beginning that was never whole: nothing is lost with it.
+            // Only an incomplete header: the crash came before the first record.
             Err((1, _)) if bytes.len() <= MAX_LINE && !bytes.contains(&b'\n') => {
                 std::fs::remove_file(&path).map_err(|source| file("remove", &path, source))?;
                 self.resume()
             }
-            Err((line, why)) => Err(Error::Verdicts { path, line, why }),
+            Err((line, why)) => Err(Error::Damaged { path, line, why }),
         }
     }
 
@@ -176,24 +185,24 @@ impl Writer {
         base64::engine::general_purpose::STANDARD.encode(self.signer.certificate())
     }
 
-    /// Writes and flushes a batch, and tells each caller.
-    fn write(&mut self, batch: Vec<(Entry, Told)>) {
-        let (entries, tell): (Vec<Entry>, Vec<Told>) = batch.into_iter().unzip();
+    /// Writes and flushes a batch, and replies to each caller.
+    fn write(&mut self, batch: Vec<(Entry, Reply)>) {
+        let (entries, replies): (Vec<Entry>, Vec<Reply>) = batch.into_iter().unzip();
         let outcome = self.write_all(entries);
         if let Err(error) = &outcome {
-            tracing::error!(error = %crate::error::chain(error), "verdicts could not be written");
-            // What is on disk is not known: the next batch begins by looking.
+            tracing::error!(error = %chain(error), "verdicts could not be written");
+            // A failed write may have left part of the batch: read the segment again, as at a start.
             self.file = None;
             if let Err(error) = self.resume() {
-                tracing::error!(error = %crate::error::chain(&error), "the log of verdicts cannot be opened");
+                tracing::error!(error = %chain(&error), "the log of verdicts cannot be opened");
             }
         }
-        for tell in tell {
-            // Whoever went away needs no answer.
-            drop(tell.send(if outcome.is_ok() {
+        for reply in replies {
+            // A caller that was cancelled has dropped its receiver.
+            drop(reply.send(if outcome.is_ok() {
                 Ok(())
             } else {
-                Err(Error::VerdictsBusy)
+                Err(Error::Busy)
             }));
         }
     }
@@ -204,7 +213,7 @@ impl Writer {
         }
         let path = self.path(self.segment);
         let Some(segment) = self.file.as_mut() else {
-            return Err(Error::VerdictsBusy);
+            return Err(Error::Busy);
         };
         let mut head = self.head;
         let mut bytes = Vec::new();
@@ -215,11 +224,8 @@ impl Writer {
                 time: now(),
                 verdict,
             };
-            let json = serde_json::to_vec(&record).map_err(|source| Error::Record {
-                path: path.clone(),
-                source,
-            })?;
-            bytes.extend(line(&json, &self.signer.sign(&json).map_err(Error::Issue)?));
+            let json = serde_json::to_vec(&record).map_err(Error::Encode)?;
+            bytes.extend(line(&json, &self.signer.sign(&json).map_err(Error::Sign)?));
             head = Head {
                 number: record.number,
                 hash: Digest::of(&json),
@@ -231,11 +237,11 @@ impl Writer {
             .map_err(|source| file("write", &path, source))?;
         self.head = head;
         self.size += bytes.len();
-        self.show();
+        self.publish_flushed();
         Ok(())
     }
 
-    /// Begins a segment: whole on disk before the first record goes into it.
+    /// Begins a segment. Its header is on disk before the first record is written.
     fn begin(&mut self) -> Result<(), Error> {
         use base64::Engine as _;
         let number = self.segment + 1;
@@ -249,11 +255,8 @@ impl Writer {
             certificate: self.certificate(),
             root: base64::engine::general_purpose::STANDARD.encode(self.signer.root()),
         };
-        let json = serde_json::to_vec(&segment).map_err(|source| Error::Record {
-            path: path.clone(),
-            source,
-        })?;
-        let bytes = line(&json, &self.signer.sign(&json).map_err(Error::Issue)?);
+        let json = serde_json::to_vec(&segment).map_err(Error::Encode)?;
+        let bytes = line(&json, &self.signer.sign(&json).map_err(Error::Sign)?);
         let fail = |source| file("write", &path, source);
         let mut open = std::fs::OpenOptions::new();
         let mut fresh = open
@@ -270,7 +273,7 @@ impl Writer {
             .and_then(|folder| folder.sync_all())
             .map_err(fail)?;
         (self.file, self.segment, self.size) = (Some(fresh), number, bytes.len());
-        self.show();
+        self.publish_flushed();
         let mut all = segments(&self.folder)?;
         let surplus = all.len().saturating_sub(KEPT);
         for (_, old) in all.drain(..surplus) {
@@ -279,7 +282,8 @@ impl Writer {
         Ok(())
     }
 
-    fn show(&self) {
+    /// Makes what is on disk visible to readers.
+    fn publish_flushed(&self) {
         let size = u64::try_from(self.size).unwrap_or(u64::MAX);
         *self.flushed.lock().unwrap_or_else(PoisonError::into_inner) = (self.segment, size);
     }
@@ -313,7 +317,9 @@ fn file(what: &'static str, path: &Path, source: std::io::Error) -> Error {
 }
 
 fn now() -> String {
-    crate::record::timestamp(SystemTime::now()).to_string()
+    jiff::Timestamp::try_from(SystemTime::now())
+        .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+        .to_string()
 }
 
 #[cfg(test)]
@@ -343,7 +349,7 @@ mod tests {
     /// Records of many at once, over restarts and cuts at every length of the last record: the log is whole, and lost is
     /// only what was torn.
     #[tokio::test]
-    async fn the_log_survives_cuts_and_is_whole_to_whoever_has_the_pin() {
+    async fn the_log_survives_cuts_and_verifies_with_the_roots_pin() {
         let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let authority = authority(keys.path());
         let pin: Digest = authority.pin().parse().unwrap();
@@ -399,7 +405,7 @@ mod tests {
         bytes[second - 3] ^= 1;
         std::fs::write(&path, bytes).unwrap();
         let error = VerdictLog::open(folder.path(), signer()).unwrap_err();
-        assert!(matches!(error, Error::Verdicts { .. }), "{error}");
+        assert!(matches!(error, Error::Damaged { .. }), "{error}");
     }
 
     #[tokio::test]

@@ -1,12 +1,12 @@
-//! What the queue writes: the request that a person decides, the Machine that an approval makes, and words for both ends.
+//! API writes of the queue: the request that a person decides, and the Machine that an approval creates.
 
 use crate::admit::Requests;
 use crate::answer::Answer;
 use crate::error::Error;
 use crate::inventory::Inventory;
-use crate::policy::{Fresh, Wait};
+use crate::policy::{NewRequest, QueuedRequest};
 use crate::record;
-use crate::waiting::{EK, EXPIRES, ID, LABEL, PROOF, Proof, REMOTE, Waiting};
+use crate::request_queue::{EK, EXPIRES, ID, LABEL, PROOF, QueueRank, REMOTE, RequestQueue};
 use config_attest::verifier::{Approval, Claimant};
 use config_attest::{Code, Verdict};
 use config_kube::Machine;
@@ -18,74 +18,80 @@ use config_kube::k8s_openapi::api::certificates::v1::{
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use master_client::{ApiError, Change, Client, DeleteParams, Reason};
+use master_journal::APPROVED_REQUEST;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-/// Annotation of a Machine: the request by which a person had it made, who that was, and what was said.
-pub(crate) const APPROVED_BY: &str = "pratique.dev/approved-request";
-/// Longest annotation; the whole of it is in the NodeAttestation.
+/// Longest annotation, in bytes; the NodeAttestation has the whole text.
 const NOTE: usize = 8 * 1024;
 
-/// What a person is told first of a machine without a TPM.
+/// The first thing that a person reads about a machine without a TPM.
 const NO_TPM: &str = "NOTHING: it has no TPM; whoever holds a key that anybody can make says that it is this machine. Approve only \
                       where the machine's own console shows this node key";
 
-/// A machine that asks, with its requests.
+/// A claimant to queue, with its certificate requests.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct Submission<'a> {
     pub(crate) claimant: &'a Claimant,
     pub(crate) requests: Requests<'a>,
     pub(crate) remote: &'a str,
     pub(crate) now: SystemTime,
 }
 
-/// Writes requests.
+/// Writes the requests of the queue.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Keeper<'a> {
+pub(crate) struct QueueWriter<'a> {
     pub(crate) client: &'a Client,
-    pub(crate) waiting: &'a Waiting,
+    pub(crate) queue: &'a RequestQueue,
     pub(crate) inventory: &'a Inventory,
 }
 
-/// What a person types.
+/// The commands with which a person decides a request.
 pub(crate) fn command(request: &str) -> String {
     format!(
         "waits for a person: kubectl describe csr {request}, then kubectl certificate approve {request} (or deny)"
     )
 }
 
-impl Keeper<'_> {
-    /// Sees to it that the request is there; what the machine is told.
-    pub(crate) async fn ask(&self, asked: &Asked<'_>, wait: &Wait) -> Result<Answer, Error> {
-        let message = command(&wait.name);
-        if let Some(fresh) = &wait.fresh {
+impl QueueWriter<'_> {
+    /// Creates the request unless it exists, and returns the machine's answer: 202 with the request's name.
+    ///
+    /// # Errors
+    /// The API rejects one of the writes.
+    pub(crate) async fn enqueue(
+        &self,
+        submission: &Submission<'_>,
+        queued: &QueuedRequest,
+    ) -> Result<Answer, Error> {
+        let message = command(&queued.name);
+        if let Some(new) = &queued.to_create {
             let fail = |source| Error::Api {
                 what: "the request that waits for a person",
                 source,
             };
-            for old in &fresh.instead_of {
+            for old in &new.replaces {
                 tracing::info!(
                     request = old,
-                    by = wait.name,
+                    by = queued.name,
                     "a request that waits gives way to another"
                 );
-                drop_request(self.client, self.waiting, old)
+                drop_request(self.client, self.queue, old)
                     .await
                     .map_err(fail)?;
             }
-            self.create(&object(asked, &wait.name, fresh))
+            self.create(&object(submission, &queued.name, new))
                 .await
                 .map_err(fail)?;
             tracing::info!(
-                node = asked.claimant.node_name(),
-                request = wait.name,
+                node = submission.claimant.node_name(),
+                request = queued.name,
                 "waits for a person"
             );
-            if let Some(id) = asked.claimant.own_machine() {
-                let verdict = asked.claimant.verdict();
-                let changed = !fresh.changes.is_empty();
+            if let Some(id) = submission.claimant.own_machine() {
+                let verdict = submission.claimant.verdict();
+                let changed = !new.changes.is_empty();
                 let text = if changed {
-                    format!("{message}; {}", fresh.changes.join("; "))
+                    format!("{message}; {}", new.changes.join("; "))
                 } else {
                     message.clone()
                 };
@@ -95,7 +101,7 @@ impl Keeper<'_> {
                     id,
                     &text,
                     &verdict,
-                    fresh.is_other,
+                    new.is_other,
                 )
                 .await?;
             }
@@ -103,7 +109,7 @@ impl Keeper<'_> {
         Ok(Answer::queued(&message))
     }
 
-    /// An object of this name by somebody else does not stay in the way.
+    /// Creates a request. An object of the same name by another user is deleted first: it must not block the queue.
     async fn create(&self, object: &CertificateSigningRequest) -> Result<(), ApiError> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         let written = match self.client.create(object).await {
@@ -115,22 +121,22 @@ impl Keeper<'_> {
                 match there {
                     Some(ours) if ours.spec.username.as_deref() == Some(ATTESTATION_USER) => ours,
                     Some(_) | None => {
-                        drop_request(self.client, self.waiting, name).await?;
+                        drop_request(self.client, self.queue, name).await?;
                         self.client.create(object).await?
                     }
                 }
             }
             outcome => outcome?,
         };
-        self.waiting.take(&Change::Set(written));
+        self.queue.take(&Change::Set(written));
         Ok(())
     }
 }
 
-/// Deletes a request, which may be gone.
+/// Deletes a request; one that is gone already is no error.
 pub(crate) async fn drop_request(
     client: &Client,
-    waiting: &Waiting,
+    queue: &RequestQueue,
     name: &str,
 ) -> Result<(), ApiError> {
     match client
@@ -142,22 +148,22 @@ pub(crate) async fn drop_request(
     }
     let mut gone = CertificateSigningRequest::default();
     gone.metadata.name = Some(name.to_owned());
-    waiting.take(&Change::Gone(gone));
+    queue.take(&Change::Gone(gone));
     Ok(())
 }
 
-fn object(asked: &Asked<'_>, name: &str, fresh: &Fresh) -> CertificateSigningRequest {
-    let (claimant, verdict) = (asked.claimant, asked.claimant.verdict());
+fn object(submission: &Submission<'_>, name: &str, new: &NewRequest) -> CertificateSigningRequest {
+    let (claimant, verdict) = (submission.claimant, submission.claimant.verdict());
     let seconds = i32::try_from(claimant.rule().ttl_seconds().max(600)).ok();
-    let pem = master_ca::pem("CERTIFICATE REQUEST", asked.requests.client);
+    let pem = master_ca::pem("CERTIFICATE REQUEST", submission.requests.client);
     let mut notes = notes(claimant, &verdict);
-    notes.insert(REMOTE, asked.remote.to_owned());
+    notes.insert(REMOTE, submission.remote.to_owned());
     notes.insert(
         "pratique.dev/since",
-        record::timestamp(asked.now).to_string(),
+        crate::time::timestamp(submission.now).to_string(),
     );
-    notes.insert(EXPIRES, fresh.expires.to_string());
-    notes.insert("pratique.dev/changed", fresh.changes.join("; "));
+    notes.insert(EXPIRES, new.expires.to_string());
+    notes.insert("pratique.dev/changed", new.changes.join("; "));
     let notes = notes.into_iter().filter(|(_, value)| !value.is_empty());
     CertificateSigningRequest {
         metadata: ObjectMeta {
@@ -184,7 +190,7 @@ fn object(asked: &Asked<'_>, name: &str, fresh: &Fresh) -> CertificateSigningReq
     }
 }
 
-/// What a person sees of a request: what it is for, what was proved and what was not.
+/// The annotations of a request: what it is for, which checks passed and which did not.
 fn notes(claimant: &Claimant, verdict: &Verdict) -> BTreeMap<&'static str, String> {
     let claims = &verdict.claims;
     let passed = |name: &str| {
@@ -218,7 +224,7 @@ fn notes(claimant: &Claimant, verdict: &Verdict) -> BTreeMap<&'static str, Strin
     BTreeMap::from([
         (ID, claimant.id().to_text()),
         (EK, claimant.party()),
-        (PROOF, Proof::of(claimant).as_str().to_owned()),
+        (PROOF, QueueRank::of(claimant).as_str().to_owned()),
         ("pratique.dev/node", claimant.node_name().to_owned()),
         ("pratique.dev/role", claimant.role().to_owned()),
         ("pratique.dev/rule", claimant.rule().name().to_owned()),
@@ -243,9 +249,11 @@ fn cut(text: String) -> String {
     }
 }
 
-/// That a machine which the inventory does not have claims no name of a Node that is there already, such as an ordinary
-/// kubelet's.
-pub(crate) async fn own_name(client: &Client, claimant: &Claimant) -> Result<(), Code> {
+/// Checks that a machine which is not in the inventory does not claim the name of an existing Node, such as an ordinary kubelet's.
+///
+/// # Errors
+/// `NAME_MISMATCH` where there is such a Node, or the API does not answer.
+pub(crate) async fn check_name_is_free(client: &Client, claimant: &Claimant) -> Result<(), Code> {
     if !claimant.is_stranger() {
         return Ok(());
     }
@@ -255,8 +263,12 @@ pub(crate) async fn own_name(client: &Client, claimant: &Claimant) -> Result<(),
     }
 }
 
-/// Makes the Machine of a stranger that is let in; none where there is one already.
-pub(crate) async fn make(
+/// Creates the Machine of a stranger that is admitted; `None` where there is one.
+///
+/// # Errors
+/// The API did not create it as it was sent.
+
+pub(crate) async fn create_machine(
     client: &Client,
     inventory: &Inventory,
     claimant: &Claimant,
@@ -267,8 +279,11 @@ pub(crate) async fn make(
     };
     if let Approval::Person { request, by, .. } = approval {
         let note = (
-            APPROVED_BY.to_owned(),
-            format!("{by}: request {request} ({})", said(client, request).await),
+            APPROVED_REQUEST.to_owned(),
+            format!(
+                "{by}: request {request} ({})",
+                approval_note(client, request).await
+            ),
         );
         machine.metadata.annotations = Some(BTreeMap::from([note]));
     }
@@ -287,8 +302,8 @@ pub(crate) async fn make(
     Ok(Some(made))
 }
 
-/// Reason and message that the person left in the request.
-async fn said(client: &Client, request: &str) -> String {
+/// Reason and message of the condition Approved in a request.
+async fn approval_note(client: &Client, request: &str) -> String {
     let object = client
         .get_opt::<CertificateSigningRequest>(None, request)
         .await
@@ -298,13 +313,13 @@ async fn said(client: &Client, request: &str) -> String {
         .and_then(|object| object.status)
         .and_then(|status| status.conditions)
         .unwrap_or_default();
-    let word = conditions
+    let approval = conditions
         .into_iter()
         .find(|condition| condition.type_ == "Approved")
         .unwrap_or_default();
     [
-        word.reason.unwrap_or_default(),
-        word.message.unwrap_or_default(),
+        approval.reason.unwrap_or_default(),
+        approval.message.unwrap_or_default(),
     ]
     .join(": ")
 }

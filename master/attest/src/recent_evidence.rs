@@ -1,6 +1,6 @@
-//! The last exchange of each machine that proved which it is, in memory: what drafts of a policy are tried on.
+//! The last evidence of each machine that proved possession, in memory, for dry runs of draft policies.
 //!
-//! After a start it fills within a renewal's time. It is bounded in number and bytes, and the oldest goes first.
+//! After a start it fills as machines renew. Number and bytes are bounded; the oldest is dropped first.
 
 use config_attest::Digest;
 use config_attest::verifier::Shown;
@@ -8,22 +8,22 @@ use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most exchanges that are kept.
+/// Machines at most.
 const MOST: usize = 1024;
-/// Most bytes that they take together.
+/// Bytes of all evidence at most.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 
-/// An exchange and its time.
-type Kept = (Timestamp, Arc<Shown>);
+/// Evidence and the time at which it came.
+pub(crate) type Kept = (Timestamp, Arc<Shown>);
 
-/// The exchanges, by endorsement key.
+/// The evidence by endorsement key.
 #[derive(Debug, Default)]
-pub(crate) struct Exchanges {
+pub(crate) struct RecentEvidence {
     kept: Mutex<BTreeMap<Digest, Kept>>,
 }
 
-impl Exchanges {
-    /// Keeps one, in the place of the machine's last.
+impl RecentEvidence {
+    /// Keeps evidence in the place of the machine's earlier one.
     pub(crate) fn keep(&self, shown: Shown, now: Timestamp) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.insert(shown.ek_hash(), (now, Arc::new(shown)));
@@ -40,7 +40,7 @@ impl Exchanges {
         }
     }
 
-    /// All of them.
+    /// The evidence of all machines.
     pub(crate) fn all(&self) -> Vec<Kept> {
         self.kept
             .lock()
@@ -57,10 +57,10 @@ mod tests {
     use config_attest::testing::{EkKind, SoftMachine, World};
 
     #[test]
-    fn a_machine_has_one_and_all_have_a_bound() {
+    fn each_machine_has_one_entry_and_the_total_is_bounded() {
         let mut world = World::new();
         world.rule.policy = config_kube::PolicyName::Queue;
-        let exchanges = Exchanges::default();
+        let recent = RecentEvidence::default();
         let mut show = |node: &str| {
             let mut machine = SoftMachine::new(node, EkKind::P256);
             machine.boot(&world.image, "nocloud", b"version = 1\n");
@@ -68,14 +68,14 @@ mod tests {
         };
         let first = show("worker-1");
         for second in 0..3 {
-            exchanges.keep(
+            recent.keep(
                 first.clone(),
                 Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(second),
             );
         }
-        assert_eq!(exchanges.all().len(), 1);
-        exchanges.keep(show("worker-2"), Timestamp::now());
-        assert_eq!(exchanges.all().len(), 2);
+        assert_eq!(recent.all().len(), 1);
+        recent.keep(show("worker-2"), Timestamp::now());
+        assert_eq!(recent.all().len(), 2);
         assert!(
             first.size() * MOST > MOST_BYTES / 2,
             "the bound in bytes is of the order of the bound in number"

@@ -1,0 +1,37 @@
+//! What the booted image brings to open what its machine keeps: the release key that it names, and that key's approvals.
+
+use crate::machine::ImageDescription;
+use agent_tpm::Unlock;
+use config_attest::unlock::{AREA, Approvals, Approver};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+
+/// Reads the approvals from the end of the image's verity partition; `None` for an image that no release key signed.
+///
+/// # Errors
+///
+/// A partition that cannot be read.
+pub(crate) fn read(image: &ImageDescription, partition: &Path) -> io::Result<Option<Unlock>> {
+    let approver = image.release_key.as_deref().and_then(Approver::from_hex);
+    let svn = image.svn.and_then(|svn| u64::try_from(svn).ok());
+    let (Some(approver), Some(svn)) = (approver, svn) else {
+        return Ok(None);
+    };
+    let approvals = Approvals::parse(&area(partition)?).ok();
+    Ok(approvals.map(|approvals| Unlock {
+        approver,
+        approvals,
+        svn,
+    }))
+}
+
+/// The last [`AREA`] bytes of a partition.
+fn area(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let length = i64::try_from(AREA).map_err(io::Error::other)?;
+    file.seek(SeekFrom::End(-length))?;
+    let mut bytes = vec![0; AREA];
+    file.read_exact(&mut bytes)?;
+    Ok(bytes)
+}

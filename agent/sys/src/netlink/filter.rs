@@ -1,0 +1,512 @@
+//! nftables: tables, chains, sets and rules of the packet filter, changed in batches that hold whole or not at all
+//! (`include/uapi/linux/netfilter/nf_tables.h`).
+//!
+//! What a rule means is the caller's; here is only how the kernel wants it written. Addresses and ports stand in registers
+//! in the network's order, as they stand in packets.
+
+use nix::libc;
+
+use super::message::{APPEND, Attributes, CREATE, Message};
+use super::{Socket, Subsystem};
+use crate::error::Result;
+
+/// `NFNL_SUBSYS_NFTABLES`, the upper byte of its messages' types.
+const NFTABLES: u16 = 10;
+/// `NFNL_MSG_BATCH_BEGIN` and `NFNL_MSG_BATCH_END`.
+const BATCH_BEGIN: u16 = 16;
+const BATCH_END: u16 = 17;
+/// `NFT_MSG_*`.
+const NEW_TABLE: u16 = 0;
+const REMOVE_TABLE: u16 = 2;
+const NEW_CHAIN: u16 = 3;
+const NEW_RULE: u16 = 6;
+const NEW_SET: u16 = 9;
+const NEW_ELEMENTS: u16 = 12;
+const REMOVE_ELEMENTS: u16 = 14;
+/// `NFTA_LIST_ELEM` and the two shapes of `NFTA_DATA_*`.
+const LIST_ELEMENT: u16 = 1;
+const DATA_VALUE: u16 = 1;
+const DATA_VERDICT: u16 = 2;
+/// Most elements in one message: its length is a number of 16 bits.
+const ELEMENTS_AT_ONCE: usize = 512;
+
+/// Bytes of an interface's name in a register or a set.
+pub const NAME_BYTES: usize = 16;
+
+/// A name of an interface as registers and sets hold it.
+pub fn name_key(name: &str) -> [u8; NAME_BYTES] {
+    let mut key = [0; NAME_BYTES];
+    for (place, byte) in key.iter_mut().zip(name.bytes().take(NAME_BYTES - 1)) {
+        *place = byte;
+    }
+    key
+}
+
+/// Where a chain sees packets (`NF_INET_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// As they come in, before it is known where they go.
+    Prerouting,
+    /// On their way through the machine.
+    Forward,
+    /// As they leave.
+    Postrouting,
+}
+
+/// What kind of chain it is, which says what its rules may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChainKind {
+    /// Lets packets pass or drops them.
+    Filter,
+    /// Sees the first packet of a connection and may change its addresses.
+    Nat,
+}
+
+/// A register of 32 bits, counted from 0; longer values take several in a row.
+pub type Register = u32;
+
+/// What becomes of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// This chain lets it pass.
+    Accept,
+    /// It is gone.
+    Drop,
+}
+
+/// A step of a rule; a step that does not hold ends the rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Loads the name of the interface by which it came in, [`NAME_BYTES`] long.
+    LoadInName(Register),
+    /// Loads the name of the interface by which it leaves.
+    LoadOutName(Register),
+    /// Loads the number of its transport protocol, one byte.
+    LoadProtocol(Register),
+    /// Loads bytes of its network header.
+    LoadNetwork {
+        /// First byte.
+        offset: u32,
+        /// How many.
+        length: u32,
+        /// Where to.
+        to: Register,
+    },
+    /// Loads bytes of its transport header; a later fragment has none.
+    LoadTransport {
+        /// First byte.
+        offset: u32,
+        /// How many.
+        length: u32,
+        /// Where to.
+        to: Register,
+    },
+    /// Loads the state of its connection, a set of bits in the machine's order.
+    LoadState(Register),
+    /// Keeps the bits of a mask.
+    Mask {
+        /// Which register.
+        of: Register,
+        /// The mask, as long as the value.
+        mask: Vec<u8>,
+    },
+    /// Holds where the register begins with these bytes.
+    Is(Register, Vec<u8>),
+    /// Holds where it does not.
+    IsNot(Register, Vec<u8>),
+    /// Holds where the registers from this one on are in the set.
+    In(Register, &'static str),
+    /// Holds where they are not.
+    NotIn(Register, &'static str),
+    /// Counts packets and bytes.
+    Count,
+    /// Gives the connection an address of the interface by which it leaves as its source.
+    Masquerade,
+    /// Ends it.
+    Verdict(Verdict),
+}
+
+/// Bits of [`Step::LoadState`]: part of a connection, or of something that belongs to one.
+pub const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
+
+/// A change of the packet filter for IPv4.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Makes a table; nothing changes where there is one.
+    AddTable(&'static str),
+    /// Removes a table with all that is in it.
+    RemoveTable(&'static str),
+    /// Makes a chain that sees packets; those that no rule decides pass.
+    AddChain {
+        /// Its table.
+        table: &'static str,
+        /// Its name.
+        name: &'static str,
+        /// Its kind.
+        kind: ChainKind,
+        /// Where.
+        hook: Hook,
+        /// Its place among the chains there, the lowest first.
+        priority: i32,
+    },
+    /// Makes a set of keys of a fixed length in bytes.
+    AddSet {
+        /// Its table.
+        table: &'static str,
+        /// Its name.
+        name: &'static str,
+        /// What keys are, for programs that show them (`nft`): data types of nftables, six bits each.
+        shown_as: u32,
+        /// Bytes of a key.
+        length: u32,
+    },
+    /// Adds keys to a set; nothing changes for those that are in it.
+    AddElements {
+        /// Its table.
+        table: &'static str,
+        /// The set.
+        set: &'static str,
+        /// The keys.
+        keys: Vec<Vec<u8>>,
+    },
+    /// Removes keys from a set, each of which must be in it.
+    RemoveElements {
+        /// Its table.
+        table: &'static str,
+        /// The set.
+        set: &'static str,
+        /// The keys.
+        keys: Vec<Vec<u8>>,
+    },
+    /// Adds a rule at a chain's end.
+    AddRule {
+        /// Its table.
+        table: &'static str,
+        /// The chain.
+        chain: &'static str,
+        /// What it does, step by step.
+        steps: Vec<Step>,
+    },
+}
+
+/// The packet filter of one network namespace.
+#[derive(Debug)]
+pub struct Filter(Socket);
+
+impl Filter {
+    /// Opens the packet filter of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If the kernel has none, or the process may not.
+    pub fn open() -> Result<Self> {
+        Socket::open(Subsystem::Netfilter).map(Self)
+    }
+
+    /// Makes all of these changes, or none.
+    ///
+    /// # Errors
+    /// The kernel's first refusal; nothing has changed then.
+    pub fn apply(&mut self, changes: &[Change]) -> Result<()> {
+        let batch = batch(changes);
+        self.0.send(&batch, "change", "the packet filter").map(drop)
+    }
+}
+
+/// The messages of a batch; the last change is the one that is answered.
+fn batch(changes: &[Change]) -> Vec<Message> {
+    let edge = |kind| {
+        Message::new(
+            kind,
+            0,
+            &header(libc::AF_UNSPEC, NFTABLES),
+            Attributes::new(),
+        )
+    };
+    let mut messages: Vec<Message> = changes.iter().zip(1_u32..).flat_map(written).collect();
+    if let Some(last) = messages.pop() {
+        messages.push(last.answered());
+    }
+    messages.insert(0, edge(BATCH_BEGIN));
+    messages.push(edge(BATCH_END));
+    messages
+}
+
+/// `struct nfgenmsg`.
+fn header(family: i32, resource: u16) -> [u8; 4] {
+    let [high, low] = resource.to_be_bytes();
+    [u8::try_from(family).unwrap_or_default(), 0, high, low]
+}
+
+fn request(kind: u16, flags: u16, attributes: Attributes) -> Message {
+    Message::new(
+        NFTABLES << 8 | kind,
+        flags,
+        &header(libc::AF_INET, 0),
+        attributes,
+    )
+}
+
+/// A change as messages; the number tells the sets of a batch apart.
+fn written((change, id): (&Change, u32)) -> Vec<Message> {
+    match change {
+        Change::AddTable(name) => {
+            vec![request(NEW_TABLE, CREATE, Attributes::new().text(1, name))]
+        }
+        Change::RemoveTable(name) => {
+            vec![request(REMOVE_TABLE, 0, Attributes::new().text(1, name))]
+        }
+        Change::AddChain {
+            table,
+            name,
+            kind,
+            hook,
+            priority,
+        } => vec![request(
+            NEW_CHAIN,
+            CREATE,
+            chain(table, name, *kind, *hook, *priority),
+        )],
+        Change::AddSet {
+            table,
+            name,
+            shown_as,
+            length,
+        } => {
+            let set = Attributes::new()
+                .text(1, table)
+                .text(2, name)
+                .network_number(3, 0)
+                .network_number(4, *shown_as)
+                .network_number(5, *length)
+                .network_number(10, id);
+            vec![request(NEW_SET, CREATE, set)]
+        }
+        Change::AddElements { table, set, keys } => {
+            elements(NEW_ELEMENTS, CREATE, table, set, keys)
+        }
+        Change::RemoveElements { table, set, keys } => {
+            elements(REMOVE_ELEMENTS, 0, table, set, keys)
+        }
+        Change::AddRule {
+            table,
+            chain,
+            steps,
+        } => {
+            let steps = steps.iter().fold(Attributes::new(), |all, step| {
+                let (name, data) = expression(step);
+                all.nest(
+                    LIST_ELEMENT,
+                    &Attributes::new().text(1, name).nest(2, &data),
+                )
+            });
+            let rule = Attributes::new()
+                .text(1, table)
+                .text(2, chain)
+                .nest(4, &steps);
+            vec![request(NEW_RULE, CREATE | APPEND, rule)]
+        }
+    }
+}
+
+fn chain(table: &str, name: &str, kind: ChainKind, hook: Hook, priority: i32) -> Attributes {
+    let number = match hook {
+        Hook::Prerouting => 0,
+        Hook::Forward => 2,
+        Hook::Postrouting => 4,
+    };
+    let kind = match kind {
+        ChainKind::Filter => "filter",
+        ChainKind::Nat => "nat",
+    };
+    let place = Attributes::new()
+        .network_number(1, number)
+        .bytes(2, &priority.to_be_bytes());
+    Attributes::new()
+        .text(1, table)
+        .text(3, name)
+        .nest(4, &place)
+        .text(7, kind)
+}
+
+fn elements(kind: u16, flags: u16, table: &str, set: &str, keys: &[Vec<u8>]) -> Vec<Message> {
+    let message = |keys: &[Vec<u8>]| {
+        let list = keys.iter().fold(Attributes::new(), |all, key| {
+            let value = Attributes::new().bytes(DATA_VALUE, key);
+            all.nest(LIST_ELEMENT, &Attributes::new().nest(1, &value))
+        });
+        let all = Attributes::new().text(1, table).text(2, set).nest(3, &list);
+        request(kind, flags, all)
+    };
+    keys.chunks(ELEMENTS_AT_ONCE).map(message).collect()
+}
+
+/// The kernel's number of a register of 32 bits (`NFT_REG32_00`).
+fn register(register: Register) -> u32 {
+    register.saturating_add(8)
+}
+
+/// Name and data of an expression.
+fn expression(step: &Step) -> (&'static str, Attributes) {
+    let to = |at: Register| Attributes::new().network_number(1, register(at));
+    let meta = |key: u32, at: Register| ("meta", to(at).network_number(2, key));
+    let payload = |base: u32, offset: u32, length: u32, at: Register| {
+        let data = to(at)
+            .network_number(2, base)
+            .network_number(3, offset)
+            .network_number(4, length);
+        ("payload", data)
+    };
+    let compare = |at: Register, operation: u32, bytes: &[u8]| {
+        let value = Attributes::new().bytes(DATA_VALUE, bytes);
+        ("cmp", to(at).network_number(2, operation).nest(3, &value))
+    };
+    let lookup = |at: Register, set: &str, flags: u32| {
+        let data = Attributes::new()
+            .text(1, set)
+            .network_number(2, register(at))
+            .network_number(5, flags);
+        ("lookup", data)
+    };
+    match step {
+        Step::LoadInName(at) => meta(6, *at),
+        Step::LoadOutName(at) => meta(7, *at),
+        Step::LoadProtocol(at) => meta(16, *at),
+        Step::LoadNetwork { offset, length, to } => payload(1, *offset, *length, *to),
+        Step::LoadTransport { offset, length, to } => payload(2, *offset, *length, *to),
+        Step::LoadState(at) => ("ct", to(*at).network_number(2, 0)),
+        Step::Mask { of, mask } => {
+            let value = |bytes: &[u8]| Attributes::new().bytes(DATA_VALUE, bytes);
+            let length = u32::try_from(mask.len()).unwrap_or_default();
+            let data = to(*of)
+                .network_number(2, register(*of))
+                .network_number(3, length)
+                .nest(4, &value(mask))
+                .nest(5, &value(&vec![0; mask.len()]));
+            ("bitwise", data)
+        }
+        Step::Is(at, bytes) => compare(*at, 0, bytes),
+        Step::IsNot(at, bytes) => compare(*at, 1, bytes),
+        Step::In(at, set) => lookup(*at, set, 0),
+        Step::NotIn(at, set) => lookup(*at, set, 1),
+        Step::Count => ("counter", Attributes::new()),
+        Step::Masquerade => ("masq", Attributes::new()),
+        Step::Verdict(verdict) => {
+            let code = match verdict {
+                Verdict::Drop => 0,
+                Verdict::Accept => 1,
+            };
+            let verdict = Attributes::new().network_number(1, code);
+            let data = Attributes::new().nest(DATA_VERDICT, &verdict);
+            (
+                "immediate",
+                Attributes::new().network_number(1, 0).nest(2, &data),
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::{Kind, in_new};
+
+    fn table() -> Vec<Change> {
+        let rule = |steps| Change::AddRule {
+            table: "t",
+            chain: "c",
+            steps,
+        };
+        let chain = |name, kind, hook, priority| Change::AddChain {
+            table: "t",
+            name,
+            kind,
+            hook,
+            priority,
+        };
+        let load = Step::LoadNetwork {
+            offset: 12,
+            length: 4,
+            to: 4,
+        };
+        let masked = Step::Mask {
+            of: 4,
+            mask: vec![255, 255, 0, 0],
+        };
+        vec![
+            Change::AddTable("t"),
+            Change::AddSet {
+                table: "t",
+                name: "s",
+                shown_as: 41 << 6 | 7,
+                length: 20,
+            },
+            chain("c", ChainKind::Filter, Hook::Prerouting, -300),
+            chain("n", ChainKind::Nat, Hook::Postrouting, 100),
+            rule(vec![
+                Step::LoadInName(0),
+                Step::Is(0, b"pod-".to_vec()),
+                load.clone(),
+                Step::NotIn(0, "s"),
+                Step::Count,
+                Step::Verdict(Verdict::Drop),
+            ]),
+            rule(vec![load, masked, Step::IsNot(4, vec![10, 1, 0, 0])]),
+            rule(vec![
+                Step::LoadState(0),
+                Step::Mask {
+                    of: 0,
+                    mask: ESTABLISHED_OR_RELATED.to_ne_bytes().to_vec(),
+                },
+                Step::IsNot(0, vec![0; 4]),
+                Step::Verdict(Verdict::Accept),
+            ]),
+            Change::AddRule {
+                table: "t",
+                chain: "n",
+                steps: vec![
+                    Step::LoadProtocol(0),
+                    Step::Is(0, vec![6]),
+                    Step::Masquerade,
+                ],
+            },
+        ]
+    }
+
+    fn elements(add: bool, keys: Vec<Vec<u8>>) -> Change {
+        let (table, set) = ("t", "s");
+        if add {
+            Change::AddElements { table, set, keys }
+        } else {
+            Change::RemoveElements { table, set, keys }
+        }
+    }
+
+    #[test]
+    fn the_kernel_takes_a_batch_whole_or_not_at_all() {
+        in_new(&[Kind::Network], || {
+            let mut filter = Filter::open()?;
+            filter.apply(&table())?;
+            // The same set again would be refused if it differed; a table that is put in place of itself is new.
+            let again: Vec<Change> = [Change::AddTable("t"), Change::RemoveTable("t")]
+                .into_iter()
+                .chain(table())
+                .collect();
+            filter.apply(&again)?;
+            let key = |number: u8| [name_key("pod-1").as_slice(), &[10, 1, 0, number]].concat();
+            let many: Vec<Vec<u8>> = (0..=255).map(key).collect();
+            filter.apply(&[elements(true, many.clone())])?;
+            filter.apply(&[elements(true, many.clone())])?;
+            filter.apply(&[elements(false, vec![key(1)])])?;
+            // One that isn't there any more keeps another from going.
+            let mixed = [elements(false, vec![key(2)]), elements(false, vec![key(1)])];
+            let error = filter.apply(&mixed).unwrap_err();
+            assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
+            filter.apply(&[elements(false, vec![key(2)])])?;
+            filter.apply(&[Change::RemoveTable("t")])?;
+            let error = filter.apply(&[Change::RemoveTable("t")]).unwrap_err();
+            assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
+            Ok(())
+        })
+        .unwrap();
+    }
+}

@@ -1,0 +1,352 @@
+//! Links, addresses, routes and neighbours of one network namespace (rtnetlink(7)).
+
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use nix::libc;
+
+use super::message::{Attributes, CREATE, DUMP, EXCLUSIVE, Message, Part, REPLACE};
+use super::{Socket, Subsystem};
+use crate::error::Result;
+
+/// The loopback interface, in every namespace.
+pub const LOOPBACK: u32 = 1;
+/// Bytes of the headers of links, addresses, routes and neighbours.
+const LINK_HEADER: usize = 16;
+const ROUTE_HEADER: usize = 12;
+/// `VETH_INFO_PEER` (linux/veth.h).
+const VETH_INFO_PEER: u16 = 1;
+/// `NUD_PERMANENT`: the kernel neither asks for a neighbour nor believes another answer (linux/neighbour.h).
+const PERMANENT: u16 = 0x80;
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// A virtual cable: one end in the socket's namespace, the other in a pod's.
+#[derive(Debug)]
+pub struct Cable<'a> {
+    /// Name of the near end, at most 15 bytes.
+    pub name: &'a str,
+    /// Address of the near end.
+    pub mac: Mac,
+    /// Name of the far end.
+    pub far_name: &'a str,
+    /// Address of the far end.
+    pub far_mac: Mac,
+    /// The network namespace of the far end.
+    pub far: BorrowedFd<'a>,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+}
+
+/// Where packets for addresses go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The first address of a range.
+    pub destination: IpAddr,
+    /// Bits that addresses of the range have in common.
+    pub prefix: u8,
+    /// The router; none where the addresses are on the link itself.
+    pub gateway: Option<IpAddr>,
+    /// The link.
+    pub link: u32,
+}
+
+/// A link as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its number.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+}
+
+/// A routing socket.
+#[derive(Debug)]
+pub struct Links(Socket);
+
+impl Links {
+    /// Opens one for the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If the process may not.
+    pub fn open() -> Result<Self> {
+        Socket::open(Subsystem::Routing).map(Self)
+    }
+
+    /// All links.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn all(&mut self) -> Result<Vec<Link>> {
+        let request = Message::new(
+            libc::RTM_GETLINK,
+            DUMP,
+            &link_header(0, 0, 0),
+            Attributes::new(),
+        );
+        let parts = self.0.send(&[request], "list", "links")?;
+        Ok(parts.iter().filter_map(link).collect())
+    }
+
+    /// The link of a name.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn named(&mut self, name: &str) -> Result<Option<Link>> {
+        Ok(self.all()?.into_iter().find(|link| link.name == name))
+    }
+
+    /// The links that packets leave by where no other route is known.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn default_links(&mut self) -> Result<Vec<u32>> {
+        let header = [0_u8; ROUTE_HEADER];
+        let request = Message::new(libc::RTM_GETROUTE, DUMP, &header, Attributes::new());
+        let parts = self.0.send(&[request], "list", "routes")?;
+        Ok(parts.iter().filter_map(default_link).collect())
+    }
+
+    /// Lays a cable between this namespace and another. Both ends are off.
+    ///
+    /// # Errors
+    /// If there is a link of the name, or the kernel refuses.
+    pub fn lay(&mut self, cable: &Cable<'_>) -> Result<()> {
+        let far = Attributes::new()
+            .text(libc::IFLA_IFNAME, cable.far_name)
+            .bytes(libc::IFLA_ADDRESS, &cable.far_mac)
+            .number(libc::IFLA_MTU, cable.mtu)
+            .bytes(libc::IFLA_NET_NS_FD, &cable.far.as_raw_fd().to_ne_bytes());
+        let data = Attributes::new().nest_with_header(VETH_INFO_PEER, &link_header(0, 0, 0), &far);
+        let kind = Attributes::new()
+            .text(libc::IFLA_INFO_KIND, "veth")
+            .nest(libc::IFLA_INFO_DATA, &data);
+        let near = Attributes::new()
+            .text(libc::IFLA_IFNAME, cable.name)
+            .bytes(libc::IFLA_ADDRESS, &cable.mac)
+            .number(libc::IFLA_MTU, cable.mtu)
+            .nest(libc::IFLA_LINKINFO, &kind);
+        let flags = CREATE | EXCLUSIVE;
+        let request = Message::new(libc::RTM_NEWLINK, flags, &link_header(0, 0, 0), near);
+        self.act(request, "lay the cable", cable.name)
+    }
+
+    /// Switches a link on.
+    ///
+    /// # Errors
+    /// If there is none, or the kernel refuses.
+    pub fn switch_on(&mut self, index: u32) -> Result<()> {
+        let up = u32::try_from(libc::IFF_UP).unwrap_or_default();
+        let request = Message::new(
+            libc::RTM_NEWLINK,
+            0,
+            &link_header(index, up, up),
+            Attributes::new(),
+        );
+        self.act(request, "switch on", &format!("link {index}"))
+    }
+
+    /// Removes a link, and with a cable's end the other; true where there was one.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remove(&mut self, name: &str) -> Result<bool> {
+        let attributes = Attributes::new().text(libc::IFLA_IFNAME, name);
+        let request = Message::new(libc::RTM_DELLINK, 0, &link_header(0, 0, 0), attributes);
+        match self.act(request, "remove the link", name) {
+            Ok(()) => Ok(true),
+            Err(error) if error.errno() == Some(libc::ENODEV) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a link an address; nothing changes where it has it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn add_address(&mut self, link: u32, address: IpAddr, prefix: u8) -> Result<()> {
+        let [a, b, c, d] = link.to_ne_bytes();
+        let header = [family(address), prefix, 0, 0, a, b, c, d];
+        let bytes = octets(address);
+        let attributes = Attributes::new()
+            .bytes(libc::IFA_LOCAL, &bytes)
+            .bytes(libc::IFA_ADDRESS, &bytes);
+        let request = Message::new(libc::RTM_NEWADDR, CREATE | REPLACE, &header, attributes);
+        self.act(request, "add the address", &address.to_string())
+    }
+
+    /// Adds a route, in place of one to the same addresses.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn add_route(&mut self, route: &Route) -> Result<()> {
+        let scope = if route.gateway.is_some() {
+            libc::RT_SCOPE_UNIVERSE
+        } else {
+            libc::RT_SCOPE_LINK
+        };
+        let header = [
+            family(route.destination),
+            route.prefix,
+            0,
+            0,
+            libc::RT_TABLE_MAIN,
+            libc::RTPROT_STATIC,
+            scope,
+            libc::RTN_UNICAST,
+            0,
+            0,
+            0,
+            0,
+        ];
+        let mut attributes = Attributes::new().number(libc::RTA_OIF, route.link);
+        if route.prefix > 0 {
+            attributes = attributes.bytes(libc::RTA_DST, &octets(route.destination));
+        }
+        if let Some(gateway) = route.gateway {
+            attributes = attributes.bytes(libc::RTA_GATEWAY, &octets(gateway));
+        }
+        let request = Message::new(libc::RTM_NEWROUTE, CREATE | REPLACE, &header, attributes);
+        self.act(request, "add the route to", &route.destination.to_string())
+    }
+
+    /// Fixes a neighbour's Ethernet address: nobody is asked for it, and nobody's word changes it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn fix_neighbour(&mut self, link: u32, address: IpAddr, mac: Mac) -> Result<()> {
+        let mut header = vec![family(address), 0, 0, 0];
+        header.extend(link.to_ne_bytes());
+        header.extend(PERMANENT.to_ne_bytes());
+        header.extend([0, libc::RTN_UNICAST]);
+        let attributes = Attributes::new()
+            .bytes(libc::NDA_DST, &octets(address))
+            .bytes(libc::NDA_LLADDR, &mac);
+        let request = Message::new(libc::RTM_NEWNEIGH, CREATE | REPLACE, &header, attributes);
+        self.act(request, "fix the neighbour", &address.to_string())
+    }
+
+    fn act(&mut self, request: Message, what: &'static str, subject: &str) -> Result<()> {
+        self.0.send(&[request.answered()], what, subject).map(drop)
+    }
+}
+
+/// `struct ifinfomsg`.
+fn link_header(index: u32, flags: u32, change: u32) -> [u8; LINK_HEADER] {
+    let mut header = [0; LINK_HEADER];
+    for (at, number) in [(4, index), (8, flags), (12, change)] {
+        if let Some(place) = header.get_mut(at..at + 4) {
+            place.copy_from_slice(&number.to_ne_bytes());
+        }
+    }
+    header
+}
+
+fn family(address: IpAddr) -> u8 {
+    let family = match address {
+        IpAddr::V4(_) => libc::AF_INET,
+        IpAddr::V6(_) => libc::AF_INET6,
+    };
+    u8::try_from(family).unwrap_or_default()
+}
+
+/// The bytes of an address in the network's order.
+pub fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.first_chunk().copied()?))
+}
+
+fn link(part: &Part) -> Option<Link> {
+    let index = number(part.header(LINK_HEADER)?.get(4..)?)?;
+    let attributes = part.attributes(LINK_HEADER);
+    let value = |wanted: u16| {
+        let mut found = attributes.iter().filter(|(kind, _)| *kind == wanted);
+        found.next().map(|(_, value)| *value)
+    };
+    let name = value(libc::IFLA_IFNAME)?;
+    let name = name.strip_suffix(&[0]).unwrap_or(name);
+    Some(Link {
+        index,
+        name: String::from_utf8(name.to_vec()).ok()?,
+        mtu: value(libc::IFLA_MTU).and_then(number)?,
+    })
+}
+
+/// The link of a default route of the main table.
+fn default_link(part: &Part) -> Option<u32> {
+    let header = part.header(ROUTE_HEADER)?;
+    let (prefix, table, kind) = (header.get(1)?, header.get(4)?, header.get(7)?);
+    if (*prefix, *table, *kind) != (0, libc::RT_TABLE_MAIN, libc::RTN_UNICAST) {
+        return None;
+    }
+    let attributes = part.attributes(ROUTE_HEADER);
+    let link = attributes.iter().find(|(kind, _)| *kind == libc::RTA_OIF);
+    link.and_then(|(_, value)| number(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::{Kind, hold, in_new, inside, release};
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_cable_joins_two_namespaces_and_goes_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("far");
+        in_new(&[Kind::Network], || hold(Kind::Network, &place)).unwrap();
+        let far = File::open(&place).unwrap();
+        in_new(&[Kind::Network], || {
+            let mut here = Links::open()?;
+            let cable = Cable {
+                name: "near",
+                mac: [2, 0, 0, 0, 0, 1],
+                far_name: "eth0",
+                far_mac: [2, 0, 0, 0, 0, 2],
+                far: far.as_fd(),
+                mtu: 1400,
+            };
+            here.lay(&cable)?;
+            assert!(here.lay(&cable).is_err(), "a name is taken once");
+            let near = here.named("near")?.unwrap();
+            assert_eq!(near.mtu, 1400);
+            here.switch_on(near.index)?;
+            let (own, other) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+            here.add_address(near.index, own, 32)?;
+            here.add_address(near.index, own, 32)?;
+            here.add_route(&Route {
+                destination: other,
+                prefix: 32,
+                gateway: None,
+                link: near.index,
+            })?;
+            here.fix_neighbour(near.index, other, [2, 0, 0, 0, 0, 2])?;
+            let any = "0.0.0.0".parse().unwrap();
+            here.add_route(&Route {
+                destination: any,
+                prefix: 0,
+                gateway: Some(other),
+                link: near.index,
+            })?;
+            assert_eq!(here.default_links()?, [near.index]);
+            let seen = inside(&[(Kind::Network, &place)], || Links::open()?.named("eth0"));
+            assert_eq!(seen?.unwrap().mtu, 1400);
+            assert!(here.remove("near")? && !here.remove("near")?);
+            let seen = inside(&[(Kind::Network, &place)], || Links::open()?.named("eth0"));
+            assert_eq!(seen?, None, "one end goes with the other");
+            Ok(())
+        })
+        .unwrap();
+        release(&place).unwrap();
+    }
+}

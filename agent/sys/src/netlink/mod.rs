@@ -1,0 +1,153 @@
+//! Netlink sockets: requests to the kernel's routing and packet filter, each answered before the call returns.
+//!
+//! A socket speaks for the network namespace of the thread that opened it, from whichever thread it is used later. The
+//! layouts are written by [`message`], which is pure; [`links`] and [`filter`] know what the kernel's two parts want.
+//!
+//! Written here and not taken from a crate: the requests are few, a batch of packet filter changes is not to be had from
+//! the crates in use, and all of it has to work without an event loop, on a thread that entered another namespace.
+
+pub mod filter;
+pub mod links;
+pub mod message;
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto,
+    setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use crate::error::{Context, Error, Result};
+use message::{Message, Part, parts};
+
+/// The kernel answers while it takes the request; this only keeps a fault of it from holding the agent for ever.
+const PATIENCE_SECONDS: i64 = 10;
+/// Largest datagram that the kernel sends (`NLMSG_GOODSIZE` is a page, dumps use up to 32 KiB).
+const LARGEST: usize = 64 * 1024;
+/// Most messages of one answer that are kept.
+const MOST: usize = 65_536;
+/// Room for the largest batch that is sent.
+const SEND_ROOM: usize = 8 << 20;
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+
+/// Which part of the kernel a socket speaks to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subsystem {
+    /// Links, addresses, routes, neighbours.
+    Routing,
+    /// nftables and connection tracking.
+    Netfilter,
+}
+
+/// A netlink socket of one network namespace.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    sequence: u32,
+}
+
+impl Socket {
+    /// Opens a socket for the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If the kernel has no such part or the process may not.
+    pub fn open(subsystem: Subsystem) -> Result<Self> {
+        let (protocol, name) = match subsystem {
+            Subsystem::Routing => (SockProtocol::NetlinkRoute, "the routing socket"),
+            Subsystem::Netfilter => (SockProtocol::NetlinkNetFilter, "the packet filter's socket"),
+        };
+        let fd = socket(
+            AddressFamily::Netlink,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            protocol,
+        )
+        .at("open", name)?;
+        bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0)).at("bind", name)?;
+        let limit = TimeVal::seconds(PATIENCE_SECONDS);
+        setsockopt(&fd, sockopt::ReceiveTimeout, &limit).at("limit the wait on", name)?;
+        // Not every user may; the default is room enough for most batches.
+        setsockopt(&fd, sockopt::SndBufForce, &SEND_ROOM).ok();
+        Ok(Self { fd, sequence: 0 })
+    }
+
+    /// Sends messages as one datagram and waits until the kernel took the last, which asks for an answer.
+    ///
+    /// # Errors
+    /// The first refusal, with `what` and `subject`.
+    pub fn send(
+        &mut self,
+        messages: &[Message],
+        what: &'static str,
+        subject: &str,
+    ) -> Result<Vec<Part>> {
+        let first = self.sequence.wrapping_add(1);
+        let mut bytes = Vec::new();
+        for message in messages {
+            self.sequence = self.sequence.wrapping_add(1);
+            message.write(self.sequence, &mut bytes);
+        }
+        let last = messages
+            .iter()
+            .rposition(Message::is_answered)
+            .and_then(|at| u32::try_from(at).ok())
+            .map(|at| first.wrapping_add(at));
+        let kernel = NetlinkAddr::new(0, 0);
+        sendto(self.fd.as_raw_fd(), &bytes, &kernel, MsgFlags::empty()).at(what, subject)?;
+        match last {
+            Some(last) => self.answers(first, last, what, subject),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Reads until the request `last` is answered. Answers to older requests, left by one that failed, are passed over.
+    fn answers(
+        &mut self,
+        first: u32,
+        last: u32,
+        what: &'static str,
+        subject: &str,
+    ) -> Result<Vec<Part>> {
+        let mut found = Vec::new();
+        let mut buffer = vec![0_u8; LARGEST];
+        loop {
+            let length = match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                Err(Errno::EINTR) => continue,
+                other => other.at(what, subject)?,
+            };
+            let datagram = buffer.get(..length).unwrap_or_default();
+            for part in parts(datagram) {
+                if part.sequence.wrapping_sub(first) > last.wrapping_sub(first) {
+                    continue;
+                }
+                match part.kind {
+                    NLMSG_ERROR => match part.error_number() {
+                        Some(0) if part.sequence == last => return Ok(found),
+                        Some(0) => {}
+                        number => return Err(refusal(number, what, subject)),
+                    },
+                    NLMSG_DONE => return Ok(found),
+                    _ if found.len() < MOST => found.push(part),
+                    _ => return Err(Error::new(what, subject, too_much())),
+                }
+            }
+        }
+    }
+}
+
+fn refusal(number: Option<i32>, what: &'static str, subject: &str) -> Error {
+    let cause = number.map_or_else(
+        || io::Error::from(io::ErrorKind::InvalidData),
+        |number| io::Error::from_raw_os_error(number.saturating_neg()),
+    );
+    Error::new(what, subject, cause)
+}
+
+fn too_much() -> io::Error {
+    io::Error::other("the answer is too long")
+}

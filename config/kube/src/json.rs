@@ -1,0 +1,114 @@
+//! Objects as JSON, encoded and decoded in this crate alone.
+//!
+//! A decoder of a large kind is some hundred kilobytes of code. `serde_json::from_slice::<Pod>` makes one in each crate that
+//! calls it; here is one for each kind, and generic callers ask for `T: FromJson`.
+
+use crate::{CertificatePolicy, ImageRelease, Machine, NodeAttestation};
+use k8s_openapi::api::{
+    apps, authorization, batch, certificates, coordination, core, discovery, events, flowcontrol,
+    networking, policy, rbac, scheduling, storage,
+};
+use serde_json::{Error, Value};
+
+/// What has one decoder.
+pub trait FromJson: Sized {
+    /// Decodes one JSON value, with nothing after it.
+    ///
+    /// # Errors
+    /// What does not stand for a value of this type, with line and column.
+    fn from_json(bytes: &[u8]) -> Result<Self, Error>;
+}
+
+/// What has one encoder.
+pub trait ToJson {
+    /// Encodes it, without white space.
+    ///
+    /// # Errors
+    /// None that the kinds of this crate can meet.
+    fn to_json(&self) -> Result<Vec<u8>, Error>;
+}
+
+macro_rules! json {
+    ($($kind:ty),* $(,)?) => {
+        $(
+            impl FromJson for $kind {
+                fn from_json(bytes: &[u8]) -> Result<Self, Error> {
+                    serde_json::from_slice(bytes)
+                }
+            }
+
+            impl ToJson for $kind {
+                fn to_json(&self) -> Result<Vec<u8>, Error> {
+                    serde_json::to_vec(self)
+                }
+            }
+        )*
+    };
+}
+
+json!(
+    Value,
+    CertificatePolicy,
+    ImageRelease,
+    Machine,
+    NodeAttestation
+);
+
+json!(
+    core::v1::ConfigMap,
+    core::v1::Endpoints,
+    core::v1::Event,
+    core::v1::Namespace,
+    core::v1::Node,
+    core::v1::Pod,
+    core::v1::Secret,
+    core::v1::Service,
+    core::v1::ServiceAccount,
+    certificates::v1::CertificateSigningRequest,
+    coordination::v1::Lease,
+    discovery::v1::EndpointSlice,
+    events::v1::Event,
+    networking::v1::IPAddress,
+    networking::v1::ServiceCIDR,
+    rbac::v1::ClusterRole,
+    rbac::v1::ClusterRoleBinding,
+    rbac::v1::Role,
+    rbac::v1::RoleBinding,
+    scheduling::v1::PriorityClass,
+    flowcontrol::v1::FlowSchema,
+    flowcontrol::v1::PriorityLevelConfiguration,
+);
+
+// What controllers act on.
+json!(
+    apps::v1::ControllerRevision,
+    apps::v1::DaemonSet,
+    apps::v1::Deployment,
+    apps::v1::ReplicaSet,
+    apps::v1::StatefulSet,
+    batch::v1::CronJob,
+    batch::v1::Job,
+    core::v1::PersistentVolume,
+    core::v1::PersistentVolumeClaim,
+    core::v1::ReplicationController,
+    core::v1::ResourceQuota,
+    policy::v1::PodDisruptionBudget,
+    storage::v1::StorageClass,
+    storage::v1::VolumeAttachment,
+    authorization::v1::SubjectAccessReview,
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_what_it_was_and_a_fault_names_its_place() {
+        let text = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"}}"#;
+        let pod = core::v1::Pod::from_json(text).unwrap();
+        assert_eq!(pod.to_json().unwrap(), text);
+        let fault = core::v1::Pod::from_json(br#"{"metadata":{"name":1}}"#).unwrap_err();
+        assert!(fault.to_string().contains("column 21"), "{fault}");
+        assert!(core::v1::Pod::from_json(b"{} {}").is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! The session tables with their clock: half-open exchanges between challenge (step 2) and evidence (step 3).
+
+use crate::entropy::SystemEntropy;
+use config_attest::sessions::{HalfOpen, Limits, Opening, Sessions};
+use config_attest::verifier::{Pending, UnprovenPending};
+use config_attest::wire::SessionId;
+use config_attest::{Code, Refusal};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A table for each of the two protocols, so that machines without a TPM take no room from the others, and no session of one
+/// protocol can be answered by the other.
+#[derive(Debug)]
+pub(crate) struct SessionTables {
+    /// Of cloud-verify/v1.
+    pub(crate) tpm: SessionTable<Pending>,
+    /// Of unproven/v1.
+    pub(crate) unproven: SessionTable<UnprovenPending>,
+}
+
+impl SessionTables {
+    /// `total`: half-open joins in each table at most, and as many renewals.
+    pub(crate) fn new(total: usize) -> Self {
+        Self {
+            tpm: SessionTable::new(total),
+            unproven: SessionTable::new(total),
+        }
+    }
+
+    /// Joins and renewals in both tables, ended ones that are still remembered included.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let (joins, renewals) = self.tpm.lock().held();
+        let unproven = self.unproven.lock().held();
+        (joins + unproven.0, renewals + unproven.1)
+    }
+}
+
+/// The sessions of one protocol.
+#[derive(Debug)]
+pub(crate) struct SessionTable<P> {
+    sessions: Mutex<Sessions<P>>,
+    /// Session times are seconds since this instant: a monotonic clock, which a change of the system time does not touch.
+    started: Instant,
+}
+
+/// An open session before its evidence is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Remaining {
+    /// Time until it expires; zero where it cannot be answered.
+    pub(crate) time: Duration,
+    /// Whether it was opened with an endorsement key of the inventory.
+    pub(crate) is_listed: bool,
+}
+
+impl<P: HalfOpen> SessionTable<P> {
+    fn new(total: usize) -> Self {
+        let limits = Limits {
+            total,
+            ..Limits::default()
+        };
+        Self {
+            sessions: Mutex::new(Sessions::new(limits)),
+            started: Instant::now(),
+        }
+    }
+
+    /// Opens a session for a checked hello and makes its challenge (step 2).
+    ///
+    /// # Errors
+    /// The caller's share of the table or the table is full.
+    pub(crate) fn open<A: Opening<Pending = P>>(
+        &self,
+        from: IpAddr,
+        hello: A,
+    ) -> Result<A::Challenge, Box<Refusal>> {
+        // It begins with the next second: in whole seconds its last one would be cut short otherwise.
+        let mut sessions = self.lock();
+        let now = self.seconds() + 1;
+        sessions.open_from(from, hello, now, &mut SystemEntropy)
+    }
+
+    /// What is left of a session.
+    pub(crate) fn remaining(&self, session: &SessionId) -> Remaining {
+        let (sessions, now) = (self.lock(), self.seconds());
+        Remaining {
+            time: Duration::from_secs(sessions.left(session, now)),
+            is_listed: sessions.is_listed(session),
+        }
+    }
+
+    /// Takes a session for its one answer.
+    ///
+    /// # Errors
+    /// There is no such session, it has expired, or it was answered before.
+    pub(crate) fn take(&self, session: &SessionId) -> Result<P, Code> {
+        let mut sessions = self.lock();
+        let now = self.seconds();
+        sessions.take(session, now)
+    }
+
+    fn seconds(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sessions<P>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

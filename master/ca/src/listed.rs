@@ -1,0 +1,299 @@
+//! The list of the keys that the cluster keeps: which they are, and from which image version on they open.
+//!
+//! A seal hides a key and says nothing of who made it: the owner of the TPM's hierarchy, or who writes into the folder, can
+//! seal a key of his own as well. So a key is used only where its public half is known: those of roots, intermediates and the
+//! verdict log by their certificates, the others by this list, which every root in force signs.
+//!
+//! The list is on disk before the first seal with a boot policy is. A folder that has such a seal and no list has lost it, and
+//! is refused; one that has neither is of before there were policies, and is taken over once ([`settle`]).
+
+use crate::error::{Error, Result};
+use crate::hierarchy::{self, State};
+use crate::keeper::{self, Keeper};
+use crate::names::spki_hash;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{KeyPair, PublicKeyData as _, SigningKey as _};
+use ring::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
+use rustls_pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+use std::path::Path;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// File of the list.
+pub(crate) const FILE: &str = "kept-keys.json";
+/// Largest file that is read; a list has a few hundred bytes, and a signature for each root.
+const LIMIT: u64 = 16 * 1024;
+/// What a root signs begins with it, so that no signature of another kind passes for one of a list.
+const CONTEXT: &[u8] = b"pratique kept keys/v1\0";
+
+/// The keys that have no certificate, and the floor of all seals.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct List {
+    /// Image version (SVN) from which on every kept key opens; none where any boot opens them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) floor: Option<u64>,
+    /// For each purpose the hashes of the public keys (SubjectPublicKeyInfo) that may lie there: one, while a key is replaced two.
+    keys: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// The file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Signed {
+    version: u32,
+    /// JSON of a [`List`], as it was signed.
+    list: String,
+    /// ECDSA P-256 signatures (base64 of DER) by the roots in force.
+    signatures: Vec<String>,
+}
+
+impl List {
+    /// A list of no keys.
+    pub(crate) fn new(floor: Option<u64>) -> Self {
+        let keys = BTreeMap::new();
+        Self { floor, keys }
+    }
+
+    /// The list of a folder, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] where none of the roots signed it.
+    pub(crate) fn read(folder: &Path, roots: &[CertificateDer<'_>]) -> Result<Option<Self>> {
+        let path = folder.join(FILE);
+        let mut text = String::new();
+        match std::fs::File::open(&path) {
+            Ok(file) => file.take(LIMIT).read_to_string(&mut text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => Err(error),
+        }
+        .map_err(|source| keeper::file("cannot read", &path, source))?;
+        let damaged = |why: &str| Error::Damaged {
+            path: path.clone(),
+            why: why.to_owned(),
+        };
+        let signed: Signed =
+            serde_json::from_str(&text).map_err(|error| damaged(&error.to_string()))?;
+        if signed.version != 1 {
+            return Err(damaged("its version is not known to this program"));
+        }
+        let message = [CONTEXT, signed.list.as_bytes()].concat();
+        let by = |root: &CertificateDer<'_>| {
+            let signatures = signed.signatures.iter();
+            signatures
+                .filter_map(|text| STANDARD.decode(text).ok())
+                .any(|signature| is_signed_by(root, &message, &signature))
+        };
+        if !roots.iter().any(by) {
+            return Err(damaged("no root in force signed it"));
+        }
+        let list = serde_json::from_str(&signed.list);
+        list.map(Some).map_err(|error| damaged(&error.to_string()))
+    }
+
+    /// Writes it, signed by the roots' keys; it appears whole or not at all.
+    pub(crate) fn write(&self, folder: &Path, roots: &[KeyPair]) -> Result<()> {
+        let encode = |_opaque| Error::Key("the list of kept keys cannot be encoded");
+        let list = serde_json::to_string(self).map_err(encode)?;
+        let message = [CONTEXT, list.as_bytes()].concat();
+        let sign = |key: &KeyPair| {
+            let signature = key.sign(&message).map_err(|source| Error::Build {
+                profile: "list of kept keys",
+                source,
+            })?;
+            Ok(STANDARD.encode(signature))
+        };
+        let signatures = roots.iter().map(sign).collect::<Result<_>>()?;
+        let signed = Signed {
+            version: 1,
+            list,
+            signatures,
+        };
+        let text = serde_json::to_vec(&signed).map_err(encode)?;
+        keeper::write_whole(&folder.join(FILE), &text)
+    }
+
+    /// Lets a key lie in the place of its purpose, beside what may lie there already.
+    pub(crate) fn allow(&mut self, purpose: &str, key: &KeyPair) {
+        let hash = spki_hash(&key.subject_public_key_info());
+        self.keys
+            .entry(purpose.to_owned())
+            .or_default()
+            .insert(hash);
+    }
+
+    /// Lets this key lie there alone.
+    pub(crate) fn allow_only(&mut self, purpose: &str, key: &KeyPair) {
+        self.keys.remove(purpose);
+        self.allow(purpose, key);
+    }
+
+    /// That an opened key (PKCS#8) is one that the roots listed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Planted`] where it is another.
+    pub(crate) fn check(&self, path: &Path, purpose: &'static str, pkcs8: &[u8]) -> Result<()> {
+        let hash = spki_hash(&key_pair(pkcs8)?.subject_public_key_info());
+        let listed = self.keys.get(purpose);
+        if listed.is_some_and(|hashes| hashes.contains(&hash)) {
+            Ok(())
+        } else {
+            Err(planted(path, purpose))
+        }
+    }
+}
+
+/// A key file with what says which key must be in it.
+pub(crate) struct Place {
+    /// Its name, without folder.
+    pub(crate) key: String,
+    /// What it is sealed for.
+    pub(crate) purpose: &'static str,
+    /// Name of the file with its certificate; without one the list names its key.
+    pub(crate) certificate: Option<String>,
+    /// Whether a certificate of another key shows a cut act, after which both are made anew, and not a planted key.
+    pub(crate) remade: bool,
+}
+
+/// The list of a folder whose roots are there. Where the keeper's floor is higher than the list's, everything is sealed again
+/// first: at a machine's first start with a policy, and after the admission of a newer image. It may be cut at any step: what
+/// was not sealed again still opens, and the next start goes on.
+///
+/// # Errors
+///
+/// [`Error::Planted`] where a key is not the one that its certificate or the list names; [`Error::Keeper`] where a seal does not
+/// open, also one without a policy that lies where all should have one.
+pub(crate) fn settle(
+    folder: &Path,
+    keeper: &dyn Keeper,
+    state: &State,
+    places: &[Place],
+) -> Result<List> {
+    let roots = hierarchy::read_roots(folder, state)?;
+    let list = List::read(folder, &roots)?;
+    let wanted = keeper.floor()?;
+    let list = match list {
+        Some(list) => list,
+        None => adopt(folder, keeper, state, places)?,
+    };
+    if wanted <= list.floor {
+        return Ok(list);
+    }
+    for place in places {
+        seal_again(folder, keeper, place, &list)?;
+    }
+    let list = List {
+        floor: wanted,
+        ..list
+    };
+    list.write(folder, &hierarchy::root_keys(folder, keeper, state)?)?;
+    Ok(list)
+}
+
+/// Lists the keys of a folder of before there were lists. Only seals without a policy are taken: where one has a policy, there was
+/// a list.
+fn adopt(folder: &Path, keeper: &dyn Keeper, state: &State, places: &[Place]) -> Result<List> {
+    let mut list = List::new(None);
+    for place in places.iter().filter(|place| place.certificate.is_none()) {
+        let opened = keeper::load_unbound(keeper, &folder.join(&place.key), place.purpose);
+        if let Some(der) = found(opened)? {
+            list.allow(place.purpose, &key_pair(&der)?);
+        }
+    }
+    let mut roots = Vec::new();
+    for name in state.roots() {
+        let path = folder.join(format!("{name}.key"));
+        let der = keeper::load_unbound(keeper, &path, hierarchy::ROOT_KEY)?;
+        let certificate = hierarchy::read_certificate(&folder.join(format!("{name}.crt")))?;
+        check(&path, hierarchy::ROOT_KEY, &der, &certificate)?;
+        roots.push(key_pair(&der)?);
+    }
+    list.write(folder, &roots)?;
+    Ok(list)
+}
+
+/// Seals one key as the keeper does now. The old seal is replaced when the new one is known to open.
+fn seal_again(folder: &Path, keeper: &dyn Keeper, place: &Place, list: &List) -> Result<()> {
+    let path = folder.join(&place.key);
+    let open = || keeper::load(keeper, &path, place.purpose);
+    let opened = if list.floor.is_none() {
+        keeper::load_unbound(keeper, &path, place.purpose).or_else(|_bound| open())
+    } else {
+        open()
+    };
+    let Some(der) = found(opened)? else {
+        return Ok(());
+    };
+    match &place.certificate {
+        None => list.check(&path, place.purpose, &der)?,
+        Some(name) => {
+            let Some(certificate) = found(hierarchy::read_certificate(&folder.join(name)))? else {
+                return Ok(());
+            };
+            match check(&path, place.purpose, &der, &certificate) {
+                Err(Error::Planted { .. }) if place.remade => return Ok(()),
+                checked => checked?,
+            }
+        }
+    }
+    keeper::replace(keeper, &path, place.purpose, &der)
+}
+
+/// That an opened key (PKCS#8) is the one that its certificate names.
+///
+/// # Errors
+///
+/// [`Error::Planted`] where it is another.
+pub(crate) fn check(
+    path: &Path,
+    purpose: &'static str,
+    pkcs8: &[u8],
+    certificate: &CertificateDer<'_>,
+) -> Result<()> {
+    let spki = key_pair(pkcs8)?.subject_public_key_info();
+    if crate::names::spki_of(certificate).is_some_and(|named| named == spki) {
+        Ok(())
+    } else {
+        Err(planted(path, purpose))
+    }
+}
+
+fn planted(path: &Path, purpose: &'static str) -> Error {
+    Error::Planted {
+        path: path.to_owned(),
+        purpose,
+    }
+}
+
+/// A key of its PKCS#8.
+pub(crate) fn key_pair(pkcs8: &[u8]) -> Result<KeyPair> {
+    KeyPair::try_from(pkcs8).map_err(|source| Error::Build {
+        profile: "stored key",
+        source,
+    })
+}
+
+/// What is there; a file that is not there is none.
+fn found<T>(outcome: Result<T>) -> Result<Option<T>> {
+    match outcome {
+        Err(Error::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Ok(None)
+        }
+        outcome => outcome.map(Some),
+    }
+}
+
+fn is_signed_by(root: &CertificateDer<'_>, message: &[u8], signature: &[u8]) -> bool {
+    let Ok((_, root)) = X509Certificate::from_der(root) else {
+        return false;
+    };
+    let point = &root.public_key().subject_public_key.data;
+    UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, point)
+        .verify(message, signature)
+        .is_ok()
+}

@@ -1,0 +1,338 @@
+//! Kept keys under a keeper whose seals follow the machine's image: moving to it, cut at each step, and keys that somebody
+//! else put there.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may stop at the first surprise, its helpers too"
+)]
+
+use master_ca::{Authority, Error, FileKeeper, Keeper, Result};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
+use zeroize::Zeroizing;
+
+/// Every file with a key.
+const KEYS: [&str; 5] = [
+    "root.key",
+    "intermediate.key",
+    "service-account.key",
+    "discovery.key",
+    "verdicts.key",
+];
+
+/// A keeper that seals as a TPM does, without hiding anything: a seal names its floor. It breaks down after so many calls, as a
+/// power cut would end it.
+#[derive(Debug)]
+struct Machine {
+    /// Version of the image that runs.
+    svn: u64,
+    /// Floor of the machine's state; none for a machine of before there were policies.
+    floor: Option<u64>,
+    calls: AtomicUsize,
+}
+
+impl Machine {
+    fn new(svn: u64, floor: Option<u64>) -> Self {
+        Self::cut(svn, floor, usize::MAX)
+    }
+
+    fn cut(svn: u64, floor: Option<u64>, calls: usize) -> Self {
+        let calls = AtomicUsize::new(calls);
+        Self { svn, floor, calls }
+    }
+
+    fn live(&self) -> Result<()> {
+        let one = |left: usize| left.checked_sub(1);
+        let left = self
+            .calls
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one);
+        left.map(drop).map_err(|_dead| Error::Key("no power"))
+    }
+}
+
+impl Keeper for Machine {
+    fn name(&self) -> &'static str {
+        "tpm"
+    }
+
+    fn cure(&self) -> &'static str {
+        "with this test"
+    }
+
+    fn seal(&self, purpose: &str, secret: &[u8]) -> Result<Vec<u8>> {
+        self.live()?;
+        Ok(serde_json::to_vec(&(self.floor, purpose, secret)).unwrap())
+    }
+
+    fn open(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
+        let floor = floor(kept);
+        match self.floor {
+            Some(_) if floor.is_none() => Err(Error::Key("UNBOUND")),
+            None if floor.is_some() => Err(Error::Key("BOUND")),
+            _ if floor > Some(self.svn) => Err(Error::Key("FLOOR")),
+            _ => self.secret(purpose, kept),
+        }
+    }
+
+    fn floor(&self) -> Result<Option<u64>> {
+        self.live().map(|()| self.floor)
+    }
+
+    fn open_unbound(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
+        if floor(kept).is_some() {
+            return Err(Error::Key("BOUND"));
+        }
+        self.secret(purpose, kept)
+    }
+}
+
+impl Machine {
+    fn secret(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
+        self.live()?;
+        let (_, sealed_for, secret): (Option<u64>, String, Vec<u8>) =
+            serde_json::from_slice(kept).unwrap();
+        assert_eq!(sealed_for, purpose);
+        Ok(Zeroizing::new(secret))
+    }
+}
+
+fn floor(kept: &[u8]) -> Option<u64> {
+    let (floor, _, _): (Option<u64>, String, Vec<u8>) = serde_json::from_slice(kept).unwrap();
+    floor
+}
+
+/// The floor of a file's seal.
+fn floor_of(path: &Path) -> Option<u64> {
+    use base64::Engine as _;
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let secret = record["secret"].as_str().unwrap();
+    floor(
+        &base64::engine::general_purpose::STANDARD
+            .decode(secret)
+            .unwrap(),
+    )
+}
+
+fn floors(folder: &Path) -> Vec<Option<u64>> {
+    let all = KEYS.map(|name| floor_of(&folder.join(name)));
+    all.to_vec()
+}
+
+fn open(folder: &Path, keeper: impl Keeper + 'static) -> Result<Authority> {
+    Authority::open(folder, "lab", Arc::new(keeper), SystemTime::now())
+}
+
+/// Every key of an authority, used once; its public halves.
+fn used(authority: &Authority) -> Result<Vec<Vec<u8>>> {
+    let accounts = authority.service_account_key()?;
+    let log = authority.log_signer(SystemTime::now())?;
+    Ok(vec![
+        authority.root_spki(),
+        authority.intermediates()[0].to_vec(),
+        accounts.to_vec(),
+        authority.discovery_spki()?,
+        log.certificate().to_vec(),
+    ])
+}
+
+/// An authority with every key; its folder and what it is known by.
+fn founded(keeper: impl Keeper + 'static) -> (tempfile::TempDir, Vec<Vec<u8>>) {
+    let folder = tempfile::tempdir().unwrap();
+    let known = used(&open(folder.path(), keeper).unwrap()).unwrap();
+    (folder, known)
+}
+
+/// A folder of before there were lists.
+fn before() -> (tempfile::TempDir, Vec<Vec<u8>>) {
+    let (folder, known) = founded(Machine::new(3, None));
+    std::fs::remove_file(folder.path().join("kept-keys.json")).unwrap();
+    (folder, known)
+}
+
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        (name, std::fs::read(entry.path()).unwrap())
+    });
+    entries.collect()
+}
+
+#[test]
+fn a_new_cluster_has_a_policy_on_each_key_from_its_first_start() {
+    let (folder, known) = founded(Machine::new(3, Some(3)));
+    assert_eq!(floors(folder.path()), [Some(3); 5]);
+    let again = open(folder.path(), Machine::new(4, Some(3))).unwrap();
+    assert_eq!((used(&again).unwrap(), again.kept_from()), (known, Some(3)));
+}
+
+#[test]
+fn seals_of_before_are_made_anew_once_and_not_believed_afterwards() {
+    let (folder, known) = before();
+    let old = files(folder.path());
+    let moved = open(folder.path(), Machine::new(3, Some(3))).unwrap();
+    assert_eq!(
+        (used(&moved).unwrap(), moved.kept_from()),
+        (known.clone(), Some(3))
+    );
+    assert_eq!(floors(folder.path()), [Some(3); 5]);
+    // The genuine keys, as they were sealed before: any system on the machine opened them.
+    for name in KEYS {
+        let new = std::fs::read(folder.path().join(name)).unwrap();
+        std::fs::write(folder.path().join(name), &old[name]).unwrap();
+        let opened = open(folder.path(), Machine::new(3, Some(3))).and_then(|authority| {
+            used(&authority)?;
+            authority.begin_rotation(None, SystemTime::now())
+        });
+        assert!(
+            matches!(opened, Err(Error::Key("UNBOUND"))),
+            "{name}: {opened:?}"
+        );
+        std::fs::write(folder.path().join(name), new).unwrap();
+    }
+    // Nor does the loss of the list make the folder one of before.
+    std::fs::remove_file(folder.path().join("kept-keys.json")).unwrap();
+    let opened = open(folder.path(), Machine::new(3, Some(3)));
+    assert!(matches!(opened, Err(Error::Key("BOUND"))), "{opened:?}");
+}
+
+#[test]
+fn a_raised_floor_shuts_the_older_image_out() {
+    let (folder, known) = founded(Machine::new(3, Some(3)));
+    // The update runs and is not admitted yet: the older image may still come back.
+    drop(open(folder.path(), Machine::new(5, Some(3))).unwrap());
+    assert_eq!(
+        used(&open(folder.path(), Machine::new(3, Some(3))).unwrap()).unwrap(),
+        known
+    );
+    let raised = open(folder.path(), Machine::new(5, Some(5))).unwrap();
+    assert_eq!(used(&raised).unwrap(), known);
+    assert_eq!(floors(folder.path()), [Some(5); 5]);
+    // Whatever the older image is told of the machine's floor.
+    for told in [3, 5] {
+        let opened = open(folder.path(), Machine::new(3, Some(told)));
+        assert!(matches!(opened, Err(Error::Key("FLOOR"))), "{opened:?}");
+    }
+}
+
+/// Cut at each call of the keeper, at both moves: what is there opens at the next start, with the same keys.
+#[test]
+fn a_move_that_is_cut_loses_nothing_and_goes_on() {
+    let moves = [(None, 3), (Some(3), 5)];
+    for (from, to) in moves {
+        let mut cuts = 0;
+        loop {
+            let (folder, known) = if from.is_some() {
+                founded(Machine::new(5, from))
+            } else {
+                before()
+            };
+            let cut = open(folder.path(), Machine::cut(5, Some(to), cuts));
+            let done = cut.is_ok();
+            let next = open(folder.path(), Machine::new(5, Some(to)))
+                .unwrap_or_else(|error| panic!("{from:?} cut after {cuts}: {error}"));
+            assert_eq!(used(&next).unwrap(), known, "{from:?} cut after {cuts}");
+            assert_eq!(floors(folder.path()), [Some(to); 5]);
+            if done {
+                break;
+            }
+            cuts += 1;
+            assert!(cuts < 100, "it never ends");
+        }
+        assert!(cuts > 15, "{from:?} was cut {cuts} times only");
+    }
+}
+
+/// Who writes into the folder, or owns the TPM's hierarchy, seals keys of his own: each with all that a genuine one has.
+#[test]
+fn a_planted_key_is_not_believed() {
+    let keepers: [fn() -> Arc<dyn Keeper>; 2] = [
+        || Arc::new(FileKeeper),
+        || Arc::new(Machine::new(3, Some(3))),
+    ];
+    for name in KEYS {
+        for (number, keeper) in keepers.iter().enumerate() {
+            let at = |folder: &Path| Authority::open(folder, "lab", keeper(), SystemTime::now());
+            let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            used(&at(folder.path()).unwrap()).unwrap();
+            used(&at(elsewhere.path()).unwrap()).unwrap();
+            std::fs::copy(elsewhere.path().join(name), folder.path().join(name)).unwrap();
+            let opened = at(folder.path()).and_then(|authority| {
+                used(&authority)?;
+                authority.begin_rotation(None, SystemTime::now())
+            });
+            assert!(
+                matches!(opened, Err(Error::Planted { .. })),
+                "{name}, keeper {number}: {opened:?}"
+            );
+        }
+    }
+}
+
+/// While a folder of before is moved, and at a raise, every key is compared with what is known of it.
+#[test]
+fn a_key_planted_before_a_move_is_not_sealed_again() {
+    let (elsewhere, _) = before();
+    for name in ["root.key", "intermediate.key"] {
+        let (folder, _) = before();
+        std::fs::copy(elsewhere.path().join(name), folder.path().join(name)).unwrap();
+        let opened = open(folder.path(), Machine::new(3, Some(3)));
+        assert!(
+            matches!(opened, Err(Error::Planted { .. })),
+            "{name}: {opened:?}"
+        );
+        assert_eq!(floor_of(&folder.path().join(name)), None);
+    }
+    let (elsewhere, _) = founded(Machine::new(3, Some(3)));
+    for name in &KEYS[..4] {
+        let (folder, _) = founded(Machine::new(3, Some(3)));
+        std::fs::copy(elsewhere.path().join(name), folder.path().join(name)).unwrap();
+        let opened = open(folder.path(), Machine::new(4, Some(4)));
+        assert!(
+            matches!(opened, Err(Error::Planted { .. })),
+            "{name}: {opened:?}"
+        );
+        assert_eq!(floor_of(&folder.path().join(name)), Some(3));
+    }
+}
+
+/// A list is the word of a root in force, and nobody else's.
+#[test]
+fn a_list_that_no_root_signed_is_refused() {
+    let (folder, _) = founded(Machine::new(3, Some(3)));
+    let (elsewhere, _) = founded(Machine::new(3, Some(3)));
+    let path = folder.path().join("kept-keys.json");
+    let genuine = std::fs::read_to_string(&path).unwrap();
+    let foreign = std::fs::read_to_string(elsewhere.path().join("kept-keys.json")).unwrap();
+    let lowered = genuine.replace("floor\\\":3", "floor\\\":1");
+    assert_ne!(lowered, genuine);
+    for text in [foreign, lowered, "{}".to_owned(), String::new()] {
+        std::fs::write(&path, &text).unwrap();
+        let opened = open(folder.path(), Machine::new(3, Some(3)));
+        assert!(
+            matches!(opened, Err(Error::Damaged { .. })),
+            "{text}: {opened:?}"
+        );
+    }
+}
+
+#[test]
+fn the_list_goes_with_the_root_and_with_the_keys_that_it_names() {
+    let (folder, before) = founded(Machine::new(3, Some(3)));
+    let authority = open(folder.path(), Machine::new(3, Some(3))).unwrap();
+    let accounts = folder.path().join("service-account.key");
+    let retired = std::fs::read(&accounts).unwrap();
+    authority.rotate_service_account_key().unwrap();
+    authority.begin_rotation(None, SystemTime::now()).unwrap();
+    drop(open(folder.path(), Machine::new(3, Some(3))).unwrap());
+    authority.finish_rotation().unwrap();
+    let found = used(&open(folder.path(), Machine::new(3, Some(3))).unwrap()).unwrap();
+    assert!(found[0] != before[0] && found[2] != before[2] && found[3] == before[3]);
+    // The key of before is none of the cluster's any more.
+    std::fs::write(accounts, retired).unwrap();
+    let authority = open(folder.path(), Machine::new(3, Some(3))).unwrap();
+    let opened = authority.service_account_key();
+    assert!(matches!(opened, Err(Error::Planted { .. })), "{opened:?}");
+}

@@ -1,0 +1,136 @@
+//! What an admin changed between two versions of a Machine.
+
+use config_kube::Machine;
+
+/// One change: its name, as events give it for a reason, and a sentence.
+pub type SpecChange = (&'static str, String);
+
+/// The changes between two versions of a Machine that only an admin makes; `None` stands for a Machine that is not there.
+pub fn spec_changes(old: Option<&Machine>, new: Option<&Machine>) -> Vec<SpecChange> {
+    let (old, new) = match (old, new) {
+        (_, None) => {
+            return vec![(
+                "Removed",
+                "the machine is not in the inventory any more".to_owned(),
+            )];
+        }
+        (None, Some(_)) => return vec![("Added", "the machine is in the inventory".to_owned())],
+        (Some(old), Some(new)) => (&old.spec, &new.spec),
+    };
+    let mut changes = Vec::new();
+    changes.extend(switched(
+        (old.retired, new.retired),
+        ("Retired", "the machine is retired"),
+        ("Unretired", "the machine may join again"),
+    ));
+    if old.readmit_until != new.readmit_until {
+        changes.push(match &new.readmit_until {
+            Some(until) => (
+                "Waived",
+                format!("until {until} the machine may prove itself anew, and its firmware is learned again"),
+            ),
+            None => ("WaiverWithdrawn", "the machine may not prove itself anew any more".to_owned()),
+        });
+    }
+    if old.role != new.role {
+        changes.push(("Role", format!("the machine is a {} from now on", new.role)));
+    }
+    if old.ek != new.ek {
+        let hashes = if new.ek.hashes.is_empty() {
+            "none".to_owned()
+        } else {
+            new.ek.hashes.join(", ")
+        };
+        changes.push((
+            "EndorsementKeys",
+            format!("its endorsement keys are now: {hashes}"),
+        ));
+    }
+    if old.config_digests != new.config_digests {
+        changes.push((
+            "Configuration",
+            format!("it may boot with: {}", new.config_digests.join(", ")),
+        ));
+    }
+    changes.extend(switched(
+        (old.is_static, new.is_static),
+        (
+            "Static",
+            "it joins by certificates that an admin issues, and proves nothing",
+        ),
+        (
+            "NotStatic",
+            "it joins by its own proof; what was issued to it has ended",
+        ),
+    ));
+    changes.extend(switched(
+        (old.insecure_no_tpm, new.insecure_no_tpm),
+        ("NoTpm", "it is one without a TPM, which proves nothing"),
+        ("Tpm", "it has a TPM, and joins by its proof"),
+    ));
+    if old.node_name != new.node_name {
+        changes.push((
+            "NodeName",
+            format!(
+                "its node is {}",
+                new.node_name
+                    .as_deref()
+                    .unwrap_or("called as the machine is")
+            ),
+        ));
+    }
+    changes
+}
+
+/// The change of a boolean field (before, after): `on` where it was set, `off` where it was taken back.
+fn switched(
+    change: (bool, bool),
+    on: (&'static str, &str),
+    off: (&'static str, &str),
+) -> Option<SpecChange> {
+    let (name, sentence) = match change {
+        (false, true) => on,
+        (true, false) => off,
+        (true, true) | (false, false) => return None,
+    };
+    Some((name, sentence.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::MachineSpec;
+
+    #[test]
+    fn every_change_by_an_admin_is_found_and_nothing_else() {
+        let old = Machine::named("m", MachineSpec::default());
+        let names = |new: &Machine| {
+            spec_changes(Some(&old), Some(new))
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect::<Vec<_>>()
+        };
+        assert!(names(&old).is_empty());
+        let mut new = old.clone();
+        new.status = Some(config_kube::MachineStatus::default());
+        new.spec.addresses.push("10.0.0.1".to_owned());
+        assert!(names(&new).is_empty());
+        new.spec.retired = true;
+        new.spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
+        new.spec.ek.hashes.push("sha256:00".to_owned());
+        new.spec.config_digests.push("sha256:00".to_owned());
+        "master".clone_into(&mut new.spec.role);
+        assert_eq!(
+            names(&new),
+            [
+                "Retired",
+                "Waived",
+                "Role",
+                "EndorsementKeys",
+                "Configuration"
+            ]
+        );
+        assert_eq!(spec_changes(None, Some(&old))[0].0, "Added");
+        assert_eq!(spec_changes(Some(&old), None)[0].0, "Removed");
+    }
+}

@@ -1,0 +1,405 @@
+//! Records of the log of verdicts, and the events and counters that go with them.
+
+use crate::changes::spec_changes;
+use crate::counters::Counters;
+use crate::error::{Error, chain};
+use crate::log::VerdictLog;
+use crate::repeats::Repeats;
+use config_attest::Refusal;
+use config_attest::verdicts::{Entry, Kind};
+use config_attest::verifier::Verified;
+use config_kube::identity::{ATTESTATION_USER, DECIDED_BY};
+use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use config_kube::machine::Admission;
+use config_kube::{CertificatePolicy, ImageRelease, Machine, MachineState, MachineStatus};
+use master_client::{Client, Happening, Object, Recorder, Severity};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A machine's renewals are recorded once in this time, with their number.
+const RENEWALS_PERIOD: Duration = Duration::from_secs(6 * 3600);
+/// A machine's refusals with one code that leave its state as it is are recorded once in this time, with their number: a machine
+/// that sends bad evidence all day would otherwise displace all other records.
+const REFUSALS_PERIOD: Duration = Duration::from_secs(600);
+
+/// Annotation of a Machine that an approval created: who approved which request, with reason and message.
+pub const APPROVED_REQUEST: &str = "pratique.dev/approved-request";
+
+/// Writes records, events and counters.
+#[derive(Debug)]
+pub struct Journal {
+    log: Arc<VerdictLog>,
+    recorder: Recorder,
+    counters: Counters,
+    renewals: Repeats,
+    refusals: Repeats,
+}
+
+/// A person's decision on a request in the queue.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestDecision<'a> {
+    /// The request's name.
+    pub request: &'a str,
+    /// Hash of the machine's endorsement key, or that it has none.
+    pub ek: &'a str,
+    /// Who decided, and when.
+    pub by: &'a str,
+    /// `Approved` or `Denied`.
+    pub decision: &'static str,
+}
+
+impl Journal {
+    /// A journal that writes into `log` and sends events through `client`.
+    pub fn new(log: Arc<VerdictLog>, client: Client) -> Self {
+        Self {
+            log,
+            recorder: Recorder::new(client, "pratique-attestation"),
+            counters: Counters::default(),
+            renewals: Repeats::default(),
+            refusals: Repeats::default(),
+        }
+    }
+
+    /// The counters of this process.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The log on disk.
+    pub fn log(&self) -> &VerdictLog {
+        &self.log
+    }
+
+    async fn append(&self, entry: Entry) -> Result<(), Error> {
+        self.log.append(entry).await?;
+        self.counters.count_record();
+        Ok(())
+    }
+
+    /// Appends a record of something that has happened. Where the log does not take it, an error is logged and work goes on.
+    async fn append_or_warn(&self, entry: Entry) {
+        let (kind, name) = (entry.kind, entry.name.clone());
+        if let Err(error) = self.append(entry).await {
+            tracing::error!(?kind, name, error = %chain(&error), "a verdict is missing in the log");
+        }
+    }
+
+    async fn send_event<T: Object>(
+        &self,
+        about: &T,
+        severity: Severity,
+        reason: &str,
+        message: String,
+    ) {
+        self.recorder
+            .record(
+                about,
+                &Happening {
+                    severity,
+                    reason,
+                    action: "Attesting",
+                    message,
+                },
+            )
+            .await;
+    }
+
+    /// The master started, with roots of these pins.
+    pub async fn started(&self, pins: &[String]) {
+        let mut entry = Entry::of(Kind::Started, "");
+        entry.message = format!(
+            "{}, known by {}",
+            env!("CARGO_PKG_VERSION"),
+            pins.join(" and ")
+        );
+        self.append_or_warn(entry).await;
+    }
+
+    /// An admin changed the cluster's CA keys.
+    ///
+    /// # Errors
+    /// The log did not take the record.
+    pub async fn authority_changed(&self, by: &str, message: &str) -> Result<(), Error> {
+        let mut entry = Entry::of(Kind::Authority, "root");
+        by.clone_into(&mut entry.by);
+        message.clone_into(&mut entry.message);
+        self.append(entry).await
+    }
+
+    /// Records an admission, of a join or a renewal. The caller sends certificates only after this returned: none leaves the master
+    /// before its record is on disk.
+    ///
+    /// # Errors
+    /// The log did not take the record.
+    pub async fn admitted(
+        &self,
+        before: &Machine,
+        verified: &Verified,
+        after: &Machine,
+    ) -> Result<(), Error> {
+        let (was, is) = (
+            before.status.clone().unwrap_or_default(),
+            after.status.clone().unwrap_or_default(),
+        );
+        let renewed =
+            was.state == is.state && was.node_key.is_some() && was.node_key == is.node_key;
+        let kind = if renewed { Kind::Renewed } else { Kind::Joined };
+        let mut entry = admission_entry(kind, verified, after, &is);
+        if renewed {
+            self.counters.count_renewal();
+            let Some(count) = self.renewals.count(&entry.uid, RENEWALS_PERIOD) else {
+                return Ok(());
+            };
+            entry.count = Some(count);
+            return self.append(entry).await;
+        }
+        self.counters.count_join();
+        if verified.is_unproven() {
+            "no TPM: nothing is proven".clone_into(&mut entry.message);
+        }
+        let image = entry.image.clone();
+        self.append(entry).await?;
+        let message = if verified.is_unproven() {
+            format!(
+                "the machine was let in by rule {}; it has no TPM, and nothing is proven",
+                verified.rule()
+            )
+        } else {
+            joined_message(verified.admission(), &image)
+        };
+        self.send_event(after, Severity::Normal, "Joined", message)
+            .await;
+        self.state_changed(&was, after, "").await;
+        self.firmware_learned(&was, &is, after).await;
+        Ok(())
+    }
+
+    /// Sends an event where the pinned registers (firmware, Secure Boot databases) changed.
+    async fn firmware_learned(&self, was: &MachineStatus, is: &MachineStatus, after: &Machine) {
+        if was.pinned_pcrs == is.pinned_pcrs {
+            return;
+        }
+        if was.bound_ek == is.bound_ek {
+            let by = decided_by(after);
+            let message = format!(
+                "the firmware, or the databases of its Secure Boot, are others than before, and were learned anew: decided by {by}"
+            );
+            self.send_event(after, Severity::Warning, "FirmwareChanged", message)
+                .await;
+        } else {
+            let message = "the firmware was learned; another one will be refused".to_owned();
+            self.send_event(after, Severity::Normal, "FirmwareLearned", message)
+                .await;
+        }
+    }
+
+    /// A refusal, with the Machine before and after where it changed the Machine. A refusal without proof is only counted.
+    pub async fn refused(&self, refusal: &Refusal, changed: Option<(&Machine, &Machine)>) {
+        self.counters.count_refusal(refusal.code());
+        let Refusal::Proven {
+            machine, verdict, ..
+        } = refusal
+        else {
+            return;
+        };
+        let mut entry = Entry::of(Kind::Refused, &machine.id().name);
+        entry.uid.clone_from(&machine.id().uid);
+        refusal.code().as_str().clone_into(&mut entry.code);
+        entry.message = refusal.message();
+        entry.ek = verdict
+            .ek_hash
+            .map(|hash| hash.to_text())
+            .unwrap_or_default();
+        let state = |machine: &Machine| machine.status.as_ref().map(|status| status.state);
+        let moved = changed.is_some_and(|(before, after)| state(before) != state(after));
+        let key = format!("{} {}", entry.uid, entry.code);
+        let count = self.refusals.count(&key, REFUSALS_PERIOD);
+        if count.is_none() && !moved {
+            return;
+        }
+        entry.count = count.filter(|count| *count > 1);
+        self.append_or_warn(entry).await;
+        if let Some((before, after)) = changed {
+            self.state_changed(
+                &before.status.clone().unwrap_or_default(),
+                after,
+                refusal.code().as_str(),
+            )
+            .await;
+        }
+    }
+
+    /// Records a change of a Machine's state, if there is one.
+    async fn state_changed(&self, was: &MachineStatus, after: &Machine, code: &str) {
+        let Some(is) = &after.status else { return };
+        if was.state == is.state {
+            return;
+        }
+        let mut entry = about(Kind::State, after);
+        code.clone_into(&mut entry.code);
+        entry.message = format!("{:?} to {:?}", was.state, is.state);
+        self.append_or_warn(entry).await;
+        match is.state {
+            MachineState::Pending => {}
+            MachineState::Trusted | MachineState::Unproven => {
+                if matches!(was.state, MachineState::Suspect | MachineState::Untrusted) {
+                    let message = format!(
+                        "the machine is trusted again; decided by {}",
+                        decided_by(after)
+                    );
+                    self.send_event(after, Severity::Normal, "Readmitted", message)
+                        .await;
+                }
+            }
+            MachineState::Suspect | MachineState::Untrusted => {
+                let reason = format!("{:?}", is.state);
+                let message = format!("{code}: {}; next: {}", is.message, is.next_step);
+                self.send_event(after, Severity::Warning, &reason, message)
+                    .await;
+            }
+        }
+    }
+
+    /// Records what an admin changed in a Machine, if anything.
+    pub async fn machine_edited(&self, old: Option<&Machine>, new: Option<&Machine>) {
+        let Some(subject) = new.or(old) else { return };
+        for (reason, message) in spec_changes(old, new) {
+            let mut entry = about(Kind::Decision, subject);
+            entry.by = decided_by(subject);
+            entry.message = format!("{reason}: {message}");
+            self.append_or_warn(entry).await;
+            if new.is_some() && old.is_some() {
+                self.send_event(
+                    subject,
+                    Severity::Normal,
+                    reason,
+                    format!("{message}; decided by {}", decided_by(subject)),
+                )
+                .await;
+            }
+        }
+    }
+
+    /// A person decided a request in the queue.
+    pub async fn request_decided(
+        &self,
+        decided: &RequestDecision<'_>,
+        object: &CertificateSigningRequest,
+    ) {
+        let RequestDecision {
+            request,
+            ek,
+            by,
+            decision,
+        } = *decided;
+        let mut entry = Entry::of(Kind::Decision, request);
+        entry.uid = object.metadata.uid.clone().unwrap_or_default();
+        by.clone_into(&mut entry.by);
+        ek.clone_into(&mut entry.ek);
+        entry.message = format!("{decision}: the request of a machine that waited for a person");
+        self.append_or_warn(entry).await;
+        tracing::info!(request, by, "{decision} by a person");
+        let message = format!("decided by {by}");
+        self.send_event(object, Severity::Normal, decision, message)
+            .await;
+    }
+
+    /// A CertificatePolicy was created or changed.
+    pub async fn policy_changed(&self, policy: &CertificatePolicy) {
+        let mut entry = Entry::of(
+            Kind::Policy,
+            policy.metadata.name.as_deref().unwrap_or_default(),
+        );
+        let rules: Vec<&str> = policy
+            .spec
+            .rules
+            .iter()
+            .map(|rule| rule.name.as_str())
+            .collect();
+        let spec = serde_json::to_vec(&policy.spec).unwrap_or_default();
+        let digest = config_attest::Digest::of(&spec).to_text();
+        let generation = policy.metadata.generation.unwrap_or_default();
+        entry.message = format!(
+            "generation {generation}, rules {}, {digest}",
+            rules.join(", ")
+        );
+        self.append_or_warn(entry).await;
+    }
+
+    /// An ImageRelease was created or changed, or deleted (`gone`).
+    pub async fn release_changed(&self, release: &ImageRelease, gone: bool) {
+        let mut entry = Entry::of(
+            Kind::Release,
+            release.metadata.name.as_deref().unwrap_or_default(),
+        );
+        let digest = config_attest::Digest::of(release.spec.manifest.as_bytes()).to_text();
+        entry.message = format!(
+            "{}, manifest {digest}",
+            if gone { "removed" } else { "applied" }
+        );
+        self.append_or_warn(entry).await;
+    }
+}
+
+/// An empty record about a Machine.
+fn about(kind: Kind, machine: &Machine) -> Entry {
+    let mut entry = Entry::of(kind, machine.metadata.name.as_deref().unwrap_or_default());
+    entry.uid = machine.metadata.uid.clone().unwrap_or_default();
+    entry
+}
+
+/// The record of an admission.
+fn admission_entry(kind: Kind, verified: &Verified, after: &Machine, is: &MachineStatus) -> Entry {
+    let mut entry = about(kind, after);
+    let admission = verified.admission();
+    if admission.by.is_empty() {
+        verified.rule().clone_into(&mut entry.by);
+    } else {
+        entry.by.clone_from(&admission.by);
+        entry.message = format!("rule {}, request {}", verified.rule(), admission.request);
+    }
+    entry.ek = is.bound_ek.clone().unwrap_or_default();
+    entry.image = is
+        .image
+        .as_ref()
+        .map(|image| image.id.clone())
+        .unwrap_or_default();
+    entry.serial = is
+        .certificate
+        .as_ref()
+        .map(|certificate| certificate.serial.clone())
+        .unwrap_or_default();
+    entry
+}
+
+/// The message of the event Joined.
+fn joined_message(admission: &Admission, image: &str) -> String {
+    let image = if image.is_empty() {
+        "an image that is not proven"
+    } else {
+        image
+    };
+    if admission.by.is_empty() {
+        return format!("the machine proved itself with image {image}");
+    }
+    format!(
+        "the machine runs {image}; request {} was approved by {}",
+        admission.request, admission.by
+    )
+}
+
+/// Who decided last on a Machine, from its annotations. For a Machine that an approval created it is the person who approved.
+fn decided_by(machine: &Machine) -> String {
+    let note = |key: &str| {
+        machine
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|annotations| annotations.get(key))
+    };
+    let decided = note(DECIDED_BY).map(|decided| match note(APPROVED_REQUEST) {
+        Some(person) if decided.starts_with(ATTESTATION_USER) => person,
+        Some(_) | None => decided,
+    });
+    decided.cloned().unwrap_or_else(|| "nobody yet".to_owned())
+}

@@ -1,0 +1,9 @@
+//! What tests of several rooms share: a master that certifies, images of release keys, and two hosts on one
+//! cable.
+//!
+//! Enter by [`master::Master`] for tests of the agent against the real verifier, and by [`network::with_peer`] for tests of the
+//! agent's network. A software TPM and machines are in `tests-harness`.
+
+pub mod images;
+pub mod master;
+pub mod network;
