@@ -7,6 +7,7 @@
 use crate::addresses::Addresses;
 use crate::admit::{self, Admission, Requests};
 use crate::answer::{self, Answer, BODY_TIME};
+use crate::caller::{address, listed_key, remote, renewing_peer};
 use crate::entropy::SystemEntropy;
 use crate::error::chain;
 use crate::exchanges::Exchanges;
@@ -14,38 +15,29 @@ use crate::inventory::Inventory;
 use crate::journal::Journal;
 use crate::limit::{Caller, Limiter};
 use crate::policy::{Judgement, Policy, Ruling, judge, policy_of};
-use crate::queue;
-use crate::ring::{Entry, Ring};
+use crate::ring::{self, Entry, Ring};
 use crate::service::Terms;
 use crate::waiting::Waiting;
-use crate::{record, ring};
+use crate::{queue, record};
 use config_attest::policy::CheckedRule;
 use config_attest::release::KnownRelease;
 use config_attest::sessions::{HalfOpen, Limits, Sessions};
-use config_attest::tpm::Public;
 use config_attest::verifier::{
-    Approval, Claimant, Judged, Pending, Reference, RenewingPeer, Shown, UnprovenPending, Verified,
+    Approval, Claimant, Pending, Reference, RenewingPeer, Shown, UnprovenPending, Verified,
     check_evidence, check_hello, check_renewal,
 };
-use config_attest::wire::{
-    Claims, Evidence, Hello, Keys, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId,
-};
+use config_attest::wire::{Claims, Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Code, Digest, EkIssuer, Refusal};
-use config_kube::identity::node_of_user;
-use config_kube::machine::EkWord;
-use config_kube::policy::DryRun;
-use config_kube::{CertificatePolicySpec, Machine};
+use config_kube::CertificatePolicySpec;
 use jiff::Timestamp;
 use master_api::Peer;
-use master_ca::{Authority, NodeExtension};
+use master_ca::Authority;
 use master_client::{Body, Client, Recorder};
 use serde::de::DeserializeOwned;
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::MutexGuard;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// Locks among which the Machines are spread.
 const LANES: usize = 64;
@@ -55,18 +47,18 @@ const LANES: usize = 64;
 pub(crate) struct Desk {
     cluster: String,
     api_names: Vec<String>,
-    issuers: Vec<EkIssuer>,
+    pub(crate) issuers: Vec<EkIssuer>,
     admin_key: Option<Digest>,
     server_spki: Digest,
     authority: Arc<Authority>,
-    inventory: Arc<Inventory>,
+    pub(crate) inventory: Arc<Inventory>,
     client: Client,
     waiting: Arc<Waiting>,
     events: Recorder,
     ring: Ring,
     journal: Arc<Journal>,
-    exchanges: Exchanges,
-    release_keys: Vec<String>,
+    pub(crate) exchanges: Exchanges,
+    pub(crate) release_keys: Vec<String>,
     sessions: Mutex<Sessions>,
     /// Those of machines without a TPM, apart: whatever comes there takes nothing from those that have one.
     pub(crate) unproven: Mutex<Sessions<UnprovenPending>>,
@@ -561,57 +553,6 @@ impl Desk {
         })
     }
 
-    /// What a draft would say to the last exchange of each machine.
-    pub(crate) fn try_out(&self, draft: &CertificatePolicySpec) -> Vec<DryRun> {
-        let held = self.held_by(draft, 0);
-        let now = seconds(SystemTime::now());
-        let judged = self.exchanges.all().into_iter().map(|(at, shown)| {
-            let machines = self.inventory.machines();
-            let known = machines
-                .iter()
-                .find(|machine| knows(machine, &shown.ek_hash().to_text()));
-            let name = known.and_then(|machine| machine.metadata.name.clone());
-            let judged = match &held {
-                Ok(held) => shown.judge(&self.reference(held), now),
-                Err(refusal) => Judged::Refused(refusal.clone()),
-            };
-            dry_run(name.unwrap_or_else(|| shown.claimed_name()), &judged, at)
-        });
-        let mut judged: Vec<DryRun> = judged.collect();
-        judged.sort_by(|a, b| a.machine.cmp(&b.machine));
-        judged
-    }
-
-    /// Names in a policy that the cluster's configuration does not have: they match nothing.
-    pub(crate) fn unknown_names(&self, spec: &CertificatePolicySpec) -> Vec<String> {
-        let mut unknown = Vec::new();
-        for rule in &spec.rules {
-            let issuers = rule
-                .ek
-                .issuers
-                .iter()
-                .filter(|name| !self.issuers.iter().any(|one| one.name() == **name));
-            unknown.extend(issuers.map(|name| {
-                format!(
-                    "rule `{}`: ek.issuers: no [[cluster.ek_issuer]] is named `{name}`",
-                    rule.name
-                )
-            }));
-            let keys = rule
-                .images
-                .release_keys
-                .iter()
-                .filter(|name| !self.release_keys.contains(name));
-            unknown.extend(keys.map(|name| {
-                format!(
-                    "rule `{}`: images.releaseKeys: no [[cluster.release_key]] is named `{name}`",
-                    rule.name
-                )
-            }));
-        }
-        unknown
-    }
-
     pub(crate) fn held(&self) -> Result<Held, Box<Refusal>> {
         let policy = self
             .inventory
@@ -625,7 +566,11 @@ impl Desk {
         self.held_by(&policy.spec, generation)
     }
 
-    fn held_by(&self, spec: &CertificatePolicySpec, generation: u64) -> Result<Held, Box<Refusal>> {
+    pub(crate) fn held_by(
+        &self,
+        spec: &CertificatePolicySpec,
+        generation: u64,
+    ) -> Result<Held, Box<Refusal>> {
         let refuse = |code| Box::new(Refusal::anonymous(code));
         let rule = match judge(spec) {
             Ok(Judgement::Prove(rule)) => rule,
@@ -691,41 +636,6 @@ impl Desk {
     }
 }
 
-/// Whether a Machine has this EK, by the inventory or by its own proof.
-fn knows(machine: &Machine, ek: &str) -> bool {
-    let listed = matches!(
-        machine.spec.ek.word_on(ek),
-        Some(EkWord::Hash | EkWord::Seen)
-    );
-    listed || machine.binding() == Some(ek)
-}
-
-fn dry_run(machine: String, judged: &Judged, at: Timestamp) -> DryRun {
-    let unproven = |failed: String| {
-        if failed.is_empty() {
-            failed
-        } else {
-            format!("not proven: {failed}")
-        }
-    };
-    let (verdict, code, message) = match judged {
-        Judged::Accepted(verdict) => ("Accepted", "", unproven(verdict.failed())),
-        Judged::Queued(verdict, changes) if changes.is_empty() => {
-            ("Queued", "", unproven(verdict.failed()))
-        }
-        Judged::Queued(_, changes) => ("Queued", "", changes.join("; ")),
-        Judged::Refused(refusal) => ("Refused", refusal.code().as_str(), refusal.message()),
-    };
-    let message = message.chars().take(1024).collect();
-    DryRun {
-        machine,
-        verdict: verdict.to_owned(),
-        code: code.to_owned(),
-        message,
-        exchanged: at.to_string(),
-    }
-}
-
 /// A refusal outside the verifier knows no claims; the hello's belong to it where they are printable.
 fn claimed(mut refusal: Refusal, claims: &Claims) -> Refusal {
     if let Refusal::Anonymous { verdict, .. } = &mut refusal
@@ -749,41 +659,6 @@ pub(crate) fn one_at_a_time() -> Answer {
         Code::RateLimited,
         "another exchange goes on over this connection; take one connection for each",
     )
-}
-
-/// The endorsement key of a hello, where a Machine lists it. It proves nothing: the key's public half is no secret.
-fn listed_key(keys: &Keys, machines: &config_attest::Inventory) -> Option<Digest> {
-    let key = Digest::of(&Public::parse(keys.ek.as_bytes()).ok()?.spki().ok()?);
-    machines.lists(&key).then_some(key)
-}
-
-/// The caller's address.
-pub(crate) fn address(peer: &Peer) -> IpAddr {
-    peer.remote
-        .map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |remote| {
-            remote.ip().to_canonical()
-        })
-}
-
-fn remote(peer: &Peer) -> String {
-    // A listener for both families shows an IPv4 address in its IPv6 form.
-    let plain = |remote: SocketAddr| SocketAddr::new(remote.ip().to_canonical(), remote.port());
-    peer.remote
-        .map(|remote| plain(remote).to_string())
-        .unwrap_or_default()
-}
-
-/// Who renews, by the certificate that the TLS layer verified.
-pub(crate) fn renewing_peer(peer: &Peer) -> Option<RenewingPeer> {
-    let leaf = peer.certificates.first()?;
-    let extension = NodeExtension::of_certificate(leaf)?;
-    let (_, parsed) = X509Certificate::from_der(leaf).ok()?;
-    let user = parsed.subject().iter_common_name().next()?.as_str().ok()?;
-    Some(RenewingPeer {
-        machine_uid: extension.machine_uid,
-        node_name: node_of_user(user)?.to_owned(),
-        spki: parsed.public_key().raw.to_vec(),
-    })
 }
 
 /// Unix seconds.

@@ -51,60 +51,25 @@ impl Figures {
         now: SystemTime,
     ) -> String {
         let mut text = String::new();
-        let out = &mut text;
+        write_machines(&mut text, machines, now);
+        self.write_proofs(&mut text);
+        self.write_refusals(&mut text);
+        write_sessions(&mut text, sessions);
         family(
-            out,
-            "pratique_machines",
-            "gauge",
-            "Machines of the inventory, by state.",
+            &mut text,
+            "pratique_verdict_log_records_total",
+            "counter",
+            "Records written to the log of verdicts.",
         );
-        let words = [
-            "Pending",
-            "Trusted",
-            "Suspect",
-            "Untrusted",
-            "Retired",
-            "Unproven",
-        ];
-        let mut counts = [0_u64; 6];
-        let mut oldest = 0.0_f64;
-        for machine in machines.iter() {
-            let status = machine.status.as_ref();
-            let index = match status.map(|status| status.state) {
-                _ if machine.spec.retired => 4,
-                None | Some(MachineState::Pending) => 0,
-                Some(MachineState::Trusted) => 1,
-                Some(MachineState::Suspect) => 2,
-                Some(MachineState::Untrusted) => 3,
-                Some(MachineState::Unproven) => 5,
-            };
-            counts[index] += 1;
-            let last = status.and_then(|status| {
-                status
-                    .last_attestation
-                    .as_deref()?
-                    .parse::<jiff::Timestamp>()
-                    .ok()
-            });
-            if let Some(last) = last.filter(|_| index == 1) {
-                oldest = oldest.max(
-                    crate::record::timestamp(now)
-                        .duration_since(last)
-                        .as_secs_f64(),
-                );
-            }
-        }
-        for (state, count) in words.iter().zip(counts) {
-            let _infallible = writeln!(out, "pratique_machines{{state=\"{state}\"}} {count}");
-        }
-        let name = "pratique_last_attestation_age_seconds_max";
-        family(
-            out,
-            name,
-            "gauge",
-            "Time since the last proof of the Trusted machine that is silent the longest.",
+        let _infallible = writeln!(
+            text,
+            "pratique_verdict_log_records_total {}",
+            self.verdicts.load(Ordering::Relaxed)
         );
-        let _infallible = writeln!(out, "{name} {oldest}");
+        text
+    }
+
+    fn write_proofs(&self, out: &mut String) {
         family(
             out,
             "pratique_attestations_total",
@@ -118,6 +83,9 @@ impl Figures {
                 "pratique_attestations_total{{purpose=\"{kind}\"}} {count}"
             );
         }
+    }
+
+    fn write_refusals(&self, out: &mut String) {
         family(
             out,
             "pratique_refusals_total",
@@ -131,26 +99,74 @@ impl Figures {
                     writeln!(out, "pratique_refusals_total{{code=\"{code}\"}} {count}");
             }
         }
-        family(
-            out,
-            "pratique_sessions",
-            "gauge",
-            "Exchanges that are held, half-open ones and ends still remembered.",
-        );
-        for (kind, count) in [("join", sessions.0), ("renewal", sessions.1)] {
-            let _infallible = writeln!(out, "pratique_sessions{{purpose=\"{kind}\"}} {count}");
+    }
+}
+
+/// The inventory by state, and how long the most silent of the trusted machines has proven nothing.
+fn write_machines(out: &mut String, machines: &Inventory, now: SystemTime) {
+    family(
+        out,
+        "pratique_machines",
+        "gauge",
+        "Machines of the inventory, by state.",
+    );
+    let words = [
+        "Pending",
+        "Trusted",
+        "Suspect",
+        "Untrusted",
+        "Retired",
+        "Unproven",
+    ];
+    let mut counts = [0_u64; 6];
+    let mut oldest = 0.0_f64;
+    for machine in machines.iter() {
+        let status = machine.status.as_ref();
+        let index = match status.map(|status| status.state) {
+            _ if machine.spec.retired => 4,
+            None | Some(MachineState::Pending) => 0,
+            Some(MachineState::Trusted) => 1,
+            Some(MachineState::Suspect) => 2,
+            Some(MachineState::Untrusted) => 3,
+            Some(MachineState::Unproven) => 5,
+        };
+        counts[index] += 1;
+        if index == 1 {
+            let proof = status.and_then(|status| status.last_attestation.as_deref());
+            oldest = oldest.max(age(proof, now).unwrap_or(0.0));
         }
-        family(
-            out,
-            "pratique_verdict_log_records_total",
-            "counter",
-            "Records written to the log of verdicts.",
-        );
-        let _infallible = writeln!(
-            out,
-            "pratique_verdict_log_records_total {}",
-            self.verdicts.load(Ordering::Relaxed)
-        );
-        text
+    }
+    for (state, count) in words.iter().zip(counts) {
+        let _infallible = writeln!(out, "pratique_machines{{state=\"{state}\"}} {count}");
+    }
+    let name = "pratique_last_attestation_age_seconds_max";
+    family(
+        out,
+        name,
+        "gauge",
+        "Time since the last proof of the Trusted machine that is silent the longest.",
+    );
+    let _infallible = writeln!(out, "{name} {oldest}");
+}
+
+/// Seconds since a recorded time; `None` where none that can be read is recorded.
+fn age(time: Option<&str>, now: SystemTime) -> Option<f64> {
+    let time = time?.parse::<jiff::Timestamp>().ok()?;
+    Some(
+        crate::record::timestamp(now)
+            .duration_since(time)
+            .as_secs_f64(),
+    )
+}
+
+fn write_sessions(out: &mut String, (joins, renewals): (usize, usize)) {
+    family(
+        out,
+        "pratique_sessions",
+        "gauge",
+        "Exchanges that are held, half-open ones and ends still remembered.",
+    );
+    for (kind, count) in [("join", joins), ("renewal", renewals)] {
+        let _infallible = writeln!(out, "pratique_sessions{{purpose=\"{kind}\"}} {count}");
     }
 }

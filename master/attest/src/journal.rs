@@ -385,6 +385,20 @@ pub(crate) fn differs(old: Option<&Machine>, new: Option<&Machine>) -> bool {
     !deeds(old, new).is_empty()
 }
 
+/// What an admin did who set a field that says yes or no, or took it back.
+fn switched(
+    change: (bool, bool),
+    on: (&'static str, &str),
+    off: (&'static str, &str),
+) -> Option<Deed> {
+    let (action, words) = match change {
+        (false, true) => on,
+        (true, false) => off,
+        (true, true) | (false, false) => return None,
+    };
+    Some((action, words.to_owned()))
+}
+
 /// The difference between two versions of a Machine, as far as an admin makes it.
 fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
     let (old, new) = match (old, new) {
@@ -398,11 +412,11 @@ fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
         (Some(old), Some(new)) => (&old.spec, &new.spec),
     };
     let mut deeds = Vec::new();
-    match (old.retired, new.retired) {
-        (false, true) => deeds.push(("Retired", "the machine is retired".to_owned())),
-        (true, false) => deeds.push(("Unretired", "the machine may join again".to_owned())),
-        (true, true) | (false, false) => {}
-    }
+    deeds.extend(switched(
+        (old.retired, new.retired),
+        ("Retired", "the machine is retired"),
+        ("Unretired", "the machine may join again"),
+    ));
     if old.readmit_until != new.readmit_until {
         deeds.push(match &new.readmit_until {
             Some(until) => (
@@ -432,29 +446,22 @@ fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
             format!("it may boot with: {}", new.config_digests.join(", ")),
         ));
     }
-    match (old.is_static, new.is_static) {
-        (false, true) => {
-            deeds.push((
-                "Static",
-                "it joins by certificates that an admin issues, and proves nothing".to_owned(),
-            ));
-        }
-        (true, false) => {
-            deeds.push((
-                "NotStatic",
-                "it joins by its own proof; what was issued to it has ended".to_owned(),
-            ));
-        }
-        (true, true) | (false, false) => {}
-    }
-    match (old.insecure_no_tpm, new.insecure_no_tpm) {
-        (false, true) => deeds.push((
-            "NoTpm",
-            "it is one without a TPM, which proves nothing".to_owned(),
-        )),
-        (true, false) => deeds.push(("Tpm", "it has a TPM, and joins by its proof".to_owned())),
-        (true, true) | (false, false) => {}
-    }
+    deeds.extend(switched(
+        (old.is_static, new.is_static),
+        (
+            "Static",
+            "it joins by certificates that an admin issues, and proves nothing",
+        ),
+        (
+            "NotStatic",
+            "it joins by its own proof; what was issued to it has ended",
+        ),
+    ));
+    deeds.extend(switched(
+        (old.insecure_no_tpm, new.insecure_no_tpm),
+        ("NoTpm", "it is one without a TPM, which proves nothing"),
+        ("Tpm", "it has a TPM, and joins by its proof"),
+    ));
     if old.node_name != new.node_name {
         deeds.push((
             "NodeName",

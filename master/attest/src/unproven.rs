@@ -3,8 +3,9 @@
 
 use crate::admit::Requests;
 use crate::answer::{self, Answer, BODY_TIME};
+use crate::caller::address;
 use crate::entropy::SystemEntropy;
-use crate::exchange::{Desk, address, no_exporter, one_at_a_time, seconds};
+use crate::exchange::{Desk, no_exporter, one_at_a_time, seconds};
 use config_attest::unproven::{Evidence, Hello};
 use config_attest::verifier::{
     Reference, UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello,

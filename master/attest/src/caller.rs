@@ -1,0 +1,46 @@
+//! Who calls: by address, by certificate, by endorsement key.
+
+use config_attest::Digest;
+use config_attest::tpm::Public;
+use config_attest::verifier::RenewingPeer;
+use config_attest::wire::Keys;
+use config_kube::identity::node_of_user;
+use master_api::Peer;
+use master_ca::NodeExtension;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// The endorsement key of a hello, where a Machine lists it. It proves nothing: the key's public half is no secret.
+pub(crate) fn listed_key(keys: &Keys, machines: &config_attest::Inventory) -> Option<Digest> {
+    let key = Digest::of(&Public::parse(keys.ek.as_bytes()).ok()?.spki().ok()?);
+    machines.lists(&key).then_some(key)
+}
+
+/// The caller's address.
+pub(crate) fn address(peer: &Peer) -> IpAddr {
+    peer.remote
+        .map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |remote| {
+            remote.ip().to_canonical()
+        })
+}
+
+pub(crate) fn remote(peer: &Peer) -> String {
+    // A listener for both families shows an IPv4 address in its IPv6 form.
+    let plain = |remote: SocketAddr| SocketAddr::new(remote.ip().to_canonical(), remote.port());
+    peer.remote
+        .map(|remote| plain(remote).to_string())
+        .unwrap_or_default()
+}
+
+/// Who renews, by the certificate that the TLS layer verified.
+pub(crate) fn renewing_peer(peer: &Peer) -> Option<RenewingPeer> {
+    let leaf = peer.certificates.first()?;
+    let extension = NodeExtension::of_certificate(leaf)?;
+    let (_, parsed) = X509Certificate::from_der(leaf).ok()?;
+    let user = parsed.subject().iter_common_name().next()?.as_str().ok()?;
+    Some(RenewingPeer {
+        machine_uid: extension.machine_uid,
+        node_name: node_of_user(user)?.to_owned(),
+        spki: parsed.public_key().raw.to_vec(),
+    })
+}
