@@ -83,31 +83,11 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     let initial = initial_events(&call)?;
     let asked = revision(call.query.get("resourceVersion"))?;
     let prefix = call.scope(&selector);
-    let (mut entries, mut listed) = (Vec::new(), None);
-    let after = if initial {
-        if let Some(asked) = asked {
-            super::read::reached(&call, asked).await?;
-        }
-        let query = ListQuery {
-            prefix: prefix.clone(),
-            ..ListQuery::default()
-        };
-        let listing = call
-            .api
-            .inner
-            .store
-            .list(query)
-            .await
-            .map_err(store_error)?;
-        entries = listing.entries;
-        listed = Some(listing.revision);
-        listing.revision
-    } else {
-        match asked {
-            Some(asked) => asked,
-            None => call.api.inner.store.revision().await.map_err(store_error)?,
-        }
-    };
+    let Beginning {
+        entries,
+        listed,
+        after,
+    } = beginning(&call, initial, asked, &prefix).await?;
     let stream = match call.api.inner.store.watch(&prefix, after).await {
         Ok(stream) => stream,
         Err(error @ StoreError::Compacted { .. }) => return Ok(answer_error(&too_old(&error))),
@@ -121,13 +101,7 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
             format!("Unauthorized: {why}"),
         ));
     }
-    let timeout = call
-        .query
-        .number("timeoutSeconds")?
-        .and_then(|seconds| u64::try_from(seconds).ok());
-    let life = timeout
-        .filter(|seconds| *seconds > 0)
-        .map_or_else(|| LIFE + jitter(LIFE), Duration::from_secs);
+    let life = life(&call)?;
     let now = Instant::now();
     let deadline = now + life.min(LONGEST);
     let watch = Watch {
@@ -150,6 +124,58 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     Ok(answer(
         StreamBody::new(stream::unfold(watch, step)).boxed_unsync(),
     ))
+}
+
+/// With what a watch begins, and after which revision it goes on.
+struct Beginning {
+    entries: Vec<Entry>,
+    /// The revision of the entries, where they were asked for.
+    listed: Option<Revision>,
+    after: Revision,
+}
+
+async fn beginning(
+    call: &Call,
+    initial: bool,
+    asked: Option<Revision>,
+    prefix: &str,
+) -> Result<Beginning, ApiError> {
+    let store = &call.api.inner.store;
+    if !initial {
+        let after = match asked {
+            Some(asked) => asked,
+            None => store.revision().await.map_err(store_error)?,
+        };
+        return Ok(Beginning {
+            entries: Vec::new(),
+            listed: None,
+            after,
+        });
+    }
+    if let Some(asked) = asked {
+        super::read::reached(call, asked).await?;
+    }
+    let query = ListQuery {
+        prefix: prefix.to_owned(),
+        ..ListQuery::default()
+    };
+    let listing = store.list(query).await.map_err(store_error)?;
+    Ok(Beginning {
+        entries: listing.entries,
+        listed: Some(listing.revision),
+        after: listing.revision,
+    })
+}
+
+/// How long the watch lives: as asked, or this server's span, spread so that watches do not end all at once.
+fn life(call: &Call) -> Result<Duration, ApiError> {
+    let timeout = call
+        .query
+        .number("timeoutSeconds")?
+        .and_then(|seconds| u64::try_from(seconds).ok());
+    Ok(timeout
+        .filter(|seconds| *seconds > 0)
+        .map_or_else(|| LIFE + jitter(LIFE), Duration::from_secs))
 }
 
 /// When the next bookmark is due: after the usual time, or shortly before the end.
