@@ -1,13 +1,13 @@
 //! A node whose certificates and key an admin issued beforehand: no proof, no request, no renewal.
 
 use crate::RunArguments;
+use crate::approach::{Approach, approach};
 use crate::console::say;
-use crate::discovery::{self, Location};
+use crate::discovery::Location;
 use crate::error::Error;
 use crate::machine::ImageDescription;
 use crate::run::Ending;
-use crate::time::Clock;
-use crate::{network, node, settings};
+use crate::{node, settings};
 use agent_enroll::issued::{self, Issued};
 use agent_kubelet::{Notice, Notices};
 use agent_tpm::{Tpm, WrappedKey};
@@ -34,6 +34,35 @@ pub(crate) async fn operate(
     on_machine: bool,
     ending: &mut Ending,
 ) -> Result<(), Error> {
+    check_plaintext_key(arguments, &identity)?;
+    let mut tasks = JoinSet::new();
+    // Cancel-safe: see there.
+    let Approach { clock, found } = tokio::select! {
+        ready = approach(arguments, machine, image, on_machine, &mut tasks) => ready?,
+        () = ending.asked() => return Ok(()),
+    };
+    let location = location(machine, found)?;
+    let doubt = Arc::clone(&location.doubt);
+    let (tcti, node) = (arguments.tcti.clone(), name.clone());
+    let taken = tokio::task::spawn_blocking(move || take(&tcti, node, identity, location)).await;
+    let (identity, end) = taken.map_err(|error| Error::Part("identity", error.into()))??;
+    watch_end(name, end, clock.notices(), &mut tasks);
+    let outcome = node::serve(
+        arguments,
+        machine,
+        image,
+        (identity, doubt, clock),
+        ending,
+        &mut tasks,
+        on_machine,
+    )
+    .await;
+    tasks.shutdown().await;
+    outcome
+}
+
+/// A key in the clear is refused where a metadata service gave it, and warned of everywhere else.
+fn check_plaintext_key(arguments: &RunArguments, identity: &IssuedIdentity) -> Result<(), Error> {
     if matches!(identity.key, IssuedKey::Plaintext(_)) {
         let instead = "wrap it to the machine's TPM with `pratique issue --ek FILE`, and count this key as lost";
         settings::not_from_a_service(arguments, "a private key in the clear", instead)?;
@@ -41,38 +70,27 @@ pub(crate) async fn operate(
             "WARNING: this node's private key stands in its user-data in the clear: whoever read that can be this node",
         );
     }
-    let mut tasks = JoinSet::new();
-    let mut time_servers = Vec::new();
-    if on_machine {
-        // Cancel-safe: the network's task goes on in its set, or ends with it.
-        tokio::select! {
-            up = network::bring_up(machine, &arguments.run, &mut tasks) => time_servers = up?,
-            () = ending.asked() => return Ok(()),
-        }
+    Ok(())
+}
+
+/// Where the master is: as discovery found it, or as the configuration says.
+fn location(machine: &MachineConfig, found: Option<Location>) -> Result<Location, Error> {
+    match (found, settings::master(machine)?) {
+        (Some(found), _) => Ok(found),
+        (None, Some((endpoints, pins))) => Ok(Location::new(endpoints, pins)),
+        (None, None) => Err(Error::NotForAnAgent(
+            "`[identity]` is for a machine that joins a master".to_owned(),
+        )),
     }
-    // Cancel-safe: a clock is set whole or not at all.
-    let clock = tokio::select! {
-        clock = Clock::start(machine, &time_servers, image, on_machine, &mut tasks) => clock,
-        () = ending.asked() => return Ok(()),
-    };
-    // Cancel-safe: whoever stops looking for the master has found nothing.
-    let found = tokio::select! {
-        found = discovery::locate(arguments, machine, &mut tasks) => found?,
-        () = ending.asked() => return Ok(()),
-    };
-    let location = match (found, settings::master(machine)?) {
-        (Some(found), _) => found,
-        (None, Some((endpoints, pins))) => Location::new(endpoints, pins),
-        (None, None) => {
-            return Err(Error::NotForAnAgent(
-                "`[identity]` is for a machine that joins a master".to_owned(),
-            ));
-        }
-    };
-    let doubt = Arc::clone(&location.doubt);
-    let (tcti, node) = (arguments.tcti.clone(), name.clone());
-    let taken = tokio::task::spawn_blocking(move || take(&tcti, node, identity, location)).await;
-    let (identity, end) = taken.map_err(|error| Error::Part("identity", error.into()))??;
+}
+
+/// Says until when the node runs, sets the Node's condition, and leaves a task that warns as the end comes near.
+fn watch_end(
+    name: String,
+    end: issued::Ending,
+    notices: Notices,
+    tasks: &mut JoinSet<Result<(), Error>>,
+) {
     let until = i64::try_from(end.not_after)
         .ok()
         .and_then(|seconds| Timestamp::from_second(seconds).ok());
@@ -80,7 +98,6 @@ pub(crate) async fn operate(
     say(&format!(
         "node {name} by issued certificates until {until}; nothing about image or configuration is proven"
     ));
-    let notices = clock.notices();
     let message = format!("the issued certificates end at {until}");
     notices.set(
         CONDITION,
@@ -98,18 +115,6 @@ pub(crate) async fn operate(
         let never = issued::watch(end, move |left| teller.tell(left)).await;
         match never {}
     });
-    let outcome = node::serve(
-        arguments,
-        machine,
-        image,
-        (identity, doubt, clock),
-        ending,
-        &mut tasks,
-        on_machine,
-    )
-    .await;
-    tasks.shutdown().await;
-    outcome
 }
 
 /// Opens the TPM where the key is for it, and puts certificates and key in use.

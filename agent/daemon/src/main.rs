@@ -12,6 +12,7 @@
 //! kubelet and its server; they meet through the identity's slots and the TPM's bounded channel. What a person must see goes to standard
 //! output as lines that start with `pratique:`; everything else is the log, on standard error.
 
+mod approach;
 mod approvals;
 mod attestor;
 mod callers;

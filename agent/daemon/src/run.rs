@@ -1,13 +1,13 @@
 //! The order of things: configuration, TPM, network, proof, node; and the end in reverse.
 
+use crate::approach::{Approach, approach};
 use crate::attestor::Attestor;
 use crate::console::{self, refused, say};
-use crate::discovery::{self, Location};
+use crate::discovery::Location;
 use crate::error::{Error, chain};
 use crate::machine::{self, ImageDescription};
-use crate::time::Clock;
 use crate::unproven::{self, Means};
-use crate::{RunArguments, approvals, issued, network, node, roots, settings, state_record};
+use crate::{RunArguments, approvals, issued, node, roots, settings, state_record};
 use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Milestone, Prover, Settings};
 use agent_tpm::Sealing;
 use config_model::MachineConfig;
@@ -96,13 +96,7 @@ async fn operate(
 ) -> Result<(), Error> {
     let machine = settings::load(&arguments.config)?;
     let name = settings::node_name(&machine)?;
-    for path in [&arguments.data, &arguments.run] {
-        std::fs::create_dir_all(path).map_err(|source| Error::File {
-            what: "make",
-            path: path.clone(),
-            source,
-        })?;
-    }
+    make_folders(arguments)?;
     settings::credentials(arguments, &machine)?;
     tracing::info!(name, image = image.os_image(), "starting");
     if let Some(identity) = machine.identity.clone() {
@@ -116,35 +110,11 @@ async fn operate(
     let founds = machine.cluster().is_some();
     if let (true, Means::Tpm(prover)) = (founds, &means) {
         // Before the network: the master needs its keys, and sealing needs none.
-        let fixed = machine::addresses(&machine);
-        let claims = machine::claims(name.clone(), &image, &fixed, &machine);
-        let attestor = Attestor::bind(
-            &arguments.run.join("attestor.sock"),
-            Prover::clone(prover),
-            claims,
-            sealing(arguments, &image)?,
-        )?;
-        tasks.spawn(async move {
-            attestor.serve().await;
-            Err(Error::Part("attestor", "it should never end".into()))
-        });
+        serve_attestor(arguments, &machine, &image, &name, prover, &mut tasks)?;
     }
-    let mut time_servers = Vec::new();
-    if on_machine {
-        // Cancel-safe: the network's task goes on in its set, or ends with it.
-        tokio::select! {
-            up = network::bring_up(&machine, &arguments.run, &mut tasks) => time_servers = up?,
-            () = ending.asked() => return Ok(()),
-        }
-    }
-    // Cancel-safe: a clock is set whole or not at all.
-    let clock = tokio::select! {
-        clock = Clock::start(&machine, &time_servers, &image, on_machine, &mut tasks) => clock,
-        () = ending.asked() => return Ok(()),
-    };
-    // Cancel-safe: whoever stops looking for the master has found nothing.
-    let found = tokio::select! {
-        found = discovery::locate(arguments, &machine, &mut tasks) => found?,
+    // Cancel-safe: see there.
+    let Approach { clock, found } = tokio::select! {
+        ready = approach(arguments, &machine, &image, on_machine, &mut tasks) => ready?,
         () = ending.asked() => return Ok(()),
     };
     let doubt = found
@@ -200,6 +170,42 @@ fn sealing(arguments: &RunArguments, image: &ImageDescription) -> Result<Option<
         source,
     })?;
     Ok(unlock.map(Sealing::Approved))
+}
+
+/// Makes the folders of what the agent keeps and of what lives as long as the boot.
+fn make_folders(arguments: &RunArguments) -> Result<(), Error> {
+    for path in [&arguments.data, &arguments.run] {
+        std::fs::create_dir_all(path).map_err(|source| Error::File {
+            what: "make",
+            path: path.clone(),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+/// Starts the socket by which the master of this machine uses its TPM.
+fn serve_attestor(
+    arguments: &RunArguments,
+    machine: &MachineConfig,
+    image: &ImageDescription,
+    name: &str,
+    prover: &Prover,
+    tasks: &mut JoinSet<Result<(), Error>>,
+) -> Result<(), Error> {
+    let addresses = machine::addresses(machine);
+    let claims = machine::claims(name.to_owned(), image, &addresses, machine);
+    let attestor = Attestor::bind(
+        &arguments.run.join("attestor.sock"),
+        prover.clone(),
+        claims,
+        sealing(arguments, image)?,
+    )?;
+    tasks.spawn(async move {
+        attestor.serve().await;
+        Err(Error::Part("attestor", "it should never end".into()))
+    });
+    Ok(())
 }
 
 async fn enroll(

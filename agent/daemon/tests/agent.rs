@@ -213,13 +213,67 @@ fn sys(files: &[(&str, &str)]) -> TempDir {
     dir
 }
 
+/// What the kernel shows of a TPM, the machine's word, and the line and words that the agent answers with.
+struct Lack {
+    kernel: &'static [(&'static str, &'static str)],
+    goes_without: bool,
+    line: &'static str,
+    words: &'static str,
+}
+
+const NONE: &[(&str, &str)] = &[];
+const OLD: &[(&str, &str)] = &[("class/tpm/tpm0/tpm_version_major", "1\n")];
+const SILENT: &[(&str, &str)] = &[("firmware/acpi/tables/TPM2", "")];
+const DEAF: &[(&str, &str)] = &[("class/tpm/tpm0/tpm_version_major", "2\n")];
+
 /// What there is of a TPM, what follows, and the exact words of it: never less than the machine has, and never without being told.
+const LACKS: &[Lack] = &[
+    Lack {
+        kernel: NONE,
+        goes_without: false,
+        line: "REFUSED NO_TPM: this machine has no TPM",
+        words: "insecure_no_tpm = true",
+    },
+    Lack {
+        kernel: OLD,
+        goes_without: false,
+        line: "REFUSED NO_TPM: this machine has a TPM 1.2",
+        words: "make it a TPM 2.0",
+    },
+    Lack {
+        kernel: SILENT,
+        goes_without: false,
+        line: "REFUSED NO_TPM: the firmware names a TPM 2.0",
+        words: "tpm_crb",
+    },
+    Lack {
+        kernel: SILENT,
+        goes_without: true,
+        line: "REFUSED NO_TPM: the firmware names a TPM 2.0",
+        words: "for machines that have none",
+    },
+    Lack {
+        kernel: DEAF,
+        goes_without: true,
+        line: "REFUSED TPM: the TPM cannot be used",
+        words: "cannot be opened",
+    },
+    Lack {
+        kernel: NONE,
+        goes_without: true,
+        line: "WARNING: this machine has no TPM",
+        words: "NOTHING CAN BE PROVEN",
+    },
+    Lack {
+        kernel: OLD,
+        goes_without: true,
+        line: "WARNING: this machine has a TPM 1.2",
+        words: "NOTHING CAN BE PROVEN",
+    },
+];
+
 #[test]
 fn each_lack_of_a_tpm_is_told_with_what_to_do_and_only_a_machine_without_one_goes_without() {
-    const NONE: &[(&str, &str)] = &[];
-    const OLD: &[(&str, &str)] = &[("class/tpm/tpm0/tpm_version_major", "1\n")];
-    const SILENT: &[(&str, &str)] = &[("firmware/acpi/tables/TPM2", "")];
-    const DEAF: &[(&str, &str)] = &[("class/tpm/tpm0/tpm_version_major", "2\n")];
     let worker = |more: &str| {
         format!(
             "version = 1\n[machine]\nname = \"edge-1\"\n{more}[master]\nendpoints = [\"https://127.0.0.1:1\"]\n\
@@ -228,63 +282,21 @@ fn each_lack_of_a_tpm_is_told_with_what_to_do_and_only_a_machine_without_one_goe
         )
     };
     let (plain, told) = (worker(""), worker("insecure_no_tpm = true\n"));
-    for (kernel, config, line, words) in [
-        (
-            NONE,
-            &plain,
-            "REFUSED NO_TPM: this machine has no TPM",
-            "insecure_no_tpm = true",
-        ),
-        (
-            OLD,
-            &plain,
-            "REFUSED NO_TPM: this machine has a TPM 1.2",
-            "make it a TPM 2.0",
-        ),
-        (
-            SILENT,
-            &plain,
-            "REFUSED NO_TPM: the firmware names a TPM 2.0",
-            "tpm_crb",
-        ),
-        (
-            SILENT,
-            &told,
-            "REFUSED NO_TPM: the firmware names a TPM 2.0",
-            "for machines that have none",
-        ),
-        (
-            DEAF,
-            &told,
-            "REFUSED TPM: the TPM cannot be used",
-            "cannot be opened",
-        ),
-        (
-            NONE,
-            &told,
-            "WARNING: this machine has no TPM",
-            "NOTHING CAN BE PROVEN",
-        ),
-        (
-            OLD,
-            &told,
-            "WARNING: this machine has a TPM 1.2",
-            "NOTHING CAN BE PROVEN",
-        ),
-    ] {
-        let sys = sys(kernel);
+    for lack in LACKS {
+        let sys = sys(lack.kernel);
         let path = sys.path().display().to_string();
         // On a machine what cannot be cured is told and the agent stays; there it would also bring up the network.
-        let refused = line.starts_with("REFUSED");
+        let refused = lack.line.starts_with("REFUSED");
         let more = [
             "--manage-network",
             if refused { "true" } else { "false" },
             "--sys",
             &path,
         ];
+        let config = if lack.goes_without { &told } else { &plain };
         let mut agent = Agent::start(config, "device:/nonexistent", &more);
-        let found = agent.line(&format!("pratique: {line}"));
-        assert!(found.contains(words), "{found}");
+        let found = agent.line(&format!("pratique: {}", lack.line));
+        assert!(found.contains(lack.words), "{found}");
         if !refused {
             assert!(agent.line("pratique: node key of this boot: sha256:").len() > 64);
             agent.line("pratique: not enrolled yet: 127.0.0.1:1 cannot be reached");

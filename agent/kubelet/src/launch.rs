@@ -65,14 +65,10 @@ pub(crate) fn prepare(
     let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
     let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
     let vars = env::resolve(pod, container, sources)?;
-    let expanded = |list: &Option<Vec<String>>| {
-        list.as_ref().map(|list| {
-            list.iter()
-                .map(|text| env::expand(text, &vars))
-                .collect::<Vec<_>>()
-        })
-    };
-    let (command, args) = (expanded(&container.command), expanded(&container.args));
+    let (command, args) = (
+        expanded(container.command.as_deref(), &vars),
+        expanded(container.args.as_deref(), &vars),
+    );
     let mut all_vars = vec![("HOSTNAME".to_owned(), hostname())];
     all_vars.extend(vars);
     let id = container_id(&reference.uid, &container.name, number);
@@ -82,13 +78,7 @@ pub(crate) fn prepare(
             .map_err(|error| error.to_string())?,
     );
     places.sort_by_key(|(_, destination)| destination.matches('/').count());
-    let stage = config.stage_dir(&id);
-    let mount = |(index, (wanted, destination)): (usize, &Place)| Mount {
-        source: stage.join(index.to_string()),
-        destination: destination.clone(),
-        read_only: wanted.read_only,
-    };
-    let mounts = places.iter().enumerate().map(mount).collect();
+    let mounts = staged(&config.stage_dir(&id), &places);
     let security = Security::of(
         spec.security_context.as_ref(),
         container.security_context.as_ref(),
@@ -134,6 +124,21 @@ pub(crate) fn prepare(
         spec,
         wanted: places.into_iter().map(|(wanted, _)| wanted).collect(),
     })
+}
+
+/// A command or its arguments with the variables in them replaced.
+fn expanded(list: Option<&[String]>, vars: &[(String, String)]) -> Option<Vec<String>> {
+    list.map(|list| list.iter().map(|text| env::expand(text, vars)).collect())
+}
+
+/// The mounts of what the container is to see, each from its number below the stage.
+fn staged(stage: &Path, places: &[Place]) -> Vec<Mount> {
+    let mount = |(index, (wanted, destination)): (usize, &Place)| Mount {
+        source: stage.join(index.to_string()),
+        destination: destination.clone(),
+        read_only: wanted.read_only,
+    };
+    places.iter().enumerate().map(mount).collect()
 }
 
 /// The pod's and the container's wishes, of which the container's win.

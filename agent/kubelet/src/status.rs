@@ -66,56 +66,17 @@ pub(crate) fn status(
             .collect::<Vec<_>>()
     };
     let (inits, mains) = (of_kind(Kind::Init), of_kind(Kind::Main));
-    let mut phase = scene.phase();
-    if end == Some(End::Over) {
-        phase = old.phase.clone().unwrap_or_default();
-    }
-    let (reason, message) = match end {
-        Some(End::Deadline) => {
-            "Failed".clone_into(&mut phase);
-            let text = "Pod was active on the node longer than the specified deadline";
-            (Some("DeadlineExceeded".to_owned()), Some(text.to_owned()))
-        }
-        Some(End::Evicted) => {
-            "Failed".clone_into(&mut phase);
-            (Some("Evicted".to_owned()), view.notes.evicted.clone())
-        }
-        Some(End::Over | End::Deleted) | None => (old.reason.clone(), old.message.clone()),
-    };
-    let (reason, message) = match refusal {
-        // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are no containers to tell of.
-        Some(refusal) if end.is_none() => {
-            "Failed".clone_into(&mut phase);
-            (
-                Some(refusal.reason.to_owned()),
-                Some(format!("Pod was rejected: {}", refusal.message)),
-            )
-        }
-        Some(_) | None => (reason, message),
-    };
+    let Outcome {
+        phase,
+        reason,
+        message,
+    } = scene.outcome(old, refusal);
     let mut conditions = scene.conditions(
         &phase,
         &mains,
         old.conditions.as_deref().unwrap_or_default(),
     );
-    if let (Some(End::Evicted), Some(message)) = (end, &view.notes.evicted) {
-        let disruption = condition(
-            "DisruptionTarget",
-            None,
-            old.conditions.as_deref().unwrap_or_default(),
-            None,
-            view.now,
-        );
-        let (reason, message) = (
-            Some("TerminationByKubelet".to_owned()),
-            Some(message.clone()),
-        );
-        conditions.push(PodCondition {
-            reason,
-            message,
-            ..disruption
-        });
-    }
+    conditions.extend(scene.disruption(old.conditions.as_deref().unwrap_or_default()));
     let all: Vec<String> = one_of_each_family(addresses)
         .map(ToString::to_string)
         .collect();
@@ -167,7 +128,55 @@ struct Scene<'a> {
     messages: &'a dyn Fn(&str) -> Option<String>,
 }
 
+/// What has become of the pod as a whole.
+struct Outcome {
+    phase: String,
+    reason: Option<String>,
+    message: Option<String>,
+}
+
 impl Scene<'_> {
+    fn outcome(&self, old: &PodStatus, refusal: Option<&Refusal>) -> Outcome {
+        let failed = |reason: &str, message| Outcome {
+            phase: "Failed".to_owned(),
+            reason: Some(reason.to_owned()),
+            message,
+        };
+        match (self.end, refusal) {
+            (Some(End::Deadline), _) => {
+                let text = "Pod was active on the node longer than the specified deadline";
+                failed("DeadlineExceeded", Some(text.to_owned()))
+            }
+            (Some(End::Evicted), _) => failed("Evicted", self.view.notes.evicted.clone()),
+            // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are no containers to tell of.
+            (None, Some(refusal)) => failed(
+                refusal.reason,
+                Some(format!("Pod was rejected: {}", refusal.message)),
+            ),
+            (Some(End::Over), _) => Outcome {
+                phase: old.phase.clone().unwrap_or_default(),
+                reason: old.reason.clone(),
+                message: old.message.clone(),
+            },
+            (Some(End::Deleted), _) | (None, None) => Outcome {
+                phase: self.phase(),
+                reason: old.reason.clone(),
+                message: old.message.clone(),
+            },
+        }
+    }
+
+    /// The condition that tells controllers why an evicted pod goes.
+    fn disruption(&self, before: &[PodCondition]) -> Option<PodCondition> {
+        let message = self.view.notes.evicted.as_ref();
+        let message = message.filter(|_| self.end == Some(End::Evicted))?;
+        Some(PodCondition {
+            reason: Some("TerminationByKubelet".to_owned()),
+            message: Some(message.clone()),
+            ..condition("DisruptionTarget", None, before, None, self.view.now)
+        })
+    }
+
     fn container(&self, container: &Container, kind: Kind) -> ContainerStatus {
         let seen = latest(self.view.seen, &container.name);
         let before =

@@ -262,6 +262,20 @@ fn floors(rule: &Rule, faults: &mut Vec<String>) -> BTreeMap<String, TpmVersion>
     floors
 }
 
+/// The roles of the certificate, each of which a node can have.
+fn roles(rule: &Rule, faults: &mut Vec<String>) {
+    if rule.certificate.roles.is_empty() {
+        faults.push("certificate.roles: name at least one role".to_owned());
+    }
+    for role in &rule.certificate.roles {
+        if role != "worker" && role != "master" {
+            faults.push(format!(
+                "certificate.roles: found {role:?}, expected \"worker\" or \"master\""
+            ));
+        }
+    }
+}
+
 /// `inventory` or nothing.
 fn inventory(text: &str, key: &str, faults: &mut Vec<String>) -> bool {
     match text {
@@ -300,16 +314,7 @@ impl TryFrom<&Rule> for CheckedRule {
         } else {
             conditions(rule, &mut faults)
         };
-        if rule.certificate.roles.is_empty() {
-            faults.push("certificate.roles: name at least one role".to_owned());
-        }
-        for role in &rule.certificate.roles {
-            if role != "worker" && role != "master" {
-                faults.push(format!(
-                    "certificate.roles: found {role:?}, expected \"worker\" or \"master\""
-                ));
-            }
-        }
+        roles(rule, &mut faults);
         let ttl = rule.certificate.ttl_seconds;
         let ttl_seconds = bounded(
             ttl,

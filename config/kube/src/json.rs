@@ -5,8 +5,8 @@
 
 use crate::{CertificatePolicy, ImageRelease, Machine, NodeAttestation};
 use k8s_openapi::api::{
-    apps, authorization, batch, certificates, coordination, core, discovery, events, flowcontrol,
-    networking, policy, rbac, scheduling, storage,
+    apps, authentication, authorization, batch, certificates, coordination, core, discovery,
+    events, flowcontrol, networking, policy, rbac, scheduling, storage,
 };
 use serde_json::{Error, Value};
 
@@ -55,6 +55,8 @@ json!(
 );
 
 json!(
+    authentication::v1::TokenRequest,
+    core::v1::Binding,
     core::v1::ConfigMap,
     core::v1::Endpoints,
     core::v1::Event,

@@ -35,65 +35,13 @@ pub(crate) struct Carried<'t> {
     indent: usize,
 }
 
+/// A document that was found: where its key stands, and its text if it is one.
+type Found = (Place, Option<String>);
+
 /// Parses the envelope.
 pub(crate) fn open<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Carried<'t>> {
-    // The YAML parser's time grows with the square of open brackets; the document itself is one
-    // string.
-    if envelope.bytes().filter(|byte| b"[{".contains(byte)).count() > MOST_BRACKETS {
-        sink.fault(
-            FaultKind::TooDeep,
-            &Place::default(),
-            "more brackets than any document has",
-            EXPECTED,
-        );
-        return None;
-    }
-    let yaml = match serde_yaml_ng::from_str::<Value>(envelope.trim_start_matches('\u{feff}')) {
-        Ok(yaml) => yaml,
-        Err(error) => {
-            let at = error.location().map_or(0, |location| location.index());
-            let place = Place {
-                span: at..at,
-                key: String::new(),
-            };
-            sink.fault(
-                FaultKind::Syntax,
-                &place,
-                format!("no YAML: {error}"),
-                "a cloud-config document in YAML",
-            );
-            return None;
-        }
-    };
-    let Value::Mapping(keys) = yaml else {
-        sink.fault(
-            FaultKind::OtherFormat,
-            &Place::default(),
-            "a cloud-config without keys",
-            EXPECTED,
-        );
-        return None;
-    };
-    let mut found = Vec::new();
-    for (key, value) in &keys {
-        let key = key.as_str().unwrap_or_default();
-        match key {
-            "pratique" => {
-                found.push((place(envelope, key, key), value.as_str().map(str::to_owned)));
-            }
-            "write_files" => found.extend(files(envelope, value, sink)),
-            _ => {
-                let shown = format!("the key {}", quoted(key));
-                sink.fault(
-                    FaultKind::UnknownKey,
-                    &place(envelope, key, key),
-                    shown,
-                    EXPECTED,
-                );
-            }
-        }
-    }
-    let mut found = found.into_iter();
+    let keys = keys(envelope, sink)?;
+    let mut found = documents(envelope, &keys, sink).into_iter();
     let Some((at, text)) = found.next() else {
         if sink.is_empty() {
             sink.fault(
@@ -126,8 +74,73 @@ pub(crate) fn open<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Carried
     carried
 }
 
-/// The documents in `write_files`; there should be one.
-fn files(envelope: &str, list: &Value, sink: &mut Sink<'_>) -> Vec<(Place, Option<String>)> {
+/// The envelope's keys; `None`, with the fault told, where it is no YAML or has none.
+fn keys<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Mapping> {
+    // The YAML parser's time grows with the square of open brackets; the document itself is one
+    // string.
+    if envelope.bytes().filter(|byte| b"[{".contains(byte)).count() > MOST_BRACKETS {
+        sink.fault(
+            FaultKind::TooDeep,
+            &Place::default(),
+            "more brackets than any document has",
+            EXPECTED,
+        );
+        return None;
+    }
+    match serde_yaml_ng::from_str::<Value>(envelope.trim_start_matches('\u{feff}')) {
+        Ok(Value::Mapping(keys)) => Some(keys),
+        Ok(_) => {
+            sink.fault(
+                FaultKind::OtherFormat,
+                &Place::default(),
+                "a cloud-config without keys",
+                EXPECTED,
+            );
+            None
+        }
+        Err(error) => {
+            let at = error.location().map_or(0, |location| location.index());
+            let place = Place {
+                span: at..at,
+                key: String::new(),
+            };
+            sink.fault(
+                FaultKind::Syntax,
+                &place,
+                format!("no YAML: {error}"),
+                "a cloud-config document in YAML",
+            );
+            None
+        }
+    }
+}
+
+/// The documents under the envelope's keys, normally one; every other key is a fault.
+fn documents<'t>(envelope: &'t str, keys: &Mapping, sink: &mut Sink<'t>) -> Vec<Found> {
+    let mut found = Vec::new();
+    for (key, value) in keys {
+        let key = key.as_str().unwrap_or_default();
+        match key {
+            "pratique" => {
+                found.push((place(envelope, key, key), value.as_str().map(str::to_owned)));
+            }
+            "write_files" => found.extend(files(envelope, value, sink)),
+            _ => {
+                let shown = format!("the key {}", quoted(key));
+                sink.fault(
+                    FaultKind::UnknownKey,
+                    &place(envelope, key, key),
+                    shown,
+                    EXPECTED,
+                );
+            }
+        }
+    }
+    found
+}
+
+/// The documents among `write_files`, normally one.
+fn files(envelope: &str, list: &Value, sink: &mut Sink<'_>) -> Vec<Found> {
     let whole = place(envelope, "write_files", "write_files");
     let Value::Sequence(entries) = list else {
         sink.fault(

@@ -1,7 +1,7 @@
 //! What the command line says.
 
 use clap::{Args, Parser, Subcommand};
-use config_model::image::KernelFlavour;
+use config_model::image::{ImageConfig, KernelFlavour};
 use config_model::rule;
 use config_model::{Document, parse};
 use image_build::options::{Compress, Options, Role, SecureBoot};
@@ -121,24 +121,7 @@ pub(crate) struct BuildArguments {
 impl BuildArguments {
     /// The description and the arguments together; arguments win.
     pub(crate) fn into_options(self, tools: PathBuf) -> Result<Options, Box<dyn Error>> {
-        let described = match &self.description {
-            None => None,
-            Some(path) => {
-                let text = std::fs::read(path)
-                    .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-                match parse(text, &path.display().to_string())? {
-                    Document::Image(image) => Some(image),
-                    other @ (Document::Machine(_) | Document::Cluster(_) | Document::Policy(_)) => {
-                        return Err(format!(
-                            "{}: kind is {}, expected image",
-                            path.display(),
-                            other.kind()
-                        )
-                        .into());
-                    }
-                }
-            }
-        };
+        let described = self.description.as_deref().map(described).transpose()?;
         let role = match self.role {
             Role::Worker => rule::Role::Worker,
             Role::Master => rule::Role::Master,
@@ -158,15 +141,6 @@ impl BuildArguments {
             .as_ref()
             .map(|d| d.cmdline_extra.to_string())
             .filter(|words| !words.is_empty());
-        if described
-            .as_ref()
-            .is_some_and(|d| !d.extra_packages.is_empty())
-        {
-            return Err(
-                "packages.extra: an image of extra packages cannot be built yet; take the list out"
-                    .into(),
-            );
-        }
         let lockdown = described.as_ref().map(|d| d.lockdown).unwrap_or_default();
         let metadata = described.as_ref().map(|d| d.metadata).unwrap_or_default();
         let secure_boot = self.sb_key.zip(self.sb_cert).map(|(key, cert)| SecureBoot {
@@ -215,4 +189,23 @@ fn user_data(path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
         )
         .into()),
     }
+}
+
+/// The image that a file describes.
+fn described(path: &Path) -> Result<Box<ImageConfig>, Box<dyn Error>> {
+    let name = path.display().to_string();
+    let text = std::fs::read(path).map_err(|e| format!("cannot read {name}: {e}"))?;
+    let image = match parse(text, &name)? {
+        Document::Image(image) => image,
+        other @ (Document::Machine(_) | Document::Cluster(_) | Document::Policy(_)) => {
+            return Err(format!("{name}: kind is {}, expected image", other.kind()).into());
+        }
+    };
+    if !image.extra_packages.is_empty() {
+        return Err(
+            "packages.extra: an image of extra packages cannot be built yet; take the list out"
+                .into(),
+        );
+    }
+    Ok(image)
 }

@@ -7,13 +7,13 @@ use crate::release::{Enrolled, Sizes};
 use crate::root::{Entries, Inputs};
 use crate::{initrd, keys, modules, release, root, uki};
 use config_attest::Digest;
-use config_attest::release::{Boot, MANIFEST_VERSION, Manifest, Part};
+use config_attest::release::{Boot, Executable, MANIFEST_VERSION, Manifest, Part};
 use config_attest::unlock::{Approvals, Approver};
 use config_kube::{ImageRelease, ImageReleaseSpec};
 use config_machine::kernel::{self, Lockdown};
 use image_format::tar::Entry;
 use image_format::{Guid, verity};
-use image_packages::tools;
+use image_packages::tools::{self, Tools};
 use image_packages::{Fetcher, Package, Set, elf, unpack};
 use p256::ecdsa::SigningKey;
 use std::collections::BTreeMap;
@@ -37,6 +37,27 @@ struct Tree {
     kernel: String,
 }
 
+/// What an image is made of, before it has a name.
+struct Contents {
+    entries: Entries,
+    executables: Vec<Executable>,
+    initrd: Vec<u8>,
+}
+
+/// The root file system and the hash tree over it.
+struct Root {
+    bytes: Vec<u8>,
+    hashed: verity::Tree,
+}
+
+/// The kernel image and what it was made from.
+struct Kernel {
+    linux: Vec<u8>,
+    command_line: String,
+    uki: uki::Uki,
+    boots: Vec<Boot>,
+}
+
 /// Builds an image into `options.out`: `ROLE.raw`, `ROLE.efi`, `ROLE.release.json`, `ROLE.parts.json`.
 pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     let work = work_folder(options)?;
@@ -46,28 +67,9 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     let build_time = options
         .build_time
         .map_or_else(|| newest(&tree.folder), Ok)?;
-    let picked = modules::pick(
-        &tools,
-        &tree.folder.join("usr/lib/modules").join(&tree.kernel),
-        &options.flavour,
-    )?;
-    let inputs = Inputs {
-        tree: &tree.folder,
-        role: options.role,
-        programs: &programs,
-        modules: &picked.running,
-        kernel: &tree.kernel,
-        user_data: options.user_data.as_deref(),
-    };
-    let mut entries = root::entries(&inputs)?;
-    let executables = release::executables(&entries);
-    let init = programs
-        .get("init")
-        .ok_or_else(|| Error::Image("no program init was given".to_owned()))?;
-    let initrd = initrd::make(&tools, init, &picked.initrd, options.compress.zstd(), &work)?;
+    let mut contents = contents(&tools, &tree, &programs, options, &work)?;
     let (release_key, approver) = approver(options)?;
     let approver = approver.as_deref();
-    let contents = [root::digest(&entries, &executables), Digest::of(&initrd)];
     let derived = || derived_id(options, &tree, build_time, &contents, approver);
     let id = options.id.clone().unwrap_or_else(derived);
     (fetcher.notice)(&format!(
@@ -75,67 +77,35 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
         options.role.name(),
         tree.kernel
     ));
-    let Options {
-        role,
-        svn,
-        metadata,
-        ..
-    } = *options;
-    let kernel = tree.kernel.as_str();
-    root::label(
-        &mut entries,
-        &root::Label {
-            role,
-            kernel,
-            id: &id,
-            svn,
-            build_time,
-            metadata,
-            approver,
-        },
-    );
-    let uuid = |what: &str| Guid::derived(&[b"pratique", id.as_bytes(), what.as_bytes()]);
-    let root = root::file_system(
-        &tools,
-        &entries,
-        options.compress,
-        build_time,
-        uuid("root file system"),
-        &work,
-    )?;
-    let hashed = verity::tree(&root, &salt(&id), uuid("verity tree"));
-    let command_line = command_line(&hashed.root, options.lockdown, &options.cmdline_extra)?;
-    let osrel = crate::rootfiles::os_release(options.role, &id, options.svn);
-    let linux = read(&tree.folder.join(format!("boot/vmlinuz-{}", tree.kernel)))?;
-    let stub = read(&tree.folder.join(STUB))?;
-    let parts = uki::Parts {
-        stub: &stub,
-        linux: &linux,
-        osrel: &osrel,
-        command_line: &command_line,
-        initrd: &initrd,
-        uname: kernel,
-    };
-    let (uki, enrolled) = kernel_image(&parts, options.secure_boot.as_ref())?;
-    let boots = release::boots(&uki.measured, enrolled.as_ref());
-    let approvals = approvals(release_key.as_ref(), svn, &boots)?;
-    let (verity, root_hash) = (hashed.bytes.as_slice(), &hashed.root);
-    let content = disk::Content {
+    let label = root::Label {
+        role: options.role,
+        kernel: &tree.kernel,
         id: &id,
-        uki: &uki.bytes,
-        root: &root,
-        verity,
-        root_hash,
+        svn: options.svn,
+        build_time,
+        metadata: options.metadata,
+        approver,
+    };
+    root::label(&mut contents.entries, &label);
+    let root = root_disk(&tools, &contents.entries, &label, options, &work)?;
+    let kernel = kernel(&tree, &contents.initrd, &root.hashed.root, &id, options)?;
+    let approvals = approvals(release_key.as_ref(), options.svn, &kernel.boots)?;
+    let disk = disk::Content {
+        id: &id,
+        uki: &kernel.uki.bytes,
+        root: &root.bytes,
+        verity: &root.hashed.bytes,
+        root_hash: &root.hashed.root,
         approvals: &approvals,
     };
-    disk::write(&result(options, "raw"), &content)?;
-    write(&result(options, "efi"), &uki.bytes)?;
-    let listed = [
-        ("uki", &uki.bytes),
-        ("root", &root),
-        ("verity", &hashed.bytes),
-        ("linux", &linux),
-        ("initrd", &initrd),
+    disk::write(&result(options, "raw"), &disk)?;
+    write(&result(options, "efi"), &kernel.uki.bytes)?;
+    let parts = [
+        ("uki", &kernel.uki.bytes),
+        ("root", &root.bytes),
+        ("verity", &root.hashed.bytes),
+        ("linux", &kernel.linux),
+        ("initrd", &contents.initrd),
     ];
     let manifest = Manifest {
         version: MANIFEST_VERSION,
@@ -144,20 +114,99 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
         svn: options.svn,
         build_time,
         kernel: tree.kernel.clone(),
-        command_line,
-        root_hash: Digest(hashed.root),
-        boots,
-        parts: listed
-            .iter()
-            .map(|(name, bytes)| release::part(name, bytes))
-            .collect(),
+        command_line: kernel.command_line,
+        root_hash: Digest(root.hashed.root),
+        boots: kernel.boots,
+        parts: parts.map(|(name, bytes)| release::part(name, bytes)).into(),
         packages: release::packages(&tree.packages)?,
-        executables,
+        executables: contents.executables,
     };
-    let sizes = sizes(&manifest, &entries);
+    let sizes = sizes(&manifest, &contents.entries);
     publish(options, &manifest, &sizes)?;
     std::fs::remove_dir_all(&work).map_err(at("remove", &work))?;
     Ok(Built { manifest, sizes })
+}
+
+/// The files of the root and the initrd, from packages and programs.
+fn contents(
+    tools: &Tools,
+    tree: &Tree,
+    programs: &BTreeMap<String, Vec<u8>>,
+    options: &Options,
+    work: &Path,
+) -> Result<Contents> {
+    let folder = tree.folder.join("usr/lib/modules").join(&tree.kernel);
+    let picked = modules::pick(tools, &folder, &options.flavour)?;
+    let inputs = Inputs {
+        tree: &tree.folder,
+        role: options.role,
+        programs,
+        modules: &picked.running,
+        kernel: &tree.kernel,
+        user_data: options.user_data.as_deref(),
+    };
+    let entries = root::entries(&inputs)?;
+    let executables = release::executables(&entries);
+    let init = programs
+        .get("init")
+        .ok_or_else(|| Error::Image("no program init was given".to_owned()))?;
+    let initrd = initrd::make(tools, init, &picked.initrd, options.compress.zstd(), work)?;
+    Ok(Contents {
+        entries,
+        executables,
+        initrd,
+    })
+}
+
+fn root_disk(
+    tools: &Tools,
+    entries: &Entries,
+    label: &root::Label<'_>,
+    options: &Options,
+    work: &Path,
+) -> Result<Root> {
+    let id = label.id;
+    let uuid = |what: &str| Guid::derived(&[b"pratique", id.as_bytes(), what.as_bytes()]);
+    let bytes = root::file_system(
+        tools,
+        entries,
+        options.compress,
+        label.build_time,
+        uuid("root file system"),
+        work,
+    )?;
+    let hashed = verity::tree(&bytes, &salt(id), uuid("verity tree"));
+    Ok(Root { bytes, hashed })
+}
+
+/// The kernel image that starts the root of this hash and no other.
+fn kernel(
+    tree: &Tree,
+    initrd: &[u8],
+    root_hash: &[u8; 32],
+    id: &str,
+    options: &Options,
+) -> Result<Kernel> {
+    let command_line = command_line(root_hash, options.lockdown, &options.cmdline_extra)?;
+    let osrel = crate::rootfiles::os_release(options.role, id, options.svn);
+    let linux = read(&tree.folder.join(format!("boot/vmlinuz-{}", tree.kernel)))?;
+    let stub = read(&tree.folder.join(STUB))?;
+    let parts = uki::Parts {
+        stub: &stub,
+        linux: &linux,
+        osrel: &osrel,
+        command_line: &command_line,
+        initrd,
+        uname: &tree.kernel,
+    };
+    let (uki, enrolled) = kernel_image(&parts, options.secure_boot.as_ref())?;
+    let boots = release::boots(&uki.measured, enrolled.as_ref());
+    Ok(Kernel {
+        linux,
+        command_line,
+        uki,
+        boots,
+    })
 }
 
 /// Where files lie that are needed on the way alone.
@@ -253,7 +302,7 @@ fn derived_id(
     options: &Options,
     tree: &Tree,
     build_time: u64,
-    contents: &[Digest],
+    contents: &Contents,
     approver: Option<&str>,
 ) -> String {
     let Options {
@@ -267,6 +316,10 @@ fn derived_id(
     } = options;
     let metadata = metadata.name();
     let words = kernel::words(*lockdown);
+    let contents = [
+        root::digest(&contents.entries, &contents.executables),
+        Digest::of(&contents.initrd),
+    ];
     let mut text = format!(
         "{compress:?} {svn} {flavour} {build_time} {words:?} {cmdline_extra:?} {metadata} {contents:?}\n"
     );

@@ -20,7 +20,10 @@ pub(crate) async fn reconcile(client: &Client) -> Result<(), ApiError> {
     settle::<FlowSchema>(client, schemas()).await
 }
 
-async fn settle<T: Object>(client: &Client, wanted: Vec<(&str, Value)>) -> Result<(), ApiError> {
+async fn settle<T: Object + Serialize + DeserializeOwned>(
+    client: &Client,
+    wanted: Vec<(&str, Value)>,
+) -> Result<(), ApiError> {
     let found = client.list::<T>(None, &ListParams::default()).await?.items;
     let found: Result<HashMap<String, Value>, ApiError> = found
         .iter()
@@ -39,7 +42,7 @@ async fn settle<T: Object>(client: &Client, wanted: Vec<(&str, Value)>) -> Resul
     join_all(each).await.into_iter().collect()
 }
 
-async fn one<T: Object>(
+async fn one<T: Object + Serialize + DeserializeOwned>(
     client: &Client,
     name: &str,
     spec: Value,

@@ -374,7 +374,7 @@ impl Client {
         namespace: Option<&str>,
         name: &str,
         subresource: &str,
-        object: &Value,
+        object: &impl ToJson,
     ) -> Result<Value, ApiError> {
         let path = path::<T>(namespace, Some(name), Some(subresource));
         self.send(Method::POST, &path, Some(JSON), encode(object)?)

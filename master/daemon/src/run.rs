@@ -47,13 +47,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let options = tokio::task::spawn_blocking(move || api::options(&wanted, &signer))
         .await
         .map_err(Error::Task)??;
-    // Bound before it is told to anybody: the port may be the kernel's choice. Who calls early waits.
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .map_err(|source| Error::Listen {
-            address: args.listen,
-            source,
-        })?;
+    let listener = bind(args.listen).await?;
     let listen = listener.local_addr().unwrap_or(args.listen);
     let (api, store_failed) = open_api(&args, &settings, listen, options)?;
     // Before the bootstrap's paths are hung in: they let nothing else pass.
@@ -90,15 +84,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         service.deny_list(),
     )?));
     if settings.cluster.admin_key.is_none() {
-        let path = args
-            .admin_kubeconfig
-            .clone()
-            .unwrap_or_else(|| args.data.join("admin.kubeconfig"));
-        kubeconfig::write(&path, &authority, settings.cluster.name.as_str(), listen)?;
-        tracing::warn!(
-            kubeconfig = %path.display(),
-            "DEVELOPMENT: the configuration names no admin_key, so whoever reads this file is the admin"
-        );
+        write_admin_kubeconfig(&args, &settings, &authority, listen)?;
     }
     let own = discovery::endpoints(
         &settings.cluster.api_names,
@@ -125,6 +111,32 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
             Err(Error::StoreFailed(why))
         }
     }
+}
+
+/// Bound before it is told to anybody: the port may be the kernel's choice. Who calls early waits.
+async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| Error::Listen { address, source })
+}
+
+/// The way in where the configuration names no admin.
+fn write_admin_kubeconfig(
+    args: &RunArgs,
+    settings: &Settings,
+    authority: &Authority,
+    listen: SocketAddr,
+) -> Result<(), Error> {
+    let path = args
+        .admin_kubeconfig
+        .clone()
+        .unwrap_or_else(|| args.data.join("admin.kubeconfig"));
+    kubeconfig::write(&path, authority, settings.cluster.name.as_str(), listen)?;
+    tracing::warn!(
+        kubeconfig = %path.display(),
+        "DEVELOPMENT: the configuration names no admin_key, so whoever reads this file is the admin"
+    );
+    Ok(())
 }
 
 /// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs only. How many there are now.

@@ -203,6 +203,31 @@ impl Blueprint {
             "-global",
             "driver=cfi.pflash01,property=secure,value=on".into(),
         );
+        self.drives(tools, &mut arg);
+        self.tables(&mut arg);
+        if let Some(date) = self.clock {
+            arg("-rtc", format!("base={date}"));
+        }
+        if self.has_tpm {
+            arg("-chardev", format!("socket,id=tpm,path={}", show(tpm)));
+            arg("-tpmdev", "emulator,id=tpm0,chardev=tpm".into());
+            arg("-device", "tpm-crb,tpmdev=tpm0".into());
+        }
+        arg(
+            "-chardev",
+            format!("file,id=console,append=on,path={}", show(&self.console())),
+        );
+        arg("-serial", "chardev:console".into());
+        arg("-qmp", format!("unix:{},server=on,wait=off", show(monitor)));
+        arg("-device", "virtio-rng-pci".into());
+        self.networks(&tools.bin().join("busybox"), &mut arg);
+        qemu.arg("-nodefaults").arg("-no-user-config");
+        qemu
+    }
+
+    /// Firmware and its variables, the root's overlay, the volume with user-data.
+    fn drives(&self, tools: &Tools, arg: &mut impl FnMut(&str, String)) {
+        let show = |path: &Path| path.display().to_string();
         let code = tools.file("/usr/share/OVMF/OVMF_CODE_4M.secboot.fd");
         arg(
             "-drive",
@@ -236,10 +261,14 @@ impl Blueprint {
             );
             arg("-device", "virtio-blk-pci,drive=cidata".into());
         }
+    }
+
+    /// What firmware tells the guest: user-data in fw_cfg, and the tables of SMBIOS.
+    fn tables(&self, arg: &mut impl FnMut(&str, String)) {
         if let Some(file) = &self.fw_cfg {
             arg(
                 "-fw_cfg",
-                format!("name=opt/io.pratique/config,file={}", show(file)),
+                format!("name=opt/io.pratique/config,file={}", file.display()),
             );
         }
         for text in &self.smbios {
@@ -255,24 +284,6 @@ impl Blueprint {
                 format!("type=1,manufacturer={}", cloud.vendor.replace(',', ",,")),
             );
         }
-        if let Some(date) = self.clock {
-            arg("-rtc", format!("base={date}"));
-        }
-        if self.has_tpm {
-            arg("-chardev", format!("socket,id=tpm,path={}", show(tpm)));
-            arg("-tpmdev", "emulator,id=tpm0,chardev=tpm".into());
-            arg("-device", "tpm-crb,tpmdev=tpm0".into());
-        }
-        arg(
-            "-chardev",
-            format!("file,id=console,append=on,path={}", show(&self.console())),
-        );
-        arg("-serial", "chardev:console".into());
-        arg("-qmp", format!("unix:{},server=on,wait=off", show(monitor)));
-        arg("-device", "virtio-rng-pci".into());
-        self.networks(&tools.bin().join("busybox"), &mut arg);
-        qemu.arg("-nodefaults").arg("-no-user-config");
-        qemu
     }
 
     /// One card towards the host, one towards the other machines.
@@ -315,6 +326,12 @@ impl Blueprint {
             "-device",
             format!("virtio-net-pci,netdev=outside,romfile=,mac={}", self.mac(0)),
         );
+        self.segment(arg);
+    }
+
+    /// The card on the wire that machines share.
+    fn segment(&self, arg: &mut impl FnMut(&str, String)) {
+        let show = |path: &Path| path.display().to_string();
         match &self.segment {
             Segment::None => {}
             Segment::Port(socket) => {

@@ -124,88 +124,15 @@ impl SoftImage {
 
     /// The log that firmware and stub write when they start it.
     pub fn log(&self) -> EventLog {
-        let secure_boot = self.keys.enabled;
-        let expected = self.events(secure_boot);
-        let take = |pcr: u8| expected.get(&pcr).into_iter().flatten();
-        let boot_order = Variable {
-            vendor: EFI_GLOBAL,
-            name: "BootOrder".to_owned(),
-            data: vec![0, 0],
-        };
-        let mut events = vec![
-            Event {
-                pcr: 0,
-                kind: kind::NO_ACTION,
-                digest: Digest::ZERO,
-                data: b"StartupLocality\0\x03".to_vec(),
-            },
-            measured(0, 0x8, b"firmware version"),
-            measured(1, 0x8000_0002, &boot_order.to_bytes()),
-        ];
-        let keys = self.keys(secure_boot);
-        let values = [
-            vec![u8::from(keys.enabled)],
-            keys.pk,
-            keys.kek,
-            keys.db,
-            keys.dbx,
-        ];
-        let places = [
-            EFI_GLOBAL,
-            EFI_GLOBAL,
-            EFI_GLOBAL,
-            EFI_SECURITY_DATABASE,
-            EFI_SECURITY_DATABASE,
-        ];
-        for ((event, vendor), data) in take(7).zip(places).zip(values) {
-            let variable = Variable {
-                vendor,
-                name: event.note.clone(),
-                data,
-            };
-            events.push(Event {
-                pcr: 7,
-                kind: event.kind,
-                digest: event.digest,
-                data: variable.to_bytes(),
-            });
-        }
+        let expected = self.events(self.keys.enabled);
+        let take = |pcr: u8| expected.get(&pcr).map(Vec::as_slice).unwrap_or_default();
+        let mut events = firmware_events();
+        events.extend(self.secure_boot_variables(take(7)));
         events.extend((0..8).filter(|pcr| *pcr != 4 && *pcr != 7).map(separator));
-        events.extend(take(7).skip(5).map(|event| match event.kind {
-            kind::EFI_VARIABLE_AUTHORITY => {
-                let data = keys.authorities.first().cloned().unwrap_or_default();
-                let variable = Variable {
-                    vendor: EFI_SECURITY_DATABASE,
-                    name: "db".to_owned(),
-                    data,
-                };
-                Event {
-                    pcr: 7,
-                    kind: event.kind,
-                    digest: event.digest,
-                    data: variable.to_bytes(),
-                }
-            }
-            _ => separator(7),
-        }));
-        events.extend(take(4).map(|event| match event.kind {
-            kind::SEPARATOR => separator(4),
-            // UEFI_IMAGE_LOAD_EVENT without a device path.
-            kind::EFI_BOOT_SERVICES_APPLICATION => Event {
-                pcr: 4,
-                kind: event.kind,
-                digest: event.digest,
-                data: vec![0; 32],
-            },
-            _ => Event {
-                pcr: 4,
-                kind: event.kind,
-                digest: event.digest,
-                data: event.note.clone().into_bytes(),
-            },
-        }));
+        events.extend(self.secure_boot_authorities(take(7)));
+        events.extend(take(4).iter().map(loaded_program));
         for pcr in [11, 9] {
-            events.extend(take(pcr).map(|event| Event {
+            events.extend(take(pcr).iter().map(|event| Event {
                 pcr,
                 kind: event.kind,
                 digest: event.digest,
@@ -218,6 +145,87 @@ impl SoftImage {
             b"Exit Boot Services Invocation",
         ));
         EventLog { events }
+    }
+
+    /// PCR 7 before its separator: the variables of Secure Boot, the first five of what is expected there.
+    fn secure_boot_variables(&self, expected: &[ExpectedEvent]) -> Vec<Event> {
+        let keys = self.keys(self.keys.enabled);
+        let variables = [
+            (EFI_GLOBAL, vec![u8::from(keys.enabled)]),
+            (EFI_GLOBAL, keys.pk),
+            (EFI_GLOBAL, keys.kek),
+            (EFI_SECURITY_DATABASE, keys.db),
+            (EFI_SECURITY_DATABASE, keys.dbx),
+        ];
+        let event = |(event, (vendor, data)): (&ExpectedEvent, (_, Vec<u8>))| {
+            let variable = Variable {
+                vendor,
+                name: event.note.clone(),
+                data,
+            };
+            Event {
+                pcr: 7,
+                kind: event.kind,
+                digest: event.digest,
+                data: variable.to_bytes(),
+            }
+        };
+        expected.iter().zip(variables).map(event).collect()
+    }
+
+    /// PCR 7 from its separator on: by which certificate the program was accepted.
+    fn secure_boot_authorities(&self, expected: &[ExpectedEvent]) -> Vec<Event> {
+        let authorities = self.keys(self.keys.enabled).authorities;
+        let variable = Variable {
+            vendor: EFI_SECURITY_DATABASE,
+            name: "db".to_owned(),
+            data: authorities.into_iter().next().unwrap_or_default(),
+        };
+        let event = |event: &ExpectedEvent| match event.kind {
+            kind::EFI_VARIABLE_AUTHORITY => Event {
+                pcr: 7,
+                kind: event.kind,
+                digest: event.digest,
+                data: variable.to_bytes(),
+            },
+            _ => separator(7),
+        };
+        expected.iter().skip(5).map(event).collect()
+    }
+}
+
+/// What firmware measures of itself before it looks at any program.
+fn firmware_events() -> Vec<Event> {
+    let boot_order = Variable {
+        vendor: EFI_GLOBAL,
+        name: "BootOrder".to_owned(),
+        data: vec![0, 0],
+    };
+    vec![
+        Event {
+            pcr: 0,
+            kind: kind::NO_ACTION,
+            digest: Digest::ZERO,
+            data: b"StartupLocality\0\x03".to_vec(),
+        },
+        measured(0, 0x8, b"firmware version"),
+        measured(1, 0x8000_0002, &boot_order.to_bytes()),
+    ]
+}
+
+/// PCR 4: the programs that firmware loads.
+fn loaded_program(event: &ExpectedEvent) -> Event {
+    let data = match event.kind {
+        kind::SEPARATOR => return separator(4),
+        // UEFI_IMAGE_LOAD_EVENT without a device path.
+        kind::EFI_BOOT_SERVICES_APPLICATION => vec![0; 32],
+        _ => event.note.clone().into_bytes(),
+    };
+    Event {
+        pcr: 4,
+        kind: event.kind,
+        digest: event.digest,
+        data,
     }
 }
 

@@ -1,22 +1,22 @@
 //! Evidence that passed possession: which machine it is stands, and whether it is wanted is for the rule, a person or nobody.
 
 use super::proof::{Attested, check_proof, proven_of, proven_refusal};
+use super::requests::{Asks, Requested, check_requests, claimed_addresses, taken};
+use super::standing::{Standing, hex_registers, standing, standing_without_tpm};
 use super::unproven::Keyed;
 use super::{Pending, Reference, Subject, Verified};
 use crate::code::Code;
-use crate::csr::{self, Allowed, Profile, Request, San};
+use crate::csr::San;
 use crate::digest::Digest;
-use crate::inventory::{Inventory, known, machine_id};
-use crate::name;
+use crate::inventory::{Inventory, machine_id};
 use crate::policy::CheckedRule;
 use crate::question::{Channel, Purpose};
-use crate::unproven;
-use crate::verdict::{Checks, MachineId, ProvenMachine, Refusal, Stop, Verdict};
+use crate::verdict::{MachineId, ProvenMachine, Refusal, Verdict};
 use crate::wire::{Claims, Evidence, csr_hash};
-use config_kube::identity::node_user;
+use crate::{name, unproven};
 use config_kube::machine::Admission;
 use config_kube::{Decides, Machine};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// A machine that proved which it is, by a TPM that holds its keys, or that has no TPM and proved no more than that it holds a
@@ -38,13 +38,6 @@ pub(super) enum Basis {
     Keyed(Box<Keyed>),
 }
 
-/// Both requests, within what the node may ask for.
-#[derive(Debug)]
-pub(super) struct Requested {
-    pub(super) client: Request,
-    pub(super) serving: Request,
-}
-
 /// On whose word a machine is let in, under a rule that does not enforce its verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Approval {
@@ -61,29 +54,6 @@ pub enum Approval {
     Before,
     /// Nobody was asked.
     Nobody,
-}
-
-/// What an earlier approval is worth now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// Nobody approved this machine yet.
-    New,
-    /// It is as it was when it was approved.
-    Unchanged,
-    /// It booted something else since; register by register, what was approved and what is.
-    Changed(Vec<String>),
-    /// It is in the state that was approved, and claims or asks for names and addresses beyond those that were.
-    More(Vec<String>),
-}
-
-impl Standing {
-    /// What is not as it was approved, in words.
-    pub fn changes(&self) -> &[String] {
-        match self {
-            Self::New | Self::Unchanged => &[],
-            Self::Changed(changes) | Self::More(changes) => changes,
-        }
-    }
 }
 
 /// Step 4: everything about the evidence of a join or a renewal.
@@ -118,7 +88,7 @@ pub fn check_evidence(
         client: evidence.client_csr.as_bytes(),
         serving: evidence.serving_csr.as_bytes(),
     };
-    match requests(
+    match check_requests(
         &asks,
         &attested.machine,
         reference,
@@ -137,186 +107,6 @@ pub fn check_evidence(
             stop,
         )),
     }
-}
-
-/// What is asked, and by whom.
-pub(super) struct Asks<'a> {
-    pub(super) claims: &'a Claims,
-    /// The name of a machine that claims none.
-    pub(super) derived: Option<String>,
-    pub(super) nk_spki: &'a [u8],
-    /// The inventory does not have it.
-    pub(super) stranger: bool,
-    pub(super) client: &'a [u8],
-    pub(super) serving: &'a [u8],
-}
-
-/// That the requests ask for what this node may have.
-pub(super) fn requests(
-    asks: &Asks<'_>,
-    machine: &Machine,
-    reference: &Reference<'_>,
-    now: u64,
-    checks: &mut Checks,
-) -> Result<Requested, Stop> {
-    assigned(asks, machine, checks)?;
-    let allowed = allowed(machine, asks, reference);
-    let client = csr::check(asks.client, Profile::Client, &allowed, checks)?;
-    let serving = csr::check(asks.serving, Profile::Serving, &allowed, checks)?;
-    let is_nk = client.spki == asks.nk_spki;
-    let found = if is_nk { "the node key" } else { "another" };
-    checks.test(
-        "client request: key",
-        Code::CsrKey,
-        is_nk,
-        "the node key",
-        found,
-    );
-    let own = serving.spki != asks.nk_spki && csr::is_p256(&serving.spki);
-    let wanted = "a P-256 key of its own";
-    checks.test(
-        "serving request: key",
-        Code::CsrServingKey,
-        own,
-        wanted,
-        if own { wanted } else { "another" },
-    );
-    untaken(&serving, machine, (reference.inventory, now), checks);
-    checks.all_passed()?;
-    Ok(Requested { client, serving })
-}
-
-/// That no other machine holds a certificate for an address which this one asks for on no more than its claim.
-fn untaken(
-    serving: &Request,
-    machine: &Machine,
-    (inventory, now): (&Inventory, u64),
-    checks: &mut Checks,
-) {
-    if let Some((address, holder)) = taken(&serving.sans, machine, inventory, now) {
-        let wanted = "addresses that no other machine holds a certificate for";
-        let found = format!("{address}, which is in the certificate of {holder}");
-        checks.test(
-            "serving request: addresses",
-            Code::AddressTaken,
-            false,
-            wanted,
-            found,
-        );
-    }
-}
-
-/// The first address among these names that another machine holds a certificate for, and that machine. What the inventory
-/// gives to a machine is its own, whoever claimed it before.
-fn taken<'a>(
-    names: &[San],
-    machine: &Machine,
-    inventory: &'a Inventory,
-    now: u64,
-) -> Option<(IpAddr, &'a str)> {
-    claimed_addresses(names, machine)
-        .into_iter()
-        .find_map(|address| {
-            let holder = inventory.holder(&address, machine, now)?;
-            Some((address, holder.metadata.name.as_deref().unwrap_or_default()))
-        })
-}
-
-/// The addresses among these names that the inventory does not give to the machine.
-fn claimed_addresses(names: &[San], machine: &Machine) -> Vec<IpAddr> {
-    let listed: BTreeSet<San> = machine
-        .spec
-        .addresses
-        .iter()
-        .map(|text| San::from_text(text))
-        .collect();
-    let claimed = names.iter().filter(|name| !listed.contains(name));
-    claimed
-        .filter_map(|name| match name {
-            San::Ip(address) => Some(*address),
-            San::Dns(_) => None,
-        })
-        .collect()
-}
-
-/// A machine that claims no name asks under the one that its key gives. Where the inventory has another for it, it is told,
-/// now that it has proved whose it is.
-fn assigned(asks: &Asks<'_>, machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
-    let Some(derived) = asks
-        .derived
-        .as_deref()
-        .filter(|_| asks.claims.name.is_empty())
-    else {
-        return Ok(());
-    };
-    let own = machine.node_name();
-    let wanted = csr::common_name(asks.client);
-    if own == derived || wanted != Some(node_user(derived)) {
-        return Ok(());
-    }
-    Err(checks.fail("node name", Code::NameAssigned, own, derived))
-}
-
-fn allowed<'a>(machine: &'a Machine, asks: &Asks<'_>, reference: &Reference<'_>) -> Allowed<'a> {
-    let claims = asks.claims;
-    // What a stranger claims is all that there is; the person who approves it sees it.
-    let by_claims = !reference.rule.sans_inventory || asks.stranger;
-    let listed: BTreeSet<San> = machine
-        .spec
-        .addresses
-        .iter()
-        .map(|text| San::from_text(text))
-        .collect();
-    let mut sans = listed.clone();
-    sans.insert(San::from_text(machine.node_name()));
-    if by_claims {
-        let addresses = claims
-            .addresses
-            .iter()
-            .filter_map(|text| text.parse::<IpAddr>().ok());
-        sans.extend(
-            addresses
-                .map(|address| address.to_canonical())
-                .filter(usable)
-                .map(San::Ip),
-        );
-    }
-    for other in reference
-        .inventory
-        .iter()
-        .filter(|other| other.metadata.name != machine.metadata.name)
-    {
-        // What the inventory gives to another machine, this one cannot claim.
-        for taken in other.spec.addresses.iter().map(|text| San::from_text(text)) {
-            if !listed.contains(&taken) {
-                sans.remove(&taken);
-            }
-        }
-    }
-    let mut api: BTreeSet<San> = reference
-        .api_names
-        .iter()
-        .map(|text| San::from_text(text))
-        .collect();
-    if machine.spec.role == "master" {
-        // The API server runs on this machine: its own name and its own listed addresses are both.
-        let own = San::from_text(machine.node_name());
-        api.retain(|name| *name != own && !listed.contains(name));
-    }
-    Allowed {
-        node: machine.node_name(),
-        sans,
-        api,
-    }
-}
-
-/// An address that a node can be reached at.
-fn usable(address: &IpAddr) -> bool {
-    let link_local = match address {
-        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || link_local)
 }
 
 impl Claimant {
@@ -605,112 +395,9 @@ pub(super) fn names(claims: &Claims, requested: &Requested) -> BTreeSet<San> {
         .collect()
 }
 
-/// Names and addresses beyond those that were approved and those that the inventory gives to the machine, in words.
-fn beyond(machine: &Machine, admission: &Admission, names: &BTreeSet<San>) -> Vec<String> {
-    let given = machine
-        .spec
-        .addresses
-        .iter()
-        .map(String::as_str)
-        .chain([machine.node_name()]);
-    let known: BTreeSet<San> = admission
-        .names
-        .iter()
-        .map(String::as_str)
-        .chain(given)
-        .map(San::from_text)
-        .collect();
-    names
-        .difference(&known)
-        .map(|name| format!("{} is claimed, and was not approved", name.text()))
-        .collect()
-}
-
-/// What a person's word on a machine without a TPM is worth now: it was on one key and what that claimed, and holds for these.
-fn standing_without_tpm(machine: &Machine, key: &Digest, names: &BTreeSet<San>) -> Standing {
-    let Some(status) = known(machine) else {
-        return Standing::New;
-    };
-    let Some(recorded) = status.node_key.as_ref() else {
-        return Standing::New;
-    };
-    if *recorded != key.to_text() {
-        let until = status
-            .certificate
-            .as_ref()
-            .map_or("", |certificate| certificate.not_after.as_str());
-        let change = format!(
-            "node key: {recorded} was let in, with a certificate until {until}; now {}",
-            key.to_text()
-        );
-        return Standing::Changed(vec![change]);
-    }
-    let approved = status
-        .admission
-        .as_ref()
-        .filter(|admission| admission.policy.decides() == Decides::Person);
-    let Some(admission) = approved else {
-        return Standing::New;
-    };
-    unless_more(beyond(machine, admission, names))
-}
-
-fn unless_more(more: Vec<String>) -> Standing {
-    if more.is_empty() {
-        Standing::Unchanged
-    } else {
-        Standing::More(more)
-    }
-}
-
-/// What an earlier approval of a Machine is worth, which now shows these registers and asks for these names. Within one boot the node key itself says
-/// that nothing changed: it works only while its registers hold what they held. Who was let in without any proof is new to a
-/// person.
-pub(super) fn standing(
-    machine: &Machine,
-    purpose: Purpose,
-    registers: &BTreeMap<u8, Digest>,
-    names: &BTreeSet<San>,
-) -> Standing {
-    let Some(admission) = known(machine).and_then(|status| status.admission.as_ref()) else {
-        return Standing::New;
-    };
-    let (approved, decided) = (&admission.registers, admission.policy.decides());
-    let more = beyond(machine, admission, names);
-    if decided == Decides::Verifier && purpose == Purpose::Renew {
-        return unless_more(more);
-    }
-    if decided != Decides::Person || approved.is_empty() {
-        return Standing::New;
-    }
-    let found = hex_registers(registers);
-    let all: BTreeSet<&String> = approved.keys().chain(found.keys()).collect();
-    let none = String::from("nothing");
-    let changes = all
-        .into_iter()
-        .filter(|pcr| approved.get(*pcr) != found.get(*pcr))
-        .map(|pcr| {
-            let [before, after] = [approved, &found].map(|map| map.get(pcr).unwrap_or(&none));
-            format!("PCR {pcr}: {before} was approved, now {after}")
-        });
-    let mut changes: Vec<String> = changes.collect();
-    if changes.is_empty() {
-        return unless_more(more);
-    }
-    changes.extend(more);
-    Standing::Changed(changes)
-}
-
 fn address(san: &San) -> Option<String> {
     match san {
         San::Ip(address) => Some(address.to_string()),
         San::Dns(_) => None,
     }
-}
-
-fn hex_registers(registers: &BTreeMap<u8, Digest>) -> BTreeMap<String, String> {
-    registers
-        .iter()
-        .map(|(pcr, value)| (pcr.to_string(), value.to_hex()))
-        .collect()
 }

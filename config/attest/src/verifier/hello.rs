@@ -1,48 +1,43 @@
 //! Phase 1: who calls, with which keys, before any answer.
 
+use super::keys::{EndorsementKey, Keyed, ParsedKeys, endorsement_key, keyed};
 use super::{Reference, identity};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::inventory::{known, machine_id, state};
-use crate::pcr::QUOTE_PCRS;
 use crate::policy::CheckedRule;
-use crate::question::{Channel, Names, Purpose, mac, question};
-use crate::sessions::{HalfOpen, Opening};
-use crate::tpm::{Attributes, Entropy, Public, make_credential, template};
+use crate::question::{Channel, Names, Purpose};
 use crate::verdict::{Checks, MachineId, Refusal, Stop, Verdict};
-use crate::wire::{
-    Challenge, Claims, Hello, Keys, PROTOCOL, SESSION_SECONDS, SessionId, Transcript,
-};
+use crate::wire::{Claims, Hello, Keys, PROTOCOL};
 use config_kube::machine::{Counters, EkSelector};
 use config_kube::pratique::Check;
 use config_kube::{Machine, MachineState};
-use zeroize::Zeroizing;
 
 /// A caller with keys of the right form for a Machine that may join. Proves nothing about who calls: the public areas and
 /// the EK certificate are no secrets.
 #[derive(Debug)]
 pub struct Admitted {
-    purpose: Purpose,
-    subject: Subject,
-    ek_hash: Digest,
-    parsed: ParsedKeys,
-    ek_certificate: Option<Vec<u8>>,
+    pub(super) purpose: Purpose,
+    pub(super) subject: Subject,
+    pub(super) ek_hash: Digest,
+    pub(super) parsed: ParsedKeys,
+    pub(super) ek_certificate: Option<Vec<u8>>,
     /// Of the EK's certificate, where it is a good one.
-    issuer: Option<String>,
-    names: Names,
-    csr_hash: Digest,
-    claims: Claims,
-    channel: Channel,
-    then: Box<Then>,
-    checks: Vec<Check>,
+    pub(super) issuer: Option<String>,
+    pub(super) names: Names,
+    pub(super) csr_hash: Digest,
+    pub(super) claims: Claims,
+    pub(super) channel: Channel,
+    pub(super) then: Box<Then>,
+    pub(super) checks: Vec<Check>,
 }
 
 /// What held when a caller was looked at, which may be otherwise when it answers.
 #[derive(Debug)]
-struct Then {
-    rule: CheckedRule,
-    ek: EkSelector,
-    counters: Option<Counters>,
+pub(super) struct Then {
+    pub(super) rule: CheckedRule,
+    pub(super) ek: EkSelector,
+    pub(super) counters: Option<Counters>,
 }
 
 impl Then {
@@ -70,31 +65,6 @@ pub(crate) enum Subject {
 
 /// A caller who was looked at: its keys, who it is, the issuer of its EK certificate, and what held then.
 type Seen = (Keyed, Subject, Option<String>, Box<Then>);
-
-#[derive(Debug)]
-struct ParsedKeys {
-    ek: Public,
-    ak: p256::PublicKey,
-    nk: Public,
-    nk_spki: Vec<u8>,
-}
-
-/// An admitted caller that was given a challenge, with what only the EK's TPM can learn.
-#[derive(Debug)]
-pub struct Pending {
-    admitted: Admitted,
-    session: SessionId,
-    nonce: Digest,
-    secret: Secret,
-}
-
-struct Secret(Zeroizing<[u8; 32]>);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("(secret)")
-    }
-}
 
 /// The certificate with which a renewal comes, as the TLS layer verified it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,13 +145,6 @@ struct Draft<'a> {
     channel: &'a Channel,
     ek_hash: Option<Digest>,
     checks: Checks,
-}
-
-struct Keyed {
-    ek_hash: Digest,
-    parsed: ParsedKeys,
-    ek_certificate: Option<Vec<u8>>,
-    names: Names,
 }
 
 /// That keys are those recorded at the last whole exchange of a Machine.
@@ -287,7 +250,12 @@ impl<'a> Draft<'a> {
     /// looked at first then.
     fn identify(&mut self, keys: &Keys, reference: &Reference<'_>, now: u64) -> Result<Seen, Stop> {
         self.limits()?;
-        let (ek, spki, ek_hash) = self.endorsement_key(keys)?;
+        let EndorsementKey {
+            public: ek,
+            spki,
+            hash: ek_hash,
+        } = endorsement_key(keys, &mut self.checks)?;
+        self.ek_hash = Some(ek_hash);
         let certificate = keys
             .ek_certificate
             .as_ref()
@@ -313,7 +281,7 @@ impl<'a> Draft<'a> {
             Err(stop) if !waits => return Err(stop),
             found => found,
         };
-        let keyed = self.keys(keys, ek, ek_hash)?;
+        let keyed = keyed(keys, ek, ek_hash, &mut self.checks)?;
         let outcome = found.and_then(|found| {
             let issuer = identity::endorsement(
                 found.machine(),
@@ -352,7 +320,12 @@ impl<'a> Draft<'a> {
     ) -> Result<Seen, Stop> {
         self.protocol(&hello.protocol)?;
         self.limits()?;
-        let (ek, ek_spki, ek_hash) = self.endorsement_key(&hello.keys)?;
+        let EndorsementKey {
+            public: ek,
+            spki: ek_spki,
+            hash: ek_hash,
+        } = endorsement_key(&hello.keys, &mut self.checks)?;
+        self.ek_hash = Some(ek_hash);
         let machine = self.renewing_machine(peer, reference)?;
         identity::holds(machine, &ek_hash, reference, &mut self.checks)?;
         identity::admissible(
@@ -364,7 +337,7 @@ impl<'a> Draft<'a> {
             &mut self.checks,
         )?;
         may_renew(machine, &mut self.checks)?;
-        let keyed = self.keys(&hello.keys, ek, ek_hash)?;
+        let keyed = keyed(&hello.keys, ek, ek_hash, &mut self.checks)?;
         self.recorded_keys(machine, &keyed, peer)?;
         let certificate = keyed.ek_certificate.as_deref();
         let issuer = identity::endorsement(
@@ -441,311 +414,5 @@ impl<'a> Draft<'a> {
             "the node key",
             found,
         )
-    }
-
-    fn endorsement_key(&mut self, keys: &Keys) -> Result<(Public, Vec<u8>, Digest), Stop> {
-        const CHECK: &str = "EK template";
-        const WANTED: &str = "RSA-2048, ECC P-256 or P-384 by a TCG template";
-        let ek = Public::parse(keys.ek.as_bytes())
-            .map_err(|fault| self.checks.fail(CHECK, Code::EkTemplate, WANTED, fault))?;
-        self.checks.must(
-            CHECK,
-            Code::EkTemplate,
-            template::is_ek(&ek),
-            WANTED,
-            describe(&ek),
-        )?;
-        let spki = ek
-            .spki()
-            .map_err(|fault| self.checks.fail(CHECK, Code::EkTemplate, WANTED, fault))?;
-        let hash = Digest::of(&spki);
-        self.ek_hash = Some(hash);
-        Ok((ek, spki, hash))
-    }
-
-    fn keys(&mut self, keys: &Keys, ek: Public, ek_hash: Digest) -> Result<Keyed, Stop> {
-        let ak = self.attestation_key(keys.ak.as_bytes())?;
-        let nk = self.node_key(keys.nk.as_bytes())?;
-        let names = Names {
-            ek: ek.name(),
-            ak: ak.name(),
-            nk: nk.name(),
-        };
-        let on_curve = |fault| (fault, "a point on P-256");
-        let ak = ak.p256().map_err(on_curve).map_err(|(fault, wanted)| {
-            self.checks
-                .fail("AK template", Code::AkTemplate, wanted, fault)
-        })?;
-        let nk_spki = nk.spki().map_err(on_curve).map_err(|(fault, wanted)| {
-            self.checks
-                .fail("NK template", Code::NkTemplate, wanted, fault)
-        })?;
-        let ek_certificate = keys
-            .ek_certificate
-            .as_ref()
-            .map(|der| der.as_bytes().to_vec());
-        Ok(Keyed {
-            ek_hash,
-            parsed: ParsedKeys {
-                ek,
-                ak,
-                nk,
-                nk_spki,
-            },
-            ek_certificate,
-            names,
-        })
-    }
-
-    fn attestation_key(&mut self, bytes: &[u8]) -> Result<Public, Stop> {
-        const CHECK: &str = "AK template";
-        let mut wanted = template::ak();
-        let ak = Public::parse(bytes).map_err(|fault| {
-            self.checks
-                .fail(CHECK, Code::AkTemplate, describe(&wanted), fault)
-        })?;
-        wanted.attributes = wanted.attributes.no_da_of(ak.attributes);
-        let code = if !ak.attributes.has(Attributes::SENSITIVE_DATA_ORIGIN) {
-            Code::AkExternal
-        } else if !ak
-            .attributes
-            .has(Attributes::FIXED_TPM.with(Attributes::FIXED_PARENT))
-        {
-            Code::AkDuplicable
-        } else if !ak.attributes.has(Attributes::RESTRICTED) {
-            Code::AkUnrestricted
-        } else {
-            Code::AkTemplate
-        };
-        self.checks.must(
-            CHECK,
-            code,
-            template::matches(&ak, &wanted),
-            describe(&wanted),
-            describe(&ak),
-        )?;
-        Ok(ak)
-    }
-
-    fn node_key(&mut self, bytes: &[u8]) -> Result<Public, Stop> {
-        const CHECK: &str = "NK template";
-        let mut wanted = template::nk(&std::collections::BTreeMap::new());
-        let nk = Public::parse(bytes).map_err(|fault| {
-            self.checks
-                .fail(CHECK, Code::NkTemplate, describe(&wanted), fault)
-        })?;
-        let code = if !nk.attributes.has(Attributes::SENSITIVE_DATA_ORIGIN) {
-            Code::NkExternal
-        } else if !nk
-            .attributes
-            .has(Attributes::FIXED_TPM.with(Attributes::FIXED_PARENT))
-        {
-            Code::NkDuplicable
-        } else {
-            Code::NkTemplate
-        };
-        wanted.attributes = wanted.attributes.no_da_of(nk.attributes);
-        // The policy's value is checked against the quoted registers in phase 2; here it must only be one.
-        if nk.auth_policy.len() == wanted.auth_policy.len() {
-            wanted.auth_policy.clone_from(&nk.auth_policy);
-        }
-        self.checks.must(
-            CHECK,
-            code,
-            template::matches(&nk, &wanted),
-            describe(&wanted),
-            describe(&nk),
-        )?;
-        Ok(nk)
-    }
-}
-
-/// A key without its public value, for a person.
-fn describe(key: &Public) -> String {
-    use crate::tpm::Key;
-    let kind = match &key.key {
-        Key::Rsa {
-            bits, symmetric, ..
-        } => format!("RSA-{bits} {symmetric:?}"),
-        Key::Ecc {
-            curve,
-            scheme,
-            symmetric,
-            ..
-        } => format!("ECC {curve:?} {scheme:?} {symmetric:?}"),
-    };
-    format!(
-        "{kind} {:?} {} policy {}",
-        key.name_alg,
-        key.attributes,
-        hex::encode(&key.auth_policy)
-    )
-}
-
-impl Opening for Admitted {
-    type Pending = Pending;
-    type Challenge = Challenge;
-
-    fn purpose(&self) -> Purpose {
-        self.purpose
-    }
-
-    fn party(&self) -> Digest {
-        self.ek_hash
-    }
-
-    fn is_listed(&self) -> bool {
-        let text = self.ek_hash.to_text();
-        matches!(self.subject, Subject::Known(_)) && self.then.ek.hashes.contains(&text)
-    }
-
-    /// Errors if nothing can be encrypted to the EK.
-    fn challenge(self, rng: &mut impl Entropy) -> Result<(Pending, Challenge), Box<Refusal>> {
-        let mut session = SessionId([0; 16]);
-        let mut nonce = Digest::ZERO;
-        let mut secret = Zeroizing::new([0; 32]);
-        rng.fill_bytes(&mut session.0);
-        rng.fill_bytes(&mut nonce.0);
-        rng.fill_bytes(secret.as_mut());
-        let credential = match make_credential(&self.parsed.ek, &self.names.ak, &secret, rng) {
-            Ok(credential) => credential,
-            Err(fault) => {
-                let mut checks = Checks::resume(self.checks, false);
-                let stop = checks.fail(
-                    "credential",
-                    Code::EkTemplate,
-                    "a key that can be encrypted to",
-                    fault,
-                );
-                return Err(refusal(stop, checks, Some(self.ek_hash), &self.claims));
-            }
-        };
-        let challenge = Challenge {
-            session,
-            nonce,
-            credential,
-            pcrs: QUOTE_PCRS.to_vec(),
-            expires_in_seconds: SESSION_SECONDS,
-        };
-        Ok((
-            Pending {
-                admitted: self,
-                session,
-                nonce,
-                secret: Secret(secret),
-            },
-            challenge,
-        ))
-    }
-}
-
-impl HalfOpen for Pending {
-    fn session(&self) -> &SessionId {
-        &self.session
-    }
-
-    fn party(&self) -> Digest {
-        self.admitted.ek_hash
-    }
-}
-
-impl Pending {
-    /// What exchanges of one machine have in common: its uid or, where the inventory does not have it, its EK.
-    pub fn turn(&self) -> String {
-        match &self.admitted.subject {
-            Subject::Known(id) => id.uid.clone(),
-            Subject::Stranger(_) | Subject::Refused(_) => self.admitted.ek_hash.to_text(),
-        }
-    }
-
-    pub(super) fn subject(&self) -> &Subject {
-        &self.admitted.subject
-    }
-
-    pub(super) fn purpose(&self) -> Purpose {
-        self.admitted.purpose
-    }
-
-    /// The EK's SubjectPublicKeyInfo, and the certificate that was sent for it.
-    pub(super) fn endorsement(&self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-        Some((
-            self.admitted.parsed.ek.spki().ok()?,
-            self.admitted.ek_certificate.clone(),
-        ))
-    }
-
-    /// Whether the hello was looked at under this rule, and this word of the Machine on its keys.
-    pub(super) fn seen_under(&self, rule: &CheckedRule, machine: &Machine) -> bool {
-        self.admitted.then.rule == *rule && self.admitted.then.ek == machine.spec.ek
-    }
-
-    /// The TPM's counters that were known at the hello.
-    pub(super) fn counters(&self) -> Option<Counters> {
-        self.admitted.then.counters
-    }
-
-    /// SHA-256 of the EK's SubjectPublicKeyInfo.
-    pub fn ek_hash(&self) -> Digest {
-        self.admitted.ek_hash
-    }
-
-    pub(super) fn names(&self) -> &Names {
-        &self.admitted.names
-    }
-
-    pub(super) fn ak(&self) -> &p256::PublicKey {
-        &self.admitted.parsed.ak
-    }
-
-    pub(super) fn nk(&self) -> &Public {
-        &self.admitted.parsed.nk
-    }
-
-    pub(super) fn nk_spki(&self) -> &[u8] {
-        &self.admitted.parsed.nk_spki
-    }
-
-    pub(super) fn csr_hash(&self) -> Digest {
-        self.admitted.csr_hash
-    }
-
-    pub(crate) fn claims(&self) -> &Claims {
-        &self.admitted.claims
-    }
-
-    /// The issuer of the EK's certificate, as it was looked at with the hello.
-    pub(super) fn issuer(&self) -> Option<&str> {
-        self.admitted.issuer.as_deref()
-    }
-
-    /// What was looked at with the hello. What it found against the caller and kept back does not name what fails before the
-    /// caller has proved that it has the EK.
-    pub(super) fn resumed(&self, enforces: bool) -> Checks {
-        let waits = matches!(self.admitted.subject, Subject::Refused(_));
-        Checks::resume(self.admitted.checks.clone(), enforces && !waits)
-    }
-
-    /// What an honest prover put into Q.
-    pub(super) fn transcript(&self) -> Transcript {
-        Transcript {
-            nonce: self.nonce,
-            csr_hash: self.admitted.csr_hash,
-            claims_hash: self.admitted.claims.hash(),
-            server_spki: self.admitted.channel.server_spki,
-            exporter: self.admitted.channel.exporter,
-        }
-    }
-
-    pub(super) fn question(&self) -> Digest {
-        question(
-            self.admitted.purpose,
-            &self.session,
-            &self.admitted.names,
-            &self.transcript(),
-        )
-    }
-
-    pub(super) fn mac(&self, question: &Digest) -> Digest {
-        mac(self.secret.0.as_ref(), question)
     }
 }

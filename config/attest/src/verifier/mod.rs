@@ -11,20 +11,25 @@
 mod claimant;
 mod hello;
 mod identity;
+mod keys;
+mod pending;
 mod privileged;
 mod proof;
+mod requests;
 mod shown;
+mod standing;
 mod state;
 mod unproven;
 mod verified;
 
-use claimant::requests;
-pub use claimant::{Approval, Claimant, Standing, check_evidence};
-pub use hello::{Admitted, Pending, RenewingPeer, check_hello, check_renewal};
+pub use claimant::{Approval, Claimant, check_evidence};
+pub use hello::{Admitted, RenewingPeer, check_hello, check_renewal};
 pub(crate) use hello::{Subject, admit_bootstrap, refusal};
+pub use pending::Pending;
 pub use proof::Attested;
 pub(crate) use proof::check_proof;
 pub use shown::{Judged, Shown};
+pub use standing::Standing;
 pub use unproven::{
     UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello, check_unproven_renewal,
 };

@@ -2,8 +2,10 @@
 //!
 //! Possession is not looked at again: it does not depend on rules. All else goes through the same code as an exchange.
 
-use super::claimant::{Asks, names, standing};
-use super::{Pending, Reference, Standing, identity, requests, state};
+use super::claimant::names;
+use super::requests::{Asks, check_requests};
+use super::standing::standing;
+use super::{Pending, Reference, Standing, identity, state};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::inventory::known;
@@ -137,7 +139,7 @@ impl Shown {
             client: self.evidence.client_csr.as_bytes(),
             serving: self.evidence.serving_csr.as_bytes(),
         };
-        let requested = requests(&asks, machine, reference, now, checks)?;
+        let requested = check_requests(&asks, machine, reference, now, checks)?;
         Ok(standing(
             machine,
             Purpose::Join,

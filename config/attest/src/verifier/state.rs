@@ -103,19 +103,7 @@ fn judge(
     let log = replayed(said, checks);
     let secure_boot = log.as_ref().and_then(|log| facts::secure_boot(log, checks));
     if let Some(on) = secure_boot {
-        let good = on || !reference.rule.secure_boot;
-        let wanted = if reference.rule.secure_boot {
-            "on"
-        } else {
-            "on or off"
-        };
-        checks.test(
-            "Secure Boot",
-            Code::SecureBootOff,
-            good,
-            wanted,
-            if on { "on" } else { "off" },
-        );
+        secure_boot_as_the_rule_wants(on, reference.rule, checks);
     }
     let before = checks.failures();
     let found = booted(said, machine, secure_boot, reference);
@@ -332,6 +320,16 @@ fn signed(release: &KnownRelease, rule: &CheckedRule) -> bool {
         .verified_by()
         .iter()
         .any(|key| rule.takes_release_key(key))
+}
+
+fn secure_boot_as_the_rule_wants(on: bool, rule: &CheckedRule, checks: &mut Checks) {
+    checks.test(
+        "Secure Boot",
+        Code::SecureBootOff,
+        on || !rule.secure_boot,
+        if rule.secure_boot { "on" } else { "on or off" },
+        if on { "on" } else { "off" },
+    );
 }
 
 /// The release that was booted, or that comes nearest to it.

@@ -4,10 +4,11 @@
 //! A Machine with endorsement keys, or that was ever bound to one, is never admitted here, whatever the rule says: nobody
 //! gets round its TPM by saying that there is none.
 
-use super::claimant::{Asks, Basis, Claimant, requests};
+use super::claimant::{Basis, Claimant};
 use super::hello::refusal;
 use super::identity::{may_join, unclaimed};
 use super::proof::{proven_of, same_exchange};
+use super::requests::{Asks, check_requests};
 use super::{Reference, RenewingPeer, Subject};
 use crate::code::Code;
 use crate::digest::Digest;
@@ -458,7 +459,7 @@ pub fn check_unproven(
     let mut said = Checks::default();
     super::privileged::check(&claims, reference.rule, &mut said);
     checks.judged(said, false);
-    match requests(&asks, &machine, reference, now, &mut checks) {
+    match check_requests(&asks, &machine, reference, now, &mut checks) {
         Ok(requested) => {
             let keyed = Keyed {
                 proven,

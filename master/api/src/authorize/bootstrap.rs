@@ -44,7 +44,7 @@ impl Seeded for Binding {
     }
 }
 
-async fn settle<T: Object, D: Seeded>(
+async fn settle<T: Object + Serialize + DeserializeOwned, D: Seeded>(
     client: &Client,
     wanted: Vec<D>,
     compare: fn(&D, &D) -> Step<D>,
@@ -68,7 +68,7 @@ async fn settle<T: Object, D: Seeded>(
     join_all(each).await.into_iter().collect()
 }
 
-async fn one<T: Object, D: Seeded>(
+async fn one<T: Object + Serialize + DeserializeOwned, D: Seeded>(
     client: &Client,
     found: Option<T>,
     wanted: &D,
@@ -118,7 +118,10 @@ fn unreadable(error: &serde_json::Error) -> ApiError {
 }
 
 /// The stored object with new content and the rest of its metadata unchanged.
-fn overlay<T: Object>(object: &T, new: &impl Serialize) -> Result<T, ApiError> {
+fn overlay<T: Object + Serialize + DeserializeOwned>(
+    object: &T,
+    new: &impl Serialize,
+) -> Result<T, ApiError> {
     let mut value = serde_json::to_value(object).map_err(|error| unreadable(&error))?;
     let new = serde_json::to_value(new).map_err(|error| unreadable(&error))?;
     if let (Value::Object(value), Value::Object(new)) = (&mut value, new) {

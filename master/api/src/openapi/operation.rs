@@ -17,6 +17,103 @@ const FORMS: [&str; 2] = ["application/json", "application/yaml"];
 /// Package of upstream's shared schemas.
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
+/// A query parameter: name, type, description.
+type Parameter = (&'static str, &'static str, &'static str);
+
+const PRETTY: Parameter = (
+    "pretty",
+    "string",
+    "If 'true', then the output is pretty printed.",
+);
+const WATCH: Parameter = (
+    "watch",
+    "boolean",
+    "Whether changes are wanted instead of a list.",
+);
+const FORCE: Parameter = (
+    "force",
+    "boolean",
+    "Takes fields from other managers; for apply only.",
+);
+/// Parameters of lists.
+const LIST: &[Parameter] = &[
+    (
+        "allowWatchBookmarks",
+        "boolean",
+        "Whether bookmarks are wanted in a watch.",
+    ),
+    ("continue", "string", "The token of the page before."),
+    (
+        "fieldSelector",
+        "string",
+        "Restricts the objects by their fields.",
+    ),
+    (
+        "labelSelector",
+        "string",
+        "Restricts the objects by their labels.",
+    ),
+    ("limit", "integer", "Objects of one page at most."),
+    (
+        "resourceVersion",
+        "string",
+        "The resource version that is asked for.",
+    ),
+    (
+        "resourceVersionMatch",
+        "string",
+        "How the resource version is interpreted.",
+    ),
+    (
+        "sendInitialEvents",
+        "boolean",
+        "Whether a watch begins with the existing objects.",
+    ),
+    (
+        "timeoutSeconds",
+        "integer",
+        "Limits the duration of the call.",
+    ),
+];
+/// Parameters of writes.
+const WRITE: &[Parameter] = &[
+    ("dryRun", "string", "All: nothing is written."),
+    (
+        "fieldManager",
+        "string",
+        "The name of the actor that makes the change.",
+    ),
+    (
+        "fieldValidation",
+        "string",
+        "Ignore, Warn or Strict: how unknown and duplicate fields are handled.",
+    ),
+];
+/// Parameters of deletions.
+const DELETE: &[Parameter] = &[
+    ("dryRun", "string", "All: nothing is written."),
+    (
+        "gracePeriodSeconds",
+        "integer",
+        "Seconds until the object may go by force.",
+    ),
+    (
+        "ignoreStoreReadErrorWithClusterBreakingPotential",
+        "boolean",
+        "Refused: this server can read every object that it stores.",
+    ),
+    (
+        "orphanDependents",
+        "boolean",
+        "Deprecated: use propagationPolicy.",
+    ),
+    (
+        "propagationPolicy",
+        "string",
+        "Orphan, Background or Foreground.",
+    ),
+];
+
 /// The action of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
@@ -59,109 +156,24 @@ impl Action {
         }
     }
 
-    /// Query parameters: name, type, description.
-    fn parameters(self) -> Vec<(&'static str, &'static str, &'static str)> {
-        let list = [
-            (
-                "allowWatchBookmarks",
-                "boolean",
-                "Whether bookmarks are wanted in a watch.",
-            ),
-            ("continue", "string", "The token of the page before."),
-            (
-                "fieldSelector",
-                "string",
-                "Restricts the objects by their fields.",
-            ),
-            (
-                "labelSelector",
-                "string",
-                "Restricts the objects by their labels.",
-            ),
-            ("limit", "integer", "Objects of one page at most."),
-            (
-                "resourceVersion",
-                "string",
-                "The resource version that is asked for.",
-            ),
-            (
-                "resourceVersionMatch",
-                "string",
-                "How the resource version is interpreted.",
-            ),
-            (
-                "sendInitialEvents",
-                "boolean",
-                "Whether a watch begins with the existing objects.",
-            ),
-            (
-                "timeoutSeconds",
-                "integer",
-                "Limits the duration of the call.",
-            ),
-        ];
-        let watch = [(
-            "watch",
-            "boolean",
-            "Whether changes are wanted instead of a list.",
-        )];
-        let write = [
-            ("dryRun", "string", "All: nothing is written."),
-            (
-                "fieldManager",
-                "string",
-                "The name of the actor that makes the change.",
-            ),
-            (
-                "fieldValidation",
-                "string",
-                "Ignore, Warn or Strict: how unknown and duplicate fields are handled.",
-            ),
-        ];
-        let force = [(
-            "force",
-            "boolean",
-            "Takes fields from other managers; for apply only.",
-        )];
-        let delete = [
-            ("dryRun", "string", "All: nothing is written."),
-            (
-                "gracePeriodSeconds",
-                "integer",
-                "Seconds until the object may go by force.",
-            ),
-            (
-                "ignoreStoreReadErrorWithClusterBreakingPotential",
-                "boolean",
-                "Refused: this server can read every object that it stores.",
-            ),
-            (
-                "orphanDependents",
-                "boolean",
-                "Deprecated: use propagationPolicy.",
-            ),
-            (
-                "propagationPolicy",
-                "string",
-                "Orphan, Background or Foreground.",
-            ),
-        ];
-        let mut all = vec![(
-            "pretty",
-            "string",
-            "If 'true', then the output is pretty printed.",
-        )];
+    /// Its query parameters.
+    fn parameters(self) -> Vec<Parameter> {
+        let mut all = vec![PRETTY];
         match self {
-            Self::List => all.extend(list.into_iter().chain(watch)),
-            Self::Create | Self::Replace => all.extend(write),
-            Self::Patch => all.extend(write.into_iter().chain(force)),
-            Self::Delete => all.extend(delete),
+            Self::List => {
+                all.extend(LIST);
+                all.push(WATCH);
+            }
+            Self::Create | Self::Replace => all.extend(WRITE),
+            Self::Patch => {
+                all.extend(WRITE);
+                all.push(FORCE);
+            }
+            Self::Delete => all.extend(DELETE),
             Self::DeleteCollection => {
-                all.extend(delete);
-                all.extend(
-                    list.into_iter()
-                        .filter(|(name, ..)| *name != "allowWatchBookmarks"),
-                );
+                all.extend(DELETE);
+                let list = LIST.iter().copied();
+                all.extend(list.filter(|(name, ..)| *name != "allowWatchBookmarks"));
             }
             Self::Read => {}
             Self::Connect => all.clear(),

@@ -84,31 +84,11 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     let initial = initial_events(&call)?;
     let asked = revision(call.query.get("resourceVersion"))?;
     let prefix = call.scope(&selector);
-    let (mut entries, mut listed) = (Vec::new(), None);
-    let after = if initial {
-        if let Some(asked) = asked {
-            super::read::reached(&call, asked).await?;
-        }
-        let query = ListQuery {
-            prefix: prefix.clone(),
-            ..ListQuery::default()
-        };
-        let listing = call
-            .api
-            .inner
-            .store
-            .list(query)
-            .await
-            .map_err(store_error)?;
-        entries = listing.entries;
-        listed = Some(listing.revision);
-        listing.revision
-    } else {
-        match asked {
-            Some(asked) => asked,
-            None => call.api.inner.store.revision().await.map_err(store_error)?,
-        }
-    };
+    let Beginning {
+        entries,
+        listed,
+        after,
+    } = beginning(&call, initial, asked, &prefix).await?;
     let stream = match call.api.inner.store.watch(&prefix, after).await {
         Ok(stream) => stream,
         Err(error @ StoreError::Compacted { .. }) => return Ok(answer_error(&too_old(&error))),
@@ -123,13 +103,7 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
             format!("Unauthorized: {why}"),
         ));
     }
-    let timeout = call
-        .query
-        .number("timeoutSeconds")?
-        .and_then(|seconds| u64::try_from(seconds).ok());
-    let life = timeout
-        .filter(|seconds| *seconds > 0)
-        .map_or_else(|| DURATION + jitter(DURATION), Duration::from_secs);
+    let life = life(&call)?;
     let now = Instant::now();
     let deadline = now + life.min(MAX_DURATION);
     let watch = Watch {
@@ -152,6 +126,58 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     Ok(answer(
         StreamBody::new(stream::unfold(watch, step)).boxed_unsync(),
     ))
+}
+
+/// The first entries of a watch, and the revision after which it continues.
+struct Beginning {
+    entries: Vec<Entry>,
+    /// The revision of the entries, if they were requested.
+    listed: Option<Revision>,
+    after: Revision,
+}
+
+async fn beginning(
+    call: &Call,
+    initial: bool,
+    asked: Option<Revision>,
+    prefix: &str,
+) -> Result<Beginning, ApiError> {
+    let store = &call.api.inner.store;
+    if !initial {
+        let after = match asked {
+            Some(asked) => asked,
+            None => store.revision().await.map_err(store_error)?,
+        };
+        return Ok(Beginning {
+            entries: Vec::new(),
+            listed: None,
+            after,
+        });
+    }
+    if let Some(asked) = asked {
+        super::read::reached(call, asked).await?;
+    }
+    let query = ListQuery {
+        prefix: prefix.to_owned(),
+        ..ListQuery::default()
+    };
+    let listing = store.list(query).await.map_err(store_error)?;
+    Ok(Beginning {
+        entries: listing.entries,
+        listed: Some(listing.revision),
+        after: listing.revision,
+    })
+}
+
+/// How long the watch lasts: as requested, or [`DURATION`] with jitter, so that watches do not end all at once.
+fn life(call: &Call) -> Result<Duration, ApiError> {
+    let timeout = call
+        .query
+        .number("timeoutSeconds")?
+        .and_then(|seconds| u64::try_from(seconds).ok());
+    Ok(timeout
+        .filter(|seconds| *seconds > 0)
+        .map_or_else(|| DURATION + jitter(DURATION), Duration::from_secs))
 }
 
 /// When the next bookmark is due: after the interval, or shortly before the end.

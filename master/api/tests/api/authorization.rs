@@ -46,32 +46,61 @@ async fn cluster() -> Local {
     server
 }
 
-/// Asks and expects an answer's code.
-async fn expect(
-    server: &Local,
-    user: &UserInfo,
-    method: Method,
-    path: &str,
-    body: Value,
-    code: u16,
-) {
-    let (status, answer) = server.ask(user, method.clone(), path, &body).await;
-    assert_eq!(
-        status.as_u16(),
-        code,
-        "{} {method} {path} {body}: {answer}",
-        user.name
-    );
-    if code == 403 {
-        assert_eq!(answer["reason"], "Forbidden");
+/// Somebody who asks the server.
+struct Caller<'a> {
+    server: &'a Local,
+    user: UserInfo,
+}
+
+impl<'a> Caller<'a> {
+    fn new(server: &'a Local, user: UserInfo) -> Self {
+        Self { server, user }
+    }
+
+    /// One of the control plane's parts, by its name alone.
+    fn part(server: &'a Local, name: &str) -> Self {
+        Self::new(server, UserInfo::authenticated(name, Vec::<String>::new()))
+    }
+
+    /// Asks, and expects an answer of this code.
+    async fn ask(&self, method: Method, path: &str, body: &Value, code: u16) {
+        let (status, answer) = self
+            .server
+            .ask(&self.user, method.clone(), path, body)
+            .await;
+        assert_eq!(
+            status.as_u16(),
+            code,
+            "{} {method} {path} {body}: {answer}",
+            self.user.name
+        );
+        if code == 403 {
+            assert_eq!(answer["reason"], "Forbidden");
+        }
+    }
+
+    async fn gets(&self, path: &str, code: u16) {
+        self.ask(Method::GET, path, &Value::Null, code).await;
+    }
+
+    async fn posts(&self, path: &str, body: &Value, code: u16) {
+        self.ask(Method::POST, path, body, code).await;
+    }
+
+    async fn patches(&self, path: &str, body: &Value, code: u16) {
+        self.ask(Method::PATCH, path, body, code).await;
+    }
+
+    async fn deletes(&self, path: &str, body: &Value, code: u16) {
+        self.ask(Method::DELETE, path, body, code).await;
     }
 }
 
 #[tokio::test]
 async fn a_stranger_sees_health_and_version_and_nothing_else() {
     let server = cluster().await;
-    let nobody = UserInfo::anonymous();
-    let known = UserInfo::authenticated("somebody", Vec::<String>::new());
+    let nobody = Caller::new(&server, UserInfo::anonymous());
+    let known = Caller::part(&server, "somebody");
     for path in [
         "/livez",
         "/readyz",
@@ -79,7 +108,7 @@ async fn a_stranger_sees_health_and_version_and_nothing_else() {
         "/healthz",
         "/version",
     ] {
-        expect(&server, &nobody, Method::GET, path, Value::Null, 200).await;
+        nobody.gets(path, 200).await;
     }
     for path in [
         "/api",
@@ -90,10 +119,10 @@ async fn a_stranger_sees_health_and_version_and_nothing_else() {
         "/",
         "/anything",
     ] {
-        expect(&server, &nobody, Method::GET, path, Value::Null, 403).await;
+        nobody.gets(path, 403).await;
     }
     for path in ["/api", "/apis", "/openapi/v3"] {
-        expect(&server, &known, Method::GET, path, Value::Null, 200).await;
+        known.gets(path, 200).await;
     }
     for user in [&nobody, &known] {
         for path in [
@@ -103,21 +132,18 @@ async fn a_stranger_sees_health_and_version_and_nothing_else() {
             "/apis/pratique.dev/v1alpha1/machines",
             "/api/v1/none",
         ] {
-            expect(&server, user, Method::GET, path, Value::Null, 403).await;
+            user.gets(path, 403).await;
         }
-        expect(
-            &server,
-            user,
-            Method::POST,
+        user.posts(
             "/api/v1/namespaces",
-            json!({"metadata": {"name": "x"}}),
+            &json!({"metadata": {"name": "x"}}),
             403,
         )
         .await;
     }
     let (_, error) = server
         .ask(
-            &nobody,
+            &nobody.user,
             Method::GET,
             "/api/v1/namespaces/default/pods/p",
             &Value::Null,
@@ -132,21 +158,21 @@ async fn a_stranger_sees_health_and_version_and_nothing_else() {
 #[tokio::test]
 async fn the_admin_may_everything() {
     let server = cluster().await;
-    let admin = UserInfo::admin("admin");
+    let admin = Caller::new(&server, UserInfo::admin("admin"));
     for path in [
         "/api/v1/nodes",
         "/api/v1/secrets",
         "/metrics",
         "/apis/pratique.dev/v1alpha1/machines",
     ] {
-        expect(&server, &admin, Method::GET, path, Value::Null, 200).await;
+        admin.gets(path, 200).await;
     }
 }
 
 #[tokio::test]
 async fn a_node_reads_itself_and_what_is_bound_to_it() {
     let server = cluster().await;
-    let own = node("n1");
+    let own = Caller::new(&server, node("n1"));
     for (path, code) in [
         ("/api/v1/nodes/n1", 200),
         ("/api/v1/nodes/n2", 403),
@@ -173,251 +199,116 @@ async fn a_node_reads_itself_and_what_is_bound_to_it() {
         ("/apis/pratique.dev/v1alpha1/machines", 403),
         ("/api/v1/namespaces/default/serviceaccounts", 403),
     ] {
-        expect(&server, &own, Method::GET, path, Value::Null, code).await;
+        own.gets(path, code).await;
     }
-    let merely_called_so = UserInfo::authenticated("system:node:n1", Vec::<String>::new());
-    expect(
-        &server,
-        &merely_called_so,
-        Method::GET,
-        "/api/v1/nodes/n1",
-        Value::Null,
-        403,
-    )
-    .await;
+    let merely_called_so = Caller::part(&server, "system:node:n1");
+    merely_called_so.gets("/api/v1/nodes/n1", 403).await;
 }
 
 #[tokio::test]
 async fn a_node_writes_its_own_status_and_never_its_labels_taints_or_spec() {
     let server = cluster().await;
-    let own = node("n1");
+    let own = Caller::new(&server, node("n1"));
+    let (n1, n1_status) = ("/api/v1/nodes/n1", "/api/v1/nodes/n1/status");
+    let (n2, n2_status) = ("/api/v1/nodes/n2", "/api/v1/nodes/n2/status");
     for (path, body, code) in [
+        (n1_status, json!({"status": {"phase": "Running"}}), 200),
+        (n2_status, json!({"status": {"phase": "Running"}}), 403),
+        (n1, json!({"metadata": {"annotations": {"a": "b"}}}), 200),
         (
-            "/api/v1/nodes/n1/status",
-            json!({"status": {"phase": "Running"}}),
-            200,
-        ),
-        (
-            "/api/v1/nodes/n2/status",
-            json!({"status": {"phase": "Running"}}),
-            403,
-        ),
-        (
-            "/api/v1/nodes/n1",
-            json!({"metadata": {"annotations": {"a": "b"}}}),
-            200,
-        ),
-        (
-            "/api/v1/nodes/n1",
+            n1,
             json!({"metadata": {"labels": {"kubernetes.io/hostname": "n1"}}}),
             200,
         ),
         (
-            "/api/v1/nodes/n1",
+            n1,
             json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}),
             403,
         ),
         (
-            "/api/v1/nodes/n1",
+            n1,
             json!({"metadata": {"labels": {"pratique.dev/role": "master"}}}),
             403,
         ),
         (
-            "/api/v1/nodes/n1",
+            n1,
             json!({"metadata": {"labels": {"pratique.dev/role": null}}}),
             403,
         ),
         (
-            "/api/v1/nodes/n1/status",
+            n1_status,
             json!({"metadata": {"labels": {"pratique.dev/role": "master"}}}),
             403,
         ),
         (
-            "/api/v1/nodes/n1",
+            n1,
             json!({"metadata": {"labels": {"evilkubelet.kubernetes.io/a": "b"}}}),
             403,
         ),
         (
-            "/api/v1/nodes/n1",
+            n1,
             json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}),
             403,
         ),
-        (
-            "/api/v1/nodes/n1",
-            json!({"spec": {"unschedulable": true}}),
-            403,
-        ),
-        (
-            "/api/v1/nodes/n1",
-            json!({"metadata": {"finalizers": ["a.b/c"]}}),
-            403,
-        ),
-        (
-            "/api/v1/nodes/n2",
-            json!({"metadata": {"annotations": {"a": "b"}}}),
-            403,
-        ),
+        (n1, json!({"spec": {"unschedulable": true}}), 403),
+        (n1, json!({"metadata": {"finalizers": ["a.b/c"]}}), 403),
+        (n2, json!({"metadata": {"annotations": {"a": "b"}}}), 403),
     ] {
-        expect(&server, &own, Method::PATCH, path, body, code).await;
+        own.patches(path, &body, code).await;
     }
-    expect(
-        &server,
-        &own,
-        Method::POST,
-        "/api/v1/nodes",
-        json!({"metadata": {"name": "n3"}}),
-        403,
-    )
-    .await;
-    expect(
-        &server,
-        &own,
-        Method::DELETE,
-        "/api/v1/nodes/n1",
-        Value::Null,
-        403,
-    )
-    .await;
+    own.posts("/api/v1/nodes", &json!({"metadata": {"name": "n3"}}), 403)
+        .await;
+    own.deletes(n1, &Value::Null, 403).await;
 }
 
 #[tokio::test]
 async fn a_node_keeps_its_pods_and_its_lease_and_no_others() {
     let server = cluster().await;
-    let own = node("n1");
+    let own = Caller::new(&server, node("n1"));
     let running = json!({"status": {"phase": "Running"}});
-    expect(
-        &server,
-        &own,
-        Method::PATCH,
-        &format!("{PODS}/on-n1/status"),
-        running.clone(),
-        200,
-    )
-    .await;
-    expect(
-        &server,
-        &own,
-        Method::PATCH,
-        &format!("{PODS}/on-n2/status"),
-        running,
-        403,
-    )
-    .await;
+    own.patches(&format!("{PODS}/on-n1/status"), &running, 200)
+        .await;
+    own.patches(&format!("{PODS}/on-n2/status"), &running, 403)
+        .await;
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
-    expect(
-        &server,
-        &own,
-        Method::PATCH,
-        &format!("{PODS}/on-n1/status"),
-        labels.clone(),
-        403,
-    )
-    .await;
-    expect(
-        &server,
-        &own,
-        Method::PATCH,
-        &format!("{PODS}/on-n1"),
-        labels,
-        403,
-    )
-    .await;
-    expect(
-        &server,
-        &own,
-        Method::POST,
-        PODS,
-        json!({"metadata": {"name": "x"}}),
-        403,
-    )
-    .await;
+    own.patches(&format!("{PODS}/on-n1/status"), &labels, 403)
+        .await;
+    own.patches(&format!("{PODS}/on-n1"), &labels, 403).await;
+    own.posts(PODS, &json!({"metadata": {"name": "x"}}), 403)
+        .await;
     let binding = json!({"target": {"name": "n1"}});
-    expect(
-        &server,
-        &own,
-        Method::POST,
-        &format!("{PODS}/on-n2/binding"),
-        binding,
-        403,
-    )
-    .await;
-    expect(
-        &server,
-        &own,
-        Method::DELETE,
+    own.posts(&format!("{PODS}/on-n2/binding"), &binding, 403)
+        .await;
+    own.deletes(
         &format!("{PODS}/on-n2"),
-        json!({"gracePeriodSeconds": 0}),
+        &json!({"gracePeriodSeconds": 0}),
         403,
     )
     .await;
-    expect(
-        &server,
-        &own,
-        Method::DELETE,
+    own.deletes(
         &format!("{PODS}/on-n1"),
-        json!({"gracePeriodSeconds": 0}),
+        &json!({"gracePeriodSeconds": 0}),
         200,
     )
     .await;
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-    expect(
-        &server,
-        &own,
-        Method::POST,
-        leases,
-        json!({"metadata": {"name": "n1"}}),
-        201,
-    )
-    .await;
-    expect(
-        &server,
-        &own,
-        Method::POST,
-        leases,
-        json!({"metadata": {"name": "n2"}}),
-        403,
-    )
-    .await;
-    expect(
-        &server,
-        &own,
-        Method::GET,
-        &format!("{leases}/n1"),
-        Value::Null,
-        200,
-    )
-    .await;
-    expect(
-        &server,
-        &own,
-        Method::GET,
-        &format!("{leases}/n2"),
-        Value::Null,
-        403,
-    )
-    .await;
-    expect(&server, &own, Method::DELETE, leases, Value::Null, 403).await;
+    own.posts(leases, &json!({"metadata": {"name": "n1"}}), 201)
+        .await;
+    own.posts(leases, &json!({"metadata": {"name": "n2"}}), 403)
+        .await;
+    own.gets(&format!("{leases}/n1"), 200).await;
+    own.gets(&format!("{leases}/n2"), 403).await;
+    own.deletes(leases, &Value::Null, 403).await;
     let elsewhere = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
-    expect(
-        &server,
-        &own,
-        Method::POST,
-        elsewhere,
-        json!({"metadata": {"name": "n1"}}),
-        403,
-    )
-    .await;
+    own.posts(elsewhere, &json!({"metadata": {"name": "n1"}}), 403)
+        .await;
 }
 
-async fn json_patch(
-    server: &Local,
-    user: &UserInfo,
-    path: &str,
-    change: &Value,
-) -> (StatusCode, Value) {
+async fn json_patch(caller: &Caller<'_>, path: &str, change: &Value) -> (StatusCode, Value) {
     let kind = [("content-type", "application/json-patch+json")];
-    let (status, _, bytes) = server
-        .send(user, Method::PATCH, path, &kind, change.to_string())
+    let (status, _, bytes) = caller
+        .server
+        .send(&caller.user, Method::PATCH, path, &kind, change.to_string())
         .await;
     (status, serde_json::from_slice(&bytes).unwrap_or_default())
 }
@@ -428,7 +319,7 @@ async fn json_patch(
 #[tokio::test]
 async fn a_refusal_tells_a_node_nothing_of_what_is_anothers() {
     let server = cluster().await;
-    let own = node("n1");
+    let own = Caller::new(&server, node("n1"));
     let copied = json!([{"op": "copy", "from": "/spec", "path": "/metadata/annotations"}]);
     let tested = json!([{"op": "test", "path": "/spec/nodeName", "value": "n9"}]);
     let precondition = json!({"preconditions": {"uid": "00000000-0000-0000-0000-000000000000"}});
@@ -443,8 +334,8 @@ async fn a_refusal_tells_a_node_nothing_of_what_is_anothers() {
     ];
     for (method, path, body) in asked {
         let (status, answer) = match method {
-            Method::PATCH => json_patch(&server, &own, &path, body).await,
-            _ => server.ask(&own, method.clone(), &path, body).await,
+            Method::PATCH => json_patch(&own, &path, body).await,
+            _ => server.ask(&own.user, method.clone(), &path, body).await,
         };
         assert_eq!(
             status,
@@ -459,12 +350,11 @@ async fn a_refusal_tells_a_node_nothing_of_what_is_anothers() {
         }
     }
     // The control: about its own pod it may learn everything.
-    let (status, answer) =
-        json_patch(&server, &own, &format!("{PODS}/on-n1/status"), &copied).await;
+    let (status, answer) = json_patch(&own, &format!("{PODS}/on-n1/status"), &copied).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer}");
     let (status, _) = server
         .ask(
-            &own,
+            &own.user,
             Method::DELETE,
             &format!("{PODS}/on-n1"),
             &precondition,
@@ -478,7 +368,7 @@ async fn a_refusal_tells_a_node_nothing_of_what_is_anothers() {
 #[tokio::test]
 async fn a_node_gives_itself_no_claims() {
     let server = cluster().await;
-    let own = node("n1");
+    let own = Caller::new(&server, node("n1"));
     let pod = json!({"metadata": {"name": "claims"}, "spec": {"nodeName": "n1",
         "containers": [{"name": "c", "image": "x:1", "resources": {"claims": [{"name": "a"}]}}],
         "resourceClaims": [{"name": "a", "resourceClaimTemplateName": "t"}]}});
@@ -486,24 +376,17 @@ async fn a_node_gives_itself_no_claims() {
     assert_eq!(made.0, StatusCode::CREATED, "{}", made.1);
     let status = format!("{PODS}/claims/status");
     let given = json!({"status": {"resourceClaimStatuses": [{"name": "a", "resourceClaimName": "others"}]}});
-    expect(&server, &own, Method::PATCH, &status, given.clone(), 403).await;
+    own.patches(&status, &given, 403).await;
     let given_too = json!({"status": {"extendedResourceClaimStatus": {"resourceClaimName": "others",
         "requestMappings": [{"containerName": "c", "resourceName": "example.com/a", "requestName": "r"}]}}});
-    expect(&server, &own, Method::PATCH, &status, given_too, 403).await;
+    own.patches(&status, &given_too, 403).await;
     // The control: the control plane may write it, and the node then continues with its own fields.
     assert_eq!(
         server.admin_ask(Method::PATCH, &status, &given).await.0,
         StatusCode::OK
     );
-    expect(
-        &server,
-        &own,
-        Method::PATCH,
-        &status,
-        json!({"status": {"phase": "Running"}}),
-        200,
-    )
-    .await;
+    own.patches(&status, &json!({"status": {"phase": "Running"}}), 200)
+        .await;
     let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
     let claim = json!({"metadata": {"name": "disk"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}}}});
@@ -519,62 +402,45 @@ async fn a_node_gives_itself_no_claims() {
     );
     let status = format!("{claims}/disk/status");
     let grown = json!({"status": {"capacity": {"storage": "2Gi"}}});
-    expect(&server, &own, Method::PATCH, &status, grown, 200).await;
+    own.patches(&status, &grown, 200).await;
     for more in [
         json!({"metadata": {"labels": {"a": "b"}}}),
         json!({"metadata": {"annotations": {"a": "b"}}}),
         json!({"status": {"phase": "Lost"}}),
     ] {
-        expect(&server, &own, Method::PATCH, &status, more, 403).await;
+        own.patches(&status, &more, 403).await;
     }
 }
 
 #[tokio::test]
 async fn a_node_records_events_and_requests_node_certificates() {
     let server = cluster().await;
-    let own = node("n1");
+    let own = Caller::new(&server, node("n1"));
     let events = "/api/v1/namespaces/default/events";
     let about = json!({"kind": "Pod", "name": "on-n1", "namespace": "default"});
-    expect(
-        &server,
-        &own,
-        Method::POST,
+    own.posts(
         events,
-        json!({"metadata": {"name": "e"}, "involvedObject": about}),
+        &json!({"metadata": {"name": "e"}, "involvedObject": about}),
         201,
     )
     .await;
-    expect(&server, &own, Method::GET, events, Value::Null, 403).await;
-    expect(
-        &server,
-        &own,
-        Method::DELETE,
-        &format!("{events}/e"),
-        Value::Null,
-        403,
-    )
-    .await;
+    own.gets(events, 403).await;
+    own.deletes(&format!("{events}/e"), &Value::Null, 403).await;
     let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
     let request = |name: &str, signer: &str, node: &str| {
         json!({"metadata": {"name": name}, "spec": {
             "request": crate::common::node_request(node), "usages": ["client auth"], "signerName": signer, "username": "system:admin",
         }})
     };
-    expect(
-        &server,
-        &own,
-        Method::POST,
+    own.posts(
         requests,
-        request("a", identity::NODE_CLIENT_SIGNER, "n1"),
+        &request("a", identity::NODE_CLIENT_SIGNER, "n1"),
         201,
     )
     .await;
-    expect(
-        &server,
-        &own,
-        Method::POST,
+    own.posts(
         requests,
-        request("b", "kubernetes.io/kube-apiserver-client", "n1"),
+        &request("b", "kubernetes.io/kube-apiserver-client", "n1"),
         403,
     )
     .await;
@@ -583,25 +449,14 @@ async fn a_node_records_events_and_requests_node_certificates() {
         "kubernetes.io/kube-apiserver-client-kubelet",
         "kubernetes.io/kubelet-serving",
     ] {
-        expect(
-            &server,
-            &own,
-            Method::POST,
-            requests,
-            request("c", signer, "n2"),
-            403,
-        )
-        .await;
+        own.posts(requests, &request("c", signer, "n2"), 403).await;
     }
     let mut other = request("c", "kubernetes.io/kube-apiserver-client-kubelet", "n1");
     other["spec"]["request"] = crate::common::signing_request("system:nodes").into();
-    expect(&server, &own, Method::POST, requests, other, 403).await;
-    expect(
-        &server,
-        &own,
-        Method::POST,
+    own.posts(requests, &other, 403).await;
+    own.posts(
         requests,
-        request("c", "kubernetes.io/kubelet-serving", "n1"),
+        &request("c", "kubernetes.io/kubelet-serving", "n1"),
         201,
     )
     .await;
@@ -614,34 +469,15 @@ async fn a_node_records_events_and_requests_node_certificates() {
     );
     let approval =
         json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "x"}]}});
-    expect(
-        &server,
-        &own,
-        Method::PATCH,
-        &format!("{requests}/a/approval"),
-        approval.clone(),
-        403,
-    )
-    .await;
+    own.patches(&format!("{requests}/a/approval"), &approval, 403)
+        .await;
     // Approval has a subresource of its own.
-    expect(
-        &server,
-        &UserInfo::admin("a"),
-        Method::PATCH,
-        &format!("{requests}/a/status"),
-        approval.clone(),
-        422,
-    )
-    .await;
-    expect(
-        &server,
-        &UserInfo::admin("a"),
-        Method::PATCH,
-        &format!("{requests}/a/approval"),
-        approval,
-        200,
-    )
-    .await;
+    Caller::new(&server, UserInfo::admin("a"))
+        .patches(&format!("{requests}/a/status"), &approval, 422)
+        .await;
+    Caller::new(&server, UserInfo::admin("a"))
+        .patches(&format!("{requests}/a/approval"), &approval, 200)
+        .await;
     let (_, done) = server
         .admin_ask(Method::GET, &format!("{requests}/a"), &Value::Null)
         .await;
@@ -651,84 +487,25 @@ async fn a_node_records_events_and_requests_node_certificates() {
 #[tokio::test]
 async fn the_masters_parts_have_their_roles_and_no_more() {
     let server = cluster().await;
-    let part = |name: &str| UserInfo::authenticated(name, Vec::<String>::new());
-    let scheduler = part(identity::SCHEDULER_USER);
-    expect(
-        &server,
-        &scheduler,
-        Method::GET,
-        "/api/v1/pods",
-        Value::Null,
-        200,
-    )
-    .await;
-    expect(
-        &server,
-        &scheduler,
-        Method::GET,
-        "/api/v1/secrets",
-        Value::Null,
-        403,
-    )
-    .await;
-    expect(
-        &server,
-        &scheduler,
-        Method::POST,
-        PODS,
-        json!({"metadata": {"name": "x"}}),
-        403,
-    )
-    .await;
-    expect(
-        &server,
-        &scheduler,
-        Method::DELETE,
-        "/api/v1/nodes/n1",
-        Value::Null,
-        403,
-    )
-    .await;
-    let controllers = part(identity::CONTROLLER_MANAGER_USER);
+    let scheduler = Caller::part(&server, identity::SCHEDULER_USER);
+    scheduler.gets("/api/v1/pods", 200).await;
+    scheduler.gets("/api/v1/secrets", 403).await;
+    scheduler
+        .posts(PODS, &json!({"metadata": {"name": "x"}}), 403)
+        .await;
+    scheduler
+        .deletes("/api/v1/nodes/n1", &Value::Null, 403)
+        .await;
+    let controllers = Caller::part(&server, identity::CONTROLLER_MANAGER_USER);
     let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}});
-    expect(
-        &server,
-        &controllers,
-        Method::PATCH,
-        "/api/v1/nodes/n1",
-        taint,
-        200,
-    )
-    .await;
+    controllers.patches("/api/v1/nodes/n1", &taint, 200).await;
     let machines = "/apis/pratique.dev/v1alpha1/machines";
     let machine = json!({"metadata": {"name": "m"}, "spec": {"role": "worker"}});
-    expect(
-        &server,
-        &controllers,
-        Method::POST,
-        machines,
-        machine.clone(),
-        403,
-    )
-    .await;
-    let attestation = part(identity::ATTESTATION_USER);
-    expect(&server, &attestation, Method::POST, machines, machine, 201).await;
-    expect(
-        &server,
-        &attestation,
-        Method::POST,
-        "/api/v1/nodes",
-        json!({"metadata": {"name": "n9"}}),
-        201,
-    )
-    .await;
-    expect(
-        &server,
-        &attestation,
-        Method::GET,
-        "/api/v1/secrets",
-        Value::Null,
-        403,
-    )
-    .await;
+    controllers.posts(machines, &machine, 403).await;
+    let attestation = Caller::part(&server, identity::ATTESTATION_USER);
+    attestation.posts(machines, &machine, 201).await;
+    attestation
+        .posts("/api/v1/nodes", &json!({"metadata": {"name": "n9"}}), 201)
+        .await;
+    attestation.gets("/api/v1/secrets", 403).await;
 }

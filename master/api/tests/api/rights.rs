@@ -71,9 +71,8 @@ async fn a_role_counts_for_the_very_next_request() {
     }
 }
 
-#[tokio::test]
-async fn nobody_gives_away_what_he_does_not_have() {
-    let server = Local::new().await;
+/// Alice, who may write roles and bindings, and of pods may read one.
+async fn keeper_of_roles(server: &Local) -> UserInfo {
     let alice = user("alice");
     let rules = [
         rule(
@@ -89,17 +88,24 @@ async fn nobody_gives_away_what_he_does_not_have() {
         rule(&["get"], "", &["pods"]),
     ];
     made(
-        &server,
+        server,
         CLUSTER_ROLES,
         json!({"metadata": {"name": "keeper"}, "rules": rules}),
     )
     .await;
     made(
-        &server,
+        server,
         CLUSTER_BINDINGS,
         bound("keeper", "ClusterRole", "keeper", "alice"),
     )
     .await;
+    alice
+}
+
+#[tokio::test]
+async fn nobody_gives_away_what_he_does_not_have() {
+    let server = Local::new().await;
+    let alice = keeper_of_roles(&server).await;
     let wide = json!({"metadata": {"name": "wide"}, "rules": [rule(&["get", "list"], "", &["pods", "secrets"])]});
     let (status, error) = server.ask(&alice, Method::POST, ROLES, &wide).await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{error}");
@@ -221,7 +227,7 @@ async fn acts(server: &Local, who: &UserInfo, headers: &[(&str, &str)]) -> (Stat
 }
 
 #[tokio::test]
-async fn one_acts_as_another_only_where_each_part_is_allowed() {
+async fn the_admin_acts_as_anybody_and_gets_what_that_one_would() {
     let server = Local::new().await;
     let admin = UserInfo::admin("admin");
     let (status, answer) = acts(
@@ -257,6 +263,17 @@ async fn one_acts_as_another_only_where_each_part_is_allowed() {
             "system:authenticated"
         ])
     );
+    let (status, _) = acts(&server, &admin, &[("impersonate-group", "team")]).await;
+    assert_eq!(
+        status,
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "groups without a user, as upstream refuses it"
+    );
+}
+
+#[tokio::test]
+async fn one_acts_as_another_only_where_each_part_is_allowed() {
+    let server = Local::new().await;
     let alice = user("alice");
     let (status, error) = acts(&server, &alice, &[("impersonate-user", "admin")]).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
@@ -304,27 +321,31 @@ async fn one_acts_as_another_only_where_each_part_is_allowed() {
             .0,
         StatusCode::FORBIDDEN
     );
-    let (status, _) = acts(&server, &admin, &[("impersonate-group", "team")]).await;
-    assert_eq!(
-        status,
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "groups without a user, as upstream refuses it"
-    );
+}
+
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1";
+
+/// Alice, who may get pods of the default namespace.
+async fn reader_of_pods(server: &Local) -> UserInfo {
+    let alice = user("alice");
+    made(
+        server,
+        ROLES,
+        json!({"metadata": {"name": "r"}, "rules": [rule(&["get"], "", &["pods"])]}),
+    )
+    .await;
+    made(server, BINDINGS, bound("b", "Role", "r", "alice")).await;
+    alice
+}
+
+fn attributes(verb: &str, namespace: &str) -> Value {
+    json!({"verb": verb, "resource": "pods", "namespace": namespace})
 }
 
 #[tokio::test]
 async fn reviews_tell_who_may_do_what() {
     let server = Local::new().await;
-    let alice = user("alice");
-    made(
-        &server,
-        ROLES,
-        json!({"metadata": {"name": "r"}, "rules": [rule(&["get"], "", &["pods"])]}),
-    )
-    .await;
-    made(&server, BINDINGS, bound("b", "Role", "r", "alice")).await;
-    let base = "/apis/authorization.k8s.io/v1";
-    let attributes = |verb: &str, namespace: &str| json!({"verb": verb, "resource": "pods", "namespace": namespace});
+    let alice = reader_of_pods(&server).await;
     for (verb, namespace, allowed) in [
         ("get", "default", true),
         ("list", "default", false),
@@ -335,7 +356,7 @@ async fn reviews_tell_who_may_do_what() {
             .ask(
                 &alice,
                 Method::POST,
-                &format!("{base}/selfsubjectaccessreviews"),
+                &format!("{REVIEWS}/selfsubjectaccessreviews"),
                 &own,
             )
             .await;
@@ -347,12 +368,22 @@ async fn reviews_tell_who_may_do_what() {
         let of =
             json!({"spec": {"user": "alice", "resourceAttributes": attributes(verb, namespace)}});
         let (_, answer) = server
-            .admin_ask(Method::POST, &format!("{base}/subjectaccessreviews"), &of)
+            .admin_ask(
+                Method::POST,
+                &format!("{REVIEWS}/subjectaccessreviews"),
+                &of,
+            )
             .await;
         assert_eq!(answer["status"]["allowed"], allowed, "{answer}");
     }
+}
+
+#[tokio::test]
+async fn a_review_about_others_needs_a_right_and_says_by_what_they_may() {
+    let server = Local::new().await;
+    let alice = reader_of_pods(&server).await;
     let of = json!({"spec": {"user": "alice", "resourceAttributes": attributes("get", "default")}});
-    let local = format!("{base}/namespaces/default/localsubjectaccessreviews");
+    let local = format!("{REVIEWS}/namespaces/default/localsubjectaccessreviews");
     let (_, answer) = server.admin_ask(Method::POST, &local, &of).await;
     assert_eq!(
         answer["status"]["reason"],
@@ -372,7 +403,7 @@ async fn reviews_tell_who_may_do_what() {
         .ask(
             &alice,
             Method::POST,
-            &format!("{base}/subjectaccessreviews"),
+            &format!("{REVIEWS}/subjectaccessreviews"),
             &of,
         )
         .await;
@@ -390,18 +421,24 @@ async fn reviews_tell_who_may_do_what() {
         let (status, _) = server
             .admin_ask(
                 Method::POST,
-                &format!("{base}/subjectaccessreviews"),
+                &format!("{REVIEWS}/subjectaccessreviews"),
                 &asked,
             )
             .await;
         assert_eq!(status.as_u16(), 422, "{asked}");
     }
+}
+
+#[tokio::test]
+async fn reviews_tell_of_paths_and_of_all_that_one_may() {
+    let server = Local::new().await;
+    let alice = reader_of_pods(&server).await;
     let path = json!({"spec": {"nonResourceAttributes": {"verb": "get", "path": "/version"}}});
     let (_, answer) = server
         .ask(
             &alice,
             Method::POST,
-            &format!("{base}/selfsubjectaccessreviews"),
+            &format!("{REVIEWS}/selfsubjectaccessreviews"),
             &path,
         )
         .await;
@@ -411,7 +448,7 @@ async fn reviews_tell_who_may_do_what() {
         .ask(
             &alice,
             Method::POST,
-            &format!("{base}/selfsubjectrulesreviews"),
+            &format!("{REVIEWS}/selfsubjectrulesreviews"),
             &rules,
         )
         .await;

@@ -5,27 +5,27 @@ use crate::common::Local;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use http::{Method, StatusCode};
 use master_api::Options;
-use master_client::{DeleteParams, ListParams, Patch, Reason, UserInfo};
+use master_client::{DeleteParams, Patch, Reason, UserInfo};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-fn config_map(name: &str) -> ConfigMap {
+pub(crate) fn config_map(name: &str) -> ConfigMap {
     serde_json::from_value(
         json!({"metadata": {"name": name, "namespace": "default"}, "data": {"a": "1"}}),
     )
     .unwrap()
 }
 
-fn pod(name: &str, spec: &Value) -> Value {
+pub(crate) fn pod(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-fn one_container() -> Value {
+pub(crate) fn one_container() -> Value {
     json!({"containers": [{"name": "c", "image": "a:1"}]})
 }
 
-const PODS: &str = "/api/v1/namespaces/default/pods";
-const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(crate) const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 #[tokio::test]
 async fn an_object_lives_from_create_to_delete() {
@@ -264,10 +264,9 @@ async fn what_cannot_be_read_is_refused_with_its_place() {
     assert_eq!(status, StatusCode::CREATED);
 }
 
-#[tokio::test]
-async fn patches_of_all_kinds_do_what_they_say() {
+/// A server with a pod of two containers.
+async fn with_two_containers() -> Local {
     let server = Local::new().await;
-    let client = server.admin();
     server
         .admin_ask(
             Method::POST,
@@ -280,6 +279,13 @@ async fn patches_of_all_kinds_do_what_they_say() {
             ),
         )
         .await;
+    server
+}
+
+#[tokio::test]
+async fn patches_of_all_kinds_do_what_they_say() {
+    let server = with_two_containers().await;
+    let client = server.admin();
     let strategic = Patch::Strategic(json!({
         "metadata": {"labels": {"l": "1"}},
         "spec": {"containers": [{"name": "b", "image": "b:2"}], "$setElementOrder/containers": [{"name": "a"}, {"name": "b"}]},
@@ -315,6 +321,12 @@ async fn patches_of_all_kinds_do_what_they_say() {
         Patch::Json(json!([{"op": "replace", "path": "/metadata/labels/m", "value": "4"}]));
     let pod: Pod = client.patch(Some("default"), "p", &replace).await.unwrap();
     assert_eq!(pod.metadata.labels.unwrap()["m"], "4");
+}
+
+#[tokio::test]
+async fn patches_that_say_too_little_or_move_a_pod_are_refused() {
+    let server = with_two_containers().await;
+    let client = server.admin();
     let no_key = Patch::Strategic(json!({"spec": {"containers": [{"image": "x"}]}}));
     let error = client
         .patch::<Pod>(Some("default"), "p", &no_key)
@@ -373,282 +385,6 @@ async fn status_and_the_rest_are_written_by_different_paths() {
         "Running",
         "the main path leaves the status alone"
     );
-}
-
-#[tokio::test]
-async fn a_pod_is_bound_once_and_goes_when_its_kubelet_says_so() {
-    let server = Local::new().await;
-    server
-        .admin_ask(Method::POST, PODS, &pod("p", &one_container()))
-        .await;
-    let binding =
-        |node: &str| json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": node}});
-    let path = format!("{PODS}/p/binding");
-    assert_eq!(
-        server
-            .admin_ask(Method::POST, &path, &binding("n1"))
-            .await
-            .0,
-        StatusCode::CREATED
-    );
-    assert_eq!(
-        server
-            .admin_ask(Method::POST, &path, &binding("n2"))
-            .await
-            .0,
-        StatusCode::CONFLICT
-    );
-    let (_, bound) = server
-        .admin_ask(Method::GET, &format!("{PODS}/p"), &Value::Null)
-        .await;
-    assert_eq!(bound["spec"]["nodeName"], "n1");
-    assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
-    let (_, going) = server
-        .admin_ask(Method::DELETE, &format!("{PODS}/p"), &Value::Null)
-        .await;
-    assert_eq!(going["metadata"]["deletionGracePeriodSeconds"], 30);
-    let now = json!({"gracePeriodSeconds": 0});
-    let (status, gone) = server
-        .admin_ask(Method::DELETE, &format!("{PODS}/p"), &now)
-        .await;
-    assert_eq!(
-        (status, &gone["kind"]),
-        (StatusCode::OK, &json!("Pod")),
-        "a pod's deletion answers with the pod"
-    );
-    server
-        .admin_ask(Method::POST, PODS, &pod("q", &one_container()))
-        .await;
-    let (_, gone) = server
-        .admin_ask(Method::DELETE, &format!("{PODS}/q"), &Value::Null)
-        .await;
-    assert_eq!(
-        gone["metadata"]["deletionGracePeriodSeconds"], 0,
-        "no kubelet has it, so it goes at once"
-    );
-    assert_eq!(
-        server
-            .admin_ask(Method::GET, &format!("{PODS}/q"), &Value::Null)
-            .await
-            .0,
-        StatusCode::NOT_FOUND
-    );
-}
-
-#[tokio::test]
-async fn finalizers_hold_an_object_until_they_are_taken_away() {
-    let server = Local::new().await;
-    let held = json!({"metadata": {"name": "h", "finalizers": ["example.com/hold"]}});
-    server.admin_ask(Method::POST, MAPS, &held).await;
-    let path = format!("{MAPS}/h");
-    let (_, going) = server.admin_ask(Method::DELETE, &path, &Value::Null).await;
-    assert!(going["metadata"]["deletionTimestamp"].is_string());
-    let more = json!({"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}});
-    assert_eq!(
-        server.admin_ask(Method::PATCH, &path, &more).await.0,
-        StatusCode::UNPROCESSABLE_ENTITY
-    );
-    server
-        .admin_ask(
-            Method::PATCH,
-            &path,
-            &json!({"metadata": {"finalizers": null}}),
-        )
-        .await;
-    assert_eq!(
-        server.admin_ask(Method::GET, &path, &Value::Null).await.0,
-        StatusCode::NOT_FOUND
-    );
-}
-
-#[tokio::test]
-async fn a_namespace_goes_when_it_is_finalized_and_takes_nothing_new_before() {
-    let server = Local::new().await;
-    let spaces = "/api/v1/namespaces";
-    server
-        .admin_ask(Method::POST, spaces, &json!({"metadata": {"name": "n"}}))
-        .await;
-    let (_, going) = server
-        .admin_ask(Method::DELETE, &format!("{spaces}/n"), &Value::Null)
-        .await;
-    assert_eq!(going["status"]["phase"], "Terminating");
-    let map = json!({"metadata": {"name": "a"}});
-    let (status, error) = server
-        .admin_ask(Method::POST, "/api/v1/namespaces/n/configmaps", &map)
-        .await;
-    assert_eq!(status, StatusCode::FORBIDDEN, "{error}");
-    let mut done = going;
-    done["spec"]["finalizers"] = json!([]);
-    let (status, _) = server
-        .admin_ask(Method::PUT, &format!("{spaces}/n/finalize"), &done)
-        .await;
-    assert_eq!(status, StatusCode::OK);
-    assert_eq!(
-        server
-            .admin_ask(Method::GET, &format!("{spaces}/n"), &Value::Null)
-            .await
-            .0,
-        StatusCode::NOT_FOUND
-    );
-    assert_eq!(
-        server
-            .admin_ask(Method::DELETE, &format!("{spaces}/default"), &Value::Null)
-            .await
-            .0,
-        StatusCode::FORBIDDEN
-    );
-}
-
-#[tokio::test]
-async fn lists_are_paged_selected_and_show_one_revision() {
-    let server = Local::new().await;
-    for number in 0..5 {
-        let map = json!({"metadata": {"name": format!("m{number}"), "labels": {"odd": (number % 2).to_string()}}});
-        server.admin_ask(Method::POST, MAPS, &map).await;
-    }
-    let (_, first) = server
-        .admin_ask(Method::GET, &format!("{MAPS}?limit=2"), &Value::Null)
-        .await;
-    assert_eq!(
-        (
-            first["items"].as_array().unwrap().len(),
-            &first["metadata"]["remainingItemCount"]
-        ),
-        (2, &json!(3))
-    );
-    server
-        .admin_ask(Method::DELETE, &format!("{MAPS}/m4"), &Value::Null)
-        .await;
-    let next = first["metadata"]["continue"].as_str().unwrap();
-    let (_, rest) = server
-        .admin_ask(
-            Method::GET,
-            &format!("{MAPS}?continue={next}"),
-            &Value::Null,
-        )
-        .await;
-    let names: Vec<_> = rest["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|i| i["metadata"]["name"].clone())
-        .collect();
-    assert_eq!(names, ["m2", "m3", "m4"], "as when the list began");
-    assert_eq!(
-        rest["metadata"]["resourceVersion"],
-        first["metadata"]["resourceVersion"]
-    );
-    let params = ListParams {
-        labels: Some("odd in (1)".to_owned()),
-        limit: Some(1),
-        ..ListParams::default()
-    };
-    let page = server
-        .admin()
-        .list::<ConfigMap>(None, &params)
-        .await
-        .unwrap();
-    assert_eq!(page.items.len(), 1);
-    assert!(!page.continue_token.is_empty());
-    let bad = format!("{MAPS}?continue=x");
-    assert_eq!(
-        server.admin_ask(Method::GET, &bad, &Value::Null).await.0,
-        StatusCode::BAD_REQUEST
-    );
-    let (status, _) = server
-        .admin_ask(
-            Method::GET,
-            &format!("{MAPS}?resourceVersion=9999"),
-            &Value::Null,
-        )
-        .await;
-    assert_eq!(
-        status,
-        StatusCode::GATEWAY_TIMEOUT,
-        "the future is not there yet"
-    );
-    let all = format!("{MAPS}?labelSelector=odd%3D0");
-    let (_, deleted) = server.admin_ask(Method::DELETE, &all, &Value::Null).await;
-    assert_eq!(deleted["items"].as_array().unwrap().len(), 2);
-}
-
-#[tokio::test]
-async fn events_are_one_table_under_two_groups() {
-    let server = Local::new().await;
-    let event = json!({
-        "metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"},
-        "reason": "Pulled", "message": "hello", "type": "Normal", "count": 3,
-    });
-    let (status, made) = server
-        .admin_ask(Method::POST, "/api/v1/namespaces/default/events", &event)
-        .await;
-    assert_eq!(status, StatusCode::CREATED, "{made}");
-    let other = "/apis/events.k8s.io/v1/namespaces/default/events/e";
-    let (_, seen) = server.admin_ask(Method::GET, other, &Value::Null).await;
-    assert_eq!(
-        (
-            &seen["note"],
-            &seen["regarding"]["name"],
-            &seen["deprecatedCount"]
-        ),
-        (&json!("hello"), &json!("p"), &json!(3))
-    );
-    assert_eq!(seen["apiVersion"], "events.k8s.io/v1");
-    let selected = "/apis/events.k8s.io/v1/events?fieldSelector=regarding.name%3Dp";
-    let (_, list) = server.admin_ask(Method::GET, selected, &Value::Null).await;
-    assert_eq!(list["items"][0]["note"], "hello");
-}
-
-#[tokio::test]
-async fn tables_and_metadata_are_other_forms_of_the_same() {
-    let server = Local::new().await;
-    let admin = UserInfo::admin("admin");
-    server
-        .admin_ask(Method::POST, PODS, &pod("p", &one_container()))
-        .await;
-    let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
-    let (_, _, bytes) = server.send(&admin, Method::GET, PODS, &table, "").await;
-    let table: Value = serde_json::from_slice(&bytes).unwrap();
-    let names: Vec<_> = table["columnDefinitions"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|c| c["name"].as_str().unwrap())
-        .collect();
-    assert_eq!(
-        names,
-        [
-            "Name",
-            "Ready",
-            "Status",
-            "Restarts",
-            "Age",
-            "IP",
-            "Node",
-            "Nominated Node",
-            "Readiness Gates"
-        ]
-    );
-    assert_eq!(
-        table["rows"][0]["cells"].as_array().unwrap()[..4],
-        [json!("p"), json!("0/1"), json!("Pending"), json!("0")]
-    );
-    let partial = [(
-        "accept",
-        "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
-    )];
-    let (_, _, bytes) = server.send(&admin, Method::GET, PODS, &partial, "").await;
-    let list: Value = serde_json::from_slice(&bytes).unwrap();
-    assert_eq!(
-        (&list["kind"], &list["items"][0]["spec"]),
-        (&json!("PartialObjectMetadataList"), &Value::Null)
-    );
-    let yaml = [("accept", "application/yaml")];
-    let (_, headers, bytes) = server
-        .send(&admin, Method::GET, &format!("{PODS}/p"), &yaml, "")
-        .await;
-    assert_eq!(headers["content-type"], "application/yaml");
-    assert!(String::from_utf8_lossy(&bytes).contains("restartPolicy: Always"));
 }
 
 #[tokio::test]
@@ -758,257 +494,4 @@ async fn kinds_that_are_not_served_and_methods_that_are_not_there_are_said_so() 
         assert_eq!(status.as_u16(), code, "{method} {path}: {answer}");
         assert_eq!(answer["kind"], "Status");
     }
-}
-
-#[tokio::test]
-async fn list_options_that_contradict_each_other_are_refused_all_at_once() {
-    let server = Local::new().await;
-    for (query, code, text) in [
-        (
-            "resourceVersionMatch=Exact",
-            422,
-            "resourceVersionMatch is forbidden unless resourceVersion is provided",
-        ),
-        (
-            "resourceVersionMatch=Exact&resourceVersion=0",
-            422,
-            "is forbidden for resourceVersion \"0\"",
-        ),
-        (
-            "resourceVersionMatch=Some&resourceVersion=1",
-            422,
-            "Unsupported value: \"Some\": supported values: \"Exact\"",
-        ),
-        (
-            "resourceVersionMatch=NotOlderThan&resourceVersion=1&continue=x",
-            422,
-            "when continue is provided",
-        ),
-        (
-            "sendInitialEvents=true",
-            422,
-            "sendInitialEvents is forbidden for list",
-        ),
-        ("resourceVersion=x", 400, "invalid resource version"),
-        (
-            "resourceVersion=99999",
-            504,
-            "Too large resource version: 99999, current: ",
-        ),
-        (
-            "fieldSelector=spec.x%3D1",
-            400,
-            "\"spec.x\" is not a known field selector",
-        ),
-        ("fieldSelector=metadata.name", 400, "invalid selector"),
-        (
-            "watch=1&sendInitialEvents=true",
-            422,
-            "sendInitialEvents requires setting resourceVersionMatch",
-        ),
-        (
-            "watch=1&resourceVersionMatch=NotOlderThan",
-            422,
-            "unless sendInitialEvents is provided",
-        ),
-    ] {
-        let (status, error) = server
-            .admin_ask(Method::GET, &format!("{MAPS}?{query}"), &Value::Null)
-            .await;
-        assert_eq!(status.as_u16(), code, "{query}: {error}");
-        assert!(
-            error["message"].as_str().unwrap().contains(text),
-            "{query}: {error}"
-        );
-    }
-    let too_large = server
-        .admin_ask(
-            Method::GET,
-            &format!("{MAPS}?resourceVersion=99999"),
-            &Value::Null,
-        )
-        .await
-        .1;
-    assert_eq!(
-        too_large["details"]["causes"][0]["reason"],
-        "ResourceVersionTooLarge"
-    );
-}
-
-#[tokio::test]
-async fn a_list_whose_history_is_forgotten_says_how_to_go_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let options = master_store::Options {
-        history_events: 3,
-        ..master_store::Options::default()
-    };
-    let store = Arc::new(master_store::EmbeddedStore::open_with(folder.path(), &options).unwrap());
-    let api = master_api::ApiServer::new(store, Options::default());
-    api.prepare().await.unwrap();
-    let server = Local::of(api, folder);
-    for number in 0..4 {
-        server
-            .admin_ask(
-                Method::POST,
-                MAPS,
-                &json!({"metadata": {"name": format!("m{number}")}}),
-            )
-            .await;
-    }
-    let (_, first) = server
-        .admin_ask(Method::GET, &format!("{MAPS}?limit=2"), &Value::Null)
-        .await;
-    let revision = first["metadata"]["resourceVersion"].as_str().unwrap();
-    let exact = format!("{MAPS}?resourceVersion={revision}&resourceVersionMatch=Exact");
-    server
-        .admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "m9"}}))
-        .await;
-    let (_, then) = server.admin_ask(Method::GET, &exact, &Value::Null).await;
-    assert_eq!(then["items"].as_array().unwrap().len(), 4, "as it was then");
-    for number in 0..6 {
-        server
-            .admin_ask(
-                Method::POST,
-                MAPS,
-                &json!({"metadata": {"name": format!("n{number}")}}),
-            )
-            .await;
-    }
-    let (status, gone) = server.admin_ask(Method::GET, &exact, &Value::Null).await;
-    assert_eq!((status.as_u16(), &gone["reason"]), (410, &json!("Expired")));
-    let token = first["metadata"]["continue"].as_str().unwrap();
-    let (status, gone) = server
-        .admin_ask(
-            Method::GET,
-            &format!("{MAPS}?continue={token}"),
-            &Value::Null,
-        )
-        .await;
-    assert_eq!(status.as_u16(), 410);
-    let token = gone["metadata"]["continue"]
-        .as_str()
-        .expect("a token to go on with");
-    let (status, rest) = server
-        .admin_ask(
-            Method::GET,
-            &format!("{MAPS}?continue={token}"),
-            &Value::Null,
-        )
-        .await;
-    let names: Vec<&str> = rest["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|item| item["metadata"]["name"].as_str().unwrap())
-        .collect();
-    assert_eq!(
-        (status.as_u16(), &names[..3]),
-        (200, &["m2", "m3", "m9"][..])
-    );
-}
-
-#[tokio::test]
-async fn one_name_is_listed_watched_and_deleted_by_field_and_by_the_legacy_path() {
-    let server = Local::new().await;
-    for name in ["a", "ab"] {
-        server
-            .admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": name}}))
-            .await;
-    }
-    let one = format!("{MAPS}?fieldSelector=metadata.name%3Da");
-    let (_, list) = server.admin_ask(Method::GET, &one, &Value::Null).await;
-    assert_eq!(list["items"].as_array().unwrap().len(), 1);
-    for path in [
-        format!("{one}&watch=1&timeoutSeconds=1"),
-        "/api/v1/watch/namespaces/default/configmaps/a?timeoutSeconds=1".to_owned(),
-    ] {
-        let (status, _, bytes) = server
-            .send(&UserInfo::admin("a"), Method::GET, &path, &[], "")
-            .await;
-        let text = String::from_utf8(bytes.to_vec()).unwrap();
-        assert_eq!(
-            (status.as_u16(), text.lines().count()),
-            (200, 1),
-            "{path}: {text}"
-        );
-        assert!(text.starts_with("{\"type\":\"ADDED\""), "{text}");
-    }
-    let (_, deleted) = server.admin_ask(Method::DELETE, &one, &Value::Null).await;
-    assert_eq!(deleted["items"].as_array().unwrap().len(), 1);
-    assert_eq!(
-        server
-            .admin_ask(Method::GET, &format!("{MAPS}/ab"), &Value::Null)
-            .await
-            .0,
-        StatusCode::OK
-    );
-}
-
-#[tokio::test]
-async fn dependents_are_orphaned_or_deleted_first_by_a_finalizer() {
-    let server = Local::new().await;
-    for (name, body) in [
-        ("f", json!({"propagationPolicy": "Foreground"})),
-        ("o", json!({"propagationPolicy": "Orphan"})),
-        ("d", json!({"orphanDependents": true})),
-    ] {
-        server
-            .admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": name}}))
-            .await;
-        let (status, going) = server
-            .admin_ask(Method::DELETE, &format!("{MAPS}/{name}"), &body)
-            .await;
-        assert_eq!(status, StatusCode::OK, "{going}");
-        let expected = if name == "f" {
-            "foregroundDeletion"
-        } else {
-            "orphan"
-        };
-        assert_eq!(going["metadata"]["finalizers"], json!([expected]));
-        assert!(going["metadata"]["deletionTimestamp"].is_string());
-        let done = json!({"metadata": {"finalizers": null}});
-        server
-            .admin_ask(Method::PATCH, &format!("{MAPS}/{name}"), &done)
-            .await;
-        assert_eq!(
-            server
-                .admin_ask(Method::GET, &format!("{MAPS}/{name}"), &Value::Null)
-                .await
-                .0
-                .as_u16(),
-            404
-        );
-    }
-    let both = json!({"orphanDependents": true, "propagationPolicy": "Orphan"});
-    assert_eq!(
-        server
-            .admin_ask(Method::DELETE, &format!("{MAPS}/x"), &both)
-            .await
-            .0
-            .as_u16(),
-        422
-    );
-}
-
-#[tokio::test]
-async fn thousands_go_at_once() {
-    let server = Local::new().await;
-    let mut writers = tokio::task::JoinSet::new();
-    for task in 0..8 {
-        let client = server.admin();
-        writers.spawn(async move {
-            for number in 0..64 {
-                let object = json!({"metadata": {"name": format!("m{task}-{number}"), "namespace": "default"}});
-                client.create::<ConfigMap>(&serde_json::from_value(object).unwrap()).await.unwrap();
-            }
-        });
-    }
-    writers.join_all().await;
-    let (status, deleted) = server.admin_ask(Method::DELETE, MAPS, &Value::Null).await;
-    assert_eq!(
-        (status, deleted["items"].as_array().unwrap().len()),
-        (StatusCode::OK, 512)
-    );
-    let (_, left) = server.admin_ask(Method::GET, MAPS, &Value::Null).await;
-    assert_eq!(left["items"], json!([]));
 }

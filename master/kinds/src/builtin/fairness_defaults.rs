@@ -45,9 +45,26 @@ pub fn levels() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// A flow schema's name and its spec.
+type Flow = (&'static str, Value);
+
 /// Names and specs of the flow schemas, mandatory ones first.
 pub fn schemas() -> Vec<(&'static str, Value)> {
     let masters = groups(&["system:masters"]);
+    let mut all = vec![
+        (EXEMPT, schema(EXEMPT, 1, "", &everything(masters))),
+        (
+            CATCH_ALL,
+            schema(CATCH_ALL, 10_000, "ByUser", &everything(groups(EVERYBODY))),
+        ),
+    ];
+    all.extend(of_the_system());
+    all.extend(of_everybody_else());
+    all
+}
+
+/// Nodes, probes, and the control plane's own parts.
+fn of_the_system() -> [Flow; 6] {
     let nodes = || groups(&["system:nodes"]);
     let leaders = [
         user("system:kube-controller-manager"),
@@ -55,12 +72,7 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
         system_accounts(),
     ];
     let probes = json!([{"verbs": ["get"], "nonResourceURLs": ["/healthz", "/readyz", "/livez"]}]);
-    vec![
-        (EXEMPT, schema(EXEMPT, 1, "", &everything(masters))),
-        (
-            CATCH_ALL,
-            schema(CATCH_ALL, 10_000, "ByUser", &everything(groups(EVERYBODY))),
-        ),
+    [
         (
             "system-nodes",
             schema("system", 500, "ByUser", &everything(nodes())),
@@ -99,6 +111,12 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
             of_user("system:kube-controller-manager"),
         ),
         ("kube-scheduler", of_user("system:kube-scheduler")),
+    ]
+}
+
+/// Pods' accounts, and the flow of all that has no other.
+fn of_everybody_else() -> [Flow; 3] {
+    [
         (
             "kube-system-service-accounts",
             schema(

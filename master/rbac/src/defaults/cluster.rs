@@ -14,6 +14,8 @@ const ACCOUNTS: &str = "system:serviceaccounts";
 pub(super) fn roles() -> Vec<Role> {
     let mut roles = callers();
     roles.extend(components());
+    roles.extend(nodes());
+    roles.extend(storage());
     roles.extend(certificates());
     roles
 }
@@ -72,6 +74,39 @@ fn components() -> Vec<Role> {
                 on(READ, "extensions", "deployments"),
             ],
         ),
+        cluster_role(
+            "system:auth-delegator",
+            vec![
+                on("create", "authentication.k8s.io", "tokenreviews"),
+                on("create", "authorization.k8s.io", "subjectaccessreviews"),
+            ],
+        ),
+        cluster_role(
+            "system:kube-aggregator",
+            vec![on(READ, "core", "services endpoints")],
+        ),
+        cluster_role("system:kube-controller-manager", controller_manager()),
+        cluster_role(
+            "system:kube-dns",
+            vec![on("list watch", "core", "endpoints services")],
+        ),
+        cluster_role(
+            "system:node-proxier",
+            vec![
+                on("list watch", "core", "services endpoints"),
+                on(READ, "core", "nodes"),
+                events(),
+                on("list watch", "networking.k8s.io", "servicecidrs"),
+                on("list watch", "discovery.k8s.io", "endpointslices"),
+            ],
+        ),
+        cluster_role("system:kube-scheduler", scheduler()),
+    ]
+}
+
+/// The node's agent, those that look after it, and those that call it.
+fn nodes() -> Vec<Role> {
+    vec![
         cluster_role("system:node", node::rules()),
         cluster_role(
             "system:node-problem-detector",
@@ -102,22 +137,11 @@ fn components() -> Vec<Role> {
                 "certificatesigningrequests",
             )],
         ),
-        cluster_role(
-            "system:auth-delegator",
-            vec![
-                on("create", "authentication.k8s.io", "tokenreviews"),
-                on("create", "authorization.k8s.io", "subjectaccessreviews"),
-            ],
-        ),
-        cluster_role(
-            "system:kube-aggregator",
-            vec![on(READ, "core", "services endpoints")],
-        ),
-        cluster_role("system:kube-controller-manager", controller_manager()),
-        cluster_role(
-            "system:kube-dns",
-            vec![on("list watch", "core", "endpoints services")],
-        ),
+    ]
+}
+
+fn storage() -> Vec<Role> {
+    vec![
         cluster_role(
             "system:persistent-volume-provisioner",
             vec![
@@ -136,17 +160,6 @@ fn components() -> Vec<Role> {
                 on(READ_UPDATE, "core", "persistentvolumeclaims"),
             ],
         ),
-        cluster_role(
-            "system:node-proxier",
-            vec![
-                on("list watch", "core", "services endpoints"),
-                on(READ, "core", "nodes"),
-                events(),
-                on("list watch", "networking.k8s.io", "servicecidrs"),
-                on("list watch", "discovery.k8s.io", "endpointslices"),
-            ],
-        ),
-        cluster_role("system:kube-scheduler", scheduler()),
     ]
 }
 

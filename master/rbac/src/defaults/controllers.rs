@@ -15,7 +15,9 @@ const NO_EVENTS: bool = false;
 pub(super) fn roles() -> Vec<Role> {
     let all = [
         workloads(),
+        scale(),
         sets(),
+        endpoints(),
         network(),
         volumes(),
         protection(),
@@ -87,6 +89,12 @@ fn workloads() -> Vec<Controller> {
             ],
             WRITES_EVENTS,
         ),
+    ]
+}
+
+/// What scales workloads, and what holds evictions back.
+fn scale() -> Vec<Controller> {
+    vec![
         (
             "disruption-controller",
             vec![
@@ -176,7 +184,8 @@ fn sets() -> Vec<Controller> {
     ]
 }
 
-fn network() -> Vec<Controller> {
+/// Which pods stand behind a Service.
+fn endpoints() -> Vec<Controller> {
     let slices = || {
         on(
             "get list watch create update delete",
@@ -213,6 +222,12 @@ fn network() -> Vec<Controller> {
             ],
             WRITES_EVENTS,
         ),
+    ]
+}
+
+/// Addresses and routes.
+fn network() -> Vec<Controller> {
+    vec![
         (
             "route-controller",
             vec![

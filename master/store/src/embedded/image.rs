@@ -182,17 +182,94 @@ pub(crate) trait Take {
     fn event(&mut self, revision: Revision, key: &str, value: Option<Bytes>);
 }
 
+/// Entries and events of an image.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Counts {
+    entries: u64,
+    events: u64,
+}
+
+/// How far a reader of an image has come.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Bytes of the frames that were read.
+    bytes: u64,
+    /// From the image's first record.
+    summary: Option<Summary>,
+    counted: Counts,
+    /// What the image's last record says that it holds.
+    ended: Option<Counts>,
+}
+
+impl Progress {
+    /// Hands one record on, if it may stand where it stands.
+    fn take(&mut self, record: Record<'_>, take: &mut dyn Take) -> Result<(), Unreadable> {
+        match (record, self.summary) {
+            (Record::Start { version, .. }, None) if version != VERSION => {
+                return Err(Unreadable::Version(version));
+            }
+            (
+                Record::Start {
+                    purpose,
+                    revision,
+                    made,
+                    ..
+                },
+                None,
+            ) => {
+                self.summary = Some(Summary {
+                    purpose,
+                    revision,
+                    made,
+                    entries: 0,
+                    bytes: 0,
+                });
+            }
+            (Record::Compact { revision }, Some(start)) => take.begin(start.revision, revision),
+            (Record::Table { name, floor }, Some(_)) => take.table(name, floor),
+            (
+                Record::Entry {
+                    key,
+                    created,
+                    modified,
+                    value,
+                },
+                Some(_),
+            ) => {
+                self.counted.entries += 1;
+                take.entry(record::own(key, created, modified, value));
+            }
+            (
+                Record::Event {
+                    revision,
+                    key,
+                    value,
+                },
+                Some(_),
+            ) => {
+                self.counted.events += 1;
+                take.event(revision, key, value.map(Bytes::copy_from_slice));
+            }
+            (Record::End { entries, events }, Some(_)) if self.ended.is_none() => {
+                self.ended = Some(Counts { entries, events });
+            }
+            _ => return Err(Unreadable::Records(self.bytes)),
+        }
+        Ok(())
+    }
+}
+
 /// Reads a whole image and verifies it.
 pub(crate) fn read(from: impl Read, take: &mut dyn Take) -> Result<Summary, Unreadable> {
     let mut frames = Frames::new(from);
-    let (mut bytes, mut summary, mut counted, mut ended) = (0, None, (0u64, 0u64), None);
-    while ended.is_none() {
-        let first = summary.is_none();
+    let mut progress = Progress::default();
+    while progress.ended.is_none() {
+        let first = progress.summary.is_none();
         let payload = match frames.next() {
             Err(Broken::Changed(0)) => return Err(Unreadable::Foreign),
             other => other?,
         };
-        bytes += (payload.len() + frame::HEADER) as u64;
+        progress.bytes += (payload.len() + frame::HEADER) as u64;
         let mut records = Records::new(if first {
             payload.get(16..).unwrap_or_default()
         } else {
@@ -200,71 +277,21 @@ pub(crate) fn read(from: impl Read, take: &mut dyn Take) -> Result<Summary, Unre
         });
         while let Some(record) = records
             .next()
-            .map_err(|_unknown| Unreadable::Records(bytes))?
+            .map_err(|_unknown| Unreadable::Records(progress.bytes))?
         {
-            match (record, summary) {
-                (Record::Start { version, .. }, None) if version != VERSION => {
-                    return Err(Unreadable::Version(version));
-                }
-                (
-                    Record::Start {
-                        purpose,
-                        revision,
-                        made,
-                        ..
-                    },
-                    None,
-                ) => {
-                    summary = Some(Summary {
-                        purpose,
-                        revision,
-                        made,
-                        entries: 0,
-                        bytes: 0,
-                    });
-                }
-                (Record::Compact { revision }, Some(start)) => take.begin(start.revision, revision),
-                (Record::Table { name, floor }, Some(_)) => take.table(name, floor),
-                (
-                    Record::Entry {
-                        key,
-                        created,
-                        modified,
-                        value,
-                    },
-                    Some(_),
-                ) => {
-                    counted.0 += 1;
-                    take.entry(record::own(key, created, modified, value));
-                }
-                (
-                    Record::Event {
-                        revision,
-                        key,
-                        value,
-                    },
-                    Some(_),
-                ) => {
-                    counted.1 += 1;
-                    take.event(revision, key, value.map(Bytes::copy_from_slice));
-                }
-                (Record::End { entries, events }, Some(_)) if ended.is_none() => {
-                    ended = Some((entries, events));
-                }
-                _ => return Err(Unreadable::Records(bytes)),
-            }
+            progress.take(record, take)?;
         }
     }
-    if ended != Some(counted) {
+    if progress.ended != Some(progress.counted) {
         return Err(Unreadable::Counts);
     }
     if !frames.ended()? {
         return Err(Unreadable::Trailing);
     }
-    let summary = summary.ok_or(Unreadable::Foreign)?;
+    let summary = progress.summary.ok_or(Unreadable::Foreign)?;
     Ok(Summary {
-        entries: counted.0,
-        bytes,
+        entries: progress.counted.entries,
+        bytes: progress.bytes,
         ..summary
     })
 }

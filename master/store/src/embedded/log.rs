@@ -16,6 +16,7 @@ use crate::model::Revision;
 use bytes::Bytes;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -298,42 +299,16 @@ pub(super) fn replay(
         } else {
             payload
         });
-        loop {
-            let unknown = || {
-                corrupt(format!(
-                    "what it holds at offset {offset} is not what this version writes"
-                ))
-            };
-            match records.next().map_err(|_unknown| unknown())? {
-                None => break,
-                Some(Record::Start {
-                    version,
-                    purpose: Purpose::Log,
-                    revision,
-                    ..
-                }) if first && revision == base => {
-                    if version != VERSION {
-                        return Err(corrupt(format!(
-                            "it has format {version}, and this version reads format {VERSION}"
-                        )));
-                    }
-                }
-                Some(Record::Event {
-                    revision,
-                    key,
-                    value,
-                }) if !first => {
-                    let head = published.head();
-                    if revision != head + 1 && (revision != head || offset == 0) {
-                        return Err(corrupt(format!(
-                            "revision {revision} follows {head}: a change is missing"
-                        )));
-                    }
-                    published.replay(revision, key, value.map(Bytes::copy_from_slice));
-                }
-                Some(Record::Compact { revision }) if !first => published.compact(revision),
-                Some(_) => return Err(unknown()),
-            }
+        let place = Place {
+            base,
+            offset,
+            first,
+        };
+        while let Some(record) = records
+            .next()
+            .map_err(|_unknown| corrupt(place.foreign()))?
+        {
+            place.apply(&record, published).map_err(corrupt)?;
         }
         (last, offset, first) = (offset..next, next, false);
     }
@@ -342,6 +317,17 @@ pub(super) fn replay(
             "its bytes were changed at or after offset {offset}: the checksum fails"
         )));
     }
+    rewrite_last_frame(folder, path, &bytes, last)?;
+    Ok(offset as u64)
+}
+
+/// Writes and flushes the segment's last frame again: that its bytes were read does not say that they are on disk.
+fn rewrite_last_frame(
+    folder: &Folder,
+    path: &Path,
+    bytes: &[u8],
+    last: Range<usize>,
+) -> Result<(), StoreError> {
     let file = OpenOptions::new()
         .write(true)
         .open(path)
@@ -354,6 +340,62 @@ pub(super) fn replay(
     );
     again
         .and_then(|()| disk.flush(&file))
-        .map_err(StoreError::file("rewrite the last frame of", path))?;
-    Ok(offset as u64)
+        .map_err(StoreError::file("rewrite the last frame of", path))
+}
+
+/// The frame of a segment whose records are applied.
+struct Place {
+    /// The revision that the segment goes on from.
+    base: Revision,
+    offset: usize,
+    /// It is the segment's first, which says what the segment is and holds nothing else.
+    first: bool,
+}
+
+impl Place {
+    /// Applies a record, or says what is wrong with the segment.
+    fn apply(&self, record: &Record<'_>, published: &mut Published) -> Result<(), String> {
+        match *record {
+            Record::Start {
+                version,
+                purpose: Purpose::Log,
+                revision,
+                ..
+            } if self.first && revision == self.base => {
+                if version != VERSION {
+                    return Err(format!(
+                        "it has format {version}, and this version reads format {VERSION}"
+                    ));
+                }
+            }
+            Record::Event {
+                revision,
+                key,
+                value,
+            } if !self.first => {
+                let head = published.head();
+                if revision != head + 1 && (revision != head || self.offset == 0) {
+                    return Err(format!(
+                        "revision {revision} follows {head}: a change is missing"
+                    ));
+                }
+                published.replay(revision, key, value.map(Bytes::copy_from_slice));
+            }
+            Record::Compact { revision } if !self.first => published.compact(revision),
+            Record::Start { .. }
+            | Record::Table { .. }
+            | Record::Entry { .. }
+            | Record::Event { .. }
+            | Record::Compact { .. }
+            | Record::End { .. } => return Err(self.foreign()),
+        }
+        Ok(())
+    }
+
+    fn foreign(&self) -> String {
+        format!(
+            "what it holds at offset {} is not what this version writes",
+            self.offset
+        )
+    }
 }

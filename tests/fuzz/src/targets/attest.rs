@@ -60,7 +60,9 @@ fn same(written: &[u8], input: &[u8]) {
 
 pub(super) fn targets() -> Vec<Target> {
     let mut targets = structures();
+    targets.extend(documents());
     targets.extend(messages());
+    targets.extend(releases_and_manifests());
     targets.extend(whole());
     targets.extend(without_tpm());
     targets.push(target(
@@ -159,6 +161,12 @@ fn structures() -> Vec<Target> {
                 }
             },
         ),
+    ]
+}
+
+/// The firmware's log, and certificates of endorsement keys and their issuers.
+fn documents() -> Vec<Target> {
+    vec![
         target("config-attest/event-log", Shape::Bytes, logs(), |input| {
             if let Ok(log) = EventLog::parse(input) {
                 log.replay();
@@ -212,8 +220,6 @@ fn issuers() -> Vec<Vec<u8>> {
 }
 
 fn messages() -> Vec<Target> {
-    let world = World::new();
-    let (manifest, release_keys) = (world.image.manifest(), world.release_keys.clone());
     let statement = AdminStatement {
         cluster: "lab".to_owned(),
         ..AdminStatement::default()
@@ -244,24 +250,6 @@ fn messages() -> Vec<Target> {
             },
         ),
         target(
-            "config-attest/manifest",
-            Shape::Json,
-            serde_json::to_vec(&manifest).into_iter().collect(),
-            |input| {
-                Manifest::parse(&String::from_utf8_lossy(input)).ok();
-            },
-        ),
-        target(
-            "config-attest/release",
-            Shape::Json,
-            releases(&world),
-            move |input| {
-                if let Ok(release) = serde_json::from_slice(input) {
-                    KnownRelease::open(&release, &release_keys).ok();
-                }
-            },
-        ),
-        target(
             "config-attest/statement",
             Shape::Json,
             serde_json::to_vec(&statement).into_iter().collect(),
@@ -284,6 +272,32 @@ fn messages() -> Vec<Target> {
             vec![br#"{"op":"seal","data":"AAAA"}"#.to_vec()],
             |input| {
                 serde_json::from_slice::<attestor::Request>(input).ok();
+            },
+        ),
+    ]
+}
+
+/// Manifests, and the releases that carry them.
+fn releases_and_manifests() -> Vec<Target> {
+    let world = World::new();
+    let (manifest, release_keys) = (world.image.manifest(), world.release_keys.clone());
+    vec![
+        target(
+            "config-attest/manifest",
+            Shape::Json,
+            serde_json::to_vec(&manifest).into_iter().collect(),
+            |input| {
+                Manifest::parse(&String::from_utf8_lossy(input)).ok();
+            },
+        ),
+        target(
+            "config-attest/release",
+            Shape::Json,
+            releases(&world),
+            move |input| {
+                if let Ok(release) = serde_json::from_slice(input) {
+                    KnownRelease::open(&release, &release_keys).ok();
+                }
             },
         ),
     ]

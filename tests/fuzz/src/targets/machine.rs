@@ -18,31 +18,7 @@ const SECTORS: usize = 80;
 
 pub(super) fn targets() -> Vec<Target> {
     let mut all = vec![
-        target("agent-init/gpt", disk(), |input| {
-            let mut disk = input.to_vec();
-            disk.resize(SECTOR * SECTORS, 0);
-            // Checksums that fit let mutations through to what they guard.
-            if input.len() % 2 == 0 {
-                seal(&mut disk);
-            }
-            let geometry = Geometry {
-                sector: 512,
-                sectors: 80,
-            };
-            let read = |offset: u64, length: usize| {
-                let from = usize::try_from(offset).unwrap_or(usize::MAX);
-                let to = from
-                    .checked_add(length)
-                    .ok_or(io::ErrorKind::InvalidInput)?;
-                disk.get(from..to)
-                    .map(<[u8]>::to_vec)
-                    .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
-            };
-            if let Ok(table) = Table::read(geometry, read) {
-                table.partitions().for_each(drop);
-                table.writes().ok();
-            }
-        }),
+        target("agent-init/gpt", disk(), partitions),
         target("agent-clock/sntp", time(), |input| {
             let (sent, took) = (
                 Duration::from_secs(1_795_300_000),
@@ -91,6 +67,33 @@ pub(super) fn targets() -> Vec<Target> {
     all
 }
 
+/// Reads a partition table that an attacker wrote.
+fn partitions(input: &[u8]) {
+    let mut disk = input.to_vec();
+    disk.resize(SECTOR * SECTORS, 0);
+    // Checksums that fit let mutations through to what they guard.
+    if input.len().is_multiple_of(2) {
+        seal(&mut disk);
+    }
+    let geometry = Geometry {
+        sector: 512,
+        sectors: 80,
+    };
+    let read = |offset: u64, length: usize| {
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let to = from
+            .checked_add(length)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        disk.get(from..to)
+            .map(<[u8]>::to_vec)
+            .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    };
+    if let Ok(table) = Table::read(geometry, read) {
+        table.partitions().for_each(drop);
+        table.writes().ok();
+    }
+}
+
 fn target(name: &'static str, seed: Vec<u8>, decode: fn(&[u8])) -> Target {
     Target {
         name,
@@ -106,7 +109,7 @@ fn state() -> Vec<Target> {
         target("agent-volume/header", header(), |input| {
             // Longer and shorter ones are refused at once: let mutations through to the fields.
             let mut bytes = input.to_vec();
-            if input.len() % 2 == 0 {
+            if input.len().is_multiple_of(2) {
                 bytes.resize(volume::SIZE, 0);
             }
             if let Ok(header) = volume::Header::parse(&bytes) {

@@ -237,37 +237,8 @@ fn metric(metric: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 fn source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
     let nothing = Map::new();
-    let target = object(source, "target").unwrap_or(&nothing);
-    let place = at.field("target");
-    let given = |key: &str| has(target, key);
     match field {
-        "resource" | "containerResource" => {
-            if text(source, "name").is_empty() {
-                faults.required(&at.field("name"), "must specify a resource name");
-            } else if field == "containerResource" {
-                resource::container_name(text(source, "name"), &at.field("name"), faults);
-            }
-            if field == "containerResource" {
-                if text(source, "container").is_empty() {
-                    faults.required(&at.field("container"), "must specify a container");
-                } else {
-                    needed_form(source, "container", at, names::label, faults);
-                }
-            }
-            self::target(target, &place, faults);
-            match (given("averageUtilization"), given("averageValue")) {
-                (false, false) => faults.required(
-                    &place.field("averageUtilization"),
-                    "must set either a target raw value or a target utilization",
-                ),
-                (true, true) => faults.forbidden(
-                    &place.field("averageValue"),
-                    "may not set both a target raw value and a target utilization",
-                ),
-                (true, false) | (false, true) => {}
-            }
-            return;
-        }
+        "resource" | "containerResource" => return resource_source(field, source, at, faults),
         "object" => {
             reference(
                 object(source, "describedObject").unwrap_or(&nothing),
@@ -289,9 +260,11 @@ fn source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
         &named.field("selector"),
         faults,
     );
+    let target = object(source, "target").unwrap_or(&nothing);
+    let place = at.field("target");
     self::target(target, &place, faults);
-    let value = given("value");
-    match (field, value, given("averageValue")) {
+    let given = |key: &str| has(target, key);
+    match (field, given("value"), given("averageValue")) {
         ("object", false, false) => {
             faults.required(
                 &place.field("averageValue"),
@@ -313,6 +286,40 @@ fn source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
             );
         }
         _ => {}
+    }
+}
+
+/// A resource of all of a pod's containers, or of one.
+fn resource_source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
+    if text(source, "name").is_empty() {
+        faults.required(&at.field("name"), "must specify a resource name");
+    } else if field == "containerResource" {
+        resource::container_name(text(source, "name"), &at.field("name"), faults);
+    }
+    if field == "containerResource" {
+        if text(source, "container").is_empty() {
+            faults.required(&at.field("container"), "must specify a container");
+        } else {
+            needed_form(source, "container", at, names::label, faults);
+        }
+    }
+    let nothing = Map::new();
+    let target = object(source, "target").unwrap_or(&nothing);
+    let place = at.field("target");
+    self::target(target, &place, faults);
+    match (
+        has(target, "averageUtilization"),
+        has(target, "averageValue"),
+    ) {
+        (false, false) => faults.required(
+            &place.field("averageUtilization"),
+            "must set either a target raw value or a target utilization",
+        ),
+        (true, true) => faults.forbidden(
+            &place.field("averageValue"),
+            "may not set both a target raw value and a target utilization",
+        ),
+        (true, false) | (false, true) => {}
     }
 }
 

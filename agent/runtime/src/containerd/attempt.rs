@@ -1,0 +1,256 @@
+//! The start of an attempt: its record, its root file system, its task.
+
+use super::Containerd;
+use crate::confine::paths;
+use crate::connection::{failed, request, settled};
+use crate::images::{Ready, SNAPSHOTTER};
+use crate::labels::{self, End, Record};
+use crate::log::Fifos;
+use crate::model::{ContainerSpec, Error, ErrorClass, container_id};
+use crate::programs;
+use crate::spec::{Host, runtime_spec, signal_number};
+use crate::users::{Accounts, Wish};
+use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
+use containerd_client::services::v1::{
+    Container as Stored, CreateContainerRequest, CreateTaskRequest, StartRequest,
+    UpdateContainerRequest,
+};
+use containerd_client::tonic::{Code, Status};
+use containerd_client::types::Mount;
+use jiff::Timestamp;
+use prost_types::{Any, FieldMask};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Type of a runtime specification in containerd's messages.
+const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
+/// Exit code of an attempt whose first process could not be started (upstream's).
+const CODE_START_ERROR: i32 = 128;
+
+impl Containerd {
+    pub(super) async fn start_attempt(&self, spec: &ContainerSpec) -> Result<(), Error> {
+        let id = container_id(&spec.key.pod.uid, &spec.key.container, spec.key.attempt);
+        let reference = self.images.reference(&spec.image)?;
+        let missing = || {
+            Error::new(
+                ErrorClass::Create,
+                format!("image {reference} is not on the machine"),
+            )
+        };
+        let ready = self.images.find(&reference).await?.ok_or_else(missing)?;
+        if spec
+            .image_digest
+            .as_ref()
+            .is_some_and(|digest| *digest != ready.image.digest)
+        {
+            let message = format!(
+                "image {reference} became another one while the container was being started"
+            );
+            return Err(Error::new(ErrorClass::Create, message));
+        }
+        let stored = self.record(spec, &id, &ready).await?;
+        if let Err(error) = self.fill(spec, stored, &ready).await {
+            self.clear(&id).await?;
+            return Err(error);
+        }
+        match self.begin(spec, &id).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.class == ErrorClass::Unavailable => Err(error),
+            Err(error) => {
+                self.drop_task(&id).await?;
+                let end = End {
+                    at: Timestamp::now(),
+                    code: CODE_START_ERROR,
+                    start_error: Some(error.chain()),
+                };
+                self.note(&id, end.labels()).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the container's record, without which there is nothing: if the attempt exists, it is left alone.
+    /// It also keeps the snapshot that is to come from containerd's collector.
+    async fn record(&self, spec: &ContainerSpec, id: &str, ready: &Ready) -> Result<Stored, Error> {
+        let record = Record {
+            key: spec.key.clone(),
+            image: spec.image.clone(),
+            image_id: ready.image_id.clone(),
+            log: spec.log_path.clone(),
+            backoff: spec.backoff,
+            boot: self.boot.clone(),
+            stop_signal: ready
+                .defaults
+                .stop_signal
+                .as_deref()
+                .and_then(signal_number)
+                .unwrap_or(15),
+            created_at: Timestamp::now(),
+            started_at: None,
+            end: None,
+            oom_killed: false,
+        };
+        let stored = Stored {
+            id: id.to_owned(),
+            labels: record.labels(),
+            image: ready.image.name.clone(),
+            runtime: Some(programs::runtime(self.options.programs.as_ref())),
+            spec: Some(Any {
+                type_url: SPEC_TYPE.to_owned(),
+                value: b"{}".to_vec(),
+            }),
+            snapshotter: SNAPSHOTTER.to_owned(),
+            snapshot_key: id.to_owned(),
+            ..Stored::default()
+        };
+        let create = CreateContainerRequest {
+            container: Some(stored.clone()),
+        };
+        let fail = failed(
+            ErrorClass::Create,
+            format!("create container {}", spec.key.container),
+        );
+        self.containers()
+            .create(request(create))
+            .await
+            .map_err(fail)?;
+        Ok(stored)
+    }
+
+    /// Gives a recorded container its root file system and its specification.
+    async fn fill(&self, spec: &ContainerSpec, stored: Stored, ready: &Ready) -> Result<(), Error> {
+        let fail = || {
+            failed(
+                ErrorClass::Create,
+                format!("create container {}", spec.key.container),
+            )
+        };
+        let mounts = self
+            .prepare(&stored.id, &ready.snapshot)
+            .await
+            .map_err(fail())?;
+        let wish = Wish {
+            user: spec.user,
+            group: spec.group,
+        };
+        let accounts = tokio::task::spawn_blocking(move || Accounts::read(&mounts))
+            .await
+            .unwrap_or_default();
+        let identity =
+            accounts.identity(ready.defaults.user.as_deref().unwrap_or_default(), wish)?;
+        let document = runtime_spec(
+            spec,
+            &stored.id,
+            &ready.defaults,
+            &identity,
+            &self.host_for(spec),
+        )?
+        .to_string();
+        let spec_any = Any {
+            type_url: SPEC_TYPE.to_owned(),
+            value: document.into_bytes(),
+        };
+        let update = UpdateContainerRequest {
+            container: Some(Stored {
+                spec: Some(spec_any),
+                ..stored
+            }),
+            update_mask: Some(FieldMask {
+                paths: vec!["spec".to_owned()],
+            }),
+        };
+        self.containers()
+            .update(request(update))
+            .await
+            .map(drop)
+            .map_err(fail())
+    }
+
+    /// The machine as it is now: devices come and go.
+    fn host_for(&self, spec: &ContainerSpec) -> Host {
+        let devices = if spec.privileged {
+            paths::devices(Path::new("/dev"), &self.host.tpms)
+        } else {
+            Vec::new()
+        };
+        Host {
+            devices,
+            ..self.host.clone()
+        }
+    }
+
+    async fn prepare(&self, id: &str, parent: &str) -> Result<Vec<Mount>, Status> {
+        let remove = RemoveSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: id.to_owned(),
+        };
+        settled(
+            self.snapshots().remove(request(remove)).await,
+            Code::NotFound,
+        )?;
+        let prepare = PrepareSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: id.to_owned(),
+            parent: parent.to_owned(),
+            labels: HashMap::new(),
+        };
+        Ok(self
+            .snapshots()
+            .prepare(request(prepare))
+            .await?
+            .into_inner()
+            .mounts)
+    }
+
+    /// Makes and starts the task, its output already read.
+    async fn begin(&self, spec: &ContainerSpec, id: &str) -> Result<(), Error> {
+        let fail = || {
+            failed(
+                ErrorClass::Start,
+                format!("start container {}", spec.key.container),
+            )
+        };
+        let fifos = Fifos::of(&self.options.fifos, id);
+        self.pumps
+            .begin(id, &fifos, &spec.log_path)
+            .map_err(|error| {
+                Error::caused(
+                    ErrorClass::Create,
+                    format!("open the log {}", spec.log_path.display()),
+                    error,
+                )
+            })?;
+        let mounts = containerd_client::services::v1::snapshots::MountsRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: id.to_owned(),
+        };
+        let rootfs = self
+            .snapshots()
+            .mounts(request(mounts))
+            .await
+            .map_err(fail())?
+            .into_inner()
+            .mounts;
+        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let create = CreateTaskRequest {
+            container_id: id.to_owned(),
+            rootfs,
+            stdout: text(&fifos.stdout),
+            stderr: if spec.tty {
+                String::new()
+            } else {
+                text(&fifos.stderr)
+            },
+            terminal: spec.tty,
+            ..CreateTaskRequest::default()
+        };
+        self.tasks().create(request(create)).await.map_err(fail())?;
+        let start = StartRequest {
+            container_id: id.to_owned(),
+            exec_id: String::new(),
+        };
+        self.tasks().start(request(start)).await.map_err(fail())?;
+        self.note(id, vec![(labels::STARTED, Timestamp::now().to_string())])
+            .await
+    }
+}

@@ -1,0 +1,235 @@
+//! What containerd knows of an attempt: its record, its task, its layer; an end that is seen is written down.
+
+use super::Containerd;
+use crate::connection::{failed, is_absent, request, unlimited};
+use crate::images::SNAPSHOTTER;
+use crate::labels::{self, End, Record};
+use crate::log::Fifos;
+use crate::memory;
+use crate::model::{Container, ContainerState, Error, ErrorClass};
+use containerd_client::services::v1::{GetContainerRequest, GetRequest, ListContainersRequest};
+use containerd_client::types::v1::{Process, Status as TaskStatus};
+use jiff::Timestamp;
+use std::path::PathBuf;
+
+/// Exit code of an attempt whose end nobody saw: the machine went down under it.
+const CODE_UNKNOWN: i32 = 255;
+
+impl Containerd {
+    pub(super) async fn observe_all(&self, pod_uid: Option<&str>) -> Result<Vec<Container>, Error> {
+        let fail = || failed(ErrorClass::Create, "list containers");
+        // Quoted as containerd's filters want it; uids have no quotes, and what has is refused.
+        let quoted = |uid: &str| uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        let filter = match pod_uid {
+            Some(uid) if !quoted(uid) => {
+                return Err(Error::new(ErrorClass::Config, format!("pod uid {uid:?}")));
+            }
+            Some(uid) => format!("labels.\"{}\"==\"{uid}\"", labels::POD_UID),
+            None => format!("labels.\"{}\"", labels::POD_UID),
+        };
+        let list = ListContainersRequest {
+            filters: vec![filter],
+        };
+        let mut stream = self
+            .containers()
+            .list_stream(unlimited(list))
+            .await
+            .map_err(fail())?
+            .into_inner();
+        let mut all = Vec::new();
+        while let Some(message) = stream.message().await.map_err(fail())? {
+            let Some(stored) = message.container else {
+                continue;
+            };
+            if let Some(record) = Record::read(&stored.labels) {
+                all.push((stored.id, record));
+            }
+        }
+        let mut observed = Vec::with_capacity(all.len());
+        for (id, record) in all {
+            observed.extend(self.observe(id, record).await?);
+        }
+        Ok(observed)
+    }
+
+    /// Looks at one container; its end, if it has come, is written down before it is told.
+    async fn observe(&self, id: String, record: Record) -> Result<Option<Container>, Error> {
+        if record.end.is_some() {
+            return Ok(Some(self.container(id, record, false)));
+        }
+        let task = self.task(&id).await?;
+        let status = task
+            .as_ref()
+            .and_then(|task| TaskStatus::try_from(task.status).ok());
+        match (task, status) {
+            (Some(_), Some(TaskStatus::Running | TaskStatus::Paused | TaskStatus::Pausing)) => {
+                let fifos = Fifos::of(&self.options.fifos, &id);
+                if let Err(error) = self.pumps.begin(&id, &fifos, &record.log) {
+                    tracing::warn!(container = id, %error, "output not read");
+                }
+                Ok(Some(self.container(id, record, true)))
+            }
+            (Some(task), Some(TaskStatus::Stopped)) => {
+                let at = task
+                    .exited_at
+                    .and_then(instant)
+                    .unwrap_or_else(Timestamp::now);
+                let code = i32::try_from(task.exit_status).unwrap_or(CODE_UNKNOWN);
+                self.finish(
+                    id,
+                    End {
+                        at,
+                        code,
+                        start_error: None,
+                    },
+                )
+                .await
+            }
+            (None, _) if record.started_at.is_some() => match self.stored(&id).await? {
+                // Another look was faster.
+                Some(record) if record.end.is_some() => Ok(Some(self.container(id, record, false))),
+                Some(_) => {
+                    self.finish(
+                        id,
+                        End {
+                            at: Timestamp::now(),
+                            code: CODE_UNKNOWN,
+                            start_error: None,
+                        },
+                    )
+                    .await
+                }
+                None => Ok(None),
+            },
+            (_, Some(TaskStatus::Created | TaskStatus::Unknown) | None) | (None, Some(_)) => {
+                Ok(Some(self.container(id, record, false)))
+            }
+        }
+    }
+
+    async fn finish(&self, id: String, end: End) -> Result<Option<Container>, Error> {
+        let mut labels = end.labels();
+        // Before the task is deleted, and the group with it.
+        if self
+            .group(&id)
+            .await?
+            .is_some_and(|group| memory::ran_out(&group))
+        {
+            labels.push((labels::OOM, "true".to_owned()));
+        }
+        self.note(&id, labels).await?;
+        self.drop_task(&id).await?;
+        Ok(self
+            .stored(&id)
+            .await?
+            .map(|record| self.container(id, record, false)))
+    }
+
+    /// The control group that a container's specification names.
+    async fn group(&self, id: &str) -> Result<Option<String>, Error> {
+        let result = self
+            .containers()
+            .get(request(GetContainerRequest { id: id.to_owned() }))
+            .await;
+        if is_absent(&result) {
+            return Ok(None);
+        }
+        let fail = failed(ErrorClass::Create, format!("look at container {id}"));
+        let spec = result
+            .map_err(fail)?
+            .into_inner()
+            .container
+            .and_then(|stored| stored.spec)
+            .unwrap_or_default();
+        let document: serde_json::Value = serde_json::from_slice(&spec.value).unwrap_or_default();
+        Ok(document
+            .pointer("/linux/cgroupsPath")
+            .and_then(|path| path.as_str())
+            .map(str::to_owned))
+    }
+
+    fn container(&self, id: String, record: Record, running: bool) -> Container {
+        let started_at = record.started_at.unwrap_or(record.created_at);
+        let state = match record.end {
+            Some(end) => ContainerState::Exited {
+                started_at,
+                finished_at: end.at,
+                code: end.code,
+                oom_killed: record.oom_killed,
+                start_error: end.start_error,
+            },
+            None if running => ContainerState::Running { started_at },
+            None => ContainerState::Created,
+        };
+        Container {
+            id,
+            key: record.key,
+            image: record.image,
+            image_id: record.image_id,
+            state,
+            backoff: record.backoff,
+            this_boot: record.boot == self.boot,
+        }
+    }
+
+    pub(super) async fn stored(&self, id: &str) -> Result<Option<Record>, Error> {
+        let result = self
+            .containers()
+            .get(request(GetContainerRequest { id: id.to_owned() }))
+            .await;
+        if is_absent(&result) {
+            return Ok(None);
+        }
+        let fail = failed(ErrorClass::Create, format!("look at container {id}"));
+        Ok(result
+            .map_err(fail)?
+            .into_inner()
+            .container
+            .and_then(|stored| Record::read(&stored.labels)))
+    }
+
+    /// The pod that a container belongs to, if it is a pod's and still there.
+    pub(crate) async fn record_of(&self, id: &str) -> Option<String> {
+        self.stored(id)
+            .await
+            .ok()
+            .flatten()
+            .map(|record| record.key.pod.uid)
+    }
+
+    async fn task(&self, id: &str) -> Result<Option<Process>, Error> {
+        let get = GetRequest {
+            container_id: id.to_owned(),
+            exec_id: String::new(),
+        };
+        let result = self.tasks().get(request(get)).await;
+        if is_absent(&result) {
+            return Ok(None);
+        }
+        let fail = failed(ErrorClass::Create, format!("look at task {id}"));
+        Ok(result.map_err(fail)?.into_inner().process)
+    }
+
+    /// The upper folder of a container's overlay.
+    pub(super) async fn upper(&self, id: &str) -> Result<Option<PathBuf>, Error> {
+        let key = containerd_client::services::v1::snapshots::MountsRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: id.to_owned(),
+        };
+        let result = self.snapshots().mounts(request(key)).await;
+        if is_absent(&result) {
+            return Ok(None);
+        }
+        let fail = failed(ErrorClass::Create, format!("look at the layer of {id}"));
+        let mounts = result.map_err(fail)?.into_inner().mounts;
+        let mut options = mounts.iter().flat_map(|mount| &mount.options);
+        Ok(options
+            .find_map(|option| option.strip_prefix("upperdir="))
+            .map(PathBuf::from))
+    }
+}
+
+/// A time of containerd's messages.
+fn instant(time: prost_types::Timestamp) -> Option<Timestamp> {
+    Timestamp::new(time.seconds, time.nanos).ok()
+}

@@ -1,0 +1,176 @@
+//! The forms of the three keys: endorsement key, attestation key, node key.
+
+use crate::code::Code;
+use crate::digest::Digest;
+use crate::question::Names;
+use crate::tpm::{Attributes, Public, template};
+use crate::verdict::{Checks, Stop};
+use crate::wire::Keys;
+
+/// The keys as the verifier needs them.
+#[derive(Debug)]
+pub(super) struct ParsedKeys {
+    pub(super) ek: Public,
+    pub(super) ak: p256::PublicKey,
+    pub(super) nk: Public,
+    pub(super) nk_spki: Vec<u8>,
+}
+
+/// Keys of the right form, and the names by which evidence is bound to them.
+pub(super) struct Keyed {
+    pub(super) ek_hash: Digest,
+    pub(super) parsed: ParsedKeys,
+    pub(super) ek_certificate: Option<Vec<u8>>,
+    pub(super) names: Names,
+}
+
+/// An endorsement key of the right form, and the hash by which the inventory knows it.
+pub(super) struct EndorsementKey {
+    pub(super) public: Public,
+    pub(super) spki: Vec<u8>,
+    pub(super) hash: Digest,
+}
+
+/// The endorsement key, by a TCG template.
+pub(super) fn endorsement_key(keys: &Keys, checks: &mut Checks) -> Result<EndorsementKey, Stop> {
+    const CHECK: &str = "EK template";
+    const WANTED: &str = "RSA-2048, ECC P-256 or P-384 by a TCG template";
+    let ek = Public::parse(keys.ek.as_bytes())
+        .map_err(|fault| checks.fail(CHECK, Code::EkTemplate, WANTED, fault))?;
+    checks.must(
+        CHECK,
+        Code::EkTemplate,
+        template::is_ek(&ek),
+        WANTED,
+        describe(&ek),
+    )?;
+    let spki = ek
+        .spki()
+        .map_err(|fault| checks.fail(CHECK, Code::EkTemplate, WANTED, fault))?;
+    let hash = Digest::of(&spki);
+    Ok(EndorsementKey {
+        public: ek,
+        spki,
+        hash,
+    })
+}
+
+/// All three keys; what is encrypted to the endorsement key names the attestation key.
+pub(super) fn keyed(
+    keys: &Keys,
+    ek: Public,
+    ek_hash: Digest,
+    checks: &mut Checks,
+) -> Result<Keyed, Stop> {
+    let ak = attestation_key(keys.ak.as_bytes(), checks)?;
+    let nk = node_key(keys.nk.as_bytes(), checks)?;
+    let names = Names {
+        ek: ek.name(),
+        ak: ak.name(),
+        nk: nk.name(),
+    };
+    let on_curve = |fault| (fault, "a point on P-256");
+    let ak = ak
+        .p256()
+        .map_err(on_curve)
+        .map_err(|(fault, wanted)| checks.fail("AK template", Code::AkTemplate, wanted, fault))?;
+    let nk_spki = nk
+        .spki()
+        .map_err(on_curve)
+        .map_err(|(fault, wanted)| checks.fail("NK template", Code::NkTemplate, wanted, fault))?;
+    let ek_certificate = keys
+        .ek_certificate
+        .as_ref()
+        .map(|der| der.as_bytes().to_vec());
+    Ok(Keyed {
+        ek_hash,
+        parsed: ParsedKeys {
+            ek,
+            ak,
+            nk,
+            nk_spki,
+        },
+        ek_certificate,
+        names,
+    })
+}
+
+fn attestation_key(bytes: &[u8], checks: &mut Checks) -> Result<Public, Stop> {
+    const CHECK: &str = "AK template";
+    let mut wanted = template::ak();
+    let ak = Public::parse(bytes)
+        .map_err(|fault| checks.fail(CHECK, Code::AkTemplate, describe(&wanted), fault))?;
+    wanted.attributes = wanted.attributes.no_da_of(ak.attributes);
+    let code = if !ak.attributes.has(Attributes::SENSITIVE_DATA_ORIGIN) {
+        Code::AkExternal
+    } else if !ak
+        .attributes
+        .has(Attributes::FIXED_TPM.with(Attributes::FIXED_PARENT))
+    {
+        Code::AkDuplicable
+    } else if !ak.attributes.has(Attributes::RESTRICTED) {
+        Code::AkUnrestricted
+    } else {
+        Code::AkTemplate
+    };
+    checks.must(
+        CHECK,
+        code,
+        template::matches(&ak, &wanted),
+        describe(&wanted),
+        describe(&ak),
+    )?;
+    Ok(ak)
+}
+
+fn node_key(bytes: &[u8], checks: &mut Checks) -> Result<Public, Stop> {
+    const CHECK: &str = "NK template";
+    let mut wanted = template::nk(&std::collections::BTreeMap::new());
+    let nk = Public::parse(bytes)
+        .map_err(|fault| checks.fail(CHECK, Code::NkTemplate, describe(&wanted), fault))?;
+    let code = if !nk.attributes.has(Attributes::SENSITIVE_DATA_ORIGIN) {
+        Code::NkExternal
+    } else if !nk
+        .attributes
+        .has(Attributes::FIXED_TPM.with(Attributes::FIXED_PARENT))
+    {
+        Code::NkDuplicable
+    } else {
+        Code::NkTemplate
+    };
+    wanted.attributes = wanted.attributes.no_da_of(nk.attributes);
+    // The policy's value is checked against the quoted registers in phase 2; here it must only be one.
+    if nk.auth_policy.len() == wanted.auth_policy.len() {
+        wanted.auth_policy.clone_from(&nk.auth_policy);
+    }
+    checks.must(
+        CHECK,
+        code,
+        template::matches(&nk, &wanted),
+        describe(&wanted),
+        describe(&nk),
+    )?;
+    Ok(nk)
+}
+
+/// A key without its public value, for a person.
+fn describe(key: &Public) -> String {
+    use crate::tpm::Key;
+    let kind = match &key.key {
+        Key::Rsa {
+            bits, symmetric, ..
+        } => format!("RSA-{bits} {symmetric:?}"),
+        Key::Ecc {
+            curve,
+            scheme,
+            symmetric,
+            ..
+        } => format!("ECC {curve:?} {scheme:?} {symmetric:?}"),
+    };
+    format!(
+        "{kind} {:?} {} policy {}",
+        key.name_alg,
+        key.attributes,
+        hex::encode(&key.auth_policy)
+    )
+}
