@@ -7,6 +7,7 @@
 //! [`machine::Machine`].
 
 pub mod cluster;
+pub mod disk;
 pub mod engine;
 pub mod lifetime;
 pub mod machine;
@@ -22,6 +23,7 @@ pub mod time;
 pub mod tools;
 pub mod tpm;
 pub mod wait;
+pub mod xts;
 
 /// What can go wrong around a machine; every message names the file to look at.
 #[derive(Debug, thiserror::Error)]

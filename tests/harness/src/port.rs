@@ -49,6 +49,21 @@ pub fn free() -> Result<u16> {
     })
 }
 
+/// Two neighbouring ports, the lower one of them.
+///
+/// # Errors
+/// As [`free`].
+pub fn free_pair() -> Result<u16> {
+    let mut lower = free()?;
+    loop {
+        let next = free()?;
+        if lower.checked_add(1) == Some(next) {
+            return Ok(lower);
+        }
+        lower = next;
+    }
+}
+
 fn range(text: &str) -> Option<RangeInclusive<u16>> {
     let mut numbers = text.split_whitespace().map(str::parse);
     Some(numbers.next()?.ok()?..=numbers.next()?.ok()?)

@@ -1,5 +1,6 @@
 //! Software TPMs (swtpm): made with an EK and its certificate, as a factory would, then run beside one machine.
 
+use crate::port;
 use crate::process::{Owned, run};
 use crate::tools::Tools;
 use crate::wait::eventually;
@@ -82,6 +83,67 @@ impl SoftTpm {
         )?;
         Ok(process)
     }
+}
+
+/// A TPM under a foreign system, booted on the same board: powered on, nothing of ours measured, no hierarchy's
+/// authorization but the owner's of use. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Foreign {
+    process: Owned,
+    port: u16,
+    tools: Tools,
+}
+
+impl SoftTpm {
+    /// Powers the TPM on without its machine, whose power must be off.
+    ///
+    /// # Errors
+    /// A TPM that does not answer.
+    pub fn foreign(&self, tools: &Tools, log: &Path) -> Result<Foreign> {
+        let port = port::free_pair()?;
+        let mut command = tools.command("swtpm");
+        command
+            .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear"])
+            .arg("--tpmstate")
+            .arg(format!("dir={},mode=0600", self.dir.display()))
+            .args(["--server", &listening(port), "--ctrl", &listening(port + 1)]);
+        let foreign = Foreign {
+            process: Owned::start(command, log)?,
+            port,
+            tools: tools.clone(),
+        };
+        let hint = format!("see {}", log.display());
+        let limit = Duration::from_secs(300);
+        eventually("the software TPM to answer", limit, &hint, || {
+            Ok(foreign.tool("tpm2_getcap properties-fixed").ok())
+        })?;
+        Ok(foreign)
+    }
+}
+
+impl Foreign {
+    /// Runs one of tpm2-tools, words apart by single spaces; what it printed.
+    ///
+    /// # Errors
+    /// What the TPM refuses.
+    pub fn tool(&self, line: &str) -> Result<String> {
+        let mut words = line.split(' ');
+        let mut command = self.tools.command(words.next().unwrap_or_default());
+        let tcti = format!("swtpm:host=127.0.0.1,port={}", self.port);
+        command.args(words).env("TPM2TOOLS_TCTI", tcti);
+        run(command)
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        // A TPM that can't be ended keeps its lock, which the next user of it tells.
+        self.process.stop(Duration::from_secs(5)).ok();
+    }
+}
+
+fn listening(port: u16) -> String {
+    format!("type=tcp,port={port},bindaddr=127.0.0.1")
 }
 
 /// The local authority's configuration: `swtpm_setup` calls `swtpm_localca`, which makes its keys on first use.

@@ -9,15 +9,24 @@ use tests_harness::cluster::{BOOT_LIMIT, Lab, Terms};
 use tests_harness::machine::{Blueprint, Machine};
 use tests_harness::registry::Registry;
 
+const USAGE: &str = "usage: cargo xtask bench join [--built]";
 /// A pod that prints the resident memory of the machine's own programs, read through the machine's /proc.
 const MEMORY_POD: &str = include_str!("../../data/memory.yaml");
 
 /// Power-on to Ready, phase by phase, against a bare boot of the same kernel and firmware; memory; the exchange; the verifier.
-pub(super) fn join() -> Outcome {
+/// `--built`: of the images that are there, and the machines alone.
+pub(super) fn join(words: &[String]) -> Outcome {
+    let built = match words {
+        [] => false,
+        [one] if one == "--built" => true,
+        _ => return Err(Failure::usage("bench join takes --built alone", USAGE)),
+    };
     let mut steps = Steps::new();
     host::check()?;
-    steps.step("packages", host::packages)?;
-    build::everything(&mut steps, build::Profile::Release, &[])?;
+    if !built {
+        steps.step("packages", host::packages)?;
+        build::everything(&mut steps, build::Profile::Release, &[])?;
+    }
     let dir = workshop().join("bench");
     if dir.exists() {
         std::fs::remove_dir_all(&dir).map_err(|error| {
@@ -33,6 +42,14 @@ pub(super) fn join() -> Outcome {
     }
     registry.stop()?;
     outcome?;
+    if built {
+        return Ok(());
+    }
+    rates()
+}
+
+/// The verifier's rate, and what many machines at once cost.
+fn rates() -> Outcome {
     println!("\nverifier, one core:");
     let mut rate = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     rate.args([
