@@ -3,7 +3,7 @@
 //! Guarantees: only the superuser and the agent's own user are heard; a line is at most [`MAX_LINE`] long and comes within
 //! [`LINE_TIMEOUT`]; at most [`CONNECTIONS`] are served at once, further ones wait.
 
-use crate::error::{Error, chain};
+use crate::error::Error;
 use agent_enroll::{ProveError, Prover};
 use config_attest::attestor::{
     EvidenceAnswer, EvidenceRequest, HelloAnswer, MAX_LINE, Refused, Request, SealAnswer,
@@ -11,6 +11,7 @@ use config_attest::attestor::{
 };
 use config_attest::wire::{Blob, Claims, Problem};
 use config_attest::{Channel, Purpose};
+use config_errors::chain;
 use serde::Serialize;
 use std::fs::Permissions;
 use std::io;

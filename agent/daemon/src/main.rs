@@ -14,7 +14,6 @@
 
 mod approach;
 mod attestor;
-mod callers;
 mod console;
 mod discovery;
 mod error;
@@ -138,7 +137,7 @@ fn main() -> ExitCode {
         .init();
     // Keys in memory and the way to the TPM are nobody else's, pods that see the machine's processes least of all.
     if let Err(error) = agent_sys::process::keep_private() {
-        tracing::error!("{}", error::chain(&error));
+        tracing::error!("{}", config_errors::chain(&error));
         return ExitCode::FAILURE;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -158,7 +157,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            tracing::error!("{}", error::chain(&error));
+            tracing::error!("{}", config_errors::chain(&error));
             ExitCode::from(error.exit_code())
         }
     }

@@ -12,9 +12,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use master_client::{Body, BoxFuture};
-use rustls::RootCertStore;
+use rustls::server::ResolvesServerCert;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -74,22 +73,9 @@ impl Default for ServeOptions {
 /// Why a TLS configuration could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The roots by which clients are verified can't be used.
-    #[error("client certificate roots cannot be used")]
-    Roots(#[source] rustls::server::VerifierBuilderError),
     /// The provider does not do TLS 1.3.
     #[error("TLS 1.3 is not available")]
     Protocol(#[source] rustls::Error),
-}
-
-/// Client certificates asked for and verified against `roots`, callers without one let in as anonymous.
-pub fn clients_of(roots: RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-    builder
-        .allow_unauthenticated()
-        .build()
-        .map_err(TlsError::Roots)
 }
 
 /// TLS as the server wants it: version 1.3, HTTP/2 and HTTP/1.1. `own` chooses the server's certificate and `clients`

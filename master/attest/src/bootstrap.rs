@@ -1,7 +1,7 @@
 //! How a fresh cluster becomes the admin's: he attests this master, then it takes his certificate request. Once.
 
 use crate::answer::{self, Answer, BODY_TIME};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::service::Terms;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,6 +12,7 @@ use config_attest::wire::{
     MAX_ADMIT_BODY, MAX_HELLO_BODY,
 };
 use config_attest::{Code, Digest};
+use config_errors::chain;
 use config_kube::policy::POLICY_NAME;
 use config_kube::{CertificatePolicy, CertificatePolicySpec};
 use http::StatusCode;

@@ -9,7 +9,6 @@ use crate::admit::{self, Admission, Requests};
 use crate::answer::{self, Answer, BODY_TIME};
 use crate::caller::{address, listed_key, remote, renewing_peer};
 use crate::entropy::SystemEntropy;
-use crate::error::chain;
 use crate::exchanges::Exchanges;
 use crate::inventory::Inventory;
 use crate::journal::Journal;
@@ -28,6 +27,7 @@ use config_attest::verifier::{
 };
 use config_attest::wire::{Claims, Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Code, Digest, EkIssuer, Refusal};
+use config_errors::chain;
 use config_kube::CertificatePolicySpec;
 use jiff::Timestamp;
 use master_api::Peer;

@@ -1,8 +1,8 @@
 //! Reference values as the API's objects hold them: machines, releases and the policy, kept current by watches.
 
 use crate::deny::MachineDenyList;
-use crate::error::chain;
 use config_attest::release::{KnownRelease, ReleaseKey};
+use config_errors::chain;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::policy::POLICY_NAME;
 use config_kube::{CertificatePolicy, ImageRelease, Machine};

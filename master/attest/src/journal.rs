@@ -1,6 +1,6 @@
 //! Who hears of it: the log of verdicts, events on the Machine, and the figures.
 
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::figures::Figures;
 use crate::queue::APPROVED_BY;
 use crate::verdicts::VerdictLog;
@@ -8,10 +8,11 @@ use crate::waiting::Decision;
 use config_attest::Refusal;
 use config_attest::verdicts::{Entry, Kind};
 use config_attest::verifier::Verified;
+use config_errors::chain;
 use config_kube::identity::{ATTESTATION_USER, DECIDED_BY};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::machine::Admission;
-use config_kube::{CertificatePolicy, ImageRelease, Machine, MachineState};
+use config_kube::{CertificatePolicy, ImageRelease, Machine, MachineSpec, MachineState};
 use master_client::{Client, Happening, Object, Recorder, Severity};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -399,36 +400,9 @@ fn switched(
     Some((action, words.to_owned()))
 }
 
-/// The difference between two versions of a Machine, as far as an admin makes it.
-fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
-    let (old, new) = match (old, new) {
-        (_, None) => {
-            return vec![(
-                "Removed",
-                "the machine is not in the inventory any more".to_owned(),
-            )];
-        }
-        (None, Some(_)) => return vec![("Added", "the machine is in the inventory".to_owned())],
-        (Some(old), Some(new)) => (&old.spec, &new.spec),
-    };
+/// The difference in what the machine is known by: its keys, its configurations, or an admin's word alone.
+fn known_by(old: &MachineSpec, new: &MachineSpec) -> Vec<Deed> {
     let mut deeds = Vec::new();
-    deeds.extend(switched(
-        (old.retired, new.retired),
-        ("Retired", "the machine is retired"),
-        ("Unretired", "the machine may join again"),
-    ));
-    if old.readmit_until != new.readmit_until {
-        deeds.push(match &new.readmit_until {
-            Some(until) => (
-                "Waived",
-                format!("until {until} the machine may prove itself anew, and its firmware is learned again"),
-            ),
-            None => ("WaiverWithdrawn", "the machine may not prove itself anew any more".to_owned()),
-        });
-    }
-    if old.role != new.role {
-        deeds.push(("Role", format!("the machine is a {} from now on", new.role)));
-    }
     if old.ek != new.ek {
         let hashes = if new.ek.hashes.is_empty() {
             "none".to_owned()
@@ -462,6 +436,40 @@ fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
         ("NoTpm", "it is one without a TPM, which proves nothing"),
         ("Tpm", "it has a TPM, and joins by its proof"),
     ));
+    deeds
+}
+
+/// The difference between two versions of a Machine, as far as an admin makes it.
+fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
+    let (old, new) = match (old, new) {
+        (_, None) => {
+            return vec![(
+                "Removed",
+                "the machine is not in the inventory any more".to_owned(),
+            )];
+        }
+        (None, Some(_)) => return vec![("Added", "the machine is in the inventory".to_owned())],
+        (Some(old), Some(new)) => (&old.spec, &new.spec),
+    };
+    let mut deeds = Vec::new();
+    deeds.extend(switched(
+        (old.retired, new.retired),
+        ("Retired", "the machine is retired"),
+        ("Unretired", "the machine may join again"),
+    ));
+    if old.readmit_until != new.readmit_until {
+        deeds.push(match &new.readmit_until {
+            Some(until) => (
+                "Waived",
+                format!("until {until} the machine may prove itself anew, and its firmware is learned again"),
+            ),
+            None => ("WaiverWithdrawn", "the machine may not prove itself anew any more".to_owned()),
+        });
+    }
+    if old.role != new.role {
+        deeds.push(("Role", format!("the machine is a {} from now on", new.role)));
+    }
+    deeds.extend(known_by(old, new));
     if old.node_name != new.node_name {
         deeds.push((
             "NodeName",
@@ -479,7 +487,6 @@ fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_kube::MachineSpec;
 
     #[test]
     fn what_comes_again_and_again_is_told_once_with_its_number() {

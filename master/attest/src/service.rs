@@ -3,7 +3,7 @@
 use crate::answer::Answer;
 use crate::bootstrap::{Bootstrap, BootstrapDesk};
 use crate::deny::MachineDenyList;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::exchange::Desk;
 use crate::inventory::{Inventory, Kind, Stored};
 use crate::journal::Journal;
@@ -17,6 +17,7 @@ use config_attest::wire::{
     SESSIONS_PATH, SessionId, session_of_path,
 };
 use config_attest::{Digest, EkIssuer, unproven};
+use config_errors::chain;
 use config_kube::identity::ROLE_LABEL;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

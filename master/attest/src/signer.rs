@@ -193,7 +193,7 @@ async fn sign(signer: Signer<'_>, object: &CertificateSigningRequest) -> Result<
             let failed = condition(
                 "Failed",
                 "SignerValidationFailure",
-                crate::error::chain(&error),
+                config_errors::chain(&error),
             );
             status.conditions.get_or_insert_default().push(failed);
         }

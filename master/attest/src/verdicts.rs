@@ -181,11 +181,11 @@ impl Writer {
         let (entries, tell): (Vec<Entry>, Vec<Told>) = batch.into_iter().unzip();
         let outcome = self.write_all(entries);
         if let Err(error) = &outcome {
-            tracing::error!(error = %crate::error::chain(error), "verdicts could not be written");
+            tracing::error!(error = %config_errors::chain(error), "verdicts could not be written");
             // What is on disk is not known: the next batch begins by looking.
             self.file = None;
             if let Err(error) = self.resume() {
-                tracing::error!(error = %crate::error::chain(&error), "the log of verdicts cannot be opened");
+                tracing::error!(error = %config_errors::chain(&error), "the log of verdicts cannot be opened");
             }
         }
         for tell in tell {
