@@ -4,7 +4,7 @@
 //! [`LINE_TIMEOUT`]; at most [`CONNECTIONS`] are served at once, further ones wait. Nothing is sealed or unsealed where nothing says
 //! which boots may open it.
 
-use crate::error::{Error, chain};
+use crate::error::Error;
 use agent_enroll::{ProveError, Prover};
 use agent_tpm::{Seal, Sealing};
 use config_attest::attestor::{
@@ -13,6 +13,7 @@ use config_attest::attestor::{
 };
 use config_attest::wire::{Blob, Claims, Problem};
 use config_attest::{Channel, Purpose};
+use config_errors::chain;
 use serde::Serialize;
 use std::fs::Permissions;
 use std::io;

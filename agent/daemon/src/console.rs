@@ -1,7 +1,7 @@
 //! What a person must see: one line each, on standard output, which init copies to the machine's console.
 
-use crate::error::chain;
 use agent_enroll::Milestone;
+use config_errors::chain;
 use jiff::Timestamp;
 
 /// Prints one line. Control characters, which only a hostile text would have, are left out.

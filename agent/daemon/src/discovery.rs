@@ -2,11 +2,12 @@
 
 use crate::RunArguments;
 use crate::console::{refused, say};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::settings::endpoint;
 use agent_discover::{Finder, News, Report};
 use agent_enroll::{Endpoint, Endpoints, Pin, Pins};
 use config_discovery::Document;
+use config_errors::chain;
 use config_model::MachineConfig;
 use config_model::machine::Membership;
 use std::sync::Arc;

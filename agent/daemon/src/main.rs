@@ -15,7 +15,6 @@
 mod approach;
 mod approvals;
 mod attestor;
-mod callers;
 mod console;
 mod discovery;
 mod error;
@@ -146,7 +145,7 @@ fn main() -> ExitCode {
         .init();
     // Keys in memory and the way to the TPM are nobody else's, pods that see the machine's processes least of all.
     if let Err(error) = agent_sys::process::keep_private() {
-        tracing::error!("{}", error::chain(&error));
+        tracing::error!("{}", config_errors::chain(&error));
         return ExitCode::FAILURE;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -166,7 +165,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            tracing::error!("{}", error::chain(&error));
+            tracing::error!("{}", config_errors::chain(&error));
             ExitCode::from(error.exit_code())
         }
     }

@@ -6,10 +6,11 @@
 //! measures them first.
 
 use crate::console::{say, say_on_error};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use agent_metadata::platform::Way;
 use agent_metadata::{ADDRESS, Answer, Fetch, MAX_BYTES, Platform, Request, Step, exit};
 use agent_net::errand::{self, Errand};
+use config_errors::chain;
 use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
 use hyper::body::{Body as _, Bytes};
 use hyper::client::conn::http1;

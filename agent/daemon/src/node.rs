@@ -1,7 +1,6 @@
 //! The node itself, once the machine has an identity: the container engine, the kubelet, and the kubelet's API.
 
 use crate::RunArguments;
-use crate::callers::Callers;
 use crate::console::say;
 use crate::error::Error;
 use crate::glue::MasterApi;
@@ -17,6 +16,7 @@ use config_machine::end::LONGEST_GRACE;
 use config_machine::{kernel, programs};
 use config_model::MachineConfig;
 use config_model::format::HostPort;
+use config_tls::{CurrentClients, Strangers};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -135,12 +135,13 @@ async fn listen(port: u16) -> Result<TcpListener, Error> {
 /// TLS of the kubelet's API: the serving certificate of the moment, callers from the cluster's roots only.
 fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     let fault = |error: rustls::Error| Error::Part("kubelet's TLS", error.into());
-    let callers = Arc::new(Callers::new(identity.roots.clone()).map_err(fault)?);
+    let callers = CurrentClients::new(identity.roots.clone(), Strangers::Refused)
+        .map_err(|error| Error::Part("kubelet's TLS", error.into()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(fault)?
-        .with_client_cert_verifier(callers)
+        .with_client_cert_verifier(Arc::new(callers))
         .with_cert_resolver(identity.serving.clone());
     Ok(Arc::new(config))
 }

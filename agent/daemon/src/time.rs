@@ -1,11 +1,12 @@
 //! The machine's time: set once by time servers before it enrols, slewed afterwards, and held against the master's.
 
 use crate::console::{refused, say};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::machine::ImageDescription;
 use agent_clock::{Advice, Bounds, Sample, Server, Step, Watch, ask, judge, step};
 use agent_kubelet::{Notice, Notices};
 use agent_sys::clock;
+use config_errors::chain;
 use config_model::MachineConfig;
 use futures_util::future::join_all;
 use std::net::IpAddr;

@@ -110,7 +110,7 @@ fn open(arguments: &RunArguments) -> Result<Prover, Error> {
             .for_each(|lack| say(&format!("NOT PROVABLE: {lack}"))),
         // It is found again, and told, where it is needed.
         Err(error) => tracing::warn!(
-            error = crate::error::chain(&error),
+            error = config_errors::chain(&error),
             "cannot tell what this machine can't prove"
         ),
     }

@@ -6,12 +6,8 @@ use config_model::discovery::DiscoveryUri;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
 use hyper_util::rt::TokioIo;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::pki_types::ServerName;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -63,7 +59,8 @@ async fn get(uri: &DiscoveryUri) -> Result<Bytes, FetchError> {
         return exchange(tcp, uri).await;
     }
     let name = ServerName::try_from(host).map_err(|error| FetchError::Exchange(error.into()))?;
-    let tls = any_server().map_err(|error| FetchError::Exchange(error.into()))?;
+    let tls = config_tls::unverified_server(rustls::DEFAULT_VERSIONS)
+        .map_err(|error| FetchError::Exchange(error.into()))?;
     let stream = TlsConnector::from(tls)
         .connect(name, tcp)
         .await
@@ -108,56 +105,5 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             }))
         }
         Err(error) => Err(FetchError::Exchange(error)),
-    }
-}
-
-/// Accepts any certificate: what is served is believed by its own signature, and TLS is spoken only where a network or an
-/// endpoint lets nothing else pass.
-#[derive(Debug)]
-struct AnyServer(WebPkiSupportedAlgorithms);
-
-fn any_server() -> Result<Arc<ClientConfig>, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = Arc::new(AnyServer(provider.signature_verification_algorithms));
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
-}
-
-impl ServerCertVerifier for AnyServer {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, signed, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, signed, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
     }
 }

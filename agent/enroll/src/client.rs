@@ -2,9 +2,9 @@
 
 use crate::endpoint::{Endpoints, tls};
 use crate::identity::Slot;
-use crate::pin::Pins;
 use crate::{Error, connector::Connector};
 use bytes::{Bytes, BytesMut};
+use config_tls::Pins;
 use futures_util::{Stream, stream};
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};

@@ -1,7 +1,7 @@
 //! Where masters are, and a TLS 1.3 connection to the first that answers.
 
 use crate::Error;
-use crate::pin::{PinnedVerifier, Pins, not_pinned};
+use config_tls::{PinnedVerifier, Pins, not_pinned};
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;

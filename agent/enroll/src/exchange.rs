@@ -4,7 +4,6 @@ use crate::Error;
 use crate::endpoint::{Endpoints, tls};
 use crate::identity::Slot;
 use crate::keys::NodeKey;
-use crate::pin::{Pins, spki_hash};
 use crate::prover::Prover;
 use crate::request::{Requests, requests};
 use agent_tpm::EndorsementKey;
@@ -16,6 +15,7 @@ use config_attest::wire::{
     SESSIONS_PATH, evidence_path,
 };
 use config_attest::{Code, Digest, name, prover, unproven};
+use config_tls::{Pins, spki_hash};
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};

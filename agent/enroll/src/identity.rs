@@ -1,6 +1,6 @@
 //! Certificates in use, swapped whole when they are renewed.
 
-use crate::pin::{Pins, ShownRoot, pins_text};
+use config_tls::{Pins, ShownRoot, pins_text};
 use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::CertificateDer;
@@ -70,6 +70,12 @@ impl Roots {
 
     pub(crate) fn replace(&self, roots: Vec<CertificateDer<'static>>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = roots.into();
+    }
+}
+
+impl config_tls::Roots for Roots {
+    fn roots(&self) -> Vec<CertificateDer<'static>> {
+        self.get().to_vec()
     }
 }
 

@@ -21,11 +21,11 @@ mod identity;
 pub mod issued;
 mod keys;
 mod pace;
-mod pin;
 mod prover;
 mod request;
 
 pub use client::{Answer, Lines, MasterClient};
+pub use config_tls::{Pin, Pins, pins_text, spki_hash};
 pub use endpoint::{Endpoint, Endpoints};
 pub use enroller::{Enroller, Identity, Keeper, Milestone, Report, Settings};
 pub use error::Error;
@@ -33,5 +33,4 @@ pub use exchange::{Cost, Step};
 pub use identity::{RootReadiness, Roots, Slot, root_readiness};
 pub use keys::NodeKey;
 pub use pace::{Cadence, Next};
-pub use pin::{Pin, PinnedVerifier, Pins, ShownRoot, pins_text, spki_hash};
 pub use prover::{Logs, ProveError, Prover};

@@ -2,9 +2,9 @@
 
 use crate::Error;
 use crate::keys::NodeKey;
-use crate::pin::{Pin, spki_hash};
 use config_attest::wire::Certificates;
 use config_kube::identity::{NODES_GROUP, node_user};
+use config_tls::{Pin, spki_hash};
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SigningKey,
 };

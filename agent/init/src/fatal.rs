@@ -61,14 +61,8 @@ impl Fatal {
 
     /// The console line: code, the whole chain of causes, the cure.
     pub fn line(&self) -> String {
-        let mut text = format!("pratique: FATAL {}: {}", self.code, self.cause);
-        let mut next = self.cause.source();
-        while let Some(cause) = next {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            next = cause.source();
-        }
-        format!("{text}; {}", self.cure)
+        let causes = config_errors::chain(self.cause.as_ref());
+        format!("pratique: FATAL {}: {causes}; {}", self.code, self.cure)
     }
 }
 

@@ -75,14 +75,7 @@ impl ApiError {
 
     /// The whole chain in one line, for the log.
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = std::error::Error::source(self);
-        while let Some(error) = next {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            next = error.source();
-        }
-        text
+        config_errors::chain(self)
     }
 
     /// The object isn't there.

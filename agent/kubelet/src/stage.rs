@@ -9,6 +9,7 @@ use crate::config::Config;
 use agent_sys::attach::attach;
 use agent_sys::beneath::{Beneath, Place};
 use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, mount};
+use config_errors::chain;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -63,12 +64,6 @@ impl Drop for Staged {
     fn drop(&mut self) {
         clear(&self.dir);
     }
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Takes away what is staged in a folder. What is mounted there is never entered.

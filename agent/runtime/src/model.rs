@@ -317,14 +317,7 @@ impl Error {
 
     /// The whole chain in one line, for an event or a waiting message.
     pub fn chain(&self) -> String {
-        let mut text = self.message.clone();
-        let mut next = std::error::Error::source(self);
-        while let Some(error) = next {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            next = error.source();
-        }
-        text
+        config_errors::chain(self)
     }
 }
 

@@ -24,12 +24,7 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let mut text = format!("image-build: {error}");
-            let mut cause = error.source();
-            while let Some(next) = cause {
-                text = format!("{text}\n  because: {next}");
-                cause = next.source();
-            }
+            let text = format!("image-build: {}", config_errors::lines(error.as_ref()));
             let _unwritten = writeln!(std::io::stderr(), "{text}");
             ExitCode::FAILURE
         }

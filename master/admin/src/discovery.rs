@@ -285,7 +285,7 @@ async fn show(api: &mut Api) -> Result<()> {
                     masters.join(", ")
                 ));
             }
-            Err(error) => say(&format!("{uri}: {}", crate::error::chain(&error))),
+            Err(error) => say(&format!("{uri}: {}", config_errors::lines(&error))),
         }
     }
     Ok(())

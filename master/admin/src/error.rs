@@ -105,15 +105,3 @@ impl Error {
         }
     }
 }
-
-/// The error and its causes, one a line: printed once, at the edge.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str("\n  because: ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
-}

@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     match run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            files::tell(&format!("pratique: {}", error::chain(&error)));
+            files::tell(&format!("pratique: {}", config_errors::lines(&error)));
             ExitCode::FAILURE
         }
     }

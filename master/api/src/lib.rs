@@ -49,7 +49,7 @@ pub use connections::ConnectionLimits;
 pub use hooks::{DenyList, DialError, Extensions, NodeDialer, NodeStream, NodeTarget};
 pub use options::Options;
 pub use peer::Peer;
-pub use serve::{ServeOptions, TlsError, clients_of, serve, tls_config};
+pub use serve::{ServeOptions, TlsError, serve, tls_config};
 pub use server::ApiServer;
 pub use validate::net::Range;
 pub use verbs::NodeLimits;

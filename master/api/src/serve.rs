@@ -12,9 +12,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use master_client::{Body, BoxFuture};
-use rustls::RootCertStore;
+use rustls::server::ResolvesServerCert;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -77,26 +76,9 @@ impl Default for ServeOptions {
 /// A TLS configuration could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The roots for client certificates are unusable.
-    #[error("client certificate roots cannot be used")]
-    Roots(#[source] rustls::server::VerifierBuilderError),
     /// The crypto provider does not support TLS 1.3.
     #[error("TLS 1.3 is not available")]
     Protocol(#[source] rustls::Error),
-}
-
-/// A verifier that asks for client certificates and checks them against `roots`; callers without
-/// one are anonymous.
-///
-/// # Errors
-/// `roots` is empty or unusable.
-pub fn clients_of(roots: RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-    builder
-        .allow_unauthenticated()
-        .build()
-        .map_err(TlsError::Roots)
 }
 
 /// The server's TLS configuration: version 1.3, HTTP/2 and HTTP/1.1. `own` chooses the server's

@@ -12,13 +12,13 @@ use config_attest::wire::{
     MAX_ADMIT_BODY, MAX_HELLO_BODY,
 };
 use config_attest::{Code, Digest};
+use config_errors::chain;
 use config_kube::policy::POLICY_NAME;
 use config_kube::{CertificatePolicy, CertificatePolicySpec};
 use http::StatusCode;
 use master_api::Peer;
 use master_ca::Authority;
 use master_client::{Body, Client};
-use master_journal::chain;
 use serde::{Deserialize, Serialize};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;

@@ -10,9 +10,9 @@ use crate::reference::ReferenceValues;
 use crate::time::unix_seconds;
 use config_attest::verifier::{Approval, Claimant, Verified};
 use config_attest::{Code, Refusal};
+use config_errors::chain;
 use jiff::Timestamp;
 use master_api::Peer;
-use master_journal::chain;
 use std::time::SystemTime;
 
 impl ExchangeService {

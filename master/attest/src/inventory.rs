@@ -2,12 +2,12 @@
 
 use crate::deny::MachineDenyList;
 use config_attest::release::{KnownRelease, ReleaseKey};
+use config_errors::chain;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::policy::POLICY_NAME;
 use config_kube::pratique::ImageReleaseStatus;
 use config_kube::{CertificatePolicy, ImageRelease, Machine};
 use master_client::Change;
-use master_journal::chain;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;

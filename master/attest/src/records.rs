@@ -7,10 +7,11 @@ use crate::record;
 use crate::ring::{self, Entry, Ring};
 use config_attest::Refusal;
 use config_attest::verifier::{Claimant, Shown, Verified};
+use config_errors::chain;
 use jiff::Timestamp;
 use master_api::Peer;
 use master_client::{Client, Recorder};
-use master_journal::{Journal, chain};
+use master_journal::Journal;
 use std::sync::Arc;
 use std::time::SystemTime;
 

@@ -21,6 +21,7 @@ use config_attest::wire::{
     BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH,
     SESSIONS_PATH, SessionId, session_of_path,
 };
+use config_errors::chain;
 use config_kube::identity::ROLE_LABEL;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -31,7 +32,7 @@ use master_ca::Authority;
 use master_client::{
     ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Object, Reason, UserInfo,
 };
-use master_journal::{Journal, chain, spec_changes};
+use master_journal::{Journal, spec_changes};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;

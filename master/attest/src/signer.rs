@@ -196,7 +196,7 @@ async fn sign(signer: Signer<'_>, object: &CertificateSigningRequest) -> Result<
             let failed = condition(
                 "Failed",
                 "SignerValidationFailure",
-                master_journal::chain(&error),
+                config_errors::chain(&error),
             );
             status.conditions.get_or_insert_default().push(failed);
         }

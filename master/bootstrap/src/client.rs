@@ -9,12 +9,7 @@ use config_model::discovery::{DiscoveryEndpoint, DiscoveryUri};
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, SignatureScheme};
-use std::sync::Arc;
+use rustls::pki_types::ServerName;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -169,7 +164,8 @@ impl Client {
             }
             let name = ServerName::try_from(host)
                 .map_err(|error| ClientError::Exchange(at(), error.into()))?;
-            let tls = any_server().map_err(|error| ClientError::Exchange(at(), error.into()))?;
+            let tls = config_tls::unverified_server(rustls::DEFAULT_VERSIONS)
+                .map_err(|error| ClientError::Exchange(at(), error.into()))?;
             let stream = TlsConnector::from(tls)
                 .connect(name, tcp)
                 .await
@@ -219,55 +215,5 @@ impl Client {
             .to_bytes();
         driver.abort();
         Ok(Answer { status, body })
-    }
-}
-
-/// Accepts any certificate of a server that proves possession of its key.
-#[derive(Debug)]
-struct AnyServer(WebPkiSupportedAlgorithms);
-
-fn any_server() -> Result<Arc<ClientConfig>, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = Arc::new(AnyServer(provider.signature_verification_algorithms));
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
-}
-
-impl ServerCertVerifier for AnyServer {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, signed, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, signed, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
     }
 }

@@ -1,7 +1,7 @@
 //! The API server as the configuration wants it: whom it believes, how it decides, its limits.
 
 use crate::Error;
-use crate::clients::Clients;
+use crate::clients::{self, Clients};
 use crate::settings::Settings;
 use config_model::api::{ApiConfig, Authorization};
 use master_api::{Admission, Mode, Options, TokenIssuer, TokenList};
@@ -93,5 +93,5 @@ pub(crate) fn clients(settings: &Settings, authority: Arc<Authority>) -> Result<
         .client_cas
         .iter()
         .map(|der| CertificateDer::from(der.clone()));
-    Clients::new(authority, others.collect())
+    clients::clients(authority, others.collect())
 }

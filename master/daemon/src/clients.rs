@@ -1,121 +1,52 @@
 //! Who is let in by a client certificate, and for how long: the cluster's roots of the moment, and the authorities of the
 //! configuration.
 
+use config_tls::{CurrentClients, Roots, Strangers};
 use master_api::{DenyList, Peer};
 use master_attest::MachineDenyList;
 use master_ca::Authority;
 use master_client::UserInfo;
-use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::danger::ClientCertVerifier as _;
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
-use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
 
 /// Sessions that are kept for resumption.
 const SESSIONS: usize = 256;
 
-/// Verifies client certificates by the roots that are in force at the handshake.
+/// The roots by which clients are known.
 #[derive(Debug)]
-pub(crate) struct Clients {
+pub(crate) struct ClusterRoots {
+    authority: Arc<Authority>,
+    /// Authorities of the configuration.
+    others: Vec<CertificateDer<'static>>,
+}
+
+impl Roots for ClusterRoots {
+    fn roots(&self) -> Vec<CertificateDer<'static>> {
+        let mut roots = self.authority.roots();
+        roots.extend(self.others.iter().cloned());
+        roots
+    }
+}
+
+/// Verifies client certificates; who shows none is anonymous.
+pub(crate) type Clients = CurrentClients<ClusterRoots>;
+
+/// A verifier by the authority's roots of the moment, and by `others`.
+pub(crate) fn clients(
     authority: Arc<Authority>,
     others: Vec<CertificateDer<'static>>,
-    /// The authority's generation, and the verifier of that time.
-    built: RwLock<(u64, Arc<dyn ClientCertVerifier>)>,
-}
-
-impl Clients {
-    /// A verifier that also believes `others`.
-    pub(crate) fn new(
-        authority: Arc<Authority>,
-        others: Vec<CertificateDer<'static>>,
-    ) -> Result<Self, crate::Error> {
-        let built = RwLock::new((authority.generation(), verifier(&authority, &others)?));
-        Ok(Self {
-            authority,
-            others,
-            built,
-        })
-    }
-
-    fn current(&self) -> Result<Arc<dyn ClientCertVerifier>, rustls::Error> {
-        let generation = self.authority.generation();
-        {
-            let (of, built) = &*self.built.read().unwrap_or_else(PoisonError::into_inner);
-            if *of == generation {
-                return Ok(Arc::clone(built));
-            }
-        }
-        let fresh = verifier(&self.authority, &self.others);
-        let fresh = fresh.map_err(|error| rustls::Error::General(crate::chain(&error)))?;
-        *self.built.write().unwrap_or_else(PoisonError::into_inner) =
-            (generation, Arc::clone(&fresh));
-        Ok(fresh)
-    }
-}
-
-fn verifier(
-    authority: &Authority,
-    others: &[CertificateDer<'static>],
-) -> Result<Arc<dyn ClientCertVerifier>, crate::Error> {
-    let mut roots = RootCertStore::empty();
-    for root in authority.roots().into_iter().chain(others.iter().cloned()) {
-        roots.add(root).map_err(crate::Error::Tls)?;
-    }
-    master_api::clients_of(roots).map_err(crate::Error::ApiTls)
-}
-
-impl ClientCertVerifier for Clients {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    /// None are hinted at: a client has one certificate for this server, whatever the roots of the moment are.
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        self.current()?
-            .verify_client_cert(certificate, intermediates, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.current()?
-            .verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.current()?
-            .verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.current()
-            .map(|current| current.supported_verify_schemes())
-            .unwrap_or_default()
-    }
+) -> Result<Clients, crate::Error> {
+    let roots = ClusterRoots { authority, others };
+    CurrentClients::new(roots, Strangers::Anonymous).map_err(crate::Error::Clients)
 }
 
 /// The deny list for connected clients: the Machines' deny list, and certificates whose root is no longer in force.
 #[derive(Debug)]
 pub(crate) struct ClientDenyList {
+    pub(crate) authority: Arc<Authority>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) machines: Arc<MachineDenyList>,
 }
@@ -127,7 +58,7 @@ impl DenyList for ClientDenyList {
             return denied;
         };
         denied.or_else(|| {
-            let still = peer.once_for(self.clients.authority.generation(), || {
+            let still = peer.once_for(self.authority.generation(), || {
                 self.clients.verify_client_cert(leaf, above, UnixTime::now()).is_ok()
             });
             (!still).then(|| {

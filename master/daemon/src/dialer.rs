@@ -1,21 +1,18 @@
 //! The way to nodes' kubelet API: TLS, both sides with certificates of the cluster.
 
 use config_kube::identity::node_user;
+use config_tls::{NamedServer, Objection};
 use master_api::{DialError, NodeDialer, NodeStream, NodeTarget};
 use master_attest::MachineDenyList;
 use master_ca::{Authority, Identity, profile};
 use master_client::BoxFuture;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-};
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// Time for connecting and for TLS.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -90,11 +87,7 @@ impl Dialer {
             client: identity,
             ..
         } = self.means()?;
-        let verifier = NodeVerifier {
-            inner: verifier,
-            node: target.name.clone(),
-            machines: self.machines.clone(),
-        };
+        let verifier = node_verifier(verifier, &target.name, self.machines.clone());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -131,74 +124,30 @@ impl NodeDialer for Dialer {
     }
 }
 
-/// The cluster's chain, a server's usage, and the node's own subject: an address may move, the attested name does not. Where
-/// the node is a Machine's, the certificate is that machine's.
+/// Where the node is a Machine's, its certificate is that machine's. An address may move, the attested name does not.
 #[derive(Debug)]
-struct NodeVerifier {
-    inner: Arc<WebPkiServerVerifier>,
+struct OfItsMachine {
     node: String,
     machines: Arc<MachineDenyList>,
 }
 
-impl ServerCertVerifier for NodeVerifier {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let subject = X509Certificate::from_der(certificate)
-            .ok()
-            .and_then(|(_, parsed)| {
-                parsed
-                    .subject()
-                    .iter_common_name()
-                    .next()
-                    .and_then(|cn| cn.as_str().ok().map(str::to_owned))
-            });
-        if subject.as_deref() != Some(node_user(&self.node).as_str()) {
-            return Err(CertificateError::NotValidForName.into());
-        }
-        if let Some(why) = self.machines.serving_denied(&self.node, certificate) {
-            return Err(rustls::Error::General(why));
-        }
-        match self
-            .inner
-            .verify_server_cert(certificate, intermediates, name, ocsp, now)
-        {
-            // The chain was verified before the name is looked at; the subject is the name here.
-            Err(rustls::Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            other => other,
-        }
+impl Objection for OfItsMachine {
+    fn objection(&self, certificate: &[u8]) -> Option<String> {
+        self.machines.serving_denied(&self.node, certificate)
     }
+}
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.inner
-            .verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.inner
-            .verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.inner.supported_verify_schemes()
-    }
+/// The verifier of a node: the cluster's chain, a server's usage, and the node's own subject.
+fn node_verifier(
+    inner: Arc<WebPkiServerVerifier>,
+    node: &str,
+    machines: Arc<MachineDenyList>,
+) -> NamedServer<OfItsMachine> {
+    let of_its_machine = OfItsMachine {
+        node: node.to_owned(),
+        machines,
+    };
+    NamedServer::new(inner, node_user(node), of_its_machine)
 }
 
 #[cfg(test)]
@@ -211,6 +160,9 @@ mod tests {
     use config_kube::{Machine, MachineSpec};
     use master_ca::{ApprovedRequest, FileKeeper, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER};
     use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+    use rustls::CertificateError;
+    use rustls::client::danger::ServerCertVerifier as _;
+    use rustls::pki_types::{CertificateDer, UnixTime};
 
     const ADDRESS: &str = "192.168.77.12";
 
@@ -268,11 +220,7 @@ mod tests {
         chain: &[CertificateDer<'_>],
     ) -> Result<(), rustls::Error> {
         let inner = dialer.means().unwrap().verifier;
-        let verifier = NodeVerifier {
-            inner,
-            node: node.to_owned(),
-            machines: dialer.machines.clone(),
-        };
+        let verifier = node_verifier(inner, node, dialer.machines.clone());
         let name = ServerName::try_from(ADDRESS).unwrap();
         verifier
             .verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::now())

@@ -53,6 +53,9 @@ pub(crate) enum Error {
     /// TLS of the listener.
     #[error("cannot set up TLS for the API")]
     ApiTls(#[source] master_api::TlsError),
+    /// The roots by which clients are known.
+    #[error("cannot set up TLS for the API")]
+    Clients(#[source] config_tls::RootsError),
     /// The verifier of nodes.
     #[error("cannot set up the verification of nodes: {0}")]
     Verifier(String),
@@ -104,16 +107,4 @@ pub(crate) enum Error {
     /// A task that must not end.
     #[error("a part of the master broke off")]
     Task(#[source] tokio::task::JoinError),
-}
-
-/// The error and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
 }

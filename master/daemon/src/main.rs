@@ -22,7 +22,8 @@ mod settings;
 mod snapshot;
 
 use clap::{Parser, Subcommand};
-pub(crate) use error::{Error, chain};
+pub(crate) use config_errors::chain;
+pub(crate) use error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -43,10 +43,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     make_folder(&args.data)?;
     let attestor = args.attestor.as_deref().map(Attestor::new);
     let authority = open_authority(&args, &settings, attestor.clone()).await?;
-    let (wanted, signer) = (settings.clone(), authority.clone());
-    let options = tokio::task::spawn_blocking(move || api::options(&wanted, &signer))
-        .await
-        .map_err(Error::Task)??;
+    let options = api_options(&settings, &authority).await?;
     let listener = bind(args.listen).await?;
     let listen = listener.local_addr().unwrap_or(args.listen);
     let (api, store_failed) = open_api(&args, &settings, listen, options)?;
@@ -76,6 +73,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     }));
     let clients = Arc::new(api::clients(&settings, authority.clone())?);
     api.set_deny_list(Arc::new(ClientDenyList {
+        authority: authority.clone(),
         clients: clients.clone(),
         machines: service.deny_list(),
     }));
@@ -321,6 +319,14 @@ async fn open_authority(
         .await
         .map_err(Error::Task)?
         .map(Arc::new)
+}
+
+/// The API server's options; the key that signs tokens may be in the TPM.
+async fn api_options(settings: &Settings, authority: &Arc<Authority>) -> Result<Options, Error> {
+    let (wanted, signer) = (settings.clone(), authority.clone());
+    tokio::task::spawn_blocking(move || api::options(&wanted, &signer))
+        .await
+        .map_err(Error::Task)?
 }
 
 /// The log of verdicts; its key may be in the TPM.

@@ -44,14 +44,3 @@ pub enum Error {
     #[error("a blocking call broke off")]
     Task(#[source] tokio::task::JoinError),
 }
-
-/// An error with its causes, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
-}

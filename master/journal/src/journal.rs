@@ -2,12 +2,13 @@
 
 use crate::changes::spec_changes;
 use crate::counters::Counters;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::log::VerdictLog;
 use crate::repeats::Repeats;
 use config_attest::Refusal;
 use config_attest::verdicts::{Entry, Kind};
 use config_attest::verifier::Verified;
+use config_errors::chain;
 use config_kube::identity::{ATTESTATION_USER, DECIDED_BY};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::machine::Admission;

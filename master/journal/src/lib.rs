@@ -18,6 +18,6 @@ mod repeats;
 
 pub use changes::{SpecChange, spec_changes};
 pub use counters::Counters;
-pub use error::{Error, chain};
+pub use error::Error;
 pub use journal::{APPROVED_REQUEST, Journal, RequestDecision};
 pub use log::VerdictLog;

@@ -4,10 +4,11 @@
 //! incomplete last record is cut off, with a warning. Any other damage is an error at the start that names the file. Size and
 //! number of segments are bounded: the oldest is deleted, and the chain of hashes continues.
 
-use crate::error::{Error, chain};
+use crate::error::Error;
 use bytes::Bytes;
 use config_attest::Digest;
 use config_attest::verdicts::{Entry, FORMAT, Head, MAX_LINE, Record, Segment, line, resume};
+use config_errors::chain;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use master_ca::LogSigner;

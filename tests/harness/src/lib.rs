@@ -95,16 +95,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// An error with its causes, one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
-}
+pub use config_errors::chain;
 
 /// Maps an I/O error to [`Error::File`].
 pub fn file_error(

@@ -234,7 +234,7 @@ fn known(
         let opened = KnownRelease::open(object, keys).map_err(|e| {
             Error::input(
                 &subject,
-                crate::error::chain(&e),
+                config_errors::lines(&e),
                 "name the *.release.json of the image build",
             )
         })?;

@@ -161,7 +161,7 @@ async fn attest(
     let (admitted, root) = bootstrap::check_hello(hello, &reference, exporter, now())
         .map_err(|refusal| untrusted(&refusal))?;
     let time = UnixTime::since_unix_epoch(Duration::from_secs(now()));
-    if !tls::ends_in(&connection.chain, hello.root.as_bytes(), time) {
+    if !config_tls::ends_in(&connection.chain, hello.root.as_bytes(), time) {
         return Err(Error::Untrusted {
             code: config_attest::Code::MasterKey.as_str().to_owned(),
             message: "its TLS certificate does not chain to the root that it shows".to_owned(),

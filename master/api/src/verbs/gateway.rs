@@ -151,11 +151,6 @@ async fn ask(
 
 /// A failure on the way, with all its causes.
 pub(super) fn unreachable(what: &str, error: &dyn std::error::Error) -> ApiError {
-    let mut text = format!("{what}: {error}");
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
+    let text = format!("{what}: {}", config_errors::chain(error));
     ApiError::new(Reason::InternalError, text)
 }

@@ -6,13 +6,14 @@ pub(crate) mod kubectl;
 
 use base64::Engine;
 use bytes::Bytes;
+use config_tls::{CurrentClients, Strangers};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use master_api::{
-    ApiServer, DialError, NodeDialer, NodeStream, NodeTarget, Options, ServeOptions, clients_of,
-    serve, tls_config,
+    ApiServer, DialError, NodeDialer, NodeStream, NodeTarget, Options, ServeOptions, serve,
+    tls_config,
 };
 use master_client::{BoxFuture, Client, UserInfo};
 use master_store::EmbeddedStore;
@@ -252,9 +253,9 @@ impl Server {
             .load_private_key(own.key_der())
             .unwrap();
         let own = Arc::new(CertifiedKey::new(vec![own.certificate], key));
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(authority.root.clone()).unwrap();
-        let tls = Arc::new(tls_config(Arc::new(Fixed(own)), clients_of(roots).unwrap()).unwrap());
+        let roots = vec![authority.root.clone()];
+        let clients = CurrentClients::new(roots, Strangers::Anonymous).unwrap();
+        let tls = Arc::new(tls_config(Arc::new(Fixed(own)), Arc::new(clients)).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();

@@ -18,7 +18,7 @@ pub struct ShownRoot {
     /// SHA-256 of its SubjectPublicKeyInfo.
     pub pin: Pin,
     /// Its name, DER.
-    pub(crate) name: Vec<u8>,
+    pub name: Vec<u8>,
 }
 
 /// The pins in force, and the roots that the master showed when it was last verified. Clones share them: where a signed
@@ -71,7 +71,7 @@ struct NotPinned {
 }
 
 /// Why a handshake failed, where no root was pinned.
-pub(crate) fn not_pinned(error: &io::Error) -> Option<String> {
+pub fn not_pinned(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else {
         return None;
@@ -81,7 +81,7 @@ pub(crate) fn not_pinned(error: &io::Error) -> Option<String> {
 
 /// `sha256:` and hex of pins, for a person.
 pub fn pins_text<'a>(pins: impl IntoIterator<Item = &'a Pin>) -> String {
-    let text = |pin: &Pin| config_attest::Digest(*pin).to_text();
+    let text = |pin: &Pin| format!("sha256:{}", hex::encode(pin));
     let all: Vec<String> = pins.into_iter().map(text).collect();
     if all.is_empty() {
         "none".to_owned()
@@ -232,5 +232,70 @@ fn refused(error: webpki::Error) -> Error {
         webpki::Error::UnknownIssuer => CertificateError::UnknownIssuer.into(),
         webpki::Error::InvalidSignatureForPublicKey => CertificateError::BadSignature.into(),
         other => CertificateError::Other(rustls::OtherError(Arc::new(other))).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Issuer, client, server};
+
+    fn verdict(pins: &Pins, shown: &[CertificateDer<'static>], name: &str) -> Result<(), Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        PinnedVerifier::new(pins.clone(), provider)
+            .verify_server_cert(&shown[0], &shown[1..], &name, &[], UnixTime::now())
+            .map(drop)
+    }
+
+    fn pin(issuer: &Issuer) -> Pin {
+        spki_hash(&issuer.root()).unwrap()
+    }
+
+    #[test]
+    fn a_master_counts_by_a_pinned_root_that_it_shows_and_by_its_name() {
+        let (own, other) = (Issuer::new("own"), Issuer::new("other"));
+        let pins = Pins::from(vec![pin(&own)]);
+        let good = [server(&own, "master"), own.root()];
+        assert_eq!(verdict(&pins, &good, "server.example"), Ok(()));
+        assert_eq!(
+            pins.shown().iter().map(|root| root.pin).collect::<Vec<_>>(),
+            [pin(&own)]
+        );
+        assert_eq!(
+            verdict(&pins, &good, "another.example"),
+            Err(CertificateError::NotValidForName.into())
+        );
+        let usage = [client(&own, "master"), own.root()];
+        assert!(verdict(&pins, &usage, "server.example").is_err());
+        let forged = [server(&other, "master"), own.root()];
+        assert_eq!(
+            verdict(&pins, &forged, "server.example"),
+            Err(CertificateError::UnknownIssuer.into()),
+            "the pinned root is shown, and signed nothing of it"
+        );
+        let long: Vec<_> = std::iter::once(server(&own, "master"))
+            .chain(std::iter::repeat_n(own.root(), CHAIN_LIMIT + 1))
+            .collect();
+        assert_eq!(
+            verdict(&pins, &long, "server.example"),
+            Err(CertificateError::BadEncoding.into())
+        );
+    }
+
+    #[test]
+    fn who_shows_no_pinned_root_is_refused_with_what_it_shows_and_what_is_pinned() {
+        let (own, other) = (Issuer::new("own"), Issuer::new("other"));
+        let pins = Pins::from(vec![pin(&own)]);
+        let shown = [server(&other, "master"), other.root()];
+        let refused = verdict(&pins, &shown, "server.example").unwrap_err();
+        let words = not_pinned(&io::Error::other(refused)).unwrap();
+        for pin in [pin(&own), pin(&other)] {
+            assert!(words.contains(&pins_text([&pin])), "{words}");
+        }
+        assert!(pins.shown().is_empty(), "what is refused is not noted");
+        // Once the other is pinned too, it counts at the next handshake.
+        pins.replace(vec![pin(&own), pin(&other)]);
+        assert_eq!(verdict(&pins, &shown, "server.example"), Ok(()));
     }
 }

@@ -1,0 +1,24 @@
+//! Whom a TLS connection may be with. Every certificate verifier of the project is here, so that code on which security
+//! rests exists once and is tested in one place. Nothing here opens a socket, reads a file or looks at a clock: rustls is
+//! used for its types and its rules, and hands in the time.
+//!
+//! | verifier | who uses it | what it proves |
+//! |---|---|---|
+//! | [`PinnedVerifier`] | a node towards its master | a chain to a root whose key is pinned, and the name that was asked for |
+//! | [`CurrentClients`] | the API server and the kubelet's API towards callers | a chain to a root that is in force at the handshake |
+//! | [`NamedServer`] | the API server towards a node | a chain to a root of the cluster, the node's own subject, and no objection |
+//! | [`unverified_server`] | discovery, and the admin's tool before a proof | that the server holds the key which it shows, and nothing else |
+
+mod chain;
+mod clients;
+mod named;
+mod pinned;
+#[cfg(test)]
+mod testing;
+mod unverified;
+
+pub use chain::ends_in;
+pub use clients::{CurrentClients, Roots, RootsError, Strangers};
+pub use named::{NamedServer, Objection};
+pub use pinned::{Pin, PinnedVerifier, Pins, ShownRoot, not_pinned, pins_text, spki_hash};
+pub use unverified::unverified_server;

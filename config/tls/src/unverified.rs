@@ -1,0 +1,69 @@
+//! A server that is not verified: what it says is believed by something else, or not at all.
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, Error, SignatureScheme, SupportedProtocolVersion,
+};
+use std::sync::Arc;
+
+/// Accepts any certificate, but only from a server that holds its key.
+#[derive(Debug)]
+struct AnyServer(WebPkiSupportedAlgorithms);
+
+/// A connection to whatever server answers.
+///
+/// Safe for two uses alone. A discovery document is believed by its own signature, and TLS is spoken only where a network or
+/// an endpoint lets nothing else pass. What comes over the bootstrap connection is used after the master's TPM signed this
+/// connection's exporter and the root's key, and after the shown chain was found to end in that root ([`crate::ends_in`]).
+///
+/// # Errors
+/// Where the provider has none of the `versions`.
+pub fn unverified_server(
+    versions: &[&'static SupportedProtocolVersion],
+) -> Result<Arc<ClientConfig>, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(AnyServer(provider.signature_verification_algorithms));
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
