@@ -17,6 +17,7 @@ use crate::mounts::{self, directory};
 use crate::services::{self, Service, UNHEALTHY_LIMIT};
 use crate::settings::{self, Image};
 use crate::source::SourceError;
+use crate::state::BroughtBy;
 use crate::supervisor::Terms;
 use crate::{cloud, hardening, measure, modules, source, state};
 
@@ -58,7 +59,7 @@ fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
     let image = prepare(console)?;
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let hash = settings::root_hash(&command_line).unwrap_or_default();
-    state::open(console, &hash, image.role == "master")?;
+    let brought_by = state::open(console, &hash, image.role == "master")?;
     console.milestone("state mounted");
     let count = services::unhealthy_boots();
     if count >= UNHEALTHY_LIMIT {
@@ -67,7 +68,7 @@ fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
         return Err(Fatal::hold("SERVICE", cure, Unhealthy(count)));
     }
     configure(console, &image)?;
-    Ok(table(&image))
+    Ok(table(&image, brought_by))
 }
 
 /// Mounts, modules, kernel settings, clock: what depends on nothing but the image.
@@ -155,8 +156,8 @@ fn no_configuration(cause: SourceError) -> Fatal {
     Fatal::hold("CONFIG", cure, cause)
 }
 
-/// The services of this image.
-fn table(image: &Image) -> Vec<Service> {
+/// The services of this image. A master serves a state that was brought from another board for that admin alone.
+fn table(image: &Image, brought_by: BroughtBy) -> Vec<Service> {
     let mut all = vec![service(
         "containerd",
         &["--config", containerd::PATH, "--log-level", "warn"],
@@ -175,7 +176,16 @@ fn table(image: &Image) -> Vec<Service> {
             "[::]:6443",
             "--attestor",
             attestor,
+            "--state-recovery",
+            state::RECOVERY,
+            "--recovered-keys",
+            state::RECOVERED_KEYS,
         ];
+        let admin = brought_by.map(|admin| format!("sha256:{}", hex::encode(admin)));
+        let admin = admin
+            .iter()
+            .flat_map(|admin| ["--state-of", admin.as_str()]);
+        let arguments: Vec<&str> = arguments.into_iter().chain(admin).collect();
         all.push(service("master", &arguments, -950, Terms::default()));
     }
     let arguments = [
@@ -273,12 +283,31 @@ mod tests {
                 role: role.to_owned(),
                 ..Image::default()
             };
-            table(&image)
+            table(&image, None)
                 .iter()
                 .map(|service| service.name)
                 .collect::<Vec<_>>()
         };
         assert_eq!(names("worker"), ["containerd", "agent"]);
         assert_eq!(names("master"), ["containerd", "master", "agent"]);
+    }
+
+    #[test]
+    fn a_master_is_told_who_brought_its_state_and_nothing_where_it_was_made_here() {
+        let image = Image {
+            role: "master".to_owned(),
+            ..Image::default()
+        };
+        let told = |brought_by| {
+            let all = table(&image, brought_by);
+            let arguments = &all[1].program.arguments;
+            let at = arguments.iter().position(|word| word == "--state-of");
+            at.and_then(|at| arguments.get(at + 1).cloned())
+        };
+        assert_eq!(told(None), None);
+        assert_eq!(
+            told(Some([0xAB; 32])),
+            Some(format!("sha256:{}", "ab".repeat(32)))
+        );
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 use zeroize::Zeroizing;
 
-const ROOT_KEY: &str = "root key";
+pub(crate) const ROOT_KEY: &str = "root key";
 const INTERMEDIATE_KEY: &str = "intermediate key";
 /// How far before the making of its own keys a clock may be that signs: a battery clock in local time is off by less.
 const CLOCK_BACK: Duration = Duration::from_secs(86_400);
