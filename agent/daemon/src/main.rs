@@ -29,6 +29,7 @@ mod run;
 mod settings;
 mod state_key;
 mod state_record;
+mod state_recovery;
 mod time;
 mod unproven;
 

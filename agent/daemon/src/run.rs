@@ -130,7 +130,12 @@ async fn operate(
     };
     state_record::note_admission(&arguments.data, image.svn);
     if founds {
-        state_record::publish_recovery_copy(&arguments.run, &arguments.data);
+        let (run, data) = (arguments.run.clone(), arguments.data.clone());
+        tasks.spawn(async move {
+            state_record::publish_recovery_copy(run, data).await;
+            // Nothing to do is no end of the agent.
+            std::future::pending().await
+        });
         let (path, pins) = (arguments.run.join("ca-pin"), identity.pins.clone());
         tasks.spawn(async move { match roots::follow(path, pins).await {} });
     }

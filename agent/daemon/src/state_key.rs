@@ -3,10 +3,14 @@
 //! The key goes to init by standard output and to no other place. Once the state is mounted, init says by standard input for
 //! which security version the machine was admitted last; then header and TPM move to the next generation. Afterwards init
 //! extends the cap register, so that nothing asks again in this boot.
+//!
+//! A master's state that another board made opens by the admin's one-off key, if one lies in front of it
+//! ([`crate::state_recovery`]).
 
 use crate::approvals;
 use crate::error::Error;
 use crate::machine::ImageDescription;
+use crate::state_recovery;
 use agent_tpm::{Presence, Slot, Tpm, Unlock};
 use agent_volume::engine::{self, Closed, Disk, Fault, Found, Opening, Store};
 use agent_volume::report::{Answer, MAX_ANSWER};
@@ -64,19 +68,13 @@ fn run_with(
     let svn = store.unlock.svn;
     match found {
         Opening::Opened(opened) => {
-            let (key, generation, renewals) = (
-                opened.volume.clone(),
-                opened.generation(),
-                opened.kept.renewals,
-            );
-            tell(
-                output,
-                &Report::Opened {
-                    key,
-                    generation,
-                    renewals,
-                },
-            )?;
+            let told = Report::Opened {
+                key: opened.volume.clone(),
+                generation: opened.generation(),
+                renewals: opened.kept.renewals,
+                admin: opened.admin(),
+            };
+            tell(output, &told)?;
             // Without an answer the floor stays.
             let admitted = answer(input).map_or(0, |answer| answer.admitted).min(svn);
             opened
@@ -84,7 +82,16 @@ fn run_with(
                 .map_err(part)?;
         }
         Opening::Closed(Closed { reason, .. }) if image.role == "master" && !arguments.fresh => {
-            tell(output, &Report::Refused { reason })?;
+            match state_recovery::look(&mut disk, &mut store, reason)? {
+                Err(reason) => tell(output, &Report::Refused { reason })?,
+                Ok(found) => {
+                    tell(output, &found.report())?;
+                    // Without an answer nothing was mounted or kept: the state stays the other board's.
+                    if answer(input).is_some() {
+                        found.bind(&mut disk, &mut store)?;
+                    }
+                }
+            }
         }
         Opening::Closed(closed) => {
             let made = engine::make(&mut disk, &mut store, svn, closed).map_err(part)?;
@@ -153,17 +160,17 @@ fn answer(input: &mut impl Read) -> Option<Answer> {
     Answer::parse(std::str::from_utf8(&line).ok()?)
 }
 
-fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::File { what, path, source }
 }
 
-fn part(cause: Fault<agent_tpm::Error>) -> Error {
+pub(crate) fn part(cause: Fault<agent_tpm::Error>) -> Error {
     Error::Part("state", Box::new(cause))
 }
 
 /// The partition's start.
-struct Partition(File);
+pub(crate) struct Partition(pub(crate) File);
 
 impl Disk for Partition {
     fn read(&mut self, copy: usize) -> io::Result<Vec<u8>> {
@@ -187,9 +194,9 @@ fn place(copy: usize) -> io::Result<u64> {
 }
 
 /// The TPM's slots.
-struct TpmStore {
-    tpm: Tpm,
-    unlock: Unlock,
+pub(crate) struct TpmStore {
+    pub(crate) tpm: Tpm,
+    pub(crate) unlock: Unlock,
 }
 
 impl Store for TpmStore {

@@ -7,7 +7,8 @@ use agent_volume::header::{MAX_RECOVERY, RECOVERY_COPIES};
 use serde::Deserialize;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The Node's condition: the state did not open at this boot and was made anew, or does not outlive the boot.
 pub(crate) const STATE_RENEWED: &str = "StateRenewed";
@@ -55,9 +56,13 @@ fn read(run: &Path) -> Option<Record> {
         .ok()
 }
 
-/// Puts the master's recovery copy where it can be read without the TPM, in front of the encrypted volume.
-pub(crate) fn publish_recovery_copy(run: &Path, data: &Path) {
-    let Some(record) = read(run).filter(|record| !record.partition.is_empty()) else {
+/// How often the recovery copy is looked at: the master writes it anew when the root is rotated.
+const RECOVERY_PERIOD: Duration = Duration::from_secs(60);
+
+/// Keeps the master's recovery copy where it can be read without the TPM, in front of the encrypted volume; ends where there is
+/// no such place.
+pub(crate) async fn publish_recovery_copy(run: PathBuf, data: PathBuf) {
+    let Some(record) = read(&run).filter(|record| !record.partition.is_empty()) else {
         return;
     };
     let Some(copy) = data
@@ -66,12 +71,24 @@ pub(crate) fn publish_recovery_copy(run: &Path, data: &Path) {
     else {
         return;
     };
-    if let Err(error) = publish(&copy, Path::new(&record.partition)) {
-        tracing::warn!(%error, "the recovery copy cannot be put in front of the encrypted state");
+    let mut published = Vec::new();
+    loop {
+        let (copy, partition) = (copy.clone(), PathBuf::from(&record.partition));
+        let before = published.clone();
+        let publish = move || publish(&copy, &partition, before);
+        let outcome = tokio::task::spawn_blocking(publish).await;
+        match outcome.map_err(io::Error::other).and_then(|done| done) {
+            Ok(text) => published = text,
+            Err(error) => {
+                tracing::warn!(%error, "the recovery copy cannot be put in front of the encrypted state");
+            }
+        }
+        tokio::time::sleep(RECOVERY_PERIOD).await;
     }
 }
 
-fn publish(copy: &Path, partition: &Path) -> io::Result<()> {
+/// Writes the copy unless it is the one that lies there; what lies there afterwards.
+fn publish(copy: &Path, partition: &Path, published: Vec<u8>) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let limit = u64::try_from(MAX_RECOVERY).unwrap_or(u64::MAX);
     std::fs::File::open(copy)?
@@ -81,12 +98,15 @@ fn publish(copy: &Path, partition: &Path) -> io::Result<()> {
         return Err(io::Error::other("the recovery copy is too long"));
     }
     text.resize(MAX_RECOVERY, 0);
+    if text == published {
+        return Ok(published);
+    }
     let file = std::fs::File::options().write(true).open(partition)?;
     for place in RECOVERY_COPIES {
         file.write_all_at(&text, place)?;
         file.sync_all()?;
     }
-    Ok(())
+    Ok(text)
 }
 
 fn notice(record: &Record) -> Notice {
@@ -179,7 +199,7 @@ mod tests {
         );
         std::fs::write(&copy, "{\"version\":1}").expect("written");
         std::fs::write(&partition, vec![7; 2 << 20]).expect("written");
-        publish(&copy, &partition).expect("published");
+        let published = publish(&copy, &partition, Vec::new()).expect("published");
         let disk = std::fs::read(&partition).expect("read");
         for place in RECOVERY_COPIES {
             let text = &disk[usize::try_from(place).expect("small")..][..MAX_RECOVERY];
@@ -195,8 +215,14 @@ mod tests {
                 .chain(&disk[..128 << 10])
                 .all(|byte| *byte == 7)
         );
+        std::fs::write(&copy, "{\"version\":1,\"root\":2}").expect("written");
+        let renewed = publish(&copy, &partition, published.clone()).expect("published");
+        assert_ne!(renewed, published, "a rotated root's copy");
+        let disk = std::fs::read(&partition).expect("read");
+        let at = usize::try_from(RECOVERY_COPIES[1]).expect("small");
+        assert_eq!(disk[at..][..MAX_RECOVERY], renewed);
         std::fs::write(&copy, vec![1; MAX_RECOVERY + 1]).expect("written");
-        assert!(publish(&copy, &partition).is_err());
+        assert!(publish(&copy, &partition, renewed).is_err());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::mounts::{self, directory};
 use crate::services::{self, Service, UNHEALTHY_LIMIT};
 use crate::settings::{self, Image};
 use crate::source::SourceError;
+use crate::state::Opened;
 use crate::supervisor::Terms;
 use crate::{cloud, hardening, measure, modules, source, state};
 
@@ -58,7 +59,7 @@ fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
     let image = prepare(console)?;
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let hash = settings::root_hash(&command_line).unwrap_or_default();
-    let approvals = state::open(console, &hash, image.role == "master")?;
+    let state = state::open(console, &hash, image.role == "master")?;
     console.milestone("state mounted");
     let count = services::unhealthy_boots();
     if count >= UNHEALTHY_LIMIT {
@@ -67,7 +68,7 @@ fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
         return Err(Fatal::hold("SERVICE", cure, Unhealthy(count)));
     }
     configure(console, &image)?;
-    Ok(table(&image, &approvals))
+    Ok(table(&image, &state))
 }
 
 /// Mounts, modules, kernel settings, clock: what depends on nothing but the image.
@@ -155,8 +156,8 @@ fn no_configuration(cause: SourceError) -> Fatal {
     Fatal::hold("CONFIG", cure, cause)
 }
 
-/// The services of this image, whose approvals lie at the end of a partition.
-fn table(image: &Image, approvals: &str) -> Vec<Service> {
+/// The services of this image over an opened state.
+fn table(image: &Image, state: &Opened) -> Vec<Service> {
     let mut all = vec![service(
         "containerd",
         &["--config", containerd::PATH, "--log-level", "warn"],
@@ -175,7 +176,18 @@ fn table(image: &Image, approvals: &str) -> Vec<Service> {
             "[::]:6443",
             "--attestor",
             attestor,
+            "--state-recovery",
+            state::RECOVERY,
+            "--recovered-keys",
+            state::RECOVERED_KEYS,
         ];
+        let admin = state
+            .brought_by
+            .map(|admin| format!("sha256:{}", hex::encode(admin)));
+        let admin = admin
+            .iter()
+            .flat_map(|admin| ["--state-of", admin.as_str()]);
+        let arguments: Vec<&str> = arguments.into_iter().chain(admin).collect();
         all.push(service("master", &arguments, -950, Terms::default()));
     }
     let arguments = [
@@ -187,7 +199,7 @@ fn table(image: &Image, approvals: &str) -> Vec<Service> {
         "--run",
         "/run/pratique",
         "--approvals",
-        approvals,
+        &state.approvals,
     ];
     // It gives containers their grace by containerd, and a master's machine is a node of its own.
     all.push(service(
@@ -275,12 +287,38 @@ mod tests {
                 role: role.to_owned(),
                 ..Image::default()
             };
-            table(&image, "/dev/vda3")
+            table(&image, &opened(None))
                 .iter()
                 .map(|service| service.name)
                 .collect::<Vec<_>>()
         };
         assert_eq!(names("worker"), ["containerd", "agent"]);
         assert_eq!(names("master"), ["containerd", "master", "agent"]);
+    }
+
+    fn opened(brought_by: BroughtBy) -> Opened {
+        Opened {
+            approvals: "/dev/vda3".to_owned(),
+            brought_by,
+        }
+    }
+
+    #[test]
+    fn a_master_is_told_who_brought_its_state_and_nothing_where_it_was_made_here() {
+        let image = Image {
+            role: "master".to_owned(),
+            ..Image::default()
+        };
+        let told = |brought_by| {
+            let all = table(&image, &opened(brought_by));
+            let arguments = &all[1].program.arguments;
+            let at = arguments.iter().position(|word| word == "--state-of");
+            at.and_then(|at| arguments.get(at + 1).cloned())
+        };
+        assert_eq!(told(None), None);
+        assert_eq!(
+            told(Some([0xAB; 32])),
+            Some(format!("sha256:{}", "ab".repeat(32)))
+        );
     }
 }

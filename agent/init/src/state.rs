@@ -95,16 +95,18 @@ enum StateError {
 
 /// The volume's name with the device mapper.
 const NAME: &str = "state";
-/// The key of the volume's recovery slot, in the volume itself.
-const RECOVERY: &str = "/var/lib/pratique/init/state-recovery";
+/// The key of the volume's recovery slot, in the volume itself: the master puts it into its recovery copy.
+pub const RECOVERY: &str = "/var/lib/pratique/init/state-recovery";
 /// The security version for which the machine was admitted last: the agent writes it.
 const ADMITTED: &str = "/var/lib/pratique/agent/admitted-svn";
 /// What the agent shows of the state on the machine's Node.
 const RECORD: &str = "/run/pratique/state.json";
 const LATER: &str = "trying again by a reboot in a minute";
 const RENEWED: &str = "it is made anew by a reboot in a minute; what the machine stored is lost";
-const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its TPM, or an image of its version; where \
-                           they are gone, write the image again and found the cluster anew from its recovery copy";
+const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its board, or an image of its version; where the \
+                           board is gone, `pratique recover-state` opens the state on this one (the admin's guide has the steps)";
+/// The master's keys as they came with a state from another board, until the master has sealed them to this one's TPM.
+pub const RECOVERED_KEYS: &str = "/var/lib/pratique/init/recovered-keys.pem";
 
 /// A state that is refused.
 #[derive(Debug, thiserror::Error)]
@@ -120,16 +122,28 @@ struct Place {
     fresh: bool,
 }
 
-/// Opens the state and mounts it at [`TARGET`]; makes it where there is none, and where a worker's does not open. Whatever
-/// comes of it, the key can't be asked for again in this boot. Returns the partition with the image's approvals.
-pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<String, Fatal> {
-    let outcome = opened(console, root_hash, master);
-    let capped = unlock::cap().map_err(|cause| Fatal::retry("STATE", LATER, cause));
-    let approvals = outcome?;
-    capped.map(|()| approvals)
+/// Who brought a state to this board: SHA-256 of an admin's key; none where the state was made on it.
+pub type BroughtBy = Option<[u8; 32]>;
+
+/// What the services need to know of a state that is open.
+#[derive(Debug)]
+pub struct Opened {
+    /// The partition with the approvals of the image that runs.
+    pub approvals: String,
+    /// Who brought the state to this board.
+    pub brought_by: BroughtBy,
 }
 
-fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<String, Fatal> {
+/// Opens the state and mounts it at [`TARGET`]; makes it where there is none, and where a worker's does not open. Whatever
+/// comes of it, the key can't be asked for again in this boot.
+pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opened, Fatal> {
+    let outcome = opened(console, root_hash, master);
+    let capped = unlock::cap().map_err(|cause| Fatal::retry("STATE", LATER, cause));
+    let state = outcome?;
+    capped.map(|()| state)
+}
+
+fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opened, Fatal> {
     let place = place(root_hash).map_err(fatal)?;
     let asked = unlock::ask(
         console,
@@ -140,29 +154,36 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Strin
     .map_err(later)?;
     let report = asked.report.clone();
     let recorded = record(&report, &place.device.node());
+    let mut brought_by = None;
     match &report {
-        Report::Opened {
-            key,
-            generation,
-            renewals,
-        } => {
+        Report::Opened { key, admin, .. } => {
+            brought_by = *admin;
             let node = decrypt(&place, key)?;
             if let Err(cause) = mounted(&node, "ext4", DISK) {
                 // The agent writes the next generation's header before it ends; the mark goes over it.
                 drop(asked.finish(console, None));
                 return Err(damaged(&place, master, cause));
             }
-            if let Err(cause) = asked.finish(
-                console,
-                Some(Answer {
-                    admitted: admitted(),
-                }),
-            ) {
+            let admitted = admitted();
+            if let Err(cause) = asked.finish(console, Some(Answer { admitted })) {
                 console.line(&Fatal::warning("STATE", cause));
             }
-            console.milestone(&format!(
-                "state opened generation={generation} renewals={renewals}"
-            ));
+            console.milestone(&told(&report));
+        }
+        Report::Recovered {
+            key, admin, keys, ..
+        } => {
+            brought_by = Some(*admin);
+            let node = decrypt(&place, key)?;
+            if let Err(cause) = mounted(&node, "ext4", DISK).and_then(|()| take_over(keys)) {
+                drop(asked.finish(console, None));
+                return Err(system(cause));
+            }
+            // Bound by now, or recovered again by a reboot.
+            asked
+                .finish(console, Some(Answer { admitted: 0 }))
+                .map_err(later)?;
+            console.milestone(&told(&report));
         }
         Report::Made {
             key,
@@ -195,8 +216,38 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Strin
         }
     }
     std::fs::write(RECORD, recorded)
-        .map(|()| place.root.hashes.node())
-        .map_err(|cause| fatal(StateError::Write(RECORD.to_owned(), cause)))
+        .map_err(|cause| fatal(StateError::Write(RECORD.to_owned(), cause)))?;
+    Ok(Opened {
+        approvals: place.root.hashes.node(),
+        brought_by,
+    })
+}
+
+/// The milestone of a state that was there.
+fn told(report: &Report) -> String {
+    match report {
+        Report::Opened {
+            generation,
+            renewals,
+            ..
+        } => format!("state opened generation={generation} renewals={renewals}"),
+        Report::Recovered {
+            generation, admin, ..
+        } => format!(
+            "state of another board opened by the admin's key sha256:{} generation={generation}",
+            hex::encode(admin)
+        ),
+        Report::Made { .. } | Report::Temporary { .. } | Report::Refused { .. } => String::new(),
+    }
+}
+
+/// Puts the master's keys into the state, for the master to seal. Of an earlier attempt nothing is left.
+fn take_over(keys: &[u8]) -> Result<(), agent_sys::Error> {
+    let written = match std::fs::remove_file(RECOVERED_KEYS) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => Err(cause),
+        Ok(()) | Err(_) => keep(RECOVERED_KEYS, keys),
+    };
+    written.map_err(|cause| agent_sys::Error::new("write", RECOVERED_KEYS, cause))
 }
 
 /// Whether a boot that may not open the state leaves it alone, `fresh` being that there is none yet. Somebody started the
@@ -241,6 +292,7 @@ fn record(report: &Report, partition: &str) -> String {
             renewals,
             ..
         } => ("opened", String::new(), *renewals, *generation),
+        Report::Recovered { generation, .. } => ("recovered", String::new(), 0, *generation),
         Report::Made {
             reason, renewals, ..
         } => ("made", reason.word(), *renewals, 1),
@@ -313,20 +365,27 @@ fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> 
     format(&node).map_err(fatal)?;
     mounted(&node, "ext4", DISK).map_err(system)?;
     if let Some(recovery) = recovery {
-        keep(recovery).map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
+        let text = zeroize::Zeroizing::new(hex::encode(recovery.as_slice()));
+        keep(RECOVERY, text.as_bytes())
+            .map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
         write(&root.disk, &root.table.renamed(part.number, LABEL)).map_err(fatal)?;
     }
     Ok(())
 }
 
-fn keep(recovery: &WrappingKey) -> std::io::Result<()> {
+/// A new file of root's, on the disk when this returns.
+fn keep(path: &str, secret: &[u8]) -> std::io::Result<()> {
     let mut file = File::options()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(RECOVERY)?;
-    file.write_all(zeroize::Zeroizing::new(hex::encode(recovery.as_slice())).as_bytes())?;
-    file.sync_all()
+        .open(path)?;
+    file.write_all(secret)?;
+    file.sync_all()?;
+    // The name, too: the state is bound to this board next, and the keys come no second time.
+    std::path::Path::new(path)
+        .parent()
+        .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
 /// A volume that opened and does not mount: a worker's is marked, so that the next boot makes it anew.
@@ -434,7 +493,7 @@ fn random_guid(disk: &str) -> Result<Guid, StateError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{keeps_the_disk, made, record};
+    use super::{keeps_the_disk, made, record, told};
     use agent_volume::{Reason, Report};
     use zeroize::Zeroizing;
 
@@ -463,6 +522,29 @@ mod tests {
             "{\"outcome\":\"made\",\"reason\":\"OlderCopy\",\"renewals\":2,\"generation\":1,";
         let text = record(&report, "/dev/vda6");
         assert_eq!(text, format!("{expected}\"partition\":\"/dev/vda6\"}}\n"));
+    }
+
+    #[test]
+    fn a_state_of_another_board_is_told_with_the_admin_and_no_key() {
+        let report = Report::Recovered {
+            key: Zeroizing::new([0xAB; 64]),
+            generation: 8,
+            admin: [0xCD; 32],
+            keys: Zeroizing::new(vec![0xAB; 100]),
+        };
+        let line = told(&report);
+        assert!(
+            line.contains(&"cd".repeat(32)) && line.ends_with("generation=8"),
+            "{line}"
+        );
+        let record = record(&report, "/dev/vda6");
+        assert!(
+            record.starts_with(
+                "{\"outcome\":\"recovered\",\"reason\":\"\",\"renewals\":0,\"generation\":8,"
+            ),
+            "{record}"
+        );
+        assert!(!format!("{line}{record}").contains("abab"));
     }
 
     #[test]

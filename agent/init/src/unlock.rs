@@ -154,8 +154,8 @@ impl Agent {
 
     /// Takes what is there of the report; whether there is no more to come.
     fn hear(&mut self, text: &mut Zeroizing<Vec<u8>>) -> Result<bool, UnlockError> {
-        let mut buffer = Zeroizing::new([0; MAX_REPORT]);
-        match self.answers.read(buffer.as_mut_slice()) {
+        let mut buffer = Zeroizing::new(vec![0; MAX_REPORT]);
+        match self.answers.read(&mut buffer) {
             Ok(0) => Ok(true),
             Ok(length) if text.len() + length <= MAX_REPORT => {
                 text.extend_from_slice(buffer.get(..length).unwrap_or_default());

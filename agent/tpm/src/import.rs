@@ -1,12 +1,15 @@
-//! A key from outside, wrapped to one of this TPM's endorsement keys: imported under it, loaded, and used to sign.
+//! A key or a secret from outside, wrapped to one of this TPM's endorsement keys: imported under it, loaded, and used to
+//! sign, or unsealed.
 
 use crate::device::{Device, flush_after};
 use crate::endorsement::EkKind;
 use crate::error::Step;
 use crate::keys::{LoadedTemplate, PublicKey, ecdsa, no_ticket, p256_key};
 use crate::prove::{name_hash, satisfy_endorsement_policy};
+use crate::state::{Flow, Unlock, approval};
 use crate::{Error, PcrValue};
 use config_attest::tpm::{Duplicate, Public as Area};
+use config_attest::unlock::Use;
 use tss_esapi::constants::SessionType;
 use tss_esapi::handles::KeyHandle;
 use tss_esapi::interface_types::session_handles::AuthSession;
@@ -14,6 +17,8 @@ use tss_esapi::structures::{
     Digest, EncryptedSecret, Private, Public, SignatureScheme, SymmetricDefinitionObject,
 };
 use tss_esapi::traits::UnMarshall;
+use tss_esapi::utils::TpmsContext;
+use zeroize::Zeroizing;
 
 /// A key that an admin had certified and wrapped to a TPM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +35,41 @@ impl Device {
         wrapped.key.check().map_err(|_malformed| Error::Malformed {
             what: "the wrapped key",
         })?;
+        let (saved, public) = self.imported(wrapped)?;
+        let public = p256_key(&public)?;
+        self.imported = Some(LoadedTemplate {
+            saved,
+            public: public.clone(),
+        });
+        Ok(public)
+    }
+
+    /// Imports a wrapped secret and unseals it, in a salted session that the approval of this boot satisfies.
+    pub(crate) fn unwrap_secret(
+        &mut self,
+        unlock: &Unlock,
+        floor: u64,
+        wrapped: &WrappedKey,
+    ) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let policy = Use::State.auth_policy(&unlock.approver, floor);
+        let checked = wrapped.key.check_secret(&policy);
+        checked.map_err(|_malformed| Error::Malformed {
+            what: "the wrapped secret",
+        })?;
+        let now = self.policy_now(Use::State)?;
+        let approval = approval(unlock, Use::State, &now, floor).ok_or(Error::NotApproved)?;
+        let (saved, _) = self.imported(wrapped)?;
+        self.with_saved(&saved, None, |device, handle| {
+            let unsealed = device.with_approval(unlock, approval, Flow::FromTpm, |context| {
+                context.unseal(handle.into())
+            })?;
+            let secret = unsealed.step("unseal the wrapped secret")?;
+            Ok(Zeroizing::new(secret.value().to_vec()))
+        })
+    }
+
+    /// Imports an object under the endorsement key that it was wrapped to, and saves it.
+    fn imported(&mut self, wrapped: &WrappedKey) -> Result<(TpmsContext, Public), Error> {
         let kind = self.kind_of(wrapped.ek)?;
         let public = Public::unmarshall(&wrapped.key.public).step("read the wrapped key")?;
         let duplicate =
@@ -57,12 +97,7 @@ impl Device {
                 .step("save a key");
             flush_after(&mut device.context, handle.into(), saved)
         })?;
-        let public = p256_key(&public)?;
-        self.imported = Some(LoadedTemplate {
-            saved: loaded,
-            public: public.clone(),
-        });
-        Ok(public)
+        Ok((loaded, public))
     }
 
     /// Runs a command that uses an endorsement key as a parent, which its policy allows to whoever has the endorsement

@@ -96,6 +96,21 @@ impl Tpm {
         self.call(move |device| device.import(&wrapped))
     }
 
+    /// Unseals a secret that was wrapped to one of this TPM's endorsement keys for boots like this one, at this floor.
+    ///
+    /// Errors: [`Error::ForAnotherTpm`] where this TPM has not that endorsement key, [`Error::NotImported`] where the TPM
+    /// does not open what it was given, [`Error::Malformed`] where the secret is for images of another release key or
+    /// floor, [`Error::NotApproved`] where this boot is not approved for the floor.
+    pub fn unwrap_secret(
+        &self,
+        unlock: &Unlock,
+        floor: u64,
+        wrapped: WrappedKey,
+    ) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let unlock = unlock.clone();
+        self.call(move |device| device.unwrap_secret(&unlock, floor, &wrapped))
+    }
+
     /// Signs a SHA-256 digest with the imported key: r and s, 32 bytes each.
     pub fn sign_imported(&self, digest: [u8; 32]) -> Result<[u8; 64], Error> {
         self.call(move |device| device.sign_imported(digest))

@@ -215,6 +215,11 @@ fn why(slots: &[Found]) -> Reason {
 }
 
 impl Open {
+    /// SHA-256 of the key of the admin on whose word the volume came to this board; none where it was made here.
+    pub fn admin(&self) -> Option<[u8; 32]> {
+        self.header.admin()
+    }
+
     /// The generation of the header that opened.
     pub fn generation(&self) -> u64 {
         self.header.generation
@@ -300,41 +305,125 @@ pub fn make<S: Store>(
     })
 }
 
-/// Opens a volume by its recovery key and binds it to this TPM; none where the key opens no copy of the header.
-pub fn rebind<S: Store>(
+/// By what a volume that another board made is opened here.
+pub struct Recovery {
+    /// The key of its recovery slot.
+    pub key: WrappingKey,
+    /// The generation of the header that the admin saw.
+    pub generation: u64,
+    /// SHA-256 of the admin's key, for the volume's headers from now on.
+    pub admin: [u8; 32],
+    /// What is no other board's.
+    pub board: [u8; 32],
+}
+
+impl fmt::Debug for Recovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recovery")
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A volume that opened by its recovery key. It is bound to no TPM yet.
+pub struct Recovered {
+    /// Its key.
+    pub volume: VolumeKey,
+    /// Its generation once it is bound.
+    pub generation: u64,
+    header: Header,
+    key: WrappingKey,
+    admin: [u8; 32],
+}
+
+impl fmt::Debug for Recovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recovered")
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens a volume by its recovery key, or says why it may not be; writes nothing.
+///
+/// Guarantee: what opens is of the generation that the admin saw, and was not opened by the same word before: the key that
+/// [`Recovered::bind`] gives to the TPM follows from the recovery key, the generation and the board, so that a TPM that has it, and
+/// went on with it, is known again.
+pub fn recover<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
-    floor: u64,
-    recovery: &WrappingKey,
-    renewals: u32,
-) -> Result<Option<VolumeKey>, Fault<S::Error>> {
-    let mut best: Option<(Header, VolumeKey)> = None;
-    for copy in 0..header::COPIES.len() {
-        let Ok(header) = Header::parse(&disk.read(copy).map_err(Fault::Disk)?) else {
-            continue;
-        };
-        let Some(volume) = header.recover(recovery) else {
-            continue;
-        };
-        if best
-            .as_ref()
-            .is_none_or(|(best, _)| header.generation > best.generation)
-        {
-            best = Some((header, volume));
-        }
+    by: &Recovery,
+) -> Result<Result<Recovered, Reason>, Fault<S::Error>> {
+    let (headers, damaged) = headers(disk).map_err(Fault::Disk)?;
+    if headers.is_empty() {
+        return Ok(Err(if damaged {
+            Reason::Damaged
+        } else {
+            Reason::NoHeader
+        }));
     }
-    let Some((old, volume)) = best else {
-        return Ok(None);
+    let newest = headers
+        .into_iter()
+        .filter_map(|(_, header)| header.recover(&by.key).map(|volume| (header, volume)))
+        .max_by_key(|(header, _)| header.generation);
+    let (header, volume) = match newest {
+        None => return Ok(Err(Reason::OneOffOtherDisk)),
+        Some((header, _)) if header.generation < by.generation => {
+            return Ok(Err(Reason::OneOffOlderCopy));
+        }
+        Some((header, _)) if header.generation > by.generation => {
+            return Ok(Err(Reason::OneOffUsed));
+        }
+        Some(found) => found,
     };
-    let kept = Kept {
-        generation: old.generation.saturating_add(1),
-        ..Kept::random(renewals).map_err(Fault::Header)?
+    let key = header::follow(&by.key, by.generation, &by.board);
+    let slots = store.slots().map_err(Fault::Store)?;
+    let used = |slot: &Found| {
+        kept(slot).is_some_and(|(_, kept)| kept.key == key && kept.generation > by.generation)
     };
-    let header = old
-        .renewed(kept.generation, &volume, &kept.key)
-        .map_err(Fault::Header)?;
-    keep(disk, store, floor, &header, &kept)?;
-    Ok(Some(volume))
+    if slots.iter().any(used) {
+        return Ok(Err(Reason::OneOffUsed));
+    }
+    Ok(Ok(Recovered {
+        volume,
+        generation: by.generation.saturating_add(1),
+        header,
+        key,
+        admin: by.admin,
+    }))
+}
+
+impl Recovered {
+    /// Binds the volume to this TPM for images from `floor` on: the key to the TPM, both copies of the header in the next
+    /// generation, then that generation to the TPM. A cut leaves what can be recovered again, or what opens.
+    pub fn bind<S: Store>(
+        self,
+        disk: &mut impl Disk,
+        store: &mut S,
+        floor: u64,
+    ) -> Result<(), Fault<S::Error>> {
+        let mut kept = Kept {
+            key: self.key,
+            generation: self.header.generation,
+            renewals: 0,
+        };
+        let slots = store.slots().map_err(Fault::Store)?;
+        let of = |wanted: &dyn Fn(&Found) -> bool| slots.iter().position(wanted);
+        let slot = of(&|slot| self::kept(slot).is_some_and(|(_, old)| old.key == kept.key))
+            .or_else(|| of(&|slot| self::kept(slot).is_none()))
+            .unwrap_or(0);
+        store.write(slot, floor, &kept).map_err(Fault::Store)?;
+        let header = self
+            .header
+            .brought(self.generation, &self.volume, &kept.key, self.admin)
+            .map_err(Fault::Header)?;
+        for copy in 0..header::COPIES.len() {
+            disk.write(copy, &header.to_bytes()).map_err(Fault::Disk)?;
+        }
+        kept.generation = self.generation;
+        store.write(slot, floor, &kept).map_err(Fault::Store)?;
+        store.delete(other(slot, 2)).map_err(Fault::Store)
+    }
 }
 
 /// Writes the header twice and the TPM once, into the slot that no key is in, if there is one.

@@ -226,25 +226,112 @@ fn a_raised_floor_shuts_out_older_images_for_good() {
     assert_eq!(machine.opened().floor, 7);
 }
 
-#[test]
-fn the_recovery_key_binds_a_volume_to_another_tpm() {
+/// The disk of a machine in a machine that has other slots.
+fn moved(from: &Machine, slots: [Found; 2]) -> Machine {
+    let there = from.copy();
+    there.0.borrow_mut().slots = slots;
+    there
+}
+
+fn made_with_recovery() -> (Machine, Made) {
     let machine = Machine::new();
-    let made = machine
-        .make(Closed {
-            reason: Reason::FirstStart,
-            renewals: 0,
-        })
-        .unwrap();
+    let closed = Closed {
+        reason: Reason::FirstStart,
+        renewals: 0,
+    };
+    let made = machine.make(closed).unwrap();
     machine.boot(0);
-    machine.0.borrow_mut().slots = [Found::Absent, Found::Foreign];
-    assert_eq!(machine.reason(), Reason::ForeignIndex);
-    let wrong = header::random_key().unwrap();
-    let bind = |key| rebind(&mut machine.clone(), &mut machine.clone(), 5, key, 0).unwrap();
-    assert_eq!(bind(&wrong), None);
-    assert_eq!(bind(&made.recovery), Some(made.volume.clone()));
-    assert_eq!(machine.boot(0), made.volume);
-    machine.0.borrow_mut().slots = [Found::Absent, Found::Absent];
-    assert_eq!(bind(&made.recovery), Some(made.volume), "and once more");
+    (machine, made)
+}
+
+/// The word of an admin who saw this generation.
+fn word(made: &Made, generation: u64) -> Recovery {
+    Recovery {
+        key: made.recovery.clone(),
+        generation,
+        admin: [5; 32],
+        board: [6; 32],
+    }
+}
+
+impl Machine {
+    fn recover(&self, by: &Recovery) -> Result<Recovered, Reason> {
+        recover(&mut self.clone(), &mut self.clone(), by).unwrap()
+    }
+
+    fn recovered(&self, by: &Recovery) -> Result<VolumeKey, Reason> {
+        let found = self.recover(by)?;
+        let volume = found.volume.clone();
+        found.bind(&mut self.clone(), &mut self.clone(), 5).unwrap();
+        Ok(volume)
+    }
+}
+
+#[test]
+fn the_recovery_key_binds_a_volume_to_another_tpm_once() {
+    let (machine, made) = made_with_recovery();
+    let past = machine.copies();
+    machine.boot(0);
+    let own = machine.opened();
+    assert_eq!(own.admin(), None);
+    let generation = own.generation();
+    for slots in [
+        [Found::Absent, Found::Absent],
+        [Found::Absent, Found::Foreign],
+        [Found::Closed(9), Found::Absent],
+        Machine::made().0.0.borrow().slots.clone(),
+    ] {
+        let there = moved(&machine, slots);
+        let other = Recovery {
+            key: header::random_key().unwrap(),
+            ..word(&made, generation)
+        };
+        assert_eq!(there.recovered(&other), Err(Reason::OneOffOtherDisk));
+        let newer = word(&made, generation + 1);
+        assert_eq!(there.recovered(&newer), Err(Reason::OneOffOlderCopy));
+        assert_eq!(there.copies(), machine.copies(), "a refusal wrote");
+        let good = word(&made, generation);
+        assert_eq!(there.recovered(&good), Ok(made.volume.clone()));
+        let open = there.opened();
+        assert_eq!(
+            (open.admin(), open.generation()),
+            (Some([5; 32]), generation + 1)
+        );
+        assert_eq!(there.recovered(&good), Err(Reason::OneOffUsed));
+        // The old disk again: the admin's word was for one opening.
+        let newest = there.copies();
+        there.0.borrow_mut().copies = machine.copies();
+        assert_eq!(there.reason(), Reason::OtherKey);
+        assert_eq!(there.recovered(&good), Err(Reason::OneOffUsed));
+        there.0.borrow_mut().copies = past.clone();
+        assert_eq!(there.recovered(&good), Err(Reason::OneOffOlderCopy));
+        there.0.borrow_mut().copies = newest;
+        assert_eq!(there.boot(0), made.volume, "the negative control");
+        assert_eq!(there.opened().admin(), Some([5; 32]));
+    }
+    machine.opened();
+}
+
+#[test]
+fn a_volume_moves_on_and_back_by_another_word_each_time() {
+    let (machine, made) = made_with_recovery();
+    let there = moved(&machine, [Found::Absent, Found::Absent]);
+    let generation = there
+        .copies()
+        .into_iter()
+        .filter_map(|copy| Header::parse(&copy).ok());
+    let generation = generation.map(|header| header.generation).max().unwrap();
+    there.recovered(&word(&made, generation)).unwrap();
+    there.boot(0);
+    let back = moved(&there, machine.0.borrow().slots.clone());
+    assert_eq!(
+        back.reason(),
+        Reason::OtherKey,
+        "the old board's key is worth nothing now"
+    );
+    let next = there.opened().generation();
+    assert_eq!(back.recovered(&word(&made, next)), Ok(made.volume.clone()));
+    assert_eq!(back.boot(0), made.volume);
 }
 
 proptest! {
@@ -277,5 +364,26 @@ proptest! {
             Opening::Opened(open) => if let Ok(made) = made { prop_assert_eq!(&open.volume, &made.volume); },
             Opening::Closed(closed) => prop_assert!(made.is_err() && closed.reason == Reason::OtherKey, "{:?}", closed),
         }
+    }
+
+    /// Wherever the power goes, the volume opens afterwards, or the same word opens it.
+    #[test]
+    fn a_cut_recovery_is_done_or_done_again(writes in 0_usize..8, had in any::<bool>()) {
+        let (machine, made) = made_with_recovery();
+        let generation = machine.opened().generation();
+        let slots = if had { Machine::made().0.0.borrow().slots.clone() } else { [Found::Absent, Found::Absent] };
+        let there = moved(&machine, slots);
+        let good = word(&made, generation);
+        let found = there.recover(&good).unwrap();
+        let done = found.bind(&mut there.with_power(writes).clone(), &mut there.clone(), 5).is_ok();
+        there.with_power(usize::MAX);
+        match there.look(false).unwrap() {
+            Opening::Opened(open) => prop_assert_eq!(&open.volume, &made.volume),
+            Opening::Closed(_) => {
+                prop_assert!(!done);
+                prop_assert_eq!(there.recovered(&good), Ok(made.volume.clone()));
+            }
+        }
+        prop_assert_eq!(there.boot(0), made.volume);
     }
 }

@@ -8,11 +8,11 @@
 //! No I/O: disk and TPM are traits. No tasks, no channels. Enter at [`engine::open`].
 
 pub mod engine;
-pub mod header;
 pub mod kept;
 pub mod reason;
 pub mod report;
 
+pub use config_state::header;
 pub use engine::{Disk, Found, Opening, Store};
 pub use kept::Kept;
 pub use reason::Reason;

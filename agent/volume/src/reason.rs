@@ -29,10 +29,22 @@ pub enum Reason {
     NoApprovals,
     /// The machine has no TPM 2.0.
     NoTpm,
+    /// The one-off key in front of the volume is cut short, or was changed.
+    OneOffDamaged,
+    /// The one-off key is for the TPM of another board.
+    OneOffOtherBoard,
+    /// The one-off key is for images of another release key, or of a higher security version.
+    OneOffOtherImage,
+    /// The one-off key is for another disk.
+    OneOffOtherDisk,
+    /// The one-off key was made for a newer copy of the disk.
+    OneOffOlderCopy,
+    /// The one-off key was used, or the state was opened elsewhere since it was made.
+    OneOffUsed,
 }
 
 impl Reason {
-    const PLAIN: [Self; 11] = [
+    const PLAIN: [Self; 17] = [
         Self::FirstStart,
         Self::PartitionGone,
         Self::NoHeader,
@@ -44,6 +56,12 @@ impl Reason {
         Self::NotApproved,
         Self::NoApprovals,
         Self::NoTpm,
+        Self::OneOffDamaged,
+        Self::OneOffOtherBoard,
+        Self::OneOffOtherImage,
+        Self::OneOffOtherDisk,
+        Self::OneOffOlderCopy,
+        Self::OneOffUsed,
     ];
     const FLOOR: &'static str = "Floor-";
 
@@ -62,6 +80,12 @@ impl Reason {
             Self::NotApproved => "NotApproved",
             Self::NoApprovals => "NoApprovals",
             Self::NoTpm => "NoTpm",
+            Self::OneOffDamaged => "OneOffDamaged",
+            Self::OneOffOtherBoard => "OneOffOtherBoard",
+            Self::OneOffOtherImage => "OneOffOtherImage",
+            Self::OneOffOtherDisk => "OneOffOtherDisk",
+            Self::OneOffOlderCopy => "OneOffOlderCopy",
+            Self::OneOffUsed => "OneOffUsed",
         }
     }
 
@@ -100,6 +124,18 @@ impl fmt::Display for Reason {
             Self::NotApproved => "the release key did not approve what was booted",
             Self::NoApprovals => "no release key signed this image",
             Self::NoTpm => "the machine has no TPM 2.0",
+            Self::OneOffDamaged => "the one-off key in front of it is damaged",
+            Self::OneOffOtherBoard => "the one-off key in front of it is for the TPM of another board",
+            Self::OneOffOtherImage => {
+                "the one-off key in front of it is for images of another release key, or of a higher security version"
+            }
+            Self::OneOffOtherDisk => "the one-off key in front of it is for another disk",
+            Self::OneOffOlderCopy => {
+                "the one-off key in front of it was made for a newer copy of this disk"
+            }
+            Self::OneOffUsed => {
+                "the one-off key in front of it was used already, or the state was opened since it was made"
+            }
         })
     }
 }

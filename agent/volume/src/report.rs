@@ -9,7 +9,9 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 /// Most bytes of a report.
-pub const MAX_REPORT: usize = 1024;
+pub const MAX_REPORT: usize = 34 << 10;
+/// Most bytes of the master's keys in a report.
+pub const MAX_KEYS: usize = 16 << 10;
 /// Most bytes of an answer.
 pub const MAX_ANSWER: usize = 64;
 
@@ -24,6 +26,20 @@ pub enum Report {
         generation: u64,
         /// How often it was made anew before.
         renewals: u32,
+        /// SHA-256 of the key of the admin who brought it to this board; none where it was made here.
+        admin: Option<[u8; 32]>,
+    },
+    /// The volume was made on another board and opens on the admin's word: mount it, keep the keys, and answer; without an
+    /// answer it stays the other board's.
+    Recovered {
+        /// Its key.
+        key: VolumeKey,
+        /// Its generation from the answer on.
+        generation: u64,
+        /// SHA-256 of the admin's key.
+        admin: [u8; 32],
+        /// The master's keys, which the other board's TPM sealed: PEM.
+        keys: Zeroizing<Vec<u8>>,
     },
     /// The header is new: make a file system.
     Made {
@@ -58,6 +74,7 @@ impl fmt::Debug for Report {
                 renewals,
                 ..
             } => write!(f, "Opened({generation}, {renewals})"),
+            Self::Recovered { generation, .. } => write!(f, "Recovered({generation})"),
             Self::Made {
                 reason, renewals, ..
             } => write!(f, "Made({reason:?}, {renewals})"),
@@ -85,11 +102,27 @@ impl Report {
                 key,
                 generation,
                 renewals,
+                admin,
             } => {
                 line("outcome", "opened");
                 line("key", &hexed(key.as_slice()));
                 line("generation", &generation.to_string());
                 line("renewals", &renewals.to_string());
+                if let Some(admin) = admin {
+                    line("admin", &hexed(admin));
+                }
+            }
+            Self::Recovered {
+                key,
+                generation,
+                admin,
+                keys,
+            } => {
+                line("outcome", "recovered");
+                line("key", &hexed(key.as_slice()));
+                line("generation", &generation.to_string());
+                line("admin", &hexed(admin));
+                line("keys", &hexed(keys));
             }
             Self::Made {
                 key,
@@ -135,6 +168,16 @@ impl Report {
                 key: bytes::<VOLUME_KEY>(next("key")?)?,
                 generation: next("generation")?.parse().ok()?,
                 renewals: next("renewals")?.parse().ok()?,
+                admin: match next("admin") {
+                    Some(text) => Some(*bytes::<32>(text)?),
+                    None => None,
+                },
+            },
+            "recovered" => Self::Recovered {
+                key: bytes::<VOLUME_KEY>(next("key")?)?,
+                generation: next("generation")?.parse().ok()?,
+                admin: *bytes::<32>(next("admin")?)?,
+                keys: keys(next("keys")?)?,
             },
             "made" => Self::Made {
                 key: bytes::<VOLUME_KEY>(next("key")?)?,
@@ -151,8 +194,15 @@ impl Report {
             },
             _ => return None,
         };
-        fields.next().is_none().then_some(report)
+        // Each report has one text: what an optional line may have let by is found here.
+        (*report.to_text() == *text).then_some(report)
     }
+}
+
+fn keys(text: &str) -> Option<Zeroizing<Vec<u8>>> {
+    let mut out = Zeroizing::new(vec![0; text.len() / 2]);
+    let fits = out.len() <= MAX_KEYS;
+    (fits && hex::decode_to_slice(text, &mut out).is_ok()).then_some(out)
 }
 
 fn bytes<const N: usize>(text: &str) -> Option<Zeroizing<[u8; N]>> {
@@ -198,6 +248,19 @@ mod tests {
                 key: key.clone(),
                 generation: 3,
                 renewals: 1,
+                admin: None,
+            },
+            Report::Opened {
+                key: key.clone(),
+                generation: 3,
+                renewals: 1,
+                admin: Some([9; 32]),
+            },
+            Report::Recovered {
+                key: key.clone(),
+                generation: 4,
+                admin: [9; 32],
+                keys: Zeroizing::new(vec![7; MAX_KEYS]),
             },
             Report::Made {
                 key: key.clone(),
@@ -222,6 +285,7 @@ mod tests {
                 assert_eq!(Report::parse(&text[..length]), None);
             }
             assert_eq!(Report::parse(&format!("x 1\n{}", *text)), None);
+            assert_eq!(Report::parse(&text.replace("end\n", "x 1\nend\n")), None);
             assert_eq!(Report::parse(&text), Some(report));
         }
         assert_eq!(
@@ -233,7 +297,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_survived(text in "(outcome (opened|made|refused)\n)?(key [0-9a-f]{0,130}\n)?.{0,60}(end\n)?") {
+        fn any_text_is_survived(text in "(outcome (opened|recovered|made|refused)\n)?(key [0-9a-f]{0,130}\n)?.{0,60}(end\n)?") {
             if let Some(report) = Report::parse(&text) {
                 prop_assert_eq!(&*report.to_text(), &text);
             }

@@ -5,7 +5,7 @@
 //!
 //! Enter by [`wire`] for what travels (WIRE.md describes it for other implementations), by [`prover`] for the node's side,
 //! by [`verifier`] and [`sessions`] for the master's side, by [`unproven`] for machines without a TPM, by [`bootstrap`] for the first master, by [`release`], [`unlock`] and [`pcr`]
-//! for the image build.
+//! for the image build, by [`one_off`] for a master's state on another board.
 
 pub mod attestor;
 pub mod bootstrap;
@@ -17,6 +17,7 @@ pub mod eventlog;
 mod facts;
 mod inventory;
 pub mod name;
+pub mod one_off;
 pub mod pcr;
 pub mod policy;
 pub mod prover;

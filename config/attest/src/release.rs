@@ -152,6 +152,11 @@ impl ReleaseKey {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// The key itself.
+    pub fn key(&self) -> VerifyingKey {
+        self.key
+    }
 }
 
 /// SHA-256 of a key's SubjectPublicKeyInfo DER.

@@ -14,6 +14,7 @@ mod issue;
 mod key;
 mod kubeconfig;
 mod machine;
+mod recover_state;
 mod root;
 mod tls;
 mod verify;
@@ -78,6 +79,8 @@ enum Command {
     },
     /// Check the log of verdicts offline: every signature, the chain, and that nothing is missing in between.
     Verify(verify::VerifyArgs),
+    /// Let another board open a master's state, where its own is gone: writes a one-off key in front of the state.
+    RecoverState(recover_state::RecoverStateArgs),
     /// Open the recovery copy of a cluster's root (both, while it is rotated), service account and discovery keys.
     Recover {
         /// The admin's private key.
@@ -117,6 +120,7 @@ fn run(command: &Command) -> Result<()> {
             Ok(())
         }
         Command::Verify(args) => verify::run(args),
+        Command::RecoverState(args) => recover_state::run(args),
         Command::Recover {
             admin_key,
             out,

@@ -6,6 +6,7 @@ use crate::keeper::{self, Keeper};
 use crate::listed::{self, List, Place};
 use crate::names::{hex, pem, spki_hash, spki_of};
 use crate::profile::{self, Profile};
+use crate::recovery::STATE_KEY_BYTES;
 use rcgen::{KeyPair, PublicKeyData as _, SubjectPublicKeyInfo};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use std::path::{Path, PathBuf};
@@ -63,6 +64,8 @@ pub struct Authority {
     pub(crate) cluster: String,
     pub(crate) keeper: Arc<dyn Keeper>,
     hierarchy: RwLock<Arc<Hierarchy>>,
+    /// Where the machine keeps the key of its encrypted state's recovery slot.
+    state_key: Option<PathBuf>,
     /// Locked during a change of the hierarchy: changes run one after the other.
     changing: Mutex<()>,
     generation: AtomicU64,
@@ -79,15 +82,15 @@ impl std::fmt::Debug for Authority {
     }
 }
 
-const SERVICE_ACCOUNT_KEY: &str = "service account key";
+pub(crate) const SERVICE_ACCOUNT_KEY: &str = "service account key";
 const LOG_KEY: &str = "verdict log key";
-const DISCOVERY_KEY: &str = "discovery key";
+pub(crate) const DISCOVERY_KEY: &str = "discovery key";
+/// File of the key that signs discovery documents.
+pub(crate) const DISCOVERY: &str = "discovery.key";
+/// Files of the key that signs the log of verdicts, and of its certificate.
+pub(crate) const LOG: [&str; 2] = ["verdicts.key", "verdicts.crt"];
 /// File of the service accounts' key.
-const ACCOUNTS: &str = "service-account.key";
-/// File of the discovery key.
-const DISCOVERY: &str = "discovery.key";
-/// Files of the verdict log's key and its certificate.
-const LOG: [&str; 2] = ["verdicts.key", "verdicts.crt"];
+pub(crate) const ACCOUNTS: &str = "service-account.key";
 /// File of the public keys of earlier service account keys.
 const RETIRED: &str = "service-account.retired.pem";
 
@@ -114,10 +117,18 @@ impl Authority {
             cluster: cluster.to_owned(),
             keeper,
             hierarchy: RwLock::new(Arc::new(hierarchy)),
+            state_key: None,
             changing: Mutex::new(()),
             generation: AtomicU64::new(1),
             list: Mutex::new(list),
         })
+    }
+
+    /// The same, with the key of the machine's encrypted state in its recovery copy: 64 hex digits in a file.
+    #[must_use]
+    pub fn with_state_key(mut self, file: PathBuf) -> Self {
+        self.state_key = Some(file);
+        self
     }
 
     /// The root's certificate; during a rotation the old root's.
@@ -384,12 +395,36 @@ impl Authority {
             .roots
             .iter()
             .for_each(|root| text.push_str(&pem("CERTIFICATE", root)));
+        if let Some(key) = self.read_state_key()? {
+            text.push_str(&crate::recovery::state_key_pem(&key));
+        }
         let path = self.folder.join("recovery.json");
         keeper::write_whole(
             &path,
             crate::recovery::encrypt(admin_spki, text.as_bytes())?.as_bytes(),
         )?;
         Ok(path)
+    }
+
+    /// None where the machine has no encrypted state.
+    fn read_state_key(&self) -> Result<Option<Zeroizing<[u8; STATE_KEY_BYTES]>>> {
+        let Some(path) = &self.state_key else {
+            return Ok(None);
+        };
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => Zeroizing::new(text),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(keeper::file("cannot read", path, e)),
+        };
+        crate::names::unhex(text.trim()).map_or_else(
+            || {
+                Err(Error::Damaged {
+                    path: path.clone(),
+                    why: "it holds no key of the state".to_owned(),
+                })
+            },
+            |key| Ok(Some(key)),
+        )
     }
 
     /// Signs a leaf over a public key (SubjectPublicKeyInfo DER). It ends after `life`, or with the intermediate if that is sooner.

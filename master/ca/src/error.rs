@@ -81,6 +81,12 @@ pub enum Error {
          signed by such a clock; set it (on a machine: name time servers in `network.ntp`)"
     )]
     Clock,
+    /// The keys that came with a state from another board are not this authority's.
+    #[error(
+        "the keys that came with the state from another board can't be taken over: {0}; make the one-off key again \
+         (`pratique recover-state`) with the recovery copy that belongs to this state"
+    )]
+    Restore(&'static str),
     /// A recovery copy could not be opened.
     #[error("the recovery copy cannot be opened: {0}")]
     Recovery(&'static str),

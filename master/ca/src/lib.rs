@@ -35,6 +35,7 @@ mod names;
 pub mod profile;
 pub mod recovery;
 mod request;
+mod restore;
 mod rotation;
 
 pub use authority::{Authority, Identity, Issued};
@@ -49,6 +50,7 @@ pub use request::{
     ApprovedRequest, CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER, REQUEST_LIMIT,
     Request, UPSTREAM_SIGNERS,
 };
+pub use restore::restore;
 pub use rotation::{
     AdminAccess, CERTIFICATE_PATH, ROOT_PATH, Root, RootPhase, Rotation, UnreadyNode,
 };

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::fmt::Write as _;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
+use zeroize::Zeroizing;
 
 /// `sha256:<hex>` of a SubjectPublicKeyInfo DER.
 pub fn spki_hash(spki: &[u8]) -> String {
@@ -19,6 +20,18 @@ pub fn hex(bytes: &[u8]) -> String {
             let _infallible = write!(text, "{byte:02x}");
             text
         })
+}
+
+/// The reverse of [`hex`] for 32 bytes; `None` for anything else.
+pub(crate) fn unhex(text: &str) -> Option<Zeroizing<[u8; 32]>> {
+    let mut out = Zeroizing::new([0; 32]);
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (index, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(out)
 }
 
 /// The SubjectPublicKeyInfo DER of a certificate; `None` where the bytes aren't one.
@@ -66,6 +79,21 @@ pub(crate) fn public_keys_of_pem(text: &str) -> Option<Vec<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hex_is_read_back() {
+        let bytes = [0xA7; 32];
+        assert_eq!(unhex(&hex(&bytes)).as_deref(), Some(&bytes));
+        for bad in [
+            "",
+            "a7",
+            &"g7".repeat(32),
+            &"+7".repeat(32),
+            &"é".repeat(32),
+        ] {
+            assert_eq!(unhex(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn pem_is_read_back() {

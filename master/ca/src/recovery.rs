@@ -2,9 +2,13 @@
 //!
 //! ECIES: an ephemeral P-256 key agrees with the admin's, HKDF-SHA-256 (salt: both public points) gives an
 //! AES-256-GCM key that is used once, with a zero nonce. The recipient's hash is bound as associated data.
+//!
+//! Anybody who knows the admin's public key can make such a file. What shows that one is the cluster's is a root's private
+//! key in it ([`Recovered::root_pins`]): all that is in one file comes from who had that.
 
 use crate::error::{Error, Result};
 use crate::names::spki_hash;
+use crate::names::{certificates_of_pem, pem, spki_of};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use p256::elliptic_curve::sec1::ToEncodedPoint as _;
@@ -83,6 +87,89 @@ pub fn decrypt(admin_key_pem: &str, file: &str) -> Result<Zeroizing<Vec<u8>>> {
         )
         .map_err(|_opaque| Error::Recovery("the file was altered"))?;
     Ok(Zeroizing::new(plain.to_vec()))
+}
+
+/// Label of the PEM block with the key of the recovery slot of the machine's encrypted state.
+const STATE_KEY: &str = "PRATIQUE STATE RECOVERY KEY";
+/// Bytes of that key.
+pub const STATE_KEY_BYTES: usize = 32;
+
+/// The PEM block of a state's recovery key.
+pub(crate) fn state_key_pem(key: &[u8; STATE_KEY_BYTES]) -> Zeroizing<String> {
+    Zeroizing::new(pem(STATE_KEY, key))
+}
+
+/// What an opened recovery copy holds.
+pub struct Recovered {
+    /// The private keys and root certificates, PEM, without the state's key.
+    pub keys: Zeroizing<String>,
+    /// The key of the state's recovery slot; none in the copy of a master that had no encrypted state.
+    pub state_key: Option<Zeroizing<[u8; STATE_KEY_BYTES]>>,
+}
+
+impl std::fmt::Debug for Recovered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recovered").finish_non_exhaustive()
+    }
+}
+
+impl Recovered {
+    /// Reads what [`decrypt`] gave.
+    ///
+    /// Errors: [`Error::Recovery`] where that is no text, or a state's key is cut short.
+    pub fn parse(plain: &[u8]) -> Result<Self> {
+        let text = std::str::from_utf8(plain)
+            .map_err(|_binary| Error::Recovery("it holds no keys in PEM"))?;
+        let (begin, end) = (
+            format!("-----BEGIN {STATE_KEY}-----\n"),
+            format!("-----END {STATE_KEY}-----\n"),
+        );
+        let Some((before, rest)) = text.split_once(&begin) else {
+            return Ok(Self {
+                keys: Zeroizing::new(text.to_owned()),
+                state_key: None,
+            });
+        };
+        let damaged = Error::Recovery("the state's key in it is damaged");
+        let (body, after) = rest.split_once(&end).ok_or(damaged)?;
+        let decoded = STANDARD.decode(body.trim()).map(Zeroizing::new);
+        let key = decoded.ok().and_then(|key| (*key).clone().try_into().ok());
+        let key = key.ok_or(Error::Recovery("the state's key in it is damaged"))?;
+        Ok(Self {
+            keys: Zeroizing::new([before, after].concat()),
+            state_key: Some(Zeroizing::new(key)),
+        })
+    }
+
+    /// `sha256:<hex>` of each root whose certificate and private key are both here.
+    pub fn root_pins(&self) -> Vec<String> {
+        let keys = private_keys(&self.keys);
+        let public: Vec<Vec<u8>> = keys.iter().filter_map(|key| public_of(key)).collect();
+        let roots = certificates_of_pem(&self.keys);
+        roots
+            .iter()
+            .filter_map(|root| spki_of(root))
+            .filter(|spki| public.contains(spki))
+            .map(|spki| spki_hash(&spki))
+            .collect()
+    }
+}
+
+/// The private keys (PKCS#8 DER) of a PEM text, in order; what cannot be read is left out.
+pub(crate) fn private_keys(text: &str) -> Vec<Zeroizing<Vec<u8>>> {
+    use rustls_pki_types::pem::PemObject as _;
+    rustls_pki_types::PrivatePkcs8KeyDer::pem_slice_iter(text.as_bytes())
+        .filter_map(std::result::Result::ok)
+        .map(|key| Zeroizing::new(key.secret_pkcs8_der().to_vec()))
+        .collect()
+}
+
+/// The SubjectPublicKeyInfo of a private key (PKCS#8 DER).
+pub(crate) fn public_of(key: &[u8]) -> Option<Vec<u8>> {
+    use rcgen::PublicKeyData as _;
+    rcgen::KeyPair::try_from(key)
+        .ok()
+        .map(|pair| pair.subject_public_key_info())
 }
 
 /// The key is used for one message, so its nonce may be constant.

@@ -193,6 +193,117 @@ fn the_recovery_copy_gives_the_admin_the_root_key() {
     assert_eq!(root_key.subject_public_key_info(), authority.root_spki());
 }
 
+/// The copy of a machine with an encrypted state holds the state's key, too, and shows which root it is of.
+#[test]
+fn the_recovery_copy_carries_the_states_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let admin = KeyPair::generate().unwrap();
+    let file = folder.path().join("state-recovery");
+    let authority = open(folder.path(), SystemTime::now()).with_state_key(file.clone());
+    let copy = || {
+        let path = authority.write_recovery(&admin.subject_public_key_info())?;
+        let text = std::fs::read_to_string(path).unwrap();
+        let plain = master_ca::recovery::decrypt(&admin.serialize_pem(), &text)?;
+        master_ca::recovery::Recovered::parse(&plain)
+    };
+    assert_eq!(copy().unwrap().state_key, None, "no encrypted state");
+    std::fs::write(&file, "a7".repeat(32)).unwrap();
+    let found = copy().unwrap();
+    assert_eq!(found.state_key.as_deref(), Some(&[0xa7; 32]));
+    assert_eq!(found.root_pins(), [authority.pin()]);
+    assert!(found.keys.contains("PRIVATE KEY") && !found.keys.contains("STATE"));
+    std::fs::write(&file, "a7".repeat(31)).unwrap();
+    assert!(matches!(copy(), Err(master_ca::Error::Damaged { .. })));
+}
+
+/// A copy with the root's certificate and another key is not the cluster's: anybody has the certificate.
+#[test]
+fn a_planted_copy_shows_no_root() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = open(folder.path(), SystemTime::now());
+    let stranger = KeyPair::generate().unwrap();
+    let text = format!("{}{}", stranger.serialize_pem(), authority.roots_pem());
+    let found = master_ca::recovery::Recovered::parse(text.as_bytes()).unwrap();
+    assert_eq!(found.root_pins(), Vec::<String>::new());
+}
+
+/// Keeps as another board's TPM would: what this one sealed does not open there.
+#[derive(Debug)]
+struct Board(u8);
+
+impl master_ca::Keeper for Board {
+    fn name(&self) -> &'static str {
+        "tpm"
+    }
+
+    fn cure(&self) -> &'static str {
+        "on its board"
+    }
+
+    fn seal(&self, _purpose: &str, secret: &[u8]) -> master_ca::Result<Vec<u8>> {
+        Ok([&[self.0], secret].concat())
+    }
+
+    fn open(&self, _purpose: &str, kept: &[u8]) -> master_ca::Result<zeroize::Zeroizing<Vec<u8>>> {
+        let opened = kept.strip_prefix(&[self.0]).map(<[u8]>::to_vec);
+        opened
+            .map(zeroize::Zeroizing::new)
+            .ok_or(master_ca::Error::Key("sealed by another TPM"))
+    }
+}
+
+#[test]
+fn a_state_on_another_board_gets_its_keys_from_the_recovery_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, recovered) = (
+        folder.path().join("ca"),
+        folder.path().join("recovered.pem"),
+    );
+    let now = SystemTime::now();
+    let on = |board| Authority::open(&data, "lab", Arc::new(Board(board)), now);
+    let restore =
+        |board| master_ca::restore(&data, "lab", &Board(board), &recovered, SystemTime::now());
+    let old = on(1).unwrap();
+    let admin = KeyPair::generate().unwrap();
+    old.log_signer(now).unwrap();
+    let path = old
+        .write_recovery(&admin.subject_public_key_info())
+        .unwrap();
+    let (pin, accounts) = (old.pin(), old.service_account_key().unwrap());
+    let copy = std::fs::read_to_string(path).unwrap();
+    let plain = master_ca::recovery::decrypt(&admin.serialize_pem(), &copy).unwrap();
+
+    assert!(on(2).is_err(), "the old board's TPM sealed them");
+    assert!(!restore(2).unwrap(), "nothing was brought");
+    let other = KeyPair::generate().unwrap().serialize_pem().repeat(3);
+    std::fs::write(&recovered, other).unwrap();
+    assert!(matches!(restore(2), Err(master_ca::Error::Restore(_))));
+    assert!(
+        recovered.exists() && on(1).is_ok(),
+        "a refusal changes nothing"
+    );
+
+    // Cut after all but the last act, it is done again.
+    for _ in 0..2 {
+        std::fs::write(&recovered, &*plain).unwrap();
+        assert!(restore(2).unwrap());
+        assert!(!recovered.exists());
+    }
+    let new = on(2).unwrap();
+    assert_eq!(new.pin(), pin);
+    assert_eq!(new.service_account_key().unwrap(), accounts);
+    new.log_signer(now).unwrap();
+    new.write_recovery(&admin.subject_public_key_info())
+        .unwrap();
+    let issued = new.make_serving(&["127.0.0.1".to_owned()], now).unwrap();
+    assert!(verify(
+        &new,
+        &issued.issued.chain(),
+        webpki::KeyUsage::server_auth(),
+        now
+    ));
+}
+
 #[test]
 fn an_approved_request_is_signed_for_its_key_and_no_longer_than_the_intermediate() {
     use config_kube::k8s_openapi::api::certificates::v1::{

@@ -38,6 +38,15 @@ pub(crate) enum Error {
     /// The attestor.
     #[error("the machine's TPM cannot be asked for")]
     Attestor(#[source] master_ca::attestor::AttestorError),
+    /// The state's admin.
+    #[error(
+        "this machine's state came from another board by the admin key {brought_by}, and the configuration names {configured}: \
+         give the machine the user-data of that admin's cluster, or write the image again for a new one"
+    )]
+    OtherAdmin {
+        brought_by: String,
+        configured: String,
+    },
     /// Keys and certificates.
     #[error("cannot open the cluster's keys")]
     Authority(#[source] master_ca::Error),

@@ -77,6 +77,15 @@ pub(crate) struct RunArgs {
     /// Where the root's pin is written for the agent of this machine; default with --attestor: /run/pratique/ca-pin.
     #[arg(long)]
     ca_pin: Option<PathBuf>,
+    /// Where the machine keeps the key of its encrypted state's recovery slot, for the admin's recovery copy.
+    #[arg(long)]
+    state_recovery: Option<PathBuf>,
+    /// The cluster's keys as they came with a state from another board; sealed at the start, and removed.
+    #[arg(long)]
+    recovered_keys: Option<PathBuf>,
+    /// Hash of the admin's key by which the machine's state came from another board: the configuration must name it.
+    #[arg(long, value_name = "sha256:HASH")]
+    state_of: Option<String>,
 }
 
 /// Few arenas and early return of what is free, as `.cargo/config.toml` sets it: the C library's own allocator has either

@@ -39,6 +39,10 @@ const CA_PIN: &str = "/run/pratique/ca-pin";
 /// Runs the master until it is told to end.
 pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let settings = settings::load(&args.config)?;
+    check_admin(
+        args.state_of.as_deref(),
+        settings.cluster.admin_key.map(|pin| Digest(pin.0)),
+    )?;
     let descriptors = more_descriptors();
     make_folder(&args.data)?;
     let attestor = args.attestor.as_deref().map(Attestor::new);
@@ -280,12 +284,26 @@ async fn asked_to_end() {
     }
 }
 
+/// A state that came from another board is the master's of that admin alone: anybody can make a state with keys that he
+/// knows, and have it opened on a board of his, but not in the name of the admin whose key the measured configuration names.
+fn check_admin(brought_by: Option<&str>, configured: Option<Digest>) -> Result<(), Error> {
+    let configured = configured.map(|digest| digest.to_text());
+    match brought_by {
+        Some(brought_by) if configured.as_deref() != Some(brought_by) => Err(Error::OtherAdmin {
+            brought_by: brought_by.to_owned(),
+            configured: configured.unwrap_or_else(|| "none".to_owned()),
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
+
 async fn open_authority(
     args: &RunArgs,
     settings: &Settings,
     attestor: Option<Attestor>,
 ) -> Result<Arc<Authority>, Error> {
     let (folder, cluster) = (args.data.join("ca"), settings.cluster.name.to_string());
+    let (recovered, state_key) = (args.recovered_keys.clone(), args.state_recovery.clone());
     let open = move || {
         let sealed = attestor.is_some();
         let keeper: Arc<dyn Keeper> = if let Some(attestor) = attestor {
@@ -299,9 +317,17 @@ async fn open_authority(
             );
             Arc::new(FileKeeper)
         };
-        let authority = Authority::open(&folder, &cluster, keeper, SystemTime::now())
-            .map_err(Error::Authority)?;
-        match authority.kept_from() {
+        let now = SystemTime::now();
+        if let Some(recovered) = recovered
+            && master_ca::restore(&folder, &cluster, keeper.as_ref(), &recovered, now)
+                .map_err(Error::Authority)?
+        {
+            tracing::warn!(
+                "the cluster's keys came with the state from another board; they are sealed to this one's TPM"
+            );
+        }
+        let opened = Authority::open(&folder, &cluster, keeper, now).map_err(Error::Authority)?;
+        match opened.kept_from() {
             Some(floor) => {
                 tracing::info!(
                     floor,
@@ -313,7 +339,10 @@ async fn open_authority(
             ),
             None => {}
         }
-        Ok(authority)
+        Ok(match state_key {
+            Some(file) => opened.with_state_key(file),
+            None => opened,
+        })
     };
     tokio::task::spawn_blocking(open)
         .await
@@ -456,4 +485,23 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), Error> {
             path: path.to_owned(),
             source,
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_admin;
+    use config_attest::Digest;
+
+    #[test]
+    fn a_state_from_another_board_is_served_for_its_admin_alone() {
+        let (own, other) = (Digest::of(b"own"), Digest::of(b"other"));
+        assert!(check_admin(None, None).is_ok() && check_admin(None, Some(own)).is_ok());
+        let text = own.to_text();
+        assert!(check_admin(Some(&text), Some(own)).is_ok());
+        for configured in [None, Some(other)] {
+            let error = check_admin(Some(&text), configured).err();
+            let told = error.map(|error| error.to_string()).unwrap_or_default();
+            assert!(told.contains(&text) && told.contains("user-data"), "{told}");
+        }
+    }
 }

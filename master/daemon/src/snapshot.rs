@@ -215,6 +215,9 @@ mod tests {
             attestor: None,
             admin_kubeconfig: None,
             ca_pin: None,
+            state_recovery: None,
+            recovered_keys: None,
+            state_of: None,
         };
         let mut master = tokio::spawn(crate::run::run(run));
         let kubeconfig = data.join("admin.kubeconfig");

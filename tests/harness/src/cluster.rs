@@ -416,11 +416,13 @@ impl Lab {
         })
     }
 
-    fn pratique(&self) -> Command {
+    /// The admin's tool.
+    pub fn pratique(&self) -> Command {
         Command::new(self.programs.join("pratique"))
     }
 
-    fn admin_key(&self) -> PathBuf {
+    /// The admin's key.
+    pub fn admin_key(&self) -> PathBuf {
         self.dir.join("admin.key")
     }
 

@@ -6,7 +6,8 @@
 use super::buffer::{Reader, put_sized};
 use super::credential::{Seeded, seed_for, wrap};
 use super::public::ALG_ECC;
-use super::{Entropy, Key, Public, TpmError, template};
+use super::{Attributes, Entropy, HashAlg, Key, Name, Public, TpmError, template};
+use crate::digest::Digest;
 use p256::elliptic_curve::sec1::ToEncodedPoint as _;
 use zeroize::Zeroizing;
 
@@ -39,26 +40,75 @@ pub fn duplicate(
         return Err(TpmError::Key);
     };
     let public = template::issued_key(x.to_vec(), y.to_vec());
+    let sensitive = sensitive(ALG_ECC, &[], &Zeroizing::new(key.to_bytes().to_vec()));
+    wrapped(ek, public.to_bytes(), &public.name(), &sensitive, rng)
+}
+
+fn wrapped(
+    ek: &Public,
+    public: Vec<u8>,
+    name: &Name,
+    sensitive: &[u8],
+    rng: &mut impl Entropy,
+) -> Result<Duplicate, TpmError> {
     let (seed, encrypted) = seed_for(ek, Seeded::Duplicate, rng)?;
-    let sensitive = sensitive(&Zeroizing::new(key.to_bytes().to_vec()));
     let symmetric = match &ek.key {
         Key::Rsa { symmetric, .. } | Key::Ecc { symmetric, .. } => *symmetric,
     };
-    let private = wrap(ek.name_alg, symmetric, &seed, &public.name(), &sensitive)?;
+    let private = wrap(ek.name_alg, symmetric, &seed, name, sensitive)?;
     Ok(Duplicate {
-        public: public.to_bytes(),
+        public,
         private,
         seed: encrypted,
     })
 }
 
-/// TPMT_SENSITIVE of an ECC key without an auth value (part 2, 12.3.2.4).
-fn sensitive(scalar: &[u8]) -> Zeroizing<Vec<u8>> {
-    let mut out = Zeroizing::new(Vec::with_capacity(64));
-    out.extend_from_slice(&ALG_ECC.to_be_bytes());
+/// TPM_ALG_KEYEDHASH.
+const ALG_KEYED_HASH: u16 = 0x0008;
+/// TPM_ALG_NULL.
+const ALG_NULL: u16 = 0x0010;
+/// Bytes of the obfuscation value of an object with name algorithm SHA-256.
+const SEED_VALUE: usize = 32;
+
+/// Wraps 32 bytes to the TPM of `ek` as a sealed data object that is unsealed by `policy` alone: it has no auth value that
+/// anybody could use, and no policy by which it could leave the TPM again.
+///
+/// Assumes that `ek` is an endorsement key of its template; errors when its numbers are no key.
+pub fn duplicate_secret(
+    ek: &Public,
+    secret: &[u8; 32],
+    policy: &Digest,
+    rng: &mut impl Entropy,
+) -> Result<Duplicate, TpmError> {
+    let mut obfuscation = Zeroizing::new([0; SEED_VALUE]);
+    rng.fill_bytes(obfuscation.as_mut_slice());
+    let unique = HashAlg::Sha256.digest(&[obfuscation.as_slice(), secret]);
+    let public = sealed_area(policy, &unique);
+    let sensitive = sensitive(ALG_KEYED_HASH, obfuscation.as_slice(), secret);
+    let name = Name::of_area(&public);
+    wrapped(ek, public, &name, &sensitive, rng)
+}
+
+/// TPMT_PUBLIC of a sealed data object (part 2, 12.2.4): a keyed hash without a scheme.
+fn sealed_area(policy: &Digest, unique: &[u8]) -> Vec<u8> {
+    let attributes = Attributes::ADMIN_WITH_POLICY.with(Attributes::NO_DA);
+    let mut out = ALG_KEYED_HASH.to_be_bytes().to_vec();
+    out.extend_from_slice(&HashAlg::Sha256.id().to_be_bytes());
+    out.extend_from_slice(&attributes.0.to_be_bytes());
+    put_sized(&mut out, policy.as_bytes());
+    out.extend_from_slice(&ALG_NULL.to_be_bytes());
+    put_sized(&mut out, unique);
+    out
+}
+
+/// TPMT_SENSITIVE without an auth value (part 2, 12.3.2.4): an ECC key has its scalar and no obfuscation value, sealed data
+/// has both.
+fn sensitive(kind: u16, obfuscation: &[u8], content: &[u8]) -> Zeroizing<Vec<u8>> {
+    let mut out = Zeroizing::new(Vec::with_capacity(96));
+    out.extend_from_slice(&kind.to_be_bytes());
     put_sized(&mut out, &[]);
-    put_sized(&mut out, &[]);
-    put_sized(&mut out, scalar);
+    put_sized(&mut out, obfuscation);
+    put_sized(&mut out, content);
     out
 }
 
@@ -74,18 +124,33 @@ impl Duplicate {
             ));
         }
         public.p256()?;
+        self.check_parts().map(|()| public)
+    }
+
+    /// Checks what came as wrapped by [`duplicate_secret`]: a public area of exactly that form and policy, and the other
+    /// parts within their limits. Says nothing of whether this TPM, or any, can open it.
+    pub fn check_secret(&self, policy: &Digest) -> Result<(), TpmError> {
+        let unique = self.public.len().saturating_sub(SEED_VALUE);
+        let unique = self.public.get(unique..).unwrap_or_default();
+        if self.public != sealed_area(policy, unique) {
+            return Err(TpmError::Malformed("wrapped secret"));
+        }
+        self.check_parts()
+    }
+
+    fn check_parts(&self) -> Result<(), TpmError> {
         if self.seed.is_empty() || self.seed.len() > MAX_SEED || self.private.len() > MAX_PRIVATE {
             return Err(TpmError::Malformed("wrapped key"));
         }
         let mut reader = Reader::new(&self.private, "wrapped key");
-        reader.sized(64)?;
-        Ok(public)
+        reader.sized(64).map(drop)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Duplicate, duplicate, sensitive};
+    use super::{ALG_ECC, Duplicate, duplicate, duplicate_secret, sensitive};
+    use crate::digest::Digest;
     use crate::tpm::{Public, template};
     use p256::pkcs8::EncodePublicKey as _;
     use proptest::prelude::*;
@@ -192,14 +257,35 @@ mod tests {
     #[test]
     fn the_sensitive_area_is_as_the_specification_has_it() {
         let expected = [&[0, 0x23, 0, 0, 0, 0, 0, 32][..], &[7; 32]].concat();
-        assert_eq!(*sensitive(&[7; 32]), expected);
+        assert_eq!(*sensitive(ALG_ECC, &[], &[7; 32]), expected);
+    }
+
+    #[test]
+    fn a_wrapped_secret_is_of_its_policy_and_never_twice_the_same() {
+        let (policy, other) = (Digest::of(b"policy"), Digest::of(b"another"));
+        for ek in eks() {
+            let [one, two] = [(); 2]
+                .map(|()| duplicate_secret(&ek, &[7; 32], &policy, &mut OsRng).expect("wrapped"));
+            one.check_secret(&policy).expect("the negative control");
+            assert!(one.check_secret(&other).is_err() && one.check().is_err());
+            assert!(one.public != two.public && one.private != two.private);
+            assert!(
+                ![&one.public, &one.private, &one.seed]
+                    .iter()
+                    .any(|part| part.windows(8).any(|window| window == [7; 8])),
+                "the secret is in the clear"
+            );
+            let mut longer = one;
+            longer.public.push(0);
+            assert!(longer.check_secret(&policy).is_err());
+        }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_survived(public in prop::collection::vec(any::<u8>(), 0..120), rest in prop::collection::vec(any::<u8>(), 0..80)) {
             let hostile = Duplicate { public, private: rest.clone(), seed: rest };
-            prop_assert!(hostile.check().is_err());
+            prop_assert!(hostile.check().is_err() && hostile.check_secret(&Digest::ZERO).is_err());
         }
     }
 }

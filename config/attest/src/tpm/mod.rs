@@ -3,7 +3,7 @@
 //! Parsers are total: every length is bounded, trailing bytes are refused, and what is not needed here is refused as unsupported.
 
 mod attest;
-mod buffer;
+pub(crate) mod buffer;
 mod credential;
 mod duplicate;
 mod entropy;
@@ -15,7 +15,7 @@ pub(crate) use attest::selection_bytes;
 pub use attest::{Attest, Attested, ClockInfo, PcrSelection, TPM_GENERATED};
 pub(crate) use credential::hmac;
 pub use credential::{kdfa, kdfe, make_credential};
-pub use duplicate::{Duplicate, MAX_PRIVATE, MAX_SEED, duplicate};
+pub use duplicate::{Duplicate, MAX_PRIVATE, MAX_SEED, duplicate, duplicate_secret};
 pub use entropy::{Agreement, Entropy};
 pub use public::{
     Attributes, Curve, ENDORSEMENT_HIERARCHY, Key, NULL_HIERARCHY, Name, Public, Scheme, Symmetric,

@@ -175,6 +175,12 @@ pub enum Key {
 pub struct Name(Vec<u8>);
 
 impl Name {
+    /// The Name of an object with name algorithm SHA-256 and this TPMT_PUBLIC.
+    pub(super) fn of_area(area: &[u8]) -> Self {
+        let digest = HashAlg::Sha256.digest(&[area]);
+        Self([HashAlg::Sha256.id().to_be_bytes().as_slice(), &digest].concat())
+    }
+
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

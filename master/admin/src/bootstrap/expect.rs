@@ -188,7 +188,7 @@ fn describe(args: &BootstrapArgs, config: &MachineConfig, digest: String) -> Res
     Ok(Machine::named(name, spec))
 }
 
-fn release(path: &Path) -> Result<ImageRelease> {
+pub(crate) fn release(path: &Path) -> Result<ImageRelease> {
     serde_json::from_str(&files::read_text(path)?).map_err(|e| {
         Error::input(
             path.display().to_string(),
@@ -198,7 +198,7 @@ fn release(path: &Path) -> Result<ImageRelease> {
     })
 }
 
-fn release_key(path: &Path) -> Result<ReleaseKey> {
+pub(crate) fn release_key(path: &Path) -> Result<ReleaseKey> {
     let name = path
         .file_stem()
         .map(|stem| stem.to_string_lossy().into_owned())

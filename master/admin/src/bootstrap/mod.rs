@@ -1,7 +1,7 @@
 //! `pratique bootstrap`: attests a fresh master with the verifier that later attests nodes, and only then takes the
 //! admin's certificate from it and gives it its first objects.
 
-mod expect;
+pub(crate) mod expect;
 mod objects;
 
 use crate::connection::{Connection, Endpoint};

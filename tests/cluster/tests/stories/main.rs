@@ -15,6 +15,7 @@ mod join;
 mod life;
 mod power;
 mod queue;
+mod recover;
 mod refuse;
 mod unproven;
 mod update;
@@ -107,6 +108,10 @@ const STORIES: &[(&str, Story)] = &[
     ),
     ("refuse_an_older_copy_of_the_whole_disk", disk::older_copy),
     (
+        "recover_a_masters_state_on_another_board",
+        recover::board_replaced,
+    ),
+    (
         "update_to_a_newer_image_that_carries_its_user_data",
         update::newer_image,
     ),
@@ -121,6 +126,7 @@ const STORIES: &[(&str, Story)] = &[
 /// Refusals that the attacks show, too, on a running master with a software TPM: told only with `--include-ignored`
 /// (`cargo xtask test tail`), as each boots a machine to learn nothing that only a machine can show.
 const TAIL: &[&str] = &[
+    "recover_a_masters_state_on_another_board",
     "refuse_an_older_copy_of_the_whole_disk",
     "refuse_another_nodes_name",
     "refuse_user_data_that_the_inventory_does_not_know",

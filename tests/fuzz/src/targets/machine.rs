@@ -7,8 +7,12 @@ use agent_init::{label, settings, smbios};
 use agent_metadata::{Answer, Fetch, Platform, Step};
 use agent_sys::verity::Superblock;
 use agent_volume::{Report, header as volume};
+use config_attest::one_off::{self, OneOff, Terms};
 use config_attest::release::Boot;
-use config_attest::unlock::Approvals;
+use config_attest::testing::SeededRng;
+use config_attest::tpm::{Key, template};
+use config_attest::unlock::{Approvals, Approver};
+use master_ca::recovery::Recovered;
 use std::io;
 use std::time::Duration;
 
@@ -129,6 +133,20 @@ fn state() -> Vec<Target> {
                 }
             },
         ),
+        target("config-attest/one-off", one_off(), |input| {
+            if let Ok(found) = OneOff::parse(input) {
+                assert!(found.open(&[7; 32]).is_none());
+            }
+        }),
+        target(
+            "master-ca/recovered",
+            b"-----BEGIN PRATIQUE STATE RECOVERY KEY-----\nAAAA\n-----END PRATIQUE STATE RECOVERY KEY-----\n".to_vec(),
+            |input| {
+                if let Ok(found) = Recovered::parse(input) {
+                    found.root_pins();
+                }
+            },
+        ),
         target("config-attest/approvals", approvals(), |input| {
             if let Ok(found) = Approvals::parse(input) {
                 assert!(
@@ -196,6 +214,27 @@ fn approvals() -> Vec<u8> {
     Approvals::sign(&key, 1, &[Boot::default()])
         .to_bytes()
         .unwrap_or_default()
+}
+
+/// A one-off key for the board with this endorsement key.
+fn one_off() -> Vec<u8> {
+    let keys = [1_u8, 2].map(|seed| p256::ecdsa::SigningKey::from_slice(&[seed; 32]));
+    let [Ok(release), Ok(admin)] = keys else {
+        return Vec::new();
+    };
+    let mut ek = template::ek_p256();
+    let point = release.verifying_key().to_encoded_point(false);
+    if let Key::Ecc { x, y, .. } = &mut ek.key {
+        *x = point.as_bytes()[1..33].to_vec();
+        *y = point.as_bytes()[33..].to_vec();
+    }
+    let terms = Terms {
+        generation: 7,
+        approver: &Approver::from(*release.verifying_key()),
+        floor: 1,
+        ek: &ek,
+    };
+    one_off::make(terms, b"content", &admin, &mut SeededRng::new("one-off")).unwrap_or_default()
 }
 
 fn superblock() -> Vec<u8> {

@@ -1,11 +1,13 @@
 //! The volume's header: 4096 bytes at the start of the partition, twice.
 //!
 //! Layout, numbers big-endian: 16 bytes magic and version, u64 generation, u64 offset of the data in bytes, u8 whether there
-//! is a recovery slot, the recovery slot (zeros where there is none), the key slot, zeros. A slot is a nonce of 12 bytes and
-//! the volume key of 64 bytes, encrypted by AES-256-GCM, with its tag of 16. The recovery slot authenticates magic and
-//! offset, as it outlives generations; the key slot authenticates all that lies before it.
+//! is a recovery slot, the recovery slot (zeros where there is none), the key slot, 32 bytes that name the admin's key by
+//! which the volume came to this board (zeros where it was made on it), zeros. A slot is a nonce of 12 bytes and the volume
+//! key of 64 bytes, encrypted by AES-256-GCM, with its tag of 16. The recovery slot authenticates magic and offset, as it
+//! outlives generations; the key slot authenticates all that lies before it, and the admin's key.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use zeroize::Zeroizing;
 
@@ -20,6 +22,10 @@ pub const DATA_OFFSET: u64 = 1 << 20;
 pub const RECOVERY_COPIES: [u64; 2] = [128 << 10, 512 << 10];
 /// Most bytes of it.
 pub const MAX_RECOVERY: usize = 256 << 10;
+/// Where the one-off key lies that opens the volume on another board.
+pub const ONE_OFF: u64 = 768 << 10;
+/// Bytes that are read there.
+pub const MAX_ONE_OFF: usize = 64 << 10;
 /// Bytes of a volume key: two keys of AES-256, for XTS.
 pub const VOLUME_KEY: usize = 64;
 /// Bytes of a key that wraps it.
@@ -35,7 +41,10 @@ const SLOT: usize = NONCE_LEN + VOLUME_KEY + TAG;
 const HEAD: usize = 16 + 8 + 8;
 const RECOVERY_AT: usize = HEAD + 1;
 const KEY_AT: usize = RECOVERY_AT + SLOT;
-const END: usize = KEY_AT + SLOT;
+const ADMIN_AT: usize = KEY_AT + SLOT;
+const END: usize = ADMIN_AT + ADMIN;
+/// SHA-256 of the SubjectPublicKeyInfo of an admin's key.
+const ADMIN: usize = 32;
 
 /// The key that encrypts the volume.
 pub type VolumeKey = Zeroizing<[u8; VOLUME_KEY]>;
@@ -63,11 +72,28 @@ pub struct Header {
     pub generation: u64,
     recovery: Option<[u8; SLOT]>,
     key: [u8; SLOT],
+    admin: Option<[u8; ADMIN]>,
 }
 
 /// 32 random bytes.
 pub fn random_key() -> Result<WrappingKey, HeaderError> {
     random()
+}
+
+/// The key by which a board's TPM opens a volume that came to it: HMAC-SHA-256 by the recovery key over the generation that it
+/// came with and what is no other board's. The same word on the same board gives the same key.
+pub fn follow(recovery: &WrappingKey, generation: u64, board: &[u8; 32]) -> WrappingKey {
+    let mut context =
+        hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, recovery.as_slice()));
+    context.update(b"pratique state on another board/v1");
+    context.update(&generation.to_be_bytes());
+    context.update(board);
+    let mut key = Zeroizing::new([0; WRAPPING_KEY]);
+    // Both are 32 bytes.
+    key.iter_mut()
+        .zip(context.sign().as_ref())
+        .for_each(|(to, from)| *to = *from);
+    key
 }
 
 /// A new volume's key.
@@ -98,8 +124,31 @@ impl Header {
             generation,
             recovery,
             key: [0; SLOT],
+            admin: None,
         }
         .with_key(volume, wrapping)
+    }
+
+    /// The same volume on another board, brought there on the word of the admin whose key has this SHA-256 (of its
+    /// SubjectPublicKeyInfo); each later header of the volume names that key.
+    pub fn brought(
+        &self,
+        generation: u64,
+        volume: &VolumeKey,
+        wrapping: &WrappingKey,
+        admin: [u8; ADMIN],
+    ) -> Result<Self, HeaderError> {
+        Self {
+            generation,
+            admin: Some(admin),
+            ..self.clone()
+        }
+        .with_key(volume, wrapping)
+    }
+
+    /// The admin's key on whose word the volume came to this board. To be believed once [`Header::open`] opened.
+    pub fn admin(&self) -> Option<[u8; ADMIN]> {
+        self.admin
     }
 
     /// The same volume in another generation, or under another key; the recovery slot stays.
@@ -117,13 +166,13 @@ impl Header {
     }
 
     fn with_key(mut self, volume: &VolumeKey, wrapping: &WrappingKey) -> Result<Self, HeaderError> {
-        self.key = seal(wrapping, &self.head(), volume)?;
+        self.key = seal(wrapping, &self.authenticated(), volume)?;
         Ok(self)
     }
 
     /// The volume key, where `wrapping` is the key of this header and no byte of it was changed.
     pub fn open(&self, wrapping: &WrappingKey) -> Option<VolumeKey> {
-        open(wrapping, &self.head(), &self.key)
+        open(wrapping, &self.authenticated(), &self.key)
     }
 
     /// The volume key by the recovery key.
@@ -140,10 +189,18 @@ impl Header {
         head
     }
 
+    /// What the key slot authenticates: headers without an admin's key are as they were before there was one.
+    fn authenticated(&self) -> Vec<u8> {
+        let mut head = self.head();
+        head.extend(self.admin.into_iter().flatten());
+        head
+    }
+
     /// [`SIZE`] bytes for the disk.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = self.head();
         out.extend(self.key);
+        out.extend(self.admin.into_iter().flatten());
         out.resize(SIZE, 0);
         out
     }
@@ -166,6 +223,9 @@ impl Header {
         let (key, rest) = rest
             .split_first_chunk::<SLOT>()
             .ok_or(malformed("length"))?;
+        let (admin, rest) = rest
+            .split_first_chunk::<ADMIN>()
+            .ok_or(malformed("length"))?;
         let recovery = match present {
             0 if *recovery == [0; SLOT] => None,
             1 => Some(*recovery),
@@ -178,6 +238,7 @@ impl Header {
             generation: u64::from_be_bytes(*generation),
             recovery,
             key: *key,
+            admin: (*admin != [0; ADMIN]).then_some(*admin),
         })
     }
 }
@@ -279,6 +340,28 @@ mod tests {
         }
         for length in [0, 16, 31, END, SIZE - 1] {
             assert!(Header::parse(&good[..length]).is_err(), "{length} bytes");
+        }
+    }
+
+    /// A header of another board names the admin's key, and who changes that name, or takes it out, opens nothing.
+    #[test]
+    fn the_admin_who_brought_a_volume_is_part_of_its_header() {
+        let (volume, wrapping, recovery) = keys();
+        let here = Header::seal(7, &volume, &wrapping, Some(&recovery)).unwrap();
+        assert_eq!(here.admin(), None);
+        let there = here.brought(8, &volume, &wrapping, [5; 32]).unwrap();
+        let later = there.renewed(9, &volume, &wrapping).unwrap();
+        for header in [there, later] {
+            let read = Header::parse(&header.to_bytes()).unwrap();
+            assert_eq!(
+                (read.admin(), read.open(&wrapping), read.recover(&recovery)),
+                (Some([5; 32]), Some(volume.clone()), Some(volume.clone()))
+            );
+            for named in [[0; 32], [6; 32]] {
+                let mut bytes = header.to_bytes();
+                bytes[ADMIN_AT..END].copy_from_slice(&named);
+                assert_eq!(Header::parse(&bytes).unwrap().open(&wrapping), None);
+            }
         }
     }
 

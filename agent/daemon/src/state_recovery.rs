@@ -1,0 +1,118 @@
+//! A master's state that another board made: the admin's one-off key in front of it, tried once the TPM has no key for it.
+//!
+//! The bytes are anybody's to write. They are read at a fixed place and length, without a file system; each field is
+//! bounded; and they come to something only where this board's TPM unseals the secret in them, which it does for boots that
+//! the release key approved alone ([`config_attest::one_off`]). Nothing is written before init mounted the volume.
+
+use crate::error::Error;
+use crate::state_key::{Partition, TpmStore, fault, part};
+use agent_tpm::WrappedKey;
+use agent_volume::engine::{self, Recovered, Recovery};
+use agent_volume::{Reason, Report, header};
+use config_attest::one_off::{OneOff, OneOffError};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use zeroize::Zeroizing;
+
+/// A state that opened on the admin's word.
+pub(crate) struct Found {
+    recovered: Recovered,
+    floor: u64,
+    admin: [u8; 32],
+    keys: Zeroizing<Vec<u8>>,
+}
+
+/// Looks for a one-off key where the state did not open for `reason`, and opens the state by it.
+///
+/// Errors: a disk or TPM that failed. What merely does not open is a [`Reason`]: the given one where there is no one-off key.
+pub(crate) fn look(
+    disk: &mut Partition,
+    store: &mut TpmStore,
+    reason: Reason,
+) -> Result<Result<Found, Reason>, Error> {
+    let others = matches!(
+        reason,
+        Reason::NoKey | Reason::OtherKey | Reason::ForeignIndex | Reason::Floor(_)
+    );
+    if !others {
+        // What this board knows of its own state stands: an older copy is one, whatever the admin says.
+        return Ok(Err(reason));
+    }
+    let mut bytes = vec![0; header::MAX_ONE_OFF];
+    let read = disk.0.read_exact_at(&mut bytes, header::ONE_OFF);
+    read.map_err(fault("read", Path::new("the one-off key's place")))?;
+    let one_off = match OneOff::parse(&bytes) {
+        Ok(one_off) => one_off,
+        Err(OneOffError::Absent) => return Ok(Err(reason)),
+        Err(OneOffError::Damaged | OneOffError::Make(_)) => return Ok(Err(Reason::OneOffDamaged)),
+    };
+    let content = match content(store, &one_off)? {
+        Ok(content) => content,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let Some((key, keys)) = content.split_first_chunk() else {
+        return Ok(Err(Reason::OneOffDamaged));
+    };
+    let by = Recovery {
+        key: Zeroizing::new(*key),
+        generation: one_off.generation,
+        admin: one_off.admin.0,
+        board: one_off.ek.0,
+    };
+    let recovered = engine::recover(disk, store, &by).map_err(part)?;
+    Ok(recovered.map(|recovered| Found {
+        recovered,
+        floor: one_off.floor,
+        admin: one_off.admin.0,
+        keys: Zeroizing::new(keys.to_vec()),
+    }))
+}
+
+/// What the one-off key carries, by this board's TPM.
+fn content(
+    store: &TpmStore,
+    one_off: &OneOff,
+) -> Result<Result<Zeroizing<Vec<u8>>, Reason>, Error> {
+    if !one_off.is_for(&store.unlock.approver) || one_off.floor > store.unlock.svn {
+        return Ok(Err(Reason::OneOffOtherImage));
+    }
+    let wrapped = WrappedKey {
+        ek: one_off.ek,
+        key: one_off.secret.clone(),
+    };
+    let unwrapped = store
+        .tpm
+        .unwrap_secret(&store.unlock, one_off.floor, wrapped);
+    Ok(match unwrapped {
+        Ok(secret) => one_off.open(&secret).ok_or(Reason::OneOffDamaged),
+        Err(agent_tpm::Error::ForAnotherTpm { .. }) => Err(Reason::OneOffOtherBoard),
+        Err(agent_tpm::Error::NotImported { .. } | agent_tpm::Error::Malformed { .. }) => {
+            Err(Reason::OneOffDamaged)
+        }
+        // The image is approved for its own version, and for floors far below it not any more.
+        Err(agent_tpm::Error::NotApproved) => Err(Reason::OneOffOtherImage),
+        Err(error) => return Err(Error::Tpm(error)),
+    })
+}
+
+impl Found {
+    /// What init is told.
+    pub(crate) fn report(&self) -> Report {
+        Report::Recovered {
+            key: self.recovered.volume.clone(),
+            generation: self.recovered.generation,
+            admin: self.admin,
+            keys: self.keys.clone(),
+        }
+    }
+
+    /// Binds the state to this board, and removes the one-off key, which is worth nothing from then on.
+    pub(crate) fn bind(self, disk: &mut Partition, store: &mut TpmStore) -> Result<(), Error> {
+        self.recovered.bind(disk, store, self.floor).map_err(part)?;
+        let zeros = vec![0; header::MAX_ONE_OFF];
+        let removed = disk.0.write_all_at(&zeros, header::ONE_OFF);
+        removed
+            .and_then(|()| disk.0.sync_all())
+            .map_err(fault("clear", Path::new("the one-off key's place")))
+    }
+}
