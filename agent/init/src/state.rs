@@ -3,12 +3,14 @@
 //! Making it is two-phased by the partition's label, so that a power cut never leaves a half-made filesystem that
 //! passes for state: `pratique-state-new` (may be formatted again) becomes `pratique-state` only when mke2fs is done. The
 //! label is anybody's to write; what it says decides no more than whether a state that nobody can read is made anew.
-//! Whether a state is believed, [`crate::unlock`] asks. There is no e2fsck in the image: ext4's journal replay, done by the
-//! mount, covers power cuts; a filesystem that is damaged beyond that is a worker's to lose and a master's to recover.
+//! Whether a state is believed, [`crate::unlock`] asks, and [`crate::generation`] of what lies in it. There is no e2fsck in
+//! the image: ext4's journal replay, done by the mount, covers power cuts; a filesystem that is damaged beyond that is a
+//! worker's to lose and a master's to recover.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
 use std::time::Duration;
 
 use agent_sys::crypt::{self, Volume};
@@ -21,6 +23,7 @@ use agent_volume::{Reason, Report};
 use crate::console::Console;
 use crate::disks::{self, Device, RootDisk};
 use crate::fatal::Fatal;
+use crate::generation;
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
@@ -95,6 +98,8 @@ enum StateError {
 
 /// The volume's name with the device mapper.
 const NAME: &str = "state";
+/// init's own part of the state.
+const OWN: &str = "/var/lib/pratique/init";
 /// The key of the volume's recovery slot, in the volume itself.
 const RECOVERY: &str = "/var/lib/pratique/init/state-recovery";
 /// The security version for which the machine was admitted last: the agent writes it.
@@ -105,6 +110,9 @@ const LATER: &str = "trying again by a reboot in a minute";
 const RENEWED: &str = "it is made anew by a reboot in a minute; what the machine stored is lost";
 const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its TPM, or an image of its version; where \
                            they are gone, write the image again and found the cluster anew from its recovery copy";
+
+/// Why a volume that opened is not usable.
+type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// A state that is refused.
 #[derive(Debug, thiserror::Error)]
@@ -146,7 +154,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), F
             renewals,
         } => {
             let node = decrypt(&place, key)?;
-            if let Err(cause) = mounted(&node, "ext4", DISK) {
+            if let Err(cause) = usable(&node, *generation) {
                 // The agent writes the next generation's header before it ends; the mark goes over it.
                 drop(asked.finish(console, None));
                 return Err(damaged(&place, master, cause));
@@ -298,6 +306,13 @@ fn mounted(node: &str, kind: &str, options: &str) -> Result<(), agent_sys::Error
     mount_again(VOLUMES, VOLUME_LIMITS)
 }
 
+/// Mounts a volume that opened, and moves its files to the next generation unless they are older than their header.
+fn usable(node: &str, generation: u64) -> Result<(), Cause> {
+    mounted(node, "ext4", DISK)?;
+    generation::advance(Path::new(OWN), generation)?;
+    Ok(())
+}
+
 /// Makes the file system of a volume, mounts it, and says so on the disk. Without a recovery key nothing keeps the volume's
 /// key either: the label stays what it was.
 fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> Result<(), Fatal> {
@@ -312,6 +327,7 @@ fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> 
     mounted(&node, "ext4", DISK).map_err(system)?;
     if let Some(recovery) = recovery {
         keep(recovery).map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
+        generation::note(Path::new(OWN), 1).map_err(|cause| Fatal::hold("STATE", CURE, cause))?;
         write(&root.disk, &root.table.renamed(part.number, LABEL)).map_err(fatal)?;
     }
     Ok(())
@@ -327,8 +343,8 @@ fn keep(recovery: &WrappingKey) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// A volume that opened and does not mount: a worker's is marked, so that the next boot makes it anew.
-fn damaged(place: &Place, master: bool, cause: agent_sys::Error) -> Fatal {
+/// A volume that opened and is not usable: a worker's is marked, so that the next boot makes it anew.
+fn damaged(place: &Place, master: bool, cause: Cause) -> Fatal {
     if master {
         return Fatal::hold("STATE", CURE, cause);
     }
