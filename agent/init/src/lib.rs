@@ -25,6 +25,7 @@ pub mod console;
 pub mod disks;
 pub mod errand;
 pub mod fatal;
+pub mod generation;
 pub mod gpt;
 pub mod guid;
 pub mod hardening;

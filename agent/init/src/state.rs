@@ -3,12 +3,14 @@
 //! Making it is two-phased by the partition's label, so that a power cut never leaves a half-made filesystem that
 //! passes for state: `pratique-state-new` (may be formatted again) becomes `pratique-state` only when mke2fs is done. The
 //! label is anybody's to write; what it says decides no more than whether a state that nobody can read is made anew.
-//! Whether a state is believed, [`crate::unlock`] asks. There is no e2fsck in the image: ext4's journal replay, done by the
-//! mount, covers power cuts; a filesystem that is damaged beyond that is a worker's to lose and a master's to recover.
+//! Whether a state is believed, [`crate::unlock`] asks, and [`crate::generation`] of what lies in it. There is no e2fsck in
+//! the image: ext4's journal replay, done by the mount, covers power cuts; a filesystem that is damaged beyond that is a
+//! worker's to lose and a master's to recover.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
 use std::time::Duration;
 
 use agent_sys::crypt::{self, Volume};
@@ -21,6 +23,7 @@ use agent_volume::{Reason, Report};
 use crate::console::Console;
 use crate::disks::{self, Device, RootDisk};
 use crate::fatal::Fatal;
+use crate::generation;
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
@@ -95,6 +98,8 @@ enum StateError {
 
 /// The volume's name with the device mapper.
 const NAME: &str = "state";
+/// init's own part of the state.
+const OWN: &str = "/var/lib/pratique/init";
 /// The key of the volume's recovery slot, in the volume itself: the master puts it into its recovery copy.
 pub const RECOVERY: &str = "/var/lib/pratique/init/state-recovery";
 /// The security version for which the machine was admitted last: the agent writes it.
@@ -107,6 +112,9 @@ const MASTER_CURE: &str = "a master's state is never made anew: put back its dis
                            board is gone, `pratique recover-state` opens the state on this one (the admin's guide has the steps)";
 /// The master's keys as they came with a state from another board, until the master has sealed them to this one's TPM.
 pub const RECOVERED_KEYS: &str = "/var/lib/pratique/init/recovered-keys.pem";
+
+/// Why a volume that opened is not usable.
+type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// A state that is refused.
 #[derive(Debug, thiserror::Error)]
@@ -156,10 +164,15 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
     let recorded = record(&report, &place.device.node());
     let mut brought_by = None;
     match &report {
-        Report::Opened { key, admin, .. } => {
+        Report::Opened {
+            key,
+            generation,
+            admin,
+            ..
+        } => {
             brought_by = *admin;
             let node = decrypt(&place, key)?;
-            if let Err(cause) = mounted(&node, "ext4", DISK) {
+            if let Err(cause) = usable(&node, *generation) {
                 // The agent writes the next generation's header before it ends; the mark goes over it.
                 drop(asked.finish(console, None));
                 return Err(damaged(&place, master, cause));
@@ -171,13 +184,19 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             console.milestone(&told(&report));
         }
         Report::Recovered {
-            key, admin, keys, ..
+            key,
+            generation,
+            admin,
+            keys,
         } => {
             brought_by = Some(*admin);
             let node = decrypt(&place, key)?;
-            if let Err(cause) = mounted(&node, "ext4", DISK).and_then(|()| take_over(keys)) {
+            // The header on the disk is still of the generation before.
+            let ready = usable(&node, generation.saturating_sub(1))
+                .and_then(|()| take_over(keys).map_err(Cause::from));
+            if let Err(cause) = ready {
                 drop(asked.finish(console, None));
-                return Err(system(cause));
+                return Err(Fatal::hold("STATE", CURE, cause));
             }
             // Bound by now, or recovered again by a reboot.
             asked
@@ -352,6 +371,13 @@ fn mounted(node: &str, kind: &str, options: &str) -> Result<(), agent_sys::Error
     mount_again(VOLUMES, VOLUME_LIMITS)
 }
 
+/// Mounts a volume that opened, and moves its files to the next generation unless they are older than their header.
+fn usable(node: &str, generation: u64) -> Result<(), Cause> {
+    mounted(node, "ext4", DISK)?;
+    generation::advance(Path::new(OWN), generation)?;
+    Ok(())
+}
+
 /// Makes the file system of a volume, mounts it, and says so on the disk. Without a recovery key nothing keeps the volume's
 /// key either: the label stays what it was.
 fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> Result<(), Fatal> {
@@ -368,6 +394,7 @@ fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> 
         let text = zeroize::Zeroizing::new(hex::encode(recovery.as_slice()));
         keep(RECOVERY, text.as_bytes())
             .map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
+        generation::note(Path::new(OWN), 1).map_err(|cause| Fatal::hold("STATE", CURE, cause))?;
         write(&root.disk, &root.table.renamed(part.number, LABEL)).map_err(fatal)?;
     }
     Ok(())
@@ -388,8 +415,8 @@ fn keep(path: &str, secret: &[u8]) -> std::io::Result<()> {
         .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// A volume that opened and does not mount: a worker's is marked, so that the next boot makes it anew.
-fn damaged(place: &Place, master: bool, cause: agent_sys::Error) -> Fatal {
+/// A volume that opened and is not usable: a worker's is marked, so that the next boot makes it anew.
+fn damaged(place: &Place, master: bool, cause: Cause) -> Fatal {
     if master {
         return Fatal::hold("STATE", CURE, cause);
     }

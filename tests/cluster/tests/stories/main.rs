@@ -13,6 +13,8 @@ mod drift;
 mod inventory;
 mod join;
 mod life;
+mod offline;
+mod plant;
 mod power;
 mod queue;
 mod recover;
@@ -112,6 +114,26 @@ const STORIES: &[(&str, Story)] = &[
         recover::board_replaced,
     ),
     (
+        "offline_a_volume_and_a_key_of_the_boards_owner_are_not_believed",
+        offline::volume_of_the_boards_owner,
+    ),
+    (
+        "offline_a_plain_file_system_in_the_volumes_place_is_not_believed",
+        offline::plain_file_system,
+    ),
+    (
+        "offline_another_machines_disk_is_not_believed",
+        offline::another_machines_disk,
+    ),
+    (
+        "offline_older_data_behind_the_present_header_is_not_believed",
+        offline::older_data_behind_the_header,
+    ),
+    (
+        "offline_spoiled_sectors_end_in_a_state_of_the_machines_own",
+        offline::spoiled_sectors,
+    ),
+    (
         "update_to_a_newer_image_that_carries_its_user_data",
         update::newer_image,
     ),
@@ -123,11 +145,15 @@ const STORIES: &[(&str, Story)] = &[
     ("refuse_an_image_below_the_minimum_svn", refuse::old_image),
 ];
 
-/// Refusals that the attacks show, too, on a running master with a software TPM: told only with `--include-ignored`
-/// (`cargo xtask test tail`), as each boots a machine to learn nothing that only a machine can show.
+/// Refusals that the attacks and the agent's tests show, too, with a software TPM and no machine: told only with
+/// `--include-ignored` (`cargo xtask test tail`), as each boots a machine to learn nothing that only a machine can show.
 const TAIL: &[&str] = &[
     "recover_a_masters_state_on_another_board",
     "refuse_an_older_copy_of_the_whole_disk",
+    "offline_a_plain_file_system_in_the_volumes_place_is_not_believed",
+    "offline_another_machines_disk_is_not_believed",
+    "offline_older_data_behind_the_present_header_is_not_believed",
+    "offline_spoiled_sectors_end_in_a_state_of_the_machines_own",
     "refuse_another_nodes_name",
     "refuse_user_data_that_the_inventory_does_not_know",
     "refuse_a_release_that_no_release_key_signed",

@@ -1,0 +1,124 @@
+//! Which generation of the volume's header the state's own files belong to.
+//!
+//! The header can't be set back: the TPM knows its generation. What lies behind the header could be, whole, while the header
+//! is left as it is. So the state holds the generation, too: in each boot the next one is written here, on the medium, before
+//! the agent moves header and TPM to it. A cut between the two leaves the state one ahead, never behind.
+//!
+//! What this can't tell: single sectors that are set back, these excepted. The state is encrypted and not authenticated.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// The file, in the folder of init's own part of the state.
+const FILE: &str = "generation";
+/// Most bytes of it.
+const LIMIT: u64 = 32;
+
+/// Why a mounted state is not the one that its header belongs to.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerationError {
+    /// It is of an earlier boot than its header.
+    #[error(
+        "what lies behind the state's header is of generation {state}, the header of {header}: it is an older copy"
+    )]
+    Older {
+        /// The state's.
+        state: u64,
+        /// The header's.
+        header: u64,
+    },
+    /// The file can't be read or written, as in a state that is damaged.
+    #[error("the state's generation can't be read or written")]
+    File(#[source] io::Error),
+}
+
+/// Checks that the state in `folder` is not older than its header of generation `header`, and notes the next generation.
+pub fn advance(folder: &Path, header: u64) -> Result<(), GenerationError> {
+    let state = read(folder).map_err(GenerationError::File)?;
+    if state < header {
+        return Err(GenerationError::Older { state, header });
+    }
+    note(folder, header.saturating_add(1))
+}
+
+/// Notes the generation of the state in `folder`; it is on the medium when this returns.
+pub fn note(folder: &Path, generation: u64) -> Result<(), GenerationError> {
+    write(folder, generation).map_err(GenerationError::File)
+}
+
+/// A state without a number is of no generation.
+fn read(folder: &Path) -> io::Result<u64> {
+    let mut text = String::new();
+    match File::open(folder.join(FILE)) {
+        Ok(file) => file.take(LIMIT).read_to_string(&mut text)?,
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(cause) => return Err(cause),
+    };
+    text.trim_end().parse().map_err(io::Error::other)
+}
+
+fn write(folder: &Path, generation: u64) -> io::Result<()> {
+    let new = folder.join("generation.new");
+    let mut file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(format!("{generation}\n").as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, folder.join(FILE))?;
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FILE, GenerationError, advance, note};
+
+    /// As the agent does: the header follows the state, if the power lasts.
+    #[test]
+    fn a_state_goes_with_its_header_and_survives_a_cut_between_the_two() {
+        let dir = tempfile::tempdir().expect("a folder");
+        note(dir.path(), 1).expect("noted");
+        for header in [1, 2, 2, 2, 3, 4] {
+            advance(dir.path(), header).expect("not older");
+        }
+    }
+
+    #[test]
+    fn a_state_that_is_set_back_behind_its_header_is_older() {
+        let dir = tempfile::tempdir().expect("a folder");
+        note(dir.path(), 1).expect("noted");
+        advance(dir.path(), 1).expect("not older");
+        let past = std::fs::read(dir.path().join(FILE)).expect("read");
+        advance(dir.path(), 2).expect("not older");
+        std::fs::write(dir.path().join(FILE), past).expect("set back");
+        let refused = advance(dir.path(), 3);
+        assert!(
+            matches!(
+                refused,
+                Err(GenerationError::Older {
+                    state: 2,
+                    header: 3
+                })
+            ),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn a_state_without_a_generation_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        assert!(matches!(
+            advance(dir.path(), 1),
+            Err(GenerationError::Older { state: 0, .. })
+        ));
+        for text in ["", "-1", "one", &"9".repeat(40)] {
+            std::fs::write(dir.path().join(FILE), text).expect("written");
+            let refused = advance(dir.path(), 1);
+            assert!(matches!(refused, Err(GenerationError::File(_))), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! The strongest that is left to somebody who has disk and board while the power is off: the state is encrypted by a key
+//! that he does not get, so that he can bring a state of his own, another machine's, or parts of an older one, or spoil it.
+//! A worker's outcome is always one of two: its own state as it left it, or a new one, with the reason on its Node.
+
+use crate::disk::STATE_RENEWED;
+use crate::plant;
+use crate::world::{Cluster, World, expect};
+use agent_volume::header::{COPIES, DATA_OFFSET, Header};
+use agent_volume::{Kept, header};
+use config_attest::unlock::{Approver, INDEX_ATTRIBUTES, Use};
+use p256::pkcs8::DecodePublicKey as _;
+use std::path::{Path, PathBuf};
+use tests_harness::cluster::BOOT_LIMIT;
+use tests_harness::disk::{Disk, Extent};
+use tests_harness::machine::Blueprint;
+use tests_harness::tpm::Foreign;
+use tests_harness::wait::eventually;
+use tests_harness::{Error, Result, file_error, xts};
+
+/// The state's partition.
+const LABEL: &str = "pratique-state";
+/// The TPM's indices of the state's key.
+const INDICES: [&str; 2] = ["0x1807072", "0x1807073"];
+/// Bytes in each.
+const INDEX_SIZE: usize = 48;
+/// Bytes that are encrypted at once.
+const SECTOR: usize = xts::SECTOR;
+
+/// A foreign system on the board, with the owner hierarchy in its hands, puts a key of its own into the TPM, as like to the
+/// machine's as can be, and onto the disk a volume that this key opens, with something planted for everything that reads
+/// the state. The machine believes neither, makes its state anew, and says why.
+pub(crate) fn volume_of_the_boards_owner(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let mut victim = Victim::start(cluster, "owned")?;
+    cluster.worker.cut_power()?;
+    let dir = folder(cluster, "owned")?;
+    let kept = Kept::random(0).map_err(|error| Error::Missing(error.to_string()))?;
+    plant_key(cluster, &dir, &kept)?;
+
+    let disk = victim.disk(cluster)?;
+    let extent = disk.partition(LABEL)?;
+    let key = header::random_volume_key().map_err(|error| Error::Missing(error.to_string()))?;
+    let sealed = Header::seal(kept.generation, &key, &kept.key, None)
+        .map_err(|error| Error::Missing(error.to_string()))?;
+    let opened = sealed.open(&kept.key);
+    expect(
+        opened.as_deref() == Some(&*key),
+        "the planted key does not open the planted header",
+    )?;
+    for copy in COPIES {
+        disk.write(extent.start + copy, &sealed.to_bytes())?;
+    }
+    let file = plant::state(&cluster.lab.tools, &dir, victim.name, &victim.uid)?;
+    let mut bytes = std::fs::read(&file).map_err(file_error("cannot read", &file))?;
+    xts::encrypt(&key, 0, &mut bytes);
+    disk.write(extent.start + DATA_OFFSET, &bytes)?;
+    disk.give_to(&victim.blueprint, &cluster.lab.tools)?;
+    victim.renewed(cluster, "ForeignIndex")
+}
+
+/// The same state, as a plain file system in the place of the volume.
+pub(crate) fn plain_file_system(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let mut victim = Victim::start(cluster, "plain")?;
+    cluster.worker.cut_power()?;
+    let dir = folder(cluster, "plain")?;
+    let disk = victim.disk(cluster)?;
+    let extent = disk.partition(LABEL)?;
+    let file = plant::state(&cluster.lab.tools, &dir, victim.name, &victim.uid)?;
+    let bytes = std::fs::read(&file).map_err(file_error("cannot read", &file))?;
+    disk.write(extent.start, &bytes)?;
+    disk.give_to(&victim.blueprint, &cluster.lab.tools)?;
+    victim.renewed(cluster, "NoHeader")
+}
+
+/// The whole disk of another machine, with its state: the machine starts anew and is who it was.
+pub(crate) fn another_machines_disk(world: &mut World) -> Result<()> {
+    let (other, _) = world.second_worker("neighbour")?;
+    let guest = world.guest(&other)?;
+    guest.wait("state made", BOOT_LIMIT)?;
+    guest.wait("state mounted", BOOT_LIMIT)?;
+    guest.cut_power()?;
+    let cluster = world.cluster()?;
+    let mut victim = Victim::start(cluster, "swapped")?;
+    let ek = cluster.machine_field("worker-1", ".spec.ek")?;
+    cluster.worker.cut_power()?;
+    let (theirs, own) = (other.overlay_path(), victim.blueprint.overlay_path());
+    std::fs::copy(&theirs, &own).map_err(file_error("cannot copy", &theirs))?;
+    victim.renewed(cluster, "OtherKey")?;
+    expect(
+        cluster.machine_field("worker-1", ".spec.ek")? == ek,
+        "worker-1 is another machine",
+    )?;
+    cluster.never_ready("neighbour")
+}
+
+/// Everything behind the header is set back to what it was before the machine's last boot, and the header is not: the file
+/// system is whole, and of the past.
+pub(crate) fn older_data_behind_the_header(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let mut victim = Victim::start(cluster, "past")?;
+    let (older, newer) = two_copies(cluster, &mut victim)?;
+    let data = data(&newer)?;
+    for place in newer.differences(&older, data, SECTOR)? {
+        newer.write(place, &older.read(place, SECTOR)?)?;
+    }
+    newer.give_to(&victim.blueprint, &cluster.lab.tools)?;
+    let mark = cluster.worker.mark();
+    victim.renewed(cluster, "Damaged")?;
+    let console = cluster.worker.console_text();
+    let told = console.get(mark..).unwrap_or_default();
+    expect(
+        told.contains("of generation") && told.contains("it is an older copy"),
+        "the console does not say that the state is older than its header",
+    )
+}
+
+/// Sectors of journal, metadata and files (what changes from boot to boot) are set back or spoiled at random: the machine
+/// comes up with its own state or a new one, and is itself. It does not hang, nor does its kernel panic.
+pub(crate) fn spoiled_sectors(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let mut victim = Victim::start(cluster, "spoiled")?;
+    let (older, newer) = two_copies(cluster, &mut victim)?;
+    let changed = newer.differences(&older, data(&newer)?, SECTOR)?;
+    expect(!changed.is_empty(), "nothing changed from boot to boot")?;
+    let mut random = Random(0x5eed);
+    for place in changed {
+        match random.next() % 4 {
+            0 => newer.write(place, &older.read(place, SECTOR)?)?,
+            1 => {
+                let at = random.next() % (SECTOR as u64);
+                let byte = newer.read(place + at, 1)?;
+                newer.write(place + at, &[byte[0] ^ 0x40])?;
+            }
+            _ => {}
+        }
+    }
+    newer.give_to(&victim.blueprint, &cluster.lab.tools)?;
+    let ek = cluster.machine_field("worker-1", ".spec.ek")?;
+    let console = victim.until_a_state(cluster)?;
+    println!("with spoiled sectors the machine says: {console}");
+    victim.runs_again(cluster)?;
+    expect(
+        cluster.machine_field("worker-1", ".spec.ek")? == ek,
+        "worker-1 is another machine",
+    )
+}
+
+/// A pod on the good worker that is there before and after.
+struct Victim {
+    name: &'static str,
+    uid: String,
+    /// Its container of the last boot.
+    container: String,
+    blueprint: Blueprint,
+}
+
+impl Victim {
+    fn start(cluster: &Cluster, name: &'static str) -> Result<Self> {
+        let script = "echo scratch: $(ls /scratch); exec /bin/busybox sleep 100000";
+        let manifest = crate::join::pod(name, "worker-1", script);
+        let manifest = format!(
+            "{manifest}    volumeMounts: [{{name: scratch, mountPath: /scratch}}]\n  \
+             volumes: [{{name: scratch, emptyDir: {{}}}}]\n"
+        );
+        cluster.apply(name, &manifest)?;
+        cluster.pod_phase(name, "Running")?;
+        let words = ["get", "pod", name, "-o", "jsonpath={.metadata.uid}"];
+        let mut victim = Self {
+            name,
+            uid: cluster.lab.kubectl(&words)?,
+            container: String::new(),
+            blueprint: cluster.worker_blueprint.clone(),
+        };
+        victim.container(cluster)?;
+        Ok(victim)
+    }
+
+    /// Waits until the pod is ready in a container that it had not before: one of the machine's present boot.
+    fn container(&mut self, cluster: &Cluster) -> Result<()> {
+        let status = "jsonpath={.status.containerStatuses[0].ready} {.status.containerStatuses[0].containerID}";
+        let words = ["get", "pod", self.name, "-o", status];
+        let text = cluster.lab.kubectl_until(
+            &words,
+            "the pod in a new container",
+            BOOT_LIMIT,
+            |text| {
+                text.strip_prefix("true ")
+                    .is_some_and(|id| !id.is_empty() && id != self.container)
+            },
+        )?;
+        text.strip_prefix("true ")
+            .unwrap_or_default()
+            .clone_into(&mut self.container);
+        Ok(())
+    }
+
+    /// The machine's disk, to be changed.
+    fn disk(&self, cluster: &Cluster) -> Result<Disk> {
+        let path = folder(cluster, self.name)?.join("disk.raw");
+        Disk::copy_of(&self.blueprint, &cluster.lab.tools, &path)
+    }
+
+    /// Powers the machine on and waits until its Node shows a state that was made anew for this reason, is Ready, and shows
+    /// nothing of the state that was planted.
+    fn renewed(&mut self, cluster: &mut Cluster, reason: &str) -> Result<()> {
+        let mark = cluster.worker.mark();
+        let line = self.until_a_state(cluster)?;
+        expect(
+            line.contains("the state did not open and was made anew"),
+            &format!("what was brought is believed: {line}"),
+        )?;
+        let wanted = format!("True {reason}");
+        let words = ["get", "node", "worker-1", "-o", STATE_RENEWED];
+        cluster
+            .lab
+            .kubectl_until(&words, &wanted, BOOT_LIMIT, |text| text == wanted)?;
+        self.runs_again(cluster)?;
+        let words = ["get", "node", "worker-1", "-o"];
+        let images = "jsonpath={.status.images[*].names}";
+        let images = cluster.lab.kubectl_until(
+            &[&words[..], &[images]].concat(),
+            "the Node's images",
+            BOOT_LIMIT,
+            |text| text.contains("busybox"),
+        )?;
+        expect(
+            !images.contains(plant::WORD),
+            &format!("the Node lists an image that was planted: {images}"),
+        )?;
+        let console = cluster.worker.console_text();
+        expect(
+            !console
+                .get(mark..)
+                .unwrap_or_default()
+                .lines()
+                .any(|line| line.trim() == plant::WORD),
+            "something that was planted was run",
+        )
+    }
+
+    /// Waits until the machine is Ready and the pod runs on it in a container of this boot; then removes it.
+    fn runs_again(&mut self, cluster: &Cluster) -> Result<()> {
+        cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
+        self.container(cluster)?;
+        for previous in [false, true] {
+            let flag = format!("--previous={previous}");
+            let log = cluster.lab.kubectl(&["logs", self.name, &flag]);
+            let log = log.unwrap_or_else(|error| tests_harness::chain(&error));
+            expect(
+                !log.contains(plant::WORD) && !log.contains("release_key"),
+                &format!("the pod's log shows what was planted: {log}"),
+            )?;
+        }
+        let delete = ["delete", "pod", self.name, "--timeout=600s"];
+        cluster.lab.kubectl(&delete).map(drop)
+    }
+
+    /// Powers the machine on and waits until it has a state, its own or a new one, over the reboots that it makes by
+    /// itself; the line that says so.
+    fn until_a_state(&self, cluster: &mut Cluster) -> Result<String> {
+        let mark = cluster.worker.mark();
+        cluster.restart_worker(&self.blueprint)?;
+        let machine = cluster.worker.clone();
+        let hint = "see worker-1/console.log";
+        eventually("a state on worker-1", BOOT_LIMIT, hint, || {
+            let console = machine.console_text();
+            let new = console.get(mark..).unwrap_or_default();
+            let stopped = |line: &&str| line.contains("Kernel panic") || line.contains("BUG:");
+            if let Some(line) = new.lines().find(stopped) {
+                return Err(Error::Missing(format!("the kernel says {line}")));
+            }
+            let told = |line: &&str| {
+                line.contains("state opened generation=") || line.contains("was made anew, for")
+            };
+            Ok(new.lines().find(told).map(str::to_owned))
+        })
+    }
+}
+
+/// What lies behind the header, of the state's partition.
+fn data(disk: &Disk) -> Result<Extent> {
+    let whole = disk.partition(LABEL)?;
+    Ok(Extent {
+        start: whole.start + DATA_OFFSET,
+        length: (whole.length - DATA_OFFSET) / SECTOR as u64 * SECTOR as u64,
+    })
+}
+
+/// Copies of the worker's disk: of now, and of after its next boot. The power stays off.
+fn two_copies(cluster: &mut Cluster, victim: &mut Victim) -> Result<(Disk, Disk)> {
+    let dir = folder(cluster, victim.name)?;
+    let tools = cluster.lab.tools.clone();
+    cluster.worker.cut_power()?;
+    let older = Disk::copy_of(&victim.blueprint, &tools, &dir.join("older.raw"))?;
+    let mark = cluster.worker.mark();
+    cluster.restart_worker(&victim.blueprint)?;
+    cluster
+        .worker
+        .wait_after(mark, "state opened generation=", BOOT_LIMIT)?;
+    victim.container(cluster)?;
+    cluster.worker.cut_power()?;
+    let newer = Disk::copy_of(&victim.blueprint, &tools, &dir.join("newer.raw"))?;
+    Ok((older, newer))
+}
+
+/// As the owner of the hierarchy: removes what the TPM keeps of the state, after an attempt to read it, and puts there an
+/// index of the machine's own policy that he can write, too, with a key of his; and one that is the machine's own in every
+/// bit, which he can't write.
+fn plant_key(cluster: &Cluster, dir: &Path, kept: &Kept) -> Result<()> {
+    let (tools, blueprint) = (&cluster.lab.tools, &cluster.worker_blueprint);
+    let foreign = blueprint
+        .tpm(tools)?
+        .foreign(tools, &dir.join("swtpm.log"))?;
+    let pem = cluster.lab.keys.join("release.pub");
+    let text = std::fs::read_to_string(&pem).map_err(file_error("cannot read", &pem))?;
+    let key = p256::ecdsa::VerifyingKey::from_public_key_pem(&text)
+        .map_err(|error| Error::Missing(format!("{}: {error}", pem.display())))?;
+    let (policy, content) = (dir.join("policy"), dir.join("content"));
+    let digest = Use::State.auth_policy(&Approver::from(key), 1);
+    for (file, bytes) in [
+        (&policy, digest.as_bytes()),
+        (&content, &kept.to_bytes()[..]),
+    ] {
+        std::fs::write(file, bytes).map_err(file_error("cannot write", file))?;
+    }
+    let removed = INDICES.map(|index| take_away(&foreign, index));
+    expect(
+        removed.into_iter().any(|removed| removed),
+        "the TPM kept nothing",
+    )?;
+    let persistent = foreign.tool("tpm2_getcap handles-persistent")?;
+    for handle in persistent.split_whitespace().filter(|word| *word != "-") {
+        foreign.tool(&format!("tpm2_evictcontrol -C o -c {handle}"))?;
+    }
+    let policy = policy.display();
+    let attributes = [
+        "ownerwrite|ownerread|policywrite|policyread|no_da".to_owned(),
+        format!("{INDEX_ATTRIBUTES:#x}"),
+    ];
+    for (index, attributes) in INDICES.into_iter().zip(attributes) {
+        foreign.tool(&format!(
+            "tpm2_nvdefine {index} -C o -s {INDEX_SIZE} -L {policy} -a {attributes}"
+        ))?;
+    }
+    let write = |index: &str| {
+        let content = content.display();
+        foreign.tool(&format!("tpm2_nvwrite {index} -C o -i {content}"))
+    };
+    write(INDICES[0])?;
+    expect(
+        write(INDICES[1]).is_err(),
+        "the owner writes the machine's own index",
+    )
+}
+
+/// Removes an index that the owner must not be able to read; whether there was one.
+fn take_away(foreign: &Foreign, index: &str) -> bool {
+    let read = foreign.tool(&format!("tpm2_nvread {index} -C o"));
+    read.is_err()
+        && foreign
+            .tool(&format!("tpm2_nvundefine {index} -C o"))
+            .is_ok()
+}
+
+/// A folder for what a story needs.
+fn folder(cluster: &Cluster, name: &str) -> Result<PathBuf> {
+    let dir = cluster.lab.dir.join("offline").join(name);
+    std::fs::create_dir_all(&dir).map_err(file_error("cannot make", &dir))?;
+    Ok(dir)
+}
+
+/// Numbers that are the same in every run (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
