@@ -88,17 +88,38 @@ pub(crate) fn addresses(machine: &MachineConfig) -> Vec<IpAddr> {
     all
 }
 
+/// Addresses of the machine's cards; on a host that has none, of all links but those of pods.
 fn assigned() -> Vec<IpAddr> {
-    let addresses = getifaddrs()
+    let all: Vec<(String, IpAddr)> = getifaddrs()
         .into_iter()
         .flatten()
-        .filter_map(|interface| interface.address);
-    let mut addresses: Vec<IpAddr> = addresses
-        .filter_map(|address| {
+        .filter_map(|interface| {
+            let address = interface.address?;
             let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+            let v6 = || address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
+            Some((interface.interface_name, v4.or_else(v6)?))
         })
         .collect();
+    let is_card = |name: &str| {
+        Path::new("/sys/class/net")
+            .join(name)
+            .join("device")
+            .exists()
+    };
+    of_machine(all, is_card)
+}
+
+/// Those of links that are the machine's own: bridges, tunnels and cables to pods are not.
+fn of_machine(all: Vec<(String, IpAddr)>, is_card: impl Fn(&str) -> bool) -> Vec<IpAddr> {
+    let cards = all.iter().any(|(link, ip)| is_card(link) && reachable(ip));
+    let own = |(link, _): &(String, IpAddr)| {
+        if cards {
+            is_card(link)
+        } else {
+            !link.starts_with(agent_cluster::rules::LINKS)
+        }
+    };
+    let mut addresses: Vec<IpAddr> = all.into_iter().filter(own).map(|(_, ip)| ip).collect();
     // Stable: the interfaces' own order stays within each kind.
     addresses.sort_by_key(IpAddr::is_ipv6);
     addresses
@@ -175,6 +196,27 @@ mod tests {
         let image = ImageDescription::read(&path).expect("a description");
         assert_eq!(image.os_image(), "Pratique worker w-1, SVN 7");
         assert_eq!(image.built(), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_machine_has_the_addresses_of_its_cards_and_of_no_bridge_or_pod() {
+        let all = |links: &[(&str, &str)]| -> Vec<(String, IpAddr)> {
+            let pair =
+                |(link, ip): &(&str, &str)| ((*link).to_owned(), ip.parse().expect("an address"));
+            links.iter().map(pair).collect()
+        };
+        let links = [
+            ("pod-1", "10.1.0.1"),
+            ("bridge", "172.17.0.1"),
+            ("ens3", "192.0.2.7"),
+            ("ens3", "2001:db8::7"),
+        ];
+        let text =
+            |found: Vec<IpAddr>| -> Vec<String> { found.iter().map(ToString::to_string).collect() };
+        let found = of_machine(all(&links), |link| link == "ens3");
+        assert_eq!(text(found), ["192.0.2.7", "2001:db8::7"]);
+        let found = of_machine(all(&links[..2]), |_| false);
+        assert_eq!(text(found), ["172.17.0.1"], "a host without cards");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::roots;
 use crate::run::Ending;
 use crate::state_record;
 use crate::time::Clock;
+use agent_cluster::{Places, Sandboxes};
 use agent_enroll::Identity;
 use agent_kubelet::{Config, Drained, Kubelet, Notices};
 use agent_runtime::{Containerd, Credential, Options, Programs, Registries, Registry, Secret};
@@ -60,7 +61,8 @@ pub(crate) async fn serve(
         doubt,
         clock,
     };
-    let kubelet = Kubelet::new(config, Arc::new(api), engine.clone());
+    let sandboxes = Arc::new(sandboxes(arguments, on_machine)?);
+    let kubelet = Kubelet::new(config, Arc::new(api), engine.clone(), sandboxes);
     let (server, drain) = (kubelet.server(), kubelet.drain());
     let (end, ended) = watch::channel(false);
     let mut parts = JoinSet::new();
@@ -103,6 +105,16 @@ pub(crate) async fn serve(
     }
     following.abort();
     outcome.map(drop)
+}
+
+/// The pods' sandboxes: those of an earlier agent are adopted, what a crash left of others goes.
+fn sandboxes(arguments: &RunArguments, on_machine: bool) -> Result<Sandboxes, Error> {
+    let places = Places {
+        run: arguments.run.join("pods"),
+        ledger: arguments.data.join("pod-addresses.json"),
+        alone: on_machine,
+    };
+    Sandboxes::open(places).map_err(|error| Error::Part("pod network", error.into()))
 }
 
 /// Lets processes use io_uring, as the machine's measured configuration asks; seccomp profiles still decide for pods.

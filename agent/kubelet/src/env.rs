@@ -1,5 +1,6 @@
 //! A container's environment: values, references to config maps, secrets and the pod itself, and `$(NAME)`.
 
+use crate::network::Addresses;
 use crate::qos;
 use crate::tokens::Tokens;
 use config_kube::k8s_openapi::ByteString;
@@ -17,7 +18,7 @@ pub(crate) struct Sources {
     pub(crate) config_maps: BTreeMap<String, Option<ConfigMap>>,
     pub(crate) secrets: BTreeMap<String, Option<Secret>>,
     pub(crate) tokens: Tokens,
-    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) addresses: Addresses,
     /// The node's allocatable amounts: limits of containers that have none.
     pub(crate) allocatable: BTreeMap<&'static str, Amount>,
 }
@@ -181,17 +182,15 @@ fn missing<T>(kind: &str, name: &str, optional: Option<bool>) -> Result<Vec<T>, 
 }
 
 /// A field of the pod, by the paths of the downward API.
-pub(crate) fn pod_field(pod: &Pod, path: &str, addresses: &[IpAddr]) -> Result<String, String> {
+pub(crate) fn pod_field(pod: &Pod, path: &str, addresses: &Addresses) -> Result<String, String> {
     let meta = &pod.metadata;
     let spec = pod.spec.as_ref();
     let text = |value: Option<&String>| value.cloned().unwrap_or_default();
-    let all = || {
-        addresses
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(",")
+    let all = |addresses: &[IpAddr]| {
+        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        texts.join(",")
     };
+    let first = |addresses: &[IpAddr]| all(addresses.get(..1).unwrap_or_default());
     let entry = |map: &Option<BTreeMap<String, String>>, key: &str| {
         text(map.as_ref().and_then(|map| map.get(key)))
     };
@@ -214,11 +213,10 @@ pub(crate) fn pod_field(pod: &Pod, path: &str, addresses: &[IpAddr]) -> Result<S
         "metadata.annotations" => listed(meta.annotations.as_ref()),
         "spec.nodeName" => text(spec.and_then(|spec| spec.node_name.as_ref())),
         "spec.serviceAccountName" => text(spec.and_then(|spec| spec.service_account_name.as_ref())),
-        "status.hostIP" | "status.podIP" => addresses
-            .first()
-            .map(ToString::to_string)
-            .unwrap_or_default(),
-        "status.hostIPs" | "status.podIPs" => all(),
+        "status.hostIP" => first(&addresses.host),
+        "status.podIP" => first(&addresses.pod),
+        "status.hostIPs" => all(&addresses.host),
+        "status.podIPs" => all(&addresses.pod),
         _ => return Err(format!("fieldPath {path:?} is not one of the downward API")),
     })
 }
@@ -369,7 +367,10 @@ mod tests {
     #[test]
     fn the_pod_knows_itself() {
         let sources = Sources {
-            addresses: vec!["192.168.77.11".parse().unwrap()],
+            addresses: Addresses {
+                host: vec!["192.168.77.11".parse().unwrap()],
+                pod: vec!["10.1.0.2".parse().unwrap()],
+            },
             ..Sources::default()
         };
         let field = |path: &str| {
@@ -380,6 +381,7 @@ mod tests {
         assert_eq!(field("metadata.name").unwrap(), "p");
         assert_eq!(field("metadata.labels['app']").unwrap(), "web");
         assert_eq!(field("status.hostIP").unwrap(), "192.168.77.11");
+        assert_eq!(field("status.podIP").unwrap(), "10.1.0.2");
         assert!(field("spec.containers").is_err());
     }
 

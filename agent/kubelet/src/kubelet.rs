@@ -6,7 +6,9 @@ use crate::events::{self, Queue, Recorder};
 use crate::machine_facts::Facts;
 use crate::node;
 use crate::pods::{Handle, Pods};
+use crate::ranges;
 use crate::status::Refusal;
+use agent_cluster::Sandboxes;
 use agent_runtime::{PodRef, Runtime};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::quantity::Amount;
@@ -23,6 +25,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) api: Arc<dyn Api>,
     pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) events: Recorder,
     /// Turns to start a container.
     pub(crate) turns: Semaphore,
@@ -88,7 +91,12 @@ pub struct Kubelet {
 
 impl Kubelet {
     /// A kubelet for this machine.
-    pub fn new(config: Config, api: Arc<dyn Api>, runtime: Arc<dyn Runtime>) -> Self {
+    pub fn new(
+        config: Config,
+        api: Arc<dyn Api>,
+        runtime: Arc<dyn Runtime>,
+        sandboxes: Arc<Sandboxes>,
+    ) -> Self {
         let (events, queue) = Recorder::new();
         let facts = Facts::of_machine(&config.data);
         let shared = Shared {
@@ -97,6 +105,7 @@ impl Kubelet {
             config,
             api,
             runtime,
+            sandboxes,
             events,
             turns: Semaphore::new(STARTS),
             pods: Mutex::default(),
@@ -125,6 +134,7 @@ impl Kubelet {
         tasks.spawn(Pods::new(shared.clone()).run());
         tasks.spawn(node::keep_status(shared.clone()));
         tasks.spawn(node::keep_lease(shared.clone()));
+        tasks.spawn(ranges::keep(shared.clone()));
         tasks.spawn(crate::garbage::collect(shared.clone()));
         tasks.spawn(events::write(
             queue,

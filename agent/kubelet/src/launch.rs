@@ -3,14 +3,17 @@
 use crate::config::Config;
 use crate::env::{self, Sources};
 use crate::names::pod_ref;
+use crate::network::{self, hosts_text, resolv_text};
 use crate::qos;
 use crate::stage::Wanted;
 use crate::volumes::{self, Source};
+use agent_cluster::Sandbox;
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, Resources, Seccomp,
-    SharedNamespaces, container_id,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, PodNamespaces, Resources,
+    Seccomp, SharedNamespaces, container_id,
 };
 use agent_sys::beneath::{Beneath, Links};
+use agent_sys::namespace;
 use config_kube::k8s_openapi::api::core::v1::{
     Container, Pod, PodSecurityContext, SecurityContext, VolumeMount,
 };
@@ -31,6 +34,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) kind: Kind,
     pub(crate) number: u32,
     pub(crate) backoff: Option<Duration>,
+    pub(crate) sandbox: &'a Sandbox,
 }
 
 /// An attempt that is ready to be started.
@@ -61,6 +65,7 @@ pub(crate) fn prepare(
         kind,
         number,
         backoff,
+        sandbox,
     } = attempt;
     let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
     let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
@@ -69,13 +74,12 @@ pub(crate) fn prepare(
         expanded(container.command.as_deref(), &vars),
         expanded(container.args.as_deref(), &vars),
     );
-    let mut all_vars = vec![("HOSTNAME".to_owned(), hostname())];
+    let mut all_vars = vec![("HOSTNAME".to_owned(), host_name(pod))];
     all_vars.extend(vars);
     let id = container_id(&reference.uid, &container.name, number);
     let mut places = volume_mounts(config, container, volumes)?;
     places.extend(
-        own_files(config, pod, container, &reference.uid, &id)
-            .map_err(|error| error.to_string())?,
+        own_files(config, attempt, &reference.uid, &id).map_err(|error| error.to_string())?,
     );
     places.sort_by_key(|(_, destination)| destination.matches('/').count());
     let mounts = staged(&config.stage_dir(&id), &places);
@@ -107,6 +111,12 @@ pub(crate) fn prepare(
         shared: SharedNamespaces {
             pid: spec.host_pid == Some(true),
             ipc: spec.host_ipc == Some(true),
+        },
+        pod: PodNamespaces {
+            network: sandbox.held(namespace::Kind::Network),
+            ipc: sandbox.held(namespace::Kind::Ipc),
+            uts: sandbox.held(namespace::Kind::Uts),
+            shm: sandbox.shm(),
         },
         user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
         group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
@@ -270,13 +280,13 @@ fn volume_mount(
 }
 
 /// Name resolution and the place for last words, unless the pod mounts something there itself.
-fn own_files(
-    config: &Config,
-    pod: &Pod,
-    container: &Container,
-    uid: &str,
-    id: &str,
-) -> io::Result<Vec<Place>> {
+fn own_files(config: &Config, attempt: Attempt<'_>, uid: &str, id: &str) -> io::Result<Vec<Place>> {
+    let Attempt {
+        pod,
+        container,
+        sandbox,
+        ..
+    } = attempt;
     let dir = Beneath::make_root(&config.pod_dir(uid))?;
     let words = termination_file(id);
     dir.make_dirs(Path::new(MESSAGES), 0o755)?;
@@ -284,7 +294,7 @@ fn own_files(
     let machine = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let (hosts, resolv) = (Path::new("hosts"), Path::new("resolv.conf"));
     dir.rewrite(hosts, 0o644)?
-        .write_all(hosts_text(pod, &machine(&config.hosts)).as_bytes())?;
+        .write_all(hosts_text(pod, &machine(&config.hosts), &sandbox.addresses).as_bytes())?;
     dir.rewrite(resolv, 0o644)?
         .write_all(resolv_text(pod, &machine(&config.resolv_conf)).as_bytes())?;
     let words_at = container
@@ -327,79 +337,16 @@ pub(crate) fn termination_file(id: &str) -> PathBuf {
     Path::new(MESSAGES).join(id)
 }
 
-fn hosts_text(pod: &Pod, machine: &str) -> String {
-    let aliases = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.host_aliases.as_deref())
-        .unwrap_or_default();
-    let lines = aliases.iter().map(|alias| {
-        format!(
-            "{}\t{}\n",
-            alias.ip,
-            alias
-                .hostnames
-                .iter()
-                .flatten()
-                .cloned()
-                .collect::<Vec<_>>()
-                .join("\t")
-        )
-    });
-    let machine = if machine.is_empty() || machine.ends_with('\n') {
-        machine.to_owned()
+/// What the pod's programs have as their host's name.
+fn host_name(pod: &Pod) -> String {
+    if network::is_on_host(pod) {
+        machine_name()
     } else {
-        format!("{machine}\n")
-    };
-    lines.fold(machine, |text, line| text + &line)
-}
-
-/// The machine's own name servers and what the pod adds; only the latter with `dnsPolicy: None`.
-fn resolv_text(pod: &Pod, machine: &str) -> String {
-    let spec = pod.spec.as_ref();
-    let own_only = spec.and_then(|spec| spec.dns_policy.as_deref()) == Some("None");
-    let config = spec
-        .and_then(|spec| spec.dns_config.clone())
-        .unwrap_or_default();
-    let of_machine = |key: &str| {
-        let lines = machine
-            .lines()
-            .filter(|_| !own_only)
-            .filter_map(|line| line.strip_prefix(key));
-        lines
-            .flat_map(str::split_whitespace)
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    let servers = of_machine("nameserver ")
-        .into_iter()
-        .chain(config.nameservers.into_iter().flatten());
-    let searches: Vec<String> = of_machine("search ")
-        .into_iter()
-        .chain(config.searches.into_iter().flatten())
-        .collect();
-    let option = |(name, value): (Option<String>, Option<String>)| {
-        let name = name.unwrap_or_default();
-        value.map_or_else(|| name.clone(), |value| format!("{name}:{value}"))
-    };
-    let added = config
-        .options
-        .into_iter()
-        .flatten()
-        .map(|one| option((one.name, one.value)));
-    let options: Vec<String> = of_machine("options ").into_iter().chain(added).collect();
-    let mut lines: Vec<String> = servers
-        .map(|server| format!("nameserver {server}\n"))
-        .collect();
-    for (key, list) in [("search", searches), ("options", options)] {
-        if !list.is_empty() {
-            lines.push(format!("{key} {}\n", list.join(" ")));
-        }
+        network::hostname(pod)
     }
-    lines.concat()
 }
 
-fn hostname() -> String {
+fn machine_name() -> String {
     nix::unistd::gethostname()
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default()
@@ -416,12 +363,14 @@ mod tests {
         let meta = json!({"name": "p", "namespace": "n", "uid": "u"});
         let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap();
         let container = &pod.spec.as_ref().unwrap().containers[0];
+        let sandbox = Sandbox::default();
         let attempt = Attempt {
             pod: &pod,
             container,
             kind: Kind::Main,
             number: 2,
             backoff: None,
+            sandbox: &sandbox,
         };
         let held = dir.path().join("held");
         fs::create_dir_all(&held).unwrap();
@@ -506,28 +455,6 @@ mod tests {
                 .resources
                 .pids_limit,
             Some(100)
-        );
-    }
-
-    #[test]
-    fn names_are_resolved_as_the_pod_says() {
-        let pod = |spec: Value| serde_json::from_value::<Pod>(json!({"spec": spec})).unwrap();
-        let machine = "nameserver 192.0.2.1\nsearch example\n";
-        assert_eq!(
-            resolv_text(&pod(json!({"containers": []})), machine),
-            machine
-        );
-        let own = json!({"containers": [], "dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.2"], "options": [{"name": "ndots", "value": "2"}]}});
-        assert_eq!(
-            resolv_text(&pod(own), machine),
-            "nameserver 192.0.2.2\noptions ndots:2\n"
-        );
-        let alias = pod(
-            json!({"containers": [], "hostAliases": [{"ip": "192.0.2.9", "hostnames": ["a", "b"]}]}),
-        );
-        assert_eq!(
-            hosts_text(&alias, "127.0.0.1 localhost"),
-            "127.0.0.1 localhost\n192.0.2.9\ta\tb\n"
         );
     }
 }

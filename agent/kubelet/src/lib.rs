@@ -27,12 +27,15 @@ mod logs;
 mod machine;
 mod machine_facts;
 mod names;
+mod network;
 mod node;
 mod notices;
 mod pods;
 mod probes;
 mod pull;
 mod qos;
+mod ranges;
+mod sandbox;
 mod server;
 #[cfg(test)]
 mod simulation;

@@ -145,6 +145,7 @@ impl Pods {
         let mut pods: HashMap<String, PodRef> = HashMap::new();
         for uid in cleanup::left_uids(&self.shared.config)
             .into_iter()
+            .chain(self.shared.sandboxes.uids())
             .filter(|uid| is_plain(uid))
         {
             pods.insert(

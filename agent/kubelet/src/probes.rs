@@ -64,7 +64,7 @@ impl Probes {
     }
 
     /// Starts probes for what runs and ends those of what doesn't.
-    pub(crate) fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
+    pub(crate) fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], host: Option<IpAddr>) {
         let running = |id: &str| {
             seen.iter()
                 .any(|seen| seen.id == id && matches!(seen.state, ContainerState::Running { .. }))
@@ -87,12 +87,12 @@ impl Probes {
             if let Some(container) = container.filter(|container| has_probe(container))
                 && !self.tasks.contains_key(&seen.id)
             {
-                self.begin(pod.clone(), container.clone(), seen.id.clone());
+                self.begin(pod.clone(), container.clone(), seen.id.clone(), host);
             }
         }
     }
 
-    fn begin(&mut self, pod: Arc<Pod>, container: Container, id: String) {
+    fn begin(&mut self, pod: Arc<Pod>, container: Container, id: String, host: Option<IpAddr>) {
         let first = Verdict {
             started: container.startup_probe.is_none(),
             ready: container.startup_probe.is_none() && container.readiness_probe.is_none(),
@@ -106,6 +106,7 @@ impl Probes {
             pod,
             container,
             id: id.clone(),
+            host,
         };
         self.tasks
             .insert(id, tokio::spawn(prober.run()).abort_handle());
@@ -151,6 +152,8 @@ struct Prober {
     pod: Arc<Pod>,
     container: Container,
     id: String,
+    /// Where the pod is reached.
+    host: Option<IpAddr>,
 }
 
 impl Prober {
@@ -247,7 +250,7 @@ impl Prober {
     }
 
     async fn once(&self, probe: &Probe, limit: Duration) -> Result<(), String> {
-        let host = self.shared.config.addresses.first().copied();
+        let host = self.host;
         let late = |_elapsed| format!("timed out after {} s", limit.as_secs());
         if let Some(exec) = &probe.exec {
             let command = exec.command.clone().unwrap_or_default();

@@ -3,6 +3,7 @@
 
 use crate::backoff::later;
 use crate::machine::{Action, Notes, RestartPolicy, View, containers, end_of, initialized, plan};
+use crate::network::Addresses;
 use crate::status::{base, status};
 use agent_runtime::{Container as Seen, ContainerKey, ContainerState, Kind, PodRef, container_id};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -258,7 +259,7 @@ impl World {
             };
             let plan = plan(view);
             let old = base(&self.pod, self.written.as_ref());
-            let status = status(view, &old, None, &[], &|_| None);
+            let status = status(view, &old, None, &Addresses::default(), &|_| None);
             self.check_status(&status)?;
             self.written = Some(status);
             if plan.actions.is_empty() || self.finished {

@@ -5,6 +5,7 @@ use crate::machine::{
     End, Failure, PULL_ERROR_SHOWN, RestartPolicy, View, containers, init_done, initialized,
     latest, previous, restart, waits,
 };
+use crate::network::Addresses;
 use crate::qos;
 use agent_runtime::{Container as Seen, ContainerState as State, Kind};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -43,7 +44,7 @@ pub(crate) fn status(
     view: View<'_>,
     old: &PodStatus,
     refusal: Option<&Refusal>,
-    addresses: &[IpAddr],
+    addresses: &Addresses,
     messages: &dyn Fn(&str) -> Option<String>,
 ) -> PodStatus {
     let pod = view.pod;
@@ -77,10 +78,14 @@ pub(crate) fn status(
         old.conditions.as_deref().unwrap_or_default(),
     );
     conditions.extend(scene.disruption(old.conditions.as_deref().unwrap_or_default()));
-    let all: Vec<String> = one_of_each_family(addresses)
-        .map(ToString::to_string)
-        .collect();
-    let host = all.first().cloned();
+    let texts = |addresses: &[IpAddr]| -> Vec<String> {
+        one_of_each_family(addresses)
+            .map(ToString::to_string)
+            .collect()
+    };
+    let (host, own) = (texts(&addresses.host), texts(&addresses.pod));
+    // A pod that has no sandbox yet, or no longer, keeps what its status said.
+    let own = (refusal.is_none() && !own.is_empty()).then_some(own);
     PodStatus {
         phase: Some(phase),
         reason,
@@ -88,12 +93,10 @@ pub(crate) fn status(
         conditions: Some(conditions),
         init_container_statuses: (!inits.is_empty() && refusal.is_none()).then_some(inits),
         container_statuses: refusal.is_none().then_some(mains),
-        host_ip: host.clone(),
-        host_ips: Some(all.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
-        pod_ip: host.filter(|_| refusal.is_none()),
-        pod_ips: refusal
-            .is_none()
-            .then(|| all.into_iter().map(|ip| PodIP { ip }).collect()),
+        host_ip: host.first().cloned(),
+        host_ips: Some(host.into_iter().map(|ip| HostIP { ip }).collect()),
+        pod_ip: own.as_ref().and_then(|own| own.first().cloned()),
+        pod_ips: own.map(|own| own.into_iter().map(|ip| PodIP { ip }).collect()),
         start_time: Some(old.start_time.clone().unwrap_or(Time(view.now))),
         qos_class: Some(
             old.qos_class

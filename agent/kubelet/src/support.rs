@@ -2,6 +2,7 @@
 //! field that would change what runs, and isn't obeyed, keeps the pod from starting and says so.
 
 use crate::config::Config;
+use crate::network;
 use crate::status::Refusal;
 use crate::volumes;
 use agent_runtime::capability_fault;
@@ -12,14 +13,14 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     let Some(spec) = &pod.spec else {
         return Some(unsupported("the pod has no spec"));
     };
-    if spec.host_network != Some(true) {
-        let message = "pod network is not available yet: set hostNetwork: true".to_owned();
+    if let Some(message) = network::setting_fault(spec) {
         return Some(Refusal {
-            reason: "PodNetworkNotAvailable",
+            reason: "SysctlForbidden",
             message,
         });
     }
     let fault = pod_fault(spec).map(str::to_owned);
+    let fault = fault.or_else(|| network_fault(pod, spec).map(str::to_owned));
     let fault = fault.or_else(|| spec.volumes.iter().flatten().find_map(volume_fault));
     let inits = spec
         .init_containers
@@ -111,7 +112,7 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
         ),
         (
             spec.share_process_namespace == Some(true),
-            "shareProcessNamespace is not available yet",
+            "shareProcessNamespace is not available yet: it needs a process that outlives all containers",
         ),
         (
             spec.host_users == Some(false),
@@ -142,10 +143,6 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
             "its os is not linux",
         ),
         (
-            security.sysctls.iter().flatten().next().is_some(),
-            "sysctls are not available yet",
-        ),
-        (
             security.se_linux_options.is_some(),
             "seLinuxOptions are not available on this machine",
         ),
@@ -159,6 +156,39 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
                 .as_ref()
                 .is_some_and(|profile| profile.type_ == "Localhost"),
             "AppArmor profiles are not available on this machine",
+        ),
+    ])
+}
+
+/// What a pod asks of its network and does not get yet.
+fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
+    let containers = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers);
+    let host_port = containers
+        .flat_map(|container| container.ports.iter().flatten())
+        .any(|port| port.host_port.is_some_and(|port| port != 0));
+    let annotated = |suffix: &str| {
+        let annotations = pod.metadata.annotations.iter().flatten();
+        annotations
+            .into_iter()
+            .any(|(key, _)| key.ends_with(suffix))
+    };
+    first(&[
+        (
+            host_port && spec.host_network != Some(true),
+            "hostPort is not available yet: use hostNetwork: true",
+        ),
+        (
+            annotated("kubernetes.io/ingress-bandwidth")
+                || annotated("kubernetes.io/egress-bandwidth"),
+            "limits of bandwidth are not available yet",
+        ),
+        (
+            spec.hostname_override.is_some(),
+            "hostnameOverride is not available yet: use hostname",
         ),
     ])
 }
@@ -305,12 +335,22 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_wants_a_network_of_its_own_is_told_what_to_set() {
-        let refusal = refused(|spec| spec["hostNetwork"] = json!(false)).unwrap();
-        assert_eq!(
-            refusal.message,
-            "pod network is not available yet: set hostNetwork: true"
-        );
+    fn a_pod_with_a_network_of_its_own_is_fine_without_ports_of_the_host() {
+        assert_eq!(refused(|spec| spec["hostNetwork"] = json!(false)), None);
+        let ports = json!([{"containerPort": 80, "hostPort": 8080}]);
+        let refusal = refused(|spec| {
+            spec["hostNetwork"] = json!(false);
+            spec["containers"][0]["ports"] = ports.clone();
+        });
+        assert!(refusal.unwrap().message.contains("hostPort"));
+        assert_eq!(refused(|spec| spec["containers"][0]["ports"] = ports), None);
+    }
+
+    #[test]
+    fn a_setting_that_reaches_beyond_the_pod_is_refused() {
+        let sysctls = json!([{"name": "kernel.core_pattern", "value": "x"}]);
+        let refusal = refused(|spec| spec["securityContext"] = json!({"sysctls": sysctls}));
+        assert_eq!(refusal.unwrap().reason, "SysctlForbidden");
     }
 
     #[test]

@@ -13,15 +13,19 @@ use crate::machine::{
     Action, Failure, Notes, Plan, View, containers, end_of, grace, plan, plan_orphan,
 };
 use crate::names::{pod_path, pod_ref};
+use crate::network::Addresses;
 use crate::probes::Probes;
 use crate::pull::Puller;
+use crate::sandbox::Own;
 use crate::stage::Staged;
 use crate::status::{Refusal, base, recover, status};
 use crate::storage::Layer;
 use crate::tokens::Tokens;
 use crate::volumes::Source;
 use crate::{cleanup, env, storage, support, volumes};
-use agent_runtime::{Container as Seen, Error, ErrorClass, Image, Kind, PodRef, withheld};
+use agent_runtime::{
+    Container as Seen, ContainerState, Error, ErrorClass, Image, Kind, PodRef, withheld,
+};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -63,6 +67,7 @@ pub(crate) struct Worker {
     news: Arc<Notify>,
     notes: Notes,
     probes: Probes,
+    sandbox: Own,
     written: Option<PodStatus>,
     refused: Option<Refusal>,
     volumes: Option<BTreeMap<String, Source>>,
@@ -82,6 +87,7 @@ impl Worker {
         news: Arc<Notify>,
     ) -> Self {
         let probes = Probes::new(shared.clone(), news.clone());
+        let sandbox = Own::find(&shared, &pod.uid);
         Self {
             shared,
             pod,
@@ -89,6 +95,7 @@ impl Worker {
             news,
             notes: Notes::default(),
             probes,
+            sandbox,
             written: None,
             refused: None,
             volumes: None,
@@ -155,7 +162,8 @@ impl Worker {
             self.notes.ending.get_or_insert(now);
             self.probes.stop_all();
         } else {
-            self.probes.follow(pod, &seen);
+            let host = self.addresses(pod).pod.first().copied();
+            self.probes.follow(pod, &seen, host);
         }
         self.notes.verdicts = self.probes.verdicts(&seen);
         self.notes
@@ -183,6 +191,10 @@ impl Worker {
             }
         }
         self.refresh(pod, now).await;
+        if let Err(error) = self.end_sandbox(&seen).await {
+            tracing::warn!(pod = self.pod.name, reason = %error.chain(), "sandbox not removed");
+            return Next::Wait(Some(later(now, RETRY)));
+        }
         self.act(Some(pod), &seen, plan).await
     }
 
@@ -211,6 +223,24 @@ impl Worker {
             self.shared.events.warning(pod, "Evicted", message.clone());
             self.notes.evicted = Some(message);
         }
+    }
+
+    fn addresses(&self, pod: &Pod) -> Addresses {
+        self.sandbox.addresses(&self.shared, pod)
+    }
+
+    /// A pod that is over needs no network: its address may serve another. Its status goes on to name it.
+    async fn end_sandbox(&mut self, seen: &[Seen]) -> Result<(), Error> {
+        let phase = self
+            .written
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        let over = matches!(phase, Some("Succeeded" | "Failed"));
+        let ended = |seen: &Seen| matches!(seen.state, ContainerState::Exited { .. });
+        if over && self.sandbox.is_there() && seen.iter().all(ended) {
+            return self.sandbox.remove(&self.shared).await;
+        }
+        Ok(())
     }
 
     fn unreachable(&self, error: &Error) -> Next {
@@ -246,7 +276,7 @@ impl Worker {
             view,
             &old,
             self.refused.as_ref(),
-            &self.shared.config.addresses,
+            &self.addresses(pod),
             &messages,
         );
         if self.written.as_ref() == Some(&status) {
@@ -400,12 +430,14 @@ impl Worker {
         else {
             return Ok(());
         };
+        let sandbox = self.sandbox.make(&self.shared, pod).await?;
         let attempt = Attempt {
             pod,
             container,
             kind,
             number,
             backoff,
+            sandbox: &sandbox,
         };
         let mut wanted = self.wanted.clone();
         let image = tokio::select! {
@@ -486,7 +518,7 @@ impl Worker {
             return Err(config(message));
         }
         let sources = self
-            .sources(env::needs(attempt.container))
+            .sources(attempt.pod, env::needs(attempt.container))
             .await
             .map_err(config)?;
         let volumes = self.volumes.clone().unwrap_or_default();
@@ -525,7 +557,7 @@ impl Worker {
             .await?;
         let sources = Sources {
             tokens: self.tokens.clone(),
-            ..self.sources(volumes::needs(pod)).await?
+            ..self.sources(pod, volumes::needs(pod)).await?
         };
         self.volumes = Some(volumes::prepare(
             pod,
@@ -539,13 +571,14 @@ impl Worker {
     /// Asks the master for config maps and secrets by name.
     async fn sources(
         &self,
+        pod: &Pod,
         (maps, secrets): (BTreeSet<String>, BTreeSet<String>),
     ) -> Result<Sources, String> {
         Ok(Sources {
             config_maps: self.objects("configmaps", maps).await?,
             secrets: self.objects("secrets", secrets).await?,
             tokens: Tokens::default(),
-            addresses: self.shared.config.addresses.clone(),
+            addresses: self.addresses(pod),
             allocatable: self.shared.allocatable(),
         })
     }
@@ -580,6 +613,9 @@ impl Worker {
             if let Err(error) = self.shared.runtime.remove(&container.id).await {
                 return self.unreachable(&error);
             }
+        }
+        if let Err(error) = self.sandbox.remove(&self.shared).await {
+            return self.unreachable(&error);
         }
         let (config, reference) = (self.shared.config.clone(), self.pod.clone());
         let cgroup = pod.map(|pod| crate::qos::cgroup(pod, &self.pod.uid));

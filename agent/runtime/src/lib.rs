@@ -46,8 +46,8 @@ pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use log::rotated;
 pub use model::{
     Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState,
-    Error, ErrorClass, ExecOutput, Image, Kind, Mount, Pending, PodRef, PullPolicy, Resources,
-    Runtime, Seccomp, SharedNamespaces, container_id,
+    Error, ErrorClass, ExecOutput, Image, Kind, Mount, Pending, PodNamespaces, PodRef, PullPolicy,
+    Resources, Runtime, Seccomp, SharedNamespaces, container_id,
 };
 pub use programs::Programs;
 pub use reference::{DOCKER_HUB, Reference, ReferenceError};

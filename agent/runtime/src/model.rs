@@ -78,7 +78,21 @@ pub struct Capabilities {
     pub drop: Vec<String>,
 }
 
-/// Namespaces of the host that a container shares, beyond network and host name, which it always does.
+/// What a container shares with the others of its pod: namespaces that are held at these paths. What is `None` it shares
+/// with the host (network, host name), or has of its own (IPC, unless [`SharedNamespaces::ipc`]).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodNamespaces {
+    /// The network.
+    pub network: Option<PathBuf>,
+    /// System V and POSIX IPC.
+    pub ipc: Option<PathBuf>,
+    /// Host name.
+    pub uts: Option<PathBuf>,
+    /// The folder in memory that is `/dev/shm`.
+    pub shm: Option<PathBuf>,
+}
+
+/// Namespaces of the host that a container shares.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SharedNamespaces {
     /// Process ids.
@@ -143,6 +157,8 @@ pub struct ContainerSpec {
     pub mounts: Vec<Mount>,
     /// Namespaces of the host that it shares.
     pub shared: SharedNamespaces,
+    /// Namespaces of its pod.
+    pub pod: PodNamespaces,
     /// Replaces the image's user.
     pub user: Option<u32>,
     /// Replaces the image's group.

@@ -172,12 +172,20 @@ fn namespaces(spec: &ContainerSpec, host: &Host) -> Vec<Value> {
     let own = [
         ("mount", true),
         ("pid", !spec.shared.pid),
-        ("ipc", !spec.shared.ipc),
+        ("ipc", !spec.shared.ipc && spec.pod.ipc.is_none()),
         ("cgroup", host.unified_cgroups),
     ];
-    own.into_iter()
-        .filter(|(_, own)| *own)
-        .map(|(kind, _)| json!({"type": kind}))
+    let of_pod = [
+        ("network", &spec.pod.network),
+        ("ipc", &spec.pod.ipc),
+        ("uts", &spec.pod.uts),
+    ];
+    let own = own.into_iter().filter(|(_, own)| *own);
+    let of_pod = of_pod
+        .into_iter()
+        .filter_map(|(kind, path)| Some(json!({"type": kind, "path": path.as_ref()?})));
+    own.map(|(kind, _)| json!({"type": kind}))
+        .chain(of_pod)
         .collect()
 }
 
@@ -239,11 +247,19 @@ fn mounts(spec: &ContainerSpec) -> Vec<Value> {
                 "gid=5",
             ],
         ),
-        system(
-            "/dev/shm",
-            "tmpfs",
-            &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
-        ),
+        match &spec.pod.shm {
+            Some(path) => json!({
+                "destination": "/dev/shm",
+                "type": "bind",
+                "source": path,
+                "options": ["rbind", "rprivate", "nosuid", "noexec", "nodev"],
+            }),
+            None => system(
+                "/dev/shm",
+                "tmpfs",
+                &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
+            ),
+        },
         system("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
         system("/sys", "sysfs", &["nosuid", "noexec", "nodev", access]),
         system(
@@ -294,7 +310,8 @@ fn config(message: impl Into<String>) -> Error {
 mod tests {
     use super::*;
     use crate::model::{
-        Capabilities, Confinement, ContainerKey, Kind, Mount, PodRef, Seccomp, SharedNamespaces,
+        Capabilities, Confinement, ContainerKey, Kind, Mount, PodNamespaces, PodRef, Seccomp,
+        SharedNamespaces,
     };
 
     fn host() -> Host {
@@ -334,6 +351,7 @@ mod tests {
                 read_only: true,
             }],
             shared: SharedNamespaces::default(),
+            pod: PodNamespaces::default(),
             user: None,
             group: None,
             supplemental_groups: vec![7],
@@ -464,6 +482,47 @@ mod tests {
             nodes
                 .iter()
                 .all(|node| !node["path"].as_str().unwrap().starts_with("/dev/tpm"))
+        );
+    }
+
+    #[test]
+    fn a_container_enters_what_its_pod_holds_and_has_the_rest_of_its_own() {
+        let kinds = |spec: &ContainerSpec| {
+            let all = made(spec)["linux"]["namespaces"].clone();
+            let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
+            let all = all.as_array().unwrap().iter();
+            all.map(|one| (text(one, "type"), text(one, "path")))
+                .collect::<Vec<_>>()
+        };
+        let pair = |kind: &str, path: &str| (kind.to_owned(), path.to_owned());
+        let on_host = wanted();
+        assert!(kinds(&on_host).contains(&pair("ipc", "")));
+        assert!(
+            kinds(&on_host)
+                .iter()
+                .all(|(kind, _)| kind != "network" && kind != "uts")
+        );
+        let pod = PodNamespaces {
+            network: Some("/p/net".into()),
+            ipc: Some("/p/ipc".into()),
+            uts: Some("/p/uts".into()),
+            shm: Some("/p/shm".into()),
+        };
+        let of_pod = ContainerSpec { pod, ..wanted() };
+        let found = kinds(&of_pod);
+        for (kind, path) in [
+            ("network", "/p/net"),
+            ("ipc", "/p/ipc"),
+            ("uts", "/p/uts"),
+            ("pid", ""),
+        ] {
+            assert!(found.contains(&pair(kind, path)), "{kind}: {found:?}");
+        }
+        assert!(!found.contains(&pair("ipc", "")), "{found:?}");
+        let shm = made(&of_pod)["mounts"].as_array().unwrap().clone();
+        assert!(
+            shm.iter()
+                .any(|one| one["destination"] == "/dev/shm" && one["source"] == "/p/shm")
         );
     }
 

@@ -22,7 +22,7 @@ const INITRD: [&str; 6] = [
 /// On hardware: more kinds of disks.
 const INITRD_FULL: [&str; 3] = ["nvme", "ahci", "usb_storage"];
 /// What the running system needs, the network cards of the big clouds among it.
-const RUNNING: [&str; 18] = [
+const RUNNING: [&str; 23] = [
     "ext4",
     // The encrypted state: the target, its mode, and the processor's own AES.
     "dm_crypt",
@@ -42,6 +42,12 @@ const RUNNING: [&str; 18] = [
     "evdev",
     "button",
     "qemu_fw_cfg",
+    // The pod network: cables to pods, and the packet filter with connections, and addresses changed on the way out.
+    "veth",
+    "nf_tables",
+    "nft_ct",
+    "nft_chain_nat",
+    "nft_masq",
 ];
 /// On hardware: common network cards.
 const RUNNING_FULL: [&str; 6] = ["e1000e", "igb", "ixgbe", "r8169", "tg3", "bnxt_en"];

@@ -65,9 +65,13 @@ pub(crate) const TABLE: [(&str, Grant, &str); 41] = [
     (
         "NET_ADMIN",
         Never,
-        "rewrites the machine's addresses, routes and packet filter, and the firmware of its network cards: containers share the machine's network",
+        "on the machine's network it rewrites addresses, routes and the packet filter; in a pod's own it opens the kernel's packet filter and traffic control, where most ways from a container to the kernel were found",
     ),
-    ("NET_RAW", Default, "ping and the like"),
+    (
+        "NET_RAW",
+        Default,
+        "ping and the like; out of a pod's own network leave only packets with the pod's address",
+    ),
     (
         "IPC_LOCK",
         OnRequest,

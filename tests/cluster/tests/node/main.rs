@@ -9,6 +9,7 @@
 mod containers;
 mod floor;
 mod hostile;
+mod network;
 mod pods;
 mod port;
 mod registry;

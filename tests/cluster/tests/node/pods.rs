@@ -1,6 +1,7 @@
 //! The kubelet between the master's own API, in process, and the real containerd: what users see of their pods.
 
 use crate::site::{IMAGE, LIMIT, Site, eventually, texts};
+use agent_cluster::{Places, Sandboxes};
 use agent_kubelet::{Answer, Api, ApiError, Call, Config, Kubelet, Lines, Server};
 use bytes::{Bytes, BytesMut};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
@@ -199,7 +200,13 @@ impl Cluster {
             user,
         });
         let (shutdown, ended) = watch::channel(false);
-        let kubelet = Kubelet::new(self.config(), api, engine);
+        let places = Places {
+            run: self.site.dir.path().join("run/pods"),
+            ledger: self.site.dir.path().join("pod-addresses.json"),
+            alone: false,
+        };
+        let sandboxes = Arc::new(Sandboxes::open(places).unwrap());
+        let kubelet = Kubelet::new(self.config(), api, engine, sandboxes);
         self.port = Some(kubelet.server());
         let running = tokio::spawn(kubelet.run(ended));
         self.kubelet = Some((shutdown, running, following));
@@ -474,12 +481,12 @@ async fn ends_are_told_in_the_words_that_users_know() {
     cluster
         .reaches("keyless", &waiting, json!("CreateContainerConfigError"))
         .await;
-    let networked = cluster
-        .reaches("networked", "/phase", json!("Failed"))
-        .await;
-    assert_eq!(networked["reason"], "PodNetworkNotAvailable");
-    let message = "Pod was rejected: pod network is not available yet: set hostNetwork: true";
-    assert_eq!(networked["message"], message);
+    // A node without a range of addresses keeps such a pod waiting, in upstream's words.
+    let message = cluster.event("NetworkNotReady").await;
+    assert!(message.contains("spec.podCIDRs"), "{message}");
+    let networked = cluster.pod("networked").await.unwrap().status.unwrap();
+    assert_eq!(networked.phase.as_deref(), Some("Pending"));
+    assert_eq!(networked.pod_ip, None);
     let privileged = cluster
         .reaches("privileged", "/phase", json!("Failed"))
         .await;

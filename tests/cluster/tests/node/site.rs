@@ -2,7 +2,7 @@
 
 use agent_runtime::{
     Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, DOCKER_HUB, Kind, Options,
-    PodRef, Programs, Registries, Registry, Resources, Seccomp, SharedNamespaces,
+    PodNamespaces, PodRef, Programs, Registries, Registry, Resources, Seccomp, SharedNamespaces,
 };
 use config_machine::programs;
 use std::future::Future;
@@ -114,6 +114,7 @@ impl Site {
             working_dir: None,
             mounts: Vec::new(),
             shared: SharedNamespaces::default(),
+            pod: PodNamespaces::default(),
             user: None,
             group: None,
             supplemental_groups: Vec::new(),

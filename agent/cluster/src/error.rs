@@ -1,0 +1,53 @@
+//! Why a pod has no sandbox.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a sandbox can't be made, found or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The master has not given this node a range of addresses for pods yet.
+    #[error("this node has no range of pod addresses yet (spec.podCIDRs of its Node is empty)")]
+    NoRange,
+    /// All addresses of a range are in use.
+    #[error("no address is free in {0}")]
+    Full(String),
+    /// A range that can't hold pods: its family is not available, or it has no room.
+    #[error("{0} can't be used for pods: {1}")]
+    Range(String, &'static str),
+    /// The kernel refused a step.
+    #[error("the pod's sandbox")]
+    System(#[from] agent_sys::Error),
+    /// A file of the agent's own.
+    #[error("{what} {path}")]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// A fault with a file.
+    pub(crate) fn file(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { what, path, source }
+    }
+
+    /// The whole chain in one line, for an event.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut next = std::error::Error::source(self);
+        while let Some(error) = next {
+            text = format!("{text}: {error}");
+            next = error.source();
+        }
+        text
+    }
+}

@@ -1,0 +1,290 @@
+//! What the packet filter holds for pods (pure): one table of this agent's own, put in place as a whole at the start and
+//! changed by single keys afterwards.
+//!
+//! - `from-pods`: what comes out of a pod's cable carries the pod's own address. Link-local addresses and those at which
+//!   clouds keep metadata and agents are not for pods, but for names (port 53): who may ask there is the machine, whose
+//!   identity and user-data they hand out. Pods on the machine's network are the machine in this.
+//! - `through`: pods speak to all; nobody outside begins to speak to a pod. A machine of ours passes on nothing else.
+//! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way to a pod.
+
+use agent_sys::netlink::filter::{
+    ChainKind, Change, ESTABLISHED_OR_RELATED, Hook, NAME_BYTES, Step, Verdict, name_key,
+};
+use config_model::format::Cidr;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The table.
+pub const TABLE: &str = "pratique-pods";
+/// The set of cables and the addresses behind them.
+pub const PODS: &str = "pods";
+/// What the names of pods' cables begin with.
+pub const LINKS: &str = "pod-";
+
+/// Addresses outside of the cluster that only the machine may ask, but for names.
+pub const MACHINE_ONLY: [(Ipv4Addr, u8, &str); 3] = [
+    (
+        Ipv4Addr::new(169, 254, 0, 0),
+        16,
+        "link-local addresses: metadata services of clouds",
+    ),
+    (
+        Ipv4Addr::new(168, 63, 129, 16),
+        32,
+        "the host's agent on Azure",
+    ),
+    (
+        Ipv4Addr::new(100, 100, 100, 200),
+        32,
+        "the metadata service of Alibaba Cloud",
+    ),
+];
+
+/// Places in packets and numbers of protocols (RFC 791, RFC 768, RFC 9293).
+const SOURCE: u32 = 12;
+const DESTINATION: u32 = 16;
+const DESTINATION_PORT: u32 = 2;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const DNS_PORT: u16 = 53;
+/// Before connections are looked up, after fragments are joined (`NF_IP_PRI_RAW`).
+const RAW: i32 = -300;
+/// `NF_IP_PRI_FILTER` and `NF_IP_PRI_NAT_SRC`.
+const FILTER: i32 = 0;
+const SOURCE_NAT: i32 = 100;
+/// nftables' data types of an interface's name and of an IPv4 address, as programs show a set's keys.
+const SHOWN_AS: u32 = (41 << 6) | 7;
+/// The register behind a name.
+const BEHIND_NAME: u32 = 4;
+
+/// The whole table, in place of an earlier one, in one batch.
+///
+/// `ranges`: this node's ranges of pod addresses. `pods`: cables and the addresses behind them. `alone`: the machine serves
+/// nothing but Kubernetes, so that it passes on no other packets.
+pub fn all(ranges: &[Cidr], pods: &[(String, IpAddr)], alone: bool) -> Vec<Change> {
+    let mut changes = vec![
+        // The first makes sure that there is one to remove.
+        Change::AddTable(TABLE),
+        Change::RemoveTable(TABLE),
+        Change::AddTable(TABLE),
+        Change::AddSet {
+            table: TABLE,
+            name: PODS,
+            shown_as: SHOWN_AS,
+            length: u32::try_from(NAME_BYTES + 4).unwrap_or_default(),
+        },
+        chain("from-pods", ChainKind::Filter, Hook::Prerouting, RAW),
+        chain("through", ChainKind::Filter, Hook::Forward, FILTER),
+        chain("outside", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT),
+    ];
+    let keys: Vec<Vec<u8>> = pods
+        .iter()
+        .filter_map(|(link, ip)| key(link, *ip))
+        .collect();
+    if !keys.is_empty() {
+        changes.push(Change::AddElements {
+            table: TABLE,
+            set: PODS,
+            keys,
+        });
+    }
+    changes.extend(from_pods());
+    changes.extend(through(alone));
+    changes.extend(outside(ranges));
+    changes
+}
+
+/// Lets a pod's packets out of its cable.
+pub fn admit(link: &str, address: IpAddr) -> Option<Change> {
+    Some(Change::AddElements {
+        table: TABLE,
+        set: PODS,
+        keys: vec![key(link, address)?],
+    })
+}
+
+/// The reverse.
+pub fn dismiss(link: &str, address: IpAddr) -> Option<Change> {
+    Some(Change::RemoveElements {
+        table: TABLE,
+        set: PODS,
+        keys: vec![key(link, address)?],
+    })
+}
+
+fn key(link: &str, address: IpAddr) -> Option<Vec<u8>> {
+    match address {
+        IpAddr::V4(address) => Some([name_key(link).as_slice(), &address.octets()].concat()),
+        IpAddr::V6(_) => None,
+    }
+}
+
+fn chain(name: &'static str, kind: ChainKind, hook: Hook, priority: i32) -> Change {
+    Change::AddChain {
+        table: TABLE,
+        name,
+        kind,
+        hook,
+        priority,
+    }
+}
+
+fn rule(chain: &'static str, steps: Vec<Step>) -> Change {
+    Change::AddRule {
+        table: TABLE,
+        chain,
+        steps,
+    }
+}
+
+fn from_a_pod() -> Vec<Step> {
+    vec![Step::LoadInName(0), Step::Is(0, LINKS.as_bytes().to_vec())]
+}
+
+fn load_address(offset: u32) -> Step {
+    Step::LoadNetwork {
+        offset,
+        length: 4,
+        to: BEHIND_NAME,
+    }
+}
+
+/// Steps that hold for packets whose address at `offset` is in a range, or is not.
+fn address_in(offset: u32, network: Ipv4Addr, prefix: u8, inside: bool) -> Vec<Step> {
+    let mask = u32::MAX
+        .checked_shl(32_u32.saturating_sub(prefix.into()))
+        .unwrap_or(0);
+    let network = (u32::from(network) & mask).to_be_bytes().to_vec();
+    let compare = if inside {
+        Step::Is(BEHIND_NAME, network)
+    } else {
+        Step::IsNot(BEHIND_NAME, network)
+    };
+    vec![
+        load_address(offset),
+        Step::Mask {
+            of: BEHIND_NAME,
+            mask: mask.to_be_bytes().to_vec(),
+        },
+        compare,
+    ]
+}
+
+fn end(verdict: Verdict) -> Vec<Step> {
+    vec![Step::Count, Step::Verdict(verdict)]
+}
+
+fn from_pods() -> Vec<Change> {
+    let with = |parts: &[Vec<Step>]| rule("from-pods", parts.concat());
+    let foreign = vec![load_address(SOURCE), Step::NotIn(0, PODS)];
+    let mut rules = vec![with(&[from_a_pod(), foreign, end(Verdict::Drop)])];
+    for (network, prefix, _) in MACHINE_ONLY {
+        let to = || address_in(DESTINATION, network, prefix, true);
+        for protocol in [UDP, TCP] {
+            let names = vec![
+                Step::LoadProtocol(0),
+                Step::Is(0, vec![protocol]),
+                Step::LoadTransport {
+                    offset: DESTINATION_PORT,
+                    length: 2,
+                    to: 0,
+                },
+                Step::Is(0, DNS_PORT.to_be_bytes().to_vec()),
+            ];
+            rules.push(with(&[from_a_pod(), to(), names, end(Verdict::Accept)]));
+        }
+        rules.push(with(&[from_a_pod(), to(), end(Verdict::Drop)]));
+    }
+    rules
+}
+
+fn through(alone: bool) -> Vec<Change> {
+    let known = vec![
+        Step::LoadState(0),
+        Step::Mask {
+            of: 0,
+            mask: ESTABLISHED_OR_RELATED.to_ne_bytes().to_vec(),
+        },
+        Step::IsNot(0, vec![0; 4]),
+    ];
+    let to_a_pod = vec![Step::LoadOutName(0), Step::Is(0, LINKS.as_bytes().to_vec())];
+    let with = |parts: &[Vec<Step>]| rule("through", parts.concat());
+    let mut rules = vec![
+        with(&[from_a_pod(), vec![Step::Verdict(Verdict::Accept)]]),
+        with(&[known, vec![Step::Verdict(Verdict::Accept)]]),
+        with(&[to_a_pod, end(Verdict::Drop)]),
+    ];
+    if alone {
+        rules.push(with(&[end(Verdict::Drop)]));
+    }
+    rules
+}
+
+fn outside(ranges: &[Cidr]) -> Vec<Change> {
+    let v4: Vec<(Ipv4Addr, u8)> = ranges
+        .iter()
+        .filter_map(|range| match range.address {
+            IpAddr::V4(address) => Some((address, range.prefix)),
+            IpAddr::V6(_) => None,
+        })
+        .collect();
+    let leaves: Vec<Step> = v4
+        .iter()
+        .flat_map(|(network, prefix)| address_in(DESTINATION, *network, *prefix, false))
+        .collect();
+    let one = |(network, prefix): &(Ipv4Addr, u8)| {
+        let from = address_in(SOURCE, *network, *prefix, true);
+        let steps = [from, leaves.clone(), vec![Step::Count, Step::Masquerade]];
+        rule("outside", steps.concat())
+    };
+    v4.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_sys::namespace::{Kind, in_new};
+    use agent_sys::netlink::filter::Filter;
+
+    fn pods(count: u8) -> Vec<(String, IpAddr)> {
+        let pod = |number: u8| {
+            (
+                format!("{LINKS}{number}"),
+                Ipv4Addr::new(10, 1, 0, number).into(),
+            )
+        };
+        (2..count).map(pod).collect()
+    }
+
+    #[test]
+    fn the_kernel_takes_the_table_again_and_again_and_single_pods() {
+        let ranges = ["10.1.0.0/24".parse().unwrap()];
+        in_new(&[Kind::Network], || {
+            let mut filter = Filter::open()?;
+            for (ranges, pods) in [
+                (&ranges[..0], pods(0)),
+                (&ranges, pods(0)),
+                (&ranges, pods(250)),
+            ] {
+                for alone in [false, true] {
+                    filter.apply(&all(ranges, &pods, alone))?;
+                }
+            }
+            let ip = Ipv4Addr::new(10, 1, 0, 254).into();
+            filter.apply(&[admit("pod-x", ip).unwrap()])?;
+            filter.apply(&[dismiss("pod-x", ip).unwrap()])?;
+            assert!(filter.apply(&[dismiss("pod-x", ip).unwrap()]).is_err());
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn only_a_machine_of_ours_drops_what_is_no_pods() {
+        let last = |alone| match all(&[], &[], alone).pop() {
+            Some(Change::AddRule { steps, .. }) => steps,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(last(true), end(Verdict::Drop));
+        assert_ne!(last(false), end(Verdict::Drop));
+    }
+}

@@ -1,0 +1,484 @@
+//! The sandboxes of this node: made, found again, and removed.
+
+use crate::address::gateway;
+use crate::error::Error;
+use crate::ledger::Ledger;
+use crate::rules;
+use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, Step, Wanted, link_name, macs};
+use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, mount};
+use agent_sys::namespace::{self, Kind};
+use agent_sys::netlink::filter::{Change, Filter};
+use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
+use config_model::format::Cidr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The link of a pod's own network, as upstream's network plugins name it.
+const POD_LINK: &str = "eth0";
+/// Largest packet where no default route says what the machine's links take: Ethernet's.
+const DEFAULT_MTU: u32 = 1500;
+/// Memory of a pod's `/dev/shm`, which counts against the limits of who fills it (upstream's).
+const SHM_OPTIONS: &str = "mode=1777,size=65536k";
+/// Largest record that is read.
+const LARGEST_RECORD: u64 = 64 * 1024;
+
+/// Settings of every pod's own network: the port and group limits of other engines (containerd 2, CRI-O), by which programs
+/// that listen below 1024 or ping need no capability.
+const POD_SETTINGS: [(&str, &str); 2] = [
+    ("net/ipv4/ip_unprivileged_port_start", "0"),
+    ("net/ipv4/ping_group_range", "0 2147483647"),
+];
+/// Settings of the node's end of a cable: packets from it are passed on, and none whose answer would go elsewhere.
+const NEAR_SETTINGS: [(&str, &str); 4] = [
+    ("forwarding", "1"),
+    ("rp_filter", "1"),
+    ("send_redirects", "0"),
+    ("accept_redirects", "0"),
+];
+
+/// Where things are kept.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// Folder of the sandboxes, in memory, where mounts are seen by the container engine: `/run/pratique/pods`.
+    pub run: PathBuf,
+    /// The table of addresses, on the disk: `/var/lib/pratique/pod-addresses.json`.
+    pub ledger: PathBuf,
+    /// The machine serves nothing but Kubernetes: it passes on no packets but those of pods.
+    pub alone: bool,
+}
+
+/// The packet filter, and what it holds of this agent.
+#[derive(Debug, Default)]
+struct Rules {
+    filter: Option<Filter>,
+    ranges: Vec<Cidr>,
+    pods: BTreeMap<String, IpAddr>,
+}
+
+/// The sandboxes of this node. All calls block; several may run at once, for different pods.
+#[derive(Debug)]
+pub struct Sandboxes {
+    places: Places,
+    ledger: Mutex<Ledger>,
+    rules: Mutex<Rules>,
+    made: Mutex<BTreeMap<String, Sandbox>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sandboxes {
+    /// Finds the sandboxes of an earlier agent: whole ones are adopted, what a crash left is taken away. What the packet
+    /// filter holds stays in force until [`Self::give_ranges`].
+    ///
+    /// # Errors
+    /// If the folder can't be made or read, or something in it can't be taken away.
+    pub fn open(places: Places) -> Result<Self, Error> {
+        let run = &places.run;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(run)
+            .map_err(Error::file("make", run))?;
+        let own = Self {
+            ledger: Mutex::new(Ledger::open(places.ledger.clone())),
+            rules: Mutex::default(),
+            made: Mutex::default(),
+            places,
+        };
+        for uid in own.folders()? {
+            match own.recorded(&uid) {
+                Some(sandbox) => own.adopt(sandbox)?,
+                None => own.clear(&uid)?,
+            }
+        }
+        own.remove_strays()?;
+        Ok(own)
+    }
+
+    /// The node's ranges of pod addresses, as its Node says. Puts the packet filter's table in place and lets the machine
+    /// pass packets on.
+    ///
+    /// # Errors
+    /// If a range can't hold pods, or the kernel refuses; then pods keep what they have, and no new one gets an address.
+    pub fn give_ranges(&self, ranges: &[Cidr]) -> Result<(), Error> {
+        let mut rules = lock(&self.rules);
+        if rules.filter.is_some() && rules.ranges == ranges {
+            return Ok(());
+        }
+        for range in ranges {
+            gateway(range)?;
+        }
+        let pods: Vec<(String, IpAddr)> = rules.pods.clone().into_iter().collect();
+        let mut filter = Filter::open()?;
+        filter.apply(&rules::all(ranges, &pods, self.places.alone))?;
+        namespace::set("net/ipv4/ip_forward", "1")?;
+        rules.filter = Some(filter);
+        rules.ranges = ranges.to_vec();
+        Ok(())
+    }
+
+    /// The sandbox of a pod, made where there is none.
+    ///
+    /// # Errors
+    /// If the node has no range yet, no address is free, or the kernel refuses a step; what was made by then goes with the
+    /// next try or with [`Self::remove`].
+    pub fn make(&self, wanted: &Wanted) -> Result<Sandbox, Error> {
+        if let Some(made) = self.find(&wanted.uid) {
+            return Ok(made);
+        }
+        self.clear(&wanted.uid)?;
+        self.begin(wanted, &Step::ALL)
+    }
+
+    /// The sandbox of a pod, if it has one.
+    pub fn find(&self, uid: &str) -> Option<Sandbox> {
+        lock(&self.made).get(uid).cloned()
+    }
+
+    /// Removes a pod's sandbox and gives its addresses back. Namespaces live on as long as a process is in them.
+    ///
+    /// # Errors
+    /// If something can't be removed; to be tried again.
+    pub fn remove(&self, uid: &str) -> Result<(), Error> {
+        self.clear(uid)?;
+        lock(&self.ledger).change(|table| {
+            let had = table.take_back(uid);
+            Ok(((), had))
+        })
+    }
+
+    /// Pods of which something is here, by uid.
+    pub fn uids(&self) -> BTreeSet<String> {
+        let of_ledger: Vec<String> = lock(&self.ledger).table.uids().map(str::to_owned).collect();
+        self.folders()
+            .unwrap_or_default()
+            .into_iter()
+            .chain(of_ledger)
+            .collect()
+    }
+
+    fn begin(&self, wanted: &Wanted, steps: &[Step]) -> Result<Sandbox, Error> {
+        let mut sandbox = Sandbox {
+            wanted: wanted.clone(),
+            addresses: Vec::new(),
+            folder: self.places.run.join(&wanted.uid),
+        };
+        let of_it = |step: &&Step| wanted.network || !step.is_of_network();
+        for step in steps.iter().filter(of_it) {
+            self.act(*step, &mut sandbox)?;
+        }
+        Ok(sandbox)
+    }
+
+    fn act(&self, step: Step, sandbox: &mut Sandbox) -> Result<(), Error> {
+        match step {
+            Step::Folder => make_folder(&sandbox.folder),
+            Step::Address => {
+                let ranges = lock(&self.rules).ranges.clone();
+                let uid = sandbox.wanted.uid.clone();
+                sandbox.addresses = lock(&self.ledger).change(|table| {
+                    let changed = table.give(&uid, &ranges)?;
+                    Ok((table.of(&uid).unwrap_or_default().to_vec(), changed))
+                })?;
+                Ok(())
+            }
+            Step::Namespaces => make_namespaces(sandbox),
+            Step::Memory => make_memory(sandbox),
+            Step::Rules => self.admit(sandbox),
+            Step::Cable => lay_cable(sandbox),
+            Step::NearEnd => self.set_near_end(sandbox),
+            Step::FarEnd => self.set_far_end(sandbox),
+            Step::Record => self.record(sandbox),
+        }
+    }
+
+    fn admit(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        let link = link_name(&sandbox.wanted.uid);
+        let mut rules = lock(&self.rules);
+        for address in &sandbox.addresses {
+            rules.pods.insert(link.clone(), *address);
+            self.apply(&mut rules, rules::admit(&link, *address).as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Changes one key. Where the kernel's table is not as it should be, all of it is put in place anew.
+    fn apply(&self, rules: &mut Rules, change: Option<&Change>) -> Result<(), Error> {
+        let filter = rules.filter.as_mut().ok_or(Error::NoRange)?;
+        if filter
+            .apply(change.map(std::slice::from_ref).unwrap_or_default())
+            .is_err()
+        {
+            let pods: Vec<(String, IpAddr)> = rules.pods.clone().into_iter().collect();
+            filter.apply(&rules::all(&rules.ranges, &pods, self.places.alone))?;
+        }
+        Ok(())
+    }
+
+    fn gateways(&self) -> Result<Vec<IpAddr>, Error> {
+        lock(&self.rules).ranges.iter().map(gateway).collect()
+    }
+
+    fn set_near_end(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        let name = link_name(&sandbox.wanted.uid);
+        for (setting, value) in NEAR_SETTINGS {
+            namespace::set(&format!("net/ipv4/conf/{name}/{setting}"), value)?;
+        }
+        without_ipv6(&name)?;
+        let mut links = Links::open()?;
+        let index = index_of(&mut links, &name)?;
+        links.switch_on(index)?;
+        for gateway in self.gateways()? {
+            links.add_address(index, gateway, 32)?;
+        }
+        let (_, far) = macs(&sandbox.wanted.uid);
+        for address in &sandbox.addresses {
+            links.add_route(&Route {
+                destination: *address,
+                prefix: 32,
+                gateway: None,
+                link: index,
+            })?;
+            links.fix_neighbour(index, *address, far)?;
+        }
+        Ok(())
+    }
+
+    fn set_far_end(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        let gateways = self.gateways()?;
+        let (near, _) = macs(&sandbox.wanted.uid);
+        let network = sandbox.folder.join(Kind::Network.name());
+        namespace::inside(&[(Kind::Network, &network)], || {
+            without_ipv6(POD_LINK)?;
+            let mut links = Links::open()?;
+            let index = index_of(&mut links, POD_LINK)?;
+            links.switch_on(index)?;
+            for address in &sandbox.addresses {
+                links.add_address(index, *address, 32)?;
+            }
+            for gateway in &gateways {
+                links.add_route(&Route {
+                    destination: *gateway,
+                    prefix: 32,
+                    gateway: None,
+                    link: index,
+                })?;
+                links.fix_neighbour(index, *gateway, near)?;
+                links.add_route(&Route {
+                    destination: Ipv4Addr::UNSPECIFIED.into(),
+                    prefix: 0,
+                    gateway: Some(*gateway),
+                    link: index,
+                })?;
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    fn record(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        let (new, path) = (sandbox.folder.join(NEW_RECORD), sandbox.folder.join(RECORD));
+        let text = serde_json::to_vec(sandbox)
+            .map_err(|error| Error::file("write", &path)(error.into()))?;
+        fs::write(&new, text).map_err(Error::file("write", &new))?;
+        fs::rename(&new, &path).map_err(Error::file("write", &path))?;
+        lock(&self.made).insert(sandbox.wanted.uid.clone(), sandbox.clone());
+        Ok(())
+    }
+
+    /// The uids of pods that have a folder here.
+    fn folders(&self) -> Result<Vec<String>, Error> {
+        let run = &self.places.run;
+        let fault = || Error::file("list", run);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(run).map_err(fault())? {
+            let name = entry.map_err(fault())?.file_name();
+            found.extend(name.into_string().ok());
+        }
+        Ok(found)
+    }
+
+    /// The sandbox of a record, if all that it names is there.
+    fn recorded(&self, uid: &str) -> Option<Sandbox> {
+        let folder = self.places.run.join(uid);
+        let mut bytes = Vec::new();
+        let file = File::open(folder.join(RECORD)).ok()?;
+        file.take(LARGEST_RECORD).read_to_end(&mut bytes).ok()?;
+        let read: Sandbox = serde_json::from_slice(&bytes).ok()?;
+        let sandbox = Sandbox { folder, ..read };
+        let kinds = sandbox.wanted.kinds();
+        let held = |kind: &Kind| {
+            sandbox
+                .held(*kind)
+                .is_some_and(|path| namespace::is_held(&path))
+        };
+        let cable = !sandbox.wanted.network || has_link(&link_name(uid));
+        (sandbox.wanted.uid == uid && kinds.iter().all(held) && cable).then_some(sandbox)
+    }
+
+    fn adopt(&self, sandbox: Sandbox) -> Result<(), Error> {
+        let uid = sandbox.wanted.uid.clone();
+        lock(&self.ledger).change(|table| Ok(((), table.keep(&uid, &sandbox.addresses))))?;
+        let mut rules = lock(&self.rules);
+        for address in &sandbox.addresses {
+            rules.pods.insert(link_name(&uid), *address);
+        }
+        lock(&self.made).insert(uid, sandbox);
+        Ok(())
+    }
+
+    /// Removes cables whose pods have no sandbox.
+    fn remove_strays(&self) -> Result<(), Error> {
+        let known = lock(&self.rules).pods.clone();
+        let mut links = Links::open()?;
+        for link in links.all()? {
+            if link.name.starts_with(rules::LINKS) && !known.contains_key(&link.name) {
+                links.remove(&link.name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away all of a pod's sandbox but its addresses, the record first, so that no part of it is believed whole.
+    fn clear(&self, uid: &str) -> Result<(), Error> {
+        lock(&self.made).remove(uid);
+        let folder = self.places.run.join(uid);
+        for name in [RECORD, NEW_RECORD] {
+            absent(fs::remove_file(folder.join(name)), "remove", &folder)?;
+        }
+        let link = link_name(uid);
+        Links::open()?.remove(&link)?;
+        self.dismiss(&link)?;
+        for kind in Kind::ALL {
+            namespace::release(&folder.join(kind.name()))?;
+        }
+        let shm = folder.join(SHM);
+        while is_mount_point(&shm.to_string_lossy()) && is_in_memory(&shm) {
+            detach(&shm.to_string_lossy())?;
+        }
+        absent(fs::remove_dir(&shm), "remove", &shm)?;
+        absent(fs::remove_dir(&folder), "remove", &folder)
+    }
+
+    /// What the filter no longer lets out; that of an earlier agent goes with the whole table.
+    fn dismiss(&self, link: &str) -> Result<(), Error> {
+        let mut rules = lock(&self.rules);
+        let Some(address) = rules.pods.remove(link) else {
+            return Ok(());
+        };
+        if rules.filter.is_none() {
+            return Ok(());
+        }
+        self.apply(&mut rules, rules::dismiss(link, address).as_ref())
+    }
+}
+
+fn make_folder(folder: &Path) -> Result<(), Error> {
+    fs::create_dir(folder).map_err(Error::file("make", folder))
+}
+
+fn make_namespaces(sandbox: &Sandbox) -> Result<(), Error> {
+    let wanted = &sandbox.wanted;
+    let kinds = wanted.kinds();
+    namespace::in_new(&kinds, || {
+        if let Some(name) = &wanted.hostname {
+            namespace::name_host(name)?;
+        }
+        if wanted.network {
+            Links::open()?.switch_on(LOOPBACK)?;
+            for (setting, value) in POD_SETTINGS {
+                namespace::set(setting, value)?;
+            }
+        }
+        for (setting, value) in &wanted.settings {
+            namespace::set(setting, value)?;
+        }
+        kinds
+            .iter()
+            .try_for_each(|kind| namespace::hold(*kind, &sandbox.folder.join(kind.name())))
+    })?;
+    Ok(())
+}
+
+fn make_memory(sandbox: &Sandbox) -> Result<(), Error> {
+    let Some(shm) = sandbox.shm() else {
+        return Ok(());
+    };
+    fs::create_dir(&shm).map_err(Error::file("make", &shm))?;
+    let limits = Limits {
+        no_suid: true,
+        no_dev: true,
+        no_exec: true,
+        ..Limits::default()
+    };
+    mount("shm", &shm.to_string_lossy(), "tmpfs", limits, SHM_OPTIONS)?;
+    Ok(())
+}
+
+fn lay_cable(sandbox: &Sandbox) -> Result<(), Error> {
+    let uid = &sandbox.wanted.uid;
+    let (mac, far_mac) = macs(uid);
+    let path = sandbox.folder.join(Kind::Network.name());
+    let far = File::open(&path).map_err(Error::file("open", &path))?;
+    let mut links = Links::open()?;
+    let leaving = links.default_links()?;
+    let sizes = links.all()?;
+    let of_route = sizes.iter().filter(|link| leaving.contains(&link.index));
+    let mtu = of_route.map(|link| link.mtu).min().unwrap_or(DEFAULT_MTU);
+    links.lay(&Cable {
+        name: &link_name(uid),
+        mac,
+        far_name: POD_LINK,
+        far_mac,
+        far: far.as_fd(),
+        mtu,
+    })?;
+    Ok(())
+}
+
+/// Addresses of IPv6 come to a link by themselves, and the node's own services would be reached by them.
+fn without_ipv6(link: &str) -> agent_sys::Result<()> {
+    let setting = format!("net/ipv6/conf/{link}/disable_ipv6");
+    if Path::new("/proc/sys").join(&setting).exists() {
+        namespace::set(&setting, "1")?;
+    }
+    Ok(())
+}
+
+fn index_of(links: &mut Links, name: &str) -> agent_sys::Result<u32> {
+    let missing = || {
+        agent_sys::Error::new(
+            "find the link",
+            name,
+            io::Error::from(io::ErrorKind::NotFound),
+        )
+    };
+    Ok(links.named(name)?.ok_or_else(missing)?.index)
+}
+
+fn has_link(name: &str) -> bool {
+    Links::open()
+        .and_then(|mut links| links.named(name))
+        .is_ok_and(|link| link.is_some())
+}
+
+fn absent(result: io::Result<()>, what: &'static str, path: &Path) -> Result<(), Error> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::file(what, path)(error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[path = "sandboxes_tests.rs"]
+mod tests;

@@ -1,0 +1,286 @@
+//! What a pod's network, host name and names are (pure): what its sandbox is asked for, `/etc/hosts`, `/etc/resolv.conf`.
+
+use agent_cluster::Wanted;
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
+use std::net::IpAddr;
+
+/// The cluster's domain, under which pods with a subdomain are named.
+const DOMAIN: &str = "cluster.local";
+/// Longest host name (`HOST_NAME_MAX` less one, upstream's and DNS's limit of a label).
+const LONGEST_NAME: usize = 63;
+/// Kernel settings that a pod may choose: they are of its own namespaces, and harm nobody else (upstream's safe ones).
+const SETTINGS: [&str; 12] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+/// The head of a hosts file, as upstream's kubelet writes it.
+const HOSTS: &str = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n\
+    ::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\n\
+    fe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n";
+
+/// Addresses of the machine and of a pod, as its status names them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    /// The machine's.
+    pub(crate) host: Vec<IpAddr>,
+    /// The pod's; the machine's where it is on that network, none before it has a sandbox.
+    pub(crate) pod: Vec<IpAddr>,
+}
+
+/// Whether a pod is on the machine's network.
+pub(crate) fn is_on_host(pod: &Pod) -> bool {
+    spec(pod).is_some_and(|spec| spec.host_network == Some(true))
+}
+
+fn spec(pod: &Pod) -> Option<&PodSpec> {
+    pod.spec.as_ref()
+}
+
+/// What a pod asks of its sandbox.
+pub(crate) fn wanted(pod: &Pod, uid: &str) -> Wanted {
+    let network = !is_on_host(pod);
+    let sysctls = spec(pod).and_then(|spec| spec.security_context.as_ref()?.sysctls.as_ref());
+    let settings = sysctls
+        .into_iter()
+        .flatten()
+        .map(|one| (path(&one.name), one.value.clone()));
+    Wanted {
+        uid: uid.to_owned(),
+        network,
+        ipc: spec(pod).is_none_or(|spec| spec.host_ipc != Some(true)),
+        hostname: network.then(|| hostname(pod)),
+        settings: settings.collect(),
+    }
+}
+
+/// A setting's path below `/proc/sys`. Pods may write it with dots or slashes; of the safe ones no part has a dot.
+fn path(name: &str) -> String {
+    name.replace('.', "/")
+}
+
+/// Why a pod does not get a kernel setting that it asks for.
+pub(crate) fn setting_fault(spec: &PodSpec) -> Option<String> {
+    let asked = spec.security_context.as_ref()?.sysctls.as_ref()?;
+    asked.iter().find_map(|one| {
+        let name = one.name.replace('/', ".");
+        if !SETTINGS.contains(&name.as_str()) {
+            let text = "it is not one of those that are safe for every pod";
+            return Some(format!("sysctl {name}: {text} ({})", SETTINGS.join(", ")));
+        }
+        let shared = if name.starts_with("net.") {
+            spec.host_network == Some(true)
+        } else {
+            spec.host_ipc == Some(true)
+        };
+        shared.then(|| format!("sysctl {name}: the pod shares what it sets with the machine"))
+    })
+}
+
+/// The host name of a pod with a network of its own: what it asks for, or its own name, cut where that is too long.
+pub(crate) fn hostname(pod: &Pod) -> String {
+    let asked = spec(pod).and_then(|spec| spec.hostname.clone());
+    let name = asked
+        .filter(|name| !name.is_empty())
+        .or_else(|| pod.metadata.name.clone())
+        .unwrap_or_default();
+    let short: String = name.chars().take(LONGEST_NAME).collect();
+    short.trim_end_matches(['-', '.']).to_owned()
+}
+
+/// A pod's `/etc/hosts`: the machine's where it is on that network, else the pod's own; its aliases are added to either.
+pub(crate) fn hosts_text(pod: &Pod, machine: &str, addresses: &[IpAddr]) -> String {
+    let mut text = if is_on_host(pod) {
+        machine.to_owned()
+    } else {
+        let names = names(pod);
+        let line = |address: &IpAddr| format!("{address}\t{names}\n");
+        HOSTS.to_owned() + &addresses.iter().map(line).collect::<String>()
+    };
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    let aliases = spec(pod).and_then(|spec| spec.host_aliases.as_deref());
+    let lines = aliases.unwrap_or_default().iter().map(|alias| {
+        let names: Vec<&str> = alias
+            .hostnames
+            .iter()
+            .flatten()
+            .map(String::as_str)
+            .collect();
+        format!("{}\t{}\n", alias.ip, names.join("\t"))
+    });
+    lines.fold(text, |text, line| text + &line)
+}
+
+/// The names by which a pod knows itself: with a subdomain the whole name first.
+fn names(pod: &Pod) -> String {
+    let name = hostname(pod);
+    let subdomain = spec(pod).and_then(|spec| spec.subdomain.clone());
+    match subdomain.filter(|subdomain| !subdomain.is_empty()) {
+        Some(subdomain) => {
+            let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+            format!("{name}.{subdomain}.{namespace}.svc.{DOMAIN}\t{name}")
+        }
+        None => name,
+    }
+}
+
+/// Whether a pod asks for names of the cluster, which nobody on this node answers yet: it has those of the machine.
+pub(crate) fn misses_cluster_dns(pod: &Pod) -> bool {
+    let policy = spec(pod).and_then(|spec| spec.dns_policy.as_deref());
+    !is_on_host(pod) && matches!(policy, None | Some("ClusterFirst"))
+}
+
+/// The machine's own name servers and what the pod adds; only the latter with `dnsPolicy: None`.
+pub(crate) fn resolv_text(pod: &Pod, machine: &str) -> String {
+    let own_only = spec(pod).and_then(|spec| spec.dns_policy.as_deref()) == Some("None");
+    let config = spec(pod)
+        .and_then(|spec| spec.dns_config.clone())
+        .unwrap_or_default();
+    let of_machine = |key: &str| {
+        let lines = machine
+            .lines()
+            .filter(|_| !own_only)
+            .filter_map(|line| line.strip_prefix(key));
+        lines
+            .flat_map(str::split_whitespace)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let servers = of_machine("nameserver ")
+        .into_iter()
+        .chain(config.nameservers.into_iter().flatten());
+    let searches: Vec<String> = of_machine("search ")
+        .into_iter()
+        .chain(config.searches.into_iter().flatten())
+        .collect();
+    let option = |(name, value): (Option<String>, Option<String>)| {
+        let name = name.unwrap_or_default();
+        value.map_or_else(|| name.clone(), |value| format!("{name}:{value}"))
+    };
+    let added = config
+        .options
+        .into_iter()
+        .flatten()
+        .map(|one| option((one.name, one.value)));
+    let options: Vec<String> = of_machine("options ").into_iter().chain(added).collect();
+    let mut lines: Vec<String> = servers
+        .map(|server| format!("nameserver {server}\n"))
+        .collect();
+    for (key, list) in [("search", searches), ("options", options)] {
+        if !list.is_empty() {
+            lines.push(format!("{key} {}\n", list.join(" ")));
+        }
+    }
+    lines.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(spec: Value) -> Pod {
+        let meta = json!({"name": "web-0", "namespace": "shop"});
+        let mut spec = spec;
+        spec["containers"] = json!([]);
+        serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn names_are_resolved_as_the_pod_says() {
+        let machine = "nameserver 192.0.2.1\nsearch example\n";
+        assert_eq!(resolv_text(&pod(json!({})), machine), machine);
+        let own = json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.2"], "options": [{"name": "ndots", "value": "2"}]}});
+        assert_eq!(
+            resolv_text(&pod(own), machine),
+            "nameserver 192.0.2.2\noptions ndots:2\n"
+        );
+        assert!(misses_cluster_dns(&pod(
+            json!({"dnsPolicy": "ClusterFirst"})
+        )));
+        assert!(!misses_cluster_dns(&pod(json!({"dnsPolicy": "Default"}))));
+        assert!(!misses_cluster_dns(&pod(json!({"hostNetwork": true}))));
+    }
+
+    #[test]
+    fn hosts_are_the_machines_on_its_network_and_else_the_pods_own() {
+        let aliases = json!([{"ip": "192.0.2.9", "hostnames": ["a", "b"]}]);
+        let on_host = pod(json!({"hostNetwork": true, "hostAliases": aliases}));
+        assert_eq!(
+            hosts_text(&on_host, "127.0.0.1 localhost", &[]),
+            "127.0.0.1 localhost\n192.0.2.9\ta\tb\n"
+        );
+        let own = pod(json!({"hostAliases": aliases}));
+        let address = ["10.1.0.2".parse().unwrap()];
+        let text = hosts_text(&own, "192.0.2.1 secret-of-the-machine", &address);
+        assert_eq!(text, format!("{HOSTS}10.1.0.2\tweb-0\n192.0.2.9\ta\tb\n"));
+        let named = pod(json!({"hostname": "first", "subdomain": "db"}));
+        let text = hosts_text(&named, "", &address);
+        assert!(
+            text.ends_with("10.1.0.2\tfirst.db.shop.svc.cluster.local\tfirst\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_long_name_is_cut_where_a_label_ends() {
+        let mut long = pod(json!({}));
+        long.metadata.name = Some(format!("{}.{}", "a".repeat(62), "b".repeat(20)));
+        assert_eq!(hostname(&long), "a".repeat(62));
+    }
+
+    #[test]
+    fn a_sandbox_has_what_the_pod_does_not_share_with_the_machine() {
+        let own = wanted(&pod(json!({"hostname": "h"})), "u");
+        assert_eq!(
+            (own.network, own.ipc, own.hostname.as_deref()),
+            (true, true, Some("h"))
+        );
+        let shared = wanted(&pod(json!({"hostNetwork": true, "hostIPC": true})), "u");
+        assert_eq!(
+            (shared.network, shared.ipc, shared.hostname),
+            (false, false, None)
+        );
+        let sysctls = json!([{"name": "net/ipv4/tcp_fin_timeout", "value": "5"}]);
+        let set = wanted(&pod(json!({"securityContext": {"sysctls": sysctls}})), "u");
+        assert_eq!(
+            set.settings,
+            [("net/ipv4/tcp_fin_timeout".to_owned(), "5".to_owned())]
+        );
+    }
+
+    #[test]
+    fn settings_that_reach_beyond_the_pod_are_refused_by_name() {
+        let fault = |spec: Value, name: &str| {
+            let mut spec = spec;
+            spec["securityContext"] = json!({"sysctls": [{"name": name, "value": "1"}]});
+            setting_fault(pod(spec).spec.as_ref().unwrap())
+        };
+        assert_eq!(fault(json!({}), "net.ipv4.tcp_syncookies"), None);
+        assert_eq!(
+            fault(json!({"hostNetwork": true}), "kernel.shm_rmid_forced"),
+            None
+        );
+        for (spec, name) in [
+            (json!({}), "net.core.somaxconn"),
+            (json!({}), "kernel/core_pattern"),
+            (json!({}), "net.ipv4.ip_forward"),
+            (json!({"hostNetwork": true}), "net.ipv4.tcp_syncookies"),
+            (json!({"hostIPC": true}), "kernel.shm_rmid_forced"),
+        ] {
+            let text = fault(spec, name).unwrap();
+            assert!(text.contains(&name.replace('/', ".")), "{text}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A pod's sandbox as the pod's task keeps it: found, made before anything of the pod runs, and removed after all has ended.
+
+use crate::kubelet::Shared;
+use crate::network::{self, Addresses};
+use agent_cluster::Sandbox;
+use agent_runtime::{Error, ErrorClass};
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::sync::Arc;
+
+/// The sandbox of one pod.
+#[derive(Debug)]
+pub(crate) struct Own {
+    uid: String,
+    found: Option<Sandbox>,
+}
+
+impl Own {
+    /// That of an earlier agent, if there is one.
+    pub(crate) fn find(shared: &Shared, uid: &str) -> Self {
+        Self {
+            uid: uid.to_owned(),
+            found: shared.sandboxes.find(uid),
+        }
+    }
+
+    /// The sandbox, made where there is none.
+    ///
+    /// # Errors
+    /// If it can't be made now, which is told by an event; the class is one that is tried again soon.
+    pub(crate) async fn make(&mut self, shared: &Arc<Shared>, pod: &Pod) -> Result<Sandbox, Error> {
+        if let Some(found) = &self.found {
+            return Ok(found.clone());
+        }
+        let wanted = network::wanted(pod, &self.uid);
+        let sandboxes = shared.sandboxes.clone();
+        let made = tokio::task::spawn_blocking(move || sandboxes.make(&wanted))
+            .await
+            .map_err(|error| Error::caused(ErrorClass::Unavailable, "make the sandbox", error))?;
+        let sandbox = made.map_err(|error| {
+            let reason = if matches!(error, agent_cluster::Error::NoRange) {
+                "NetworkNotReady"
+            } else {
+                "FailedCreatePodSandBox"
+            };
+            let message = error.chain();
+            shared.events.warning(pod, reason, message.clone());
+            Error::new(ErrorClass::Unavailable, message)
+        })?;
+        if network::misses_cluster_dns(pod) {
+            let text = "this node does not answer names of the cluster yet, so that the pod can't have DNS policy \"ClusterFirst\". Falling back to \"Default\" policy.";
+            shared
+                .events
+                .warning(pod, "MissingClusterDNS", text.to_owned());
+        }
+        Ok(self.found.insert(sandbox).clone())
+    }
+
+    /// Removes it; nothing is done where there is none.
+    ///
+    /// # Errors
+    /// If something of it is left; to be tried again.
+    pub(crate) async fn remove(&mut self, shared: &Arc<Shared>) -> Result<(), Error> {
+        let (sandboxes, uid) = (shared.sandboxes.clone(), self.uid.clone());
+        let removed = tokio::task::spawn_blocking(move || sandboxes.remove(&uid)).await;
+        match removed {
+            Ok(Ok(())) => {
+                self.found = None;
+                Ok(())
+            }
+            Ok(Err(error)) => Err(Error::new(ErrorClass::Unavailable, error.chain())),
+            Err(error) => Err(Error::caused(
+                ErrorClass::Unavailable,
+                "remove the sandbox",
+                error,
+            )),
+        }
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_there(&self) -> bool {
+        self.found.is_some()
+    }
+
+    /// The machine's addresses and the pod's.
+    pub(crate) fn addresses(&self, shared: &Shared, pod: &Pod) -> Addresses {
+        let host = shared.config.addresses.clone();
+        let own = match &self.found {
+            _ if network::is_on_host(pod) => host.clone(),
+            Some(sandbox) => sandbox.addresses.clone(),
+            None => Vec::new(),
+        };
+        Addresses { host, pod: own }
+    }
+}
