@@ -33,6 +33,7 @@ mod pods;
 mod probes;
 mod pull;
 mod qos;
+mod room;
 mod server;
 #[cfg(test)]
 mod simulation;
