@@ -7,6 +7,7 @@ mod apply;
 mod authorization;
 mod builtin;
 mod common;
+mod guarded;
 mod hostile_nodes;
 mod kube;
 mod kubectl;
