@@ -12,7 +12,7 @@ use crate::time::Clock;
 use agent_cluster::{Places, Sandboxes};
 use agent_enroll::Identity;
 use agent_kubelet::{Config, Drained, Kubelet, Notices};
-use agent_runtime::{Containerd, Credential, Options, Programs, Registries, Registry, Secret};
+use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
 use config_machine::end::LONGEST_GRACE;
 use config_machine::{kernel, programs};
 use config_model::MachineConfig;
@@ -195,23 +195,10 @@ fn registries(said: &config_model::registry::Registries) -> Registries {
         mirrors_only: registry.mirrors_only,
         insecure: registry.insecure,
         roots: roots(&registry.ca),
-        credential: registry.credential.as_ref().map(credential),
+        credential: registry.credential.clone(),
         token_hosts: registry.token_hosts.iter().map(with_port).collect(),
     });
     Registries::new(list.collect(), &said.default, roots(&said.ca))
-}
-
-fn credential(said: &config_model::registry::Credential) -> Credential {
-    use config_model::registry::Credential as Said;
-    let secret = |secret: &config_model::registry::Secret| Secret::new(secret.reveal().to_owned());
-    match said {
-        Said::Password { username, password } => Credential::Password {
-            username: username.clone(),
-            password: secret(password),
-        },
-        Said::IdentityToken(token) => Credential::IdentityToken(secret(token)),
-        Said::RegistryToken(token) => Credential::RegistryToken(secret(token)),
-    }
 }
 
 fn config(

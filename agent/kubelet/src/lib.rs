@@ -35,6 +35,7 @@ mod probes;
 mod pull;
 mod qos;
 mod ranges;
+mod room;
 mod sandbox;
 mod server;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::cleanup::MAX_LOGS;
 use crate::kubelet::Shared;
 use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name};
+use crate::room::{Limits, Place, Room};
 use agent_sys::beneath::Beneath;
 use bytes::Bytes;
 use config_kube::identity::APISERVER_KUBELET_USER;
@@ -31,10 +32,6 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// Connections at the same time; more wait in the kernel's queue.
-const CONNECTIONS: usize = 256;
-/// For a TLS handshake, and for the head of a request.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks for more of a log that is followed.
 const FOLLOW: Duration = Duration::from_millis(200);
 /// Bytes of a log that are sent in one piece.
@@ -84,27 +81,33 @@ pub async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     server: Server,
+    shutdown: watch::Receiver<bool>,
+) {
+    serve_within(Limits::default(), listener, tls, server, shutdown).await;
+}
+
+async fn serve_within(
+    limits: Limits,
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    server: Server,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    let acceptor = TlsAcceptor::from(tls);
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut connections = JoinSet::new();
+    let port = Port {
+        acceptor: TlsAcceptor::from(tls),
+        masters: Arc::new(Semaphore::new(limits.master)),
+        patience: limits.patience,
+        server,
+    };
+    let (room, mut connections) = (Room::new(limits), JoinSet::new());
     loop {
-        let next = async {
-            let slot = slots.clone().acquire_owned().await;
-            (slot, listener.accept().await)
-        };
         tokio::select! {
-            // Neither waiting for a slot nor accepting loses a connection when dropped; the channel keeps its value.
+            // Accepting loses no connection when it is dropped; the channel keeps its value.
             () = asked_to_end(&mut shutdown) => break,
-            (slot, accepted) = next => match accepted {
-                Ok((stream, _)) => {
-                    let (acceptor, server) = (acceptor.clone(), server.clone());
-                    connections.spawn(async move {
-                        server.connection(acceptor, stream).await;
-                        drop(slot);
-                    });
-                }
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) => room.admit(from.ip(), &mut connections, |place| {
+                    port.clone().connection(stream, place)
+                }),
                 Err(error) => {
                     tracing::warn!(%error, "connection not accepted");
                     sleep(FOLLOW).await;
@@ -116,6 +119,58 @@ pub async fn serve(
     connections.shutdown().await;
 }
 
+/// What a connection needs.
+#[derive(Clone)]
+struct Port {
+    acceptor: TlsAcceptor,
+    /// The master's own connections.
+    masters: Arc<Semaphore>,
+    patience: Duration,
+    server: Server,
+}
+
+impl Port {
+    /// One connection, in a stranger's place until its certificate is the master's.
+    async fn connection(self, stream: TcpStream, place: Place) {
+        let Ok(Ok(tls)) = timeout(self.patience, self.acceptor.accept(stream)).await else {
+            tracing::debug!("TLS handshake at the kubelet's port failed");
+            return;
+        };
+        let caller = Caller::of(tls.get_ref().1.peer_certificates());
+        let (slot, place) = if caller == Caller::Master {
+            drop(place);
+            (self.masters.try_acquire_owned().ok(), None)
+        } else {
+            (None, Some(place))
+        };
+        let busy = caller == Caller::Master && slot.is_none();
+        let server = self.server;
+        let service = service_fn(move |request| {
+            let server = server.clone();
+            async move {
+                Ok::<_, Infallible>(if busy {
+                    text(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        "the kubelet answers as many requests at once as it may: try again\n",
+                    )
+                } else {
+                    server.answer(caller, &request)
+                })
+            }
+        });
+        let http = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.patience)
+            // Who gets nothing but a refusal gets it once.
+            .keep_alive(slot.is_some())
+            .serve_connection(TokioIo::new(tls), service);
+        if let Err(error) = http.await {
+            tracing::debug!(%error, "connection at the kubelet's port ended");
+        }
+        drop((slot, place));
+    }
+}
+
 /// Waits until the value is true or its sender is gone.
 async fn asked_to_end(shutdown: &mut watch::Receiver<bool>) {
     drop(shutdown.wait_for(|ended| *ended).await);
@@ -124,25 +179,6 @@ async fn asked_to_end(shutdown: &mut watch::Receiver<bool>) {
 impl Server {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
-    }
-
-    async fn connection(self, acceptor: TlsAcceptor, stream: TcpStream) {
-        let Ok(Ok(tls)) = timeout(PATIENCE, acceptor.accept(stream)).await else {
-            tracing::debug!("TLS handshake at the kubelet's port failed");
-            return;
-        };
-        let caller = Caller::of(tls.get_ref().1.peer_certificates());
-        let service = service_fn(move |request| {
-            let server = self.clone();
-            async move { Ok::<_, Infallible>(server.answer(caller, &request)) }
-        });
-        let http = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(PATIENCE)
-            .serve_connection(TokioIo::new(tls), service);
-        if let Err(error) = http.await {
-            tracing::debug!(%error, "connection at the kubelet's port ended");
-        }
     }
 
     fn answer(&self, caller: Caller, request: &Request<Incoming>) -> Response<Body> {
@@ -351,3 +387,6 @@ fn answer(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Body>
     );
     response
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,8 +21,9 @@ const MAX_SECRET: usize = 16 * 1024;
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    pub(crate) fn new(text: String) -> Self {
-        Self(Zeroizing::new(text))
+    /// Takes a text over.
+    pub fn new(text: impl Into<Zeroizing<String>>) -> Self {
+        Self(text.into())
     }
 
     /// The secret text.
@@ -68,17 +69,18 @@ pub struct Registry {
     pub credential: Option<Credential>,
 }
 
-/// Credentials of a machine at a registry.
+/// One way to prove to a registry who asks: the machine by its configuration, or a pod by its pull secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// `username` and `password`.
+    /// `username` and `password`, for Basic authentication (RFC 7617) at the registry or at its token service.
     Password {
-        /// The name; it has no colon (RFC 7617).
+        /// The name; it has no colon.
         username: String,
         /// The password.
         password: Secret,
     },
-    /// `identity_token`: a refresh token for the registry's token service.
+    /// `identity_token`: an OAuth 2.0 refresh token, which the registry's token service changes for an access token (RFC 6749,
+    /// section 6).
     IdentityToken(Secret),
     /// `registry_token`: a token that the registry itself accepts.
     RegistryToken(Secret),

@@ -51,6 +51,7 @@ impl Caller {
                 changed,
                 caller: self,
                 api,
+                ended: false,
             }
             .boxed_unsync()
         })
@@ -63,6 +64,8 @@ struct Guarded {
     changed: watch::Receiver<u64>,
     caller: Caller,
     api: ApiServer,
+    /// The caller was shut out: nothing more comes, however often somebody asks.
+    ended: bool,
 }
 
 impl http_body::Body for Guarded {
@@ -74,10 +77,14 @@ impl http_body::Body for Guarded {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
+        if this.ended {
+            return Poll::Ready(None);
+        }
         let frame = Pin::new(&mut this.body).poll_frame(context);
         if frame.is_ready() && this.changed.has_changed().unwrap_or(false) {
             this.changed.mark_unchanged();
             if this.caller.denial(&this.api).is_some() {
+                this.ended = true;
                 return Poll::Ready(None);
             }
         }
@@ -85,7 +92,7 @@ impl http_body::Body for Guarded {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.ended || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

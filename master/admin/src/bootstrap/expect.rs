@@ -55,11 +55,7 @@ impl Expected {
             .iter()
             .map(|file| release_key(file))
             .collect::<Result<Vec<_>>>()?;
-        let issuers = args
-            .ek_issuer
-            .iter()
-            .map(|file| issuer(file))
-            .collect::<Result<Vec<_>>>()?;
+        let issuers = issuers(args.ek_issuer.as_deref(), &cluster)?;
         let releases = args
             .release
             .iter()
@@ -212,13 +208,59 @@ pub(crate) fn release_key(path: &Path) -> Result<ReleaseKey> {
     })
 }
 
-fn issuer(path: &Path) -> Result<EkIssuer> {
-    EkIssuer::from_pem(ISSUER, &files::read_text(path)?).map_err(|e| {
+/// The issuers to one of whom the EK's certificate must lead: those of the file, if there is one. Where the cluster's own rule sets
+/// floors for the TPM's firmware, makers must be known by its names: its issuers count, of which the file names a part.
+fn issuers(file: Option<&Path>, cluster: &ClusterConfig) -> Result<Vec<EkIssuer>> {
+    let given = file.map(issuer).transpose()?;
+    let Some(rule) = own_rule(cluster).filter(|rule| !rule.ek.min_firmware.is_empty()) else {
+        return Ok(given.map(|(issuer, _)| issuer).into_iter().collect());
+    };
+    let wanted = |name: &str, certificates: &[Vec<u8>]| {
+        let meant = given
+            .as_ref()
+            .is_none_or(|(_, given)| given.iter().any(|der| certificates.contains(der)));
+        meant && rule.ek.issuers.iter().any(|issuer| issuer == name)
+    };
+    let fault = |found: String, cure: &str| Error::input("the TPM's maker", found, cure);
+    let named = cluster
+        .ek_issuers
+        .iter()
+        .filter(|issuer| wanted(issuer.name.as_str(), &issuer.certificates))
+        .map(|issuer| {
+            EkIssuer::from_der(issuer.name.as_str(), issuer.certificates.clone())
+                .map_err(|error| fault(error.to_string(), "check the user-data's [[ek_issuer]]"))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    if named.is_empty() {
+        return Err(fault(
+            format!(
+                "none of the issuers of the rule `{}`, which sets `ek.min_firmware`",
+                rule.name
+            ),
+            "leave --ek-issuer out, or give certificates that the user-data's [[ek_issuer]] has",
+        ));
+    }
+    Ok(named)
+}
+
+/// An issuer of its file, with its certificates.
+fn issuer(path: &Path) -> Result<(EkIssuer, Vec<Vec<u8>>)> {
+    let text = files::read_text(path)?;
+    let issuer = EkIssuer::from_pem(ISSUER, &text).map_err(|e| {
         Error::input(
             path.display().to_string(),
             e.to_string(),
             "name the PEM certificates of the TPM's maker",
         )
+    })?;
+    Ok((issuer, master_ca::certificates_of_pem(&text)))
+}
+
+/// The cluster's own rule for machines, which its user-data states.
+fn own_rule(cluster: &ClusterConfig) -> Option<&Rule> {
+    cluster.policy.rules.iter().find(|rule| {
+        rule.policy.decides() == Decides::Verifier
+            && rule.signers.iter().any(|s| s == NODE_CLIENT_SIGNER)
     })
 }
 
@@ -266,10 +308,9 @@ fn rule(
     issuers: &[EkIssuer],
     privileged: bool,
 ) -> Result<CheckedRule> {
-    let own = cluster.policy.rules.iter().find(|rule| {
-        rule.policy.decides() == Decides::Verifier
-            && rule.signers.iter().any(|s| s == NODE_CLIENT_SIGNER)
-    });
+    let own = own_rule(cluster);
+    let named = |name: &String| issuers.iter().any(|issuer| issuer.name() == name);
+    let floors = own.into_iter().flat_map(|rule| &rule.ek.min_firmware);
     let rule = Rule {
         name: "bootstrap".to_owned(),
         signers: vec![
@@ -284,7 +325,10 @@ fn rule(
                 .collect(),
             hashes: "inventory".to_owned(),
             require: "all".to_owned(),
-            ..EkRule::default()
+            min_firmware: floors
+                .filter(|(name, _)| named(name))
+                .map(|(name, least)| (name.clone(), least.clone()))
+                .collect(),
         },
         images: ImageRule {
             release_keys: keys.iter().map(|key| key.name().to_owned()).collect(),

@@ -8,6 +8,7 @@ mod authorization;
 mod builtin;
 mod common;
 mod deletion;
+mod guarded;
 mod hostile_nodes;
 mod kube;
 mod kubectl;

@@ -1,13 +1,13 @@
 //! The first master: attested and taken over by its admin with the real tools, once; its machine's TPM is in software
 //! behind the real attestor socket's protocol.
 
-use crate::lab::chain;
+use crate::lab::{EK_USAGE, chain, issuer};
 use crate::takeover;
 use crate::wire::{Answer, Connection, config};
 use config_attest::attestor::{
     EvidenceAnswer, EvidenceRequest, HelloAnswer, Request, SealAnswer, StatusAnswer, UnsealAnswer,
 };
-use config_attest::testing::{EkKind, SoftImage, SoftMachine};
+use config_attest::testing::{EkKind, SoftImage, SoftMachine, ek_certificate};
 use config_attest::wire::{Blob, Certificates, Challenge, SESSIONS_PATH, evidence_path};
 use config_attest::{Channel, Code, Purpose};
 use config_kube::k8s_openapi::api::core::v1::Node;
@@ -103,6 +103,11 @@ fn text(answer: &impl Serialize) -> String {
 
 impl FirstMaster {
     fn new() -> Self {
+        Self::of(SoftMachine::new("master-1", EkKind::P256), |data| data)
+    }
+
+    /// With this machine, and what `tell` makes of the user-data.
+    fn of(mut machine: SoftMachine, tell: impl FnOnce(String) -> String) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()
             .nth(2)
@@ -129,8 +134,8 @@ impl FirstMaster {
             .unwrap();
         }
         let user_data = user_data(&String::from_utf8(key.stdout).unwrap(), &public(&signer));
+        let user_data = tell(user_data);
         std::fs::write(at("user-data.toml"), &user_data).unwrap();
-        let mut machine = SoftMachine::new("master-1", EkKind::P256);
         "master".clone_into(&mut machine.claims.role);
         machine.claims.addresses = vec!["192.168.77.10".to_owned()];
         machine.serving_request.names = vec!["master-1".to_owned(), "192.168.77.10".to_owned()];
@@ -329,6 +334,52 @@ pub(crate) async fn the_first_master_is_its_admins() {
     the_recovery_copy_opens(&first);
     the_keys_are_sealed(&mut first).await;
     first.process.stop(Duration::from_secs(20)).unwrap();
+}
+
+/// The first master's own rule sets a floor for the firmware of TPMs of a maker: the master is held to it before it is anybody's.
+pub(crate) async fn the_first_masters_tpm_is_held_to_the_floor() {
+    let maker = SoftMachine::new("the maker of TPMs", EkKind::P256).nk;
+    let issuer = issuer(&maker);
+    let floor = |least: &str| {
+        let (issuer, least) = (issuer.clone(), least.to_owned());
+        move |data: String| {
+            let ek = format!(
+                "ek = {{ issuers = [\"lab-ca\"], hashes = \"inventory\", require = \"all\", min_firmware = {{ lab-ca = \"{least}\" }} }}"
+            );
+            let data = data.replace("ek = { hashes = \"inventory\" }", &ek);
+            data.replace(
+                "[[rule]]",
+                &format!(
+                    "[[cluster.ek_issuer]]\nname = \"lab-ca\"\ncertificates = '''\n{issuer}'''\n\n[[rule]]"
+                ),
+            )
+        }
+    };
+    let machine = |endorsed: bool| {
+        let mut machine = SoftMachine::new("master-1", EkKind::P256);
+        machine.tpm_firmware = 7 << 48 | 85 << 32;
+        machine.ek_certificate =
+            endorsed.then(|| ek_certificate("lab-ca", &maker, &machine.ek_spki(), EK_USAGE, 2090));
+        machine
+    };
+    for (endorsed, least, code) in [
+        (true, "7.86", Code::TpmFirmware),
+        (false, "7.85", Code::EkCertificateMissing),
+    ] {
+        let first = FirstMaster::of(machine(endorsed), floor(least));
+        first.anonymous().await;
+        let ek = first.machine.ek_hash().to_text();
+        first.refused(&ek, "user-data.toml", code.as_str());
+    }
+    let first = FirstMaster::of(machine(true), floor("7.85"));
+    first.anonymous().await;
+    let good = first.bootstrap(&first.machine.ek_hash().to_text(), "user-data.toml");
+    assert!(
+        good.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&good.stderr),
+        first.log()
+    );
 }
 
 async fn the_objects_are_there(first: &FirstMaster) {

@@ -438,6 +438,17 @@ pub(crate) fn chain(pem: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// The certificate (PEM) of `lab-ca`, which signs for the TPMs of a maker.
+pub(crate) fn issuer(maker: &SigningKey) -> String {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "lab-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let key = KeyPair::try_from(maker.to_pkcs8_der().unwrap().as_bytes()).unwrap();
+    params.self_signed(&key).unwrap().pem()
+}
+
 fn document(
     release_signer: &SigningKey,
     maker: &SigningKey,
@@ -449,13 +460,7 @@ fn document(
         .verifying_key()
         .to_public_key_pem(LineEnding::LF)
         .unwrap();
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "lab-ca");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    let key = KeyPair::try_from(maker.to_pkcs8_der().unwrap().as_bytes()).unwrap();
-    let issuer = params.self_signed(&key).unwrap().pem();
+    let issuer = issuer(maker);
     format!(
         "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"lab\"\napi_names = [\"192.168.77.10\"]\n\n{api}\
          [[cluster.release_key]]\nname = \"rel-2026\"\npublic_key = '''\n{release}'''\n\n\

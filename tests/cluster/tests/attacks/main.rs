@@ -257,6 +257,11 @@ fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
         ),
         alone(
             runtime,
+            "first_master::held_to_the_floor_of_its_tpms_firmware",
+            first_master::the_first_masters_tpm_is_held_to_the_floor,
+        ),
+        alone(
+            runtime,
             "discovery::published_and_found",
             discovery::published_found_and_never_taken_back,
         ),

@@ -1,0 +1,109 @@
+//! Who holds a connection at the kubelet's port.
+//!
+//! Everybody who reaches the machine can open one, and TLS says who calls at the end of the handshake only. Until then a caller is a
+//! stranger. Strangers share a room by their networks: a newcomer is always let in, and an older connection is cut, of the same
+//! network where that has its share, else of the network that has most. A caller who shows the master's certificate gives its
+//! place there back and has one of the master's own.
+
+use config_limits::{Network, PlaceId, Places, Width, networks};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinSet};
+
+/// Limits of the port.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Connections at once of callers who have not shown the master's certificate.
+    pub(crate) strangers: usize,
+    /// Of these, those of one host (an IPv4 address, a /64 of IPv6).
+    pub(crate) per_host: usize,
+    /// Of these, those of one site or block (a /56 or /48 of IPv6, a /24 of IPv4).
+    pub(crate) per_block: usize,
+    /// Connections at once of the master: a followed log holds one.
+    pub(crate) master: usize,
+    /// Longest time for a TLS handshake, and for the head of a request.
+    pub(crate) patience: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            strangers: 256,
+            per_host: 32,
+            per_block: 128,
+            master: 256,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The room of the strangers.
+#[derive(Debug, Clone)]
+pub(crate) struct Room {
+    limits: Limits,
+    open: Arc<Mutex<Open>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    places: Places<Network>,
+    tasks: HashMap<PlaceId, AbortHandle>,
+    next: PlaceId,
+}
+
+/// One connection's place, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<Mutex<Open>>, PlaceId);
+
+impl Room {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let open = Open {
+            places: Places::new(limits.strangers),
+            tasks: HashMap::new(),
+            next: 0,
+        };
+        Self {
+            limits,
+            open: Arc::new(Mutex::new(open)),
+        }
+    }
+
+    /// Gives a new connection a place, and a task for what it does with it. The connection whose place it needs is cut.
+    pub(crate) fn admit<W>(
+        &self,
+        from: IpAddr,
+        tasks: &mut JoinSet<()>,
+        work: impl FnOnce(Place) -> W,
+    ) where
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let most = |network: &Network| match network.width() {
+            Width::Host => self.limits.per_host,
+            Width::Site | Width::Block => self.limits.per_block,
+        };
+        let groups: Vec<_> = networks(from)
+            .into_iter()
+            .map(|network| (network, most(&network)))
+            .collect();
+        // Held to the end, so that a task that ends at once finds its handle to remove.
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = open.next;
+        open.next += 1;
+        let out = open.places.enter(id, &groups);
+        if let Some(task) = out.and_then(|out| open.tasks.remove(&out)) {
+            task.abort();
+        }
+        let task = tasks.spawn(work(Place(Arc::clone(&self.open), id)));
+        open.tasks.insert(id, task);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.places.leave(self.1);
+        open.tasks.remove(&self.1);
+    }
+}

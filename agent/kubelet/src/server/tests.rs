@@ -1,0 +1,226 @@
+//! The kubelet's port under strangers who hold what they can.
+
+use super::*;
+use crate::{Answer, Api, Call, Kubelet, Lines};
+use agent_runtime::{Containerd, Options, Registries};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::pki_types::{PrivatePkcs8KeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpSocket;
+use tokio_rustls::TlsConnector;
+
+/// Longest wait for what takes no time.
+const LIMIT: Duration = Duration::from_secs(180);
+/// Nothing in these tests ends because time passed.
+const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+
+/// No master: nothing here asks it.
+#[derive(Debug)]
+struct NoMaster;
+
+impl Api for NoMaster {
+    fn call(&self, _call: Call) -> Answer<'_, Bytes> {
+        Box::pin(std::future::pending())
+    }
+
+    fn watch(&self, _path: String) -> Answer<'_, Lines> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A kubelet's port, and the cluster's authority.
+struct Lab {
+    _dir: tempfile::TempDir,
+    root: CertifiedIssuer<'static, KeyPair>,
+    address: SocketAddr,
+    _end: watch::Sender<bool>,
+}
+
+impl Lab {
+    async fn new(limits: Limits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let config = crate::config::tests::config(dir.path());
+        let runtime = Containerd::new(Options {
+            socket: dir.path().join("containerd.sock"),
+            state: dir.path().join("state"),
+            fifos: dir.path().join("fifos"),
+            logs: dir.path().join("logs"),
+            registries: Registries::new(Vec::new(), "registry.example", Vec::new()),
+            programs: None,
+            archives: Vec::new(),
+        });
+        let server = Kubelet::new(config, Arc::new(NoMaster), Arc::new(runtime)).server();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (end, ended) = watch::channel(false);
+        let (certificate, key) = issue(&root, "node");
+        let verifier = WebPkiClientVerifier::builder_with_provider(
+            Arc::new(trust(&root)),
+            Arc::new(rustls::crypto::ring::default_provider()),
+        );
+        let tls =
+            ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_client_cert_verifier(verifier.allow_unauthenticated().build().unwrap())
+                .with_single_cert(vec![certificate], key.into())
+                .unwrap();
+        tokio::spawn(serve_within(limits, listener, Arc::new(tls), server, ended));
+        Self {
+            _dir: dir,
+            root,
+            address,
+            _end: end,
+        }
+    }
+
+    /// Opens a connection from an address of the loopback network and says nothing.
+    async fn hold(&self, from: Ipv4Addr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((IpAddr::V4(from), 0).into()).unwrap();
+        socket.connect(self.address).await.unwrap()
+    }
+
+    /// A request by the holder of a certificate with this name; the status line. `None` where it was cut.
+    async fn ask(&self, from: Ipv4Addr, name: Option<&str>, path: &str) -> Option<String> {
+        let builder =
+            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_root_certificates(trust(&self.root));
+        let tls = match name {
+            Some(name) => {
+                let (certificate, key) = issue(&self.root, name);
+                builder
+                    .with_client_auth_cert(vec![certificate], key.into())
+                    .unwrap()
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let stream = self.hold(from).await;
+        let name = ServerName::try_from("node").unwrap();
+        let mut stream = TlsConnector::from(Arc::new(tls))
+            .connect(name, stream)
+            .await
+            .ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok();
+        answer.lines().next().map(str::to_owned)
+    }
+
+    async fn master(&self, from: Ipv4Addr, path: &str) -> String {
+        let asked = timeout(LIMIT, self.ask(from, Some(APISERVER_KUBELET_USER), path)).await;
+        asked
+            .expect("the master's call is answered in time")
+            .expect("it is not cut")
+    }
+}
+
+fn trust(root: &CertifiedIssuer<'_, KeyPair>) -> RootCertStore {
+    let mut store = RootCertStore::empty();
+    store.add(root.as_ref().der().clone()).unwrap();
+    store
+}
+
+fn issue(
+    root: &CertifiedIssuer<'_, KeyPair>,
+    name: &str,
+) -> (CertificateDer<'static>, PrivatePkcs8KeyDer<'static>) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["node".to_owned()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    let certificate = params.signed_by(&key, root).unwrap();
+    (certificate.der().clone(), key.serialize_der().into())
+}
+
+fn limits() -> Limits {
+    Limits {
+        patience: FOR_EVER,
+        ..Limits::default()
+    }
+}
+
+/// Whether the kubelet closed a connection.
+async fn cut(stream: &mut TcpStream) -> bool {
+    matches!(stream.read(&mut [0]).await, Ok(0) | Err(_))
+}
+
+/// Strangers who hold every place in the handshake, and take each one again that they lose, keep the master out of nothing: from one
+/// address, and from every address of the master's own network.
+#[tokio::test]
+async fn strangers_in_the_handshake_hold_no_place_of_the_masters() {
+    let lab = Lab::new(limits()).await;
+    let own = Ipv4Addr::LOCALHOST;
+    assert_eq!(lab.master(own, "/healthz").await, "HTTP/1.1 200 OK");
+    let mut held = Vec::new();
+    for number in 0..600_u32 {
+        let host = u8::try_from(2 + number % 100).unwrap();
+        let one = Ipv4Addr::new(127, 0, 0, if number < 300 { 200 } else { host });
+        held.push(lab.hold(one).await);
+    }
+    for path in ["/healthz", "/pods"] {
+        assert_eq!(lab.master(own, path).await, "HTTP/1.1 200 OK");
+    }
+    let logs = "/containerLogs/default/none/main";
+    assert_eq!(lab.master(own, logs).await, "HTTP/1.1 404 Not Found");
+    // They lost places to each other, the oldest first, and not to time.
+    assert!(timeout(LIMIT, cut(&mut held[0])).await.expect("in time"));
+}
+
+/// What the master holds (followed logs) and what strangers hold are two rooms.
+#[tokio::test]
+async fn the_masters_open_connections_cost_strangers_nothing_and_are_bounded() {
+    let limits = Limits {
+        master: 1,
+        strangers: 2,
+        per_host: 1,
+        per_block: 2,
+        ..limits()
+    };
+    let lab = Lab::new(limits).await;
+    let own = Ipv4Addr::LOCALHOST;
+    let tls = {
+        let (certificate, key) = issue(&lab.root, APISERVER_KUBELET_USER);
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(trust(&lab.root))
+            .with_client_auth_cert(vec![certificate], key.into())
+            .unwrap()
+    };
+    let connector = TlsConnector::from(Arc::new(tls));
+    let name = ServerName::try_from("node").unwrap();
+    let mut open = connector.connect(name, lab.hold(own).await).await.unwrap();
+    let request = b"GET /healthz HTTP/1.1\r\nhost: node\r\n\r\n";
+    open.write_all(request).await.unwrap();
+    assert!(open.read(&mut [0; 512]).await.unwrap() > 0, "it is open");
+    let busy = "HTTP/1.1 503 Service Unavailable";
+    assert_eq!(lab.master(own, "/healthz").await, busy);
+    for (name, status) in [
+        (None, "HTTP/1.1 401 Unauthorized"),
+        (Some("system:node:other"), "HTTP/1.1 403 Forbidden"),
+    ] {
+        let asked = timeout(LIMIT, lab.ask(own, name, "/healthz")).await;
+        assert_eq!(asked.expect("in time").as_deref(), Some(status));
+    }
+    // Strangers push each other out, and not the master's connection.
+    let mut strangers = Vec::new();
+    for host in 2..12 {
+        strangers.push(lab.hold(Ipv4Addr::new(127, 0, 0, host)).await);
+    }
+    assert!(
+        timeout(LIMIT, cut(&mut strangers[0]))
+            .await
+            .expect("in time")
+    );
+    open.write_all(request).await.unwrap();
+    assert!(open.read(&mut [0; 512]).await.unwrap() > 0, "it stays open");
+}

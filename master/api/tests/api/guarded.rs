@@ -1,0 +1,244 @@
+//! Answers that are under way when something changes: their caller is shut out, or the write is not in force everywhere.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use crate::common::Local;
+use bytes::Bytes;
+use config_kube::identity::NODES_GROUP;
+use http::{Method, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+use master_api::{DenyList, Extensions, Peer};
+use master_client::{Body, BodyError, BoxFuture, UserInfo};
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const MACHINES: &str = "/apis/pratique.dev/v1alpha1/machines";
+
+/// A deny list of one name.
+#[derive(Debug)]
+struct List(watch::Sender<u64>, Mutex<Option<String>>);
+
+impl List {
+    fn hung_into(server: &Local) -> Arc<Self> {
+        let list = Arc::new(Self(watch::Sender::new(0), Mutex::new(None)));
+        assert!(server.api.set_deny_list(list.clone()));
+        list
+    }
+
+    fn deny(&self, name: &str) {
+        *self.1.lock().unwrap() = Some(name.to_owned());
+        self.0.send_modify(|changes| *changes += 1);
+    }
+}
+
+impl DenyList for List {
+    fn denied(&self, user: &UserInfo, _: &Peer) -> Option<String> {
+        let denied = self.1.lock().unwrap();
+        (denied.as_deref() == Some(user.name.as_str())).then(|| "machine is retired".to_owned())
+    }
+
+    fn changed(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
+}
+
+/// A path whose answers the test makes, piece by piece.
+#[derive(Debug)]
+struct Pieces(Mutex<Vec<mpsc::Receiver<&'static str>>>);
+
+impl Pieces {
+    /// Answers for as many requests; where their pieces go in.
+    fn hung_into(server: &Local, answers: usize) -> Vec<mpsc::Sender<&'static str>> {
+        let (senders, bodies) = (0..answers).map(|_| mpsc::channel(8)).unzip();
+        let pieces = Arc::new(Self(Mutex::new(bodies)));
+        assert!(server.api.set_extensions(pieces));
+        senders
+    }
+}
+
+impl Extensions for Pieces {
+    fn claims(&self, path: &str) -> bool {
+        path == "/attest/pieces"
+    }
+
+    fn handle(&self, _: Request<Body>, _: Peer, _: UserInfo) -> BoxFuture<'static, Response<Body>> {
+        let mut pieces = self.0.lock().unwrap().remove(0);
+        let frames = futures_util::stream::poll_fn(move |context| {
+            let piece = pieces.poll_recv(context);
+            piece.map(|piece| {
+                piece.map(|piece| {
+                    Ok::<_, BodyError>(Frame::data(Bytes::from_static(piece.as_bytes())))
+                })
+            })
+        });
+        Box::pin(async move { Response::new(StreamBody::new(frames).boxed_unsync()) })
+    }
+}
+
+/// A caller over the network.
+fn peer() -> Peer {
+    let mut peer = Peer::default();
+    peer.remote = Some(([127, 0, 0, 1], 40_000).into());
+    peer
+}
+
+fn node(name: &str) -> UserInfo {
+    UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP])
+}
+
+async fn ask(server: &Local, user: &UserInfo) -> Response<Body> {
+    let request = Request::get("/attest/pieces")
+        .body(master_client::body(""))
+        .unwrap();
+    server.api.handle_as(request, user.clone(), peer()).await
+}
+
+async fn piece(body: &mut Body) -> Option<Bytes> {
+    let frame = tokio::time::timeout(PATIENCE, body.frame()).await;
+    let frame = frame.expect("a frame, or the end").transpose().unwrap();
+    frame.map(|frame| frame.into_data().unwrap())
+}
+
+#[tokio::test]
+async fn an_answer_that_was_begun_ends_when_its_caller_is_shut_out() {
+    let server = Local::new().await;
+    let list = List::hung_into(&server);
+    let senders = Pieces::hung_into(&server, 2);
+    let (mut bad, mut good) = (
+        ask(&server, &node("bad")).await.into_body(),
+        ask(&server, &node("good")).await.into_body(),
+    );
+    for sender in &senders {
+        sender.send("one").await.unwrap();
+    }
+    assert_eq!(piece(&mut bad).await.as_deref(), Some(&b"one"[..]));
+    assert_eq!(piece(&mut good).await.as_deref(), Some(&b"one"[..]));
+    // A change that is about somebody else ends nothing.
+    list.deny("system:node:other");
+    for sender in &senders {
+        sender.send("two").await.unwrap();
+    }
+    assert_eq!(piece(&mut bad).await.as_deref(), Some(&b"two"[..]));
+    list.deny("system:node:bad");
+    for sender in &senders {
+        sender.send("three").await.unwrap();
+        sender.send("four").await.unwrap();
+    }
+    assert_eq!(piece(&mut bad).await, None);
+    assert_eq!(piece(&mut bad).await, None, "the end is the end");
+    for expected in ["two", "three", "four"] {
+        assert_eq!(piece(&mut good).await.as_deref(), Some(expected.as_bytes()));
+    }
+}
+
+/// The deny list takes the caller while the answer is made.
+#[tokio::test]
+async fn an_answer_that_was_made_is_not_given_to_a_caller_who_is_shut_out_by_then() {
+    let server = Local::new().await;
+    let list = List::hung_into(&server);
+    let denier = Arc::new(Denier {
+        list: list.clone(),
+        whom: "system:node:bad",
+    });
+    assert!(server.api.set_extensions(denier));
+    assert_eq!(ask(&server, &node("good")).await.status(), StatusCode::OK);
+    *list.1.lock().unwrap() = None;
+    let answer = ask(&server, &node("bad")).await;
+    assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert!(!body.windows(6).any(|window| window == b"secret"));
+}
+
+/// Shuts somebody out while it answers.
+#[derive(Debug)]
+struct Denier {
+    list: Arc<List>,
+    whom: &'static str,
+}
+
+impl Extensions for Denier {
+    fn claims(&self, path: &str) -> bool {
+        path == "/attest/pieces"
+    }
+
+    fn handle(&self, _: Request<Body>, _: Peer, _: UserInfo) -> BoxFuture<'static, Response<Body>> {
+        self.list.deny(self.whom);
+        Box::pin(std::future::ready(Response::new(master_client::body(
+            "secret",
+        ))))
+    }
+}
+
+/// A service that never holds what was written.
+#[derive(Debug, Default)]
+struct Behind(AtomicUsize);
+
+impl Extensions for Behind {
+    fn claims(&self, _: &str) -> bool {
+        false
+    }
+
+    fn in_force(&self, plural: &str, name: &str) -> BoxFuture<'static, bool> {
+        assert_eq!((plural, name), ("machines", "late"));
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Box::pin(std::future::ready(false))
+    }
+
+    fn handle(&self, _: Request<Body>, _: Peer, _: UserInfo) -> BoxFuture<'static, Response<Body>> {
+        Box::pin(std::future::ready(Response::new(master_client::body(""))))
+    }
+}
+
+/// A write that is stored and that the deciding service does not hold yet is answered by 504, not by success: whoever hears that a
+/// machine is retired relies on it.
+#[tokio::test]
+async fn a_write_that_is_not_in_force_in_time_is_no_success() {
+    let server = Local::new().await;
+    let behind = Arc::new(Behind::default());
+    assert!(server.api.set_extensions(behind.clone()));
+    let machine = json!({
+        "apiVersion": "pratique.dev/v1alpha1", "kind": "Machine", "metadata": {"name": "late"}, "spec": {"role": "worker"},
+    });
+    let send = |method: Method, path: String, body: Value| {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json")
+            .body(master_client::body(body.to_string()))
+            .unwrap();
+        let user = UserInfo::admin("admin");
+        async { server.api.handle_as(request, user, peer()).await }
+    };
+    let tried = send(
+        Method::POST,
+        format!("{MACHINES}?dryRun=All"),
+        machine.clone(),
+    )
+    .await;
+    assert_eq!(tried.status(), StatusCode::CREATED);
+    assert_eq!(behind.0.load(Ordering::Relaxed), 0, "nothing was written");
+    let made = send(Method::POST, MACHINES.to_owned(), machine.clone()).await;
+    assert_eq!(made.status(), StatusCode::GATEWAY_TIMEOUT);
+    let body = made.into_body().collect().await.unwrap().to_bytes();
+    let status: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(status["reason"], "Timeout", "{status}");
+    assert!(
+        status["message"]
+            .as_str()
+            .unwrap()
+            .contains("the write is stored"),
+        "{status}"
+    );
+    // It is stored, reading it waits for nothing, and a refused write is told as what it is.
+    let read = send(Method::GET, format!("{MACHINES}/late"), Value::Null).await;
+    assert_eq!(read.status(), StatusCode::OK);
+    let again = send(Method::POST, MACHINES.to_owned(), machine).await;
+    assert_eq!(again.status(), StatusCode::CONFLICT);
+    let gone = send(Method::DELETE, format!("{MACHINES}/late"), Value::Null).await;
+    assert_eq!(gone.status(), StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(behind.0.load(Ordering::Relaxed), 2);
+}
