@@ -4,8 +4,9 @@
 //! [`Transport`]; the API server is one, and takes a request from inside the process the same way as one from a socket:
 //! authorization, limits, admission, store.
 //!
-//! Enter by [`Client`] for single calls, by [`Follower`] to keep up with all objects of a kind, by [`Recorder`] to write
-//! events. There are no tasks and no channels: a follower works while its caller awaits [`Follower::next`].
+//! Enter by [`Client`] for single calls, by [`Follower`] to keep up with all objects of a kind, by [`Store`] to keep and
+//! index what is followed, by [`Recorder`] to write events. There are no tasks and no channels: a follower works while its
+//! caller awaits [`Follower::next`].
 
 mod body;
 mod client;
@@ -13,6 +14,7 @@ mod follow;
 mod recent;
 mod record;
 mod resources;
+mod store;
 mod transport;
 mod user;
 
@@ -26,5 +28,6 @@ pub use master_kinds::error::{ApiError, Cause, Details, Reason};
 pub use recent::Recent;
 pub use record::{Happening, Recorder, Severity, reference};
 pub use resources::{Meta, OwnerRef, Partial, Resource, Seen, Whole};
+pub use store::{Delta, Entries, Index, Item, Key, Lookup, Progress, Scope, Store, View};
 pub use transport::{BoxFuture, Transport};
 pub use user::UserInfo;
