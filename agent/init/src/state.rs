@@ -410,7 +410,7 @@ fn keep(path: &str, secret: &[u8]) -> std::io::Result<()> {
     file.write_all(secret)?;
     file.sync_all()?;
     // The name, too: the state is bound to this board next, and the keys come no second time.
-    std::path::Path::new(path)
+    Path::new(path)
         .parent()
         .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }

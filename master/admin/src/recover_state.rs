@@ -136,7 +136,7 @@ fn image(args: &RecoverStateArgs) -> Result<(ReleaseKey, u64)> {
     let known =
         KnownRelease::open(&release(&args.release)?, std::slice::from_ref(&key)).map_err(|e| {
             let cure = "name the *.release.json of the image build";
-            Error::input(&subject, crate::error::chain(&e), cure)
+            Error::input(&subject, config_errors::chain(&e), cure)
         })?;
     let manifest = known.manifest();
     let fault = |why: &str, cure: &str| Err(Error::input(&subject, why, cure));
@@ -336,7 +336,7 @@ mod tests {
         }
 
         fn refused(&self) -> String {
-            let error = self.write().err().map(|error| crate::error::chain(&error));
+            let error = self.write().err().map(|error| config_errors::chain(&error));
             assert!(!self.dir.path().join("one-off").exists());
             error.unwrap_or_default()
         }

@@ -60,6 +60,16 @@ pub struct DeleteParams {
     pub propagation: Option<&'static str>,
 }
 
+impl DeleteParams {
+    /// Only the object with this UID, in the kind's usual way.
+    pub fn of(uid: String) -> Self {
+        Self {
+            uid: Some(uid),
+            ..Self::default()
+        }
+    }
+}
+
 /// A page of objects.
 #[derive(Debug, Clone)]
 pub struct ObjectList<T> {

@@ -118,6 +118,16 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
         }
     }
 
+    /// The resource version up to which everything is known; 0 where nothing is.
+    pub fn reached(&self) -> u64 {
+        match &self.state {
+            State::Unlisted | State::Listing(_) => 0,
+            State::Listed(version)
+            | State::Opening(_, version)
+            | State::Watching(_, version, _) => version.parse().unwrap_or_default(),
+        }
+    }
+
     /// Lists again at the next change.
     pub fn relist(&mut self) {
         self.state = State::Unlisted;

@@ -5,8 +5,8 @@
 //! [`Transport`] carries their requests; the API server implements it and treats a request from
 //! inside the process like one from a socket: authorization, limits, admission, store.
 //!
-//! Start at [`Client`] for single calls, at [`Follower`] to follow all objects of a kind, at
-//! [`Recorder`] to write events. There are no tasks and no channels: a follower works while its
+//! Start at [`Client`] for single calls, at [`Follower`] to follow all objects of a kind, at [`Store`] to keep and
+//! index them, at [`Recorder`] to write events. There are no tasks and no channels: a follower works while its
 //! caller awaits [`Follower::next`].
 
 mod body;
@@ -15,6 +15,7 @@ mod follow;
 mod recent;
 mod record;
 mod resources;
+mod store;
 mod transport;
 mod user;
 
@@ -28,5 +29,6 @@ pub use master_kinds::error::{ApiError, Cause, Details, Reason};
 pub use recent::Recent;
 pub use record::{Happening, Recorder, Severity, reference};
 pub use resources::{Meta, OwnerRef, Partial, Resource, Seen, Whole};
+pub use store::{Delta, Entries, Index, Item, Key, Lookup, Progress, Scope, Store, View};
 pub use transport::{BoxFuture, Transport};
 pub use user::UserInfo;

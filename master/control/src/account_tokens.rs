@@ -3,19 +3,24 @@
 //!
 //! The token is bound to the secret: it is worth something for as long as the secret is there.
 
-use crate::driver::{Controller, Now, Plan, Right};
-use crate::observe::{Key, Kind, Observed, fingerprint};
-use crate::write::Write;
+use crate::controller::{Controller, Now, Plan, Right, right};
+use crate::setup::Setup;
+use crate::views::account::AccountView;
+use crate::views::{fingerprint, uid};
+use crate::writer::Writer;
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{Secret, ServiceAccount};
-use master_client::{ApiError, Client, DeleteParams, Reason};
+use master_client::{
+    ApiError, Client, DeleteParams, Delta, Index, Key, Reason, Scope, Store, View,
+};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Which secrets they are.
-pub(crate) const TYPE: &str = "kubernetes.io/service-account-token";
+const TYPE: &str = "kubernetes.io/service-account-token";
 /// The account's name.
-pub(crate) const ACCOUNT: &str = "kubernetes.io/service-account.name";
+const ACCOUNT: &str = "kubernetes.io/service-account.name";
 /// The account's UID.
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 const TOKEN: &str = "token";
@@ -24,71 +29,136 @@ const NAMESPACE: &str = "namespace";
 /// Seconds of a token that is meant to live as long as its secret: the most that may be asked for.
 const LIFE: i64 = 1 << 32;
 
-/// What it does, for whoever grants it.
-pub(crate) const RIGHTS: &[Right] = &[
-    Right {
-        group: "",
-        resource: "secrets",
-        verbs: &["get", "list", "watch", "update", "delete"],
-    },
-    Right {
-        group: "",
-        resource: "serviceaccounts",
-        verbs: &["get", "list", "watch"],
-    },
-    Right {
-        group: "",
-        resource: "serviceaccounts/token",
-        verbs: &["create"],
-    },
-];
-
-/// The controller.
-#[derive(Debug, Default)]
-pub(crate) struct AccountTokens {
-    root: Option<watch::Receiver<String>>,
+/// A secret with the token of a service account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountTokenView {
+    /// UID of the secret.
+    pub uid: String,
+    /// Name of the account.
+    pub account: String,
+    /// Whether the token is there.
+    pub filled: bool,
+    /// Fingerprint of the certificate that is there.
+    pub root: u64,
 }
 
-impl AccountTokens {
-    pub(crate) fn new(root: Option<watch::Receiver<String>>) -> Self {
-        Self { root }
-    }
-}
+impl View for AccountTokenView {
+    type Object = Secret;
 
-impl Controller for AccountTokens {
-    fn name(&self) -> &'static str {
-        "tokens-controller"
-    }
-
-    fn follows(&self) -> &'static [Kind] {
-        &[Kind::AccountToken, Kind::ServiceAccount]
+    fn scope() -> Scope {
+        Scope {
+            namespace: None,
+            fields: Some(format!("type={TYPE}")),
+        }
     }
 
-    fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        let pem = self
-            .root
-            .as_ref()
-            .map(|root| root.borrow().clone())
-            .unwrap_or_default();
-        let root = fingerprint(&pem);
-        let wrong = observed.account_tokens.iter().filter(|(key, facts)| {
-            let account = Key::new(&key.namespace, &facts.account);
-            !facts.filled || facts.root != root || !observed.service_accounts.contains(&account)
-        });
-        let write = |(key, facts): (&Key, &crate::observe::AccountTokenFacts)| Write::FillToken {
-            key: key.clone(),
-            uid: facts.uid.clone(),
-            root: pem.clone(),
-        };
-        Plan {
-            writes: wrong.map(write).collect(),
-            again: None,
+    fn read(secret: Secret) -> Self {
+        let (filled, root) = content(&secret);
+        let annotations = secret.metadata.annotations.as_ref();
+        let account = annotations.and_then(|all| all.get(ACCOUNT));
+        Self {
+            uid: uid(&secret.metadata),
+            account: account.cloned().unwrap_or_default(),
+            filled,
+            root: fingerprint(&root),
         }
     }
 }
 
+/// Secrets by their account (`namespace/name`).
+static BY_ACCOUNT: Index<AccountTokenView> = Index::new("account", |key, secret| {
+    vec![Key::new(&key.namespace, &secret.account).to_string()]
+});
+
+/// The controller. Its keys are secrets.
+#[derive(Debug)]
+pub struct AccountTokens {
+    secrets: Store<AccountTokenView>,
+    accounts: Store<AccountView>,
+    root: Option<watch::Receiver<String>>,
+}
+
+/// A secret, whether its account is there, and the root's certificate.
+#[derive(Debug)]
+pub struct Facts {
+    key: Key,
+    secret: Arc<AccountTokenView>,
+    has_account: bool,
+    root: String,
+}
+
+/// The secret gets its content, or goes with its account.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// Which.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// The root's certificate.
+    pub root: String,
+}
+
+impl Controller for AccountTokens {
+    const NAME: &'static str = "tokens-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("", "secrets", &["get", "list", "watch", "update", "delete"]),
+        right("", "serviceaccounts", &["get", "list", "watch"]),
+        right("", "serviceaccounts/token", &["create"]),
+    ];
+    type Facts = Facts;
+    type Action = Fill;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let secrets: Store<AccountTokenView> = setup.follow_keys();
+        let by_account = secrets.index(&BY_ACCOUNT);
+        let accounts = setup.follow(move |delta: &Delta<AccountView>, keys| {
+            let secrets = by_account.keys(&delta.key.to_string());
+            keys.extend(secrets.iter().map(|key| (**key).clone()));
+        });
+        let root = setup.options().root_ca.clone();
+        if let Some(root) = root.clone() {
+            let all = secrets.clone();
+            setup.watch(root, move || {
+                all.keys().iter().map(|key| (**key).clone()).collect()
+            });
+        }
+        Self {
+            secrets,
+            accounts,
+            root,
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let secret = self.secrets.get(key)?;
+        let account = Key::new(&key.namespace, &secret.account);
+        let root = self.root.as_ref().map(|root| root.borrow().clone());
+        Some(Facts {
+            key: key.clone(),
+            secret,
+            has_account: self.accounts.get(&account).is_some(),
+            root: root.unwrap_or_default(),
+        })
+    }
+
+    fn plan(facts: &Facts, _: Now) -> Plan<Fill> {
+        let Facts { key, secret, .. } = facts;
+        let right = secret.filled && secret.root == fingerprint(&facts.root) && facts.has_account;
+        let action = (!right).then(|| Fill {
+            key: key.clone(),
+            uid: secret.uid.clone(),
+            root: facts.root.clone(),
+        });
+        action.into()
+    }
+
+    async fn carry_out(&self, action: Fill, writer: &Writer) -> Result<(), ApiError> {
+        fill(writer, &action.key, &action.uid, &action.root).await
+    }
+}
+
 /// Whether a secret has a token, and the certificate that it has.
-pub(crate) fn content(secret: &Secret) -> (bool, String) {
+fn content(secret: &Secret) -> (bool, String) {
     let text = |key: &str| {
         let found = secret.data.as_ref().and_then(|data| data.get(key));
         found
@@ -103,13 +173,9 @@ pub(crate) fn content(secret: &Secret) -> (bool, String) {
 }
 
 /// Fills a secret, or deletes it where its account is gone.
-pub(crate) async fn fill(
-    client: &Client,
-    key: &Key,
-    uid: &str,
-    root: &str,
-) -> Result<(), ApiError> {
-    let namespace = Some(key.namespace.as_str());
+async fn fill(writer: &Writer, key: &Key, uid: &str, root: &str) -> Result<(), ApiError> {
+    let client = writer.client();
+    let namespace = key.namespace();
     let mut secret: Secret = client.get(namespace, &key.name).await?;
     if secret.metadata.uid.as_deref() != Some(uid) || secret.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -128,11 +194,8 @@ pub(crate) async fn fill(
     let Some(own) = own
         .filter(|own| annotation(ACCOUNT_UID).is_none_or(|said| said.is_empty() || said == *own))
     else {
-        let params = DeleteParams {
-            uid: Some(uid.to_owned()),
-            ..DeleteParams::default()
-        };
-        return client.delete::<Secret>(namespace, &key.name, &params).await;
+        let params = DeleteParams::of(uid.to_owned());
+        return writer.delete::<Secret>(key, &params).await;
     };
     let (filled, _) = content(&secret);
     let token = if filled {
@@ -154,7 +217,7 @@ pub(crate) async fn fill(
         NAMESPACE.to_owned(),
         ByteString(key.namespace.clone().into_bytes()),
     );
-    client.update(&secret).await.map(drop)
+    writer.update(&secret).await.map(drop)
 }
 
 async fn token(client: &Client, key: &Key, account: &str, uid: &str) -> Result<String, ApiError> {
@@ -162,7 +225,7 @@ async fn token(client: &Client, key: &Key, account: &str, uid: &str) -> Result<S
         "audiences": [], "expirationSeconds": LIFE,
         "boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": key.name, "uid": uid},
     }});
-    let namespace = Some(key.namespace.as_str());
+    let namespace = key.namespace();
     let answer = client
         .create_subresource::<ServiceAccount>(namespace, account, "token", &request)
         .await;

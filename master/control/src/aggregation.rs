@@ -1,51 +1,168 @@
 //! Cluster role aggregation: roles that gather the rules of others always have them.
 
-use crate::driver::{Controller, Now, Plan, Right};
-use crate::observe::{Kind, Observed};
-use crate::write::Write;
+use crate::controller::{Controller, Now, Plan, Right, right};
+use crate::setup::Setup;
+use crate::views::version;
+use crate::writer::Writer;
+use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
+use master_client::{ApiError, Delta, Index, Key, Lookup, Patch, Store, View};
 use master_rbac::Role;
 use master_rbac::aggregate::gathered;
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::sync::Arc;
 
-/// What it does, for whoever grants it. Rules that it has not itself it writes by `escalate`.
-pub(crate) const RIGHTS: &[Right] = &[Right {
-    group: "rbac.authorization.k8s.io",
-    resource: "clusterroles",
-    verbs: &["get", "list", "watch", "patch", "escalate"],
-}];
+/// A cluster role as decisions take it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoleView {
+    /// The role.
+    pub role: Role,
+    /// Its resource version.
+    pub version: String,
+}
 
-/// The controller.
-#[derive(Debug, Default)]
-pub(crate) struct Aggregation;
+impl View for RoleView {
+    type Object = ClusterRole;
+
+    fn read(role: ClusterRole) -> Self {
+        let version = version(&role.metadata);
+        let role = serde_json::to_value(&role).and_then(serde_json::from_value::<Role>);
+        Self {
+            role: role.unwrap_or_default(),
+            version,
+        }
+    }
+}
+
+/// Roles by their labels (`key=value`).
+static BY_LABEL: Index<RoleView> = Index::new("label", |_, view| {
+    let labels = view.role.metadata.labels.iter();
+    labels
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect()
+});
+
+/// Roles that gather others, all under one value.
+static GATHERING: Index<RoleView> = Index::new("gathering", |_, view| {
+    let gathers = view.role.aggregation_rule.is_some();
+    gathers.then(String::new).into_iter().collect()
+});
+
+/// The controller. Its keys are cluster roles that gather others.
+#[derive(Debug)]
+pub struct Aggregation {
+    roles: Store<RoleView>,
+    by_label: Lookup<RoleView>,
+}
+
+/// A role that gathers, and the roles that it may select.
+#[derive(Debug)]
+pub struct Facts {
+    name: String,
+    own: Arc<RoleView>,
+    others: Vec<Arc<RoleView>>,
+}
+
+/// The role gets the rules that it gathers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Aggregate {
+    /// Which.
+    pub name: String,
+    /// Its resource version: not written if it changed.
+    pub version: String,
+    /// The rules.
+    pub rules: Value,
+}
 
 impl Controller for Aggregation {
-    fn name(&self) -> &'static str {
-        "clusterrole-aggregation-controller"
+    const NAME: &'static str = "clusterrole-aggregation-controller";
+    /// Rules that it has not itself it writes by `escalate`.
+    const RIGHTS: &'static [Right] = &[right(
+        "rbac.authorization.k8s.io",
+        "clusterroles",
+        &["get", "list", "watch", "patch", "escalate"],
+    )];
+    type Facts = Facts;
+    type Action = Aggregate;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        // The listener asks the store that it listens to.
+        let store: Store<RoleView> = setup.read();
+        let gathering = store.index(&GATHERING);
+        let roles = setup.follow(move |delta: &Delta<RoleView>, keys| {
+            keys.push((*delta.key).clone());
+            let views = [&delta.before, &delta.after];
+            let selected = |gatherer: &RoleView| {
+                let mut either = views.iter().filter_map(|view| view.as_deref());
+                either.any(|view| may_select(gatherer, &view.role))
+            };
+            let gatherers = gathering.get("").into_iter();
+            keys.extend(
+                gatherers
+                    .filter(|(_, gatherer)| selected(gatherer))
+                    .map(|(key, _)| (*key).clone()),
+            );
+        });
+        let by_label = roles.index(&BY_LABEL);
+        Self { roles, by_label }
     }
 
-    fn follows(&self) -> &'static [Kind] {
-        &[Kind::ClusterRole]
-    }
-
-    fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        let mut plan = Plan::default();
-        for (name, (role, version)) in &observed.cluster_roles {
-            let others = observed.cluster_roles.values().map(|(other, _)| other);
-            let Some(rules) = gathered(role, others, selects).filter(|rules| *rules != role.rules)
-            else {
-                continue;
-            };
-            let Ok(rules) = serde_json::to_value(rules) else {
-                continue;
-            };
-            plan.writes.push(Write::Aggregate {
-                name: name.clone(),
-                version: version.clone(),
-                rules,
-            });
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let own = self.roles.get(key)?;
+        let mut others = Vec::new();
+        for selector in selectors(&own) {
+            match label_of(selector) {
+                Some(label) => others.extend(self.by_label.get(&label)),
+                // A selector of expressions alone: there are few of them, and few roles.
+                None => others.extend(self.roles.all()),
+            }
         }
-        plan
+        others.sort_by(|(a, _), (b, _)| a.cmp(b));
+        others.dedup_by(|(a, _), (b, _)| a == b);
+        Some(Facts {
+            name: key.name.clone(),
+            own,
+            others: others.into_iter().map(|(_, view)| view).collect(),
+        })
     }
+
+    fn plan(facts: &Facts, _: Now) -> Plan<Aggregate> {
+        let role = &facts.own.role;
+        let others = facts.others.iter().map(|view| &view.role);
+        let rules = gathered(role, others, selects).filter(|rules| *rules != role.rules);
+        let action = rules.and_then(|rules| {
+            Some(Aggregate {
+                name: facts.name.clone(),
+                version: facts.own.version.clone(),
+                rules: serde_json::to_value(rules).ok()?,
+            })
+        });
+        action.into()
+    }
+
+    async fn carry_out(&self, role: Aggregate, writer: &Writer) -> Result<(), ApiError> {
+        let patch = json!({"metadata": {"resourceVersion": role.version}, "rules": role.rules});
+        let key = Key::cluster(&role.name);
+        let patch = Patch::Merge(patch);
+        writer.patch::<ClusterRole>(&key, &patch).await.map(drop)
+    }
+}
+
+/// What a role selects others by.
+fn selectors(view: &RoleView) -> &[Value] {
+    let rule = view.role.aggregation_rule.as_ref();
+    rule.map_or(&[], |rule| rule.cluster_role_selectors.as_slice())
+}
+
+/// One of the labels that a selector asks for.
+fn label_of(selector: &Value) -> Option<String> {
+    let labels = selector.get("matchLabels")?.as_object()?;
+    let (key, value) = labels.iter().next()?;
+    Some(format!("{key}={}", value.as_str()?))
+}
+
+fn may_select(gatherer: &RoleView, role: &Role) -> bool {
+    let mut selectors = selectors(gatherer).iter();
+    selectors.any(|selector| selects(selector, role))
 }
 
 /// Whether a label selector selects a role. One that selects everything gathers nothing: it is no selector.

@@ -3,9 +3,10 @@
 //! Who asks for a certificate of his own node needs the right to create `certificatesigningrequests/selfnodeclient`; who asks
 //! for another's `certificatesigningrequests/nodeclient`. Without the right the request waits for a person.
 
-use crate::driver::{Controller, Now, Plan, Right};
-use crate::observe::{Kind, Observed};
-use crate::write::Write;
+use crate::controller::{Controller, Now, Plan, Right, right};
+use crate::setup::Setup;
+use crate::views::request::RequestView;
+use crate::writer::Writer;
 use config_kube::identity::{NODE_USER_PREFIX, NODES_GROUP};
 use config_kube::k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
@@ -15,69 +16,83 @@ use config_kube::k8s_openapi::api::certificates::v1::{
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
-use master_client::{ApiError, Client, Reason};
+use master_client::{ApiError, Client, Key, Reason, Store};
+use std::sync::Arc;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;
 
 /// The signer whose requests are looked at.
-pub(crate) const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// What it does, for whoever grants it.
-pub(crate) const RIGHTS: &[Right] = &[
-    Right {
-        group: "certificates.k8s.io",
-        resource: "certificatesigningrequests",
-        verbs: &["get", "list", "watch"],
-    },
-    Right {
-        group: "certificates.k8s.io",
-        resource: "certificatesigningrequests/approval",
-        verbs: &["update"],
-    },
-    Right {
-        group: "certificates.k8s.io",
-        resource: "signers",
-        verbs: &["approve"],
-    },
-    Right {
-        group: "authorization.k8s.io",
-        resource: "subjectaccessreviews",
-        verbs: &["create"],
-    },
-];
+/// The controller. Its keys are certificate signing requests.
+#[derive(Debug)]
+pub struct Approver {
+    requests: Store<RequestView>,
+}
 
-/// The controller.
-#[derive(Debug, Default)]
-pub(crate) struct Approver;
+/// A request and what is known of it.
+#[derive(Debug)]
+pub struct Facts {
+    name: String,
+    request: Arc<RequestView>,
+}
+
+/// The request is approved, if its sender may.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Approve {
+    /// Which.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
 
 impl Controller for Approver {
-    fn name(&self) -> &'static str {
-        "certificatesigningrequest-approving-controller"
+    const NAME: &'static str = "certificatesigningrequest-approving-controller";
+    const RIGHTS: &'static [Right] = &[
+        right(
+            "certificates.k8s.io",
+            "certificatesigningrequests",
+            &["get", "list", "watch"],
+        ),
+        right(
+            "certificates.k8s.io",
+            "certificatesigningrequests/approval",
+            &["update"],
+        ),
+        right("certificates.k8s.io", "signers", &["approve"]),
+        right("authorization.k8s.io", "subjectaccessreviews", &["create"]),
+    ];
+    type Facts = Facts;
+    type Action = Approve;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let requests = setup.follow_keys();
+        Self { requests }
     }
 
-    fn follows(&self) -> &'static [Kind] {
-        &[Kind::Request]
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let (name, request) = (key.name.clone(), self.requests.get(key)?);
+        Some(Facts { name, request })
     }
 
-    fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        let open = observed
-            .requests
-            .iter()
-            .filter(|(_, request)| request.kubelet && !request.decided);
-        let write = |(name, request): (&String, &crate::observe::RequestFacts)| Write::Approve {
-            name: name.clone(),
-            uid: request.uid.clone(),
-        };
-        Plan {
-            writes: open.map(write).collect(),
-            again: None,
-        }
+    fn plan(facts: &Facts, _: Now) -> Plan<Approve> {
+        let open = facts.request.signer == SIGNER && !facts.request.decided;
+        let action = open.then(|| Approve {
+            name: facts.name.clone(),
+            uid: facts.request.uid.clone(),
+        });
+        action.into()
+    }
+
+    async fn carry_out(&self, request: Approve, writer: &Writer) -> Result<(), ApiError> {
+        approve(writer, &request.name, &request.uid).await
     }
 }
 
 /// Approves a request if it is a kubelet's and its sender may.
-pub(crate) async fn approve(client: &Client, name: &str, uid: &str) -> Result<(), ApiError> {
+async fn approve(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
+    let client = writer.client();
     let mut request: CertificateSigningRequest = client.get(None, name).await?;
     let conditions = request
         .status
@@ -122,7 +137,7 @@ pub(crate) async fn approve(client: &Client, name: &str, uid: &str) -> Result<()
             .conditions
             .get_or_insert_default()
             .push(condition);
-        return client
+        return writer
             .update_subresource(&request, "approval")
             .await
             .map(drop);

@@ -1,53 +1,64 @@
 //! Bootstrap token cleaner: tokens go when their time is over.
 
-use crate::driver::{Controller, Now, Plan, Right};
-use crate::observe::{Kind, Observed};
-use crate::write::{Deletable, Write};
-use std::time::Duration;
+use crate::controller::{Controller, Now, Plan, Right, right};
+use crate::setup::Setup;
+use crate::views::token::TokenView;
+use crate::writer::Writer;
+use config_kube::k8s_openapi::api::core::v1::Secret;
+use master_client::{ApiError, DeleteParams, Key, Store};
+use std::sync::Arc;
 
-/// Where bootstrap tokens are.
-pub(crate) const NAMESPACE: &str = "kube-system";
-/// Which secrets they are.
-pub(crate) const TYPE: &str = "bootstrap.kubernetes.io/token";
-/// Between two looks at most.
-const PERIOD: Duration = Duration::from_secs(60);
+/// The controller. Its keys are the secrets of bootstrap tokens.
+#[derive(Debug)]
+pub struct BootstrapTokens {
+    tokens: Store<TokenView>,
+}
 
-/// What it does, for whoever grants it.
-pub(crate) const RIGHTS: &[Right] = &[Right {
-    group: "",
-    resource: "secrets",
-    verbs: &["list", "watch", "delete"],
-}];
+/// A token and what is known of it.
+#[derive(Debug)]
+pub struct Facts {
+    key: Key,
+    token: Arc<TokenView>,
+}
 
-/// The controller.
-#[derive(Debug, Default)]
-pub(crate) struct BootstrapTokens;
+/// The token goes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Delete {
+    /// Its secret.
+    pub key: Key,
+    /// The secret's UID.
+    pub uid: String,
+}
 
 impl Controller for BootstrapTokens {
-    fn name(&self) -> &'static str {
-        "token-cleaner"
+    const NAME: &'static str = "token-cleaner";
+    const RIGHTS: &'static [Right] = &[right("", "secrets", &["list", "watch", "delete"])];
+    type Facts = Facts;
+    type Action = Delete;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let tokens = setup.follow_keys();
+        Self { tokens }
     }
 
-    fn follows(&self) -> &'static [Kind] {
-        &[Kind::BootstrapToken]
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let (key, token) = (key.clone(), self.tokens.get(key)?);
+        Some(Facts { key, token })
     }
 
-    fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        let mut plan = Plan {
-            writes: Vec::new(),
-            again: Some(PERIOD),
+    fn plan(facts: &Facts, now: Now) -> Plan<Delete> {
+        let Some(end) = facts.token.expires else {
+            return Plan::nothing();
         };
-        for (key, token) in &observed.bootstrap_tokens {
-            let Some(end) = token.expires else { continue };
-            match Duration::try_from(end.duration_since(now.wall)) {
-                Ok(left) if !left.is_zero() => plan.again_in(left),
-                Ok(_) | Err(_) => plan.writes.push(Write::Delete {
-                    what: Deletable::Secret,
-                    key: key.clone(),
-                    uid: token.uid.clone(),
-                }),
-            }
+        if let Some(left) = now.until(end) {
+            return Plan::wait(left);
         }
-        plan
+        let (key, uid) = (facts.key.clone(), facts.token.uid.clone());
+        Plan::act(Delete { key, uid })
+    }
+
+    async fn carry_out(&self, token: Delete, writer: &Writer) -> Result<(), ApiError> {
+        let params = DeleteParams::of(token.uid);
+        writer.delete::<Secret>(&token.key, &params).await
     }
 }

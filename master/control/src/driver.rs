@@ -1,423 +1,363 @@
-//! The driver: observes, asks controllers for their plans, carries the writes out.
+//! The driver: feeds work queues with the keys that changes concern, plans keys, and carries actions out.
+//!
+//! One future, without tasks and channels. Controllers take turns, each plans one key in its turn, and none may have more
+//! than its share of the writes that are under way: neither a controller nor a key keeps the others waiting.
 
-use crate::followers::Followers;
-use crate::observe::{Key, Kind, Observed};
-use crate::write::Write;
+use crate::controller::{Controller, Now, Right};
+use crate::figures::{End, Figures};
+use crate::queue::{Outcome, Taken, WorkQueue};
+use crate::setup::{Changed, Declaration, Options, Setup, Sources};
+use crate::writer::{Stores, Writer};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use jiff::Timestamp;
-use master_client::{ApiError, Client, Recorder};
-use std::collections::{BTreeSet, HashMap};
+use master_client::{ApiError, Client, Key, Recorder};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
 
-/// Writes that may be under way at once.
+/// Runs with writes that may be under way at once.
 const IN_FLIGHT: usize = 64;
-/// Least time between two plans: changes come in crowds.
-const PACE: Duration = Duration::from_millis(50);
-/// A controller that planned rests for so many times as long as that took: planning over a large cluster takes no more
-/// than a part of the processor, whatever happens in it.
-const REST: u32 = 30;
-/// A key that was written rests for this long, so that the write can be seen before the next plan.
-const SETTLE: Duration = Duration::from_millis(500);
-/// First wait after a failed write.
-const BACKOFF_FIRST: Duration = Duration::from_millis(500);
-/// Longest wait after failed writes.
-const BACKOFF_LAST: Duration = Duration::from_secs(60);
-/// Between two looks at which kinds are served.
-const LOOK: Duration = Duration::from_secs(30);
+/// Of these, the share of one controller.
+const SHARE: usize = 16;
+/// Keys that are planned before changes are looked at again.
+const BATCH: usize = 64;
 /// Name in events (upstream's, which people know).
 const COMPONENT: &str = "controllermanager";
 
-/// The time, on both clocks.
-#[derive(Debug, Clone, Copy)]
-pub struct Now {
-    /// Monotonic, for what is measured here.
-    pub instant: Instant,
-    /// Wall clock, for what objects say.
-    pub wall: Timestamp,
-}
-
-impl Now {
-    /// Time that passed since an object's time; nothing where that is in the future.
-    pub fn since(self, time: Timestamp) -> Duration {
-        Duration::try_from(self.wall.duration_since(time)).unwrap_or_default()
-    }
-}
-
-/// What a controller wants.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Plan {
-    /// Writes, in the order of their importance.
-    pub writes: Vec<Write>,
-    /// Ask again after this time, even if nothing changes.
-    pub again: Option<Duration>,
-}
-
-impl Plan {
-    /// Ask again after this time at the latest.
-    pub(crate) fn again_in(&mut self, time: Duration) {
-        self.again = Some(self.again.map_or(time, |again| again.min(time)));
-    }
-}
-
-/// A controller: a function of what is observed and the time. Each is the only writer of what it writes.
-pub trait Controller: Send {
-    /// Name, for logs.
-    fn name(&self) -> &'static str;
-    /// Kinds whose changes make a new plan necessary at once.
-    fn follows(&self) -> &'static [Kind];
-    /// What is to be written now.
-    fn plan(&mut self, observed: &Observed, now: Now) -> Plan;
-}
-
-/// Something that a controller must be allowed to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Right {
-    /// API group; `*` is all.
-    pub group: &'static str,
-    /// Resource, with a subresource as `pods/status`; `*` is all.
-    pub resource: &'static str,
-    /// Verbs.
-    pub verbs: &'static [&'static str],
-}
-
-/// What the controllers that came with their rights need, by name; the others need what upstream's of their names do.
-pub fn rights() -> Vec<(&'static str, &'static [Right])> {
-    vec![
-        ("garbage-collector", crate::garbage::RIGHTS),
-        ("namespace-controller", crate::namespace::RIGHTS),
-        ("root-ca-cert-publisher", crate::root_ca::RIGHTS),
-        ("resourcequota-controller", crate::quota::RIGHTS),
-        (
-            "certificatesigningrequest-approving-controller",
-            crate::approver::RIGHTS,
-        ),
-        (
-            "clusterrole-aggregation-controller",
-            crate::aggregation::RIGHTS,
-        ),
-        ("token-cleaner", crate::bootstrap_tokens::RIGHTS),
-        ("bootstrap-signer", crate::bootstrap_signer::RIGHTS),
-        ("service-cidrs-controller", crate::service_ranges::RIGHTS),
-        ("storage-protection", crate::in_use::RIGHTS),
-        ("tokens-controller", crate::account_tokens::RIGHTS),
-    ]
-}
-
-/// Settings of the controllers.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Silence after which a node is not ready.
-    pub node_grace: Duration,
-    /// The roots' certificates (PEM) that are published in every namespace; others are published when they change.
-    pub root_ca: Option<watch::Receiver<String>>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            node_grace: crate::node_lifecycle::GRACE,
-            root_ca: None,
-        }
-    }
-}
-
-/// All controllers.
-pub fn controllers(options: &Options) -> Vec<Box<dyn Controller>> {
-    vec![
-        Box::new(crate::node_lifecycle::NodeLifecycle::new(
-            options.node_grace,
-        )),
-        Box::new(crate::taint_eviction::TaintEviction),
-        Box::new(crate::namespace::Namespaces),
-        Box::new(crate::service_account::ServiceAccounts),
-        Box::new(crate::pod_gc::PodGc::default()),
-        Box::new(crate::event_ttl::EventTtl),
-        Box::new(crate::csr_cleaner::CsrCleaner),
-        Box::new(crate::root_ca::RootCa::new(options.root_ca.clone())),
-        Box::new(crate::garbage::Garbage),
-        Box::new(crate::quota::Quotas::default()),
-        Box::new(crate::approver::Approver),
-        Box::new(crate::aggregation::Aggregation),
-        Box::new(crate::bootstrap_tokens::BootstrapTokens),
-        Box::new(crate::bootstrap_signer::BootstrapSigner),
-        Box::new(crate::service_ranges::ServiceRanges),
-        Box::new(crate::in_use::InUse),
-        Box::new(crate::account_tokens::AccountTokens::new(
-            options.root_ca.clone(),
-        )),
-    ]
-}
-
-/// Runs all controllers until `shutdown` resolves. Writes under way are dropped then; what was not written is planned
-/// again by whoever runs next.
-pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()> + Send) {
-    let mut followers = Followers::new(client.clone());
-    let mut driver = Driver::new(client.clone(), &options);
-    followers.add(
-        &driver.observed.serve(&client.resources()),
-        &driver.observed.resources,
-    );
-    let mut writes: FuturesUnordered<BoxFuture<'static, Written>> = FuturesUnordered::new();
-    let mut shutdown = std::pin::pin!(shutdown);
-    let mut looked = Instant::now();
-    let mut roots = options.root_ca.clone();
-    loop {
-        let sleep = tokio::time::sleep_until(driver.wake().min(looked + LOOK).into());
-        // All arms are cancel-safe: followers and streams keep what they have not handed out.
-        tokio::select! {
-            () = &mut shutdown => return,
-            Some((kind, change)) = followers.next() => {
-                change(&mut driver.observed);
-                // Every kind of object has a list of its own; the picture is whole with the last of them.
-                if kind != Kind::Object || driver.observed.unlisted.is_empty() {
-                    driver.changed(kind);
-                }
-            }
-            Some(written) = writes.next() => driver.written(written),
-            () = another(&mut roots) => [Kind::RootCa, Kind::AccountToken].into_iter().for_each(|kind| driver.due(kind)),
-            () = sleep => {}
-        }
-        if looked.elapsed() >= LOOK {
-            looked = Instant::now();
-            followers.add(
-                &driver.observed.serve(&client.resources()),
-                &driver.observed.resources,
-            );
-        }
-        let room = IN_FLIGHT.saturating_sub(writes.len());
-        writes.extend(driver.plan(now(), room));
-    }
-}
-
-/// Waits for other roots than were seen. Cancel-safe.
-async fn another(roots: &mut Option<watch::Receiver<String>>) {
-    let changed = match roots {
-        Some(roots) => roots.changed().await.is_ok(),
-        None => false,
-    };
-    if !changed {
-        // Nobody changes them, or not any more.
-        std::future::pending::<()>().await;
-    }
-}
-
-fn now() -> Now {
-    Now {
-        instant: Instant::now(),
-        wall: Timestamp::now(),
-    }
-}
-
-type Subject = (&'static str, Key);
-
-struct Written {
-    controller: usize,
-    subject: Subject,
-    /// The namespace that was counted, and as of what was seen of it.
-    recounted: Option<(String, u64)>,
-    result: Result<(), ApiError>,
-}
-
-/// What is remembered of a key: nothing may be written before a time.
-struct Rest {
-    until: Instant,
-    failures: u32,
-    busy: bool,
-}
-
-struct Turn {
-    controller: Box<dyn Controller>,
-    due: Option<Instant>,
-    rested: Instant,
-}
-
-impl Turn {
-    /// When it is to plan.
-    fn at(&self) -> Option<Instant> {
-        self.due.map(|due| due.max(self.rested))
-    }
-}
-
-struct Driver {
+/// What every run needs.
+#[derive(Clone)]
+struct Tools {
     client: Client,
     recorder: Arc<Recorder>,
-    observed: Observed,
-    unseen: BTreeSet<Kind>,
-    turns: Vec<Turn>,
-    rests: HashMap<Subject, Rest>,
-    planned: Option<Instant>,
 }
 
-impl Driver {
-    fn new(client: Client, options: &Options) -> Self {
-        let turn = |controller| Turn {
-            controller,
-            due: None,
-            rested: Instant::now(),
-        };
-        Self {
-            recorder: Arc::new(Recorder::new(client.clone(), COMPONENT)),
-            client,
-            observed: Observed::default(),
-            unseen: Kind::ALL.into(),
-            turns: controllers(options).into_iter().map(turn).collect(),
-            rests: HashMap::new(),
-            planned: None,
-        }
-    }
+/// A run that was planned.
+struct Run {
+    actions: usize,
+    /// What is left to do, and how it ends.
+    work: Option<BoxFuture<'static, (End, Outcome)>>,
+    requeue: Option<Duration>,
+}
 
-    fn changed(&mut self, kind: Kind) {
-        if self.unseen.remove(&kind) && self.unseen.is_empty() {
-            self.turns
-                .iter_mut()
-                .for_each(|turn| turn.due = Some(Instant::now()));
-        }
-        self.due(kind);
-    }
+/// A controller whose types are forgotten.
+trait Reconcile: Send {
+    fn plan(&self, key: &Key, now: Now, tools: &Tools, stores: &Stores) -> Run;
+}
 
-    /// Whoever follows this kind is to plan.
-    fn due(&mut self, kind: Kind) {
-        for turn in self
-            .turns
-            .iter_mut()
-            .filter(|turn| turn.controller.follows().contains(&kind))
-        {
-            turn.due = Some(Instant::now());
+impl<C: Controller> Reconcile for Arc<C> {
+    fn plan(&self, key: &Key, now: Now, tools: &Tools, stores: &Stores) -> Run {
+        let facts = self.facts(key, now);
+        let plan = facts.map_or_else(crate::controller::Plan::nothing, |facts| {
+            C::plan(&facts, now)
+        });
+        let (requeue, actions) = (plan.requeue, plan.actions.len());
+        if plan.actions.is_empty() {
+            return Run {
+                actions,
+                work: None,
+                requeue,
+            };
         }
-    }
-
-    /// When the next plan is due.
-    fn wake(&self) -> Instant {
-        let due = self.turns.iter().filter_map(Turn::at).min();
-        let far = Instant::now() + Duration::from_secs(3600);
-        // Never on half a picture.
-        let due = due.filter(|_| self.unseen.is_empty()).unwrap_or(far);
-        self.planned.map_or(due, |planned| due.max(planned + PACE))
-    }
-
-    /// Asks the controllers whose turn it is; the writes that can start now.
-    fn plan(&mut self, now: Now, mut room: usize) -> Vec<BoxFuture<'static, Written>> {
-        let mut started = Vec::new();
-        if self.wake() > now.instant {
-            return started;
-        }
-        self.planned = Some(now.instant);
-        for index in 0..self.turns.len() {
-            let turn = &mut self.turns[index];
-            if turn.at().is_none_or(|at| at > now.instant) {
-                continue;
-            }
-            let began = Instant::now();
-            let plan = turn.controller.plan(&self.observed, now);
-            let took = began.elapsed();
-            turn.rested = began + took * REST;
-            tracing::trace!(
-                controller = turn.controller.name(),
-                writes = plan.writes.len(),
-                ?took,
-                "planned"
-            );
-            let mut due = plan.again.map(|again| now.instant + again);
-            for write in plan.writes {
-                let subject = write.subject();
-                let wait = self
-                    .rests
-                    .get(&subject)
-                    .filter(|rest| rest.busy || rest.until > now.instant);
-                let later = match wait {
-                    None if room > 0 => {
-                        room -= 1;
-                        started.push(self.start(index, subject, write));
-                        continue;
-                    }
-                    None => now.instant + PACE,
-                    // When the write under way is done, the controller is asked again.
-                    Some(rest) if rest.busy => continue,
-                    Some(rest) => rest.until,
-                };
-                due = Some(due.map_or(later, |due| due.min(later)));
-            }
-            self.turns[index].due = due;
-        }
-        // A failure is remembered until a second one would come late.
-        self.rests
-            .retain(|_, rest| rest.busy || rest.until + BACKOFF_LAST > now.instant);
-        started
-    }
-
-    fn start(
-        &mut self,
-        controller: usize,
-        subject: Subject,
-        write: Write,
-    ) -> BoxFuture<'static, Written> {
-        let failures = self.rests.get(&subject).map_or(0, |rest| rest.failures);
-        self.rests.insert(
-            subject.clone(),
-            Rest {
-                until: Instant::now(),
-                failures,
-                busy: true,
-            },
+        tracing::trace!(controller = C::NAME, %key, actions = ?plan.actions, "planned");
+        let writer = Writer::new(
+            tools.client.clone(),
+            Arc::clone(&tools.recorder),
+            Arc::clone(stores),
         );
-        let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
-        let recounted = if let Write::Recount {
-            namespace, seen, ..
-        } = &write
-        {
-            Some((namespace.clone(), *seen))
-        } else {
-            None
-        };
-        Box::pin(async move {
-            let result = write.apply(&client, &recorder).await;
-            Written {
-                controller,
-                subject,
-                recounted,
-                result,
+        let (controller, key) = (Arc::clone(self), key.clone());
+        let work = async move {
+            for action in plan.actions {
+                if let Err(error) = controller.carry_out(action, &writer).await {
+                    return failed::<C>(&key, &error);
+                }
             }
+            let done = Outcome::Done {
+                requeue,
+                expectations: writer.into_expectations(),
+            };
+            (End::Done, done)
+        };
+        Run {
+            actions,
+            work: Some(Box::pin(work)),
+            requeue,
+        }
+    }
+}
+
+fn failed<C: Controller>(key: &Key, error: &ApiError) -> (End, Outcome) {
+    let stale = error.is_not_found() || error.is_conflict() || error.is_already_exists();
+    let end = if stale {
+        tracing::debug!(controller = C::NAME, %key, %error, "planned on an old picture; planning again");
+        End::Stale
+    } else {
+        tracing::warn!(
+            controller = C::NAME, namespace = key.namespace, name = key.name, %error,
+            "a controller's action failed; trying again"
+        );
+        End::Error
+    };
+    (end, Outcome::Retry)
+}
+
+/// A controller with its queue.
+struct Worker {
+    name: &'static str,
+    reconcile: Box<dyn Reconcile>,
+    queue: WorkQueue,
+    stores: Stores,
+    /// Sources without which nothing is planned.
+    sources: Vec<usize>,
+    running: usize,
+}
+
+/// A controller as the list of all names it.
+#[derive(Debug)]
+pub struct Registration {
+    /// Name in logs and metrics.
+    pub name: &'static str,
+    /// What it must be allowed to do.
+    pub rights: &'static [Right],
+    add: fn(Controllers) -> Controllers,
+}
+
+impl Registration {
+    /// The registration of a controller.
+    pub const fn of<C: Controller>() -> Self {
+        Self {
+            name: C::NAME,
+            rights: C::RIGHTS,
+            add: Controllers::with::<C>,
+        }
+    }
+}
+
+/// All controllers of a process, which share followers and stores.
+pub struct Controllers {
+    options: Options,
+    sources: Sources,
+    workers: Vec<Worker>,
+    figures: Arc<Figures>,
+}
+
+impl std::fmt::Debug for Controllers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = self.workers.iter().map(|worker| worker.name);
+        f.debug_list().entries(names).finish()
+    }
+}
+
+impl Controllers {
+    /// No controllers yet.
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            sources: Sources::default(),
+            workers: Vec::new(),
+            figures: Arc::default(),
+        }
+    }
+
+    /// Those of the list.
+    pub fn of(list: &[Registration], options: Options) -> Self {
+        let list = list.iter();
+        list.fold(Self::new(options), |all, registration| {
+            (registration.add)(all)
         })
     }
 
-    fn written(&mut self, written: Written) {
-        let Written {
-            controller,
-            subject,
-            recounted,
-            result,
-        } = written;
-        if let (Ok(()), Some((namespace, seen))) = (&result, recounted) {
-            self.observed.recounted(&namespace, seen);
-        }
-        let turn = &mut self.turns[controller];
-        let failures = self.rests.get(&subject).map_or(0, |rest| rest.failures);
-        let (failures, wait) = match &result {
-            Ok(()) => (0, SETTLE),
-            Err(error) => {
-                let wait = BACKOFF_FIRST
-                    .saturating_mul(1 << failures.min(10))
-                    .min(BACKOFF_LAST);
-                tracing::warn!(
-                    controller = turn.controller.name(), what = subject.0, namespace = subject.1.namespace,
-                    name = subject.1.name, %error, "a write failed; trying again"
-                );
-                (failures.saturating_add(1), wait)
-            }
+    /// Adds a controller.
+    #[must_use]
+    pub fn with<C: Controller>(self) -> Self {
+        self.with_made(C::new)
+    }
+
+    /// Adds a controller that needs more than [`Controller::new`] gives it.
+    #[must_use]
+    pub fn with_made<C: Controller>(mut self, make: impl FnOnce(&mut Setup<'_>) -> C) -> Self {
+        let number = self.workers.len();
+        let (controller, declared) = Setup::make(&mut self.sources, &self.options, number, make);
+        self.workers.push(worker(controller, declared));
+        self
+    }
+
+    /// What the work queues do, in figures.
+    pub fn figures(&self) -> Arc<Figures> {
+        Arc::clone(&self.figures)
+    }
+
+    /// Runs all controllers until `shutdown` resolves. Writes under way are dropped then: what was not written is planned
+    /// again by the next process.
+    pub async fn run(self, client: Client, shutdown: impl Future<Output = ()> + Send) {
+        let mut events = self.sources.start(&client);
+        let tools = Tools {
+            recorder: Arc::new(Recorder::new(client.clone(), COMPONENT)),
+            client,
         };
-        let until = Instant::now() + wait;
-        self.rests.insert(
-            subject,
-            Rest {
-                until,
-                failures,
-                busy: false,
-            },
-        );
-        turn.due = Some(turn.due.map_or(until, |due| due.min(until)));
+        let mut driver = Driver {
+            workers: self.workers,
+            figures: self.figures,
+            whole: BTreeSet::new(),
+            turn: 0,
+            in_flight: FuturesUnordered::new(),
+        };
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            driver.start(Now::read(), &tools);
+            let wake = driver.wake(Instant::now());
+            // All arms are cancel-safe: streams keep what they have not handed out.
+            tokio::select! {
+                () = &mut shutdown => return,
+                Some(changed) = events.next() => driver.changed(changed, Instant::now()),
+                Some(ended) = driver.in_flight.next() => driver.ended(ended, Instant::now()),
+                () = wait(wake) => {}
+            }
+            // With many keys due nothing here waits: others of this process must be heard too.
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+async fn wait(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn worker<C: Controller>(controller: C, declared: Declaration) -> Worker {
+    let mut queue = WorkQueue::default();
+    let now = Instant::now();
+    let stores = declared.stores();
+    for key in declared.keys {
+        queue.add(Arc::new(key), now);
+    }
+    Worker {
+        name: C::NAME,
+        reconcile: Box::new(Arc::new(controller)),
+        queue,
+        stores,
+        sources: declared.sources,
+        running: 0,
+    }
+}
+
+struct Ended {
+    worker: usize,
+    key: Arc<Key>,
+    began: Instant,
+    end: End,
+    outcome: Outcome,
+}
+
+struct Driver {
+    workers: Vec<Worker>,
+    figures: Arc<Figures>,
+    /// Sources of which everything is known.
+    whole: BTreeSet<usize>,
+    /// The worker whose turn is next.
+    turn: usize,
+    in_flight: FuturesUnordered<BoxFuture<'static, Ended>>,
+}
+
+impl Driver {
+    /// Whether a worker may plan: never on half a picture, and never beyond its share.
+    fn may_plan(&self, worker: &Worker) -> bool {
+        worker.running < SHARE
+            && worker
+                .sources
+                .iter()
+                .all(|source| self.whole.contains(source))
+    }
+
+    /// When something is due, if nothing changes.
+    fn wake(&self, now: Instant) -> Option<Instant> {
+        if self.in_flight.len() >= IN_FLIGHT {
+            return None;
+        }
+        let ready = self.workers.iter().filter(|worker| self.may_plan(worker));
+        ready.filter_map(|worker| worker.queue.wake(now)).min()
+    }
+
+    /// Plans keys that are due, the controllers in turn.
+    fn start(&mut self, now: Now, tools: &Tools) {
+        let mut idle = 0;
+        let mut planned = 0;
+        while idle < self.workers.len() && planned < BATCH && self.in_flight.len() < IN_FLIGHT {
+            let number = self.turn % self.workers.len();
+            self.turn = number + 1;
+            let taken = if self.may_plan(&self.workers[number]) {
+                self.workers[number].queue.take(now.instant)
+            } else {
+                None
+            };
+            match taken {
+                None => idle += 1,
+                Some(taken) => {
+                    idle = 0;
+                    planned += 1;
+                    self.plan(number, taken, now, tools);
+                }
+            }
+        }
+    }
+
+    fn plan(&mut self, number: usize, taken: Taken, now: Now, tools: &Tools) {
+        let worker = &mut self.workers[number];
+        let run = worker
+            .reconcile
+            .plan(&taken.key, now, tools, &worker.stores);
+        self.figures
+            .planned(worker.name, taken.waited, run.actions, worker.queue.depth());
+        let Some(work) = run.work else {
+            let outcome = Outcome::Done {
+                requeue: run.requeue,
+                expectations: Vec::new(),
+            };
+            worker.queue.finish(&taken.key, outcome, now.instant);
+            return;
+        };
+        worker.running += 1;
+        let key = taken.key;
+        self.in_flight.push(Box::pin(async move {
+            let (end, outcome) = work.await;
+            Ended {
+                worker: number,
+                key,
+                began: now.instant,
+                end,
+                outcome,
+            }
+        }));
+    }
+
+    fn ended(&mut self, ended: Ended, now: Instant) {
+        let worker = &mut self.workers[ended.worker];
+        worker.running = worker.running.saturating_sub(1);
+        worker.queue.finish(&ended.key, ended.outcome, now);
+        let took = now.saturating_duration_since(ended.began);
+        self.figures.ended(worker.name, took, ended.end);
+    }
+
+    fn changed(&mut self, changed: Changed, now: Instant) {
+        if changed.whole {
+            self.whole.insert(changed.source);
+        } else {
+            self.whole.remove(&changed.source);
+        }
+        let mut added = vec![0; self.workers.len()];
+        for (number, key) in changed.keys {
+            added[number] += 1;
+            self.workers[number].queue.add(Arc::new(key), now);
+        }
+        for (worker, added) in self.workers.iter_mut().zip(added) {
+            if worker.sources.contains(&changed.source) {
+                worker.queue.observe(now);
+            }
+            if added > 0 {
+                self.figures.added(worker.name, added, worker.queue.depth());
+            }
+        }
     }
 }

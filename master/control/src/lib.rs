@@ -1,52 +1,150 @@
-//! Controllers: each plans writes from what it observes; one driver runs them.
+//! Controllers: each keeps a part of the cluster's state as it should be, through the API alone.
 //!
-//! Enter by [`run`]. A controller is a file with a pure `plan(observed, now) → writes` ([`Controller`]):
+//! Enter by [`CONTROLLERS`] for what there is, by [`controller::Controller`] for what a controller is, by [`run`] to run them.
 //!
-//! - `node_lifecycle`: silent nodes become not ready, and what is wrong with a node shows as taints
-//! - `taint_eviction`: pods leave nodes whose taints they don't tolerate, or not for long
-//! - `pod_gc`: pods that nobody will ever end are ended
-//! - `namespace`: what is in a deleted namespace goes, then the namespace
-//! - `service_account`: system namespaces and default service accounts are there
-//! - `event_ttl`, `csr_cleaner`, `bootstrap_tokens`: what is of no use any more goes
-//! - `garbage`: what nobody owns any more goes, of whatever kind
-//! - `root_ca`: every namespace has the certificate by which the API server is known
-//! - `quota`: what quotas count is counted anew where something became free
-//! - `approver`: kubelets get their client certificates
-//! - `aggregation`: cluster roles that gather rules have them
-//! - `account_tokens`: secrets for tokens of service accounts have one
-//! - `bootstrap_signer`: the public kubeconfig of the cluster is signed with the bootstrap tokens that may sign
-//! - `service_ranges`: ranges of services' addresses say whether they serve, and go once no address is of them
-//! - `in_use`: volumes and claims go once nothing uses them
+//! A controller is one file. It declares the views that it follows, with the keys that a change concerns and the indexes that
+//! it asks; its facts (a snapshot of what its plan for one key depends on); its plan (pure); how its actions are carried out;
+//! its rights. The parts that all share:
 //!
-//! What each needs to be allowed is written beside it ([`rights`]).
+//! - `setup`: one follower and one store per view, however many controllers read it
+//! - `every_kind`: the metadata of objects of every kind, for controllers that can't name the kinds they look after
+//! - `queue`: a work queue per controller: a key is never run twice at once, failures back off, writes are expectations
+//! - `driver`: feeds the queues, lets controllers plan in turn, carries actions out
+//! - `writer`: calls to the API that remember what they will show in the stores
+//! - `figures`: depth, latency and errors of the queues
+//! - `views`: what is kept of kinds that several controllers read
 //!
-//! The driver follows the kinds through the API, keeps what controllers need of them ([`observe::Observed`]), asks those
-//! controllers whose kinds changed or whose time came, and carries out their writes: a bounded number at once, never two of
-//! the same key, a failed one again after a growing wait. All is level-triggered: a write that was lost is planned again.
-//! There are no tasks and no channels: the driver holds its writes as futures.
+//! The driver is one future, without tasks and channels: it holds its writes as futures. All is level-triggered: a write
+//! that was lost is planned again.
+//!
+//! # How to add a controller
+//!
+//! One file, and two lines here: its `mod`, and its line in [`CONTROLLERS`]. This one labels each namespace with its own
+//! name, as far as a label can hold it:
+//!
+//! ```
+//! use config_kube::k8s_openapi::api::core::v1::Namespace;
+//! use master_client::{ApiError, Key, Patch, Store, View};
+//! use master_control::controller::{Controller, Now, Plan, Right, right};
+//! use master_control::setup::Setup;
+//! use master_control::writer::Writer;
+//! use serde_json::json;
+//!
+//! const LABEL: &str = "example.com/name";
+//!
+//! /// What it keeps of each namespace: only changes of this lead to plans.
+//! #[derive(Debug, PartialEq)]
+//! struct Labelled(bool);
+//!
+//! impl View for Labelled {
+//!     type Object = Namespace;
+//!     fn read(namespace: Namespace) -> Self {
+//!         Self(namespace.metadata.labels.is_some_and(|labels| labels.contains_key(LABEL)))
+//!     }
+//! }
+//!
+//! struct Labels {
+//!     namespaces: Store<Labelled>,
+//! }
+//!
+//! impl Controller for Labels {
+//!     const NAME: &'static str = "namespace-labels";
+//!     const RIGHTS: &'static [Right] = &[right("", "namespaces", &["list", "watch", "patch"])];
+//!     type Facts = (String, bool);
+//!     type Action = String;
+//!
+//!     fn new(setup: &mut Setup<'_>) -> Self {
+//!         let namespaces = setup.follow_keys();
+//!         Self { namespaces }
+//!     }
+//!
+//!     fn facts(&self, key: &Key, _: Now) -> Option<Self::Facts> {
+//!         Some((key.name.clone(), self.namespaces.get(key)?.0))
+//!     }
+//!
+//!     fn plan((name, labelled): &Self::Facts, _: Now) -> Plan<String> {
+//!         (!labelled).then(|| name.clone()).into()
+//!     }
+//!
+//!     async fn carry_out(&self, name: String, writer: &Writer) -> Result<(), ApiError> {
+//!         let patch = json!({"metadata": {"labels": {LABEL: name}}});
+//!         writer.patch::<Namespace>(&Key::cluster(&name), &Patch::Merge(patch)).await.map(drop)
+//!     }
+//! }
+//!
+//! // Its test needs no API: a stand holds the stores.
+//! let (labels, mut stand) = Setup::alone::<Labels>(&Default::default());
+//! let keys = stand.set(Key::cluster("team"), Labelled(false));
+//! let facts = labels.facts(&keys[0], Now::read()).unwrap();
+//! assert_eq!(Labels::plan(&facts, Now::read()).actions, ["team"]);
+//! ```
+//!
+//! - A change of another object concerns a key: `setup.follow` with a function from the change to keys; find them by an
+//!   [`Index`](master_client::Index), never by a look at all objects.
+//! - Something is due at a time: [`Plan::wait`](controller::Plan::wait), or `requeue_in` beside actions.
+//! - A plan may follow its own write at once, so write through [`writer::Writer`]: the key waits until the write is seen.
+//! - The rights are granted to the user of all controllers (`master/rbac/src/defaults`); a test compares them.
 
-mod account_tokens;
-mod aggregation;
-mod approver;
-mod bootstrap_signer;
-mod bootstrap_tokens;
-mod csr_cleaner;
+pub mod account_tokens;
+pub mod aggregation;
+pub mod approver;
+pub mod bootstrap_signer;
+pub mod bootstrap_tokens;
+pub mod controller;
+pub mod csr_cleaner;
+mod disruption;
 mod driver;
-mod event_ttl;
-mod followers;
+pub mod event_ttl;
+pub mod every_kind;
+mod figures;
 pub mod garbage;
-mod in_use;
-mod namespace;
-mod node_lifecycle;
-pub mod observe;
-mod pod_gc;
-mod quota;
-mod read;
-mod root_ca;
-mod service_account;
-mod service_ranges;
-mod taint_eviction;
-mod write;
+pub mod in_use;
+pub mod namespace;
+pub mod node_lifecycle;
+pub mod pod_gc;
+pub mod pod_readiness;
+pub mod queue;
+pub mod quota;
+pub mod root_ca;
+pub mod service_account;
+pub mod service_ranges;
+pub mod setup;
+pub mod taint_eviction;
+pub mod views;
+pub mod writer;
 
-pub use driver::{Controller, Now, Options, Plan, Right, controllers, rights, run};
-pub use write::Write;
+pub use driver::{Controllers, Registration};
+pub use figures::Figures;
+pub use setup::Options;
+
+use master_client::Client;
+use std::future::Future;
+
+/// All controllers.
+pub const CONTROLLERS: &[Registration] = &[
+    Registration::of::<node_lifecycle::NodeLifecycle>(),
+    Registration::of::<pod_readiness::PodReadiness>(),
+    Registration::of::<taint_eviction::TaintEviction>(),
+    Registration::of::<pod_gc::PodGc>(),
+    Registration::of::<namespace::Namespaces>(),
+    Registration::of::<service_account::ServiceAccounts>(),
+    Registration::of::<event_ttl::EventTtl>(),
+    Registration::of::<csr_cleaner::CsrCleaner>(),
+    Registration::of::<root_ca::RootCa>(),
+    Registration::of::<garbage::Garbage>(),
+    Registration::of::<quota::Quotas>(),
+    Registration::of::<approver::Approver>(),
+    Registration::of::<aggregation::Aggregation>(),
+    Registration::of::<bootstrap_tokens::BootstrapTokens>(),
+    Registration::of::<bootstrap_signer::BootstrapSigner>(),
+    Registration::of::<service_ranges::ServiceRanges>(),
+    Registration::of::<in_use::InUse>(),
+    Registration::of::<account_tokens::AccountTokens>(),
+];
+
+/// Runs all controllers until `shutdown` resolves.
+pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()> + Send) {
+    Controllers::of(CONTROLLERS, options)
+        .run(client, shutdown)
+        .await;
+}

@@ -1,18 +1,23 @@
 //! Namespace lifecycle: what is in a deleted namespace goes, of whatever kind, then the namespace.
 
-use crate::driver::{Controller, Now, Plan, Right};
-use crate::observe::{Kind, Observed};
-use crate::write::Write;
+use crate::controller::{Controller, Now, Plan, Right, right};
+use crate::setup::Setup;
+use crate::views::namespace::{FINALIZER, NamespaceView};
+use crate::writer::Writer;
 use config_kube::k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use futures_util::stream::{self, StreamExt};
 use jiff::Timestamp;
-use master_client::{ApiError, Client, DeleteParams, ListParams, Meta, Patch, Resource};
+use master_client::{
+    ApiError, Client, DeleteParams, Key, ListParams, Meta, Patch, Resource, Store,
+};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// What holds a namespace until its content is gone.
-pub(crate) const FINALIZER: &str = "kubernetes";
+/// Between two rounds while something is left.
+const ROUND: Duration = Duration::from_secs(1);
 /// Objects of a kind that are looked at in one round.
 const PAGE: u32 = 500;
 /// Objects that are deleted at once.
@@ -20,50 +25,63 @@ const AT_ONCE: usize = 16;
 /// Failures that are told.
 const TOLD: usize = 10;
 
-/// What it does, for whoever grants it.
-pub(crate) const RIGHTS: &[Right] = &[
-    Right {
-        group: "*",
-        resource: "*",
-        verbs: &["get", "list", "delete"],
-    },
-    Right {
-        group: "",
-        resource: "namespaces/finalize",
-        verbs: &["update"],
-    },
-    Right {
-        group: "",
-        resource: "namespaces/status",
-        verbs: &["patch"],
-    },
-];
+/// The controller. Its keys are namespaces.
+#[derive(Debug)]
+pub struct Namespaces {
+    namespaces: Store<NamespaceView>,
+}
 
-/// The controller.
-#[derive(Debug, Default)]
-pub(crate) struct Namespaces;
+/// A namespace and what is known of it.
+#[derive(Debug)]
+pub struct Facts {
+    name: String,
+    namespace: Arc<NamespaceView>,
+}
+
+/// One round: what is there is deleted, and the namespace goes once it is empty.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Empty {
+    /// Which.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
 
 impl Controller for Namespaces {
-    fn name(&self) -> &'static str {
-        "namespace"
+    const NAME: &'static str = "namespace-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("*", "*", &["get", "list", "delete"]),
+        right("", "namespaces", &["list", "watch"]),
+        right("", "namespaces/finalize", &["update"]),
+        right("", "namespaces/status", &["patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Empty;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let namespaces = setup.follow_keys();
+        Self { namespaces }
     }
 
-    fn follows(&self) -> &'static [Kind] {
-        &[Kind::Namespace, Kind::Pod]
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let (name, namespace) = (key.name.clone(), self.namespaces.get(key)?);
+        Some(Facts { name, namespace })
     }
 
-    fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        let terminating = observed
-            .namespaces
-            .iter()
-            .filter(|(_, namespace)| namespace.terminating && namespace.unfinished);
-        let writes = terminating.map(|(name, facts)| Write::EmptyNamespace {
-            name: name.clone(),
-            uid: facts.uid.clone(),
+    fn plan(facts: &Facts, _: Now) -> Plan<Empty> {
+        if !(facts.namespace.terminating && facts.namespace.unfinished) {
+            return Plan::nothing();
+        }
+        let mut plan = Plan::act(Empty {
+            name: facts.name.clone(),
+            uid: facts.namespace.uid.clone(),
         });
-        let writes: Vec<Write> = writes.collect();
-        let again = (!writes.is_empty()).then_some(std::time::Duration::from_secs(1));
-        Plan { writes, again }
+        plan.requeue_in(ROUND);
+        plan
+    }
+
+    async fn carry_out(&self, namespace: Empty, writer: &Writer) -> Result<(), ApiError> {
+        empty(writer, &namespace.name, &namespace.uid).await
     }
 }
 
@@ -170,7 +188,8 @@ impl Remaining {
 }
 
 /// One round: deletes what is there; once nothing is, lets the namespace go.
-pub(crate) async fn empty(client: &Client, name: &str, uid: &str) -> Result<(), ApiError> {
+async fn empty(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
+    let client = writer.client();
     let namespace: Namespace = client.get(None, name).await?;
     if namespace.metadata.uid.as_deref() != Some(uid)
         || namespace.metadata.deletion_timestamp.is_none()
@@ -184,9 +203,9 @@ pub(crate) async fn empty(client: &Client, name: &str, uid: &str) -> Result<(), 
         }
     }
     if left.is_empty() {
-        return finalize(client, namespace).await;
+        return finalize(writer, namespace).await;
     }
-    tell(client, &namespace, &left).await
+    tell(writer, &namespace, &left).await
 }
 
 /// Kinds whose objects are in namespaces. Pods first: others may be mounted in them. Events last: the deletions cause some.
@@ -255,7 +274,7 @@ async fn clear(
     Ok(())
 }
 
-async fn finalize(client: &Client, mut namespace: Namespace) -> Result<(), ApiError> {
+async fn finalize(writer: &Writer, mut namespace: Namespace) -> Result<(), ApiError> {
     if let Some(finalizers) = namespace
         .spec
         .as_mut()
@@ -263,14 +282,14 @@ async fn finalize(client: &Client, mut namespace: Namespace) -> Result<(), ApiEr
     {
         finalizers.retain(|name| name != FINALIZER);
     }
-    client
+    writer
         .update_subresource(&namespace, "finalize")
         .await
         .map(drop)
 }
 
 /// Writes what is left into the namespace's conditions, where it isn't there already.
-async fn tell(client: &Client, namespace: &Namespace, left: &Remaining) -> Result<(), ApiError> {
+async fn tell(writer: &Writer, namespace: &Namespace, left: &Remaining) -> Result<(), ApiError> {
     let known = namespace
         .status
         .as_ref()
@@ -287,9 +306,8 @@ async fn tell(client: &Client, namespace: &Namespace, left: &Remaining) -> Resul
         return Ok(());
     }
     let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
-    let name = namespace.metadata.name.as_deref().unwrap_or_default();
-    client
-        .patch_status::<Namespace>(None, name, &patch)
+    writer
+        .patch_status::<Namespace>(&Key::of(&namespace.metadata), &patch)
         .await
         .map(drop)
 }

@@ -3,20 +3,24 @@
 //! Silence is measured by the master's own monotonic clock from the last *change* of lease or heartbeat that was seen, so
 //! that a node's wrong clock neither hides nor causes it, and a master that starts gives everybody the whole time.
 
-use crate::driver::{Controller, Now, Plan};
-use crate::observe::{Kind, NodeFacts, Observed};
-use crate::write::Write;
-use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint};
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use crate::controller::{Controller, Now, Plan, Right, right};
+use crate::setup::Setup;
+use crate::views::node::{BY_READY, NodeView};
+use crate::writer::Writer;
+use config_kube::identity::NODE_LEASE_NAMESPACE;
+use config_kube::k8s_openapi::api::coordination::v1::Lease;
+use config_kube::k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use config_kube::taints::{
-    NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE, UNTRUSTED,
+    NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE,
 };
 use jiff::Timestamp;
+use master_client::{ApiError, Delta, Happening, Key, Lookup, Patch, Scope, Severity, Store, View};
+use serde_json::json;
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Silence after which a node is not ready: four leases of ten seconds missed.
-pub(crate) const GRACE: Duration = Duration::from_secs(40);
 /// Time for a new node's kubelet to speak at all (upstream: 60 s).
 const STARTUP_GRACE: Duration = Duration::from_secs(60);
 /// Between two nodes that are emptied of pods (upstream: 0.1 a second): time to notice that the fault is the master's.
@@ -28,145 +32,284 @@ const LARGE: usize = 50;
 /// What the kubelet reports and nobody knows any more once it is silent.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
+/// The lease by which a kubelet says that it lives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeaseView {
+    /// When it was renewed last.
+    pub renewed: Option<Timestamp>,
+}
+
+impl View for LeaseView {
+    type Object = Lease;
+
+    fn scope() -> Scope {
+        Scope {
+            namespace: Some(NODE_LEASE_NAMESPACE),
+            fields: None,
+        }
+    }
+
+    fn read(lease: Lease) -> Self {
+        Self {
+            renewed: renewed(&lease),
+        }
+    }
+}
+
+fn renewed(lease: &Lease) -> Option<Timestamp> {
+    let time = lease.spec.as_ref()?.renew_time.as_ref();
+    time.map(|time| time.0)
+}
+
 /// The last sign of life of a node.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 struct Sign {
     lease: Option<Timestamp>,
     heartbeat: Option<Timestamp>,
     seen: Instant,
 }
 
-/// The controller's memory.
-#[derive(Debug)]
-pub(crate) struct NodeLifecycle {
-    grace: Duration,
+/// What the controller remembers.
+#[derive(Debug, Default)]
+struct Memory {
     signs: HashMap<String, Sign>,
     last_emptied: Option<Instant>,
 }
 
+/// The controller. Its keys are nodes.
+#[derive(Debug)]
+pub struct NodeLifecycle {
+    grace: Duration,
+    nodes: Store<NodeView>,
+    by_ready: Lookup<NodeView>,
+    leases: Store<LeaseView>,
+    memory: Mutex<Memory>,
+}
+
+/// A node, how long it has been silent, and whether it may be emptied of pods.
+#[derive(Debug)]
+pub struct Facts {
+    name: String,
+    node: Arc<NodeView>,
+    lease: Option<Timestamp>,
+    silence: Duration,
+    grace: Duration,
+    emptying: Emptying,
+}
+
+/// Whether a node that is not ready may be emptied of pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Emptying {
+    /// It may, or is.
+    Now,
+    /// Not before this time has passed: others are being emptied.
+    Wait(Duration),
+    /// It may not.
+    No,
+}
+
+/// What is written to a node.
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    /// It was silent for too long: these conditions are not known any more.
+    Silent(Box<Silent>),
+    /// Its taints.
+    Taints {
+        /// The node.
+        node: String,
+        /// Its resource version: not written if it changed.
+        version: String,
+        /// All its taints.
+        taints: Vec<Taint>,
+    },
+}
+
+/// A node that was silent for too long.
+#[derive(Debug, PartialEq)]
+pub struct Silent {
+    /// The node.
+    pub node: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its resource version: not written if it changed.
+    pub version: String,
+    /// The lease's renew time that was seen: not written if there is a newer one.
+    pub lease: Option<Timestamp>,
+    /// The conditions.
+    pub conditions: Vec<NodeCondition>,
+    /// Whether it is news that people should be told.
+    pub tell: bool,
+}
+
 impl Controller for NodeLifecycle {
-    fn name(&self) -> &'static str {
-        "node-lifecycle"
-    }
+    const NAME: &'static str = "node-lifecycle";
+    const RIGHTS: &'static [Right] = &[
+        right("", "nodes", &["list", "watch", "patch"]),
+        right("", "nodes/status", &["patch"]),
+        right("coordination.k8s.io", "leases", &["get", "list", "watch"]),
+        right("", "events", &["create", "patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Action;
 
-    fn follows(&self) -> &'static [Kind] {
-        &[Kind::Node, Kind::Lease, Kind::Pod]
-    }
-
-    fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        self.signs
-            .retain(|name, _| observed.nodes.contains_key(name));
-        let mut plan = Plan::default();
-        for (name, node) in &observed.nodes {
-            let lease = observed.leases.get(name).copied().flatten();
-            let silence = self.silence(name, node, lease, now.instant);
-            let grace = if node.condition("Ready").is_some() {
-                self.grace
-            } else {
-                self.grace.max(STARTUP_GRACE)
-            };
-            if silence < grace {
-                plan.again_in(grace.saturating_sub(silence));
-            } else {
-                plan.writes.extend(silent(name, node, lease, now.wall));
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let known: Store<NodeView> = setup.read();
+        let (by_ready, last) = (known.index(&BY_READY), Mutex::new(None));
+        let ready = by_ready.clone();
+        let nodes = setup.follow(move |delta: &Delta<NodeView>, keys| {
+            keys.push((*delta.key).clone());
+            // How fast nodes are emptied concerns all that are not ready.
+            let pace = Some(pace(&known, &ready));
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            if *last != pace {
+                *last = pace;
+                let bad = ["False", "Unknown"].into_iter();
+                let bad = bad.flat_map(|status| ready.keys(status));
+                keys.extend(bad.map(|key| (*key).clone()));
             }
-            let unheard = node
-                .condition("Ready")
-                .is_some_and(|ready| ready.status == "Unknown");
-            // An Untrusted machine's kubelet is not heard either: what it last said of its pods is nothing to route by.
-            if unheard || has(node, UNTRUSTED, NO_EXECUTE) {
-                let stale = observed.pods_on(name).filter(|(_, pod)| pod.ready);
-                let stale = stale.map(|(key, pod)| Write::PodNotReady {
-                    key: key.clone(),
-                    uid: pod.uid.clone(),
-                });
-                plan.writes.extend(stale);
+        });
+        Self {
+            grace: setup.options().node_grace,
+            nodes,
+            by_ready,
+            leases: setup.follow(|delta, keys| keys.push(Key::cluster(&delta.key.name))),
+            memory: Mutex::default(),
+        }
+    }
+
+    fn facts(&self, key: &Key, now: Now) -> Option<Facts> {
+        let name = key.name.clone();
+        let Some(node) = self.nodes.get(key) else {
+            self.memory().signs.remove(&name);
+            return None;
+        };
+        let lease = self.leases.get(&Key::new(NODE_LEASE_NAMESPACE, &name));
+        let lease = lease.and_then(|lease| lease.renewed);
+        let grace = if node.condition("Ready").is_some() {
+            self.grace
+        } else {
+            self.grace.max(STARTUP_GRACE)
+        };
+        let mut memory = self.memory();
+        let silence = silence(&mut memory.signs, &name, &node, lease, now.instant);
+        // What is about to be called silent takes no turn yet.
+        let emptying = if silence < grace || node.is_unheard() {
+            self.emptying(&mut memory, &node, now.instant)
+        } else {
+            Emptying::No
+        };
+        drop(memory);
+        Some(Facts {
+            name,
+            node,
+            lease,
+            silence,
+            grace,
+            emptying,
+        })
+    }
+
+    fn plan(facts: &Facts, now: Now) -> Plan<Action> {
+        let mut plan = Plan::nothing();
+        if facts.silence < facts.grace {
+            plan.requeue_in(facts.grace.saturating_sub(facts.silence));
+        } else if let Some(silent) = silent(facts, now.wall) {
+            // Taints follow from what this writes.
+            return Plan::act(Action::Silent(Box::new(silent)));
+        }
+        let node = &facts.node;
+        if let Emptying::Wait(time) = facts.emptying {
+            plan.requeue_in(time);
+        }
+        let empty = facts.emptying == Emptying::Now;
+        let taints = wanted(node, wrong(node), empty, now.wall);
+        if taints != node.taints {
+            plan.actions.push(Action::Taints {
+                node: facts.name.clone(),
+                version: node.version.clone(),
+                taints,
+            });
+        }
+        plan
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        match action {
+            Action::Silent(silent) => write_silent(writer, &silent).await,
+            Action::Taints {
+                node,
+                version,
+                taints,
+            } => {
+                let patch =
+                    json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}});
+                let (key, patch) = (Key::cluster(&node), Patch::Merge(patch));
+                writer.patch::<Node>(&key, &patch).await.map(drop)
             }
         }
-        self.taint(observed, now, &mut plan);
-        plan
     }
 }
 
 impl NodeLifecycle {
-    /// A controller that gives nodes this much silence.
-    pub(crate) fn new(grace: Duration) -> Self {
-        Self {
-            grace,
-            signs: HashMap::new(),
-            last_emptied: None,
-        }
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long nothing was heard of a node.
-    fn silence(
-        &mut self,
-        name: &str,
-        node: &NodeFacts,
-        lease: Option<Timestamp>,
-        now: Instant,
-    ) -> Duration {
-        let ready = node.condition("Ready");
-        let heartbeat = ready
-            .and_then(|ready| ready.last_heartbeat_time.as_ref())
-            .map(|time| time.0);
-        match self.signs.get_mut(name) {
-            Some(sign) if (sign.lease, sign.heartbeat) == (lease, heartbeat) => {
-                return now.saturating_duration_since(sign.seen);
-            }
-            Some(sign) => {
-                *sign = Sign {
-                    lease,
-                    heartbeat,
-                    seen: now,
+    /// Whether a node may be emptied of pods: one after another. A node that may takes its turn.
+    fn emptying(&self, memory: &mut Memory, node: &NodeView, now: Instant) -> Emptying {
+        let Some(key) = wrong(node) else {
+            return Emptying::No;
+        };
+        let already = node.has_taint(key, NO_EXECUTE);
+        match pace(&self.nodes, &self.by_ready) {
+            Pace::Halt | Pace::Every(_) if already => Emptying::Now,
+            Pace::Halt | Pace::Never => Emptying::No,
+            Pace::Every(pace) => {
+                let next = memory.last_emptied.map_or(now, |last| last + pace);
+                let wait = next.saturating_duration_since(now);
+                if wait.is_zero() {
+                    memory.last_emptied = Some(now);
+                    Emptying::Now
+                } else {
+                    Emptying::Wait(wait)
                 }
             }
-            None => drop(self.signs.insert(
-                name.to_owned(),
-                Sign {
-                    lease,
-                    heartbeat,
-                    seen: now,
-                },
-            )),
         }
-        Duration::ZERO
     }
+}
 
-    /// Taints by what is known of each node; those that empty a node of pods one after another.
-    fn taint(&mut self, observed: &Observed, now: Now, plan: &mut Plan) {
-        let pace = pace(observed);
-        for (name, node) in &observed.nodes {
-            let key = match node.status("Ready") {
-                "True" => None,
-                "Unknown" if node.condition("Ready").is_some() => Some(UNREACHABLE),
-                _ => Some(NOT_READY),
-            };
-            let empty_already = key.is_some_and(|key| has(node, key, NO_EXECUTE));
-            let due = match (key, pace) {
-                (None, _) | (_, Pace::Never) => false,
-                (Some(_), Pace::Halt) => empty_already,
-                (Some(_), Pace::Every(pace)) => {
-                    let next = self.last_emptied.map_or(now.instant, |last| last + pace);
-                    let wait = next.saturating_duration_since(now.instant);
-                    if !empty_already && !wait.is_zero() {
-                        plan.again_in(wait);
-                    }
-                    empty_already || wait.is_zero()
-                }
-            };
-            let wanted = wanted(node, key, due, now.wall);
-            if wanted != node.taints {
-                if due && !empty_already {
-                    self.last_emptied = Some(now.instant);
-                }
-                plan.writes.push(Write::NodeTaints {
-                    node: name.clone(),
-                    version: node.version.clone(),
-                    taints: wanted,
-                });
-            }
-        }
+/// How long nothing was heard of a node.
+fn silence(
+    signs: &mut HashMap<String, Sign>,
+    name: &str,
+    node: &NodeView,
+    lease: Option<Timestamp>,
+    now: Instant,
+) -> Duration {
+    let ready = node.condition("Ready");
+    let heartbeat = ready
+        .and_then(|ready| ready.last_heartbeat_time.as_ref())
+        .map(|time| time.0);
+    if let Some(sign) = signs.get(name)
+        && (sign.lease, sign.heartbeat) == (lease, heartbeat)
+    {
+        return now.saturating_duration_since(sign.seen);
+    }
+    let sign = Sign {
+        lease,
+        heartbeat,
+        seen: now,
+    };
+    signs.insert(name.to_owned(), sign);
+    Duration::ZERO
+}
+
+/// The taint of a node that is not ready.
+fn wrong(node: &NodeView) -> Option<&'static str> {
+    match node.status("Ready") {
+        "True" => None,
+        _ if node.is_unheard() => Some(UNREACHABLE),
+        _ => Some(NOT_READY),
     }
 }
 
@@ -181,14 +324,9 @@ enum Pace {
     Never,
 }
 
-fn pace(observed: &Observed) -> Pace {
-    let all = observed.nodes.len();
-    let ready = observed
-        .nodes
-        .values()
-        .filter(|node| node.status("Ready") == "True")
-        .count();
-    let bad = all - ready;
+fn pace(nodes: &Store<NodeView>, by_ready: &Lookup<NodeView>) -> Pace {
+    let (all, ready) = (nodes.len(), by_ready.count("True"));
+    let bad = all.saturating_sub(ready);
     let most = bad > 2 && bad * 100 >= all * 55;
     match (ready, most) {
         (0, _) => Pace::Never,
@@ -198,14 +336,8 @@ fn pace(observed: &Observed) -> Pace {
     }
 }
 
-fn has(node: &NodeFacts, key: &str, effect: &str) -> bool {
-    node.taints
-        .iter()
-        .any(|taint| taint.key == key && taint.effect == effect)
-}
-
 /// The taints that a node should have: other people's as they are, ours by its condition.
-fn wanted(node: &NodeFacts, bad: Option<&str>, empty: bool, now: Timestamp) -> Vec<Taint> {
+fn wanted(node: &NodeView, bad: Option<&str>, empty: bool, now: Timestamp) -> Vec<Taint> {
     let pressures = PRESSURES
         .iter()
         .filter(|(kind, _)| node.status(kind) == "True" && node.condition(kind).is_some());
@@ -228,7 +360,9 @@ fn wanted(node: &NodeFacts, bad: Option<&str>, empty: bool, now: Timestamp) -> V
         !managed(taint) || ours.contains(&(taint.key.as_str(), taint.effect.as_str()))
     };
     let mut taints: Vec<Taint> = node.taints.iter().filter(stays).cloned().collect();
-    let missing = ours.iter().filter(|(key, effect)| !has(node, key, effect));
+    let missing = ours
+        .iter()
+        .filter(|(key, effect)| !node.has_taint(key, effect));
     taints.extend(missing.map(|(key, effect)| Taint {
         key: (*key).to_owned(),
         effect: (*effect).to_owned(),
@@ -238,8 +372,9 @@ fn wanted(node: &NodeFacts, bad: Option<&str>, empty: bool, now: Timestamp) -> V
     taints
 }
 
-/// The write that says that a node is silent, if it doesn't say so yet.
-fn silent(name: &str, node: &NodeFacts, lease: Option<Timestamp>, now: Timestamp) -> Option<Write> {
+/// What says that a node is silent, if it doesn't say so yet.
+fn silent(facts: &Facts, now: Timestamp) -> Option<Silent> {
+    let node = &facts.node;
     let known = |kind: &str| {
         node.condition(kind)
             .is_none_or(|condition| condition.status != "Unknown")
@@ -269,13 +404,50 @@ fn silent(name: &str, node: &NodeFacts, lease: Option<Timestamp>, now: Timestamp
         .filter(|kind| known(kind))
         .map(|kind| condition(kind))
         .collect();
-    let tell = node.status("Ready") != "Unknown" || node.condition("Ready").is_none();
-    (!conditions.is_empty()).then(|| Write::NodeSilent {
-        node: name.to_owned(),
+    (!conditions.is_empty()).then(|| Silent {
+        node: facts.name.clone(),
         uid: node.uid.clone(),
         version: node.version.clone(),
-        lease,
+        lease: facts.lease,
         conditions,
-        tell,
+        tell: !node.is_unheard(),
     })
+}
+
+/// Says that a node is silent, after a last look at its lease past all caches.
+async fn write_silent(writer: &Writer, silent: &Silent) -> Result<(), ApiError> {
+    let name = silent.node.as_str();
+    let lease: Option<Lease> = writer
+        .client()
+        .get_opt(Some(NODE_LEASE_NAMESPACE), name)
+        .await?;
+    if lease.as_ref().and_then(renewed) != silent.lease {
+        return Ok(());
+    }
+    let patch = json!({
+        "metadata": {"resourceVersion": silent.version}, "status": {"conditions": silent.conditions},
+    });
+    let key = Key::cluster(name);
+    let patch = Patch::Strategic(patch);
+    writer.patch_status::<Node>(&key, &patch).await?;
+    tracing::warn!(node = name, "not heard of for too long: not ready");
+    if silent.tell {
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            uid: Some(silent.uid.clone()),
+            ..ObjectMeta::default()
+        };
+        let about = Node {
+            metadata,
+            ..Node::default()
+        };
+        let happening = Happening {
+            severity: Severity::Warning,
+            reason: "NodeNotReady",
+            action: "MarkingNotReady",
+            message: format!("Node {name} status is now: NodeNotReady"),
+        };
+        writer.recorder().record(&about, &happening).await;
+    }
+    Ok(())
 }

@@ -3,16 +3,22 @@
 //! Admission adds to what is used in the transaction that uses it; only here it becomes less. The count is written only if
 //! the quota is as it was before counting: nothing that was admitted meanwhile is forgotten.
 
-use crate::driver::{Controller, Now, Plan, Right};
-use crate::observe::{Key, Kind, Observed};
-use crate::write::Write;
+use crate::controller::{Controller, Now, Plan, Right, right};
+use crate::every_kind::{Kinds, ResourceId};
+use crate::setup::Setup;
+use crate::views::pod::PodView;
+use crate::writer::Writer;
+use config_kube::k8s_openapi::api::core::v1::ResourceQuota;
 use jiff::Timestamp;
-use master_client::{ApiError, Client, ListParams, Reason, Resource, Whole};
+use master_client::{
+    ApiError, Change, Client, Delta, Index, Key, ListParams, Lookup, Partial, Reason, Resource,
+    Store, View, Whole,
+};
 use master_kinds::quantity::{Quantities, Quantity};
 use master_kinds::quota::{self, Quota};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Everything is counted anew after this time, whatever happened (upstream's default).
@@ -22,81 +28,210 @@ const PAGE: u32 = 500;
 /// Tries to count while others use something up.
 const TRIES: usize = 8;
 
-/// What it does, for whoever grants it.
-pub(crate) const RIGHTS: &[Right] = &[
-    Right {
-        group: "*",
-        resource: "*",
-        verbs: &["list", "watch"],
-    },
-    Right {
-        group: "",
-        resource: "resourcequotas",
-        verbs: &["get", "list", "watch"],
-    },
-    Right {
-        group: "",
-        resource: "resourcequotas/status",
-        verbs: &["update"],
-    },
-];
+/// A resource quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotaView {
+    /// Whether its status tells of what its spec allows.
+    pub settled: bool,
+}
 
-/// The controller.
+impl View for QuotaView {
+    type Object = ResourceQuota;
+
+    fn read(quota: ResourceQuota) -> Self {
+        let wanted = quota.spec.and_then(|spec| spec.hard).unwrap_or_default();
+        let status = quota.status.unwrap_or_default();
+        let hard = status.hard.unwrap_or_default();
+        let used = status.used.unwrap_or_default();
+        let counted = hard.keys().all(|name| used.contains_key(name));
+        Self {
+            settled: wanted == hard && counted,
+        }
+    }
+}
+
+/// Quotas by their namespace.
+static BY_NAMESPACE: Index<QuotaView> =
+    Index::new("namespace", |key, _| vec![key.namespace.clone()]);
+
+/// What is remembered of a namespace with quotas.
 #[derive(Debug, Default)]
-pub(crate) struct Quotas {
-    everything: Option<Instant>,
+struct Count {
+    /// How often something may have become free.
+    released: u64,
+    /// As of which of these it was counted last, and when.
+    counted: Option<(u64, Instant)>,
+}
+
+/// Counts by namespace.
+#[derive(Debug, Clone, Default)]
+struct Counts(Arc<Mutex<HashMap<String, Count>>>);
+
+impl Counts {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Count>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Notes what becomes free. Nothing is remembered of namespaces without a quota.
+#[derive(Clone)]
+struct Releases {
+    quotas: Lookup<QuotaView>,
+    counts: Counts,
+}
+
+impl Releases {
+    fn release(&self, namespace: &str, keys: &mut Vec<Key>) {
+        if self.quotas.count(namespace) > 0 {
+            let mut counts = self.counts.lock();
+            counts.entry(namespace.to_owned()).or_default().released += 1;
+            keys.push(Key::cluster(namespace));
+        }
+    }
+}
+
+/// The controller. Its keys are namespaces.
+#[derive(Debug)]
+pub struct Quotas {
+    by_namespace: Lookup<QuotaView>,
+    counts: Counts,
+    kinds: Kinds,
+}
+
+/// A namespace with quotas.
+#[derive(Debug)]
+pub struct Facts {
+    namespace: String,
+    /// Whether all its quotas tell of what they allow.
+    settled: bool,
+    /// As of what was seen of it.
+    seen: u64,
+    /// Whether something became free since it was counted.
+    released: bool,
+    /// For how long it has not been counted; none where it never was.
+    since: Option<Duration>,
+}
+
+/// What the quotas of a namespace count is counted anew.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Recount {
+    /// Which namespace.
+    pub namespace: String,
+    /// As of what was seen of it.
+    pub seen: u64,
 }
 
 impl Controller for Quotas {
-    fn name(&self) -> &'static str {
-        "resourcequota-controller"
+    const NAME: &'static str = "resourcequota-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("*", "*", &["list", "watch"]),
+        right("", "resourcequotas", &["get", "list", "watch"]),
+        right("", "resourcequotas/status", &["update"]),
+    ];
+    type Facts = Facts;
+    type Action = Recount;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let store: Store<QuotaView> = setup
+            .follow(|delta, keys: &mut Vec<Key>| keys.push(Key::cluster(&delta.key.namespace)));
+        let (quotas, counts) = (store.index(&BY_NAMESPACE), Counts::default());
+        let releases = Releases {
+            quotas: quotas.clone(),
+            counts: counts.clone(),
+        };
+        let ended = releases.clone();
+        setup.follow(move |delta: &Delta<PodView>, keys| {
+            let ran = |pod: &Option<Arc<PodView>>| pod.as_ref().is_some_and(|pod| !pod.ended());
+            if ran(&delta.before) && !ran(&delta.after) {
+                ended.release(&delta.key.namespace, keys);
+            }
+        });
+        let kinds = setup.follow_every_kind(
+            move |(_, kind): (ResourceId, &Resource),
+                  change: &Change<Partial>,
+                  keys: &mut Vec<Key>| {
+                freed(&releases, &store, kind, change, keys);
+            },
+        );
+        Self {
+            by_namespace: quotas,
+            counts,
+            kinds,
+        }
     }
 
-    fn follows(&self) -> &'static [Kind] {
-        &[Kind::Quota, Kind::Object, Kind::Pod]
+    fn facts(&self, key: &Key, now: Now) -> Option<Facts> {
+        let quotas = self.by_namespace.get(&key.name);
+        let mut counts = self.counts.lock();
+        if quotas.is_empty() {
+            counts.remove(&key.name);
+            return None;
+        }
+        let count = counts.entry(key.name.clone()).or_default();
+        let since = |(_, at): (u64, Instant)| now.instant.saturating_duration_since(at);
+        Some(Facts {
+            namespace: key.name.clone(),
+            settled: quotas.iter().all(|(_, quota)| quota.settled),
+            seen: count.released,
+            released: count
+                .counted
+                .is_some_and(|(seen, _)| seen != count.released),
+            since: count.counted.map(since),
+        })
     }
 
-    fn plan(&mut self, observed: &Observed, now: Now) -> Plan {
-        if observed.quotas.is_empty() || !observed.unlisted.is_empty() {
-            return Plan::default();
+    fn plan(facts: &Facts, _: Now) -> Plan<Recount> {
+        let left = facts.since.map(|since| PERIOD.saturating_sub(since));
+        let overdue = left.is_none_or(|left| left.is_zero());
+        let mut plan = Plan::nothing();
+        if overdue || facts.released || !facts.settled {
+            plan.actions.push(Recount {
+                namespace: facts.namespace.clone(),
+                seen: facts.seen,
+            });
         }
-        let all = self
-            .everything
-            .is_none_or(|last| now.instant.duration_since(last) >= PERIOD);
-        if all {
-            self.everything = Some(now.instant);
+        plan.requeue_in(left.filter(|left| !left.is_zero()).unwrap_or(PERIOD));
+        plan
+    }
+
+    async fn carry_out(&self, action: Recount, writer: &Writer) -> Result<(), ApiError> {
+        recount(writer.client(), &action.namespace, &self.kinds.all()).await?;
+        let mut counts = self.counts.lock();
+        if let Some(count) = counts.get_mut(&action.namespace) {
+            count.counted = Some((action.seen, Instant::now()));
         }
-        let due = |(key, facts): &(&Key, &crate::observe::QuotaFacts)| {
-            all || !facts.settled || observed.released.contains_key(&key.namespace)
-        };
-        let namespaces: BTreeSet<&str> = observed
-            .quotas
-            .iter()
-            .filter(due)
-            .map(|(key, _)| key.namespace.as_str())
-            .collect();
-        let write = |namespace: &str| Write::Recount {
-            namespace: namespace.to_owned(),
-            seen: observed
-                .released
-                .get(namespace)
-                .copied()
-                .unwrap_or_default(),
-            resources: Arc::clone(&observed.resources),
-        };
-        Plan {
-            writes: namespaces.into_iter().map(write).collect(),
-            again: Some(PERIOD),
+        Ok(())
+    }
+}
+
+/// Whether a change may have made something free, and in which namespaces.
+fn freed(
+    releases: &Releases,
+    quotas: &Store<QuotaView>,
+    kind: &Resource,
+    change: &Change<Partial>,
+    keys: &mut Vec<Key>,
+) {
+    match change {
+        Change::Listed(_) => {
+            for key in quotas.keys() {
+                releases.release(&key.namespace, keys);
+            }
         }
+        // These may come to use less without going.
+        Change::Set(object)
+            if kind.group.is_empty()
+                && matches!(kind.plural.as_str(), "services" | "persistentvolumeclaims") =>
+        {
+            releases.release(&object.metadata.namespace, keys);
+        }
+        Change::Set(_) => {}
+        Change::Gone(object) => releases.release(&object.metadata.namespace, keys),
     }
 }
 
 /// Counts for all quotas of a namespace.
-pub(crate) async fn recount(
-    client: &Client,
-    namespace: &str,
-    resources: &[Resource],
-) -> Result<(), ApiError> {
+async fn recount(client: &Client, namespace: &str, resources: &[Resource]) -> Result<(), ApiError> {
     let quotas = kind(resources, "resourcequotas")?;
     for found in client
         .wholes(quotas, namespace, &ListParams::default())

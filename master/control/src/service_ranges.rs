@@ -3,16 +3,18 @@
 //!
 //! No address can be taken from a range on its way out: a service is written only if the range is as it was read.
 
-use crate::driver::{Controller, Now, Plan, Right};
-use crate::observe::{Kind, Observed};
-use crate::write::Write;
+use crate::controller::{Controller, Now, Plan, Right, right};
+use crate::setup::Setup;
+use crate::views::{is_held_by, uid};
+use crate::writer::Writer;
 use config_kube::k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
-use master_client::{ApiError, Client, ListParams, Patch};
+use master_client::{ApiError, Client, Delta, Index, Key, ListParams, Patch, Store, View};
 use master_kinds::validate::net::Range;
 use serde_json::{Value, json};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Holds a range.
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
@@ -20,33 +22,9 @@ const READY: &str = "Ready";
 const SERVES: &str = "Kubernetes Service CIDR is ready";
 const WAITS: &str = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
 
-/// What it does, for whoever grants it.
-pub(crate) const RIGHTS: &[Right] = &[
-    Right {
-        group: "networking.k8s.io",
-        resource: "servicecidrs",
-        verbs: &["get", "list", "watch", "patch"],
-    },
-    Right {
-        group: "networking.k8s.io",
-        resource: "servicecidrs/finalizers",
-        verbs: &["patch", "update"],
-    },
-    Right {
-        group: "networking.k8s.io",
-        resource: "servicecidrs/status",
-        verbs: &["patch", "update"],
-    },
-    Right {
-        group: "networking.k8s.io",
-        resource: "ipaddresses",
-        verbs: &["get", "list", "watch"],
-    },
-];
-
 /// What is known of a range.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RangeFacts {
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RangeView {
     /// Its UID.
     pub uid: String,
     /// Whether it is being deleted.
@@ -57,14 +35,123 @@ pub struct RangeFacts {
     pub ready: bool,
 }
 
-/// What the controller needs of a range.
-pub(crate) fn facts(range: &ServiceCIDR) -> RangeFacts {
-    let meta = &range.metadata;
-    RangeFacts {
-        uid: meta.uid.clone().unwrap_or_default(),
-        going: meta.deletion_timestamp.is_some(),
-        held: meta.finalizers.iter().flatten().any(|own| own == FINALIZER),
-        ready: says(range, "True"),
+impl View for RangeView {
+    type Object = ServiceCIDR;
+
+    fn read(range: ServiceCIDR) -> Self {
+        Self {
+            uid: uid(&range.metadata),
+            going: range.metadata.deletion_timestamp.is_some(),
+            held: is_held_by(&range.metadata, FINALIZER),
+            ready: says(&range, "True"),
+        }
+    }
+}
+
+/// An address that is held: that it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressView;
+
+impl View for AddressView {
+    type Object = IPAddress;
+
+    fn read(_: IPAddress) -> Self {
+        Self
+    }
+}
+
+/// Ranges that are being deleted, all under one value.
+static GOING: Index<RangeView> = Index::new("going", |_, range| {
+    range.going.then(String::new).into_iter().collect()
+});
+
+/// The controller. Its keys are ranges.
+#[derive(Debug)]
+pub struct ServiceRanges {
+    ranges: Store<RangeView>,
+}
+
+/// A range and what is known of it.
+#[derive(Debug)]
+pub struct Facts {
+    name: String,
+    range: Arc<RangeView>,
+}
+
+/// The range is held, or let go, or says whether it serves.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settle {
+    /// Which.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Controller for ServiceRanges {
+    const NAME: &'static str = "service-cidrs-controller";
+    const RIGHTS: &'static [Right] = &[
+        right(
+            "networking.k8s.io",
+            "servicecidrs",
+            &["get", "list", "watch", "patch"],
+        ),
+        right(
+            "networking.k8s.io",
+            "servicecidrs/finalizers",
+            &["patch", "update"],
+        ),
+        right(
+            "networking.k8s.io",
+            "servicecidrs/status",
+            &["patch", "update"],
+        ),
+        right(
+            "networking.k8s.io",
+            "ipaddresses",
+            &["get", "list", "watch"],
+        ),
+    ];
+    type Facts = Facts;
+    type Action = Settle;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let known: Store<RangeView> = setup.read();
+        let going = known.index(&GOING);
+        // A range that goes or comes decides whether another one is needed.
+        let others = going.clone();
+        let ranges = setup.follow(move |delta: &Delta<RangeView>, keys| {
+            keys.push((*delta.key).clone());
+            keys.extend(others.keys("").iter().map(|key| (**key).clone()));
+        });
+        setup.follow(move |delta: &Delta<AddressView>, keys| {
+            if delta.after.is_none() {
+                keys.extend(going.keys("").iter().map(|key| (**key).clone()));
+            }
+        });
+        Self { ranges }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let (name, range) = (key.name.clone(), self.ranges.get(key)?);
+        Some(Facts { name, range })
+    }
+
+    fn plan(facts: &Facts, _: Now) -> Plan<Settle> {
+        let range = &facts.range;
+        let open = if range.going {
+            range.held
+        } else {
+            !range.held || !range.ready
+        };
+        let action = open.then(|| Settle {
+            name: facts.name.clone(),
+            uid: range.uid.clone(),
+        });
+        action.into()
+    }
+
+    async fn carry_out(&self, range: Settle, writer: &Writer) -> Result<(), ApiError> {
+        settle(writer, &range.name, &range.uid).await
     }
 }
 
@@ -79,42 +166,9 @@ fn says(range: &ServiceCIDR, status: &str) -> bool {
         .any(|condition| condition.type_ == READY && condition.status == status)
 }
 
-/// The controller.
-#[derive(Debug, Default)]
-pub(crate) struct ServiceRanges;
-
-impl Controller for ServiceRanges {
-    fn name(&self) -> &'static str {
-        "service-cidrs-controller"
-    }
-
-    fn follows(&self) -> &'static [Kind] {
-        // A range on its way out waits for objects of another kind.
-        &[Kind::ServiceRange, Kind::Object]
-    }
-
-    fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        let open = observed.service_ranges.iter().filter(|(_, facts)| {
-            if facts.going {
-                facts.held
-            } else {
-                !facts.held || !facts.ready
-            }
-        });
-        let write = |(name, facts): (&String, &RangeFacts)| Write::SettleRange {
-            name: name.clone(),
-            uid: facts.uid.clone(),
-        };
-        Plan {
-            writes: open.map(write).collect(),
-            again: None,
-        }
-    }
-}
-
 /// Holds a range and says that it serves; or lets it go, or says that it waits.
-pub(crate) async fn settle(client: &Client, name: &str, uid: &str) -> Result<(), ApiError> {
-    let range: ServiceCIDR = client.get(None, name).await?;
+async fn settle(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
+    let range: ServiceCIDR = writer.client().get(None, name).await?;
     if range.metadata.uid.as_deref() != Some(uid) {
         return Ok(());
     }
@@ -126,29 +180,29 @@ pub(crate) async fn settle(client: &Client, name: &str, uid: &str) -> Result<(),
                 .into_iter()
                 .chain([FINALIZER.to_owned()])
                 .collect();
-            return finalize(client, &range, &all).await;
+            return finalize(writer, &range, &all).await;
         }
         return if says(&range, "True") {
             Ok(())
         } else {
-            say(client, &range, ("True", "", SERVES)).await
+            say(writer, &range, ("True", "", SERVES)).await
         };
     }
     if !held {
         return Ok(());
     }
-    if is_needed(client, &range).await? {
+    if is_needed(writer.client(), &range).await? {
         return if says(&range, "False") {
             Ok(())
         } else {
-            say(client, &range, ("False", "Terminating", WAITS)).await
+            say(writer, &range, ("False", "Terminating", WAITS)).await
         };
     }
     let rest: Vec<String> = finalizers
         .into_iter()
         .filter(|own| own != FINALIZER)
         .collect();
-    finalize(client, &range, &rest).await
+    finalize(writer, &range, &rest).await
 }
 
 /// Whether an address is of this range and of no other that stays.
@@ -185,19 +239,19 @@ fn cidrs(range: &ServiceCIDR) -> Vec<Range> {
 }
 
 async fn finalize(
-    client: &Client,
+    writer: &Writer,
     range: &ServiceCIDR,
     finalizers: &[String],
 ) -> Result<(), ApiError> {
     let patch = json!({"metadata": {"resourceVersion": range.metadata.resource_version, "finalizers": finalizers}});
-    client
-        .patch::<ServiceCIDR>(None, name(range), &Patch::Merge(patch))
+    writer
+        .patch::<ServiceCIDR>(&Key::of(&range.metadata), &Patch::Merge(patch))
         .await
         .map(drop)
 }
 
 async fn say(
-    client: &Client,
+    writer: &Writer,
     range: &ServiceCIDR,
     (status, reason, message): (&str, &str, &str),
 ) -> Result<(), ApiError> {
@@ -208,12 +262,8 @@ async fn say(
     let patch = json!({
         "metadata": {"resourceVersion": range.metadata.resource_version}, "status": {"conditions": [condition]},
     });
-    client
-        .patch_status::<ServiceCIDR>(None, name(range), &Patch::Merge(patch))
+    writer
+        .patch_status::<ServiceCIDR>(&Key::of(&range.metadata), &Patch::Merge(patch))
         .await
         .map(drop)
-}
-
-fn name(range: &ServiceCIDR) -> &str {
-    range.metadata.name.as_deref().unwrap_or_default()
 }

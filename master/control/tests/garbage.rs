@@ -3,7 +3,7 @@
 #![allow(clippy::panic, reason = "a test may stop at the first surprise")]
 
 use master_client::{Meta, OwnerRef};
-use master_control::garbage::{Deed, Graph};
+use master_control::garbage::{Action, Graph};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -107,17 +107,17 @@ impl World {
             .is_some_and(|thing| thing.owners.iter().any(held))
     }
 
-    fn carry_out(&mut self, deed: Deed) {
-        let own = number(&deed.object().uid);
-        match deed {
-            Deed::Collect { policy, .. } => {
+    fn carry_out(&mut self, action: Action) {
+        let own = number(&action.object().uid);
+        match action {
+            Action::Collect { policy, .. } => {
                 assert!(
                     !self.is_held(own),
                     "{own} has an owner that is there: {self:?}"
                 );
                 self.delete(own, policy);
             }
-            Deed::Release { owners, absent, .. } => {
+            Action::Release { owners, absent, .. } => {
                 for owner in &absent {
                     assert!(
                         !self.things.contains_key(&number(&owner.uid)),
@@ -129,7 +129,7 @@ impl World {
                     &owners.iter().map(|uid| number(uid)).collect::<Vec<_>>(),
                 );
             }
-            Deed::Unblock { .. } => {
+            Action::Unblock { .. } => {
                 let Some(mut thing) = self.things.get(&own).cloned() else {
                     return;
                 };
@@ -139,8 +139,8 @@ impl World {
                     .for_each(|(_, block)| *block = false);
                 self.put(own, thing);
             }
-            Deed::Finish { finalizer, .. } => self.finish(own, finalizer),
-            Deed::Orphan { dependents, .. } => {
+            Action::Finish { finalizer, .. } => self.finish(own, finalizer),
+            Action::Orphan { dependents, .. } => {
                 for dependent in dependents {
                     self.release(number(&dependent.uid), &[own]);
                 }
@@ -149,17 +149,17 @@ impl World {
         }
     }
 
-    /// Carries deeds out until there is nothing to do.
+    /// Carries actions out until there is nothing to do.
     fn settle(&mut self) {
         for _ in 0..1000 {
-            let deeds = self.graph.deeds(usize::MAX);
-            if deeds.is_empty() {
+            let actions = self.graph.actions();
+            if actions.is_empty() {
                 return;
             }
-            for deed in deeds {
-                // Others may have changed the world meanwhile: whoever carries it out looks once more, as the real one does.
-                if self.graph.deeds(usize::MAX).contains(&deed) {
-                    self.carry_out(deed);
+            for action in actions {
+                // Others may have changed the world meanwhile: the one that carries it out looks once more, as the real one does.
+                if self.graph.actions().contains(&action) {
+                    self.carry_out(action);
                 }
             }
         }
@@ -251,7 +251,36 @@ proptest! {
             .map(|(number, thing)| meta(*number, thing)).collect();
         listed.graph.listed(0, &left);
         prop_assert_eq!(listed.graph.len(), left.len());
-        prop_assert_eq!(changed.graph.deeds(usize::MAX), listed.graph.deeds(usize::MAX));
+        prop_assert_eq!(changed.graph.actions(), listed.graph.actions());
+    }
+}
+
+proptest! {
+    /// Named invariant: what is to be done anew is among what was touched, so that a queue of touched keys misses nothing.
+    #[test]
+    fn a_change_touches_every_object_for_which_there_is_something_new_to_do(
+        things in things(),
+        steps in prop::collection::vec((0_usize..12, 0_usize..4), 0..20),
+    ) {
+        let mut world = world(&things);
+        let mut known = BTreeMap::new();
+        let mut queue = BTreeSet::new();
+        for (thing, step) in steps {
+            queue.extend(world.graph.touched());
+            for key in std::mem::take(&mut queue) {
+                known.insert(key.clone(), world.graph.action(&key));
+            }
+            let all: BTreeSet<String> = world.graph.actions().iter().map(|action| format!("{action:?}")).collect();
+            let kept: BTreeSet<String> = known.values().flatten().map(|action| format!("{action:?}")).collect();
+            prop_assert!(all.is_subset(&kept), "{:?} is not known of", all.difference(&kept));
+            let thing = thing % things.len();
+            match step {
+                0 => world.delete(thing, "Background"),
+                1 => world.delete(thing, "Foreground"),
+                2 => world.delete(thing, "Orphan"),
+                _ => world.finish(thing, "foregroundDeletion"),
+            }
+        }
     }
 }
 

@@ -1,13 +1,22 @@
-//! What each controller plans, by what it observes and the time: no API, no waiting.
+//! What each controller plans for a key, by what is in its stores and the time: no API, no waiting.
 
 use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint, Toleration};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::{SignedDuration, Timestamp};
-use master_control::observe::{
-    AccountTokenFacts, ClusterInfo, Expiring, Key, NamespaceFacts, NodeFacts, Observed, PodFacts,
-    RangeFacts, RequestFacts, SigningToken, TokenFacts,
+use master_client::{Key, View};
+use master_control::controller::{Controller, Now, Plan};
+use master_control::setup::{Options, Setup, Stand};
+use master_control::views::account::AccountView;
+use master_control::views::namespace::NamespaceView;
+use master_control::views::node::NodeView;
+use master_control::views::pod::PodView;
+use master_control::views::request::RequestView;
+use master_control::views::token::{SigningToken, TokenView};
+use master_control::{
+    account_tokens, aggregation, approver, bootstrap_signer, bootstrap_tokens, csr_cleaner,
+    event_ttl, in_use, namespace, node_lifecycle, pod_gc, pod_readiness, quota, root_ca,
+    service_account, service_ranges, taint_eviction,
 };
-use master_control::{Controller, Now, Options, Plan, Write, controllers};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -34,11 +43,49 @@ impl Clock {
     }
 }
 
-fn controller(name: &str) -> Box<dyn Controller> {
-    controllers(&Options::default())
-        .into_iter()
-        .find(|controller| controller.name() == name)
-        .expect("there is such a controller")
+/// A controller with its stores and a clock.
+struct Scene<C> {
+    controller: C,
+    stand: Stand,
+    clock: Clock,
+}
+
+impl<C: Controller> Scene<C> {
+    fn new() -> Self {
+        Self::with(&Options::default())
+    }
+
+    fn with(options: &Options) -> Self {
+        let (controller, stand) = Setup::alone(options);
+        Self {
+            controller,
+            stand,
+            clock: Clock::new(),
+        }
+    }
+
+    fn set<V: View>(&mut self, key: Key, value: V) -> Vec<Key> {
+        self.stand.set(key, value)
+    }
+
+    fn plan(&self, key: &Key, seconds: u64) -> Plan<C::Action> {
+        let now = self.clock.after(seconds);
+        let facts = self.controller.facts(key, now);
+        facts.map_or_else(Plan::nothing, |facts| C::plan(&facts, now))
+    }
+
+    /// What is done to one object.
+    fn actions(&self, key: &Key, seconds: u64) -> Vec<C::Action> {
+        self.plan(key, seconds).actions
+    }
+
+    /// Names of those keys for which there is something to do.
+    fn busy(&self, keys: &[&Key], seconds: u64) -> Vec<String> {
+        let busy = keys
+            .iter()
+            .filter(|key| !self.actions(key, seconds).is_empty());
+        busy.map(|key| key.name.clone()).collect()
+    }
 }
 
 fn condition(kind: &str, status: &str) -> NodeCondition {
@@ -49,12 +96,12 @@ fn condition(kind: &str, status: &str) -> NodeCondition {
     }
 }
 
-fn node(ready: &str) -> NodeFacts {
-    NodeFacts {
+fn node(ready: &str) -> NodeView {
+    NodeView {
         uid: "uid".to_owned(),
         version: "7".to_owned(),
         conditions: vec![condition("Ready", ready)],
-        ..NodeFacts::default()
+        ..NodeView::default()
     }
 }
 
@@ -67,269 +114,230 @@ fn taint(key: &str, effect: &str, added: Timestamp) -> Taint {
     }
 }
 
-fn pod(node: &str) -> PodFacts {
-    PodFacts {
+fn pod(node: &str) -> PodView {
+    PodView {
         uid: "pod-uid".to_owned(),
         node: node.into(),
         phase: "Running".into(),
         ready: true,
-        ..PodFacts::default()
+        ..PodView::default()
     }
+}
+
+fn named(name: &str) -> Key {
+    Key::cluster(name)
 }
 
 fn key(name: &str) -> Key {
     Key::new("default", name)
 }
 
-/// Keys and effects of the taints that a plan writes to a node.
-fn taints_of(plan: &Plan, name: &str) -> Option<Vec<String>> {
-    plan.writes.iter().find_map(|write| {
-        if let Write::NodeTaints { node, taints, .. } = write
-            && node == name
-        {
-            Some(
-                taints
-                    .iter()
-                    .map(|taint| format!("{}:{}", taint.key, taint.effect))
-                    .collect(),
-            )
-        } else {
-            None
-        }
-    })
-}
+mod lifecycle {
+    use super::*;
+    use node_lifecycle::{Action, LeaseView, NodeLifecycle, Silent};
 
-fn silent_nodes(plan: &Plan) -> Vec<&str> {
-    let names = plan.writes.iter().filter_map(|write| {
-        if let Write::NodeSilent { node, .. } = write {
-            Some(node.as_str())
-        } else {
-            None
-        }
-    });
-    names.collect()
-}
+    type Nodes = Scene<NodeLifecycle>;
 
-#[test]
-fn a_node_is_silent_after_forty_seconds_without_a_change_and_not_before() {
-    let clock = Clock::new();
-    let mut lifecycle = controller("node-lifecycle");
-    let mut observed = Observed::default();
-    observed.nodes.insert("a".to_owned(), node("True"));
-    observed.nodes.insert("b".to_owned(), node("True"));
-    for name in ["a", "b"] {
-        observed.leases.insert(name.to_owned(), Some(clock.1));
+    fn renew(scene: &mut Nodes, name: &str, time: Timestamp) {
+        let renewed = Some(time);
+        scene.set(Key::new("kube-node-lease", name), LeaseView { renewed });
     }
-    assert_eq!(
-        silent_nodes(&lifecycle.plan(&observed, clock.after(0))),
-        [""; 0]
-    );
-    observed
-        .leases
-        .insert("b".to_owned(), Some(clock.after(30).wall));
-    lifecycle.plan(&observed, clock.after(30));
-    let before = lifecycle.plan(&observed, clock.after(39));
-    assert_eq!(silent_nodes(&before), [""; 0]);
-    assert_eq!(
-        before.again,
-        Some(Duration::from_secs(1)),
-        "it asks to be called when the time is over"
-    );
-    let plan = lifecycle.plan(&observed, clock.after(40));
-    assert_eq!(silent_nodes(&plan), ["a"]);
-    let Some(Write::NodeSilent {
-        conditions,
-        lease,
-        version,
-        tell,
-        ..
-    }) = plan.writes.first()
-    else {
-        panic!("{plan:?}");
-    };
-    assert_eq!(
-        (lease, version.as_str(), *tell),
-        (&Some(clock.1), "7", true)
-    );
-    let ready = conditions
-        .iter()
-        .find(|condition| condition.type_ == "Ready")
-        .unwrap();
-    assert_eq!(
-        (ready.status.as_str(), ready.reason.as_deref()),
-        ("Unknown", Some("NodeStatusUnknown"))
-    );
-    assert_eq!(
-        conditions.len(),
-        4,
-        "pressures are not known any more either"
-    );
-}
 
-#[test]
-fn a_wrong_clock_on_the_node_changes_nothing() {
-    let clock = Clock::new();
-    let mut lifecycle = controller("node-lifecycle");
-    let mut observed = Observed::default();
-    observed.nodes.insert("a".to_owned(), node("True"));
-    for second in (0..200).step_by(10) {
-        let wrong = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second);
-        observed.leases.insert("a".to_owned(), Some(wrong));
-        let plan = lifecycle.plan(&observed, clock.after(u64::try_from(second).unwrap()));
+    fn silent(scene: &Nodes, name: &str, seconds: u64) -> Option<Silent> {
+        let mut actions = scene.actions(&named(name), seconds).into_iter();
+        actions.find_map(|action| match action {
+            Action::Silent(silent) => Some(*silent),
+            Action::Taints { .. } => None,
+        })
+    }
+
+    /// Keys and effects of the taints that are written to a node.
+    fn taints(scene: &Nodes, name: &str, seconds: u64) -> Option<Vec<String>> {
+        let text = |taint: Taint| format!("{}:{}", taint.key, taint.effect);
+        let mut actions = scene.actions(&named(name), seconds).into_iter();
+        actions.find_map(|action| match action {
+            Action::Taints { taints, .. } => Some(taints.into_iter().map(text).collect()),
+            Action::Silent(_) => None,
+        })
+    }
+
+    #[test]
+    fn a_node_is_silent_after_forty_seconds_without_a_change_and_not_before() {
+        let mut scene = Nodes::new();
+        let start = scene.clock.1;
+        for name in ["a", "b"] {
+            scene.set(named(name), node("True"));
+            renew(&mut scene, name, start);
+            assert!(silent(&scene, name, 0).is_none());
+        }
+        renew(&mut scene, "b", start + SignedDuration::from_secs(30));
+        assert!(silent(&scene, "b", 30).is_none());
+        let before = scene.plan(&named("a"), 39);
+        assert!(before.actions.is_empty());
         assert_eq!(
-            silent_nodes(&plan),
-            [""; 0],
-            "its lease changes: it lives, in 1970"
+            before.requeue,
+            Some(Duration::from_secs(1)),
+            "it is planned again when the time is over"
+        );
+        assert!(silent(&scene, "b", 40).is_none());
+        let told = silent(&scene, "a", 40).expect("it was silent");
+        assert_eq!(
+            (told.lease, told.version.as_str(), told.tell),
+            (Some(start), "7", true)
+        );
+        let ready = told.conditions.iter().find(|own| own.type_ == "Ready");
+        let ready = ready.expect("its condition is written");
+        assert_eq!(
+            (ready.status.as_str(), ready.reason.as_deref()),
+            ("Unknown", Some("NodeStatusUnknown"))
+        );
+        assert_eq!(
+            told.conditions.len(),
+            4,
+            "pressures are not known any more either"
         );
     }
-    assert_eq!(
-        silent_nodes(&lifecycle.plan(&observed, clock.after(230))),
-        ["a"]
-    );
-}
 
-#[test]
-fn a_new_node_gets_time_to_speak() {
-    let clock = Clock::new();
-    let mut lifecycle = controller("node-lifecycle");
-    let mut observed = Observed::default();
-    observed.nodes.insert("a".to_owned(), NodeFacts::default());
-    lifecycle.plan(&observed, clock.after(0));
-    assert_eq!(
-        silent_nodes(&lifecycle.plan(&observed, clock.after(59))),
-        [""; 0]
-    );
-    let plan = lifecycle.plan(&observed, clock.after(60));
-    let Some(Write::NodeSilent { conditions, .. }) = plan.writes.first() else {
-        panic!("{plan:?}")
-    };
-    assert!(
-        conditions
-            .iter()
-            .all(|condition| condition.reason.as_deref() == Some("NodeStatusNeverUpdated"))
-    );
-}
+    #[test]
+    fn a_wrong_clock_on_the_node_changes_nothing() {
+        let mut scene = Nodes::new();
+        scene.set(named("a"), node("True"));
+        for second in (0..200).step_by(10) {
+            let wrong = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second);
+            renew(&mut scene, "a", wrong);
+            let second = u64::try_from(second).expect("a positive number");
+            assert!(
+                silent(&scene, "a", second).is_none(),
+                "its lease changes: it lives, in 1970"
+            );
+        }
+        assert!(silent(&scene, "a", 230).is_some());
+    }
 
-#[test]
-fn conditions_become_taints_and_other_peoples_taints_stay() {
-    let clock = Clock::new();
-    let mut observed = Observed::default();
-    let mut sick = node("True");
-    sick.conditions.push(condition("MemoryPressure", "True"));
-    sick.conditions.push(condition("DiskPressure", "Unknown"));
-    sick.cordoned = true;
-    sick.taints = vec![
-        taint("gpu", "NoSchedule", clock.1),
-        taint(NOT_READY, "NoSchedule", clock.1),
-    ];
-    observed.nodes.insert("a".to_owned(), sick);
-    observed.nodes.insert("b".to_owned(), node("True"));
-    let plan = controller("node-lifecycle").plan(&observed, clock.after(0));
-    let wanted = [
-        "gpu:NoSchedule",
-        "node.kubernetes.io/memory-pressure:NoSchedule",
-        "node.kubernetes.io/unschedulable:NoSchedule",
-    ];
-    assert_eq!(taints_of(&plan, "a").unwrap(), wanted);
-    assert_eq!(
-        taints_of(&plan, "b"),
-        None,
-        "nothing to write where nothing changes"
-    );
-}
+    #[test]
+    fn a_new_node_gets_time_to_speak() {
+        let mut scene = Nodes::new();
+        scene.set(named("a"), NodeView::default());
+        assert!(silent(&scene, "a", 0).is_none());
+        assert!(silent(&scene, "a", 59).is_none());
+        let told = silent(&scene, "a", 60).expect("it never spoke");
+        let never = |own: &NodeCondition| own.reason.as_deref() == Some("NodeStatusNeverUpdated");
+        assert!(told.conditions.iter().all(never));
+    }
 
-#[test]
-fn nodes_are_emptied_one_after_another() {
-    let clock = Clock::new();
-    let mut lifecycle = controller("node-lifecycle");
-    let mut observed = Observed::default();
-    observed.nodes.insert("bad-1".to_owned(), node("Unknown"));
-    observed.nodes.insert("bad-2".to_owned(), node("False"));
-    observed.nodes.insert("good".to_owned(), node("True"));
-    let plan = lifecycle.plan(&observed, clock.after(0));
-    let both = |key: &str| vec![format!("{key}:NoSchedule"), format!("{key}:NoExecute")];
-    assert_eq!(taints_of(&plan, "bad-1").unwrap(), both(UNREACHABLE));
-    assert_eq!(
-        taints_of(&plan, "bad-2").unwrap(),
-        [format!("{NOT_READY}:NoSchedule")]
-    );
-    let plan = lifecycle.plan(&observed, clock.after(10));
-    assert_eq!(
-        taints_of(&plan, "bad-1").unwrap(),
-        [
-            format!("{UNREACHABLE}:NoSchedule"),
-            format!("{UNREACHABLE}:NoExecute")
-        ]
-    );
-}
+    #[test]
+    fn conditions_become_taints_and_other_peoples_taints_stay() {
+        let mut scene = Nodes::new();
+        let mut sick = node("True");
+        sick.conditions.push(condition("MemoryPressure", "True"));
+        sick.conditions.push(condition("DiskPressure", "Unknown"));
+        sick.cordoned = true;
+        let start = scene.clock.1;
+        sick.taints = vec![
+            taint("gpu", "NoSchedule", start),
+            taint(NOT_READY, "NoSchedule", start),
+        ];
+        scene.set(named("a"), sick);
+        scene.set(named("b"), node("True"));
+        let wanted = [
+            "gpu:NoSchedule",
+            "node.kubernetes.io/memory-pressure:NoSchedule",
+            "node.kubernetes.io/unschedulable:NoSchedule",
+        ];
+        assert_eq!(taints(&scene, "a", 0).expect("they change"), wanted);
+        assert_eq!(
+            taints(&scene, "b", 0),
+            None,
+            "nothing to write where nothing changes"
+        );
+    }
 
-#[test]
-fn when_no_node_is_ready_none_is_emptied() {
-    let clock = Clock::new();
-    let mut observed = Observed::default();
-    let mut bad = node("Unknown");
-    bad.taints = vec![
-        taint(UNREACHABLE, "NoSchedule", clock.1),
-        taint(UNREACHABLE, "NoExecute", clock.1),
-    ];
-    observed.nodes.insert("a".to_owned(), bad);
-    observed.nodes.insert("b".to_owned(), node("Unknown"));
-    let plan = controller("node-lifecycle").plan(&observed, clock.after(0));
-    assert_eq!(
-        taints_of(&plan, "a").unwrap(),
-        [format!("{UNREACHABLE}:NoSchedule")],
-        "it is taken back"
-    );
-    assert_eq!(
-        taints_of(&plan, "b").unwrap(),
-        [format!("{UNREACHABLE}:NoSchedule")]
-    );
-}
+    #[test]
+    fn nodes_are_emptied_one_after_another() {
+        let mut scene = Nodes::new();
+        scene.set(named("bad-1"), node("Unknown"));
+        scene.set(named("bad-2"), node("False"));
+        scene.set(named("good"), node("True"));
+        let both = |key: &str| vec![format!("{key}:NoSchedule"), format!("{key}:NoExecute")];
+        assert_eq!(
+            taints(&scene, "bad-1", 0).expect("its turn"),
+            both(UNREACHABLE)
+        );
+        let second = scene.plan(&named("bad-2"), 0);
+        assert_eq!(second.requeue, Some(Duration::from_secs(10)));
+        assert_eq!(
+            taints(&scene, "bad-2", 0).expect("it is marked"),
+            [format!("{NOT_READY}:NoSchedule")]
+        );
+        assert_eq!(
+            taints(&scene, "bad-2", 10).expect("its turn"),
+            both(NOT_READY)
+        );
+    }
 
-#[test]
-fn when_most_nodes_fail_at_once_no_more_are_emptied() {
-    let clock = Clock::new();
-    let mut observed = Observed::default();
-    let mut emptied = node("Unknown");
-    emptied.taints = vec![
-        taint(UNREACHABLE, "NoSchedule", clock.1),
-        taint(UNREACHABLE, "NoExecute", clock.1),
-    ];
-    observed.nodes.insert("a".to_owned(), emptied);
-    observed.nodes.insert("b".to_owned(), node("Unknown"));
-    observed.nodes.insert("c".to_owned(), node("Unknown"));
-    observed.nodes.insert("d".to_owned(), node("True"));
-    let plan = controller("node-lifecycle").plan(&observed, clock.after(0));
-    assert_eq!(taints_of(&plan, "a"), None, "it stays as it is");
-    assert_eq!(
-        taints_of(&plan, "b").unwrap(),
-        [format!("{UNREACHABLE}:NoSchedule")]
-    );
+    fn emptied(start: Timestamp) -> NodeView {
+        let mut bad = node("Unknown");
+        bad.taints = vec![
+            taint(UNREACHABLE, "NoSchedule", start),
+            taint(UNREACHABLE, "NoExecute", start),
+        ];
+        bad
+    }
+
+    #[test]
+    fn when_no_node_is_ready_none_is_emptied() {
+        let mut scene = Nodes::new();
+        let bad = emptied(scene.clock.1);
+        scene.set(named("a"), bad);
+        scene.set(named("b"), node("Unknown"));
+        let marked = [format!("{UNREACHABLE}:NoSchedule")];
+        assert_eq!(taints(&scene, "a", 0).expect("it is taken back"), marked);
+        assert_eq!(taints(&scene, "b", 0).expect("it is marked"), marked);
+    }
+
+    #[test]
+    fn when_most_nodes_fail_at_once_no_more_are_emptied() {
+        let mut scene = Nodes::new();
+        let bad = emptied(scene.clock.1);
+        scene.set(named("a"), bad);
+        scene.set(named("b"), node("Unknown"));
+        scene.set(named("c"), node("Unknown"));
+        scene.set(named("d"), node("True"));
+        assert_eq!(taints(&scene, "a", 0), None, "it stays as it is");
+        assert_eq!(
+            taints(&scene, "b", 0).expect("it is marked"),
+            [format!("{UNREACHABLE}:NoSchedule")]
+        );
+    }
+
+    #[test]
+    fn a_node_that_changes_concerns_others_only_where_the_pace_changes() {
+        let mut scene = Nodes::new();
+        scene.set(named("bad"), node("Unknown"));
+        let keys = scene.set(named("good"), node("True"));
+        assert_eq!(
+            keys,
+            [named("good"), named("bad")],
+            "now nodes may be emptied"
+        );
+        assert_eq!(scene.set(named("other"), node("True")), [named("other")]);
+    }
 }
 
 #[test]
 fn pods_of_a_silent_node_are_not_known_to_be_ready() {
-    let clock = Clock::new();
-    let mut observed = Observed::default();
-    observed.nodes.insert("a".to_owned(), node("Unknown"));
-    observed.nodes.insert("b".to_owned(), node("False"));
-    observed.set_pod(key("on-a"), Some(pod("a")));
-    observed.set_pod(key("on-b"), Some(pod("b")));
-    let plan = controller("node-lifecycle").plan(&observed, clock.after(0));
-    let pods: Vec<&Key> = plan
-        .writes
-        .iter()
-        .filter_map(|write| {
-            if let Write::PodNotReady { key, .. } = write {
-                Some(key)
-            } else {
-                None
-            }
-        })
-        .collect();
+    let mut scene = Scene::<pod_readiness::PodReadiness>::new();
+    scene.set(key("on-a"), pod("a"));
+    scene.set(key("on-b"), pod("b"));
     assert_eq!(
-        pods,
-        [&key("on-a")],
+        scene.set(named("a"), node("Unknown")),
+        [key("on-a")],
+        "the pods of a node that falls silent are planned"
+    );
+    scene.set(named("b"), node("False"));
+    assert_eq!(
+        scene.busy(&[&key("on-a"), &key("on-b")], 0),
+        ["on-a"],
         "a kubelet that speaks says itself what is ready"
     );
 }
@@ -344,46 +352,50 @@ fn toleration(key: &str, seconds: Option<i64>) -> Toleration {
     }
 }
 
-/// What taint eviction plans for one pod, so many seconds after the taint.
-fn eviction(key_of_taint: &str, tolerations: Vec<Toleration>, seconds: u64) -> Plan {
-    let clock = Clock::new();
-    let mut observed = Observed::default();
+/// What taint eviction plans for a pod, so many seconds after the taint.
+fn eviction_of(pod: PodView, key_of_taint: &str, seconds: u64) -> Plan<taint_eviction::Evict> {
+    let mut scene = Scene::<taint_eviction::TaintEviction>::new();
+    scene.set(key("p"), pod);
     let mut bad = node("Unknown");
-    bad.taints = vec![taint(key_of_taint, "NoExecute", clock.1)];
-    observed.nodes.insert("a".to_owned(), bad);
-    observed.set_pod(
-        key("p"),
-        Some(PodFacts {
-            tolerations: tolerations.into(),
-            ..pod("a")
-        }),
-    );
-    controller("taint-eviction").plan(&observed, clock.after(seconds))
+    bad.taints = vec![taint(key_of_taint, "NoExecute", scene.clock.1)];
+    assert_eq!(scene.set(named("a"), bad), [key("p")]);
+    scene.plan(&key("p"), seconds)
+}
+
+fn eviction(
+    taint: &str,
+    tolerations: Vec<Toleration>,
+    seconds: u64,
+) -> Plan<taint_eviction::Evict> {
+    let tolerant = PodView {
+        tolerations: tolerations.into(),
+        ..pod("a")
+    };
+    eviction_of(tolerant, taint, seconds)
 }
 
 #[test]
 fn a_pod_stays_as_long_as_it_tolerates() {
-    let gone = vec![Write::EvictPod {
-        key: key("p"),
-        uid: "pod-uid".to_owned(),
-    }];
-    assert_eq!(eviction("maintenance", vec![], 0).writes, gone);
+    let gone = || {
+        Plan::act(taint_eviction::Evict {
+            key: key("p"),
+            uid: "pod-uid".to_owned(),
+        })
+    };
+    assert_eq!(eviction("maintenance", vec![], 0), gone());
     assert_eq!(
         eviction("maintenance", vec![toleration("maintenance", None)], 9999),
-        Plan::default()
+        Plan::nothing()
     );
     let some_time = || vec![toleration("maintenance", Some(60))];
     assert_eq!(
         eviction("maintenance", some_time(), 20),
-        Plan {
-            writes: vec![],
-            again: Some(Duration::from_secs(40))
-        }
+        Plan::wait(Duration::from_secs(40))
     );
-    assert_eq!(eviction("maintenance", some_time(), 60).writes, gone);
+    assert_eq!(eviction("maintenance", some_time(), 60), gone());
     assert_eq!(
-        eviction("maintenance", vec![toleration("maintenance", Some(-1))], 0).writes,
-        gone
+        eviction("maintenance", vec![toleration("maintenance", Some(-1))], 0),
+        gone()
     );
 }
 
@@ -391,425 +403,287 @@ fn a_pod_stays_as_long_as_it_tolerates() {
 fn a_pod_that_says_nothing_stays_five_minutes_on_a_silent_node() {
     assert_eq!(
         eviction(UNREACHABLE, vec![], 299),
-        Plan {
-            writes: vec![],
-            again: Some(Duration::from_secs(1))
-        }
+        Plan::wait(Duration::from_secs(1))
     );
-    assert_eq!(eviction(UNREACHABLE, vec![], 300).writes.len(), 1);
-    assert_eq!(
-        eviction(UNREACHABLE, vec![toleration(UNREACHABLE, Some(0))], 0)
-            .writes
-            .len(),
-        1
-    );
+    assert_eq!(eviction(UNREACHABLE, vec![], 300).actions.len(), 1);
+    let not_a_moment = vec![toleration(UNREACHABLE, Some(0))];
+    assert_eq!(eviction(UNREACHABLE, not_a_moment, 0).actions.len(), 1);
 }
 
 #[test]
 fn a_pod_that_is_going_or_ended_is_left_alone() {
-    let clock = Clock::new();
-    let mut observed = Observed::default();
-    let mut bad = node("Unknown");
-    bad.taints = vec![taint("maintenance", "NoExecute", clock.1)];
-    observed.nodes.insert("a".to_owned(), bad);
-    observed.set_pod(
-        key("going"),
-        Some(PodFacts {
-            deleted: Some(clock.1),
-            ..pod("a")
-        }),
-    );
-    observed.set_pod(
-        key("ended"),
-        Some(PodFacts {
-            phase: "Succeeded".into(),
-            ..pod("a")
-        }),
-    );
-    assert_eq!(
-        controller("taint-eviction").plan(&observed, clock.after(0)),
-        Plan::default()
-    );
-}
-
-fn collected(plan: &Plan) -> Vec<&str> {
-    let names = plan.writes.iter().filter_map(|write| {
-        if let Write::CollectPod { key, .. } = write {
-            Some(key.name.as_str())
-        } else {
-            None
-        }
-    });
-    names.collect()
+    let going = PodView {
+        deleted: Some(Timestamp::UNIX_EPOCH),
+        ..pod("a")
+    };
+    let ended = PodView {
+        phase: "Succeeded".into(),
+        ..pod("a")
+    };
+    for pod in [going, ended] {
+        assert_eq!(eviction_of(pod, "maintenance", 0), Plan::nothing());
+    }
 }
 
 #[test]
 fn pods_of_a_node_that_is_gone_go_after_a_while() {
-    let clock = Clock::new();
-    let mut gc = controller("pod-gc");
-    let mut observed = Observed::default();
-    observed.nodes.insert("a".to_owned(), node("True"));
-    observed.set_pod(key("here"), Some(pod("a")));
-    observed.set_pod(key("orphan"), Some(pod("gone")));
-    assert_eq!(collected(&gc.plan(&observed, clock.after(0))), [""; 0]);
-    assert_eq!(collected(&gc.plan(&observed, clock.after(39))), [""; 0]);
-    assert_eq!(collected(&gc.plan(&observed, clock.after(60))), ["orphan"]);
-    observed.nodes.insert("gone".to_owned(), node("True"));
-    assert_eq!(collected(&gc.plan(&observed, clock.after(80))), [""; 0]);
-    observed.nodes.remove("gone");
-    assert_eq!(
-        collected(&gc.plan(&observed, clock.after(100))),
-        [""; 0],
-        "the wait starts anew"
-    );
+    let mut scene = Scene::<pod_gc::PodGc>::new();
+    scene.set(named("a"), node("True"));
+    scene.set(key("here"), pod("a"));
+    scene.set(key("orphan"), pod("gone"));
+    let collected = |scene: &Scene<pod_gc::PodGc>, seconds| {
+        scene.busy(&[&key("here"), &key("orphan")], seconds)
+    };
+    assert_eq!(collected(&scene, 0), [""; 0]);
+    assert_eq!(collected(&scene, 39), [""; 0]);
+    assert_eq!(collected(&scene, 60), ["orphan"]);
+    assert_eq!(scene.set(named("gone"), node("True")), [key("orphan")]);
+    assert_eq!(collected(&scene, 80), [""; 0]);
+    let keys = scene.stand.remove::<NodeView>(&named("gone"));
+    assert_eq!(keys, [key("orphan")]);
+    assert_eq!(collected(&scene, 100), [""; 0], "the wait starts anew");
 }
 
 #[test]
 fn deleted_pods_that_nobody_will_end_go_at_once() {
-    let clock = Clock::new();
-    let mut observed = Observed::default();
+    let mut scene = Scene::<pod_gc::PodGc>::new();
     let mut off = node("Unknown");
+    let start = scene.clock.1;
     off.taints = vec![taint(
         "node.kubernetes.io/out-of-service",
         "NoExecute",
-        clock.1,
+        start,
     )];
-    observed.nodes.insert("off".to_owned(), off);
-    observed.nodes.insert("silent".to_owned(), node("Unknown"));
-    let deleted = |node: &str| {
-        Some(PodFacts {
-            deleted: Some(clock.1),
-            ..pod(node)
-        })
+    scene.set(named("off"), off);
+    scene.set(named("silent"), node("Unknown"));
+    let deleted = |node: &str| PodView {
+        deleted: Some(start),
+        ..pod(node)
     };
-    observed.set_pod(key("unbound"), deleted(""));
-    observed.set_pod(key("on-dead"), deleted("off"));
-    observed.set_pod(key("on-silent"), deleted("silent"));
-    observed.set_pod(key("pending"), Some(pod("")));
-    assert_eq!(
-        collected(&controller("pod-gc").plan(&observed, clock.after(0))),
-        ["on-dead", "unbound"]
-    );
+    scene.set(key("unbound"), deleted(""));
+    scene.set(key("on-dead"), deleted("off"));
+    scene.set(key("on-silent"), deleted("silent"));
+    scene.set(key("pending"), pod(""));
+    let keys = ["on-dead", "on-silent", "pending", "unbound"].map(key);
+    assert_eq!(scene.busy(&keys.each_ref(), 0), ["on-dead", "unbound"]);
 }
 
 #[test]
 fn the_oldest_of_too_many_ended_pods_go() {
-    let clock = Clock::new();
-    let mut observed = Observed::default();
-    observed.nodes.insert("a".to_owned(), node("True"));
+    let mut scene = Scene::<pod_gc::PodGc>::new();
+    scene.set(named("a"), node("True"));
+    let mut last = Vec::new();
     for index in 0..12_503_i64 {
-        let created = Some(clock.1 - SignedDuration::from_secs(index));
-        observed.set_pod(
-            key(&format!("p{index:05}")),
-            Some(PodFacts {
-                phase: "Succeeded".into(),
-                created,
-                ..pod("a")
-            }),
-        );
+        let created = Some(scene.clock.1 - SignedDuration::from_secs(index));
+        let ended = PodView {
+            phase: "Succeeded".into(),
+            created,
+            ..pod("a")
+        };
+        last = scene.set(key(&format!("p{index:05}")), ended);
     }
-    assert_eq!(
-        collected(&controller("pod-gc").plan(&observed, clock.after(0))),
-        ["p12502", "p12501", "p12500"]
-    );
+    let oldest = ["p12502", "p12501", "p12500"];
+    assert_eq!(last[1..], oldest.map(key), "those are planned");
+    let keys = ["p12502", "p12501", "p12500", "p12499", "p00000"].map(key);
+    assert_eq!(scene.busy(&keys.each_ref(), 0), oldest);
 }
 
 #[test]
 fn events_go_an_hour_after_they_were_seen_last() {
-    let clock = Clock::new();
-    let mut observed = Observed::default();
-    observed.events.insert(
-        key("old"),
-        Expiring {
-            uid: "1".to_owned(),
-            last: clock.1,
-        },
-    );
-    observed.events.insert(
-        key("young"),
-        Expiring {
-            uid: "2".to_owned(),
-            last: clock.after(1).wall,
-        },
-    );
-    let plan = controller("event-ttl").plan(&observed, clock.after(3600));
-    let [Write::Delete { key: gone, uid, .. }] = plan.writes.as_slice() else {
-        panic!("{plan:?}")
+    let mut scene = Scene::<event_ttl::EventTtl>::new();
+    for (name, seconds) in [("old", 0), ("young", 1)] {
+        let event = event_ttl::EventView {
+            uid: name.to_owned(),
+            last: scene.clock.after(seconds).wall,
+        };
+        scene.set(key(name), event);
+    }
+    let gone = event_ttl::Delete {
+        key: key("old"),
+        uid: "old".to_owned(),
     };
-    assert_eq!((gone, uid.as_str()), (&key("old"), "1"));
+    assert_eq!(scene.plan(&key("old"), 3600), Plan::act(gone));
+    assert_eq!(
+        scene.plan(&key("young"), 3600),
+        Plan::wait(Duration::from_secs(1))
+    );
 }
 
 #[test]
 fn requests_go_an_hour_after_the_decision_or_after_a_day() {
-    let clock = Clock::new();
-    let mut observed = Observed::default();
+    let mut scene = Scene::<csr_cleaner::CsrCleaner>::new();
     for (name, decided) in [("decided", true), ("pending", false)] {
-        observed.requests.insert(
-            name.to_owned(),
-            RequestFacts {
-                uid: name.to_owned(),
-                last: clock.1,
-                decided,
-                kubelet: false,
-            },
-        );
+        let request = RequestView {
+            uid: name.to_owned(),
+            last: scene.clock.1,
+            decided,
+            signer: String::new(),
+        };
+        scene.set(named(name), request);
     }
-    let gone = |seconds| -> Vec<String> {
-        let plan = controller("csr-cleaner").plan(&observed, clock.after(seconds));
-        plan.writes
-            .iter()
-            .map(|write| format!("{write:?}"))
-            .collect()
-    };
-    assert_eq!(gone(3599).len(), 0);
-    assert!(gone(3600).len() == 1 && gone(3600)[0].contains("decided"));
-    assert_eq!(gone(24 * 3600).len(), 2);
+    let keys = [&named("decided"), &named("pending")];
+    assert_eq!(scene.busy(&keys, 3599), [""; 0]);
+    assert_eq!(scene.busy(&keys, 3600), ["decided"]);
+    assert_eq!(scene.busy(&keys, 24 * 3600).len(), 2);
+}
+
+fn namespace(terminating: bool, unfinished: bool) -> NamespaceView {
+    NamespaceView {
+        uid: "uid".to_owned(),
+        terminating,
+        unfinished,
+    }
 }
 
 #[test]
 fn every_namespace_that_stays_gets_its_account() {
-    let mut observed = Observed::default();
-    for (name, terminating) in [("default", false), ("going", true)] {
-        let facts = NamespaceFacts {
-            uid: name.to_owned(),
-            terminating,
-            unfinished: true,
-        };
-        observed.namespaces.insert(name.to_owned(), facts);
+    use service_account::Create;
+    let mut scene = Scene::<service_account::ServiceAccounts>::new();
+    scene.set(named("default"), namespace(false, true));
+    scene.set(named("going"), namespace(true, true));
+    let account = || vec![Create::Account(key("default"))];
+    assert_eq!(scene.actions(&named("default"), 0), account());
+    assert_eq!(scene.actions(&named("going"), 0), []);
+    for name in ["kube-system", "kube-public", "kube-node-lease"] {
+        assert_eq!(
+            scene.actions(&named(name), 0),
+            [Create::Namespace(name.to_owned())]
+        );
     }
-    let plan = controller("service-account").plan(&observed, Clock::new().after(0));
-    let made: Vec<String> = plan
-        .writes
-        .iter()
-        .map(|write| match write {
-            Write::CreateNamespace { name } => name.clone(),
-            Write::CreateServiceAccount { key } => format!("{}/{}", key.namespace, key.name),
-            Write::NodeSilent { .. }
-            | Write::NodeTaints { .. }
-            | Write::PodNotReady { .. }
-            | Write::EvictPod { .. }
-            | Write::CollectPod { .. }
-            | Write::Delete { .. }
-            | Write::EmptyNamespace { .. }
-            | Write::Garbage { .. }
-            | Write::PublishRootCa { .. }
-            | Write::Recount { .. }
-            | Write::Approve { .. }
-            | Write::Aggregate { .. }
-            | Write::FillToken { .. }
-            | Write::ReleaseClaim { .. }
-            | Write::ReleaseVolume { .. }
-            | Write::SignClusterInfo { .. }
-            | Write::SettleRange { .. } => panic!("{write:?}"),
-        })
-        .collect();
-    assert_eq!(
-        made,
-        [
-            "kube-system",
-            "kube-public",
-            "kube-node-lease",
-            "default/default"
-        ]
-    );
-    observed
-        .service_accounts
-        .insert(Key::new("default", "default"));
-    let plan = controller("service-account").plan(&observed, Clock::new().after(0));
-    assert!(
-        !plan
-            .writes
-            .iter()
-            .any(|write| matches!(write, Write::CreateServiceAccount { .. }))
-    );
+    assert_eq!(scene.set(key("default"), AccountView), [named("default")]);
+    assert_eq!(scene.actions(&named("default"), 0), []);
+    scene.stand.remove::<AccountView>(&key("default"));
+    assert_eq!(scene.actions(&named("default"), 0), account());
 }
 
 #[test]
 fn only_deleted_namespaces_are_emptied() {
-    let mut observed = Observed::default();
-    for (name, terminating, unfinished) in [
-        ("alive", false, true),
-        ("going", true, true),
-        ("held-by-others", true, false),
-    ] {
-        let facts = NamespaceFacts {
-            uid: name.to_owned(),
-            terminating,
-            unfinished,
-        };
-        observed.namespaces.insert(name.to_owned(), facts);
-    }
-    let plan = controller("namespace").plan(&observed, Clock::new().after(0));
-    assert_eq!(
-        plan.writes,
-        [Write::EmptyNamespace {
-            name: "going".to_owned(),
-            uid: "going".to_owned()
-        }]
+    let mut scene = Scene::<namespace::Namespaces>::new();
+    scene.set(named("alive"), namespace(false, true));
+    scene.set(named("going"), namespace(true, true));
+    scene.set(named("held-by-others"), namespace(true, false));
+    let keys = ["alive", "going", "held-by-others"].map(named);
+    assert_eq!(scene.busy(&keys.each_ref(), 0), ["going"]);
+    assert!(
+        scene.plan(&named("going"), 0).requeue.is_some(),
+        "until it is empty"
     );
-    assert!(plan.again.is_some(), "until it is empty");
 }
 
 #[test]
 fn only_open_requests_of_kubelets_are_looked_at_for_approval() {
-    let mut observed = Observed::default();
-    for (name, decided, kubelet) in [
-        ("open", false, true),
-        ("done", true, true),
-        ("other", false, false),
+    let mut scene = Scene::<approver::Approver>::new();
+    let kubelets = "kubernetes.io/kube-apiserver-client-kubelet";
+    for (name, decided, signer) in [
+        ("open", false, kubelets),
+        ("done", true, kubelets),
+        ("other", false, "example.com/other"),
     ] {
-        let last = Timestamp::UNIX_EPOCH;
-        let facts = RequestFacts {
+        let request = RequestView {
             uid: name.to_owned(),
-            last,
+            last: Timestamp::UNIX_EPOCH,
             decided,
-            kubelet,
+            signer: signer.to_owned(),
         };
-        observed.requests.insert(name.to_owned(), facts);
+        scene.set(named(name), request);
     }
-    let plan = controller("certificatesigningrequest-approving-controller")
-        .plan(&observed, Clock::new().after(0));
-    assert_eq!(
-        plan.writes,
-        [Write::Approve {
-            name: "open".to_owned(),
-            uid: "open".to_owned()
-        }]
-    );
+    let keys = ["open", "done", "other"].map(named);
+    assert_eq!(scene.busy(&keys.each_ref(), 0), ["open"]);
+}
+
+fn token(expires: Option<Timestamp>, signing: Option<SigningToken>) -> TokenView {
+    TokenView {
+        uid: "uid".to_owned(),
+        expires,
+        signing,
+    }
 }
 
 #[test]
 fn bootstrap_tokens_go_when_their_time_is_over() {
-    let mut observed = Observed::default();
-    let clock = Clock::new();
-    let now = clock.after(0);
+    let mut scene = Scene::<bootstrap_tokens::BootstrapTokens>::new();
+    let start = scene.clock.1;
     for (name, seconds) in [("over", Some(-1)), ("later", Some(30)), ("never", None)] {
-        let expires = seconds.map(|seconds| now.wall + SignedDuration::from_secs(seconds));
-        let facts = TokenFacts {
-            uid: name.to_owned(),
-            expires,
-            signing: None,
-        };
-        observed
-            .bootstrap_tokens
-            .insert(Key::new("kube-system", name), facts);
+        let expires = seconds.map(|seconds| start + SignedDuration::from_secs(seconds));
+        scene.set(key(name), token(expires, None));
     }
-    let plan = controller("token-cleaner").plan(&observed, now);
-    let gone: Vec<String> = plan
-        .writes
-        .iter()
-        .map(|write| format!("{write:?}"))
-        .collect();
-    assert!(gone.len() == 1 && gone[0].contains("over"), "{gone:?}");
+    let keys = ["over", "later", "never"].map(key);
+    assert_eq!(scene.busy(&keys.each_ref(), 0), ["over"]);
     assert_eq!(
-        plan.again,
-        Some(Duration::from_secs(30)),
-        "in time for the next"
+        scene.plan(&key("later"), 0),
+        Plan::wait(Duration::from_secs(30)),
+        "in time for the end"
     );
+    assert_eq!(scene.plan(&key("never"), 0), Plan::nothing());
 }
 
 #[test]
 fn the_public_kubeconfig_is_signed_with_the_tokens_that_may_and_with_no_other() {
-    let mut observed = Observed::default();
-    let clock = Clock::new();
-    let now = clock.after(0);
-    let token = |id: &str, seconds: Option<i64>, signs: bool| {
-        let signing = signs.then(|| SigningToken {
-            id: id.to_owned(),
-            secret: "secret".to_owned(),
-        });
-        let expires = seconds.map(|seconds| now.wall + SignedDuration::from_secs(seconds));
-        TokenFacts {
-            uid: id.to_owned(),
-            expires,
-            signing,
-        }
-    };
+    use bootstrap_signer::{BootstrapSigner, ClusterInfoView, Sign};
+    let mut scene = Scene::<BootstrapSigner>::new();
+    let (start, info_key) = (scene.clock.1, Key::new("kube-public", "cluster-info"));
     for (id, seconds, signs) in [
         ("aaaaaa", None, true),
         ("bbbbbb", Some(30), true),
         ("cccccc", Some(-1), true),
         ("dddddd", None, false),
     ] {
-        observed
-            .bootstrap_tokens
-            .insert(Key::new("kube-system", id), token(id, seconds, signs));
+        let signing = signs.then(|| SigningToken {
+            id: id.to_owned(),
+            secret: "secret".to_owned(),
+        });
+        let expires = seconds.map(|seconds| start + SignedDuration::from_secs(seconds));
+        let keys = scene.set(Key::new("kube-system", id), token(expires, signing));
+        assert_eq!(keys, std::slice::from_ref(&info_key));
     }
-    let mut signer = controller("bootstrap-signer");
     assert_eq!(
-        signer.plan(&observed, now),
-        Plan::default(),
+        scene.plan(&info_key, 0),
+        Plan::nothing(),
         "there is nothing to sign"
     );
-    let mut info = ClusterInfo {
+    let mut info = ClusterInfoView {
         version: "7".to_owned(),
         content: Some("kubeconfig".to_owned()),
-        ..ClusterInfo::default()
+        ..ClusterInfoView::default()
     };
-    info.signatures
-        .insert("eeeeee".to_owned(), "old".to_owned());
-    observed.cluster_info = Some(info.clone());
-    let plan = signer.plan(&observed, now);
-    let [Write::SignClusterInfo { version, data }] = plan.writes.as_slice() else {
+    let stale = ("eeeeee".to_owned(), "old".to_owned());
+    info.signatures.extend([stale]);
+    scene.set(info_key.clone(), info.clone());
+    let plan = scene.plan(&info_key, 0);
+    let [Sign { version, data }] = plan.actions.as_slice() else {
         panic!("{plan:?}")
     };
-    let keys: Vec<&str> = data
-        .as_object()
-        .expect("a map")
-        .keys()
-        .map(String::as_str)
-        .collect();
-    assert_eq!(
-        (version.as_str(), keys),
-        (
-            "7",
-            vec![
-                "jws-kubeconfig-aaaaaa",
-                "jws-kubeconfig-bbbbbb",
-                "jws-kubeconfig-eeeeee"
-            ]
-        )
-    );
+    let names: Vec<&String> = data.as_object().expect("a map").keys().collect();
+    let wanted = ["aaaaaa", "bbbbbb", "eeeeee"].map(|id| format!("jws-kubeconfig-{id}"));
+    assert_eq!((version.as_str(), names), ("7", wanted.iter().collect()));
     assert!(
         data["jws-kubeconfig-eeeeee"].is_null(),
         "nobody knows the token any more"
     );
     assert_eq!(
-        plan.again,
+        plan.requeue,
         Some(Duration::from_secs(30)),
         "in time for the end of a token"
     );
-    let signatures = ["aaaaaa", "bbbbbb"].map(|id| {
-        (
-            id.to_owned(),
-            data[format!("jws-kubeconfig-{id}")]
-                .as_str()
-                .expect("text")
-                .to_owned(),
-        )
+    let signed = ["aaaaaa", "bbbbbb"].map(|id| {
+        let text = data[format!("jws-kubeconfig-{id}")].as_str();
+        (id.to_owned(), text.expect("text").to_owned())
     });
-    observed.cluster_info = Some(ClusterInfo {
-        signatures: signatures.into(),
-        ..info
-    });
-    assert!(
-        signer.plan(&observed, now).writes.is_empty(),
-        "all is signed"
-    );
-    let later = signer.plan(&observed, clock.after(31)).writes;
+    info.signatures = signed.into();
+    scene.set(info_key.clone(), info);
+    assert!(scene.actions(&info_key, 0).is_empty(), "all is signed");
     let rest = json!({"jws-kubeconfig-aaaaaa": data["jws-kubeconfig-aaaaaa"], "jws-kubeconfig-bbbbbb": null});
-    assert_eq!(
-        later,
-        [Write::SignClusterInfo {
-            version: "7".to_owned(),
-            data: rest
-        }]
-    );
+    let sign = Sign {
+        version: "7".to_owned(),
+        data: rest,
+    };
+    assert_eq!(scene.actions(&info_key, 31), [sign]);
 }
 
 #[test]
 fn ranges_are_settled_until_they_serve_or_are_gone() {
-    let mut observed = Observed::default();
+    use service_ranges::{AddressView, RangeView, ServiceRanges};
+    let mut scene = Scene::<ServiceRanges>::new();
     for (name, going, held, ready) in [
         ("serves", false, true, true),
         ("loose", false, false, true),
@@ -817,118 +691,162 @@ fn ranges_are_settled_until_they_serve_or_are_gone() {
         ("going", true, true, false),
         ("gone", true, false, false),
     ] {
-        let facts = RangeFacts {
+        let range = RangeView {
             uid: name.to_owned(),
             going,
             held,
             ready,
         };
-        observed.service_ranges.insert(name.to_owned(), facts);
+        scene.set(named(name), range);
     }
-    let plan = controller("service-cidrs-controller").plan(&observed, Clock::new().after(0));
-    let settled = |name: &str| Write::SettleRange {
-        name: name.to_owned(),
-        uid: name.to_owned(),
-    };
-    assert_eq!(plan.writes, ["going", "loose", "silent"].map(settled));
+    let keys = ["going", "gone", "loose", "serves", "silent"].map(named);
+    assert_eq!(
+        scene.busy(&keys.each_ref(), 0),
+        ["going", "loose", "silent"]
+    );
+    scene.set(named("10.0.0.1"), AddressView);
+    assert_eq!(
+        scene.stand.remove::<AddressView>(&named("10.0.0.1")),
+        ["going", "gone"].map(named),
+        "an address that goes may be the last of a range"
+    );
 }
 
 #[test]
 fn claims_go_once_no_pod_that_runs_uses_them() {
-    let mut observed = Observed::default();
+    use in_use::{ClaimView, InUse, VolumeView};
+    let mut scene = Scene::<InUse>::new();
     for name in ["used", "ended", "free"] {
-        observed
-            .claims_going
-            .insert(Key::new("default", name), name.to_owned());
+        let uid = name.to_owned();
+        scene.set(key(name), ClaimView { uid, waits: true });
     }
     for (claim, phase) in [("used", "Running"), ("ended", "Succeeded")] {
-        let facts = PodFacts {
+        let user = PodView {
             phase: phase.into(),
             claims: vec![claim.to_owned()],
-            ..PodFacts::default()
+            ..PodView::default()
         };
-        observed.set_pod(Key::new("default", claim), Some(facts));
+        assert_eq!(scene.set(key(&format!("pod-{claim}")), user), [key(claim)]);
     }
-    let plan = controller("storage-protection").plan(&observed, Clock::new().after(0));
-    let free: Vec<String> = plan
-        .writes
-        .iter()
-        .map(|write| format!("{write:?}"))
-        .collect();
-    assert!(
-        free.len() == 2 && free[0].contains("ended") && free[1].contains("free"),
-        "{free:?}"
-    );
+    for (name, bound) in [("bound", true), ("loose", false)] {
+        let volume = VolumeView {
+            uid: name.to_owned(),
+            waits: true,
+            bound,
+        };
+        scene.set(named(name), volume);
+    }
+    let claims = ["ended", "free", "used"].map(key);
+    assert_eq!(scene.busy(&claims.each_ref(), 0), ["ended", "free"]);
+    let volumes = ["bound", "loose"].map(named);
+    assert_eq!(scene.busy(&volumes.each_ref(), 0), ["loose"]);
 }
 
 #[test]
 fn roles_that_gather_get_the_rules_of_those_they_select() {
-    let role = |value: serde_json::Value| serde_json::from_value(value).expect("a role");
+    use aggregation::{Aggregate, Aggregation, RoleView};
+    let role = |value: serde_json::Value, version: &str| RoleView {
+        role: serde_json::from_value(value).expect("a role"),
+        version: version.to_owned(),
+    };
     let granted = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
-    let mut observed = Observed::default();
-    let aggregate = json!({"metadata": {"name": "all"}, "rules": [],
+    let mut aggregate = json!({"metadata": {"name": "all"}, "rules": [],
         "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to": "all"}}]}});
     let part = json!({"metadata": {"name": "one", "labels": {"to": "all"}}, "rules": [granted]});
-    observed
-        .cluster_roles
-        .insert("all".to_owned(), (role(aggregate.clone()), "7".to_owned()));
-    observed
-        .cluster_roles
-        .insert("one".to_owned(), (role(part), "8".to_owned()));
-    let mut aggregation = controller("clusterrole-aggregation-controller");
-    let plan = aggregation.plan(&observed, Clock::new().after(0));
-    let (name, version) = ("all".to_owned(), "7".to_owned());
+    let other = json!({"metadata": {"name": "two"}, "rules": [granted]});
+    let mut scene = Scene::<Aggregation>::new();
+    scene.set(named("all"), role(aggregate.clone(), "7"));
     assert_eq!(
-        plan.writes,
-        [Write::Aggregate {
-            name,
-            version,
-            rules: json!([granted])
-        }]
+        scene.set(named("one"), role(part, "8")),
+        ["one", "all"].map(named)
     );
-    let mut done = aggregate;
-    done["rules"] = json!([granted]);
-    observed
-        .cluster_roles
-        .insert("all".to_owned(), (role(done), "9".to_owned()));
-    assert!(
-        aggregation
-            .plan(&observed, Clock::new().after(0))
-            .writes
-            .is_empty()
+    assert_eq!(
+        scene.set(named("two"), role(other, "8")),
+        [named("two")],
+        "it is not gathered"
     );
+    let action = Aggregate {
+        name: "all".to_owned(),
+        version: "7".to_owned(),
+        rules: json!([granted]),
+    };
+    assert_eq!(scene.actions(&named("all"), 0), [action]);
+    aggregate["rules"] = json!([granted]);
+    scene.set(named("all"), role(aggregate, "9"));
+    assert_eq!(scene.actions(&named("all"), 0), []);
+}
+
+fn with_root() -> Options {
+    Options {
+        root_ca: Some(tokio::sync::watch::channel("root".to_owned()).1),
+        ..Options::default()
+    }
 }
 
 #[test]
 fn secrets_for_tokens_are_filled_and_go_with_their_account() {
-    let options = Options {
-        root_ca: Some(tokio::sync::watch::channel("root".to_owned()).1),
-        ..Options::default()
-    };
-    let mut tokens = controllers(&options)
-        .into_iter()
-        .find(|controller| controller.name() == "tokens-controller")
-        .expect("it is there");
-    let mut observed = Observed::default();
-    observed
-        .service_accounts
-        .insert(Key::new("default", "builder"));
+    use account_tokens::{AccountTokenView, AccountTokens, Fill};
+    let mut scene = Scene::<AccountTokens>::with(&with_root());
     for (name, account, filled) in [("new", "builder", false), ("lost", "gone", true)] {
-        let facts = AccountTokenFacts {
+        let secret = AccountTokenView {
             uid: name.to_owned(),
             account: account.to_owned(),
             filled,
             root: 0,
         };
-        observed
-            .account_tokens
-            .insert(Key::new("default", name), facts);
+        scene.set(key(name), secret);
     }
-    let plan = tokens.plan(&observed, Clock::new().after(0));
-    let write = |name: &str| Write::FillToken {
-        key: Key::new("default", name),
-        uid: name.to_owned(),
+    assert_eq!(scene.set(key("builder"), AccountView), [key("new")]);
+    for name in ["lost", "new"] {
+        let fill = Fill {
+            key: key(name),
+            uid: name.to_owned(),
+            root: "root".to_owned(),
+        };
+        assert_eq!(scene.actions(&key(name), 0), [fill]);
+    }
+}
+
+#[test]
+fn the_roots_certificate_is_published_in_every_namespace_that_stays() {
+    use root_ca::{Publish, PublishedView, RootCa};
+    let mut scene = Scene::<RootCa>::with(&with_root());
+    scene.set(named("default"), namespace(false, true));
+    scene.set(named("going"), namespace(true, true));
+    let publish = |exists| Publish {
+        namespace: "default".to_owned(),
+        exists,
         root: "root".to_owned(),
     };
-    assert_eq!(plan.writes, [write("lost"), write("new")]);
+    assert_eq!(scene.actions(&named("default"), 0), [publish(false)]);
+    assert_eq!(scene.actions(&named("going"), 0), []);
+    let wrong = PublishedView { root: 0 };
+    assert_eq!(scene.set(key(root_ca::NAME), wrong), [named("default")]);
+    assert_eq!(scene.actions(&named("default"), 0), [publish(true)]);
+}
+
+#[test]
+fn quotas_are_counted_when_they_come_and_when_a_pod_ends() {
+    use quota::{QuotaView, Quotas, Recount};
+    let mut scene = Scene::<Quotas>::new();
+    scene.set(key("p"), pod("a"));
+    let ended = || PodView {
+        phase: "Succeeded".into(),
+        ..pod("a")
+    };
+    assert_eq!(
+        scene.set(key("q"), ended()),
+        [],
+        "without a quota nothing is noted"
+    );
+    let quota = QuotaView { settled: true };
+    assert_eq!(scene.set(key("quota"), quota), [named("default")]);
+    let count = |seen| Recount {
+        namespace: "default".to_owned(),
+        seen,
+    };
+    assert_eq!(scene.actions(&named("default"), 0), [count(0)]);
+    assert_eq!(scene.set(key("p"), ended()), [named("default")]);
+    assert_eq!(scene.actions(&named("default"), 0), [count(1)]);
+    assert_eq!(scene.actions(&named("elsewhere"), 0), []);
 }

@@ -1,10 +1,11 @@
 //! Who owns whom, of all kinds: as little of each object as the question needs.
 //!
 //! Of every object its UID is kept (is it there?), of those with owners, and of those whose deletion waits for others, their
-//! name and references. What is to be done follows from that alone ([`Graph::deeds`]): the same question gets the same
+//! name and references. What is to be done follows from that alone ([`Graph::action`]): the same question gets the same
 //! answer until the world has changed.
 
-use master_client::{Meta, OwnerRef};
+use crate::every_kind::ResourceId;
+use master_client::{Key, Meta, OwnerRef};
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -14,9 +15,6 @@ use std::sync::Arc;
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// Waits until nobody names it as an owner any more.
 pub(crate) const ORPHAN: &str = "orphan";
-
-/// A number for a kind of objects, as the driver counts them.
-pub type ResourceId = u16;
 
 /// A UID as a number. Another text than a UUID is hashed: no object of this server has such a UID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +37,12 @@ impl Uid {
     }
 }
 
+impl Uid {
+    fn key(self) -> Key {
+        Key::cluster(&format!("{:032x}", self.0))
+    }
+}
+
 /// Which object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
@@ -54,7 +58,7 @@ pub struct Id {
 
 /// What is to be done. Owners that are taken for gone are looked for once more before anything is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Deed {
+pub enum Action {
     /// Nobody owns it any more: it goes.
     Collect {
         /// The object.
@@ -94,7 +98,7 @@ pub enum Deed {
     },
 }
 
-impl Deed {
+impl Action {
     /// The object that is written.
     pub fn object(&self) -> &Id {
         match self {
@@ -144,6 +148,8 @@ pub struct Graph {
     suspects: BTreeSet<Uid>,
     /// Objects whose deletion waits for others.
     going: BTreeSet<Uid>,
+    /// Objects about which something changed, and for which there may be something to do.
+    touched: BTreeSet<Uid>,
 }
 
 impl Graph {
@@ -195,18 +201,83 @@ impl Graph {
         found.is_some_and(|(_, own)| !own.is_empty() && **own != *namespace)
     }
 
-    /// What is to be done, at most so much.
-    pub fn deeds(&self, most: usize) -> Vec<Deed> {
-        let mut deeds = Vec::new();
-        for uid in &self.going {
-            if deeds.len() >= most {
-                return deeds;
-            }
-            self.finish(*uid, &mut deeds);
+    /// Keys of the objects for which there may be something else to do than when this was asked last.
+    pub fn touched(&mut self) -> Vec<Key> {
+        let touched = std::mem::take(&mut self.touched).into_iter();
+        touched.map(Uid::key).collect()
+    }
+
+    /// What is to be done with the object of a key.
+    pub fn action(&self, key: &Key) -> Option<Action> {
+        self.action_on(Uid::of(&key.name))
+    }
+
+    /// All that is to be done, for checks: a plan asks for one object.
+    pub fn actions(&self) -> Vec<Action> {
+        let owned = self.going.iter().flat_map(|uid| self.owned(*uid));
+        let mut all: BTreeSet<Uid> = owned.map(|(uid, _)| uid).collect();
+        all.extend(self.going.iter().chain(&self.suspects));
+        all.into_iter()
+            .filter_map(|uid| self.action_on(uid))
+            .collect()
+    }
+
+    fn action_on(&self, uid: Uid) -> Option<Action> {
+        let node = self.nodes.get(&uid)?;
+        if self.going.contains(&uid) {
+            return self.finish(uid, node);
         }
-        let suspects = self.suspects.iter().filter_map(|uid| self.judge(*uid));
-        deeds.extend(suspects.take(most.saturating_sub(deeds.len())));
-        deeds
+        let owners = || node.owners.iter().map(|owner| Uid::of(&owner.uid));
+        let asked = || owners().any(|owner| self.asks_dependents(owner));
+        (self.suspects.contains(&uid) || asked())
+            .then(|| self.judge(uid))
+            .flatten()
+    }
+
+    /// Whether an object waits for those that it owns and that block it.
+    fn asks_dependents(&self, uid: Uid) -> bool {
+        let waits = self
+            .nodes
+            .get(&uid)
+            .is_some_and(|node| node.waits() && !node.orphan);
+        waits && self.is_blocked(uid)
+    }
+
+    fn is_blocked(&self, uid: Uid) -> bool {
+        let blocks = |owner: &OwnerRef| owner.block && Uid::of(&owner.uid) == uid;
+        self.owned(uid)
+            .any(|(_, node)| node.owners.iter().any(blocks))
+    }
+
+    /// Notes that there may be something to do with an object.
+    fn touch(&mut self, uid: Uid) {
+        let node = self.nodes.get(&uid);
+        let mut owners = node.iter().flat_map(|node| &node.owners);
+        let concerned = self.going.contains(&uid)
+            || self.suspects.contains(&uid)
+            || owners.any(|owner| self.going.contains(&Uid::of(&owner.uid)));
+        if concerned {
+            self.touched.insert(uid);
+        }
+    }
+
+    /// Notes what the change of an object may mean for it and for its owners. One that begins to block an owner concerns
+    /// the others that this one owns, too.
+    fn touch_around(&mut self, uid: Uid, before: &[OwnerRef], after: &[OwnerRef]) {
+        self.touch(uid);
+        for owner in before.iter().chain(after) {
+            self.touch(Uid::of(&owner.uid));
+        }
+        for owner in after.iter().filter(|owner| owner.block) {
+            let blocked = before.iter().any(|own| own.block && own.uid == owner.uid);
+            let owner = Uid::of(&owner.uid);
+            if !blocked && self.going.contains(&owner) {
+                let others: Vec<Uid> = self.owned(owner).map(|(uid, _)| uid).collect();
+                for other in others {
+                    self.touch(other);
+                }
+            }
+        }
     }
 
     fn namespace(&mut self, name: &str) -> Arc<str> {
@@ -226,7 +297,10 @@ impl Graph {
             has(ORPHAN),
             meta.deletion_timestamp.is_some(),
         );
-        let waited = self.nodes.get(&uid).is_some_and(Node::waits);
+        let known = self.nodes.get(&uid);
+        let waited = known.is_some_and(Node::waits);
+        let orphaning = known.is_some_and(|node| node.orphan);
+        let before = known.map(|node| node.owners.clone()).unwrap_or_default();
         self.unlink(uid);
         if !meta.owner_references.is_empty() || deleting && (foreground || orphan) {
             let id = Id {
@@ -257,7 +331,8 @@ impl Graph {
             );
         }
         self.suspect(uid);
-        if waited != (deleting && foreground) {
+        self.touch_around(uid, &before, &meta.owner_references);
+        if waited != (deleting && foreground) || orphaning != orphan {
             self.look_again(uid);
         }
     }
@@ -280,8 +355,11 @@ impl Graph {
     }
 
     fn remove(&mut self, uid: Uid) {
+        let known = self.nodes.get(&uid);
+        let before = known.map(|node| node.owners.clone()).unwrap_or_default();
         self.alive.remove(&uid);
         self.unlink(uid);
+        self.touch_around(uid, &before, &[]);
         self.look_again(uid);
     }
 
@@ -289,6 +367,7 @@ impl Graph {
     fn look_again(&mut self, owner: Uid) {
         for uid in self.dependents.get(&owner).cloned().into_iter().flatten() {
             self.suspect(uid);
+            self.touch(uid);
         }
     }
 
@@ -331,7 +410,7 @@ impl Graph {
     }
 
     /// What an object needs whose owners may be gone or going.
-    fn judge(&self, uid: Uid) -> Option<Deed> {
+    fn judge(&self, uid: Uid) -> Option<Action> {
         let node = self.nodes.get(&uid).filter(|node| !node.deleting)?;
         let of = |standing: Standing| {
             let owners = node
@@ -352,7 +431,7 @@ impl Graph {
                 .chain(&absent)
                 .map(|owner| owner.uid.clone())
                 .collect();
-            return (!owners.is_empty()).then_some(Deed::Release {
+            return (!owners.is_empty()).then_some(Action::Release {
                 object,
                 owners,
                 absent,
@@ -365,9 +444,9 @@ impl Graph {
             if self.owned(uid).any(|(_, node)| node.waits())
                 && node.owners.iter().any(|owner| owner.block)
             {
-                return Some(Deed::Unblock { object });
+                return Some(Action::Unblock { object });
             }
-            return Some(Deed::Collect {
+            return Some(Action::Collect {
                 object,
                 policy: "Foreground",
                 absent,
@@ -378,37 +457,23 @@ impl Graph {
             (false, true) => "Foreground",
             (false, false) => "Background",
         };
-        Some(Deed::Collect {
+        Some(Action::Collect {
             object,
             policy,
             absent,
         })
     }
 
-    /// What an object needs whose deletion waits for others.
-    fn finish(&self, uid: Uid, deeds: &mut Vec<Deed>) {
-        let Some(node) = self.nodes.get(&uid) else {
-            return;
-        };
+    /// What an object needs whose deletion waits for others; none while others block it.
+    fn finish(&self, uid: Uid, node: &Node) -> Option<Action> {
         let object = node.id.clone();
         if node.orphan {
             let dependents = self.owned(uid).map(|(_, node)| node.id.clone()).collect();
-            deeds.push(Deed::Orphan { object, dependents });
-            return;
+            return Some(Action::Orphan { object, dependents });
         }
-        let own = node.id.uid.as_str();
-        let blocks = |node: &Node| {
-            node.owners
-                .iter()
-                .any(|owner| owner.block && owner.uid == own)
-        };
-        if self.owned(uid).any(|(_, node)| blocks(node)) {
-            deeds.extend(self.owned(uid).filter_map(|(uid, _)| self.judge(uid)));
-        } else {
-            deeds.push(Deed::Finish {
-                object,
-                finalizer: FOREGROUND,
-            });
-        }
+        (!self.is_blocked(uid)).then_some(Action::Finish {
+            object,
+            finalizer: FOREGROUND,
+        })
     }
 }

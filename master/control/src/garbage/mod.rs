@@ -5,121 +5,115 @@
 
 mod graph;
 
-pub use graph::{Deed, Graph, Id, ResourceId};
+pub use graph::{Action, Graph, Id};
 
-use crate::driver::{Controller, Now, Plan, Right};
-use crate::observe::{Kind, Observed};
-use crate::write::Write;
+use crate::controller::{Controller, Now, Plan, Right, right};
+use crate::every_kind::{Kinds, ResourceId};
+use crate::setup::Setup;
+use crate::writer::Writer;
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use master_client::{
-    ApiError, Client, DeleteParams, Happening, Meta, OwnerRef, Patch, Reason, Recorder, Resource,
-    Severity,
+    ApiError, Change, Client, DeleteParams, Happening, Key, Meta, OwnerRef, Partial, Patch, Reason,
+    Recorder, Resource, Severity,
 };
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Deeds that one plan holds.
-const MOST: usize = 500;
-/// Between two plans where one did not hold everything.
-const SOON: Duration = Duration::from_millis(100);
 /// Tries to change an object against other writers.
 const TRIES: usize = 8;
 
-/// What it does, for whoever grants it.
-pub(crate) const RIGHTS: &[Right] = &[Right {
-    group: "*",
-    resource: "*",
-    verbs: &["get", "list", "watch", "patch", "delete"],
-}];
+/// The graph, which the follower writes and plans read.
+#[derive(Debug, Clone, Default)]
+struct Shared(Arc<Mutex<Graph>>);
 
-/// The controller.
-#[derive(Debug, Default)]
-pub(crate) struct Garbage;
-
-impl Controller for Garbage {
-    fn name(&self) -> &'static str {
-        "garbage-collector"
-    }
-
-    fn follows(&self) -> &'static [Kind] {
-        &[Kind::Object]
-    }
-
-    fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        // Never on half a picture: an owner of a kind that is not listed yet would seem to be gone.
-        if !observed.unlisted.is_empty() {
-            return Plan::default();
-        }
-        let deeds = observed.graph.deeds(MOST);
-        let again = (deeds.len() >= MOST).then_some(SOON);
-        let write = |deed: Deed| {
-            let absent = match &deed {
-                Deed::Collect { absent, .. } | Deed::Release { absent, .. } => absent.as_slice(),
-                Deed::Unblock { .. } | Deed::Finish { .. } | Deed::Orphan { .. } => &[],
-            };
-            let namespace = &deed.object().namespace;
-            let foreign = absent
-                .iter()
-                .filter(|owner| observed.graph.elsewhere(owner, namespace))
-                .cloned()
-                .collect();
-            Write::Garbage {
-                deed: Box::new(deed),
-                foreign,
-                resources: Arc::clone(&observed.resources),
-            }
-        };
-        Plan {
-            writes: deeds.into_iter().map(write).collect(),
-            again,
-        }
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Graph> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Does a deed.
-pub(crate) async fn carry_out(
-    (client, recorder): (&Client, &Recorder),
-    deed: Deed,
-    foreign: &[OwnerRef],
-    resources: &[Resource],
-) -> Result<(), ApiError> {
-    let hands = Hands {
-        client,
-        recorder,
-        resources,
-    };
-    match deed {
-        Deed::Collect {
-            object,
-            policy,
-            absent,
-        } => {
-            hands.tell(&object, foreign).await?;
-            hands.collect(&object, policy, &absent).await
-        }
-        Deed::Release {
-            object,
-            owners,
-            absent,
-        } => {
-            hands.tell(&object, foreign).await?;
-            if hands.are_gone(&object, &absent).await? {
-                hands.release(&object, &owners).await
-            } else {
-                Ok(())
-            }
-        }
-        Deed::Unblock { object } => hands.edit(&object, "ownerReferences", unblock).await,
-        Deed::Finish { object, finalizer } => hands.finish(&object, finalizer).await,
-        Deed::Orphan { object, dependents } => {
-            for dependent in dependents {
-                hands
-                    .release(&dependent, std::slice::from_ref(&object.uid))
-                    .await?;
-            }
-            hands.finish(&object, graph::ORPHAN).await
-        }
+/// The controller. Its keys are UIDs of objects of any kind.
+#[derive(Debug)]
+pub struct Garbage {
+    graph: Shared,
+    kinds: Kinds,
+}
+
+/// What is to be done with an object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task {
+    key: Key,
+    action: Box<Action>,
+    /// Owners that are in another namespace.
+    foreign: Vec<OwnerRef>,
+}
+
+impl Controller for Garbage {
+    const NAME: &'static str = "garbage-collector";
+    const RIGHTS: &'static [Right] = &[right(
+        "*",
+        "*",
+        &["get", "list", "watch", "patch", "delete"],
+    )];
+    type Facts = Task;
+    type Action = Task;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let graph = Shared::default();
+        let fed = graph.clone();
+        let kinds = setup.follow_every_kind(
+            move |(number, _): (ResourceId, &Resource),
+                  change: &Change<Partial>,
+                  keys: &mut Vec<Key>| {
+                let mut graph = fed.lock();
+                match change {
+                    Change::Listed(all) => {
+                        let all: Vec<Meta> =
+                            all.iter().map(|object| object.metadata.clone()).collect();
+                        graph.listed(number, &all);
+                    }
+                    Change::Set(object) => graph.set(number, &object.metadata),
+                    Change::Gone(object) => graph.gone(&object.metadata),
+                }
+                keys.extend(graph.touched());
+            },
+        );
+        Self { graph, kinds }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Task> {
+        let graph = self.graph.lock();
+        let action = graph.action(key)?;
+        let absent = match &action {
+            Action::Collect { absent, .. } | Action::Release { absent, .. } => absent.as_slice(),
+            Action::Unblock { .. } | Action::Finish { .. } | Action::Orphan { .. } => &[],
+        };
+        let namespace = &action.object().namespace;
+        let foreign = absent
+            .iter()
+            .filter(|owner| graph.elsewhere(owner, namespace));
+        Some(Task {
+            key: key.clone(),
+            foreign: foreign.cloned().collect(),
+            action: Box::new(action),
+        })
+    }
+
+    fn plan(facts: &Task, _: Now) -> Plan<Task> {
+        Plan::act(facts.clone())
+    }
+
+    async fn carry_out(&self, task: Task, writer: &Writer) -> Result<(), ApiError> {
+        let collector = Collector {
+            client: writer.client(),
+            recorder: writer.recorder(),
+            resources: &self.kinds.all(),
+        };
+        collector.carry_out(&task.action, &task.foreign).await?;
+        // What was done shows as something else to do, or nothing.
+        let graph = self.graph.clone();
+        writer.expect(move || graph.lock().action(&task.key).as_ref() != Some(&*task.action));
+        Ok(())
     }
 }
 
@@ -129,13 +123,47 @@ fn unblock(owners: &mut Vec<Value>) {
     }
 }
 
-struct Hands<'a> {
+struct Collector<'a> {
     client: &'a Client,
     recorder: &'a Recorder,
     resources: &'a [Resource],
 }
 
-impl Hands<'_> {
+impl Collector<'_> {
+    async fn carry_out(&self, action: &Action, foreign: &[OwnerRef]) -> Result<(), ApiError> {
+        match action {
+            Action::Collect {
+                object,
+                policy,
+                absent,
+            } => {
+                self.tell(object, foreign).await?;
+                self.collect(object, policy, absent).await
+            }
+            Action::Release {
+                object,
+                owners,
+                absent,
+            } => {
+                self.tell(object, foreign).await?;
+                if self.are_gone(object, absent).await? {
+                    self.release(object, owners).await
+                } else {
+                    Ok(())
+                }
+            }
+            Action::Unblock { object } => self.edit(object, "ownerReferences", unblock).await,
+            Action::Finish { object, finalizer } => self.finish(object, finalizer).await,
+            Action::Orphan { object, dependents } => {
+                for dependent in dependents {
+                    self.release(dependent, std::slice::from_ref(&object.uid))
+                        .await?;
+                }
+                self.finish(object, graph::ORPHAN).await
+            }
+        }
+    }
+
     fn resource(&self, id: &Id) -> Result<&Resource, ApiError> {
         self.resources.get(usize::from(id.resource)).ok_or_else(|| {
             ApiError::new(

@@ -1,0 +1,144 @@
+//! What a controller is: what it follows, its facts, its plan, its actions, its rights.
+
+use crate::setup::Setup;
+use crate::writer::Writer;
+use jiff::Timestamp;
+use master_client::{ApiError, Key};
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+/// The time, on both clocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// Monotonic, for what is measured here.
+    pub instant: Instant,
+    /// Wall clock, for what objects say.
+    pub wall: Timestamp,
+}
+
+impl Now {
+    /// The time now.
+    pub fn read() -> Self {
+        Self {
+            instant: Instant::now(),
+            wall: Timestamp::now(),
+        }
+    }
+
+    /// Time that passed since an object's time; nothing where that is in the future.
+    pub fn since(self, time: Timestamp) -> Duration {
+        Duration::try_from(self.wall.duration_since(time)).unwrap_or_default()
+    }
+
+    /// Time that is left until an object's time; none where that is over.
+    pub fn until(self, time: Timestamp) -> Option<Duration> {
+        let left = Duration::try_from(time.duration_since(self.wall)).ok()?;
+        (!left.is_zero()).then_some(left)
+    }
+}
+
+/// What a controller wants for one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan<A> {
+    /// Actions, carried out one after another; the first that fails ends the run.
+    pub actions: Vec<A>,
+    /// Plan again after this time, even if nothing changes.
+    pub requeue: Option<Duration>,
+}
+
+impl<A> Plan<A> {
+    /// Nothing to do until something changes.
+    pub const fn nothing() -> Self {
+        Self {
+            actions: Vec::new(),
+            requeue: None,
+        }
+    }
+
+    /// One action.
+    pub fn act(action: A) -> Self {
+        Self {
+            actions: vec![action],
+            requeue: None,
+        }
+    }
+
+    /// Nothing to do now; plan again after this time.
+    pub fn wait(time: Duration) -> Self {
+        Self {
+            actions: Vec::new(),
+            requeue: Some(time),
+        }
+    }
+
+    /// Plan again after this time at the latest.
+    pub fn requeue_in(&mut self, time: Duration) {
+        self.requeue = Some(self.requeue.map_or(time, |known| known.min(time)));
+    }
+}
+
+impl<A> From<Option<A>> for Plan<A> {
+    fn from(action: Option<A>) -> Self {
+        action.map_or_else(Self::nothing, Self::act)
+    }
+}
+
+/// Something that a controller must be allowed to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Right {
+    /// API group; `*` is all.
+    pub group: &'static str,
+    /// Resource, with a subresource as `pods/status`; `*` is all.
+    pub resource: &'static str,
+    /// Verbs.
+    pub verbs: &'static [&'static str],
+}
+
+/// A right in one line.
+pub const fn right(
+    group: &'static str,
+    resource: &'static str,
+    verbs: &'static [&'static str],
+) -> Right {
+    Right {
+        group,
+        resource,
+        verbs,
+    }
+}
+
+/// A controller. It is level-triggered: a run looks at what is there, whatever change led to it, and each controller is
+/// the only writer of what it writes. The driver never runs one key twice at once, and other keys beside it.
+pub trait Controller: Sized + Send + Sync + 'static {
+    /// Name in logs and metrics; upstream's where there is one.
+    const NAME: &'static str;
+    /// What it must be allowed to do.
+    const RIGHTS: &'static [Right];
+    /// All that its plan for one key depends on.
+    type Facts: Debug;
+    /// Something that it does.
+    type Action: Debug + PartialEq + Send + 'static;
+
+    /// Says what it follows, which keys a change concerns and which indexes it asks; the stores are kept.
+    fn new(setup: &mut Setup<'_>) -> Self;
+
+    /// What is known of a key: only reads of stores and of the controller's own memory, no waiting. None where there is
+    /// nothing to plan.
+    fn facts(&self, key: &Key, now: Now) -> Option<Self::Facts>;
+
+    /// What is to be done. Pure.
+    fn plan(facts: &Self::Facts, now: Now) -> Plan<Self::Action>;
+
+    /// Does it. It must be repeatable without harm, and refuse by a precondition (UID, resource version) what was planned
+    /// on an old picture.
+    ///
+    /// # Errors
+    /// What the API answered. "Not found", "conflict" and "already exists" mean an old picture: the key is planned again
+    /// after a wait and nobody is told. Everything else is logged, and tried again after the back-off.
+    fn carry_out(
+        &self,
+        action: Self::Action,
+        writer: &Writer,
+    ) -> impl Future<Output = Result<(), ApiError>> + Send;
+}

@@ -1,0 +1,144 @@
+//! The metadata of the objects of every kind that is served, for controllers that can't name the kinds they look after.
+
+use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
+use master_client::{Change, Client, Follower, Key, Partial, Resource};
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::time::{Interval, MissedTickBehavior};
+
+/// A number for a kind of objects.
+pub type ResourceId = u16;
+
+/// Between two looks at which kinds are served.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// The kinds that are followed, by number. Numbers are never given anew.
+#[derive(Debug, Clone, Default)]
+pub struct Kinds(Arc<RwLock<Arc<Vec<Resource>>>>);
+
+impl Kinds {
+    /// All kinds; a [`ResourceId`] is a place in the list.
+    pub fn all(&self) -> Arc<Vec<Resource>> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Further kinds are served; the numbers of the new ones.
+    fn serve(&self, served: &[Resource]) -> Vec<ResourceId> {
+        let known = self.all();
+        let new = served.iter().filter(|resource| !known.contains(resource));
+        // Events own nothing, nobody owns them, and there are many.
+        let new: Vec<&Resource> = new.filter(|resource| resource.plural != "events").collect();
+        let all: Vec<Resource> = known.iter().chain(new).cloned().collect();
+        let numbers = known.len()..all.len();
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(all);
+        numbers
+            .filter_map(|number| ResourceId::try_from(number).ok())
+            .collect()
+    }
+}
+
+/// Takes a change of an object of some kind, and gives the keys that it concerns.
+pub trait Listener:
+    FnMut((ResourceId, &Resource), &Change<Partial>, &mut Vec<Key>) + Send + 'static
+{
+}
+impl<F: FnMut((ResourceId, &Resource), &Change<Partial>, &mut Vec<Key>) + Send + 'static> Listener
+    for F
+{
+}
+
+/// Those who listen, and the kinds.
+#[derive(Default)]
+pub(crate) struct EveryKind {
+    listeners: Vec<(usize, Box<dyn Listener>)>,
+    kinds: Kinds,
+}
+
+impl EveryKind {
+    pub(crate) fn listen(&mut self, controller: usize, listener: impl Listener) -> Kinds {
+        self.listeners.push((controller, Box::new(listener)));
+        self.kinds.clone()
+    }
+
+    pub(crate) fn is_listened_to(&self) -> bool {
+        !self.listeners.is_empty()
+    }
+
+    /// Changes as they come: whether every kind is known, and the keys that are concerned, by their controllers.
+    pub(crate) fn start(self, client: &Client) -> BoxStream<'static, (bool, Vec<(usize, Key)>)> {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let following = Following {
+            client: client.clone(),
+            every_kind: self,
+            changes: SelectAll::new(),
+            unlisted: BTreeSet::new(),
+            look,
+        };
+        let next = |mut following: Following| async move {
+            let changed = following.next().await;
+            Some((changed, following))
+        };
+        stream::unfold(following, next).boxed()
+    }
+}
+
+struct Following {
+    client: Client,
+    every_kind: EveryKind,
+    changes: SelectAll<BoxStream<'static, (ResourceId, Change<Partial>)>>,
+    /// Kinds whose objects have not been listed yet.
+    unlisted: BTreeSet<ResourceId>,
+    look: Interval,
+}
+
+impl Following {
+    async fn next(&mut self) -> (bool, Vec<(usize, Key)>) {
+        // Both arms are cancel-safe: a tick is taken as it comes, and streams keep what they have not handed out.
+        tokio::select! {
+            _ = self.look.tick() => {
+                self.serve();
+                (self.unlisted.is_empty(), Vec::new())
+            }
+            Some((number, change)) = self.changes.next() => {
+                let keys = self.take(number, &change);
+                (self.unlisted.is_empty(), keys)
+            }
+        }
+    }
+
+    fn serve(&mut self) {
+        let new = self.every_kind.kinds.serve(&self.client.resources());
+        let kinds = self.every_kind.kinds.all();
+        for number in new {
+            let Some(resource) = kinds.get(usize::from(number)) else {
+                continue;
+            };
+            self.unlisted.insert(number);
+            let follower = Follower::metadata(self.client.clone(), resource);
+            let next = move |mut follower: Follower<Partial>| async move {
+                let change = follower.next().await;
+                Some(((number, change), follower))
+            };
+            self.changes.push(stream::unfold(follower, next).boxed());
+        }
+    }
+
+    fn take(&mut self, number: ResourceId, change: &Change<Partial>) -> Vec<(usize, Key)> {
+        let mut concerned = Vec::new();
+        let kinds = self.every_kind.kinds.all();
+        let Some(resource) = kinds.get(usize::from(number)) else {
+            return concerned;
+        };
+        if matches!(change, Change::Listed(_)) {
+            self.unlisted.remove(&number);
+        }
+        let mut keys = Vec::new();
+        for (controller, listener) in &mut self.every_kind.listeners {
+            listener((number, resource), change, &mut keys);
+            concerned.extend(keys.drain(..).map(|key| (*controller, key)));
+        }
+        concerned
+    }
+}

@@ -1,0 +1,233 @@
+//! What the work queues do, in figures: depth, latency and errors by controller, under upstream's names of metrics.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Upper bounds of the histograms, in seconds (upstream's, of which the smallest are left out).
+const BOUNDS: [f64; 7] = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0];
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Histogram {
+    counts: [u64; BOUNDS.len() + 1],
+    sum: f64,
+}
+
+impl Histogram {
+    fn observe(&mut self, time: Duration) {
+        let seconds = time.as_secs_f64();
+        let at = BOUNDS.iter().position(|bound| seconds <= *bound);
+        if let Some(count) = self.counts.get_mut(at.unwrap_or(BOUNDS.len())) {
+            *count += 1;
+        }
+        self.sum += seconds;
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Numbers {
+    depth: usize,
+    adds: u64,
+    runs: u64,
+    writes: u64,
+    retries: u64,
+    errors: u64,
+    waited: Histogram,
+    worked: Histogram,
+}
+
+/// How a run of a key ended, for the figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// As planned.
+    Done,
+    /// On an old picture.
+    Stale,
+    /// With an error.
+    Error,
+}
+
+/// Figures of all controllers. Written by the driver, read by the metrics endpoint.
+#[derive(Debug, Default)]
+pub struct Figures(Mutex<BTreeMap<&'static str, Numbers>>);
+
+impl Figures {
+    fn change(&self, controller: &'static str, change: impl FnOnce(&mut Numbers)) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        change(all.entry(controller).or_default());
+    }
+
+    /// Keys were added; so many stand in the line.
+    pub(crate) fn added(&self, controller: &'static str, keys: usize, depth: usize) {
+        self.change(controller, |numbers| {
+            numbers.adds += keys as u64;
+            numbers.depth = depth;
+        });
+    }
+
+    /// A key was planned after so long in the line, with so many actions.
+    pub(crate) fn planned(
+        &self,
+        controller: &'static str,
+        waited: Duration,
+        actions: usize,
+        depth: usize,
+    ) {
+        self.change(controller, |numbers| {
+            numbers.runs += 1;
+            numbers.writes += actions as u64;
+            numbers.waited.observe(waited);
+            numbers.depth = depth;
+        });
+    }
+
+    /// A run has ended after so long.
+    pub(crate) fn ended(&self, controller: &'static str, worked: Duration, end: End) {
+        self.change(controller, |numbers| {
+            numbers.worked.observe(worked);
+            numbers.retries += u64::from(end != End::Done);
+            numbers.errors += u64::from(end == End::Error);
+        });
+    }
+
+    /// How many keys of a controller were planned so far.
+    pub fn runs(&self, controller: &str) -> u64 {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(controller).map_or(0, |numbers| numbers.runs)
+    }
+
+    /// How many keys of all controllers were planned so far.
+    pub fn all_runs(&self) -> u64 {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values().map(|numbers| numbers.runs).sum()
+    }
+
+    /// The Prometheus text form, version 0.0.4.
+    pub fn text(&self) -> String {
+        let all = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let mut text = String::new();
+        let families: [Family; 6] = [
+            (
+                "workqueue_depth",
+                "gauge",
+                "Keys that wait to be reconciled.",
+                |n| n.depth as u64,
+            ),
+            (
+                "workqueue_adds_total",
+                "counter",
+                "Changes that concerned a key.",
+                |n| n.adds,
+            ),
+            (
+                "workqueue_retries_total",
+                "counter",
+                "Runs that are tried again.",
+                |n| n.retries,
+            ),
+            (
+                "pratique_controller_plans_total",
+                "counter",
+                "Keys that were planned.",
+                |n| n.runs,
+            ),
+            (
+                "pratique_controller_actions_total",
+                "counter",
+                "Actions that were planned.",
+                |n| n.writes,
+            ),
+            (
+                "pratique_controller_errors_total",
+                "counter",
+                "Runs that ended with an error.",
+                |n| n.errors,
+            ),
+        ];
+        for (name, kind, help, of) in families {
+            head(&mut text, name, kind, help);
+            for (controller, numbers) in &all {
+                let _infallible = writeln!(text, "{name}{{name=\"{controller}\"}} {}", of(numbers));
+            }
+        }
+        let histograms: [Histograms; 2] = [
+            (
+                "workqueue_queue_duration_seconds",
+                "Time of keys in the line.",
+                |n| &n.waited,
+            ),
+            (
+                "workqueue_work_duration_seconds",
+                "Time of runs, writes included.",
+                |n| &n.worked,
+            ),
+        ];
+        for (name, help, of) in histograms {
+            head(&mut text, name, "histogram", help);
+            for (controller, numbers) in &all {
+                histogram(&mut text, name, controller, of(numbers));
+            }
+        }
+        text
+    }
+}
+
+type Family = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&Numbers) -> u64,
+);
+type Histograms = (&'static str, &'static str, fn(&Numbers) -> &Histogram);
+
+fn head(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _infallible = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn histogram(text: &mut String, name: &str, controller: &str, histogram: &Histogram) {
+    let mut total = 0;
+    let bounds = BOUNDS.iter().map(ToString::to_string);
+    for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(histogram.counts) {
+        total += count;
+        let _infallible = writeln!(
+            text,
+            "{name}_bucket{{name=\"{controller}\",le=\"{bound}\"}} {total}"
+        );
+    }
+    let _infallible = writeln!(
+        text,
+        "{name}_sum{{name=\"{controller}\"}} {}\n{name}_count{{name=\"{controller}\"}} {total}",
+        histogram.sum
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_told_by_controller() {
+        let figures = Figures::default();
+        figures.added("a", 2, 2);
+        figures.planned("a", Duration::from_millis(5), 1, 1);
+        figures.ended("a", Duration::from_secs(1000), End::Error);
+        let text = figures.text();
+        for line in [
+            "workqueue_depth{name=\"a\"} 1",
+            "workqueue_adds_total{name=\"a\"} 2",
+            "workqueue_retries_total{name=\"a\"} 1",
+            "pratique_controller_errors_total{name=\"a\"} 1",
+            "workqueue_queue_duration_seconds_bucket{name=\"a\",le=\"0.01\"} 1",
+            "workqueue_work_duration_seconds_bucket{name=\"a\",le=\"100\"} 0",
+            "workqueue_work_duration_seconds_bucket{name=\"a\",le=\"+Inf\"} 1",
+        ] {
+            assert!(text.lines().any(|own| own == line), "{line} in {text}");
+        }
+        assert_eq!((figures.runs("a"), figures.runs("b")), (1, 0));
+    }
+}

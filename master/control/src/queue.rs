@@ -1,0 +1,285 @@
+//! A controller's work queue: which key is to be reconciled next, and when. Sans-IO: keys, outcomes and the time come in.
+//!
+//! Guarantees: a key is never taken again before its last run has finished; a change that comes during a run leads to
+//! another run; keys are taken in the order in which they became due; the wait after failures doubles up to a bound; after
+//! a write the key waits until the write is seen (its expectations), or for [`EXPECTED_WITHIN`].
+
+use master_client::Key;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Wait after the first failure, and the least time between a failure and the next run whatever changes.
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+/// Longest wait after failures.
+pub const BACKOFF_LAST: Duration = Duration::from_secs(60);
+/// A write that is not seen after this time is waited for no longer: its watch may be down, or nobody follows the object.
+pub const EXPECTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// What must be seen before a key is reconciled again. It asks the stores and is cheap.
+pub type Expectation = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// How a run of a key ended.
+pub enum Outcome {
+    /// All was carried out, or there was nothing to do.
+    Done {
+        /// Run again after this time even if nothing changes.
+        requeue: Option<Duration>,
+        /// What the writes will show in the stores.
+        expectations: Vec<Expectation>,
+    },
+    /// Something failed, or was done on an old picture: run again after the back-off.
+    Retry,
+}
+
+impl std::fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Done {
+                requeue,
+                expectations,
+            } => f
+                .debug_struct("Done")
+                .field("requeue", requeue)
+                .field("expectations", &expectations.len())
+                .finish(),
+            Self::Retry => f.write_str("Retry"),
+        }
+    }
+}
+
+enum Phase {
+    /// In the line since a time.
+    Ready(Instant),
+    /// Not before a time.
+    Delayed(Instant),
+    /// Being reconciled; whether a change came meanwhile.
+    Running(bool),
+    /// Waits until its writes are seen.
+    Expecting {
+        expectations: Vec<Expectation>,
+        changed: bool,
+        requeue: Option<Instant>,
+        deadline: Instant,
+    },
+}
+
+struct Entry {
+    phase: Phase,
+    failures: u32,
+    /// Not to be run earlier, whatever changes.
+    earliest: Instant,
+}
+
+/// The queue of one controller. A key that is idle costs nothing.
+#[derive(Default)]
+pub struct WorkQueue {
+    entries: HashMap<Arc<Key>, Entry>,
+    line: VecDeque<Arc<Key>>,
+    timers: BTreeSet<(Instant, Arc<Key>)>,
+    expecting: BTreeSet<Arc<Key>>,
+}
+
+impl std::fmt::Debug for WorkQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkQueue")
+            .field("keys", &self.entries.len())
+            .field("ready", &self.line.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A key that was taken, and how long it stood in the line.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The key.
+    pub key: Arc<Key>,
+    /// Time in the line.
+    pub waited: Duration,
+}
+
+impl WorkQueue {
+    /// Something about a key changed.
+    pub fn add(&mut self, key: Arc<Key>, now: Instant) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            let entry = Entry {
+                phase: Phase::Ready(now),
+                failures: 0,
+                earliest: now,
+            };
+            self.entries.insert(Arc::clone(&key), entry);
+            self.line.push_back(key);
+            return;
+        };
+        match &mut entry.phase {
+            Phase::Ready(_) => {}
+            Phase::Running(changed) | Phase::Expecting { changed, .. } => *changed = true,
+            Phase::Delayed(at) => {
+                let at = *at;
+                let earlier = entry.earliest.min(at);
+                self.timers.remove(&(at, Arc::clone(&key)));
+                self.delay(key, earlier, now);
+            }
+        }
+    }
+
+    /// The next key that is to be reconciled; none where nothing is due.
+    pub fn take(&mut self, now: Instant) -> Option<Taken> {
+        self.promote(now);
+        let key = self.line.pop_front()?;
+        let entry = self.entries.get_mut(&key)?;
+        let waited = match entry.phase {
+            Phase::Ready(since) => now.saturating_duration_since(since),
+            Phase::Delayed(_) | Phase::Running(_) | Phase::Expecting { .. } => Duration::ZERO,
+        };
+        entry.phase = Phase::Running(false);
+        Some(Taken { key, waited })
+    }
+
+    /// A run of a key that was taken has ended; the wait until the next try where it failed.
+    pub fn finish(&mut self, key: &Arc<Key>, outcome: Outcome, now: Instant) -> Option<Duration> {
+        let entry = self.entries.get_mut(key)?;
+        let Phase::Running(changed) = entry.phase else {
+            return None;
+        };
+        match outcome {
+            Outcome::Retry => {
+                let wait = backoff(entry.failures);
+                entry.failures = entry.failures.saturating_add(1);
+                entry.earliest = now + BACKOFF_FIRST;
+                let at = if changed { entry.earliest } else { now + wait };
+                self.delay(Arc::clone(key), at, now);
+                Some(wait)
+            }
+            Outcome::Done {
+                requeue,
+                expectations,
+            } => {
+                entry.failures = 0;
+                let requeue = requeue.map(|wait| now + wait);
+                let deadline = now + EXPECTED_WITHIN;
+                entry.phase = Phase::Expecting {
+                    expectations,
+                    changed,
+                    requeue,
+                    deadline,
+                };
+                self.timers.insert((deadline, Arc::clone(key)));
+                self.expecting.insert(Arc::clone(key));
+                self.check(key, now);
+                None
+            }
+        }
+    }
+
+    /// Looks which writes are seen now: to be called after the stores changed.
+    pub fn observe(&mut self, now: Instant) {
+        for key in self.expecting.iter().cloned().collect::<Vec<_>>() {
+            self.check(&key, now);
+        }
+    }
+
+    /// When [`WorkQueue::take`] gives something at the latest, if nothing changes; none: never.
+    pub fn wake(&self, now: Instant) -> Option<Instant> {
+        if self.line.is_empty() {
+            self.timers.first().map(|(at, _)| *at)
+        } else {
+            Some(now)
+        }
+    }
+
+    /// Keys that stand in the line.
+    pub fn depth(&self) -> usize {
+        self.line.len()
+    }
+
+    /// Keys that are known at all: in the line, delayed, running, or waiting for their writes to be seen.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether no key is known.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Goes on with a key whose expectations are met.
+    fn check(&mut self, key: &Arc<Key>, now: Instant) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let Phase::Expecting {
+            expectations,
+            deadline,
+            ..
+        } = &mut entry.phase
+        else {
+            return;
+        };
+        expectations.retain(|is_seen| !is_seen());
+        if !expectations.is_empty() && now < *deadline {
+            return;
+        }
+        // A write that was never seen may be lost: the key is planned anew.
+        self.release(key, now);
+    }
+
+    fn release(&mut self, key: &Arc<Key>, now: Instant) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let Phase::Expecting {
+            expectations,
+            changed,
+            requeue,
+            deadline,
+        } = &entry.phase
+        else {
+            return;
+        };
+        let lost = !expectations.is_empty();
+        let (changed, requeue, deadline) = (*changed || lost, *requeue, *deadline);
+        self.timers.remove(&(deadline, Arc::clone(key)));
+        self.expecting.remove(key);
+        match (changed, requeue) {
+            (true, _) => self.delay(Arc::clone(key), now, now),
+            (false, Some(at)) => self.delay(Arc::clone(key), at, now),
+            (false, None) => drop(self.entries.remove(key)),
+        }
+    }
+
+    /// Puts a key into the line, now or later.
+    fn delay(&mut self, key: Arc<Key>, at: Instant, now: Instant) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        if at <= now {
+            entry.phase = Phase::Ready(now);
+            self.line.push_back(key);
+        } else {
+            entry.phase = Phase::Delayed(at);
+            self.timers.insert((at, key));
+        }
+    }
+
+    /// Puts what is due into the line.
+    fn promote(&mut self, now: Instant) {
+        while let Some((at, key)) = self.timers.first().cloned() {
+            if at > now {
+                return;
+            }
+            self.timers.pop_first();
+            match self.entries.get(&key).map(|entry| &entry.phase) {
+                Some(Phase::Delayed(_)) => self.delay(key, now, now),
+                Some(Phase::Expecting { .. }) => self.release(&key, now),
+                Some(Phase::Ready(_) | Phase::Running(_)) | None => {}
+            }
+        }
+    }
+}
+
+fn backoff(failures: u32) -> Duration {
+    BACKOFF_FIRST
+        .saturating_mul(1 << failures.min(10))
+        .min(BACKOFF_LAST)
+}

@@ -1,0 +1,37 @@
+//! What is kept of the kinds that several controllers read: as much of each object as they need. A kind that one controller
+//! reads has its view in that controller's file.
+
+pub mod account;
+pub mod namespace;
+pub mod node;
+pub mod pod;
+pub mod request;
+pub mod token;
+
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use jiff::Timestamp;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+
+pub(crate) fn uid(meta: &ObjectMeta) -> String {
+    meta.uid.clone().unwrap_or_default()
+}
+
+pub(crate) fn version(meta: &ObjectMeta) -> String {
+    meta.resource_version.clone().unwrap_or_default()
+}
+
+pub(crate) fn created(meta: &ObjectMeta) -> Option<Timestamp> {
+    meta.creation_timestamp.as_ref().map(|time| time.0)
+}
+
+pub(crate) fn is_held_by(meta: &ObjectMeta, finalizer: &str) -> bool {
+    meta.finalizers.iter().flatten().any(|own| own == finalizer)
+}
+
+/// A text, small enough to be kept for every namespace.
+pub(crate) fn fingerprint(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,109 @@
+//! Pods: where they run and how they stand.
+
+use crate::views::{created, uid};
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodCondition, Toleration};
+use jiff::Timestamp;
+use master_client::{Index, Key, Recent, View};
+use std::sync::{Arc, LazyLock};
+
+/// Pods by the node that they are bound to.
+pub static BY_NODE: Index<PodView> = Index::new("node", |_, pod| {
+    let node = Some(pod.node.to_string()).filter(|node| !node.is_empty());
+    node.into_iter().collect()
+});
+
+/// Pods that have not ended by the volume claims that they use (`namespace/name`).
+pub static BY_CLAIM: Index<PodView> = Index::new("claim", |key, pod| {
+    let claims = pod.claims.iter().filter(|_| !pod.ended());
+    claims
+        .map(|claim| Key::new(&key.namespace, claim).to_string())
+        .collect()
+});
+
+/// A pod.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PodView {
+    /// UID.
+    pub uid: String,
+    /// When it came.
+    pub created: Option<Timestamp>,
+    /// When it is to be gone, where it is being deleted.
+    pub deleted: Option<Timestamp>,
+    /// The node that it is bound to; empty where it is not.
+    pub node: Arc<str>,
+    /// Phase; `Pending` where there is none yet.
+    pub phase: Arc<str>,
+    /// Whether it counts as ready.
+    pub ready: bool,
+    /// Whether the kubelet made it itself.
+    pub mirror: bool,
+    /// Its tolerations of taints that drive pods out.
+    pub tolerations: Arc<[Toleration]>,
+    /// Names of the volume claims that it uses.
+    pub claims: Vec<String>,
+}
+
+impl PodView {
+    /// Whether its containers will never run again.
+    pub fn ended(&self) -> bool {
+        matches!(&*self.phase, "Succeeded" | "Failed")
+    }
+}
+
+/// What many pods have in common, kept once.
+#[derive(Debug, Default)]
+struct Common {
+    nodes: Recent<str>,
+    phases: Recent<str>,
+    tolerations: Recent<[Toleration]>,
+}
+
+static COMMON: LazyLock<Common> = LazyLock::new(Common::default);
+
+impl View for PodView {
+    type Object = Pod;
+
+    fn read(pod: Pod) -> Self {
+        let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
+        let annotations = pod.metadata.annotations.as_ref();
+        let ready =
+            |condition: &PodCondition| condition.type_ == "Ready" && condition.status == "True";
+        let conditions = status.and_then(|status| status.conditions.as_ref());
+        let drives_out = |toleration: &&Toleration| {
+            !matches!(
+                toleration.effect.as_deref(),
+                Some("NoSchedule" | "PreferNoSchedule")
+            )
+        };
+        let tolerations = spec.and_then(|spec| spec.tolerations.as_ref());
+        let tolerations = tolerations.into_iter().flatten().filter(drives_out);
+        let node = spec.and_then(|spec| spec.node_name.as_deref());
+        let phase = status.and_then(|status| status.phase.as_deref());
+        Self {
+            uid: uid(&pod.metadata),
+            created: created(&pod.metadata),
+            deleted: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            node: COMMON.nodes.one(node.unwrap_or_default().into()),
+            phase: COMMON.phases.one(phase.unwrap_or("Pending").into()),
+            ready: conditions.is_some_and(|list| list.iter().any(ready)),
+            mirror: annotations.is_some_and(|all| all.contains_key("kubernetes.io/config.mirror")),
+            tolerations: COMMON.tolerations.one(tolerations.cloned().collect()),
+            claims: claims(&pod),
+        }
+    }
+}
+
+/// Names of the claims that a pod uses, those made for it alone among them.
+pub(crate) fn claims(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    let own = pod.metadata.name.as_deref().unwrap_or_default();
+    let claim = |volume: &config_kube::k8s_openapi::api::core::v1::Volume| match (
+        &volume.persistent_volume_claim,
+        &volume.ephemeral,
+    ) {
+        (Some(source), _) => Some(source.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{own}-{}", volume.name)),
+        (None, None) => None,
+    };
+    volumes.into_iter().flatten().filter_map(claim).collect()
+}

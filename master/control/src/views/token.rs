@@ -1,0 +1,123 @@
+//! Bootstrap tokens: until when they count, and whether they sign.
+
+use crate::views::uid;
+use config_kube::k8s_openapi::api::core::v1::Secret;
+use jiff::Timestamp;
+use master_client::{Scope, View};
+use std::fmt;
+
+/// Where bootstrap tokens are.
+pub(crate) const NAMESPACE: &str = "kube-system";
+/// Which secrets they are.
+const TYPE: &str = "bootstrap.kubernetes.io/token";
+/// How names of their secrets begin.
+const PREFIX: &str = "bootstrap-token-";
+
+/// A bootstrap token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenView {
+    /// UID of its secret.
+    pub uid: String,
+    /// When its time is over; never where none.
+    pub expires: Option<Timestamp>,
+    /// What it signs with, where it may.
+    pub signing: Option<SigningToken>,
+}
+
+/// A token that may sign. Its secret part is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SigningToken {
+    /// The public part.
+    pub id: String,
+    /// The secret part.
+    pub secret: String,
+}
+
+impl fmt::Debug for SigningToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SigningToken")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl View for TokenView {
+    type Object = Secret;
+
+    fn scope() -> Scope {
+        Scope {
+            namespace: Some(NAMESPACE),
+            fields: Some(format!("type={TYPE}")),
+        }
+    }
+
+    fn read(secret: Secret) -> Self {
+        let data = secret.data.as_ref().and_then(|data| data.get("expiration"));
+        let expires = data.and_then(|text| std::str::from_utf8(&text.0).ok()?.trim().parse().ok());
+        Self {
+            uid: uid(&secret.metadata),
+            expires,
+            signing: signing(&secret),
+        }
+    }
+}
+
+/// The token of a secret, where it is one that may sign.
+fn signing(secret: &Secret) -> Option<SigningToken> {
+    let data = secret.data.as_ref()?;
+    let text = |key: &str| {
+        let value = data.get(key);
+        value
+            .and_then(|value| std::str::from_utf8(&value.0).ok())
+            .unwrap_or_default()
+    };
+    let (id, own) = (text("token-id"), text("token-secret"));
+    let named = secret.metadata.name.as_deref()?.strip_prefix(PREFIX) == Some(id);
+    let formed = id.len() == 6
+        && id
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let signs = text("usage-bootstrap-signing") == "true";
+    (named && formed && signs && !own.is_empty()).then(|| SigningToken {
+        id: id.to_owned(),
+        secret: own.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::k8s_openapi::ByteString;
+    use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    #[test]
+    fn only_tokens_that_may_sign_do() {
+        let secret = |name: &str, id: &str, usage: &str| {
+            let data = [
+                ("token-id", id),
+                ("token-secret", "0123456789abcdef"),
+                ("usage-bootstrap-signing", usage),
+            ];
+            let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
+            let data = data
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), bytes(value)))
+                .collect();
+            let metadata = ObjectMeta {
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            };
+            Secret {
+                data: Some(data),
+                metadata,
+                ..Secret::default()
+            }
+        };
+        assert!(signing(&secret("bootstrap-token-abcdef", "abcdef", "true")).is_some());
+        assert!(signing(&secret("bootstrap-token-abcdef", "abcdef", "false")).is_none());
+        assert!(signing(&secret("bootstrap-token-other1", "abcdef", "true")).is_none());
+        assert!(signing(&secret("bootstrap-token-ABC", "ABC", "true")).is_none());
+        let shown = signing(&secret("bootstrap-token-abcdef", "abcdef", "true"));
+        assert!(!format!("{shown:?}").contains("0123456789abcdef"));
+    }
+}

@@ -1,0 +1,248 @@
+//! The work queue against a model: whatever comes in whatever order, no key runs twice at once, no change is lost, and waits
+//! are bounded.
+
+use master_client::Key;
+use master_control::queue::{
+    BACKOFF_FIRST, BACKOFF_LAST, EXPECTED_WITHIN, Expectation, Outcome, WorkQueue,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What happens to the queue.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A key changes.
+    Change(usize),
+    /// The next key is taken.
+    Take,
+    /// The longest run ends: well, with a time after which it is due again, or with a failure.
+    Finish(Ending),
+    /// Time passes, in milliseconds.
+    Pass(u64),
+    /// What was written is seen.
+    See,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    Well,
+    Again(u64),
+    Writing,
+    Failing,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let ending = prop_oneof![
+        Just(Ending::Well),
+        (1_u64..5_000).prop_map(Ending::Again),
+        Just(Ending::Writing),
+        Just(Ending::Failing),
+    ];
+    prop_oneof![
+        3 => (0_usize..4).prop_map(Step::Change),
+        3 => Just(Step::Take),
+        3 => ending.prop_map(Step::Finish),
+        2 => (0_u64..2_000).prop_map(Step::Pass),
+        1 => Just(Step::See),
+    ]
+}
+
+fn key(number: usize) -> Arc<Key> {
+    Arc::new(Key::new("a", &number.to_string()))
+}
+
+/// What the model knows: when a key last changed and when its last run began, by the steps' numbers.
+#[derive(Debug, Default)]
+struct Model {
+    changed: BTreeMap<Arc<Key>, usize>,
+    began: BTreeMap<Arc<Key>, usize>,
+    running: Vec<Arc<Key>>,
+    failed: BTreeMap<Arc<Key>, Instant>,
+    seen: Vec<Arc<AtomicBool>>,
+}
+
+impl Model {
+    fn take(&mut self, queue: &mut WorkQueue, at: usize, now: Instant) {
+        let Some(taken) = queue.take(now) else { return };
+        assert!(
+            !self.running.contains(&taken.key),
+            "{} runs twice at once",
+            taken.key
+        );
+        if let Some(failed) = self.failed.get(&taken.key) {
+            assert!(
+                now.duration_since(*failed) >= BACKOFF_FIRST,
+                "too soon after a failure"
+            );
+        }
+        self.began.insert(Arc::clone(&taken.key), at);
+        self.running.push(taken.key);
+    }
+
+    fn finish(&mut self, queue: &mut WorkQueue, ending: Ending, now: Instant) {
+        if self.running.is_empty() {
+            return;
+        }
+        let key = self.running.remove(0);
+        let done = |requeue, expectations| Outcome::Done {
+            requeue,
+            expectations,
+        };
+        self.failed.remove(&key);
+        let outcome = match ending {
+            Ending::Well => done(None, Vec::new()),
+            Ending::Again(time) => done(Some(Duration::from_millis(time)), Vec::new()),
+            Ending::Writing => {
+                let seen = Arc::new(AtomicBool::new(false));
+                self.seen.push(Arc::clone(&seen));
+                let expectation: Expectation = Box::new(move || seen.load(Ordering::Relaxed));
+                done(None, vec![expectation])
+            }
+            Ending::Failing => {
+                self.failed.insert(Arc::clone(&key), now);
+                Outcome::Retry
+            }
+        };
+        if let Some(wait) = queue.finish(&key, outcome, now) {
+            assert!((BACKOFF_FIRST..=BACKOFF_LAST).contains(&wait), "{wait:?}");
+        }
+    }
+}
+
+proptest! {
+    /// Named invariants: a key never runs twice at once; each change is followed by a run that began after it, within the
+    /// longest wait; a key that failed rests; at the end nothing is left in memory.
+    #[test]
+    fn no_change_is_lost_and_no_key_runs_twice_at_once(steps in prop::collection::vec(step(), 0..200)) {
+        let mut queue = WorkQueue::default();
+        let mut model = Model::default();
+        let mut now = Instant::now();
+        let count = steps.len();
+        for (at, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Change(number) => {
+                    queue.add(key(number), now);
+                    model.changed.insert(key(number), at);
+                }
+                Step::Take => model.take(&mut queue, at, now),
+                Step::Finish(ending) => model.finish(&mut queue, ending, now),
+                Step::Pass(time) => now += Duration::from_millis(time),
+                Step::See => {
+                    model.seen.drain(..).for_each(|seen| seen.store(true, Ordering::Relaxed));
+                    queue.observe(now);
+                }
+            }
+        }
+        // From here all goes well, and nothing more is written or seen.
+        let end = now + BACKOFF_LAST.max(EXPECTED_WITHIN);
+        while !model.running.is_empty() {
+            model.finish(&mut queue, Ending::Well, now);
+        }
+        while let Some(wake) = queue.wake(now).filter(|wake| *wake <= end) {
+            now = now.max(wake);
+            model.take(&mut queue, count, now);
+            model.finish(&mut queue, Ending::Well, now);
+        }
+        for (key, changed) in &model.changed {
+            prop_assert!(model.began.get(key).is_some_and(|began| began >= changed), "the change of {} is lost", key);
+        }
+        prop_assert!(queue.is_empty(), "{:?}", queue);
+    }
+
+    /// Named invariant: whatever the order of changes, the same keys run as often as their changes ask for, and no others.
+    #[test]
+    fn keys_that_change_while_they_wait_run_once(numbers in prop::collection::vec(0_usize..8, 1..50)) {
+        let mut queue = WorkQueue::default();
+        let now = Instant::now();
+        for number in &numbers {
+            queue.add(key(*number), now);
+        }
+        let mut taken = Vec::new();
+        while let Some(next) = queue.take(now) {
+            taken.push(Arc::clone(&next.key));
+            queue.finish(&next.key, Outcome::Done { requeue: None, expectations: Vec::new() }, now);
+        }
+        let mut first = BTreeSet::new();
+        let order: Vec<Arc<Key>> = numbers.iter().filter(|number| first.insert(**number)).map(|number| key(*number)).collect();
+        prop_assert_eq!(taken, order, "in the order in which they came due");
+        prop_assert_eq!(queue.len(), 0);
+    }
+}
+
+#[test]
+fn the_wait_doubles_up_to_a_minute_and_begins_anew_after_a_success() {
+    let (mut queue, mut now) = (WorkQueue::default(), Instant::now());
+    queue.add(key(0), now);
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        let taken = queue.take(now).expect("it is due");
+        let wait = queue
+            .finish(&taken.key, Outcome::Retry, now)
+            .expect("it waits");
+        let before = wait.saturating_sub(Duration::from_millis(1));
+        assert!(queue.take(now + before).is_none());
+        waits.push(wait.as_millis());
+        now += wait;
+    }
+    assert_eq!(waits[..4], [500, 1_000, 2_000, 4_000]);
+    assert_eq!(waits[7..], [60_000; 5]);
+    let taken = queue.take(now).expect("it is due");
+    let done = Outcome::Done {
+        requeue: None,
+        expectations: Vec::new(),
+    };
+    queue.finish(&taken.key, done, now);
+    queue.add(key(0), now);
+    let taken = queue.take(now).expect("it is due");
+    assert_eq!(
+        queue.finish(&taken.key, Outcome::Retry, now),
+        Some(BACKOFF_FIRST)
+    );
+}
+
+#[test]
+fn a_change_ends_the_wait_after_failures_but_not_its_first_half_second() {
+    let (mut queue, mut now) = (WorkQueue::default(), Instant::now());
+    queue.add(key(0), now);
+    for _ in 0..6 {
+        let taken = queue.take(now).expect("it is due");
+        now += queue
+            .finish(&taken.key, Outcome::Retry, now)
+            .expect("it waits");
+    }
+    let taken = queue.take(now).expect("it is due");
+    queue.finish(&taken.key, Outcome::Retry, now);
+    queue.add(key(0), now);
+    assert!(queue.take(now).is_none());
+    assert!(queue.take(now + BACKOFF_FIRST).is_some());
+}
+
+#[test]
+fn a_key_waits_until_its_writes_are_seen_or_for_half_a_minute() {
+    let now = Instant::now();
+    let writing = |seen: &Arc<AtomicBool>| {
+        let seen = Arc::clone(seen);
+        Outcome::Done {
+            requeue: None,
+            expectations: vec![Box::new(move || seen.load(Ordering::Relaxed))],
+        }
+    };
+    for (sees, due) in [(true, now), (false, now + EXPECTED_WITHIN)] {
+        let (mut queue, seen) = (WorkQueue::default(), Arc::new(AtomicBool::new(false)));
+        queue.add(key(0), now);
+        let taken = queue.take(now).expect("it is due");
+        queue.finish(&taken.key, writing(&seen), now);
+        queue.add(key(0), now);
+        queue.observe(now);
+        assert!(
+            queue.take(now).is_none(),
+            "an old picture is not planned on"
+        );
+        seen.store(sees, Ordering::Relaxed);
+        queue.observe(now);
+        assert!(queue.take(due).is_some());
+    }
+}
