@@ -279,6 +279,7 @@ fn warn(console: &Console, code: &'static str, cause: Option<agent_sys::Error>) 
 mod tests {
     use super::table;
     use crate::settings::Image;
+    use crate::state::{BroughtBy, Opened};
 
     #[test]
     fn only_a_master_image_runs_master() {

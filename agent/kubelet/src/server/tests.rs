@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Answer, Api, Call, Kubelet, Lines};
+use agent_cluster::{Places, Sandboxes};
 use agent_runtime::{Containerd, Options, Registries};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::{PrivatePkcs8KeyDer, ServerName};
@@ -55,7 +56,19 @@ impl Lab {
             programs: None,
             archives: Vec::new(),
         });
-        let server = Kubelet::new(config, Arc::new(NoMaster), Arc::new(runtime)).server();
+        let sandboxes = Sandboxes::open(Places {
+            run: dir.path().join("pods"),
+            ledger: dir.path().join("addresses.json"),
+            alone: true,
+        })
+        .unwrap();
+        let kubelet = Kubelet::new(
+            config,
+            Arc::new(NoMaster),
+            Arc::new(runtime),
+            Arc::new(sandboxes),
+        );
+        let server = kubelet.server();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (end, ended) = watch::channel(false);
