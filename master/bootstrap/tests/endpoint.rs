@@ -133,6 +133,49 @@ async fn generation(program: &Program, created: &Created, signer: &SigningKey) -
     check(&bytes, &expected).unwrap().document().generation
 }
 
+/// What tries to set the cluster `one`, each wrong in one part, and the code of its refusal.
+fn wrong_parts(one: &Created, two: &Created) -> Vec<(String, Vec<u8>, &'static str)> {
+    let signed = |generation| document(one, generation).sign(&key(1)).unwrap();
+    let ended = Document {
+        issued: now() - 100,
+        expires: now() - 1,
+        ..document(one, 8)
+    };
+    let own = || one.credential.clone();
+    vec![
+        (two.credential.clone(), signed(8), "CREDENTIAL"),
+        (String::new(), signed(8), "CREDENTIAL"),
+        (own(), signed(7), "GENERATION_BACK"),
+        (own(), signed(6), "GENERATION_BACK"),
+        (
+            own(),
+            document(one, 8).sign(&key(2)).unwrap(),
+            "PIN_UNKNOWN",
+        ),
+        (
+            own(),
+            document(two, 8).sign(&key(1)).unwrap(),
+            "OTHER_CLUSTER",
+        ),
+        (own(), ended.sign(&key(1)).unwrap(), "EXPIRED"),
+        (own(), b"{}".to_vec(), "MALFORMED"),
+        (own(), vec![b' '; MAX_BYTES + 1], "TOO_LARGE"),
+    ]
+}
+
+async fn twice_backwards_is_counted(program: &Program) {
+    let metrics = program
+        .client()
+        .send(Method::GET, "/metrics", None, "".into())
+        .await
+        .unwrap();
+    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
+    assert!(
+        text.contains("discovery_refused_total{code=\"GENERATION_BACK\"} 2"),
+        "{text}"
+    );
+}
+
 #[tokio::test]
 async fn what_was_set_is_served_also_after_kill_and_nothing_else_can_be_set() {
     let dir = tempfile::tempdir().unwrap();
@@ -151,52 +194,9 @@ async fn what_was_set_is_served_also_after_kill_and_nothing_else_can_be_set() {
     assert_eq!(set(&program, &one, &one.credential, signed(7)).await, "set");
     assert_eq!(generation(&program, &one, &key(1)).await, 7);
     // Each wrong part alone causes a refusal.
-    assert_eq!(
-        set(&program, &one, &two.credential, signed(8)).await,
-        "CREDENTIAL"
-    );
-    assert_eq!(set(&program, &one, "", signed(8)).await, "CREDENTIAL");
-    assert_eq!(
-        set(&program, &one, &one.credential, signed(7)).await,
-        "GENERATION_BACK"
-    );
-    assert_eq!(
-        set(&program, &one, &one.credential, signed(6)).await,
-        "GENERATION_BACK"
-    );
-    let foreign = document(&one, 8).sign(&key(2)).unwrap();
-    assert_eq!(
-        set(&program, &one, &one.credential, foreign).await,
-        "PIN_UNKNOWN"
-    );
-    let other = document(&two, 8).sign(&key(1)).unwrap();
-    assert_eq!(
-        set(&program, &one, &one.credential, other).await,
-        "OTHER_CLUSTER"
-    );
-    let ended = Document {
-        issued: now() - 100,
-        expires: now() - 1,
-        ..document(&one, 8)
-    };
-    assert_eq!(
-        set(
-            &program,
-            &one,
-            &one.credential,
-            ended.sign(&key(1)).unwrap()
-        )
-        .await,
-        "EXPIRED"
-    );
-    assert_eq!(
-        set(&program, &one, &one.credential, b"{}".to_vec()).await,
-        "MALFORMED"
-    );
-    assert_eq!(
-        set(&program, &one, &one.credential, vec![b' '; MAX_BYTES + 1]).await,
-        "TOO_LARGE"
-    );
+    for (credential, signed, code) in wrong_parts(&one, &two) {
+        assert_eq!(set(&program, &one, &credential, signed).await, code);
+    }
     assert_eq!(
         generation(&program, &one, &key(1)).await,
         7,
@@ -223,16 +223,7 @@ async fn what_was_set_is_served_also_after_kill_and_nothing_else_can_be_set() {
         set(&program, &one, &one.credential, signed(u64::MAX)).await,
         "GENERATION_BACK"
     );
-    let metrics = program
-        .client()
-        .send(Method::GET, "/metrics", None, "".into())
-        .await
-        .unwrap();
-    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
-    assert!(
-        text.contains("discovery_refused_total{code=\"GENERATION_BACK\"} 2"),
-        "{text}"
-    );
+    twice_backwards_is_counted(&program).await;
     let kept = std::fs::read_dir(dir.path())
         .unwrap()
         .flatten()

@@ -40,14 +40,8 @@ fn job(more: Value) -> Value {
 fn short(faults: Vec<String>) -> Vec<String> {
     let cut = |fault: &String| {
         let (path, message) = fault.split_once(": ").unwrap();
-        format!(
-            "{path} {}",
-            message
-                .split_whitespace()
-                .next()
-                .unwrap()
-                .trim_end_matches(':')
-        )
+        let kind = message.split_whitespace().next().unwrap();
+        format!("{path} {}", kind.trim_end_matches(':'))
     };
     faults.iter().map(cut).collect()
 }

@@ -208,53 +208,56 @@ fn answered(world: &mut World, machine: &SoftMachine) -> bool {
     answered
 }
 
+/// Brings a machine to a state.
+type Mount = fn(&mut World, &mut SoftMachine);
+/// What the inventory knows of a machine, by which an answer could differ.
+const STANDINGS: [(&str, Mount); 8] = [
+    ("listed", |_, _| {}),
+    ("bound", |world, machine| {
+        drop(accepted(world.join(machine)));
+    }),
+    ("retired", |world, _| {
+        world.object("worker-1").spec.retired = true;
+    }),
+    ("Untrusted", |world, _| {
+        world
+            .object("worker-1")
+            .status
+            .get_or_insert_default()
+            .state = config_kube::MachineState::Untrusted;
+    }),
+    ("listed twice", |world, _| {
+        let mut second = world.object("worker-1").clone();
+        second.metadata.name = Some("worker-9".to_owned());
+        second.metadata.uid = Some("uid-of-worker-9".to_owned());
+        second.spec.retired = true;
+        world.machines.push(second);
+    }),
+    ("known by its issuer", |world, _| {
+        world.rule.ek.hashes.clear();
+        world.object("worker-1").spec.ek = EkSelector {
+            issuers: vec!["lab-ca".to_owned()],
+            ..EkSelector::default()
+        };
+    }),
+    ("known by another issuer", |world, _| {
+        world.rule.ek.hashes.clear();
+        world.rule.ek.issuers.push("another-maker".to_owned());
+        world.object("worker-1").spec.ek = EkSelector {
+            issuers: vec!["another-maker".to_owned()],
+            ..EkSelector::default()
+        };
+    }),
+    ("unknown, and a person decides", |world, _| {
+        world.rule.policy = PolicyName::Queue;
+        world.object("worker-1").spec.ek = EkSelector::default();
+    }),
+];
+
 /// Whoever has a machine's public keys and EK certificate, and no TPM, hears the same whatever name it guesses.
 #[test]
 fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
-    type Mount = fn(&mut World, &mut SoftMachine);
-    let mounts: [(&str, Mount); 8] = [
-        ("listed", |_, _| {}),
-        ("bound", |world, machine| {
-            drop(accepted(world.join(machine)));
-        }),
-        ("retired", |world, _| {
-            world.object("worker-1").spec.retired = true;
-        }),
-        ("Untrusted", |world, _| {
-            world
-                .object("worker-1")
-                .status
-                .get_or_insert_default()
-                .state = config_kube::MachineState::Untrusted;
-        }),
-        ("listed twice", |world, _| {
-            let mut second = world.object("worker-1").clone();
-            second.metadata.name = Some("worker-9".to_owned());
-            second.metadata.uid = Some("uid-of-worker-9".to_owned());
-            second.spec.retired = true;
-            world.machines.push(second);
-        }),
-        ("known by its issuer", |world, _| {
-            world.rule.ek.hashes.clear();
-            world.object("worker-1").spec.ek = EkSelector {
-                issuers: vec!["lab-ca".to_owned()],
-                ..EkSelector::default()
-            };
-        }),
-        ("known by another issuer", |world, _| {
-            world.rule.ek.hashes.clear();
-            world.rule.ek.issuers.push("another-maker".to_owned());
-            world.object("worker-1").spec.ek = EkSelector {
-                issuers: vec!["another-maker".to_owned()],
-                ..EkSelector::default()
-            };
-        }),
-        ("unknown, and a person decides", |world, _| {
-            world.rule.policy = PolicyName::Queue;
-            world.object("worker-1").spec.ek = EkSelector::default();
-        }),
-    ];
-    for (what, mount) in mounts {
+    for (what, mount) in STANDINGS {
         for certificate in [true, false] {
             let (mut world, mut machine) = lab();
             world.machine("worker-2", "192.168.77.12", EkKind::P256);

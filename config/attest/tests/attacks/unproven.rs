@@ -368,6 +368,29 @@ fn nobody_takes_the_place_of_a_key_that_lives() {
     joins(&mut world, &other).expect("the certificate of the boot before has ended");
 }
 
+fn evidence_of_another_connection_is_refused() {
+    for (code, spoil) in [
+        (
+            Code::Channel,
+            (|channel| channel.exporter = Digest::of(b"another connection"))
+                as fn(&mut config_attest::Channel),
+        ),
+        (Code::MasterKey, |channel| {
+            channel.server_spki = Digest::of(b"another server");
+        }),
+    ] {
+        refused(Anonymous, code, |world, machine| {
+            let hello = machine.hello();
+            let challenge = world.unproven_challenge(&hello.0)?;
+            let mut channel = world.channel.clone();
+            spoil(&mut channel);
+            let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &channel);
+            let claimant = world.unproven_check(&challenge, &evidence);
+            decided(world, claimant)
+        });
+    }
+}
+
 #[test]
 fn the_exchange_is_fresh_and_bound() {
     refused(Anonymous, Code::ProtocolVersion, |world, machine| {
@@ -410,26 +433,7 @@ fn the_exchange_is_fresh_and_bound() {
             .unproven_challenge(&hello.0)
             .map(|_| panic!("a challenge"))
     });
-    for (code, spoil) in [
-        (
-            Code::Channel,
-            (|channel| channel.exporter = Digest::of(b"another connection"))
-                as fn(&mut config_attest::Channel),
-        ),
-        (Code::MasterKey, |channel| {
-            channel.server_spki = Digest::of(b"another server");
-        }),
-    ] {
-        refused(Anonymous, code, |world, machine| {
-            let hello = machine.hello();
-            let challenge = world.unproven_challenge(&hello.0)?;
-            let mut channel = world.channel.clone();
-            spoil(&mut channel);
-            let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &channel);
-            let claimant = world.unproven_check(&challenge, &evidence);
-            decided(world, claimant)
-        });
-    }
+    evidence_of_another_connection_is_refused();
     refused(Anonymous, Code::ClaimsMismatch, |world, machine| {
         let hello = machine.hello();
         let challenge = world.unproven_challenge(&hello.0)?;

@@ -15,7 +15,7 @@ use config_attest::testing::{EkKind, Requester, SeededRng, SoftMachine, World};
 use config_attest::tpm::{Public, template};
 use config_attest::verifier::{check_evidence, check_hello};
 use config_attest::wire::{Challenge, Claims, ConfigEvent, Der, Evidence, Hello};
-use config_attest::{EkIssuer, Purpose};
+use config_attest::{EkIssuer, Purpose, Refusal};
 use config_kube::machine::EkSelector;
 use serde_json::json;
 use vtpm::{ENDORSEMENT, NULL, Vtpm};
@@ -66,6 +66,40 @@ struct Exchange {
     question: config_attest::Digest,
 }
 
+/// The public area of the TPM's endorsement key, which the inventory lists from now on.
+fn listed_endorsement_key(tpm: &mut Vtpm, world: &mut World, ek: u32) -> Vec<u8> {
+    let (ek_public, ek_name) = tpm.read_public(ek);
+    let parsed = Public::parse(&ek_public).expect("an EK");
+    assert_eq!(parsed.to_bytes(), ek_public, "parsing loses nothing");
+    assert_eq!(parsed.name().as_bytes(), ek_name, "the Name is the TPM's");
+    let hash = config_attest::Digest::of(&parsed.spki().expect("an EK")).to_text();
+    world.object("worker-1").spec.ek = EkSelector {
+        hashes: vec![hash],
+        issuers: Vec::new(),
+        ..EkSelector::default()
+    };
+    ek_public
+}
+
+fn claims(world: &World) -> Claims {
+    Claims {
+        name: "worker-1".to_owned(),
+        image: world.image.id.clone(),
+        ..Claims::default()
+    }
+}
+
+fn only_the_requests_key_fails(refusal: &Refusal) {
+    let failed: Vec<&str> = refusal
+        .verdict()
+        .checks
+        .iter()
+        .filter(|check| !check.ok)
+        .map(|check| check.name.as_str())
+        .collect();
+    assert_eq!(failed, ["client request: key"], "{:#?}", refusal.verdict());
+}
+
 fn exchange(
     booted: &mut Booted,
     ek: u32,
@@ -80,17 +114,7 @@ fn exchange(
         config_event,
     } = booted;
     let der = tpm.tool("tpm2_nvread", &["-C", "o", &format!("{certificate:#x}")]);
-    let (ek_public, ek_name) = tpm.read_public(ek);
-    let parsed = Public::parse(&ek_public).expect("an EK");
-    assert_eq!(parsed.to_bytes(), ek_public, "parsing loses nothing");
-    assert_eq!(parsed.name().as_bytes(), ek_name, "the Name is the TPM's");
-    let hash = config_attest::Digest::of(&parsed.spki().expect("an EK")).to_text();
-    world.object("worker-1").spec.ek = EkSelector {
-        hashes: vec![hash],
-        issuers: Vec::new(),
-        ..EkSelector::default()
-    };
-
+    let ek_public = listed_endorsement_key(tpm, world, ek);
     let mut bank = log.replay();
     bank.extend(CONFIG_PCR, &config_event.digest);
     let nk_values = bank.values(Selection::of(NK_PCRS));
@@ -106,12 +130,7 @@ fn exchange(
     let client = Requester::node("worker-1", &[]).request(&requester.nk);
     let serving = Requester::node("worker-1", &["worker-1".to_owned()]).request(&requester.serving);
     let keys = prover::keys(&ek_public, &ak_public, &nk_public, Some(&der)).expect("keys");
-    let claims = Claims {
-        name: "worker-1".to_owned(),
-        image: world.image.id.clone(),
-        ..Claims::default()
-    };
-    let hello = prover::hello(keys, &client, &serving, claims);
+    let hello = prover::hello(keys, &client, &serving, claims(world));
 
     let references = world.references();
     let admitted = check_hello(&hello, &references.get(), &world.channel, world.now)
@@ -161,22 +180,14 @@ fn exchange(
     let pending = sessions
         .take(&challenge.session, world.now)
         .expect("the session");
-    let refusal = check_evidence(
+    let outcome = check_evidence(
         pending,
         &evidence,
         &references.get(),
         &world.channel,
         world.now,
-    )
-    .expect_err("the request's key is not the NK");
-    let failed: Vec<&str> = refusal
-        .verdict()
-        .checks
-        .iter()
-        .filter(|check| !check.ok)
-        .map(|check| check.name.as_str())
-        .collect();
-    assert_eq!(failed, ["client request: key"], "{:#?}", refusal.verdict());
+    );
+    only_the_requests_key_fails(&outcome.expect_err("the request's key is not the NK"));
     Exchange {
         hello,
         challenge,

@@ -491,6 +491,16 @@ async fn kubectl_applies_on_the_server() {
             &["serverside-applied (server dry run)"],
         )
         .await;
+}
+
+#[tokio::test]
+async fn kubectl_is_told_of_conflicts_and_forces_them() {
+    let cluster = Cluster::start().await;
+    let apply = "apply --server-side -f -";
+    let replicas = "get deployment web -o jsonpath={.spec.replicas}";
+    cluster
+        .says(apply, DEPLOYMENT, &["serverside-applied"])
+        .await;
     let scaled = DEPLOYMENT.replace("replicas: 2", "replicas: 3");
     let other = "apply --server-side --field-manager=other -f -";
     cluster
@@ -507,26 +517,14 @@ async fn kubectl_applies_on_the_server() {
             &["serverside-applied"],
         )
         .await;
-    cluster
-        .says(
-            "get deployment web -o jsonpath={.spec.replicas}",
-            "",
-            &["3"],
-        )
-        .await;
+    cluster.says(replicas, "", &["3"]).await;
     cluster
         .refuses(apply, DEPLOYMENT, "conflict with \"other\"")
         .await;
     // A manager that no longer applies a field loses its ownership; the other manager keeps it.
     let without = DEPLOYMENT.replace("  replicas: 2\n", "");
     cluster.says(apply, &without, &["serverside-applied"]).await;
-    cluster
-        .says(
-            "get deployment web -o jsonpath={.spec.replicas}",
-            "",
-            &["3"],
-        )
-        .await;
+    cluster.says(replicas, "", &["3"]).await;
     let (clean, said) = cluster
         .run(
             &["diff", "--server-side", "--force-conflicts", "-f", "-"],

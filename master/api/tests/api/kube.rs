@@ -95,11 +95,10 @@ fn status_code(error: kube::Error) -> u16 {
 }
 
 #[tokio::test]
-async fn every_patch_and_its_conflicts_are_understood() {
+async fn every_patch_is_understood() {
     let cluster = cluster().await;
     let maps = cluster.api::<ConfigMap>();
-    let made = maps
-        .create(&PostParams::default(), &config_map("m"))
+    maps.create(&PostParams::default(), &config_map("m"))
         .await
         .unwrap();
     assert_eq!(
@@ -125,7 +124,16 @@ async fn every_patch_and_its_conflicts_are_understood() {
         .await
         .unwrap();
     assert_eq!(patched.data.unwrap()["a"], "3");
+    cluster.server.stop().await;
+}
 
+#[tokio::test]
+async fn an_apply_conflicts_with_other_owners_until_it_is_forced() {
+    let cluster = cluster().await;
+    let maps = cluster.api::<ConfigMap>();
+    maps.create(&PostParams::default(), &config_map("m"))
+        .await
+        .unwrap();
     let wanted = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": "4"}});
     let by = PatchParams::apply("applier");
     assert_eq!(
@@ -150,7 +158,21 @@ async fn every_patch_and_its_conflicts_are_understood() {
         applied.resource_version(),
         "nothing new was applied"
     );
+    cluster.server.stop().await;
+}
 
+#[tokio::test]
+async fn old_versions_dry_runs_and_preconditions_are_understood() {
+    let cluster = cluster().await;
+    let maps = cluster.api::<ConfigMap>();
+    let made = maps
+        .create(&PostParams::default(), &config_map("m"))
+        .await
+        .unwrap();
+    let newer = Patch::Merge(json!({"data": {"b": "2"}}));
+    maps.patch("m", &PatchParams::default(), &newer)
+        .await
+        .unwrap();
     assert_eq!(
         code(maps.replace("m", &PostParams::default(), &made).await),
         409,
@@ -198,7 +220,7 @@ async fn every_patch_and_its_conflicts_are_understood() {
 }
 
 #[tokio::test]
-async fn lists_metadata_tables_and_discovery_are_read() {
+async fn lists_and_metadata_are_read() {
     let cluster = cluster().await;
     let maps = cluster.api::<ConfigMap>();
     for number in 0..5 {
@@ -244,7 +266,16 @@ async fn lists_metadata_tables_and_discovery_are_read() {
         .await
         .unwrap();
     assert_eq!(one.labels()["a"], "b");
+    cluster.server.stop().await;
+}
 
+#[tokio::test]
+async fn tables_and_discovery_are_read() {
+    let cluster = cluster().await;
+    let maps = cluster.api::<ConfigMap>();
+    maps.create(&PostParams::default(), &config_map("m1"))
+        .await
+        .unwrap();
     let table = http::Request::get("/api/v1/namespaces/default/configmaps?limit=500")
         .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
     let table: Value = cluster
@@ -294,13 +325,8 @@ async fn lists_metadata_tables_and_discovery_are_read() {
 }
 
 #[tokio::test]
-async fn subresources_are_written_and_read() {
+async fn scale_and_status_are_written_and_read() {
     let cluster = cluster().await;
-    cluster
-        .server
-        .local
-        .api
-        .set_node_dialer(Arc::new(Kubelet::default()));
     let deployments = cluster.api::<Deployment>();
     let template = json!({"metadata": {"labels": {"app": "w"}}, "spec": {"containers": [{"name": "c", "image": "x:1"}]}});
     let spec =
@@ -339,7 +365,17 @@ async fn subresources_are_written_and_read() {
         ),
         (Some(1), Some(3))
     );
+    cluster.server.stop().await;
+}
 
+#[tokio::test]
+async fn a_pods_logs_debuggers_and_eviction_are_asked_for() {
+    let cluster = cluster().await;
+    cluster
+        .server
+        .local
+        .api
+        .set_node_dialer(Arc::new(Kubelet::default()));
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let addresses = json!([{"type": "InternalIP", "address": "10.0.0.1"}]);
     let node: Node =
@@ -440,6 +476,25 @@ async fn a_watch_tells_what_is_and_what_comes() {
     cluster.server.stop().await;
 }
 
+/// Nobody listens while history goes on and is thrown away; d is there afterwards.
+async fn forget_history(cluster: &Cluster, maps: &Api<ConfigMap>) {
+    maps.create(&PostParams::default(), &config_map("c"))
+        .await
+        .unwrap();
+    maps.delete("c", &DeleteParams::default()).await.unwrap();
+    let secret: Secret = object(json!({"metadata": {"name": "s"}}));
+    cluster
+        .api::<Secret>()
+        .create(&PostParams::default(), &secret)
+        .await
+        .unwrap();
+    let newest = cluster.store.revision().await.unwrap();
+    cluster.store.compact(newest).await.unwrap();
+    maps.create(&PostParams::default(), &config_map("d"))
+        .await
+        .unwrap();
+}
+
 #[tokio::test]
 async fn a_watcher_lists_by_stream_and_begins_anew_where_history_is_lost() {
     let cluster = cluster().await;
@@ -484,22 +539,7 @@ async fn a_watcher_lists_by_stream_and_begins_anew_where_history_is_lost() {
         ["b"]
     );
 
-    // No watch is open while the history goes on and is compacted.
-    maps.create(&PostParams::default(), &config_map("c"))
-        .await
-        .unwrap();
-    maps.delete("c", &DeleteParams::default()).await.unwrap();
-    let secret: Secret = object(json!({"metadata": {"name": "s"}}));
-    cluster
-        .api::<Secret>()
-        .create(&PostParams::default(), &secret)
-        .await
-        .unwrap();
-    let newest = cluster.store.revision().await.unwrap();
-    cluster.store.compact(newest).await.unwrap();
-    maps.create(&PostParams::default(), &config_map("d"))
-        .await
-        .unwrap();
+    forget_history(&cluster, &maps).await;
     let refused = maps.watch(&WatchParams::default(), "1").await.unwrap();
     let refused = within_limit("a refusal", pin!(refused).try_next())
         .await

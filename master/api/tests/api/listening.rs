@@ -397,12 +397,29 @@ async fn shutdown_lets_requests_finish_and_ends_watches() {
         .unwrap();
 }
 
-#[tokio::test]
-async fn logs_come_from_the_pods_node_with_what_was_asked() {
-    let server = server().await;
-    let kubelet = Kubelet::default();
-    server.local.api.set_node_dialer(Arc::new(kubelet.clone()));
-    let mut admin = server.connect(Some(&server.admin_identity())).await;
+const PODS_OF_LOGS: &str = "/api/v1/namespaces/default/pods";
+
+/// What is asked of a pod's log, and the code and words of the refusal.
+const REFUSED_LOGS: &[(&str, u16, &str)] = &[
+    (
+        "two/log",
+        400,
+        "a container name must be specified for pod two, choose one of: [a b]",
+    ),
+    (
+        "two/log?container=c",
+        400,
+        "container c is not valid for pod two",
+    ),
+    ("unbound/log", 400, "does not have a host assigned"),
+    ("lost/log", 404, "nodes \"nowhere\" not found"),
+    ("one/log?tailLines=x", 422, "tailLines"),
+    ("one/log?limitBytes=0", 422, "limitBytes"),
+    ("one/log?sinceTime=%26container%3Db", 400, "sinceTime"),
+];
+
+/// A node that can be dialled, and pods of one container, of two, without a node, and with one that is not there.
+async fn a_node_and_four_pods(admin: &mut crate::common::Connection) {
     let node = json!({"metadata": {"name": "n1"}, "status": {
         "addresses": [{"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "10.0.0.9"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10251}},
@@ -410,7 +427,6 @@ async fn logs_come_from_the_pods_node_with_what_was_asked() {
     admin
         .ask(Method::POST, "/api/v1/nodes", &node.to_string())
         .await;
-    let pods = "/api/v1/namespaces/default/pods";
     let two = [
         json!({"name": "a", "image": "x:1"}),
         json!({"name": "b", "image": "x:1"}),
@@ -426,10 +442,20 @@ async fn logs_come_from_the_pods_node_with_what_was_asked() {
     ] {
         let pod = json!({"metadata": {"name": name}, "spec": spec}).to_string();
         assert_eq!(
-            admin.ask(Method::POST, pods, &pod).await.0,
+            admin.ask(Method::POST, PODS_OF_LOGS, &pod).await.0,
             StatusCode::CREATED
         );
     }
+}
+
+#[tokio::test]
+async fn logs_come_from_the_pods_node_with_what_was_asked() {
+    let server = server().await;
+    let kubelet = Kubelet::default();
+    server.local.api.set_node_dialer(Arc::new(kubelet.clone()));
+    let mut admin = server.connect(Some(&server.admin_identity())).await;
+    a_node_and_four_pods(&mut admin).await;
+    let pods = PODS_OF_LOGS;
     let path = format!("{pods}/one/log?follow=true&tailLines=5&timestamps=true&pretty=1");
     let log = admin.open(Method::GET, &path, "").await;
     assert_eq!(
@@ -456,25 +482,9 @@ async fn logs_come_from_the_pods_node_with_what_was_asked() {
         asked.1,
         "/containerLogs/default/one/a?follow=true&tailLines=5&timestamps=true"
     );
-    for (path, code, text) in [
-        (
-            "two/log",
-            400,
-            "a container name must be specified for pod two, choose one of: [a b]",
-        ),
-        (
-            "two/log?container=c",
-            400,
-            "container c is not valid for pod two",
-        ),
-        ("unbound/log", 400, "does not have a host assigned"),
-        ("lost/log", 404, "nodes \"nowhere\" not found"),
-        ("one/log?tailLines=x", 422, "tailLines"),
-        ("one/log?limitBytes=0", 422, "limitBytes"),
-        ("one/log?sinceTime=%26container%3Db", 400, "sinceTime"),
-    ] {
+    for (path, code, text) in REFUSED_LOGS {
         let (status, error) = admin.ask(Method::GET, &format!("{pods}/{path}"), "").await;
-        assert_eq!(status.as_u16(), code, "{path}: {error}");
+        assert_eq!(status.as_u16(), *code, "{path}: {error}");
         assert!(
             error["message"].as_str().unwrap().contains(text),
             "{path}: {error}"

@@ -89,11 +89,10 @@ async fn a_scale_is_read_replaced_and_patched() {
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
-#[tokio::test]
-async fn a_budget_pays_for_evictions_until_it_is_spent() {
-    let server = Local::new().await;
+/// Pods a and b, of which the budget p wants one.
+async fn two_ready_pods_under_a_budget(server: &Local) {
     for name in ["a", "b"] {
-        create(&server, PODS, pod(name)).await;
+        create(server, PODS, pod(name)).await;
         let running = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
         let (status, answer) = server
             .admin_ask(Method::PATCH, &format!("{PODS}/{name}/status"), &running)
@@ -103,7 +102,13 @@ async fn a_budget_pays_for_evictions_until_it_is_spent() {
     let selector = json!({"matchLabels": {"app": "web"}});
     let budget =
         json!({"metadata": {"name": "p"}, "spec": {"minAvailable": 1, "selector": selector}});
-    create(&server, BUDGETS, budget).await;
+    create(server, BUDGETS, budget).await;
+}
+
+#[tokio::test]
+async fn a_budget_pays_for_evictions_until_it_is_spent() {
+    let server = Local::new().await;
+    two_ready_pods_under_a_budget(&server).await;
     let evict = |name: &str| json!({"kind": "Eviction", "apiVersion": "policy/v1", "metadata": {"name": name}});
     let (status, refused) = server
         .admin_ask(Method::POST, &format!("{PODS}/a/eviction"), &evict("a"))

@@ -128,6 +128,13 @@ fn faults_of_the_spec_itself() {
                 "spec.hostAliases[0].hostnames[0] Invalid",
             ],
         ),
+    ]);
+}
+
+#[test]
+fn faults_of_gates_shared_namespaces_and_systems() {
+    let case = |more: Value, expected: &'static [&'static str]| (with(more), expected);
+    check(vec![
         case(
             json!({"readinessGates": [{"conditionType": "-"}], "schedulingGates": [{"name": "a"}, {"name": "a"}]}),
             &[
@@ -404,6 +411,15 @@ fn faults_of_volumes() {
             json!({"name": "a", "csi": {"driver": "-"}}),
             &["spec.volumes[0].csi.driver Invalid"],
         ),
+    ]);
+}
+
+#[test]
+fn faults_of_projected_ephemeral_and_image_volumes() {
+    let volume = |volume: Value, expected: &'static [&'static str]| {
+        (with(json!({"volumes": [volume]})), expected)
+    };
+    check(vec![
         volume(
             json!({"name": "a", "projected": {"sources": [
                 {"serviceAccountToken": {"expirationSeconds": 1}, "secret": {"name": ""}},

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use bytes::Bytes;
-use master_store::{Action, Entry, Expect, ListQuery, Op, Store, StoreError};
+use master_store::{Action, Entry, Expect, ListQuery, Op, Revision, Store, StoreError};
 use std::collections::BTreeMap;
 
 fn value(text: &str) -> Bytes {
@@ -246,6 +246,11 @@ pub(crate) async fn transactions(store: &dyn Store) {
             "a transaction is handed over whole"
         );
     }
+    let second = mixed_operations_are_one_write(store, done).await;
+    what_contradicts_itself_or_does_nothing_is_no_write(store, second).await;
+}
+
+async fn mixed_operations_are_one_write(store: &dyn Store, done: Revision) -> Revision {
     let mixed = vec![
         Op::delete("t0/0", done),
         Op::update("t1/1", done, value("y")),
@@ -269,6 +274,10 @@ pub(crate) async fn transactions(store: &dyn Store) {
         second
     );
     assert_eq!(store.get("t2/none").await.unwrap().entry, None);
+    second
+}
+
+async fn what_contradicts_itself_or_does_nothing_is_no_write(store: &dyn Store, second: Revision) {
     let twice = vec![
         Op::create("t0/twice", value("1")),
         Op::delete("t0/twice", second),

@@ -124,6 +124,31 @@ impl Kubectl {
         );
     }
 
+    /// Creates what a file says, as the admin.
+    fn make(&self, name: &str, text: &str) {
+        let file = self.dir.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        self.admin(&["create", "-f", &file.display().to_string()]);
+    }
+
+    /// Gives a role to all who come by a token of the lab.
+    fn bind(&self, name: &str, role: &str) {
+        let role = format!("--clusterrole={role}");
+        let group = "--group=system:bootstrappers:lab";
+        self.admin(&["create", "clusterrolebinding", name, &role, group]);
+    }
+
+    /// The reasons in a request's conditions.
+    fn reasons(&self, name: &str) -> String {
+        self.admin(&[
+            "get",
+            "csr",
+            name,
+            "-o",
+            "jsonpath={.status.conditions[*].reason}",
+        ])
+    }
+
     /// Waits for a condition of a request.
     async fn until(&self, name: &str, condition: &str) {
         let start = Instant::now();
@@ -193,25 +218,21 @@ fn token(id: &str, secret: &str, seconds: i64) -> String {
 /// refused, and gone.
 pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_ends(lab: &Lab) {
     let kubectl = Kubectl::new(lab);
-    let make = |name: &str, text: &str| {
-        let file = kubectl.dir.path().join(name);
-        std::fs::write(&file, text).unwrap();
-        kubectl.admin(&["create", "-f", &file.display().to_string()]);
-    };
-    make("token", &token("abcdef", "0123456789abcdef", 3600));
-    let bound = |name: &str, role: &str| {
-        let (role, name) = (format!("--clusterrole={role}"), name.to_owned());
-        kubectl.admin(&[
-            "create",
-            "clusterrolebinding",
-            &name,
-            &role,
-            "--group=system:bootstrappers:lab",
-        ]);
-    };
-    bound("lab-bootstrap", "system:node-bootstrapper");
+    kubectl.make("token", &token("abcdef", "0123456789abcdef", 3600));
+    kubectl.bind("lab-bootstrap", "system:node-bootstrapper");
+    let credential = approved_by_a_person(&kubectl).await;
+    it_makes_its_own_node_alone(&kubectl, &credential);
+    serving_certificates(&kubectl, &credential).await;
+    kubectl.admin(&["delete", "node", "kubelet-1"]);
+    its_name_becomes_a_machines(lab, &kubectl, &credential).await;
+    kubectl.admin(&["delete", "machine", "kubelet-1"]);
+    approved_by_a_rule(&kubectl).await;
+    a_token_does_nothing_else_and_ends(&kubectl).await;
+}
+
+/// Gives kubectl's words for the certificate.
+async fn approved_by_a_person(kubectl: &Kubectl) -> Vec<String> {
     let key = kubectl.request("abcdef.0123456789abcdef", "kubelet-1");
-    // By a person.
     let waiting = kubectl.admin(&[
         "get",
         "csr",
@@ -236,22 +257,17 @@ pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_end
         "system:node:kubelet-1",
         "{who:?}"
     );
-    let reasons = |name: &str| {
-        kubectl.admin(&[
-            "get",
-            "csr",
-            name,
-            "-o",
-            "jsonpath={.status.conditions[*].reason}",
-        ])
-    };
-    assert_eq!(reasons("kubelet-1"), "KubectlApprove");
-    // It makes its own Node, as an ordinary kubelet does, and nobody else's.
+    assert_eq!(kubectl.reasons("kubelet-1"), "KubectlApprove");
+    credential
+}
+
+/// It makes its own Node, as an ordinary kubelet does, and nobody else's.
+fn it_makes_its_own_node_alone(kubectl: &Kubectl, credential: &[String]) {
     let node = |name: &str, labels: &str| {
         let text = format!(
             "apiVersion: v1\nkind: Node\nmetadata: {{name: {name}, labels: {{{labels}}}}}\n"
         );
-        kubectl.apply(&credential, "node", &text)
+        kubectl.apply(credential, "node", &text)
     };
     for bad in [
         node("kubelet-9", ""),
@@ -265,38 +281,39 @@ pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_end
     }
     let own = node("kubelet-1", "kubernetes.io/os: linux");
     assert!(own.status.success(), "{own:?}");
-    serving_certificates(&kubectl, &credential).await;
-    kubectl.admin(&["delete", "node", "kubelet-1"]);
-    // Its name becomes a machine's: from then on the certificate, which no proof led to, speaks for nobody.
+}
+
+/// From then on the certificate, which no proof led to, speaks for nobody.
+async fn its_name_becomes_a_machines(lab: &Lab, kubectl: &Kubectl, credential: &[String]) {
     let (machine, address) = (lab.stranger(), lab.site.address);
     lab.list(&machine, "kubelet-1").await;
     let start = Instant::now();
-    while kubectl
-        .by(&credential, &["auth", "whoami"])
-        .status
-        .success()
-    {
+    while kubectl.by(credential, &["auth", "whoami"]).status.success() {
         assert!(
             start.elapsed() < LIMIT,
             "an ordinary kubelet's certificate speaks for a Machine's node at {address}"
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    kubectl.admin(&["delete", "machine", "kubelet-1"]);
-    // By a rule, which is a binding.
-    bound(
+}
+
+/// The rule is a binding.
+async fn approved_by_a_rule(kubectl: &Kubectl) {
+    kubectl.bind(
         "lab-approve",
         "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
     );
     let key = kubectl.request("abcdef.0123456789abcdef", "kubelet-2");
     let credential = kubectl.certificate("kubelet-2", &key).await;
-    assert_eq!(reasons("kubelet-2"), "AutoApproved");
+    assert_eq!(kubectl.reasons("kubelet-2"), "AutoApproved");
     let stolen = kubectl.by(&credential, &["get", "secrets", "-A"]);
     assert!(
         !stolen.status.success(),
         "a kubelet reads no secrets of others"
     );
-    // A token does nothing else, and ends.
+}
+
+async fn a_token_does_nothing_else_and_ends(kubectl: &Kubectl) {
     let more = kubectl.by(
         &["--token=abcdef.0123456789abcdef".to_owned()],
         &["get", "nodes"],
@@ -305,7 +322,7 @@ pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_end
         String::from_utf8_lossy(&more.stderr).contains("Forbidden"),
         "{more:?}"
     );
-    make("short", &token("ffffff", "fedcba9876543210", 3));
+    kubectl.make("short", &token("ffffff", "fedcba9876543210", 3));
     let start = Instant::now();
     let short = ["--token=ffffff.fedcba9876543210".to_owned()];
     while kubectl.by(&short, &["auth", "whoami"]).status.success() {

@@ -142,33 +142,7 @@ pub(crate) async fn published_found_and_never_taken_back() {
         first(&other, &dir.path().join("other.json")).await,
         "PIN_UNKNOWN"
     );
-    // The credential is in the Secret alone, which nobody reads without leave; the endpoint keeps its hash.
-    let public = config_map(&site).await.to_string();
-    let secret = "/api/v1/namespaces/kube-system/secrets/pratique-discovery";
-    let anonymous = crate::wire::Connection::open(site.address, site.anonymous.clone())
-        .await
-        .unwrap();
-    let answer = { anonymous }.send(Method::GET, secret, Vec::new()).await;
-    assert_eq!(answer.status, StatusCode::FORBIDDEN);
-    let data = site.api(Method::GET, secret, Vec::new()).await.json["data"].clone();
-    let credential = data
-        .as_object()
-        .unwrap()
-        .iter()
-        .find(|(key, _)| key.ends_with(".credential"))
-        .unwrap()
-        .1;
-    let credential = decode(credential.as_str().unwrap());
-    for text in [
-        public,
-        site.log(),
-        std::fs::read_to_string(dir.path().join("discovery.log")).unwrap(),
-    ] {
-        assert!(
-            !text.contains(&credential) && !text.contains("PRIVATE KEY"),
-            "{text}"
-        );
-    }
+    the_credential_is_in_the_secret_alone(&site, dir.path()).await;
     // An old state of the endpoint's own disk is played back after the master published anew.
     let old = dir.path().join("old");
     endpoint.process.stop(LIMIT).unwrap();
@@ -203,6 +177,36 @@ pub(crate) async fn published_found_and_never_taken_back() {
     assert_eq!(first(&terms, &memory).await, "GENERATION_BACK");
     endpoint.process.stop(LIMIT).unwrap();
     site.stop();
+}
+
+/// Nobody reads the Secret without leave; the endpoint keeps the credential's hash.
+async fn the_credential_is_in_the_secret_alone(site: &Site, dir: &Path) {
+    let public = config_map(site).await.to_string();
+    let secret = "/api/v1/namespaces/kube-system/secrets/pratique-discovery";
+    let anonymous = crate::wire::Connection::open(site.address, site.anonymous.clone())
+        .await
+        .unwrap();
+    let answer = { anonymous }.send(Method::GET, secret, Vec::new()).await;
+    assert_eq!(answer.status, StatusCode::FORBIDDEN);
+    let data = site.api(Method::GET, secret, Vec::new()).await.json["data"].clone();
+    let credential = data
+        .as_object()
+        .unwrap()
+        .iter()
+        .find(|(key, _)| key.ends_with(".credential"))
+        .unwrap()
+        .1;
+    let credential = decode(credential.as_str().unwrap());
+    for text in [
+        public,
+        site.log(),
+        std::fs::read_to_string(dir.join("discovery.log")).unwrap(),
+    ] {
+        assert!(
+            !text.contains(&credential) && !text.contains("PRIVATE KEY"),
+            "{text}"
+        );
+    }
 }
 
 /// While the root is rotated, what is published names both, so that machines follow by themselves.

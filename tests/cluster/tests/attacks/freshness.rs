@@ -324,29 +324,7 @@ pub(crate) async fn a_flood_from_its_own_address_does_not_stop_a_node(lab: &Lab)
 pub(crate) async fn malformed_and_huge(lab: &Lab) {
     let machine = lab.machine().await;
     let hello = serde_json::to_vec(&machine.hello().0).unwrap();
-    let mut bodies = vec![
-        Vec::new(),
-        b"{".to_vec(),
-        b"[]".to_vec(),
-        vec![0xff; 1000],
-        hello[..hello.len() / 2].to_vec(),
-    ];
-    bodies.push(serde_json::to_vec(&serde_json::json!({ "protocol": [[[[]]]] })).unwrap());
-    bodies.push("[".repeat(20_000).into_bytes());
-    let text = String::from_utf8(hello.clone()).unwrap();
-    let sent: serde_json::Value = serde_json::from_slice(&hello).unwrap();
-    let hash = sent["csrHash"].as_str().unwrap().to_owned();
-    bodies.push(text.replace(&hash, &hash.to_uppercase()).into_bytes());
-    bodies.push(text.replacen('{', "{\"more\":1,", 1).into_bytes());
-    bodies.push(
-        text.replacen('{', "{\"protocol\":\"cloud-verify/v1\",", 1)
-            .into_bytes(),
-    );
-    bodies.push(format!("{text}{text}").into_bytes());
-    let mut long = machine.clone();
-    long.claims.instance = "i".repeat(254);
-    bodies.push(serde_json::to_vec(&long.hello().0).unwrap());
-    for body in bodies {
+    for body in malformed(&machine, &hello) {
         let answer = lab
             .connect()
             .await
@@ -375,9 +353,58 @@ pub(crate) async fn malformed_and_huge(lab: &Lab) {
         (answer.status, answer.json["code"].as_str()),
         (StatusCode::PAYLOAD_TOO_LARGE, Some("TOO_LARGE"))
     );
-    // A malformed answer is one: the session has no second.
-    let mut open = Open::new(lab, &machine).await;
-    let good = open.evidence(&machine, Purpose::Join);
+    a_malformed_answer_is_the_sessions_one(lab, &machine).await;
+    huge_evidence_is_refused(lab, &machine).await;
+    lab.join(&machine).await.accepted();
+}
+
+/// Bodies that are no hello: not JSON, not whole, nested too deep, with a key too many or twice, with a text too long.
+fn malformed(machine: &SoftMachine, hello: &[u8]) -> Vec<Vec<u8>> {
+    let mut bodies = vec![
+        Vec::new(),
+        b"{".to_vec(),
+        b"[]".to_vec(),
+        vec![0xff; 1000],
+        hello[..hello.len() / 2].to_vec(),
+    ];
+    bodies.push(serde_json::to_vec(&serde_json::json!({ "protocol": [[[[]]]] })).unwrap());
+    bodies.push("[".repeat(20_000).into_bytes());
+    let text = String::from_utf8(hello.to_vec()).unwrap();
+    let sent: serde_json::Value = serde_json::from_slice(hello).unwrap();
+    let hash = sent["csrHash"].as_str().unwrap().to_owned();
+    bodies.push(text.replace(&hash, &hash.to_uppercase()).into_bytes());
+    bodies.push(text.replacen('{', "{\"more\":1,", 1).into_bytes());
+    bodies.push(
+        text.replacen('{', "{\"protocol\":\"cloud-verify/v1\",", 1)
+            .into_bytes(),
+    );
+    bodies.push(format!("{text}{text}").into_bytes());
+    let mut long = machine.clone();
+    long.claims.instance = "i".repeat(254);
+    bodies.push(serde_json::to_vec(&long.hello().0).unwrap());
+    // A list is no object, and a key that comes twice is not taken once.
+    let good = String::from_utf8(hello.to_vec()).unwrap();
+    let twice = good.replacen(
+        "{\"protocol\"",
+        "{\"protocol\":\"cloud-verify/v1\",\"protocol\"",
+        1,
+    );
+    let text = |value: &serde_json::Value| {
+        value
+            .as_object()
+            .unwrap()
+            .values()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    let list = serde_json::json!(text(&serde_json::from_slice(hello).unwrap())).to_string();
+    bodies.extend([twice.into_bytes(), list.into_bytes()]);
+    bodies
+}
+
+async fn a_malformed_answer_is_the_sessions_one(lab: &Lab, machine: &SoftMachine) {
+    let mut open = Open::new(lab, machine).await;
+    let good = open.evidence(machine, Purpose::Join);
     let path = evidence_path(SESSIONS_PATH, &open.challenge.session);
     let answer = open
         .connection
@@ -389,7 +416,10 @@ pub(crate) async fn malformed_and_huge(lab: &Lab) {
     );
     let outcome = open.answer(&good).await;
     lab.refused(&outcome, Code::SessionUsed, false).await;
-    let open = Open::new(lab, &machine).await;
+}
+
+async fn huge_evidence_is_refused(lab: &Lab, machine: &SoftMachine) {
+    let open = Open::new(lab, machine).await;
     let path = evidence_path(SESSIONS_PATH, &open.challenge.session);
     for (path, size) in [(SESSIONS_PATH, 33 * 1024), (path.as_str(), 513 * 1024)] {
         let answer = lab
@@ -414,34 +444,6 @@ pub(crate) async fn malformed_and_huge(lab: &Lab) {
         node: machine.node.clone(),
     };
     lab.refused(&outcome, Code::SessionUnknown, false).await;
-    // A list is no object, and a key that comes twice is not taken once.
-    let good = String::from_utf8(hello.clone()).unwrap();
-    let twice = good.replacen(
-        "{\"protocol\"",
-        "{\"protocol\":\"cloud-verify/v1\",\"protocol\"",
-        1,
-    );
-    let text = |value: &serde_json::Value| {
-        value
-            .as_object()
-            .unwrap()
-            .values()
-            .cloned()
-            .collect::<Vec<_>>()
-    };
-    let list = serde_json::json!(text(&serde_json::from_slice(&hello).unwrap())).to_string();
-    for body in [twice, list] {
-        let answer = lab
-            .connect()
-            .await
-            .send(Method::POST, SESSIONS_PATH, body.into_bytes())
-            .await;
-        assert_eq!(
-            (answer.status, answer.json["code"].as_str()),
-            (StatusCode::BAD_REQUEST, Some("MALFORMED"))
-        );
-    }
-    lab.join(&machine).await.accepted();
 }
 
 /// Whoever holds back what a machine sent, until it has proved something newer, makes nobody Untrusted by it.

@@ -12,6 +12,13 @@ use http::{Method, StatusCode};
 use serde_json::json;
 
 pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = certificates();
+    cases.extend(without_a_certificate_or_with_another_name());
+    cases
+}
+
+/// Certificates of another maker, time, use or key.
+fn certificates() -> Vec<Case> {
     vec![
         Case::anonymous(
             "an EK certificate of an unknown maker",
@@ -67,6 +74,12 @@ pub(crate) fn cases() -> Vec<Case> {
                 nothing()
             },
         ),
+    ]
+}
+
+/// Certificates that are none or not there, and claims of another's name or role.
+fn without_a_certificate_or_with_another_name() -> Vec<Case> {
+    vec![
         Case::anonymous(
             "an EK certificate with its index's padding",
             Code::EkCertificateMalformed,

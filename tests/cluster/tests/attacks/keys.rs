@@ -33,6 +33,7 @@ fn over_sha1(signed: &mut Signed) {
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = attributes();
     cases.extend(bindings());
+    cases.extend(signatures());
     cases.extend(forms());
     cases
 }
@@ -158,6 +159,12 @@ fn bindings() -> Vec<Case> {
                 nothing()
             },
         ),
+    ]
+}
+
+/// What one key says of another, and what another TPM says.
+fn signatures() -> Vec<Case> {
+    vec![
         Case::proven(
             "a certification of another key",
             Code::CertifyOtherKey,

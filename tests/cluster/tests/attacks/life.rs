@@ -12,7 +12,7 @@ use config_kube::taints::{NO_SCHEDULE, SUSPECT};
 use config_kube::{CertificatePolicy, Machine, MachineState};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -31,7 +31,7 @@ pub(crate) async fn ask(
     who: &Identity,
     method: Method,
     path: &str,
-    body: serde_json::Value,
+    body: Value,
 ) -> StatusCode {
     let body = if body.is_null() {
         Vec::new()
@@ -285,7 +285,7 @@ async fn evicts(lab: &Lab, node: &str) -> bool {
 /// A pod on a node with a secret of its own; the secret's path.
 async fn secret_of_a_pod(lab: &Lab, node: &str) -> String {
     let name = format!("{node}-keeps");
-    let post = async |path: &str, body: serde_json::Value| {
+    let post = async |path: &str, body: Value| {
         let answer = lab
             .site
             .api(Method::POST, path, serde_json::to_vec(&body).unwrap())
@@ -303,31 +303,21 @@ async fn secret_of_a_pod(lab: &Lab, node: &str) -> String {
     format!("/api/v1/namespaces/default/secrets/{name}")
 }
 
-/// A node may touch itself as far as upstream allows, and no more.
-pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
-    let (machine, who) = joined(lab).await;
-    let (other, _) = joined(lab).await;
-    let node = own_node(&machine);
-    let theirs = own_node(&other);
-    let secret = collection::<Secret>().replace("/v1/", "/v1/namespaces/default/");
-    let config_map = collection::<ConfigMap>().replace("/v1/", "/v1/namespaces/default/");
-    let policy = format!("{}/cluster", collection::<CertificatePolicy>());
-    let own_machine = format!("{}/{}", collection::<Machine>(), machine.node);
-    let fresh = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "worker-new" } });
-    let relabel = json!({ "metadata": { "labels": { "pratique.dev/role": "master" } } });
-    let untaint = json!({ "spec": { "taints": [] } });
-    let (mine, others) = (
-        secret_of_a_pod(lab, &machine.node).await,
-        secret_of_a_pod(lab, &other.node).await,
-    );
-    let listed = json!({ "apiVersion": "pratique.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "worker-new" },
-        "spec": { "role": "worker" } });
-    assert_eq!(
-        ask(lab, &who, Method::GET, &mine, json!(null)).await,
-        StatusCode::OK,
-        "a secret of its own pod"
-    );
-    let forbidden = [
+/// What a node may not do: in words, and as a request.
+type Forbidden = (&'static str, Method, String, Value);
+
+fn path_of_node(name: &str) -> String {
+    format!("{}/{name}", collection::<Node>())
+}
+
+fn relabelled() -> Value {
+    json!({ "metadata": { "labels": { "pratique.dev/role": "master" } } })
+}
+
+/// To another node, its pods and their secrets.
+fn of_others(other: &str, others: String) -> Vec<Forbidden> {
+    let theirs = path_of_node(other);
+    vec![
         (
             "read a secret of another node's pod",
             Method::GET,
@@ -337,37 +327,35 @@ pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
         (
             "read another node's pod",
             Method::GET,
-            format!("{PODS}/{}-keeps", other.node),
+            format!("{PODS}/{other}-keeps"),
             json!(null),
         ),
-        (
-            "put a machine into the inventory",
-            Method::POST,
-            collection::<Machine>(),
-            listed,
-        ),
-        (
-            "take its Machine out of the inventory",
-            Method::DELETE,
-            own_machine.clone(),
-            json!(null),
-        ),
-        ("delete itself", Method::DELETE, node.clone(), json!(null)),
-        ("create a Node", Method::POST, collection::<Node>(), fresh),
-        (
-            "relabel itself",
-            Method::PATCH,
-            node.clone(),
-            relabel.clone(),
-        ),
-        ("untaint itself", Method::PATCH, node.clone(), untaint),
         (
             "read another node",
             Method::GET,
             theirs.clone(),
             json!(null),
         ),
-        ("change another node", Method::PATCH, theirs, relabel),
+        ("change another node", Method::PATCH, theirs, relabelled()),
+    ]
+}
+
+/// To what is the cluster's.
+fn of_the_cluster() -> Vec<Forbidden> {
+    let secret = collection::<Secret>().replace("/v1/", "/v1/namespaces/default/");
+    let config_map = collection::<ConfigMap>().replace("/v1/", "/v1/namespaces/default/");
+    let policy = format!("{}/cluster", collection::<CertificatePolicy>());
+    let fresh = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "worker-new" } });
+    let listed = json!({ "apiVersion": "pratique.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "worker-new" },
+        "spec": { "role": "worker" } });
+    vec![
+        (
+            "put a machine into the inventory",
+            Method::POST,
+            collection::<Machine>(),
+            listed,
+        ),
+        ("create a Node", Method::POST, collection::<Node>(), fresh),
         (
             "list all secrets",
             Method::GET,
@@ -400,18 +388,56 @@ pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
             json!({ "spec": { "rules": [] } }),
         ),
         (
-            "edit its Machine",
-            Method::PATCH,
-            own_machine,
-            json!({ "spec": { "retired": false } }),
-        ),
-        (
             "release an image",
             Method::POST,
             "/apis/pratique.dev/v1alpha1/imagereleases".to_owned(),
             json!({}),
         ),
-    ];
+    ]
+}
+
+/// To its own Node and Machine.
+fn of_its_own(name: &str) -> Vec<Forbidden> {
+    let node = path_of_node(name);
+    let own_machine = format!("{}/{name}", collection::<Machine>());
+    let untaint = json!({ "spec": { "taints": [] } });
+    vec![
+        (
+            "take its Machine out of the inventory",
+            Method::DELETE,
+            own_machine.clone(),
+            json!(null),
+        ),
+        ("delete itself", Method::DELETE, node.clone(), json!(null)),
+        ("relabel itself", Method::PATCH, node.clone(), relabelled()),
+        ("untaint itself", Method::PATCH, node.clone(), untaint),
+        (
+            "edit its Machine",
+            Method::PATCH,
+            own_machine,
+            json!({ "spec": { "retired": false } }),
+        ),
+    ]
+}
+
+/// A node may touch itself as far as upstream allows, and no more.
+pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
+    let (machine, who) = joined(lab).await;
+    let (other, _) = joined(lab).await;
+    let node = own_node(&machine);
+    let (mine, others) = (
+        secret_of_a_pod(lab, &machine.node).await,
+        secret_of_a_pod(lab, &other.node).await,
+    );
+    assert_eq!(
+        ask(lab, &who, Method::GET, &mine, json!(null)).await,
+        StatusCode::OK,
+        "a secret of its own pod"
+    );
+    let forbidden = of_others(&other.node, others)
+        .into_iter()
+        .chain(of_the_cluster())
+        .chain(of_its_own(&machine.node));
     for (what, method, path, body) in forbidden {
         assert_eq!(
             ask(lab, &who, method, &path, body).await,

@@ -214,6 +214,14 @@ fn shared() -> Vec<(&'static str, Story)> {
 
 /// The stories that make and end their own masters.
 fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
+    let mut trials = decided_by_proof(runtime);
+    trials.extend(undecided_by_proof(runtime));
+    trials.extend(over_time(runtime));
+    trials
+}
+
+/// Attacks under a rule that asks for a proof.
+fn decided_by_proof(runtime: &Arc<Runtime>) -> Vec<Trial> {
     vec![
         alone(
             runtime,
@@ -280,6 +288,12 @@ fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
             "real_keys::keys_that_a_real_tpm_gives",
             real_keys::keys_that_a_real_tpm_gives_its_owner,
         ),
+    ]
+}
+
+/// Attacks under a rule by which a person decides, or nobody.
+fn undecided_by_proof(runtime: &Arc<Runtime>) -> Vec<Trial> {
+    vec![
         alone(runtime, "queue::a_person_decides", queue::a_person_decides),
         alone(
             runtime,
@@ -346,6 +360,12 @@ fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
             "queue::policies_of_upstreams_signers",
             queue::policies_of_upstreams_signers,
         ),
+    ]
+}
+
+/// Attacks that take the time in which images and roots change.
+fn over_time(runtime: &Arc<Runtime>) -> Vec<Trial> {
+    vec![
         alone(
             runtime,
             "updates::the_next_image",

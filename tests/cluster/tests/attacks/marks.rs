@@ -90,13 +90,7 @@ pub(crate) async fn a_rule_marks_nodes_and_what_is_an_admins_stays() {
         &["example.com/only=batch:NoSchedule"],
     )
     .await;
-    let shown: Machine = lab.site.get(&fresh.node).await;
-    let shown = shown.status.unwrap_or_default().node.unwrap_or_default();
-    assert_eq!(
-        (shown.rule.as_str(), shown.labels.len(), shown.taints.len()),
-        ("workers", 2, 1),
-        "{shown:?}"
-    );
+    the_machine_shows_its_rule(&lab, &fresh.node).await;
 
     // An admin's own, beside and in the place of the rule's; and what the node would have.
     let own = json!({ "metadata": { "labels": { "example.com/mine": "1", "node-role.kubernetes.io/gpu": "" } } });
@@ -144,6 +138,22 @@ pub(crate) async fn a_rule_marks_nodes_and_what_is_an_admins_stays() {
         "an admin's role stays"
     );
 
+    bad_marks_are_refused(&lab).await;
+    registers_itself(&lab).await;
+    lab.site.stop();
+}
+
+async fn the_machine_shows_its_rule(lab: &Lab, node: &str) {
+    let shown: Machine = lab.site.get(node).await;
+    let shown = shown.status.unwrap_or_default().node.unwrap_or_default();
+    assert_eq!(
+        (shown.rule.as_str(), shown.labels.len(), shown.taints.len()),
+        ("workers", 2, 1),
+        "{shown:?}"
+    );
+}
+
+async fn bad_marks_are_refused(lab: &Lab) {
     for bad in [
         json!({ "labels": { "pratique.dev/image": "x" } }),
         json!({ "labels": { "kubernetes.io/x": "y" } }),
@@ -152,13 +162,11 @@ pub(crate) async fn a_rule_marks_nodes_and_what_is_an_admins_stays() {
         json!({ "taints": [{ "key": "x", "effect": "Sometimes" }] }),
     ] {
         assert_eq!(
-            rule(&lab, bad.clone()).await,
+            rule(lab, bad.clone()).await,
             StatusCode::UNPROCESSABLE_ENTITY,
             "{bad}"
         );
     }
-    registers_itself(&lab).await;
-    lab.site.stop();
 }
 
 /// A node makes its own Node where the rule lets it, and only its own, without what is the master's to say.

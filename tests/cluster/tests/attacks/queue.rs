@@ -132,25 +132,7 @@ pub(crate) async fn a_person_decides() {
     assert_eq!(queued.answer.status, StatusCode::ACCEPTED);
     let request = request_of(&lab, &node).await;
     let request_name = request.metadata.name.clone().unwrap();
-    assert!(
-        queued.answer.json["message"]
-            .as_str()
-            .unwrap()
-            .contains(&format!("certificate approve {request_name}"))
-    );
-    assert_eq!(
-        note(&request, "pratique.dev/role"),
-        "worker",
-        "what the machine would become is shown"
-    );
-    assert!(
-        note(&request, "pratique.dev/proved").contains("EK certificate: lab-ca"),
-        "{request:?}"
-    );
-    assert!(
-        note(&request, "pratique.dev/not-proved").contains("EK hash"),
-        "{request:?}"
-    );
+    the_request_shows_what_is_proved(&queued, &request);
     comes(&lab, &machine, Code::Queued).await;
     assert_eq!(
         request_of(&lab, &node).await.metadata.name,
@@ -193,9 +175,42 @@ pub(crate) async fn a_person_decides() {
     machine.boot(&lab.image, "nocloud", CONFIG);
     lab.join(&machine).await.accepted();
 
+    another_configuration_is_asked_about(&lab, &mut machine, &node).await;
+
+    denied_and_bounded(&lab).await;
+    others_requests_count_for_nothing(&lab).await;
+    expires(&lab).await;
+    lab.site.stop();
+}
+
+/// In the answer how to approve it, in the request what is known of the machine and what is not.
+fn the_request_shows_what_is_proved(queued: &Outcome, request: &CertificateSigningRequest) {
+    let request_name = request.metadata.name.as_deref().unwrap();
+    assert!(
+        queued.answer.json["message"]
+            .as_str()
+            .unwrap()
+            .contains(&format!("certificate approve {request_name}"))
+    );
+    assert_eq!(
+        note(request, "pratique.dev/role"),
+        "worker",
+        "what the machine would become is shown"
+    );
+    assert!(
+        note(request, "pratique.dev/proved").contains("EK certificate: lab-ca"),
+        "{request:?}"
+    );
+    assert!(
+        note(request, "pratique.dev/not-proved").contains("EK hash"),
+        "{request:?}"
+    );
+}
+
+async fn another_configuration_is_asked_about(lab: &Lab, machine: &mut SoftMachine, node: &str) {
     machine.boot(&lab.image, "nocloud", b"version = 1\n# another\n");
-    comes(&lab, &machine, Code::Queued).await;
-    let status = lab.status(&node).await;
+    comes(lab, machine, Code::Queued).await;
+    let status = lab.status(node).await;
     assert_eq!(
         (status.state, status.reason.as_str()),
         (MachineState::Suspect, "QUEUED")
@@ -206,16 +221,11 @@ pub(crate) async fn a_person_decides() {
         .iter()
         .find(|request| note(request, "pratique.dev/changed").contains("PCR 13"))
         .unwrap();
-    say(&lab, changed.metadata.name.as_deref().unwrap(), "Approved").await;
-    eventually("the second approval", &lab, || joins(&lab, &machine))
+    say(lab, changed.metadata.name.as_deref().unwrap(), "Approved").await;
+    eventually("the second approval", lab, || joins(lab, machine))
         .await
         .accepted();
-    assert_eq!(lab.status(&node).await.state, MachineState::Trusted);
-
-    denied_and_bounded(&lab).await;
-    others_requests_count_for_nothing(&lab).await;
-    expires(&lab).await;
-    lab.site.stop();
+    assert_eq!(lab.status(node).await.state, MachineState::Trusted);
 }
 
 /// Who approved is on the request, on the Machine, in the record of the exchange and in the log of verdicts, as the API knows

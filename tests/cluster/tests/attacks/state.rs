@@ -69,6 +69,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases = registers();
     cases.extend(logs());
     cases.extend(images());
+    cases.extend(settings());
     cases
 }
 
@@ -227,6 +228,12 @@ fn images() -> Vec<Case> {
             Code::ImageSections,
             |_, machine| measure(machine, 11, b".sbat"),
         ),
+    ]
+}
+
+/// What is set beside the image: Secure Boot, arguments from outside, user-data.
+fn settings() -> Vec<Case> {
+    vec![
         Case::proven("Secure Boot off", Code::SecureBootOff, |lab, machine| {
             boot(lab, machine, |image| image.keys.enabled = false)
         }),

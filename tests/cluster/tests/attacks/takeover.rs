@@ -73,6 +73,53 @@ pub(crate) async fn nobody_stands_between(first: &FirstMaster, ek: &str) {
     }
 }
 
+/// A statement with its signature, the request beside it, and the code of the refusal.
+type Verdict = ((Vec<u8>, Vec<u8>), Vec<u8>, Code);
+
+/// Verdicts that are not the admin's, or not on this master.
+fn verdicts(own: &AdminStatement, admin: &SigningKey, thief: &SoftMachine) -> Vec<Verdict> {
+    let elsewhere = AdminStatement {
+        cluster: "another".to_owned(),
+        ..own.clone()
+    };
+    let another_root = AdminStatement {
+        root_spki: Digest::of(b"another root"),
+        ..own.clone()
+    };
+    let request = thief.client_csr();
+    let changed = |(mut statement, signature): (Vec<u8>, Vec<u8>)| {
+        *statement.last_mut().unwrap() = b' ';
+        (statement, signature)
+    };
+    vec![
+        (
+            own.clone().sign(&thief.ak).unwrap(),
+            request.clone(),
+            Code::BootstrapVerdict,
+        ),
+        (
+            elsewhere.sign(admin).unwrap(),
+            request.clone(),
+            Code::BootstrapVerdict,
+        ),
+        (
+            another_root.sign(admin).unwrap(),
+            request.clone(),
+            Code::BootstrapVerdict,
+        ),
+        (
+            changed(own.clone().sign(admin).unwrap()),
+            request,
+            Code::BootstrapVerdict,
+        ),
+        (
+            own.clone().sign(admin).unwrap(),
+            b"garbage".to_vec(),
+            Code::CsrMalformed,
+        ),
+    ]
+}
+
 /// Statements that are not the admin's on this cluster, and a request that is none: nothing is taken, and the master waits on.
 pub(crate) async fn nobody_else_takes_it(first: &FirstMaster) {
     let text = std::fs::read(first.at("admin.key")).unwrap();
@@ -97,47 +144,7 @@ pub(crate) async fn nobody_else_takes_it(first: &FirstMaster) {
             .as_secs(),
         ..AdminStatement::default()
     };
-    let elsewhere = AdminStatement {
-        cluster: "another".to_owned(),
-        ..own.clone()
-    };
-    let another_root = AdminStatement {
-        root_spki: Digest::of(b"another root"),
-        ..own.clone()
-    };
-    let request = thief.client_csr();
-    let changed = |(mut statement, signature): (Vec<u8>, Vec<u8>)| {
-        *statement.last_mut().unwrap() = b' ';
-        (statement, signature)
-    };
-    let attacks = [
-        (
-            own.clone().sign(&thief.ak).unwrap(),
-            request.clone(),
-            Code::BootstrapVerdict,
-        ),
-        (
-            elsewhere.sign(&admin).unwrap(),
-            request.clone(),
-            Code::BootstrapVerdict,
-        ),
-        (
-            another_root.sign(&admin).unwrap(),
-            request.clone(),
-            Code::BootstrapVerdict,
-        ),
-        (
-            changed(own.clone().sign(&admin).unwrap()),
-            request,
-            Code::BootstrapVerdict,
-        ),
-        (
-            own.sign(&admin).unwrap(),
-            b"garbage".to_vec(),
-            Code::CsrMalformed,
-        ),
-    ];
-    for ((statement, signature), request, code) in attacks {
+    for ((statement, signature), request, code) in verdicts(&own, &admin, &thief) {
         let message = BootstrapAdmit {
             admin_csr: Der::new(request).unwrap(),
             statement: Blob::new(statement).unwrap(),

@@ -295,9 +295,8 @@ pub(crate) fn shell(script: &str) -> Value {
     json!({"name": "main", "image": IMAGE, "command": ["/bin/sh", "-c", script]})
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pod_runs_is_ready_and_goes_with_its_grace() {
-    let cluster = Cluster::new().await;
+/// A pod with an init container, files of a config map, and a process that ends in its own time.
+async fn create_web(cluster: &Cluster) {
     let map: ConfigMap = serde_json::from_value(
         json!({"metadata": {"name": "m", "namespace": "default"}, "data": {"k": "from the map"}}),
     )
@@ -321,10 +320,10 @@ async fn a_pod_runs_is_ready_and_goes_with_its_grace() {
             json!({"containers": [main], "initContainers": [init], "volumes": volumes}),
         )
         .await;
+}
 
-    let status = cluster.reaches("web", "/phase", json!("Running")).await;
-    assert_eq!(status["hostIP"], "127.0.0.1");
-    // The Node was made without labels: its kubelet adds those that charts choose by.
+/// The Node was made without labels: its kubelet adds those that charts choose by.
+async fn the_kubelet_labels_its_node(cluster: &Cluster) {
     let labels = cluster
         .admin
         .get::<Node>(None, NODE)
@@ -345,6 +344,16 @@ async fn a_pod_runs_is_ready_and_goes_with_its_grace() {
             "{label}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_runs_is_ready_and_goes_with_its_grace() {
+    let cluster = Cluster::new().await;
+    create_web(&cluster).await;
+
+    let status = cluster.reaches("web", "/phase", json!("Running")).await;
+    assert_eq!(status["hostIP"], "127.0.0.1");
+    the_kubelet_labels_its_node(&cluster).await;
     assert_eq!(
         status["initContainerStatuses"][0]["state"]["terminated"]["reason"],
         "Completed"
@@ -396,9 +405,8 @@ async fn a_pod_runs_is_ready_and_goes_with_its_grace() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ends_are_told_in_the_words_that_users_know() {
-    let cluster = Cluster::new().await;
+/// Pods that end, or never begin, each for another reason.
+async fn create_pods_that_end(cluster: &Cluster) {
     cluster
         .create(
             "crashes",
@@ -442,6 +450,12 @@ async fn ends_are_told_in_the_words_that_users_know() {
     cluster
         .create("privileged", json!({"containers": [privileged]}))
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_are_told_in_the_words_that_users_know() {
+    let cluster = Cluster::new().await;
+    create_pods_that_end(&cluster).await;
 
     let state = "/containerStatuses/0/state";
     let waiting = format!("{state}/waiting/reason");

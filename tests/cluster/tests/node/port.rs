@@ -122,6 +122,23 @@ async fn get(
     Ok((status, String::from_utf8(body.to_vec()).unwrap()))
 }
 
+async fn everybody_else_is_refused(at: SocketAddr, authority: &Authority) {
+    let nobody = get(at, authority.client(None), "/healthz").await.unwrap();
+    assert_eq!(nobody.0, StatusCode::UNAUTHORIZED);
+    for name in ["admin", "system:node:worker-1", "system:kube-apiserver "] {
+        let other = get(at, authority.client(Some((authority, name))), "/pods")
+            .await
+            .unwrap();
+        assert_eq!(other.0, StatusCode::FORBIDDEN, "{name}");
+    }
+    let foreign = Authority::new();
+    let tls = authority.client(Some((&foreign, "system:kube-apiserver")));
+    assert!(
+        get(at, tls, "/healthz").await.is_err(),
+        "another root's API server is nobody's"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kubelets_port_answers_the_master_alone_and_gives_it_logs() {
     let cluster = Cluster::new().await;
@@ -136,20 +153,7 @@ async fn the_kubelets_port_answers_the_master_alone_and_gives_it_logs() {
         ended,
     ));
 
-    let nobody = get(at, authority.client(None), "/healthz").await.unwrap();
-    assert_eq!(nobody.0, StatusCode::UNAUTHORIZED);
-    for name in ["admin", "system:node:worker-1", "system:kube-apiserver "] {
-        let other = get(at, authority.client(Some((&authority, name))), "/pods")
-            .await
-            .unwrap();
-        assert_eq!(other.0, StatusCode::FORBIDDEN, "{name}");
-    }
-    let foreign = Authority::new();
-    let tls = authority.client(Some((&foreign, "system:kube-apiserver")));
-    assert!(
-        get(at, tls, "/healthz").await.is_err(),
-        "another root's API server is nobody's"
-    );
+    everybody_else_is_refused(at, &authority).await;
 
     let master = authority.client(Some((&authority, "system:kube-apiserver")));
     let ask = |path: &'static str| {

@@ -16,7 +16,7 @@ spec:
 ";
 
 #[tokio::test]
-async fn apply_get_and_delete() {
+async fn apply_again_and_with_less() {
     let cluster = Cluster::start().await;
     cluster.says("apply -f -", POD, &["pod/web created"]).await;
     cluster
@@ -44,6 +44,13 @@ async fn apply_get_and_delete() {
         !labels.contains("tier"),
         "what was applied and is gone from the file goes: {labels}"
     );
+    cluster.server.stop().await;
+}
+
+#[tokio::test]
+async fn get_describe_and_delete() {
+    let cluster = Cluster::start().await;
+    cluster.says("apply -f -", POD, &["pod/web created"]).await;
     cluster
         .says(
             "get pods",
