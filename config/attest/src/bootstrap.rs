@@ -11,7 +11,7 @@ use crate::sessions::Opening as _;
 use crate::tpm::Entropy;
 use crate::verdict::{Checks, Refusal, Verdict};
 use crate::verifier::{
-    Admitted, Attested, Pending, Reference, admit_bootstrap, check_proof, refusal,
+    Attested, CheckedHello, Pending, Reference, admit_bootstrap, check_proof, refusal,
 };
 use crate::wire::{BOOTSTRAP_PROTOCOL, BootstrapHello, Proof};
 use base64::Engine as _;
@@ -112,14 +112,14 @@ impl Root {
     }
 }
 
-/// The admin's phase 1: `reference` holds one Machine with the EK that the admin knows, the release keys and releases.
+/// Step 2 by the admin: `reference` holds one Machine with the EK that the admin knows, the release keys and releases.
 /// `exporter` is of the TLS connection on which the hello came.
 pub fn check_hello(
     hello: &BootstrapHello,
     reference: &Reference<'_>,
     exporter: Digest,
     now: u64,
-) -> Result<(Admitted, Root), Box<Refusal>> {
+) -> Result<(CheckedHello, Root), Box<Refusal>> {
     let mut checks = Checks::default();
     let good = hello.protocol == BOOTSTRAP_PROTOCOL;
     let protocol = checks.must(
@@ -174,13 +174,13 @@ pub fn check_hello(
 
 /// The admin's challenge. One exchange on one connection, so there is no table of sessions.
 pub fn challenge(
-    admitted: Admitted,
+    admitted: CheckedHello,
     rng: &mut impl Entropy,
 ) -> Result<(Pending, crate::wire::Challenge), Box<Refusal>> {
     admitted.challenge(rng)
 }
 
-/// The admin's phase 2.
+/// Step 4 by the admin.
 pub fn check(
     pending: Pending,
     proof: &Proof,

@@ -1,11 +1,31 @@
-//! The proof: evidence, event log, PCR arithmetic, policy, prover and verifier, without I/O.
+//! Remote attestation without I/O: messages, event log, PCR arithmetic, rules, prover and verifier.
 //!
-//! Nothing here opens a file or a socket, reads a clock or draws randomness: time and randomness come in as arguments, so
-//! that every exchange can be replayed bit for bit. There are no tasks and no channels.
+//! Nothing here opens a file or a socket, reads a clock or draws randomness: time and randomness are arguments, so that every
+//! exchange can be replayed bit for bit. There are no tasks and no channels.
 //!
-//! Enter by [`wire`] for what travels (WIRE.md describes it for other implementations), by [`prover`] for the node's side,
-//! by [`verifier`] and [`sessions`] for the master's side, by [`unproven`] for machines without a TPM, by [`bootstrap`] for the first master, by [`release`], [`unlock`] and [`pcr`]
-//! for the image build, by [`one_off`] for a master's state on another board.
+//! Enter by [`wire`] for the messages (WIRE.md describes them for other implementations, and numbers the steps), by [`prover`]
+//! for the node, by [`verifier`] and [`sessions`] for the master, by [`unproven`] for machines without a TPM, by [`bootstrap`]
+//! for the first master, by [`release`], [`unlock`] and [`pcr`] for the image build, by [`one_off`] for a master's state
+//! on another board, by [`verdicts`] for the log.
+//!
+//! # Glossary
+//! - *EK*, *AK*, *NK*: endorsement key, attestation key, node key; `Name(K)` is a key's TPM Name.
+//! - *hello*, *challenge*, *evidence*: the messages of steps 1 to 3. A *claim* is a statement in the hello that nothing proves.
+//! - *checked hello* ([`verifier::CheckedHello`]): the keys have the right form, and the Machine may join. It proves nothing
+//!   about the caller.
+//! - *pending* ([`verifier::Pending`]): a checked hello with its challenge; the session table holds it until the evidence comes.
+//! - *reference values* ([`verifier::Reference`]): machines, releases, issuers and the rule that evidence is compared with.
+//! - *check*: one comparison with its result; a *verdict* ([`Verdict`]) is the list of them.
+//! - *refusal* ([`Refusal`]): why an exchange ended. It is *proven* where the TPM itself proved what is refused, and *anonymous*
+//!   where anybody could have sent it. Only a proven one has a *consequence* for the Machine.
+//! - *claimant* ([`verifier::Claimant`]): proved which machine it is, and asks for no more than a node may have; the decision is
+//!   open. Without a TPM it proved only that it holds a key.
+//! - *approval* ([`verifier::Approval`]): a person's or a rule's decision to admit; a *prior approval*
+//!   ([`verifier::PriorApproval`]) is what an earlier one is worth now.
+//! - *grant* ([`verifier::CertificateGrant`]): the decision to issue certificates; the CA signs for nothing else.
+//! - *admission*: the record of that decision in the Machine's status (`config_kube::machine::Admission`).
+//! - *recorded evidence* ([`verifier::RecordedEvidence`]): evidence kept to try a draft policy on it (a *dry run*).
+//! - *stranger*: a machine that the inventory does not have.
 
 pub mod attestor;
 pub mod bootstrap;

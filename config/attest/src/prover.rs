@@ -1,9 +1,10 @@
-//! The node's side, without I/O: what to send, what the TPM must do, and how its raw outputs become messages.
+//! The node's side of an exchange, without I/O: the messages to send, and the TPM commands to run in between. The steps are those
+//! of WIRE.md.
 //!
-//! 1. [`hello`] from the keys' public areas, both certificate requests and the claims.
-//! 2. [`answer`] from the master's challenge: says what to activate and gives Q for quote and certification.
-//! 3. The caller runs ActivateCredential, Quote(Q, selection), Certify(NK, Q) and PCR_Read.
-//! 4. [`Answer::proof`] from the outputs; with the requests it is the evidence.
+//! - Step 1: [`hello`], from the keys' public areas, both certificate requests and the claims.
+//! - Step 3: [`answer`], from the master's challenge of step 2, says what to activate and gives Q. The caller runs
+//!   `TPM2_ActivateCredential`, `TPM2_Quote(Q)`, `TPM2_Certify(NK, Q)` and `TPM2_PCR_Read`. [`Answer::proof`] makes the proof
+//!   from the outputs; with the requests it is the evidence.
 
 use crate::digest::Digest;
 use crate::pcr::{QUOTE_PCRS, Selection};
@@ -52,7 +53,7 @@ pub fn keys(
     })
 }
 
-/// Step 1.
+/// Step 1: the hello.
 pub fn hello(keys: Keys, client_csr: &[u8], serving_csr: &[u8], claims: Claims) -> Hello {
     Hello {
         protocol: PROTOCOL.to_owned(),

@@ -1,12 +1,12 @@
-//! Half-open exchanges: bounded in all, for each endorsement key and for each network; each is answered once.
+//! The session table: exchanges between challenge (step 2) and evidence (step 3), each answered once.
 //!
-//! Renewals, joins with an endorsement key of the inventory, and joins of strangers are counted apart, so that none of these uses
-//! up the room of the others. Whoever knows a machine's EK, which is no secret, can open joins in its name up to the bound;
-//! a node that comes with its certificate renews beside that, and a machine joins beside it from another network. A renewal and a
-//! join with a listed key are never pushed out. A stranger's is, once its network has its share or the table is full: by the
-//! rules of [`Places`]. What ended is remembered only while there is room: it never keeps a new exchange out.
+//! Renewals, joins with an endorsement key of the inventory, and joins of strangers have separate tables of bounded size, so that
+//! none takes the room of another. Each endorsement key has a bound for each network: an attacker who knows a machine's EK, which
+//! is public, can fill that bound from his own network only, and the machine still joins from another and renews with its
+//! certificate. Renewals and joins with listed keys are never evicted. A stranger's session is evicted when its network has its
+//! share or the table is full, by the rules of [`Places`]. Ended sessions are remembered only while there is room.
 //!
-//! Time is the caller's, in seconds of a clock that never goes back.
+//! Time is an argument, in seconds of a monotonic clock.
 
 use crate::code::Code;
 use crate::digest::Digest;
@@ -49,17 +49,17 @@ impl Default for Limits {
     }
 }
 
-/// A caller that was admitted and is to be given a challenge.
+/// A checked hello, for which a session is opened.
 pub trait Opening {
-    /// What the session holds.
+    /// What the session holds until the evidence comes.
     type Pending: HalfOpen;
-    /// What the caller gets.
+    /// The challenge for the caller.
     type Challenge;
 
     /// What the exchange is for.
     fn purpose(&self) -> Purpose;
 
-    /// Whose share of the table it takes: the endorsement key or, of a machine without a TPM, its node key.
+    /// The key whose share of the table it takes: the endorsement key or, without a TPM, the node key.
     fn party(&self) -> Digest;
 
     /// Whether the inventory lists the key that it showed.
@@ -74,12 +74,12 @@ pub trait Opening {
     ) -> Result<(Self::Pending, Self::Challenge), Box<Refusal>>;
 }
 
-/// An exchange whose answer is awaited.
+/// An open session's content: an exchange that waits for evidence.
 pub trait HalfOpen {
     /// The session's name.
     fn session(&self) -> &SessionId;
 
-    /// Whose share of the table it takes.
+    /// The key whose share of the table it takes.
     fn party(&self) -> Digest;
 }
 
@@ -98,14 +98,14 @@ struct Entry<P> {
     slot: Slot<P>,
 }
 
-/// What is counted apart.
+/// The classes of sessions, each with a table of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Anybody can open these.
+    /// Joins with a key that the inventory does not list: anybody can open these.
     Stranger,
-    /// Anybody who knows an endorsement key of the inventory can open these.
+    /// Joins with an endorsement key of the inventory: anybody who knows the key can open these.
     Listed,
-    /// These come with a certificate.
+    /// Renewals: only a node with a certificate can open these.
     Renewal,
 }
 
@@ -165,7 +165,7 @@ impl Table {
         from.iter().any(full) || live().count() >= per_ek.saturating_mul(HOSTS * BLOCKS)
     }
 
-    /// What can be forgotten for a new one: what was answered, then what nobody can answer any more.
+    /// A session to remove for a new one: an answered one, else an expired one.
     fn forgettable(&self, now: u64) -> Option<SessionId> {
         let oldest = self.all.first().filter(|(opened, _)| over(*opened, now));
         self.used.first().or(oldest).map(|(_, id)| *id)
@@ -177,7 +177,7 @@ fn over(opened: u64, now: u64) -> bool {
     now.saturating_sub(opened) >= SESSION_SECONDS
 }
 
-/// The table. Each protocol has one of its own, so that no session of one can be answered by the other.
+/// The session table of one protocol: no session of one protocol can be answered by the other.
 #[derive(Debug)]
 pub struct Sessions<P = Pending> {
     limits: Limits,
@@ -217,7 +217,7 @@ impl<P: HalfOpen> Sessions<P> {
         }
     }
 
-    /// Joins and renewals that are held, those included whose end is still remembered.
+    /// Numbers of joins and renewals in the table, remembered ended ones included.
     pub fn held(&self) -> (usize, usize) {
         (
             self.strangers.all.len() + self.listed.all.len(),
@@ -310,6 +310,9 @@ impl<P: HalfOpen> Sessions<P> {
     }
 
     /// Takes a session for its one answer.
+    ///
+    /// # Errors
+    /// There is no such session, it has expired, or it was answered before.
     pub fn take(&mut self, session: &SessionId, now: u64) -> Result<P, Code> {
         self.forget(now);
         let Some(entry) = self.entries.get_mut(session) else {
@@ -341,7 +344,7 @@ impl<P: HalfOpen> Sessions<P> {
             .is_some_and(|entry| entry.class == Class::Listed)
     }
 
-    /// Takes a stranger's share of the table for its network; whose place it takes is forgotten.
+    /// Takes a place for a stranger's network, and removes the session that it evicts.
     fn take_share(&mut self, from: &[Network]) -> PlaceId {
         let total = self.limits.total;
         let most = |network: &Network| match network.width() {

@@ -153,7 +153,7 @@ impl Exchange {
             &self.world.channel,
             self.world.now,
         )
-        .and_then(config_attest::verifier::Claimant::verified)
+        .and_then(config_attest::verifier::Claimant::grant)
         {
             Ok(verified) => {
                 let mut status = config_kube::MachineStatus::default();

@@ -5,7 +5,7 @@ use crate::inventory::Inventory;
 use crate::policy::policy_of;
 use crate::time::unix_seconds;
 use crate::{marks, node, record, request};
-use config_attest::verifier::Verified;
+use config_attest::verifier::CertificateGrant;
 use config_attest::wire::Certificates;
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::api::core::v1::Node;
@@ -45,20 +45,20 @@ impl AdmissionWriter<'_> {
     /// The Machine changed since it was read, the CA does not sign, the log takes no record, or the API rejects a write.
     pub(crate) async fn admit(
         &self,
-        verified: &Verified,
+        grant: &CertificateGrant,
         requests: &Requests<'_>,
         now: SystemTime,
     ) -> Result<Certificates, Error> {
         let machines = self.inventory.machines();
         let machine = machines
-            .find(verified.machine_id())
+            .find(grant.machine_id())
             .ok_or_else(|| Error::Api {
                 what: "the Machine",
                 source: ApiError::new(Reason::NotFound, "it is gone"),
             })?;
         let issued = self
             .authority
-            .issue_node(verified, self.generation, now)
+            .issue_node(grant, self.generation, now)
             .map_err(Error::Issue)?;
         let certificate = CertificateRef {
             serial: issued.client.serial.clone(),
@@ -68,36 +68,36 @@ impl AdmissionWriter<'_> {
             self.client,
             self.inventory,
             machine,
-            verified,
+            grant,
             certificate,
             now,
         )
         .await?;
-        self.journal.admitted(machine, verified, &after).await?;
-        record_requests(self.client, verified, requests, &issued)
+        self.journal.admitted(machine, grant, &after).await?;
+        record_requests(self.client, grant, requests, &issued)
             .await
             .map_err(|source| Error::Api {
                 what: "the certificate requests",
                 source,
             })?;
-        self.ensure_node(&after, verified)
+        self.ensure_node(&after, grant)
             .await
             .map_err(|source| Error::Api {
                 what: "the Node",
                 source,
             })?;
-        if verified.is_unproven() || verified.admission().policy.decides() == Decides::Nobody {
-            self.warn(machine, verified).await;
+        if grant.is_unproven() || grant.admission().policy.decides() == Decides::Nobody {
+            self.warn(machine, grant).await;
         }
-        Ok(answer(self.authority, verified, &issued, now))
+        Ok(answer(self.authority, grant, &issued, now))
     }
 
     /// Warns, in the log and by an event, that the machine was admitted without checks or without a TPM.
-    async fn warn(&self, machine: &Machine, verified: &Verified) {
-        let (failed, rule) = (verified.verdict().failed(), verified.rule());
-        let policy = verified.admission().policy;
+    async fn warn(&self, machine: &Machine, grant: &CertificateGrant) {
+        let (failed, rule) = (grant.verdict().failed(), grant.rule());
+        let policy = grant.admission().policy;
         let (name, nobody) = (policy.as_str(), policy.decides() == Decides::Nobody);
-        let (reason, how) = match (verified.is_unproven(), nobody) {
+        let (reason, how) = match (grant.is_unproven(), nobody) {
             (false, _) => (
                 policy_of(policy).reason(),
                 format!("({name}) let this machine in without anybody looking"),
@@ -114,7 +114,7 @@ impl AdmissionWriter<'_> {
             ),
         };
         let message = format!("rule `{rule}` {how}; not proven: {failed}");
-        tracing::warn!(node = verified.node_name(), "{message}");
+        tracing::warn!(node = grant.node_name(), "{message}");
         let happening = Happening {
             severity: Severity::Warning,
             reason,
@@ -126,24 +126,23 @@ impl AdmissionWriter<'_> {
 
     /// Creates the Node, or updates the labels of an existing one. [`crate::standing`] keeps the labels and taints of the rule on
     /// an existing Node.
-    async fn ensure_node(&self, machine: &Machine, verified: &Verified) -> Result<(), ApiError> {
-        let (client, name, policy) = (
-            self.client,
-            verified.node_name(),
-            verified.admission().policy,
-        );
+    async fn ensure_node(
+        &self,
+        machine: &Machine,
+        grant: &CertificateGrant,
+    ) -> Result<(), ApiError> {
+        let (client, name, policy) = (self.client, grant.node_name(), grant.admission().policy);
         let Some(existing) = client.get_opt::<Node>(None, name).await? else {
             let marks = marks::first(client, self.inventory, machine).await?;
             return match client
-                .create(&node::fresh(machine, verified.image(), policy, &marks))
+                .create(&node::fresh(machine, grant.image(), policy, &marks))
                 .await
             {
                 Err(error) if !error.is_already_exists() => Err(error),
                 Ok(_) | Err(_) => Ok(()),
             };
         };
-        let Some(labels) =
-            node::relabel(&existing, &node::labels(machine, verified.image(), policy))
+        let Some(labels) = node::relabel(&existing, &node::labels(machine, grant.image(), policy))
         else {
             return Ok(());
         };
@@ -161,13 +160,13 @@ impl AdmissionWriter<'_> {
 /// The body of the last answer.
 fn answer(
     authority: &Authority,
-    verified: &Verified,
+    grant: &CertificateGrant,
     issued: &NodeCertificates,
     now: SystemTime,
 ) -> Certificates {
     let not_after = unix_seconds(issued.client.not_after.min(issued.serving.not_after));
     Certificates {
-        node_name: verified.node_name().to_owned(),
+        node_name: grant.node_name().to_owned(),
         client: issued.client.chain_pem(),
         serving: issued.serving.chain_pem(),
         roots: authority.roots_pem(),
@@ -178,21 +177,17 @@ fn answer(
 
 async fn record_requests(
     client: &Client,
-    verified: &Verified,
+    grant: &CertificateGrant,
     requests: &Requests<'_>,
     issued: &NodeCertificates,
 ) -> Result<(), ApiError> {
-    let machine = verified.machine_id().name.as_str();
+    let machine = grant.machine_id().name.as_str();
     let both = [
         (NODE_CLIENT_SIGNER, requests.client, &issued.client),
         (NODE_SERVING_SIGNER, requests.serving, &issued.serving),
     ];
     for (signer, request, issued) in both {
-        let (admission, rule, seconds) = (
-            verified.admission(),
-            verified.rule(),
-            verified.ttl_seconds(),
-        );
+        let (admission, rule, seconds) = (grant.admission(), grant.rule(), grant.ttl_seconds());
         request::record(
             client,
             &request::Signed {
@@ -207,6 +202,6 @@ async fn record_requests(
         )
         .await?;
     }
-    request::answer(client, &verified.admission().request, &issued.client).await?;
+    request::answer(client, &grant.admission().request, &issued.client).await?;
     request::prune(client, machine).await
 }

@@ -1,4 +1,4 @@
-//! Bodies in and out: bounded JSON, and problems that tell a caller no more than it may know.
+//! Request and response bodies: bounded JSON, and refusals that reveal nothing about machines.
 
 use bytes::Bytes;
 use config_attest::Code;
@@ -10,10 +10,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 
-/// Time for a body to come in.
+/// Time limit for a body to arrive.
 pub(crate) const BODY_TIME: Duration = Duration::from_secs(10);
 
-/// Reads a body of at most `limit` octets that comes in within `time`.
+/// Reads a JSON body of at most `limit` octets that arrives within `time`.
+///
+/// # Errors
+/// The answer `TOO_LARGE` or `MALFORMED`.
 pub(crate) async fn read<T: DeserializeOwned>(
     incoming: Body,
     limit: usize,
@@ -30,12 +33,12 @@ pub(crate) async fn read<T: DeserializeOwned>(
     wire::parse(&bytes).map_err(|error| Answer::problem(wire::code_of(&error), &error.to_string()))
 }
 
-/// Lets a body pass that nobody wants, so that its sender can hear why, and keeps nothing of it. Whoever is refused without a
-/// look at the body is refused for that, however the body ends: beyond `limit` octets the rest is not waited for.
+/// Reads and drops the body of a request that is refused anyway: many clients read the answer only after they have sent the body.
+/// Beyond `limit` octets, or after the time limit, it stops.
 pub(crate) async fn discard(incoming: Body, limit: usize) {
     let mut incoming = Limited::new(incoming, limit);
     let pass = async { while let Some(Ok(_)) = incoming.frame().await {} };
-    // A body that is late has had its time.
+    // The answer does not depend on how the body ends.
     tokio::time::timeout(BODY_TIME, pass).await.ok();
 }
 
@@ -55,7 +58,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Something good.
+    /// Status 200 with a JSON body.
     pub(crate) fn json(value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
             Ok(bytes) => Self {
@@ -67,7 +70,7 @@ impl Answer {
         }
     }
 
-    /// The one refusal that a caller sees, whatever the reason.
+    /// The generic refusal, which is the same for every reason.
     pub(crate) fn refused() -> Self {
         Self::problem(
             Code::Refused,
@@ -75,7 +78,7 @@ impl Answer {
         )
     }
 
-    /// A problem that names itself: about form and amount, never about machines.
+    /// A refusal with its code: about the form or number of requests, never about machines.
     pub(crate) fn problem(code: Code, message: &str) -> Self {
         let statuses = [
             (Code::Malformed, StatusCode::BAD_REQUEST),
@@ -95,14 +98,14 @@ impl Answer {
         answer
     }
 
-    /// A person must decide first.
+    /// Status 202: a person decides, and the node comes back.
     pub(crate) fn queued(message: &str) -> Self {
         let mut answer = Self::of(StatusCode::ACCEPTED, Code::Queued.as_str(), message);
         answer.retry_after = Some(5);
         answer
     }
 
-    /// The machine is to ask under another name, which is its own.
+    /// `NAME_ASSIGNED`: the machine has this node name, and asks again under it.
     pub(crate) fn named(node_name: &str) -> Self {
         let code = Code::NameAssigned;
         let (code, message) = (code.as_str().to_owned(), code.meaning().to_owned());
@@ -118,14 +121,14 @@ impl Answer {
         }
     }
 
-    /// The master can't answer now.
+    /// The master cannot answer now.
     pub(crate) fn unavailable(message: &str) -> Self {
         let mut answer = Self::of(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message);
         answer.retry_after = Some(2);
         answer
     }
 
-    /// A problem with a code outside the verifier's.
+    /// A refusal with a code that is not one of the verifier's.
     pub(crate) fn of(status: StatusCode, code: &str, message: &str) -> Self {
         let problem = Problem {
             code: code.to_owned(),

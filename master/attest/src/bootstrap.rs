@@ -1,4 +1,4 @@
-//! How a fresh cluster becomes the admin's: he attests this master, then it takes his certificate request. Once.
+//! The bootstrap: the admin attests this first master, then the master signs the admin's certificate request. It happens once.
 
 use crate::answer::{self, Answer, BODY_TIME};
 use crate::error::Error;
@@ -27,13 +27,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Mutex, Semaphore, watch};
 
-/// Pause between two tries to seed.
+/// Pause between two attempts to create the first policy.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Proofs that are made or waited for at once: a TPM makes one after another, and anybody may ask for them.
+/// Proofs in progress at most: anybody may ask for one, and a TPM makes one after another.
 const PROOFS: usize = 4;
 
-/// What is kept of the bootstrap.
+/// The record of the bootstrap on disk.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Record {
@@ -52,7 +52,7 @@ pub(crate) struct BootstrapService {
     policy: CertificatePolicySpec,
     authority: Arc<Authority>,
     client: Client,
-    /// The keys and claims of this machine; also the lock by which one admission is taken at a time.
+    /// The keys and claims of this machine. Its lock also makes admissions run one after another.
     shown: Mutex<Option<HelloAnswer>>,
     proofs: Semaphore,
     done: watch::Sender<bool>,
@@ -166,11 +166,12 @@ impl BootstrapService {
         };
         let refuse = |why: &str| Answer::problem(Code::BootstrapVerdict, why);
         let (statement, signature) = (admit.statement.as_bytes(), admit.signature.as_bytes());
-        let said = match AdminStatement::open(statement, signature, &admin_key) {
-            Ok(said) => said,
+        let stated = match AdminStatement::open(statement, signature, &admin_key) {
+            Ok(stated) => stated,
             Err(error) => return refuse(&error.to_string()),
         };
-        if said.cluster != self.cluster || said.root_spki != Digest::of(&self.authority.root_spki())
+        if stated.cluster != self.cluster
+            || stated.root_spki != Digest::of(&self.authority.root_spki())
         {
             return refuse("the statement is about another cluster or another root");
         }
@@ -225,7 +226,7 @@ impl BootstrapService {
         }
     }
 
-    /// The recovery copy first, then the record that makes it final, then everything that follows.
+    /// Writes the recovery copy, then the record that makes the bootstrap final, then the pins and the first policy.
     async fn take(
         &self,
         admin_spki: &[u8],
@@ -245,7 +246,7 @@ impl BootstrapService {
         };
         write_record(&self.config.record, &record)?;
         self.write_pin()?;
-        // From here on requests pass, so that the seed can be written before the admin's next request.
+        // The API answers from here on, and the first policy can be written.
         self.done.send_replace(true);
         if let Err(error) = self.seed().await {
             tracing::warn!(error = %chain(&error), "the configuration's policy is written later");
@@ -253,7 +254,7 @@ impl BootstrapService {
         Ok(())
     }
 
-    /// The roots' pins, one a line, for the agent of this machine.
+    /// Writes the roots' pins, one a line, for the agent of this machine.
     pub(crate) fn write_pin(&self) -> Result<(), Error> {
         let Some(path) = &self.config.ca_pin else {
             return Ok(());
@@ -264,7 +265,7 @@ impl BootstrapService {
         )
     }
 
-    /// Without a TPM: what the configuration says.
+    /// The claims of a machine without a TPM, from the configuration.
     fn claims(&self) -> Claims {
         Claims {
             name: self.config.name.clone(),
@@ -274,7 +275,7 @@ impl BootstrapService {
         }
     }
 
-    /// The machine's keys, asked for once: they are the same for as long as it runs.
+    /// The machine's keys and claims from the attestor. They stay the same while the machine runs, so it is asked once.
     async fn show(&self) -> Result<Option<HelloAnswer>, Error> {
         let Some(attestor) = self.config.attestor.clone() else {
             return Ok(None);
@@ -350,7 +351,7 @@ fn write_record(path: &Path, record: &Record) -> Result<(), Error> {
     write_whole(path, &bytes)
 }
 
-/// Durable, whole or not at all.
+/// Writes a file atomically and durably: a synced temporary file, then a rename.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let fail = |source| Error::File {
         what: "write",

@@ -8,7 +8,7 @@ use crate::policy::{PolicyDecision, QueuedRequest};
 use crate::queue_writer::{self, QueueWriter, Submission};
 use crate::reference::ReferenceValues;
 use crate::time::unix_seconds;
-use config_attest::verifier::{Approval, Claimant, Verified};
+use config_attest::verifier::{Approval, CertificateGrant, Claimant};
 use config_attest::{Code, Refusal};
 use config_errors::chain;
 use jiff::Timestamp;
@@ -38,7 +38,7 @@ impl ExchangeService {
                 .await;
         }
         match self.decide(claimant, values, requests, peer, now).await {
-            Ok(verified) => self.admit(&verified, values, &requests, peer, now).await,
+            Ok(grant) => self.admit(&grant, values, &requests, peer, now).await,
             Err(answer) => answer,
         }
     }
@@ -51,7 +51,7 @@ impl ExchangeService {
         requests: Requests<'_>,
         peer: &Peer,
         now: SystemTime,
-    ) -> Result<Verified, Answer> {
+    ) -> Result<CertificateGrant, Answer> {
         if let Err(code) = queue_writer::check_name_is_free(&self.client, &claimant).await {
             return Err(self.refused(peer, &claimant.refused(code)).await);
         }
@@ -60,7 +60,7 @@ impl ExchangeService {
                 .policy
                 .decide(&claimant, &self.queue, address(peer), Timestamp::now());
         let outcome = match decision {
-            PolicyDecision::Verify => claimant.verified(),
+            PolicyDecision::Verify => claimant.grant(),
             PolicyDecision::Approve(approval) => self.approve(claimant, &approval).await?,
             PolicyDecision::Refuse(code) => Err(claimant.refused(code)),
             PolicyDecision::Queue(queued) => {
@@ -68,7 +68,7 @@ impl ExchangeService {
             }
         };
         match outcome {
-            Ok(verified) => Ok(verified),
+            Ok(grant) => Ok(grant),
             Err(refusal) => Err(self.refused(peer, &refusal).await),
         }
     }
@@ -113,7 +113,7 @@ impl ExchangeService {
         &self,
         claimant: Claimant,
         approval: &Approval,
-    ) -> Result<Result<Verified, Box<Refusal>>, Answer> {
+    ) -> Result<Result<CertificateGrant, Box<Refusal>>, Answer> {
         let created =
             queue_writer::create_machine(&self.client, &self.inventory, &claimant, approval).await;
         let machine = match created {
@@ -131,7 +131,7 @@ impl ExchangeService {
     /// Admits the machine and answers with its certificates (step 5).
     async fn admit(
         &self,
-        verified: &Verified,
+        grant: &CertificateGrant,
         values: &ReferenceValues,
         requests: &Requests<'_>,
         peer: &Peer,
@@ -145,22 +145,20 @@ impl ExchangeService {
             events: &self.records.events,
             generation: values.generation,
         };
-        match writer.admit(verified, requests, now).await {
+        match writer.admit(grant, requests, now).await {
             Ok(certificates) => {
-                let image = verified
-                    .image()
-                    .map_or("unproven", |image| image.id.as_str());
+                let image = grant.image().map_or("unproven", |image| image.id.as_str());
                 tracing::info!(
-                    node = verified.node_name(),
+                    node = grant.node_name(),
                     image,
-                    rule = verified.rule(),
+                    rule = grant.rule(),
                     "admitted"
                 );
-                self.records.accepted(verified, peer, now);
+                self.records.accepted(grant, peer, now);
                 Answer::json(&certificates)
             }
             Err(error) => {
-                tracing::warn!(node = verified.node_name(), error = %chain(&error), "verified, but not admitted");
+                tracing::warn!(node = grant.node_name(), error = %chain(&error), "verified, but not admitted");
                 Answer::unavailable("the master could not record the admission; try again")
             }
         }

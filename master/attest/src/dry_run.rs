@@ -3,7 +3,7 @@
 use crate::exchange::ExchangeService;
 use crate::reference::ReferenceValues;
 use crate::time::unix_seconds;
-use config_attest::verifier::Judged;
+use config_attest::verifier::DryRunVerdict;
 use config_kube::machine::EkWord;
 use config_kube::policy::DryRun;
 use config_kube::{CertificatePolicySpec, Machine};
@@ -24,8 +24,8 @@ impl ExchangeService {
                     .find(|machine| has_ek(machine, &shown.ek_hash().to_text()));
                 let name = known.and_then(|machine| machine.metadata.name.clone());
                 let judged = match &values {
-                    Ok(values) => shown.judge(&self.facts.reference(values), now),
-                    Err(refusal) => Judged::Refused(refusal.clone()),
+                    Ok(values) => shown.dry_run(&self.facts.reference(values), now),
+                    Err(refusal) => DryRunVerdict::Refused(refusal.clone()),
                 };
                 dry_run(name.unwrap_or_else(|| shown.claimed_name()), &judged, at)
             })
@@ -44,7 +44,7 @@ fn has_ek(machine: &Machine, ek: &str) -> bool {
     listed || machine.binding() == Some(ek)
 }
 
-fn dry_run(machine: String, judged: &Judged, at: Timestamp) -> DryRun {
+fn dry_run(machine: String, judged: &DryRunVerdict, at: Timestamp) -> DryRun {
     let unproven = |failed: String| {
         if failed.is_empty() {
             failed
@@ -53,12 +53,12 @@ fn dry_run(machine: String, judged: &Judged, at: Timestamp) -> DryRun {
         }
     };
     let (verdict, code, message) = match judged {
-        Judged::Accepted(verdict) => ("Accepted", "", unproven(verdict.failed())),
-        Judged::Queued(verdict, changes) if changes.is_empty() => {
+        DryRunVerdict::Accepted(verdict) => ("Accepted", "", unproven(verdict.failed())),
+        DryRunVerdict::Queued(verdict, changes) if changes.is_empty() => {
             ("Queued", "", unproven(verdict.failed()))
         }
-        Judged::Queued(_, changes) => ("Queued", "", changes.join("; ")),
-        Judged::Refused(refusal) => ("Refused", refusal.code().as_str(), refusal.message()),
+        DryRunVerdict::Queued(_, changes) => ("Queued", "", changes.join("; ")),
+        DryRunVerdict::Refused(refusal) => ("Refused", refusal.code().as_str(), refusal.message()),
     };
     let message = message.chars().take(1024).collect();
     DryRun {

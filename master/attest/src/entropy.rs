@@ -1,4 +1,4 @@
-//! The system's randomness, and key agreement by ring: four times as fast as the verifier's own.
+//! Randomness of the operating system, and ECDH by ring, which is four times as fast as the verifier's own implementation.
 
 use ::ring::agreement::{
     Algorithm, ECDH_P256, ECDH_P384, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral,

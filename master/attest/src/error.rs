@@ -1,4 +1,4 @@
-//! What can go wrong beside refusals, which are `config_attest::Refusal`.
+//! Errors of the service. Refusals of machines are `config_attest::Refusal`.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The record of the bootstrap is not one.
+    /// The record of the bootstrap cannot be parsed.
     #[error("{} is damaged; restore the data folder", path.display())]
     Record {
         /// The file.
@@ -38,13 +38,13 @@ pub enum Error {
         #[source]
         source: master_client::ApiError,
     },
-    /// The CA did not issue.
+    /// The CA did not issue a certificate.
     #[error("the CA did not issue")]
     Issue(#[source] master_ca::Error),
     /// The machine's TPM did not answer.
     #[error("the machine's TPM did not answer")]
     Attestor(#[source] master_ca::attestor::AttestorError),
-    /// A blocking task broke off.
+    /// A blocking task panicked or was cancelled.
     #[error("a blocking call broke off")]
     Task(#[source] tokio::task::JoinError),
 }

@@ -18,7 +18,8 @@ use crate::session_tables::{SessionTable, SessionTables};
 use crate::time::unix_seconds;
 use config_attest::sessions::HalfOpen;
 use config_attest::verifier::{
-    Admitted, Pending, Reference, RenewingPeer, Shown, check_evidence, check_hello, check_renewal,
+    CheckedHello, Pending, RecordedEvidence, Reference, RenewingPeer, check_evidence, check_hello,
+    check_renewal,
 };
 use config_attest::wire::{Claims, Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Code, Refusal};
@@ -65,7 +66,7 @@ impl ExchangeService {
         &self,
         incoming: Body,
         peer: &Peer,
-        check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<Admitted, Box<Refusal>>,
+        check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<CheckedHello, Box<Refusal>>,
     ) -> Answer {
         let Some(_exchange) = peer.begin_exchange() else {
             return one_at_a_time();
@@ -217,7 +218,7 @@ impl ExchangeService {
         now: SystemTime,
     ) -> Answer {
         let ek = pending.ek_hash().to_text();
-        let _lock = self.limits.lock_machine(&pending.turn(), &ek).await;
+        let _lock = self.limits.lock_machine(&pending.lock_key(), &ek).await;
         // Read under the lock: these values have what the exchange before recorded.
         let values = match ReferenceValues::current(&self.inventory) {
             Ok(values) => values,
@@ -227,7 +228,7 @@ impl ExchangeService {
             }
         };
         let reference = self.facts.reference(&values);
-        let shown = Shown::of(&pending, evidence);
+        let shown = RecordedEvidence::of(&pending, evidence);
         let outcome = check_evidence(pending, evidence, &reference, channel, unix_seconds(now));
         let possessed = outcome
             .as_ref()

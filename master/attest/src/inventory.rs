@@ -1,4 +1,4 @@
-//! Reference values as the API's objects hold them: machines, releases and the policy, kept current by watches.
+//! The inventory: Machines, ImageReleases and CertificatePolicies, updated by watches and by the service's own writes.
 
 use crate::deny::MachineDenyList;
 use config_attest::release::{KnownRelease, ReleaseKey};
@@ -12,12 +12,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
 
-/// A release as the master sees it.
+/// An ImageRelease, parsed.
 #[derive(Debug, Clone)]
 pub(crate) struct Release {
     /// The object, for its status.
     pub(crate) object: Arc<ImageRelease>,
-    /// The parsed manifest and who signed it, or why it can't be used.
+    /// The manifest with the keys that signed it, or why it cannot be used.
     pub(crate) known: Result<Arc<KnownRelease>, String>,
 }
 
@@ -50,20 +50,21 @@ impl Release {
 #[derive(Debug, Default)]
 struct Tables {
     machines: BTreeMap<String, Machine>,
-    /// The machines as the verifier asks for them; made when asked for after a change.
+    /// The machines, indexed for the verifier; built on demand after a change.
     snapshot: Option<Arc<config_attest::Inventory>>,
     releases: BTreeMap<String, Release>,
-    /// The usable ones, as the verifier takes them; made when asked for after a change.
+    /// The usable releases for the verifier; built on demand after a change.
     known: Option<Arc<Vec<KnownRelease>>>,
     policies: BTreeMap<String, Arc<CertificatePolicy>>,
-    /// Uids of Machines that are gone, the last of them: an own write that is told late brings none of them back.
+    /// Uids of the last deleted Machines. The response to an own write may arrive after the watch has reported the deletion; it must
+    /// not bring the Machine back.
     gone: VecDeque<String>,
 }
 
-/// Machines that are remembered as gone.
+/// Deleted Machines that are remembered.
 const GONE: usize = 1024;
 
-/// What is filled.
+/// The tables that were filled once.
 #[allow(clippy::struct_excessive_bools, reason = "one for each table")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Filled {
@@ -87,15 +88,15 @@ pub(crate) enum Kind {
     Policy,
 }
 
-/// The tables. One follower a kind writes, everybody reads.
+/// The tables. One follower for each kind writes them, exchanges read them.
 #[derive(Debug)]
 pub(crate) struct Inventory {
     tables: RwLock<Tables>,
     release_keys: Vec<ReleaseKey>,
     filled: watch::Sender<Filled>,
-    /// Changes with every change of a machine.
+    /// A number that rises with every change of a machine.
     machines_changed: watch::Sender<u64>,
-    /// Changes with every change of a release or policy.
+    /// A number that rises with every change of a release or policy.
     rules_changed: watch::Sender<u64>,
     deny: Arc<MachineDenyList>,
 }
@@ -142,7 +143,7 @@ impl Inventory {
         let tables = &mut *guard;
         match change {
             Change::Listed(machines) => {
-                // An own write may be newer than the list, and has been acknowledged.
+                // An own write may be newer than the list: the list was read before it, and must not undo it.
                 let newest = |listed: Machine| match tables.machines.get(&name(&listed.metadata)) {
                     Some(known) if is_newer(known, &listed) => known.clone(),
                     Some(_) | None => listed,
@@ -163,8 +164,7 @@ impl Inventory {
                     .as_ref()
                     .is_some_and(|uid| tables.gone.contains(uid));
                 if gone || known.is_some_and(|known| is_newer(known, &machine)) {
-                    // Our own write was taken at once; the watch is still telling of what was before it. Or the other way
-                    // round.
+                    // Watch events and responses to own writes arrive in any order; the higher revision wins.
                     return;
                 }
                 if let Some(replaced) =
@@ -193,7 +193,7 @@ impl Inventory {
         self.machines_changed.send_modify(|version| *version += 1);
     }
 
-    /// Names of the Nodes that were made for Machines.
+    /// Takes a change of the Nodes that were created for Machines, by name.
     pub(crate) fn take_nodes(&self, change: Change<String>) {
         match change {
             Change::Listed(nodes) => {
@@ -205,13 +205,13 @@ impl Inventory {
         }
     }
 
-    /// Whether a node was made for a Machine, now or once.
+    /// Whether there is a Node object of this name that was created for a Machine.
     pub(crate) fn made_node(&self, node: &str) -> bool {
         self.deny.has_node_object(node)
     }
 
-    /// Whether objects of a kind are known here as they were read from the API, or newer; and, where these are all that there
-    /// are, no others.
+    /// Whether the inventory has these objects of the API in the same or a newer revision. `all`: these are all of the kind, and the
+    /// inventory must have no others.
     pub(crate) fn holds(&self, kind: Kind, stored: &[Stored], all: bool) -> bool {
         let tables = self.read();
         let known: BTreeMap<&str, &ObjectMeta> = match kind {
@@ -250,7 +250,7 @@ impl Inventory {
         }
     }
 
-    /// What is wrong with a release, if anything.
+    /// Why a release admits no machine; `None` where it can.
     pub(crate) fn fault_of(&self, object: ImageRelease) -> Option<String> {
         Some(self.open(object).status().fault).filter(|fault| !fault.is_empty())
     }
@@ -306,7 +306,7 @@ impl Inventory {
         self.read().machines.get(name).cloned()
     }
 
-    /// All machines, indexed for the verifier.
+    /// A snapshot of all machines, indexed for the verifier.
     pub(crate) fn machines(&self) -> Arc<config_attest::Inventory> {
         if let Some(snapshot) = &self.read().snapshot {
             return snapshot.clone();
@@ -318,7 +318,7 @@ impl Inventory {
         fresh
     }
 
-    /// The releases that can be read, signed or not.
+    /// A snapshot of the releases that can be parsed, signed or not.
     pub(crate) fn known_releases(&self) -> Arc<Vec<KnownRelease>> {
         if let Some(known) = &self.read().known {
             return known.clone();
@@ -345,7 +345,7 @@ impl Inventory {
         self.read().policies.values().cloned().collect()
     }
 
-    /// The policy in use.
+    /// The policy in force.
     pub(crate) fn policy(&self) -> Option<Arc<CertificatePolicy>> {
         self.read().policies.get(POLICY_NAME).cloned()
     }
@@ -361,12 +361,12 @@ fn misnamed(object: &ImageRelease, known: &KnownRelease) -> Option<String> {
         .then(|| format!("its name is `{found}`, but its manifest is of `{expected}`"))
 }
 
-/// Whether what is known is later than what is told.
+/// Whether the known version is newer than the reported one.
 fn is_newer(known: &Machine, told: &Machine) -> bool {
     revision(&known.metadata) > revision(&told.metadata)
 }
 
-/// Revisions are totally ordered in this API.
+/// The resource version as a number: in this API revisions are totally ordered.
 fn revision(metadata: &ObjectMeta) -> u64 {
     metadata
         .resource_version

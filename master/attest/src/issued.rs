@@ -10,7 +10,7 @@ use master_ca::{Authority, Error, Issued, StaticKind, StaticRequest, spki_hash, 
 use master_client::{ApiError, Client, ListParams};
 use std::time::SystemTime;
 
-/// What every static machine says of itself, wherever a person looks.
+/// The text in status and condition of every static machine.
 pub(crate) const NOTHING_PROVEN: &str = "static: nothing about image or configuration is proven";
 
 /// Signs an approved request of a static machine; `Ok(None)` where the object isn't one.
@@ -24,7 +24,7 @@ pub(crate) async fn sign(
         Ok(None) => return Ok(Ok(None)),
         Err(error) => return Ok(Err(error)),
     };
-    // Read anew: the admin has made the Machine a moment ago, and the inventory's watch may be behind.
+    // From the API, not from the inventory: the admin may have created the Machine a moment ago, before the watch delivers it.
     let machines = client.list::<Machine>(None, &ListParams::default()).await?;
     let own: Vec<&Machine> = machines
         .items
@@ -50,7 +50,7 @@ pub(crate) async fn sign(
     Ok(Ok(Some(issued)))
 }
 
-/// Notes the client certificate in the Machine, before it leaves the master.
+/// Records the client certificate in the Machine, before it leaves the master.
 async fn record(
     client: &Client,
     machine: &Machine,
@@ -65,7 +65,7 @@ async fn record(
         not_after: until.to_string(),
     });
     status.bound_ek = object.spec.ek.hashes.first().cloned();
-    // What was issued before, or admitted by a proof, ends with it.
+    // Certificates over any earlier key are denied from now on.
     status.node_key = issued
         .chain()
         .first()

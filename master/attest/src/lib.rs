@@ -1,13 +1,28 @@
-//! Attestation on the master: sessions, reference values, verdicts and the admission of nodes.
+//! Attestation on the master: sessions, reference values, decisions and the admission of nodes.
 //!
-//! Enter by [`AttestationService`]: it answers `/attest/v1/…` and `/bootstrap/v1/…` on the API's port, drives the verifier
-//! of `config-attest`, and writes what was proved: Machine status, requests with their approval, the Node. What is refused
-//! gets one generic answer; the reason is in the Machine where the machine itself proved it, and else in a bounded ring of
-//! NodeAttestations.
+//! Enter by [`AttestationService`]. It answers `/attest/v1/…` and `/bootstrap/v1/…` on the API's port. `exchange` runs the
+//! verifier of `config-attest` (steps 2 and 4 of WIRE.md), `decision` and `policy` decide, `admit` issues certificates and writes
+//! Machine, requests and Node (step 5). A refused caller gets one generic answer. The reason is in the Machine where the machine
+//! itself proved it, else in a bounded ring of NodeAttestations.
 //!
-//! Tasks: [`AttestationService::run`] is one future for all that runs beside the requests (followers of machines, releases
-//! and policies; taints; statuses; upstream's signers; the ring's writer). Channel: requests → ring, bounded, full drops.
-//! Shared state: the inventory (written by the followers and after own writes), the session table, the deny list.
+//! Tasks: [`AttestationService::run`] is one future for everything besides requests (followers of machines, releases and
+//! policies; taints; statuses; upstream's signers; the ring's writer). Channels: exchanges → ring (bounded; a full one drops),
+//! edits of Machines → log of verdicts (bounded; a full one drops and logs an error). Shared state: the inventory (written by the
+//! followers and after the service's own writes), session tables, queue, deny list.
+//!
+//! # Glossary
+//! Terms of the protocol are in the glossary of `config_attest`.
+//! - *exchange*: steps 1 to 5 for one machine ([`AttestationService`] runs many at once).
+//! - *caller*: the sender of a request, before anything about it is proved. Its class chooses the rate limit's budget.
+//! - *inventory*: Machines, ImageReleases and CertificatePolicies as the watches deliver them.
+//! - *reference values*: a snapshot of the inventory under one policy, for one exchange.
+//! - *policy*: who decides under a rule (`cloud-verify`, `queue`, …). A *draft* is a CertificatePolicy that is not in force.
+//! - *queue*: CertificateSigningRequests that wait for a person. A request's *rank* decides which stays when the queue is full.
+//! - *record*: a write about an exchange: Machine status, NodeAttestation, log of verdicts, event.
+//! - *ring*: the NodeAttestations, of which the oldest are deleted.
+//! - *deny list*: clients whose certificates are rejected before they expire ([`MachineDenyList`]).
+//! - *marks*: labels and taints that a rule puts on Nodes.
+//! - *static machine*: one with certificates that an admin issued; it does not attest.
 
 mod addresses;
 mod admit;

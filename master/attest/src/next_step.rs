@@ -1,12 +1,12 @@
-//! What an admin does about a refusal: the exact command where there is one.
+//! The text of `status.nextStep`: what an admin does about a refusal, with the command where there is one.
 
 use config_attest::Code;
 use jiff::{SignedDuration, Timestamp, Unit};
 
-/// How long a waiver lasts that is offered.
+/// Duration of the re-admission in the command.
 const OFFERED: SignedDuration = SignedDuration::from_hours(1);
 
-/// What to look at first, by what is wrong.
+/// The first step by code.
 const STEPS: &[(&[Code], &str)] = &[
     (
         &[Code::FirmwareChanged],
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_reads_it_can_type_it() {
+    fn the_step_is_a_command_that_can_be_pasted() {
         let now: Timestamp = "2026-01-01T10:00:00.5Z".parse().unwrap();
         let step = next_step(Code::FirmwareChanged, "worker-1", true, now);
         assert!(

@@ -1,4 +1,4 @@
-//! What a Machine's Node looks like, as far as the master decides it: pure plans.
+//! Labels and taints of a Machine's Node that the master decides (pure).
 
 use config_kube::identity::{
     ARCH_LABELS, CONTROL_PLANE_TAINT, HOSTNAME_LABEL, IMAGE_LABEL, INSECURE_LABEL, JOIN_LABEL,
@@ -11,7 +11,7 @@ use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, SUSPECT, UNTRUSTED};
 use config_kube::{Decides, Machine, MachineState, PolicyName};
 use std::collections::BTreeMap;
 
-/// Value of the image's label where none was proved.
+/// Value of the image label where no image was attested.
 const UNPROVEN: &str = "unproven";
 
 /// Value of the labels of a machine without a TPM.

@@ -3,7 +3,7 @@
 //! After a start it fills as machines renew. Number and bytes are bounded; the oldest is dropped first.
 
 use config_attest::Digest;
-use config_attest::verifier::Shown;
+use config_attest::verifier::RecordedEvidence;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ const MOST: usize = 1024;
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 
 /// Evidence and the time at which it came.
-pub(crate) type Kept = (Timestamp, Arc<Shown>);
+pub(crate) type Kept = (Timestamp, Arc<RecordedEvidence>);
 
 /// The evidence by endorsement key.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(crate) struct RecentEvidence {
 
 impl RecentEvidence {
     /// Keeps evidence in the place of the machine's earlier one.
-    pub(crate) fn keep(&self, shown: Shown, now: Timestamp) {
+    pub(crate) fn keep(&self, shown: RecordedEvidence, now: Timestamp) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.insert(shown.ek_hash(), (now, Arc::new(shown)));
         let mut bytes: usize = kept.values().map(|(_, shown)| shown.size()).sum();

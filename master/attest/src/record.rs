@@ -1,11 +1,11 @@
-//! What was proved, written into the Machine: the only place that changes a Machine's state.
+//! Writes the result of an exchange into the Machine's status: the only place that changes a Machine's state.
 
 use crate::error::Error;
 use crate::inventory::Inventory;
 use crate::next_step::next_step;
 use crate::policy::policy_of;
 use crate::time::timestamp;
-use config_attest::verifier::Verified;
+use config_attest::verifier::CertificateGrant;
 use config_attest::{Code, Consequence, MachineId, ProvenMachine, Refusal, Verdict};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use config_kube::machine::CertificateRef;
@@ -13,16 +13,19 @@ use config_kube::{Decides, Machine, MachineState, MachineStatus};
 use master_client::{ApiError, Change, Client, Reason};
 use std::time::SystemTime;
 
-/// Tries at a write that meets another.
+/// Attempts at a write that conflicts with another.
 const TRIES: u32 = 5;
 
-/// Records an admission. Fails with a conflict where the Machine is not the one that was verified any more; what its rule
-/// puts on its Node, noted beside it at any moment, is no part of that.
+/// Records an admission and returns the written Machine.
+///
+/// # Errors
+/// A conflict where the Machine changed since the exchange read it: the evidence was checked against the old version. Changes of
+/// `status.node` (the marks of the rule, which another task writes at any time) do not count.
 pub(crate) async fn admission(
     client: &Client,
     inventory: &Inventory,
     machine: &Machine,
-    verified: &Verified,
+    grant: &CertificateGrant,
     certificate: CertificateRef,
     now: SystemTime,
 ) -> Result<Machine, Error> {
@@ -35,7 +38,7 @@ pub(crate) async fn admission(
         let mut object = current.clone();
         admit(
             object.status.get_or_insert_default(),
-            verified,
+            grant,
             certificate.clone(),
             now,
         );
@@ -61,18 +64,18 @@ pub(crate) async fn admission(
 
 fn admit(
     status: &mut MachineStatus,
-    verified: &Verified,
+    grant: &CertificateGrant,
     certificate: CertificateRef,
     now: SystemTime,
 ) {
-    verified.record(status);
+    grant.record(status);
     status.certificate = Some(certificate);
     status.last_attestation = Some(timestamp(now).to_string());
-    let (good, reason, message) = word(verified);
+    let (good, reason, message) = attested_condition(grant);
     condition(status, good, reason, &message, now);
 }
 
-/// Whether a Machine is what it was but for the note of what its rule put on its Node.
+/// Whether two versions of a Machine are equal apart from `status.node`.
 fn same_but_marks(before: &Machine, now: &Machine) -> bool {
     let plain = |machine: &Machine| {
         let mut machine = machine.clone();
@@ -84,17 +87,17 @@ fn same_but_marks(before: &Machine, now: &Machine) -> bool {
     plain(before) == plain(now)
 }
 
-/// On whose word a machine was let in, as its condition says it.
-fn word(verified: &Verified) -> (bool, &'static str, String) {
-    let (admission, failed) = (verified.admission(), verified.verdict().failed());
+/// Status, reason and message of the condition `Attested` after an admission.
+fn attested_condition(grant: &CertificateGrant) -> (bool, &'static str, String) {
+    let (admission, failed) = (grant.admission(), grant.verdict().failed());
     let decides = admission.policy.decides();
     let nobody = format!(
         "rule `{}` lets in whatever comes, and nobody looked",
         admission.rule
     );
-    if verified.is_unproven() {
+    if grant.is_unproven() {
         let person = format!("a person approved request {}", admission.request);
-        let word = if decides == Decides::Person {
+        let decided = if decides == Decides::Person {
             person
         } else {
             nobody
@@ -102,7 +105,7 @@ fn word(verified: &Verified) -> (bool, &'static str, String) {
         return (
             false,
             "NoTpm",
-            format!("the machine has no TPM and proves nothing; {word}; not proven: {failed}"),
+            format!("the machine has no TPM and proves nothing; {decided}; not proven: {failed}"),
         );
     }
     let unproven = if failed.is_empty() {
@@ -127,7 +130,11 @@ fn word(verified: &Verified) -> (bool, &'static str, String) {
     (good, policy_of(admission.policy).reason(), message)
 }
 
-/// Records that a machine waits for a person, unless the Machine was replaced since. One that was let in before has become something else: no new pods until then.
+/// Records that a machine waits for a person, unless the Machine object was replaced since. With `changed` a Trusted machine
+/// becomes Suspect: it booted something else than was approved, and gets no new pods until a person decides.
+///
+/// # Errors
+/// The API does not answer.
 pub(crate) async fn waits(
     client: &Client,
     inventory: &Inventory,
@@ -159,14 +166,18 @@ pub(crate) async fn waits(
     status.checks.clone_from(&verdict.checks);
     match client.update_status(&object).await {
         Ok(written) => inventory.take_machine(Change::Set(written)),
-        // Somebody else's word is newer; the request itself stands.
+        // A newer write of the Machine wins; the request itself is in the queue.
         Err(error) if error.is_conflict() || error.is_not_found() => {}
         Err(error) => return Err(fail(error)),
     }
     Ok(())
 }
 
-/// Records a proven refusal, unless the Machine was replaced since; gives the Machine before and after. Holding a [`ProvenMachine`] is what allows it.
+/// Records a proven refusal, unless the Machine object was replaced since. Returns the Machine before and after. Only the holder of a
+/// [`ProvenMachine`] can call it, so no anonymous refusal changes a Machine.
+///
+/// # Errors
+/// The API does not answer, or the Machine changed at every attempt.
 pub(crate) async fn refusal(
     client: &Client,
     inventory: &Inventory,
@@ -221,7 +232,7 @@ fn refuse(
     refusal: &Refusal,
     now: SystemTime,
 ) {
-    // Untrusted is left by an admin's act and a good proof only, never by a milder refusal.
+    // Untrusted ends only by an admin's re-admission and a good attestation; a refusal with a milder consequence must not end it.
     status.state = match (status.state, consequence) {
         (MachineState::Untrusted, _) | (_, Consequence::Untrusted) => MachineState::Untrusted,
         (_, Consequence::Suspect) => MachineState::Suspect,

@@ -6,7 +6,7 @@ use crate::recent_evidence::{Kept, RecentEvidence};
 use crate::record;
 use crate::ring::{self, Entry, Ring};
 use config_attest::Refusal;
-use config_attest::verifier::{Claimant, Shown, Verified};
+use config_attest::verifier::{CertificateGrant, Claimant, RecordedEvidence};
 use config_errors::chain;
 use jiff::Timestamp;
 use master_api::Peer;
@@ -75,9 +75,8 @@ impl Records {
     }
 
     /// Records an admission as a NodeAttestation.
-    pub(crate) fn accepted(&self, verified: &Verified, peer: &Peer, now: SystemTime) {
-        self.ring
-            .record(ring::accepted(verified, remote(peer), now));
+    pub(crate) fn accepted(&self, grant: &CertificateGrant, peer: &Peer, now: SystemTime) {
+        self.ring.record(ring::accepted(grant, remote(peer), now));
     }
 
     /// Records a new request in the queue as a NodeAttestation.
@@ -87,7 +86,7 @@ impl Records {
     }
 
     /// Keeps the evidence of an exchange for dry runs, in the place of the machine's earlier one.
-    pub(crate) fn keep_evidence(&self, shown: Shown) {
+    pub(crate) fn keep_evidence(&self, shown: RecordedEvidence) {
         self.recent.keep(shown, Timestamp::now());
     }
 

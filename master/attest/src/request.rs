@@ -1,4 +1,4 @@
-//! CertificateSigningRequest objects of verified nodes: the record of what was signed, and for whom.
+//! CertificateSigningRequest objects of admitted nodes: the record of each certificate that was signed.
 
 use crate::policy::policy_of;
 use config_kube::Decides;
@@ -15,10 +15,10 @@ use std::collections::BTreeMap;
 
 /// Label of requests that belong to a Machine: its name.
 const MACHINE_LABEL: &str = "pratique.dev/machine";
-/// How many requests of a signer are kept for each Machine.
+/// Requests of each signer that are kept for a Machine.
 const KEPT: usize = 2;
 
-/// One request that was signed.
+/// A request that was signed.
 #[derive(Debug, Clone)]
 pub(crate) struct Signed<'a> {
     pub(crate) machine: &'a str,
@@ -74,7 +74,7 @@ pub(crate) fn condition(
     }
 }
 
-/// Puts the certificate into the request that a person approved, once; `name` is empty where there is none.
+/// Writes the certificate into the request that a person approved, if it has none; an empty `name` means there is no request.
 pub(crate) async fn answer(
     client: &Client,
     name: &str,
@@ -128,7 +128,7 @@ fn object(signed: &Signed<'_>) -> CertificateSigningRequest {
     }
 }
 
-/// Drops all but the latest requests of a Machine.
+/// Deletes all but the latest requests of a Machine.
 pub(crate) async fn prune(client: &Client, machine: &str) -> Result<(), ApiError> {
     let params = ListParams {
         labels: Some(format!("{MACHINE_LABEL}={machine}")),
@@ -138,7 +138,7 @@ pub(crate) async fn prune(client: &Client, machine: &str) -> Result<(), ApiError
         .list::<CertificateSigningRequest>(None, &params)
         .await?;
     for signer in [NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER] {
-        // Whoever may ask for a certificate may set any label: only what was written here is counted, and dropped.
+        // Any user who may create requests may set the label: only requests of this service are counted and deleted.
         let written = |object: &&CertificateSigningRequest| {
             object.spec.signer_name == signer
                 && object.spec.username.as_deref() == Some(ATTESTATION_USER)

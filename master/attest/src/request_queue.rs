@@ -5,7 +5,7 @@
 
 use crate::policy::{NewRequest, PolicyDecision, QueuedRequest};
 use crate::request;
-use config_attest::verifier::{Approval, Claimant, Standing};
+use config_attest::verifier::{Approval, Claimant, PriorApproval};
 use config_attest::{Code, Digest};
 use config_kube::identity;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -265,7 +265,7 @@ impl RequestQueue {
     pub(crate) fn decide(
         &self,
         claimant: &Claimant,
-        prior: &Standing,
+        prior: &PriorApproval,
         from: IpAddr,
         now: Timestamp,
     ) -> PolicyDecision {
@@ -319,7 +319,7 @@ impl RequestQueue {
             SignedDuration::from_secs(i64::try_from(rule.expires_seconds()).unwrap_or(i64::MAX));
         let (changes, is_other) = (
             prior.changes().to_vec(),
-            matches!(prior, Standing::Changed(_)),
+            matches!(prior, PriorApproval::Changed(_)),
         );
         let expires = now.checked_add(wait).unwrap_or(Timestamp::MAX);
         PolicyDecision::Queue(QueuedRequest {
@@ -437,7 +437,7 @@ mod tests {
     }
 
     fn decide(queue: &RequestQueue, claimant: &Claimant, now: Timestamp) -> PolicyDecision {
-        queue.decide(claimant, &Standing::New, [192, 0, 2, 1].into(), now)
+        queue.decide(claimant, &PriorApproval::New, [192, 0, 2, 1].into(), now)
     }
 
     /// A request that waits: its name, what it proved, its block, and when it came.

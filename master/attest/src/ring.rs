@@ -1,11 +1,11 @@
-//! Refusals and verdicts as NodeAttestation objects: a bounded ring with a time to live, written at a bounded rate.
+//! Exchanges as NodeAttestation objects: two bounded rings with a time to live, written at a bounded rate.
 //!
-//! Nothing that an unproven caller does costs more than this: what it leaves behind waits in a queue of its own for the
-//! writer's pace, and a full queue drops the record and counts it. What was proven waits in another queue and is kept in
-//! another ring, so that a flood of strangers never hides the verdict on a Machine.
+//! This bounds the cost of callers that prove nothing: their records wait in a queue of their own for the writer's rate, and a full
+//! queue drops the record and counts it. Records of proven machines have another queue and another ring, so that a flood of
+//! strangers never displaces the verdict on a Machine.
 
 use crate::time::timestamp;
-use config_attest::verifier::{Claimant, Verified};
+use config_attest::verifier::{CertificateGrant, Claimant};
 use config_attest::{Code, Refusal, Verdict};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::pratique::{NodeAttestationSpec, NodeAttestationStatus};
@@ -18,18 +18,18 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Most objects of strangers, and most of proven machines.
+/// Objects of strangers at most, and as many of proven machines.
 pub(crate) const RING: usize = 256;
-/// How long an object stays.
+/// Time to live of an object.
 pub(crate) const KEEP: Duration = Duration::from_secs(24 * 3600);
-/// Records that wait to be written, in each queue.
+/// Records that wait to be written, in each queue at most.
 const QUEUE: usize = 64;
 /// How fast records of strangers are written: each is a durable write.
 const WRITES: Writes = Writes {
     per_second: 10.0,
     burst: 64.0,
 };
-/// How often objects past their time are looked for.
+/// Interval of the search for expired objects.
 const SWEEP: Duration = Duration::from_secs(60);
 
 /// One record.
@@ -37,7 +37,7 @@ const SWEEP: Duration = Duration::from_secs(60);
 pub(crate) struct Entry {
     /// What the caller claimed.
     pub(crate) spec: NodeAttestationSpec,
-    /// What came of it.
+    /// The result.
     pub(crate) status: NodeAttestationStatus,
 }
 
@@ -87,10 +87,10 @@ impl Entry {
 }
 
 /// The record of an admission.
-pub(crate) fn accepted(verified: &Verified, remote: String, now: SystemTime) -> Entry {
-    let mut entry = Entry::of("Accepted", verified.verdict(), remote, now);
-    entry.status.machine = Some(verified.machine_id().name.clone());
-    let (admission, failed) = (verified.admission(), verified.verdict().failed());
+pub(crate) fn accepted(grant: &CertificateGrant, remote: String, now: SystemTime) -> Entry {
+    let mut entry = Entry::of("Accepted", grant.verdict(), remote, now);
+    entry.status.machine = Some(grant.machine_id().name.clone());
+    let (admission, failed) = (grant.admission(), grant.verdict().failed());
     if !failed.is_empty() {
         entry.status.message = format!("{:?}; not proven: {failed}", admission.policy);
     }
@@ -114,7 +114,7 @@ pub(crate) fn queued(claimant: &Claimant, request: &str, remote: String, now: Sy
     entry
 }
 
-/// The near end of the ring's queues.
+/// The sending end of the ring's queues.
 #[derive(Debug, Clone)]
 pub(crate) struct Ring {
     proven: mpsc::Sender<Entry>,
@@ -122,7 +122,7 @@ pub(crate) struct Ring {
     dropped: Arc<AtomicU64>,
 }
 
-/// The far end, driven by one task.
+/// The receiving end: one task writes the objects.
 #[derive(Debug)]
 pub(crate) struct RingWriter {
     proven: mpsc::Receiver<Entry>,
@@ -133,7 +133,7 @@ pub(crate) struct RingWriter {
     dropped: Arc<AtomicU64>,
 }
 
-/// The objects that are there: name and expiry, oldest first, of strangers and of proven machines apart.
+/// The existing objects by name and expiry, oldest first; strangers and proven machines apart.
 #[derive(Debug, Default)]
 struct Present {
     proven: VecDeque<(String, jiff::Timestamp)>,
@@ -152,7 +152,7 @@ impl Present {
         }
     }
 
-    /// Takes out what is too much, or past its time.
+    /// Removes and returns the objects beyond the bound, and expired ones.
     fn surplus(&mut self, now: jiff::Timestamp) -> Vec<String> {
         let mut names = Vec::new();
         for ring in [&mut self.proven, &mut self.strangers] {
@@ -164,7 +164,7 @@ impl Present {
     }
 }
 
-/// Both ends.
+/// Both ends of the ring.
 pub(crate) fn ring(client: Client) -> (Ring, RingWriter) {
     let (proven, proven_end) = mpsc::channel(QUEUE);
     let (strangers, strangers_end) = mpsc::channel(QUEUE);
@@ -188,7 +188,7 @@ pub(crate) fn ring(client: Client) -> (Ring, RingWriter) {
 }
 
 impl Ring {
-    /// Hands a record in; a full queue drops it.
+    /// Sends a record; a full queue drops and counts it.
     pub(crate) fn record(&self, entry: Entry) {
         let queue = if entry.status.machine.is_some() {
             &self.proven
@@ -238,7 +238,7 @@ impl Pace {
 }
 
 impl RingWriter {
-    /// Writes records until the last near end is gone.
+    /// Writes records until the last sender is dropped.
     pub(crate) async fn run(mut self) {
         self.take_stock().await;
         let mut sweep = tokio::time::interval(SWEEP);
@@ -341,7 +341,7 @@ impl RingWriter {
     }
 }
 
-/// The user as whom the attestation service acts.
+/// The user of the attestation service at the API.
 pub(crate) fn user() -> master_client::UserInfo {
     master_client::UserInfo::authenticated(identity::ATTESTATION_USER, Vec::<String>::new())
 }

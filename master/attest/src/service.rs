@@ -1,4 +1,4 @@
-//! The service: its parts, its paths, and what runs beside them.
+//! The attestation service: its paths, and the followers that run beside them.
 
 use crate::answer::Answer;
 use crate::bootstrap::BootstrapService;
@@ -37,14 +37,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
-/// Decisions that wait to be told.
+/// Edits of Machines that wait to be written into the log of verdicts.
 const DECISIONS: usize = 8192;
 
-/// How long a write of reference values waits until it is in force. The tables follow within milliseconds; one that takes this
-/// long is told so, and not that it was done.
+/// How long the API's answer to a write of reference values waits until the inventory has it, usually milliseconds. After this time
+/// the client gets an error instead.
 const IN_FORCE: Duration = Duration::from_secs(20);
 
-/// A Machine before and after an admin's write.
+/// A Machine before and after a write by an admin; `None` where it was not there.
 type Decided = (Option<Machine>, Option<Machine>);
 
 /// The attestation service.
@@ -63,6 +63,9 @@ pub struct AttestationService {
 
 impl AttestationService {
     /// Builds the service; nothing runs yet.
+    ///
+    /// # Errors
+    /// The record of the bootstrap or the file of pins cannot be read or written.
     pub fn new(
         config: &AttestationConfig,
         authority: Arc<Authority>,
@@ -109,22 +112,22 @@ impl AttestationService {
         Arc::new(Paths(self.clone()))
     }
 
-    /// Whether the cluster is the admin's.
+    /// Whether the bootstrap took place.
     pub fn is_bootstrapped(&self) -> bool {
         self.bootstrap.is_done()
     }
 
-    /// Waits until it is.
+    /// Waits until the bootstrap took place.
     pub async fn bootstrapped(&self) {
         self.bootstrap.done().await;
     }
 
-    /// Waits until the reference values are there and the deny list is whole. Needs [`AttestationService::run`].
+    /// Waits until the inventory and the deny list are filled. [`AttestationService::run`] fills them.
     pub async fn ready(&self) {
         self.inventory.ready().await;
     }
 
-    /// Follows the reference values and writes what follows from them. Call it once, after the bootstrap; drop it to stop.
+    /// Runs the followers and the writers of derived objects. Call it once, after the bootstrap; drop it to stop.
     pub async fn run(&self) {
         let writer = self
             .writer
@@ -160,7 +163,7 @@ impl AttestationService {
         );
     }
 
-    /// What an admin decided is in force before it is told, and never waits for it.
+    /// Follows Machines. A change is in force before it is written into the log of verdicts, and does not wait for the disk.
     async fn follow_machines(&self, tell: mpsc::Sender<Decided>) {
         let mut follower =
             Follower::<Machine>::new(self.client.clone(), None, ListParams::default());
@@ -174,7 +177,7 @@ impl AttestationService {
                     .filter(|old| old.metadata.uid == machine.metadata.uid)
             };
             let decided: Vec<Decided> = match &change {
-                // What there is at the start was told by the process before.
+                // The first list repeats what an earlier process has recorded.
                 Change::Listed(_) if !began => Vec::new(),
                 Change::Listed(now) => now
                     .iter()
@@ -198,7 +201,7 @@ impl AttestationService {
         }
     }
 
-    /// Which Nodes were made for Machines, by the label that nobody but the master sets.
+    /// Follows the Nodes that were created for Machines, by a label that only the master sets.
     async fn follow_nodes(&self) {
         let params = ListParams {
             labels: Some(ROLE_LABEL.to_owned()),
@@ -211,8 +214,7 @@ impl AttestationService {
         }
     }
 
-    /// Waits until a write of reference values is in force here; whether it is so in time. An empty name means any number of
-    /// objects.
+    /// Waits until the inventory has what the API has; false after a time limit. An empty name means all objects of the kind.
     async fn in_force(&self, kind: Kind, name: &str) -> bool {
         let mut changed = match kind {
             Kind::Machine => self.inventory.machines_changed(),
@@ -242,7 +244,7 @@ impl AttestationService {
             .unwrap_or(false)
     }
 
-    /// Objects of a kind as the API has them, by their names; one that is not there is told as such.
+    /// Objects of a kind as the API has them, by name; `None` for one that does not exist.
     async fn stored(&self, kind: Kind, name: &str) -> Result<Vec<Stored>, ApiError> {
         match kind {
             Kind::Machine => stored::<Machine>(&self.client, name).await,
@@ -306,8 +308,11 @@ impl AttestationService {
         }
     }
 
-    /// The cluster's roots are others: the agent of this machine is told, the log of verdicts goes on under the first of them,
-    /// and says who did what. What was signed before stays good by its own root.
+    /// After a change of the cluster's roots: writes the pins for the agent of this machine, continues the log of verdicts with a key
+    /// under the first root, and records who made the change. Earlier records verify with their own root.
+    ///
+    /// # Errors
+    /// The file of pins, the CA or the log failed.
     pub async fn authority_changed(&self, by: &str, message: &str) -> Result<(), Error> {
         self.bootstrap.write_pin()?;
         let authority = Arc::clone(&self.authority);
@@ -360,7 +365,7 @@ impl AttestationService {
     }
 }
 
-/// The metadata of one object, or of all where no name is given.
+/// The metadata of one object, or of all where the name is empty.
 async fn stored<T: Object>(client: &Client, name: &str) -> Result<Vec<Stored>, ApiError> {
     if name.is_empty() {
         let all = client.list::<T>(None, &ListParams::default()).await?.items;
@@ -380,7 +385,7 @@ fn named(metadata: ObjectMeta) -> Stored {
     (metadata.name.clone().unwrap_or_default(), Some(metadata))
 }
 
-/// The session of an evidence path under either of two paths.
+/// The session in an evidence path under either of two paths.
 fn session_in(paths: [&str; 2], path: &str) -> Option<SessionId> {
     paths
         .iter()
@@ -395,11 +400,11 @@ fn nothing_here() -> Answer {
     )
 }
 
-/// The hook for the API: before the bootstrap every path but health is the service's, so that nothing else answers.
+/// The API's hook. Before the bootstrap the service claims every path but health, so that nothing else answers.
 #[derive(Debug)]
 struct Paths(Arc<AttestationService>);
 
-/// What anybody may ask at any time.
+/// Paths that answer also before the bootstrap.
 const HEALTH: [&str; 4] = ["/livez", "/readyz", "/healthz", "/version"];
 
 impl Extensions for Paths {

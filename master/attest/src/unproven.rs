@@ -9,7 +9,7 @@ use crate::reference::ReferenceValues;
 use crate::time::unix_seconds;
 use config_attest::unproven::{Evidence, Hello};
 use config_attest::verifier::{
-    Reference, UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello,
+    CheckedUnprovenHello, Reference, UnprovenPending, check_unproven, check_unproven_hello,
     check_unproven_renewal,
 };
 use config_attest::wire::{MAX_HELLO_BODY, SessionId};
@@ -42,7 +42,12 @@ impl ExchangeService {
         &self,
         incoming: Body,
         peer: &Peer,
-        check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<UnprovenAdmitted, Box<Refusal>>,
+        check: impl Fn(
+            &Hello,
+            &Reference<'_>,
+            &Channel,
+            u64,
+        ) -> Result<CheckedUnprovenHello, Box<Refusal>>,
     ) -> Answer {
         let Some(_exchange) = peer.begin_exchange() else {
             return one_at_a_time();
@@ -107,7 +112,7 @@ impl ExchangeService {
         peer: &Peer,
         now: SystemTime,
     ) -> Answer {
-        let machine = pending.turn();
+        let machine = pending.lock_key();
         let _lock = self.limits.lock_machine(&machine, &machine).await;
         let values = match ReferenceValues::current(&self.inventory) {
             Ok(values) => values,

@@ -7,7 +7,7 @@ use crate::hierarchy;
 use crate::profile::{self, Profile};
 use crate::request::{ApprovedRequest, Request};
 use config_attest::San;
-use config_attest::verifier::Verified;
+use config_attest::verifier::CertificateGrant;
 use config_kube::identity::{APISERVER_KUBELET_USER, MASTERS_GROUP};
 use rustls_pki_types::CertificateDer;
 use std::time::{Duration, SystemTime};
@@ -23,38 +23,41 @@ pub struct NodeCertificates {
 }
 
 impl Authority {
-    /// Signs a node's certificates. Only the verifier makes a [`Verified`], so nothing else is signed for a node;
-    /// names, keys and life come from it alone.
+    /// Signs a node's certificates. Names, keys and life come from the grant, which only the verifier makes: no other value can
+    /// reach a node certificate by attestation.
+    ///
+    /// # Errors
+    /// The clock is before the authority's keys, or a certificate cannot be built.
     pub fn issue_node(
         &self,
-        verified: &Verified,
+        grant: &CertificateGrant,
         policy_generation: u64,
         now: SystemTime,
     ) -> Result<NodeCertificates> {
         let (shortest, longest) = profile::NODE_LIFE_BOUNDS;
-        let life = Duration::from_secs(verified.ttl_seconds()).clamp(shortest, longest);
+        let life = Duration::from_secs(grant.ttl_seconds()).clamp(shortest, longest);
         let extension = NodeExtension {
-            machine_uid: verified.machine_id().uid.clone(),
-            image_id: verified
+            machine_uid: grant.machine_id().uid.clone(),
+            image_id: grant
                 .image()
                 .map(|image| image.id.clone())
                 .unwrap_or_default(),
             policy_generation,
         };
-        let node = verified.node_name().to_owned();
+        let node = grant.node_name().to_owned();
         let client = Profile::NodeClient {
             node: node.clone(),
             extension: extension.clone(),
         };
-        let names = verified.serving_names().iter().map(text_of).collect();
+        let names = grant.serving_names().iter().map(text_of).collect();
         let serving = Profile::NodeServing {
             node,
             names,
             extension,
         };
         Ok(NodeCertificates {
-            client: self.sign_leaf(&client, verified.client_spki(), now, life)?,
-            serving: self.sign_leaf(&serving, verified.serving_spki(), now, life)?,
+            client: self.sign_leaf(&client, grant.client_spki(), now, life)?,
+            serving: self.sign_leaf(&serving, grant.serving_spki(), now, life)?,
         })
     }
 

@@ -7,7 +7,7 @@ use crate::log::VerdictLog;
 use crate::repeats::Repeats;
 use config_attest::Refusal;
 use config_attest::verdicts::{Entry, Kind};
-use config_attest::verifier::Verified;
+use config_attest::verifier::CertificateGrant;
 use config_errors::chain;
 use config_kube::identity::{ATTESTATION_USER, DECIDED_BY};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -135,7 +135,7 @@ impl Journal {
     pub async fn admitted(
         &self,
         before: &Machine,
-        verified: &Verified,
+        grant: &CertificateGrant,
         after: &Machine,
     ) -> Result<(), Error> {
         let (was, is) = (
@@ -145,7 +145,7 @@ impl Journal {
         let renewed =
             was.state == is.state && was.node_key.is_some() && was.node_key == is.node_key;
         let kind = if renewed { Kind::Renewed } else { Kind::Joined };
-        let mut entry = admission_entry(kind, verified, after, &is);
+        let mut entry = admission_entry(kind, grant, after, &is);
         if renewed {
             self.counters.count_renewal();
             let Some(count) = self.renewals.count(&entry.uid, RENEWALS_PERIOD) else {
@@ -155,18 +155,18 @@ impl Journal {
             return self.append(entry).await;
         }
         self.counters.count_join();
-        if verified.is_unproven() {
+        if grant.is_unproven() {
             "no TPM: nothing is proven".clone_into(&mut entry.message);
         }
         let image = entry.image.clone();
         self.append(entry).await?;
-        let message = if verified.is_unproven() {
+        let message = if grant.is_unproven() {
             format!(
                 "the machine was let in by rule {}; it has no TPM, and nothing is proven",
-                verified.rule()
+                grant.rule()
             )
         } else {
-            joined_message(verified.admission(), &image)
+            joined_message(grant.admission(), &image)
         };
         self.send_event(after, Severity::Normal, "Joined", message)
             .await;
@@ -350,14 +350,19 @@ fn about(kind: Kind, machine: &Machine) -> Entry {
 }
 
 /// The record of an admission.
-fn admission_entry(kind: Kind, verified: &Verified, after: &Machine, is: &MachineStatus) -> Entry {
+fn admission_entry(
+    kind: Kind,
+    grant: &CertificateGrant,
+    after: &Machine,
+    is: &MachineStatus,
+) -> Entry {
     let mut entry = about(kind, after);
-    let admission = verified.admission();
+    let admission = grant.admission();
     if admission.by.is_empty() {
-        verified.rule().clone_into(&mut entry.by);
+        grant.rule().clone_into(&mut entry.by);
     } else {
         entry.by.clone_from(&admission.by);
-        entry.message = format!("rule {}, request {}", verified.rule(), admission.request);
+        entry.message = format!("rule {}, request {}", grant.rule(), admission.request);
     }
     entry.ek = is.bound_ek.clone().unwrap_or_default();
     entry.image = is

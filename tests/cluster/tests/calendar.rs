@@ -9,7 +9,7 @@
 
 use agent_enroll::{Cadence, Next};
 use config_attest::testing::{EkKind, SoftImage, SoftMachine, World};
-use config_attest::verifier::Verified;
+use config_attest::verifier::CertificateGrant;
 use config_attest::{Consequence, Refusal};
 use config_kube::MachineState;
 use master_api::Peer;
@@ -126,7 +126,7 @@ impl Cluster {
         good.is_ok() && self.deny.denied_at(&user, &peer, moment(now)).is_none()
     }
 
-    fn issue(&mut self, verified: &Verified, t: u64) -> Vec<CertificateDer<'static>> {
+    fn issue(&mut self, verified: &CertificateGrant, t: u64) -> Vec<CertificateDer<'static>> {
         let name = verified.node_name().to_owned();
         let object = self.world.object(&name).clone();
         self.deny.set(&object);

@@ -8,7 +8,7 @@ use config_attest::eventlog::kind;
 use config_attest::pcr::{CONFIG_PCR, config_event_digest};
 use config_attest::testing::{SoftImage, World};
 use config_attest::tpm::Public;
-use config_attest::verifier::{Claimant, RenewingPeer, Verified, check_evidence};
+use config_attest::verifier::{CertificateGrant, Claimant, RenewingPeer, check_evidence};
 use config_attest::wire::{
     Certificates, ConfigEvent, EXPORTER_LABEL, Evidence, Hello, Problem, RENEWALS_PATH,
     SESSIONS_PATH, SessionId, session_of_path,
@@ -514,7 +514,7 @@ impl Shared {
         if self.behaviour == Behaviour::AsksAPerson && !self.asked.swap(true, Ordering::Relaxed) {
             return queued();
         }
-        let verified = match claimant.and_then(Claimant::verified) {
+        let verified = match claimant.and_then(Claimant::grant) {
             Ok(verified) => verified,
             Err(refusal) if refusal.code() == Code::NameAssigned => return named("worker-1"),
             Err(refusal) => return refuse(refusal.code().as_str()),
@@ -540,7 +540,7 @@ impl Shared {
         )
     }
 
-    fn certify(&self, spki: &[u8], verified: &Verified) -> String {
+    fn certify(&self, spki: &[u8], verified: &CertificateGrant) -> String {
         let names = verified.serving_names().iter().map(|name| match name {
             San::Dns(name) => name.clone(),
             San::Ip(address) => address.to_string(),

@@ -14,8 +14,8 @@ use crate::release::{KnownRelease, ReleaseKey};
 use crate::sessions::Sessions;
 use crate::verdict::Refusal;
 use crate::verifier::{
-    Approval, Claimant, Reference, RenewingPeer, Shown, UnprovenPending, Verified, check_evidence,
-    check_hello, check_renewal,
+    Approval, CertificateGrant, Claimant, RecordedEvidence, Reference, RenewingPeer,
+    UnprovenPending, check_evidence, check_hello, check_renewal,
 };
 use crate::wire::{Challenge, Evidence, Hello};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
@@ -284,8 +284,8 @@ impl World {
         &mut self,
         challenge: &Challenge,
         evidence: &Evidence,
-    ) -> Result<Verified, Box<Refusal>> {
-        self.check(challenge, evidence)?.verified()
+    ) -> Result<CertificateGrant, Box<Refusal>> {
+        self.check(challenge, evidence)?.grant()
     }
 
     /// A whole join as far as possession, under a rule that leaves the rest to others.
@@ -316,12 +316,12 @@ impl World {
     }
 
     /// A whole join, kept in the place of being checked.
-    pub fn show(&mut self, machine: &SoftMachine) -> Option<Shown> {
+    pub fn show(&mut self, machine: &SoftMachine) -> Option<RecordedEvidence> {
         let hello = machine.hello();
         let challenge = self.challenge(&hello.0).ok()?;
         let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &self.channel);
         let pending = self.sessions.take(&challenge.session, self.now).ok()?;
-        Shown::of(&pending, &evidence)
+        RecordedEvidence::of(&pending, &evidence)
     }
 
     /// What follows an approval: the Machine is made where there is none, and what was proved is recorded.
@@ -329,7 +329,7 @@ impl World {
         &mut self,
         claimant: Claimant,
         approval: &Approval,
-    ) -> Result<Verified, Box<Refusal>> {
+    ) -> Result<CertificateGrant, Box<Refusal>> {
         let made = claimant.to_make().map(|mut machine| {
             machine.metadata.uid = Some(format!("uid-of-{}", machine.node_name()));
             machine
@@ -341,7 +341,7 @@ impl World {
     }
 
     /// A whole join; what was proved is recorded in the Machine.
-    pub fn join(&mut self, machine: &SoftMachine) -> Result<Verified, Box<Refusal>> {
+    pub fn join(&mut self, machine: &SoftMachine) -> Result<CertificateGrant, Box<Refusal>> {
         self.join_with(machine, |_| {})
     }
 
@@ -350,7 +350,7 @@ impl World {
         &mut self,
         machine: &SoftMachine,
         change: impl FnOnce(&mut Evidence),
-    ) -> Result<Verified, Box<Refusal>> {
+    ) -> Result<CertificateGrant, Box<Refusal>> {
         let hello = machine.hello();
         let challenge = self.challenge(&hello.0)?;
         let mut evidence = machine.evidence(Purpose::Join, &hello, &challenge, &self.channel);
@@ -361,7 +361,7 @@ impl World {
     }
 
     /// A whole renewal.
-    pub fn renew(&mut self, machine: &SoftMachine) -> Result<Verified, Box<Refusal>> {
+    pub fn renew(&mut self, machine: &SoftMachine) -> Result<CertificateGrant, Box<Refusal>> {
         let peer = RenewingPeer {
             machine_uid: format!("uid-of-{}", machine.node),
             node_name: machine.node.clone(),
@@ -375,7 +375,7 @@ impl World {
         Ok(verified)
     }
 
-    fn record(&mut self, verified: &Verified) {
+    fn record(&mut self, verified: &CertificateGrant) {
         let status = self
             .object(verified.node_name())
             .status

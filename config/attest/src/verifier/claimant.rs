@@ -1,10 +1,12 @@
-//! Evidence that passed possession: which machine it is stands, and whether it is wanted is for the rule, a person or nobody.
+//! Step 4: the claimant, a machine whose identity is proved, and its decision by rule, person or nobody.
 
+use super::prior_approval::{
+    PriorApproval, hex_registers, prior_approval, prior_approval_without_tpm,
+};
 use super::proof::{Attested, check_proof, proven_of, proven_refusal};
-use super::requests::{Asks, Requested, check_requests, claimed_addresses, taken};
-use super::standing::{Standing, hex_registers, standing, standing_without_tpm};
-use super::unproven::Keyed;
-use super::{Pending, Reference, Subject, Verified};
+use super::requests::{RequestContext, Requested, check_requests, claimed_addresses, taken};
+use super::unproven::KeyHolder;
+use super::{CertificateGrant, Pending, Reference, Subject};
 use crate::code::Code;
 use crate::csr::San;
 use crate::digest::Digest;
@@ -19,9 +21,11 @@ use config_kube::{Decides, Machine};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// A machine that proved which it is, by a TPM that holds its keys, or that has no TPM and proved no more than that it holds a
-/// key; and that asks for no more than a node may have. Only [`check_evidence`] and [`super::check_unproven`] make it. Whether it
-/// is wanted is in its verdict, and not decided yet.
+/// A machine after the check of its evidence, before the decision on it.
+///
+/// Holding one proves: the machine has the TPM of its endorsement key, with AK and NK in it (without a TPM: it holds its key), and its
+/// certificate requests ask for no more than the node may have. It does not prove that the other checks passed: the verdict says
+/// so, and the rule's policy decides. Only [`check_evidence`] and [`super::check_unproven`] make one.
 #[derive(Debug)]
 pub struct Claimant {
     pub(super) basis: Basis,
@@ -29,34 +33,37 @@ pub struct Claimant {
     pub(super) rule: CheckedRule,
 }
 
-/// What a claimant rests on.
+/// The basis of a claimant.
 #[derive(Debug)]
 pub(super) enum Basis {
     /// Its TPM.
     Attested(Box<Attested>),
-    /// A key that anybody can make.
-    Keyed(Box<Keyed>),
+    /// A key that anybody can make (no TPM).
+    KeyOnly(Box<KeyHolder>),
 }
 
-/// On whose word a machine is let in, under a rule that does not enforce its verdict.
+/// The decision to admit a machine under a rule that does not enforce the verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Approval {
     /// A person approved a request.
     Person {
-        /// Its name.
+        /// The request's name.
         request: String,
-        /// What it was for: [`Claimant::id`] of the claimant that made it.
+        /// The evidence that was approved: [`Claimant::id`] of the claimant for which the request was created.
         id: Digest,
-        /// Who approved it, and when, as the API noted it.
+        /// Who approved it, and when, as the API recorded it.
         by: String,
     },
-    /// What was approved before still holds ([`Standing::Unchanged`]).
+    /// An earlier approval still holds ([`PriorApproval::Unchanged`]).
     Before,
-    /// Nobody was asked.
+    /// The rule approves every machine; nobody decides.
     Nobody,
 }
 
-/// Step 4: everything about the evidence of a join or a renewal.
+/// Step 4: checks the evidence of a join or a renewal at `now` (Unix seconds).
+///
+/// # Errors
+/// A refusal: anonymous up to the check of possession, proven after it.
 pub fn check_evidence(
     pending: Pending,
     evidence: &Evidence,
@@ -80,7 +87,7 @@ pub fn check_evidence(
     }
     let mut attested = check_proof(pending, &evidence.proof, reference, channel, now)?;
     let pending = &attested.pending;
-    let asks = Asks {
+    let asks = RequestContext {
         claims: pending.claims(),
         derived: Some(name::derived(&pending.ek_hash())),
         nk_spki: pending.nk_spki(),
@@ -118,8 +125,8 @@ impl Claimant {
         }
     }
 
-    /// The Machine whose own word this is; none where the inventory does not have it yet or, without a TPM, where its key is
-    /// not the one that it was let in with.
+    /// The Machine that made this evidence; `None` for a stranger and, without a TPM, where the key is not the one that the Machine
+    /// was admitted with.
     pub fn machine(&self) -> Option<&MachineId> {
         self.own_word().map(ProvenMachine::id)
     }
@@ -127,25 +134,25 @@ impl Claimant {
     fn own_word(&self) -> Option<&ProvenMachine> {
         match &self.basis {
             Basis::Attested(attested) => attested.proven.as_ref(),
-            Basis::Keyed(keyed) => keyed.proven.as_ref(),
+            Basis::KeyOnly(keyed) => keyed.proven.as_ref(),
         }
     }
 
     fn object(&self) -> &Machine {
         match &self.basis {
             Basis::Attested(attested) => &attested.machine,
-            Basis::Keyed(keyed) => &keyed.machine,
+            Basis::KeyOnly(keyed) => &keyed.machine,
         }
     }
 
     fn subject(&self) -> &Subject {
         match &self.basis {
             Basis::Attested(attested) => attested.pending.subject(),
-            Basis::Keyed(keyed) => &keyed.subject,
+            Basis::KeyOnly(keyed) => &keyed.subject,
         }
     }
 
-    /// Whether the inventory does not have it.
+    /// Whether the inventory does not have the machine.
     pub fn is_stranger(&self) -> bool {
         matches!(self.subject(), Subject::Stranger(_))
     }
@@ -155,7 +162,7 @@ impl Claimant {
         matches!(self.basis, Basis::Attested(_))
     }
 
-    /// The same where the EK is known to be the Machine's, so that what is found may be held against it.
+    /// [`Claimant::machine`] where the EK is the Machine's by list or binding, so that a refusal may have a consequence for it.
     pub fn own_machine(&self) -> Option<&MachineId> {
         self.machine().filter(|_| self.accused().is_some())
     }
@@ -163,7 +170,7 @@ impl Claimant {
     fn accused(&self) -> Option<ProvenMachine> {
         match &self.basis {
             Basis::Attested(attested) => attested.accused(),
-            Basis::Keyed(keyed) => keyed.proven.clone(),
+            Basis::KeyOnly(keyed) => keyed.proven.clone(),
         }
     }
 
@@ -172,36 +179,34 @@ impl Claimant {
         self.object().node_name()
     }
 
-    /// Who it is for those who keep records of it: hash of its endorsement key or, in words, that there is none, and of its
-    /// node key.
+    /// The machine's identity in records: the hash of its endorsement key or, without a TPM, of its node key, with a note.
     pub fn party(&self) -> String {
         match &self.basis {
             Basis::Attested(attested) => attested.ek_hash().to_text(),
-            Basis::Keyed(keyed) => format!("none: no TPM; node key {}", keyed.key.to_text()),
+            Basis::KeyOnly(keyed) => format!("none: no TPM; node key {}", keyed.key.to_text()),
         }
     }
 
-    /// The role that its Machine has, or that it would get.
+    /// The role of its Machine, or of the one that would be created.
     pub fn role(&self) -> &str {
         &self.object().spec.role
     }
 
-    /// Why the exchange took place.
+    /// Join or renewal.
     pub fn purpose(&self) -> Purpose {
         match &self.basis {
             Basis::Attested(attested) => attested.pending.purpose(),
-            Basis::Keyed(keyed) => keyed.purpose,
+            Basis::KeyOnly(keyed) => keyed.purpose,
         }
     }
 
-    /// The rule.
+    /// The rule that decides.
     pub fn rule(&self) -> &CheckedRule {
         &self.rule
     }
 
-    /// What is asked for, for good: this machine in this boot and this state, with what it claims to be. SHA-256 over EK hash,
-    /// Name(NK), the quoted registers and the hash of the claims; without a TPM over label, hash of the node key and hash of the
-    /// claims.
+    /// The digest that an approval is for: this machine, in this boot and state, with these claims. SHA-256 over EK hash, Name(NK), the
+    /// quoted registers and the hash of the claims; without a TPM over label, hash of the node key and hash of the claims.
     pub fn id(&self) -> Digest {
         match &self.basis {
             Basis::Attested(attested) => {
@@ -216,49 +221,49 @@ impl Claimant {
                 let (ek, nk) = (pending.ek_hash(), &pending.names().nk);
                 Digest::of_parts(&[ek.as_bytes(), nk.as_bytes(), &registers, claims.as_bytes()])
             }
-            Basis::Keyed(keyed) => {
+            Basis::KeyOnly(keyed) => {
                 let label = unproven::PROTOCOL.as_bytes();
                 Digest::of_parts(&[label, keyed.key.as_bytes(), keyed.claims.hash().as_bytes()])
             }
         }
     }
 
-    /// What was looked at.
+    /// All checks so far.
     pub fn verdict(&self) -> Verdict {
         match &self.basis {
             Basis::Attested(attested) => attested.verdict(),
-            Basis::Keyed(keyed) => keyed.verdict(),
+            Basis::KeyOnly(keyed) => keyed.verdict(),
         }
     }
 
-    /// What an earlier approval is worth.
-    pub fn standing(&self) -> Standing {
+    /// What an earlier approval of the Machine is worth for this evidence.
+    pub fn prior_approval(&self) -> PriorApproval {
         let names = names(self.claims(), &self.requested);
         match &self.basis {
-            Basis::Attested(attested) => standing(
+            Basis::Attested(attested) => prior_approval(
                 &attested.machine,
                 self.purpose(),
                 &attested.state.registers,
                 &names,
             ),
-            Basis::Keyed(keyed) => standing_without_tpm(&keyed.machine, &keyed.key, &names),
+            Basis::KeyOnly(keyed) => prior_approval_without_tpm(&keyed.machine, &keyed.key, &names),
         }
     }
 
     fn claims(&self) -> &Claims {
         match &self.basis {
             Basis::Attested(attested) => attested.pending.claims(),
-            Basis::Keyed(keyed) => &keyed.claims,
+            Basis::KeyOnly(keyed) => &keyed.claims,
         }
     }
 
-    /// Addresses that its serving certificate would have on its claim, and not by the inventory.
+    /// Addresses of the serving certificate that the machine claims and the inventory does not give it.
     pub fn claimed_addresses(&self) -> Vec<IpAddr> {
         claimed_addresses(&self.requested.serving.sans, self.object())
     }
 
-    /// Whether another machine holds a certificate for one of its addresses by now (Unix seconds), or has it by the inventory:
-    /// two exchanges may have been checked before either was recorded.
+    /// Whether another machine holds a certificate for one of the claimed addresses at `now` (Unix seconds), or has it by the inventory.
+    /// Check it again before the admission: two exchanges may pass the check of evidence before either is recorded.
     pub fn is_overtaken_in(&self, inventory: &Inventory, now: u64) -> bool {
         let (machine, claimed) = (self.object(), self.claimed_addresses());
         if claimed.is_empty() {
@@ -274,8 +279,8 @@ impl Claimant {
         given || taken(&self.requested.serving.sans, machine, inventory, now).is_some()
     }
 
-    /// The Machine to make before this stranger can be approved; none where there is one. A person's word puts the EK into
-    /// the inventory, nobody's does not.
+    /// The Machine to create before this stranger can be approved; `None` where there is one. After a person's decision its spec lists
+    /// the EK; without a decision the EK is only recorded as seen.
     pub fn to_make(&self) -> Option<Machine> {
         let Subject::Stranger(machine) = self.subject() else {
             return None;
@@ -298,23 +303,28 @@ impl Claimant {
         Some(machine)
     }
 
-    /// What the CA may sign under a rule that enforces its verdict, which this claimant then passed. Without a TPM there is no
-    /// verdict to pass.
-    pub fn verified(self) -> Result<Verified, Box<Refusal>> {
+    /// The grant under a rule that enforces its verdict: a claimant under such a rule passed every check.
+    ///
+    /// # Errors
+    /// `POLICY_REJECTS` where the rule leaves the decision to others, or the machine has no TPM.
+    pub fn grant(self) -> Result<CertificateGrant, Box<Refusal>> {
         let enforced = self.rule.enforces() && self.has_tpm();
         let Some(proven) = self.own_word().filter(|_| enforced).cloned() else {
             return Err(self.refused(Code::PolicyRejects));
         };
         let admission = self.admission();
-        Ok(Verified::new(self, proven, admission))
+        Ok(CertificateGrant::new(self, proven, admission))
     }
 
-    /// What the CA may sign on somebody's word. `made` is the object of [`Claimant::to_make`], as it was created.
+    /// The grant by an approval. `made` is the object of [`Claimant::to_make`], as the API created it.
+    ///
+    /// # Errors
+    /// `POLICY_REJECTS` where the approval is not of the rule's kind, or for other evidence; `MACHINE_UNKNOWN` without a Machine.
     pub fn approve(
         self,
         approval: &Approval,
         made: Option<&Machine>,
-    ) -> Result<Verified, Box<Refusal>> {
+    ) -> Result<CertificateGrant, Box<Refusal>> {
         let person = self.rule.decides() == Decides::Person;
         let admission = match approval {
             Approval::Person { request, id, by } if person && *id == self.id() => {
@@ -328,7 +338,7 @@ impl Claimant {
                 }
                 Some(admission)
             }
-            Approval::Before if person && self.standing() == Standing::Unchanged => self
+            Approval::Before if person && self.prior_approval() == PriorApproval::Unchanged => self
                 .object()
                 .status
                 .as_ref()
@@ -340,12 +350,12 @@ impl Claimant {
             return Err(self.refused(Code::PolicyRejects));
         };
         match self.proven(made) {
-            Some(proven) => Ok(Verified::new(self, proven, admission)),
+            Some(proven) => Ok(CertificateGrant::new(self, proven, admission)),
             None => Err(self.refused(Code::MachineUnknown)),
         }
     }
 
-    /// A refusal by who decides.
+    /// A refusal by the policy's decision.
     pub fn refused(self, code: Code) -> Box<Refusal> {
         let verdict = self.verdict();
         Box::new(match self.accused() {
@@ -371,7 +381,7 @@ impl Claimant {
         }
     }
 
-    /// Whose this becomes: the Machine's of phase 1, or the one that was made for exactly this claimant.
+    /// The Machine of the grant: that of step 2, or the one that was created for exactly this claimant.
     fn proven(&self, made: Option<&Machine>) -> Option<ProvenMachine> {
         if let Some(proven) = proven_of(self.subject()) {
             return Some(proven);
@@ -383,7 +393,7 @@ impl Claimant {
     }
 }
 
-/// What a machine claims and asks for: names of its serving certificate, and addresses that it says are its own.
+/// The names of the requested serving certificate, and the claimed addresses.
 pub(super) fn names(claims: &Claims, requested: &Requested) -> BTreeSet<San> {
     let claimed = claims
         .addresses

@@ -1,6 +1,6 @@
-//! Phase 1: who calls, with which keys, before any answer.
+//! Step 2: the check of a hello, before any answer: the Machine, the form of the keys, whether it may join.
 
-use super::keys::{EndorsementKey, Keyed, ParsedKeys, endorsement_key, keyed};
+use super::keys::{CheckedKeys, EndorsementKey, ParsedKeys, endorsement_key, keyed};
 use super::{Reference, identity};
 use crate::code::Code;
 use crate::digest::Digest;
@@ -13,16 +13,16 @@ use config_kube::machine::{Counters, EkSelector};
 use config_kube::pratique::Check;
 use config_kube::{Machine, MachineState};
 
-/// A caller with keys of the right form for a Machine that may join. Proves nothing about who calls: the public areas and
-/// the EK certificate are no secrets.
+/// A hello whose keys have the right form, for a Machine that may join. Holding one proves nothing about the caller: the public
+/// areas and the EK certificate are no secrets.
 #[derive(Debug)]
-pub struct Admitted {
+pub struct CheckedHello {
     pub(super) purpose: Purpose,
     pub(super) subject: Subject,
     pub(super) ek_hash: Digest,
     pub(super) parsed: ParsedKeys,
     pub(super) ek_certificate: Option<Vec<u8>>,
-    /// Of the EK's certificate, where it is a good one.
+    /// The issuer of the EK's certificate, if it is valid.
     pub(super) issuer: Option<String>,
     pub(super) names: Names,
     pub(super) csr_hash: Digest,
@@ -32,7 +32,7 @@ pub struct Admitted {
     pub(super) checks: Vec<Check>,
 }
 
-/// What held when a caller was looked at, which may be otherwise when it answers.
+/// The reference values at the hello, to find out in step 4 whether they changed.
 #[derive(Debug)]
 pub(super) struct Then {
     pub(super) rule: CheckedRule,
@@ -51,22 +51,22 @@ impl Then {
     }
 }
 
-/// Which machine a caller says that it is.
+/// The Machine that a hello is for.
 #[derive(Debug, Clone)]
 pub(crate) enum Subject {
-    /// One of the inventory.
+    /// A Machine of the inventory.
     Known(MachineId),
-    /// None that the inventory has; this is what it would become.
+    /// A stranger, with the Machine that would be created for it.
     Stranger(Box<Machine>),
-    /// None that may join, for this reason. It hears so once it has proved that it has the EK: who only has public keys and a
-    /// certificate learns nothing by the answer to a hello.
+    /// It may not join, for this reason. The refusal is held back until step 4, when the caller has proved that it has the EK: a caller
+    /// with only public keys and a certificate must not learn names from the answer to a hello.
     Refused(Code),
 }
 
-/// A caller who was looked at: its keys, who it is, the issuer of its EK certificate, and what held then.
-type Seen = (Keyed, Subject, Option<String>, Box<Then>);
+/// The results of the check: keys, Machine, issuer of the EK certificate, reference values.
+type Seen = (CheckedKeys, Subject, Option<String>, Box<Then>);
 
-/// The certificate with which a renewal comes, as the TLS layer verified it.
+/// The client certificate of a renewal. The caller must take it from a TLS handshake that verified it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenewingPeer {
     /// The Machine's uid in the certificate's extension.
@@ -77,13 +77,16 @@ pub struct RenewingPeer {
     pub spki: Vec<u8>,
 }
 
-/// Step 2 for a machine that joins.
+/// Step 2 of a join: checks a hello at `now` (Unix seconds).
+///
+/// # Errors
+/// An anonymous refusal: nothing is proved yet.
 pub fn check_hello(
     hello: &Hello,
     reference: &Reference<'_>,
     channel: &Channel,
     now: u64,
-) -> Result<Admitted, Box<Refusal>> {
+) -> Result<CheckedHello, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Join, &hello.claims, hello.csr_hash, channel);
     match draft.join(hello, reference, now) {
         Ok(seen) => Ok(draft.finish(seen)),
@@ -91,14 +94,17 @@ pub fn check_hello(
     }
 }
 
-/// Step 2 for a node that renews over mTLS with the certificate that it has.
+/// Step 2 of a renewal over mTLS: checks a hello against the client certificate as well.
+///
+/// # Errors
+/// An anonymous refusal: nothing is proved yet.
 pub fn check_renewal(
     hello: &Hello,
     peer: &RenewingPeer,
     reference: &Reference<'_>,
     channel: &Channel,
     now: u64,
-) -> Result<Admitted, Box<Refusal>> {
+) -> Result<CheckedHello, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Renew, &hello.claims, hello.csr_hash, channel);
     match draft.renew(hello, peer, reference, now) {
         Ok(seen) => Ok(draft.finish(seen)),
@@ -106,7 +112,7 @@ pub fn check_renewal(
     }
 }
 
-/// Step 2 for the admin's look at the first master: the same checks, with the root in the place of the requests.
+/// Step 2 at the bootstrap, by the admin: the same checks, with the root certificate in the place of the requests.
 pub(crate) fn admit_bootstrap(
     keys: &Keys,
     claims: &Claims,
@@ -114,7 +120,7 @@ pub(crate) fn admit_bootstrap(
     reference: &Reference<'_>,
     channel: &Channel,
     now: u64,
-) -> Result<Admitted, Box<Refusal>> {
+) -> Result<CheckedHello, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Bootstrap, claims, root_hash, channel);
     match draft.identify(keys, reference, now) {
         Ok(seen) => Ok(draft.finish(seen)),
@@ -147,7 +153,7 @@ struct Draft<'a> {
     checks: Checks,
 }
 
-/// That keys are those recorded at the last whole exchange of a Machine.
+/// Checks that the keys are those recorded at the Machine's last join.
 pub(super) fn recorded(
     machine: &Machine,
     ek_hash: &Digest,
@@ -178,7 +184,7 @@ pub(super) fn recorded(
     Ok(())
 }
 
-/// That a Machine is in a state in which it renews.
+/// Checks that the Machine is in a state in which it may renew.
 pub(super) fn may_renew(machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
     let trusted = state(machine) == MachineState::Trusted;
     checks.must(
@@ -213,8 +219,8 @@ impl<'a> Draft<'a> {
         refusal(stop, self.checks, self.ek_hash, claims)
     }
 
-    fn finish(self, (keyed, subject, issuer, then): Seen) -> Admitted {
-        Admitted {
+    fn finish(self, (keyed, subject, issuer, then): Seen) -> CheckedHello {
+        CheckedHello {
             purpose: self.purpose,
             subject,
             ek_hash: keyed.ek_hash,
@@ -245,9 +251,9 @@ impl<'a> Draft<'a> {
         )
     }
 
-    /// In this order: size, inventory, key attributes, EK hash and chain. (The caller has done size of the body and rate.) What the
-    /// inventory says against a caller that may learn names by it is kept back ([`Subject::Refused`]); the form of its keys is
-    /// looked at first then.
+    /// Checks in this order: size, inventory, key attributes, EK hash and certificate chain. (The service has checked body size and rate
+    /// before.) Where the inventory's result would reveal names it is held back ([`Subject::Refused`]), and the form of the keys is
+    /// checked before it.
     fn identify(&mut self, keys: &Keys, reference: &Reference<'_>, now: u64) -> Result<Seen, Stop> {
         self.limits()?;
         let EndorsementKey {
@@ -401,7 +407,7 @@ impl<'a> Draft<'a> {
     fn recorded_keys(
         &mut self,
         machine: &Machine,
-        keyed: &Keyed,
+        keyed: &CheckedKeys,
         peer: &RenewingPeer,
     ) -> Result<(), Stop> {
         recorded(machine, &keyed.ek_hash, &keyed.names, &mut self.checks)?;

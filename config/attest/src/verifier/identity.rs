@@ -12,18 +12,18 @@ use crate::wire::Claims;
 use config_kube::machine::EkWord;
 use config_kube::{Machine, MachineSpec, MachineState};
 
-/// Whose an EK is.
+/// The owner of an EK.
 pub(super) enum Found<'a> {
-    /// This Machine's, as it says itself ([`holds`]).
+    /// This Machine, which lists it or is bound to it ([`holds`]).
     Known(&'a Machine),
-    /// This Machine trusts an issuer, and its name was claimed: only a good EK certificate makes it its own.
+    /// This Machine, whose name was claimed and which trusts an issuer: only a valid EK certificate makes the EK its own.
     ByIssuer(&'a Machine),
-    /// Nobody's. Where the rule leaves it to a person or nobody, this is what would be made.
+    /// No Machine (a stranger). Where the rule leaves the decision to a person or nobody, this Machine would be created.
     Stranger(Box<Machine>),
 }
 
 impl Found<'_> {
-    /// The Machine, or what would be made.
+    /// The Machine, or the one that would be created.
     pub(super) fn machine(&self) -> &Machine {
         match self {
             Found::Known(machine) | Found::ByIssuer(machine) => machine,
@@ -35,7 +35,7 @@ impl Found<'_> {
         matches!(self, Found::Stranger(_))
     }
 
-    /// Whether the EK is known to be the Machine's, and not only vouched for by an issuer that it trusts.
+    /// Whether the EK is the Machine's by its list or binding, and not only by an issuer's certificate.
     pub(super) fn is_own(&self) -> bool {
         matches!(self, Found::Known(_))
     }
@@ -107,9 +107,9 @@ pub(super) fn find<'a>(
     Ok(Found::Known(machine))
 }
 
-/// That a Machine still says that an EK is its own, whatever it was bound to before. Under a rule that enforces its verdict an
-/// admin's word is asked for: a hash or an issuer. What was let in at sight is a record, and no such word. Where it is an issuer,
-/// [`endorsement`] asks for the certificate.
+/// Checks that the Machine's spec still names this EK, whatever it was bound to before. A rule that enforces its verdict requires an
+/// admin's entry: a hash or an issuer. `seen`, written when a machine was admitted without a decision, is no such entry. For an
+/// issuer [`endorsement`] checks the certificate.
 pub(super) fn holds(
     machine: &Machine,
     ek: &Digest,
@@ -140,14 +140,14 @@ pub(super) fn holds(
     )
 }
 
-/// Whether the rule takes no key but those whose hashes are listed.
+/// Whether the rule accepts only keys whose hashes are listed.
 fn hashes_needed(rule: &CheckedRule) -> bool {
     rule.enforces() && rule.ek_inventory && rule.ek_require == Require::All
 }
 
-/// Whether what the inventory says to a hello is kept until its caller has proved that it has the EK. Public keys and EK
-/// certificates are no secrets, so before that no answer may depend on the claimed name. A caller whose key no Machine can have,
-/// whatever the name, is refused at once.
+/// Whether the result of the inventory's checks is held back until the caller has proved that it has the EK. Public keys and EK
+/// certificates are no secrets: if the answer to a hello depended on the claimed name, anybody could find out names. A caller whose
+/// key no Machine can have under any name is refused at once.
 pub(super) fn kept_back(
     ek: &Digest,
     spki: &[u8],
@@ -169,7 +169,7 @@ pub(super) fn kept_back(
         && certificate.is_some_and(|der| ek::check(der, spki, &issuers, now).is_ok())
 }
 
-/// A Machine that trusts an issuer instead of listing hashes is found by the claimed name. Else it is a stranger.
+/// Finds a Machine that trusts an issuer instead of listing hashes, by the claimed name; else the caller is a stranger.
 fn by_name<'a>(
     ek: &Digest,
     claims: &Claims,
@@ -196,7 +196,7 @@ fn by_name<'a>(
     }
 }
 
-/// The Machine that an EK would become which nobody knows: under a name that is nobody's, in a role that the rule admits.
+/// The Machine that would be created for a stranger: its name must be free, its role one that the rule admits.
 fn stranger(
     ek: &Digest,
     claims: &Claims,
@@ -233,7 +233,7 @@ fn stranger(
     Ok(Machine::named(&node, spec))
 }
 
-/// That no Machine has a node's name.
+/// Checks that no Machine has this node name.
 pub(super) fn unclaimed(
     node: &str,
     inventory: &Inventory,
@@ -258,7 +258,7 @@ pub(super) fn unclaimed(
     )
 }
 
-/// Whether this Machine may join with this EK and these claims at all.
+/// Checks whether this Machine may join with this EK and these claims.
 pub(super) fn admissible(
     machine: &Machine,
     ek: &Digest,
@@ -279,7 +279,7 @@ pub(super) fn admissible(
     may_join(machine, claims, reference, now, checks)
 }
 
-/// Whether this Machine may join with these claims, whoever comes in its name.
+/// The part of [`admissible`] that does not depend on a key.
 pub(super) fn may_join(
     machine: &Machine,
     claims: &Claims,

@@ -1,4 +1,4 @@
-//! The forms of the three keys: endorsement key, attestation key, node key.
+//! Step 2: the check of the public keys: endorsement key, attestation key, node key.
 
 use crate::code::Code;
 use crate::digest::Digest;
@@ -7,7 +7,7 @@ use crate::tpm::{Attributes, Public, template};
 use crate::verdict::{Checks, Stop};
 use crate::wire::Keys;
 
-/// The keys as the verifier needs them.
+/// The public keys, parsed.
 #[derive(Debug)]
 pub(super) struct ParsedKeys {
     pub(super) ek: Public,
@@ -16,8 +16,8 @@ pub(super) struct ParsedKeys {
     pub(super) nk_spki: Vec<u8>,
 }
 
-/// Keys of the right form, and the names by which evidence is bound to them.
-pub(super) struct Keyed {
+/// Keys of the right form, and the TPM Names by which evidence is bound to them.
+pub(super) struct CheckedKeys {
     pub(super) ek_hash: Digest,
     pub(super) parsed: ParsedKeys,
     pub(super) ek_certificate: Option<Vec<u8>>,
@@ -31,7 +31,7 @@ pub(super) struct EndorsementKey {
     pub(super) hash: Digest,
 }
 
-/// The endorsement key, by a TCG template.
+/// Parses the endorsement key, which must be of a TCG template.
 pub(super) fn endorsement_key(keys: &Keys, checks: &mut Checks) -> Result<EndorsementKey, Stop> {
     const CHECK: &str = "EK template";
     const WANTED: &str = "RSA-2048, ECC P-256 or P-384 by a TCG template";
@@ -55,13 +55,13 @@ pub(super) fn endorsement_key(keys: &Keys, checks: &mut Checks) -> Result<Endors
     })
 }
 
-/// All three keys; what is encrypted to the endorsement key names the attestation key.
+/// Checks the attestation key and the node key, and computes their Names: the credential of step 2 is bound to the AK's.
 pub(super) fn keyed(
     keys: &Keys,
     ek: Public,
     ek_hash: Digest,
     checks: &mut Checks,
-) -> Result<Keyed, Stop> {
+) -> Result<CheckedKeys, Stop> {
     let ak = attestation_key(keys.ak.as_bytes(), checks)?;
     let nk = node_key(keys.nk.as_bytes(), checks)?;
     let names = Names {
@@ -82,7 +82,7 @@ pub(super) fn keyed(
         .ek_certificate
         .as_ref()
         .map(|der| der.as_bytes().to_vec());
-    Ok(Keyed {
+    Ok(CheckedKeys {
         ek_hash,
         parsed: ParsedKeys {
             ek,
@@ -139,7 +139,7 @@ fn node_key(bytes: &[u8], checks: &mut Checks) -> Result<Public, Stop> {
         Code::NkTemplate
     };
     wanted.attributes = wanted.attributes.no_da_of(nk.attributes);
-    // The policy's value is checked against the quoted registers in phase 2; here it must only be one.
+    // The policy's value is compared with the quoted registers in step 4; here only its length is checked.
     if nk.auth_policy.len() == wanted.auth_policy.len() {
         wanted.auth_policy.clone_from(&nk.auth_policy);
     }
@@ -153,7 +153,7 @@ fn node_key(bytes: &[u8], checks: &mut Checks) -> Result<Public, Stop> {
     Ok(nk)
 }
 
-/// A key without its public value, for a person.
+/// A key's parameters without its public value, for messages.
 fn describe(key: &Public) -> String {
     use crate::tpm::Key;
     let kind = match &key.key {

@@ -1,39 +1,43 @@
-//! The master's side, without I/O: three steps, each taking the one before by value.
+//! The master's side of an exchange, without I/O. Each function takes the result of the one before by value, so none can be left
+//! out. The steps are those of WIRE.md.
 //!
-//! 1. [`check_hello`] (or [`check_renewal`]) → [`Admitted`]: the caller shows keys of the right form for a Machine that may join.
-//! 2. [`crate::sessions::Sessions::open`] → challenge; the session holds [`Pending`].
-//! 3. [`check_evidence`] → [`Claimant`], which proved which machine it is, with a verdict on all else; or a
-//!    [`crate::Refusal`] that says whether the machine itself proved what is refused.
-//!    Machines without a TPM come by [`check_unproven_hello`] and [`check_unproven`], and are nobody but whoever holds a key.
-//! 4. [`Claimant::verified`] under a rule that enforces its verdict, [`Claimant::approve`] under one that leaves it to a
-//!    person or nobody → [`Verified`], the only thing that the CA signs for.
+//! - Step 2: [`check_hello`], or [`check_renewal`], makes a [`CheckedHello`]: keys of the right form, for a Machine that may
+//!   join. [`crate::sessions::Sessions::open`] makes the challenge; the session holds [`Pending`].
+//! - Step 4: [`check_evidence`] makes a [`Claimant`], or a [`crate::Refusal`] that says whether the machine itself proved what is
+//!   refused. Then [`Claimant::grant`], under a rule that enforces the verdict, or [`Claimant::approve`], under one where a
+//!   person or nobody decides, makes a [`CertificateGrant`].
+//! - Step 5: the CA signs for a [`CertificateGrant`], and for nothing else.
+//!
+//! Machines without a TPM take the same steps by [`check_unproven_hello`] and [`check_unproven`]; they prove only that they hold
+//! a key.
 
 mod claimant;
+mod grant;
 mod hello;
 mod identity;
 mod keys;
 mod pending;
+mod prior_approval;
 mod privileged;
 mod proof;
+mod recorded;
 mod requests;
-mod shown;
-mod standing;
 mod state;
 mod unproven;
-mod verified;
 
 pub use claimant::{Approval, Claimant, check_evidence};
-pub use hello::{Admitted, RenewingPeer, check_hello, check_renewal};
+pub use grant::CertificateGrant;
+pub use hello::{CheckedHello, RenewingPeer, check_hello, check_renewal};
 pub(crate) use hello::{Subject, admit_bootstrap, refusal};
 pub use pending::Pending;
+pub use prior_approval::PriorApproval;
 pub use proof::Attested;
 pub(crate) use proof::check_proof;
-pub use shown::{Judged, Shown};
-pub use standing::Standing;
+pub use recorded::{DryRunVerdict, RecordedEvidence};
 pub use unproven::{
-    UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello, check_unproven_renewal,
+    CheckedUnprovenHello, UnprovenPending, check_unproven, check_unproven_hello,
+    check_unproven_renewal,
 };
-pub use verified::Verified;
 
 use crate::digest::Digest;
 use crate::ek::EkIssuer;
@@ -41,7 +45,7 @@ use crate::inventory::Inventory;
 use crate::policy::CheckedRule;
 use crate::release::KnownRelease;
 
-/// What the master holds true at the moment of a check.
+/// The reference values that hello and evidence are compared with.
 #[derive(Debug, Clone, Copy)]
 pub struct Reference<'a> {
     /// All Machines.
@@ -56,6 +60,6 @@ pub struct Reference<'a> {
     pub api_names: &'a [String],
     /// The cluster's name.
     pub cluster: &'a str,
-    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key: believes its verdict on the first master.
+    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key, whose verdict on the first master is accepted.
     pub admin_key: Option<Digest>,
 }

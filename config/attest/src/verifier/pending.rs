@@ -1,6 +1,6 @@
-//! Between challenge and evidence: what the verifier holds of a caller.
+//! A checked hello with its challenge, between step 2 and step 4.
 
-use super::hello::{Admitted, Subject};
+use super::hello::{CheckedHello, Subject};
 use super::refusal;
 use crate::code::Code;
 use crate::digest::Digest;
@@ -15,10 +15,10 @@ use config_kube::Machine;
 use config_kube::machine::Counters;
 use zeroize::Zeroizing;
 
-/// An admitted caller that was given a challenge, with what only the EK's TPM can learn.
+/// A checked hello with its challenge, and the secret that only the EK's TPM can decrypt.
 #[derive(Debug)]
 pub struct Pending {
-    admitted: Admitted,
+    hello: CheckedHello,
     session: SessionId,
     nonce: Digest,
     secret: Secret,
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-impl Opening for Admitted {
+impl Opening for CheckedHello {
     type Pending = Pending;
     type Challenge = Challenge;
 
@@ -49,7 +49,8 @@ impl Opening for Admitted {
         matches!(self.subject, Subject::Known(_)) && self.then.ek.hashes.contains(&text)
     }
 
-    /// Errors if nothing can be encrypted to the EK.
+    /// # Errors
+    /// Nothing can be encrypted to the EK.
     fn challenge(self, rng: &mut impl Entropy) -> Result<(Pending, Challenge), Box<Refusal>> {
         let mut session = SessionId([0; 16]);
         let mut nonce = Digest::ZERO;
@@ -79,7 +80,7 @@ impl Opening for Admitted {
         };
         Ok((
             Pending {
-                admitted: self,
+                hello: self,
                 session,
                 nonce,
                 secret: Secret(secret),
@@ -95,102 +96,102 @@ impl HalfOpen for Pending {
     }
 
     fn party(&self) -> Digest {
-        self.admitted.ek_hash
+        self.hello.ek_hash
     }
 }
 
 impl Pending {
-    /// What exchanges of one machine have in common: its uid or, where the inventory does not have it, its EK.
-    pub fn turn(&self) -> String {
-        match &self.admitted.subject {
+    /// The key of the lock under which exchanges of one machine are concluded: the Machine's uid or, for a stranger, its EK.
+    pub fn lock_key(&self) -> String {
+        match &self.hello.subject {
             Subject::Known(id) => id.uid.clone(),
-            Subject::Stranger(_) | Subject::Refused(_) => self.admitted.ek_hash.to_text(),
+            Subject::Stranger(_) | Subject::Refused(_) => self.hello.ek_hash.to_text(),
         }
     }
 
     pub(super) fn subject(&self) -> &Subject {
-        &self.admitted.subject
+        &self.hello.subject
     }
 
     pub(super) fn purpose(&self) -> Purpose {
-        self.admitted.purpose
+        self.hello.purpose
     }
 
-    /// The EK's SubjectPublicKeyInfo, and the certificate that was sent for it.
+    /// The EK's SubjectPublicKeyInfo, and the certificate in the hello.
     pub(super) fn endorsement(&self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
         Some((
-            self.admitted.parsed.ek.spki().ok()?,
-            self.admitted.ek_certificate.clone(),
+            self.hello.parsed.ek.spki().ok()?,
+            self.hello.ek_certificate.clone(),
         ))
     }
 
-    /// Whether the hello was looked at under this rule, and this word of the Machine on its keys.
+    /// Whether the hello was checked under this rule and this `spec.ek` of the Machine.
     pub(super) fn seen_under(&self, rule: &CheckedRule, machine: &Machine) -> bool {
-        self.admitted.then.rule == *rule && self.admitted.then.ek == machine.spec.ek
+        self.hello.then.rule == *rule && self.hello.then.ek == machine.spec.ek
     }
 
-    /// The TPM's counters that were known at the hello.
+    /// The recorded counters of the TPM at the time of the hello.
     pub(super) fn counters(&self) -> Option<Counters> {
-        self.admitted.then.counters
+        self.hello.then.counters
     }
 
     /// SHA-256 of the EK's SubjectPublicKeyInfo.
     pub fn ek_hash(&self) -> Digest {
-        self.admitted.ek_hash
+        self.hello.ek_hash
     }
 
     pub(super) fn names(&self) -> &Names {
-        &self.admitted.names
+        &self.hello.names
     }
 
     pub(super) fn ak(&self) -> &p256::PublicKey {
-        &self.admitted.parsed.ak
+        &self.hello.parsed.ak
     }
 
     pub(super) fn nk(&self) -> &Public {
-        &self.admitted.parsed.nk
+        &self.hello.parsed.nk
     }
 
     pub(super) fn nk_spki(&self) -> &[u8] {
-        &self.admitted.parsed.nk_spki
+        &self.hello.parsed.nk_spki
     }
 
     pub(super) fn csr_hash(&self) -> Digest {
-        self.admitted.csr_hash
+        self.hello.csr_hash
     }
 
     pub(crate) fn claims(&self) -> &Claims {
-        &self.admitted.claims
+        &self.hello.claims
     }
 
-    /// The issuer of the EK's certificate, as it was looked at with the hello.
+    /// The issuer of the EK's certificate, as checked in step 2.
     pub(super) fn issuer(&self) -> Option<&str> {
-        self.admitted.issuer.as_deref()
+        self.hello.issuer.as_deref()
     }
 
-    /// What was looked at with the hello. What it found against the caller and kept back does not name what fails before the
+    /// The checks of step 2, to be continued. A failure that was held back must not name the refusal of a check that fails before the
     /// caller has proved that it has the EK.
     pub(super) fn resumed(&self, enforces: bool) -> Checks {
-        let waits = matches!(self.admitted.subject, Subject::Refused(_));
-        Checks::resume(self.admitted.checks.clone(), enforces && !waits)
+        let waits = matches!(self.hello.subject, Subject::Refused(_));
+        Checks::resume(self.hello.checks.clone(), enforces && !waits)
     }
 
-    /// What an honest prover put into Q.
+    /// The values that an honest prover hashes into Q.
     pub(super) fn transcript(&self) -> Transcript {
         Transcript {
             nonce: self.nonce,
-            csr_hash: self.admitted.csr_hash,
-            claims_hash: self.admitted.claims.hash(),
-            server_spki: self.admitted.channel.server_spki,
-            exporter: self.admitted.channel.exporter,
+            csr_hash: self.hello.csr_hash,
+            claims_hash: self.hello.claims.hash(),
+            server_spki: self.hello.channel.server_spki,
+            exporter: self.hello.channel.exporter,
         }
     }
 
     pub(super) fn question(&self) -> Digest {
         question(
-            self.admitted.purpose,
+            self.hello.purpose,
             &self.session,
-            &self.admitted.names,
+            &self.hello.names,
             &self.transcript(),
         )
     }

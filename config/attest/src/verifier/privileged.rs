@@ -1,14 +1,14 @@
-//! Whether the machine's pods may be its root.
+//! The check of the claim that pods on the machine may be privileged.
 //!
-//! The claim is the agent's own word on its configuration, covered by Q. Where the image is proved the agent is, and its word
-//! is as good; where it is not, the claim is no more than a claim, as everything else of that machine.
+//! The agent makes the claim about its own configuration, and Q covers it. Where the image is attested, so is the agent, and the claim
+//! is as trustworthy as the image. Elsewhere it proves nothing, like every other claim.
 
 use crate::code::Code;
 use crate::policy::CheckedRule;
 use crate::verdict::Checks;
 use crate::wire::Claims;
 
-/// A machine whose pods may be privileged needs a rule that takes such machines; one that claims nothing has nothing to show.
+/// Checks that the rule takes machines with privileged pods, if the machine claims to be one.
 pub(super) fn check(claims: &Claims, rule: &CheckedRule, checks: &mut Checks) {
     if claims.privileged_pods {
         let wanted = if rule.privileged_pods {

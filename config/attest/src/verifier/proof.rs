@@ -1,4 +1,4 @@
-//! Phase 2: the TPM's word, first that it is this exchange's, then what it says.
+//! Step 4: the check of the TPM's proof. First that it is made for this exchange (binding), then what it attests.
 
 use super::hello::refusal;
 use super::{Pending, Reference, Subject, hello, identity, state};
@@ -19,7 +19,8 @@ use config_kube::policy::TpmVersion;
 use std::collections::BTreeMap;
 use subtle::ConstantTimeEq as _;
 
-/// A machine whose state was proved and accepted. The requests are still to be checked.
+/// Holding one proves: the TPM with this EK made the proof for this exchange, and the machine's state was checked. The certificate
+/// requests are not checked yet.
 #[derive(Debug)]
 pub struct Attested {
     pub(super) proven: Option<ProvenMachine>,
@@ -187,7 +188,7 @@ pub(super) fn proven_of(subject: &Subject) -> Option<ProvenMachine> {
     }
 }
 
-/// The Machine of phase 1, and whether the EK is its own, if nothing has come between: its object may have gone (a new one
+/// The Machine of step 2, and whether the EK is its own, if nothing has come between: its object may have gone (a new one
 /// under its name is another), the EK may have become another's, by a second session under another name or by an admin, and
 /// what was nobody's may be somebody's by now.
 fn still<'a>(
@@ -199,12 +200,7 @@ fn still<'a>(
     match pending.subject() {
         Subject::Known(id) => {
             let gone = |checks: &mut Checks| {
-                checks.fail(
-                    CHECK,
-                    Code::MachineUnknown,
-                    "the Machine of phase 1",
-                    "gone",
-                )
+                checks.fail(CHECK, Code::MachineUnknown, "the Machine of step 2", "gone")
             };
             let machine = reference.inventory.find(id).ok_or_else(|| gone(checks))?;
             let mut again = Checks::default();
@@ -241,7 +237,7 @@ fn still<'a>(
                 CHECK,
                 Code::MachineUnknown,
                 unknown,
-                "an EK that is nobody's, as in phase 1",
+                "an EK that is nobody's, as in step 2",
                 found,
             )?;
             identity::unclaimed(machine.node_name(), reference.inventory, checks)?;
@@ -409,7 +405,7 @@ fn signature(
     )
 }
 
-/// That the machine may still do what it began. Since phase 1 another session of it may have had it retired, bound, found Suspect
+/// That the machine may still do what it began. Since step 2 another session of it may have had it retired, bound, found Suspect
 /// or Untrusted, or its keys recorded anew; the rule may be another, or what the Machine says of its endorsement keys. Gives the
 /// issuer of the EK's certificate.
 fn wanted_still(
@@ -475,7 +471,7 @@ fn said(
     )?;
     registers(quote, &proof.pcrs, checks)?;
     certification(pending, proof, checks)?;
-    let said = state::Said {
+    let said = state::StateEvidence {
         purpose: pending.purpose(),
         then: pending.counters(),
         clock: quote.clock_info,

@@ -1,4 +1,4 @@
-//! What a node may ask for: its keys, and the names and addresses of its certificates.
+//! Step 4: the check of the certificate requests: keys, names and addresses that a node may have.
 
 use super::Reference;
 use crate::code::Code;
@@ -11,28 +11,28 @@ use config_kube::identity::node_user;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Both requests, within what the node may ask for.
+/// Both certificate requests. Holding one proves: they ask for no more than the node may have.
 #[derive(Debug)]
 pub(super) struct Requested {
     pub(super) client: Request,
     pub(super) serving: Request,
 }
 
-/// What is asked, and by whom.
-pub(super) struct Asks<'a> {
+/// The certificate requests and the machine that sent them.
+pub(super) struct RequestContext<'a> {
     pub(super) claims: &'a Claims,
-    /// The name of a machine that claims none.
+    /// The node name of a machine that claims none.
     pub(super) derived: Option<String>,
     pub(super) nk_spki: &'a [u8],
-    /// The inventory does not have it.
+    /// Whether the inventory does not have the machine.
     pub(super) stranger: bool,
     pub(super) client: &'a [u8],
     pub(super) serving: &'a [u8],
 }
 
-/// That the requests ask for what this node may have.
+/// Checks that the requests ask for no more than this node may have.
 pub(super) fn check_requests(
-    asks: &Asks<'_>,
+    asks: &RequestContext<'_>,
     machine: &Machine,
     reference: &Reference<'_>,
     now: u64,
@@ -65,7 +65,7 @@ pub(super) fn check_requests(
     Ok(Requested { client, serving })
 }
 
-/// That no other machine holds a certificate for an address which this one asks for on no more than its claim.
+/// Checks that no other machine holds a certificate for an address that this one only claims.
 fn untaken(
     serving: &Request,
     machine: &Machine,
@@ -85,8 +85,8 @@ fn untaken(
     }
 }
 
-/// The first address among these names that another machine holds a certificate for, and that machine. What the inventory
-/// gives to a machine is its own, whoever claimed it before.
+/// The first claimed address that another machine holds a certificate for, and that machine. Addresses that the inventory gives to
+/// this machine are not looked at: they are its own, also if another machine claimed one before.
 pub(super) fn taken<'a>(
     names: &[San],
     machine: &Machine,
@@ -118,9 +118,9 @@ pub(super) fn claimed_addresses(names: &[San], machine: &Machine) -> Vec<IpAddr>
         .collect()
 }
 
-/// A machine that claims no name asks under the one that its key gives. Where the inventory has another for it, it is told,
-/// now that it has proved whose it is.
-fn assigned(asks: &Asks<'_>, machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
+/// A machine that claims no name asks under a name derived from its EK. Where its Machine has another, the answer tells it: only now,
+/// as it has proved that it has the EK.
+fn assigned(asks: &RequestContext<'_>, machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
     let Some(derived) = asks
         .derived
         .as_deref()
@@ -136,9 +136,13 @@ fn assigned(asks: &Asks<'_>, machine: &Machine, checks: &mut Checks) -> Result<(
     Err(checks.fail("node name", Code::NameAssigned, own, derived))
 }
 
-fn allowed<'a>(machine: &'a Machine, asks: &Asks<'_>, reference: &Reference<'_>) -> Allowed<'a> {
+fn allowed<'a>(
+    machine: &'a Machine,
+    asks: &RequestContext<'_>,
+    reference: &Reference<'_>,
+) -> Allowed<'a> {
     let claims = asks.claims;
-    // What a stranger claims is all that there is; the person who approves it sees it.
+    // For a stranger there is no inventory entry; the person who approves it sees what it claims.
     let by_claims = !reference.rule.sans_inventory || asks.stranger;
     let listed: BTreeSet<San> = machine
         .spec
@@ -165,7 +169,7 @@ fn allowed<'a>(machine: &'a Machine, asks: &Asks<'_>, reference: &Reference<'_>)
         .iter()
         .filter(|other| other.metadata.name != machine.metadata.name)
     {
-        // What the inventory gives to another machine, this one cannot claim.
+        // An address that the inventory gives to another machine cannot be claimed.
         for taken in other.spec.addresses.iter().map(|text| San::from_text(text)) {
             if !listed.contains(&taken) {
                 sans.remove(&taken);
@@ -189,7 +193,7 @@ fn allowed<'a>(machine: &'a Machine, asks: &Asks<'_>, reference: &Reference<'_>)
     }
 }
 
-/// An address that a node can be reached at.
+/// Whether a node can be reached at this address from other hosts.
 fn usable(address: &IpAddr) -> bool {
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),

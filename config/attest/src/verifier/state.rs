@@ -1,6 +1,7 @@
-//! What the machine booted: event log, image, Secure Boot, configuration, firmware, counters.
+//! Step 4: the check of what the machine booted: event log, image, Secure Boot, configuration, firmware, counters.
 //!
-//! Assumes that the register values are the quoted ones; every fault is recorded, so that a verdict shows all of them.
+//! Assumption: the register values are those of the quote. All checks run and record their results, so that a verdict shows every
+//! fault, not only the first.
 
 use super::Reference;
 use crate::bootstrap;
@@ -21,22 +22,22 @@ use config_kube::machine::{Counters, ProvenConfig, ProvenImage};
 use config_kube::policy::TpmVersion;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Registers that are learned at first admission.
+/// The registers of the firmware, which are pinned at the first admission.
 pub(super) const PINNED_PCRS: [u8; 2] = [0, 2];
 /// The register of Secure Boot.
 const SECURE_BOOT_PCR: u8 = 7;
-/// Registers in which the release is recognised.
+/// The registers that the release predicts.
 const IMAGE_PCRS: [u8; 3] = [9, 4, 11];
 
-/// What a machine says.
-pub(super) struct Said<'a> {
+/// The evidence about the machine's state, from the quote, the log and the claims.
+pub(super) struct StateEvidence<'a> {
     pub(super) purpose: Purpose,
-    /// The counters that were known when it was asked.
+    /// The last counters that were recorded before the challenge.
     pub(super) then: Option<Counters>,
     pub(super) clock: ClockInfo,
-    /// Of the EK's certificate, where it is a good one.
+    /// The issuer of the EK's certificate, if it is valid.
     pub(super) issuer: Option<&'a str>,
-    /// What the quote says of the TPM's firmware.
+    /// The TPM's firmware version in the quote.
     pub(super) tpm_firmware: TpmVersion,
     pub(super) pcrs: &'a BTreeMap<u8, Digest>,
     pub(super) log: &'a [u8],
@@ -44,35 +45,35 @@ pub(super) struct Said<'a> {
     pub(super) claims: &'a Claims,
 }
 
-/// What was accepted of it.
+/// The state that was accepted.
 #[derive(Debug, Clone)]
 pub(super) struct Accepted {
-    /// None where what was booted is none that the rule takes, which only who leaves it to others lets pass.
+    /// `None` where the image is not one of the rule; then only a person's or nobody's decision can admit the machine.
     pub(super) image: Option<ProvenImage>,
     pub(super) config: Option<ProvenConfig>,
     pub(super) clock: ClockInfo,
     pub(super) tpm_firmware: TpmVersion,
     pub(super) pinned: BTreeMap<u8, Digest>,
-    /// All that was quoted.
+    /// All quoted registers.
     pub(super) registers: BTreeMap<u8, Digest>,
 }
 
-impl Said<'_> {
+impl StateEvidence<'_> {
     fn pcr(&self, index: u8) -> Digest {
         self.pcrs.get(&index).copied().unwrap_or(Digest::ZERO)
     }
 }
 
 pub(super) fn check(
-    said: &Said<'_>,
+    evidence: &StateEvidence<'_>,
     machine: &Machine,
     reference: &Reference<'_>,
     now: u64,
     checks: &mut Checks,
 ) -> Result<Accepted, Stop> {
-    counters(said, machine, checks);
+    counters(evidence, machine, checks);
     let mut judgement = Checks::default();
-    let accepted = judge(said, machine, reference, now, &mut judgement);
+    let accepted = judge(evidence, machine, reference, now, &mut judgement);
     let enforces = reference.rule.enforces();
     checks.judged(judgement, enforces);
     checks.all_passed()?;
@@ -82,15 +83,15 @@ pub(super) fn check(
     Ok(accepted)
 }
 
-/// What was booted, and what the rule says of it.
+/// Checks what was booted against the releases and the rule.
 fn judge(
-    said: &Said<'_>,
+    evidence: &StateEvidence<'_>,
     machine: &Machine,
     reference: &Reference<'_>,
     now: u64,
     checks: &mut Checks,
 ) -> Accepted {
-    let outside = said.pcr(12);
+    let outside = evidence.pcr(12);
     checks.test(
         "PCR 12",
         Code::OutsideArguments,
@@ -98,19 +99,19 @@ fn judge(
         "zero",
         outside,
     );
-    let config = config(said, machine, reference, checks);
-    super::privileged::check(said.claims, reference.rule, checks);
-    let log = replayed(said, checks);
+    let config = config(evidence, machine, reference, checks);
+    super::privileged::check(evidence.claims, reference.rule, checks);
+    let log = replayed(evidence, checks);
     let secure_boot = log.as_ref().and_then(|log| facts::secure_boot(log, checks));
     if let Some(on) = secure_boot {
         secure_boot_as_the_rule_wants(on, reference.rule, checks);
     }
     let before = checks.failures();
-    let found = booted(said, machine, secure_boot, reference);
+    let found = booted(evidence, machine, secure_boot, reference);
     let others = if let Some(started) = found {
         image(
             started,
-            said,
+            evidence,
             machine,
             reference,
             (log.as_ref(), now),
@@ -121,7 +122,7 @@ fn judge(
             "image",
             Code::ImageUnknown,
             "an ImageRelease with these registers",
-            registers(said),
+            registers(evidence),
         );
         None
     };
@@ -130,8 +131,8 @@ fn judge(
         let learned = others.map(|_| SECURE_BOOT_PCR);
         facts::consume(log, boot, learned, reference.rule.allow_unknown, checks);
     }
-    let mut pinned = firmware(said, machine, now, checks);
-    tpm_firmware(said, reference.rule, checks);
+    let mut pinned = firmware(evidence, machine, now, checks);
+    tpm_firmware(evidence, reference.rule, checks);
     pinned.extend(others.map(|value| (SECURE_BOOT_PCR, value)));
     let image = found.filter(|_| taken).map(|(release, _)| {
         let manifest = release.manifest();
@@ -144,17 +145,19 @@ fn judge(
     Accepted {
         image,
         config,
-        clock: said.clock,
-        tpm_firmware: said.tpm_firmware,
+        clock: evidence.clock,
+        tpm_firmware: evidence.tpm_firmware,
         pinned,
-        registers: said.pcrs.clone(),
+        registers: evidence.pcrs.clone(),
     }
 }
 
-/// Resets and restarts never go down; the clock never goes down within equal counts. Of two exchanges of one machine the older
-/// may be answered last, by whoever holds back what is on its way: then it is late, and nothing is wrong with the machine.
-fn counters(said: &Said<'_>, machine: &Machine, checks: &mut Checks) {
-    let now = said.clock;
+/// Checks the TPM's counters: resetCount and restartCount never decrease, and the clock never decreases while both are equal. Lower
+/// ones mean that a snapshot was restored. An attacker can delay the evidence of one exchange until a later one was recorded; then
+/// the counters are below the recorded ones but not below those of the challenge, and the code is `OVERTAKEN`, which does not
+/// change the Machine.
+fn counters(evidence: &StateEvidence<'_>, machine: &Machine, checks: &mut Checks) {
+    let now = evidence.clock;
     let show = |reset, restart, clock, safe| {
         format!("reset {reset} restart {restart} clock {clock} ms safe {safe}")
     };
@@ -172,7 +175,7 @@ fn counters(said: &Said<'_>, machine: &Machine, checks: &mut Checks) {
     let before = (reset_count, restart_count, clock);
     let shown = (now.reset_count, now.restart_count, now.clock);
     let good = shown >= before;
-    let then = said
+    let then = evidence
         .then
         .map(|then| (then.reset_count, then.restart_count, then.clock));
     if !good && then != Some(before) && then.is_none_or(|then| shown >= then) {
@@ -187,7 +190,7 @@ fn counters(said: &Said<'_>, machine: &Machine, checks: &mut Checks) {
     }
     let wanted = format!("at least {}", show(reset_count, restart_count, clock, safe));
     checks.test("counters", Code::CountersWentBack, good, wanted, &found);
-    if said.purpose == Purpose::Renew {
+    if evidence.purpose == Purpose::Renew {
         let same = now.reset_count == reset_count;
         checks.test(
             "reset count",
@@ -199,15 +202,15 @@ fn counters(said: &Said<'_>, machine: &Machine, checks: &mut Checks) {
     }
 }
 
-/// The one configuration event is what PCR 13 holds, and one that may be.
+/// Checks that PCR 13 holds exactly the one configuration event, and that the inventory allows the configuration.
 fn config(
-    said: &Said<'_>,
+    evidence: &StateEvidence<'_>,
     machine: &Machine,
     reference: &Reference<'_>,
     checks: &mut Checks,
 ) -> Option<ProvenConfig> {
-    let held = said.pcr(CONFIG_PCR);
-    let Some(event) = said.config else {
+    let held = evidence.pcr(CONFIG_PCR);
+    let Some(event) = evidence.config else {
         let (code, good) = if held == Digest::ZERO {
             (Code::ConfigNotMeasured, !reference.rule.config_measured)
         } else {
@@ -266,9 +269,9 @@ fn config(
     })
 }
 
-/// The log, if it replays to every quoted register. PCR 13 is init's: the firmware's log has nothing of it.
-fn replayed(said: &Said<'_>, checks: &mut Checks) -> Option<EventLog> {
-    let log = match EventLog::parse(said.log) {
+/// The event log, if it replays to every quoted register. init extends PCR 13 after the firmware, so the log has no event of it.
+fn replayed(evidence: &StateEvidence<'_>, checks: &mut Checks) -> Option<EventLog> {
+    let log = match EventLog::parse(evidence.log) {
         Ok(log) => log,
         Err(fault) => {
             let code = match fault {
@@ -286,7 +289,11 @@ fn replayed(said: &Said<'_>, checks: &mut Checks) -> Option<EventLog> {
     for pcr in QUOTE_PCRS.iter().copied() {
         let inits = pcr == CONFIG_PCR;
         let (wanted, found) = (
-            if inits { Digest::ZERO } else { said.pcr(pcr) },
+            if inits {
+                Digest::ZERO
+            } else {
+                evidence.pcr(pcr)
+            },
             bank.get(pcr),
         );
         let code = if !inits && facts::ends_early(&log, pcr) {
@@ -305,7 +312,7 @@ fn replayed(said: &Said<'_>, checks: &mut Checks) -> Option<EventLog> {
     good.then_some(log)
 }
 
-/// A way of starting a release.
+/// A boot variant of a release.
 type Started<'a> = (&'a KnownRelease, &'a Boot);
 
 fn allows(boot: &Boot, pcr: u8, value: &Digest) -> bool {
@@ -314,7 +321,7 @@ fn allows(boot: &Boot, pcr: u8, value: &Digest) -> bool {
         .is_some_and(|allowed| allowed.contains(value))
 }
 
-/// Whether a key that the rule takes signed a release.
+/// Whether a key that the rule names signed a release.
 fn signed(release: &KnownRelease, rule: &CheckedRule) -> bool {
     release
         .verified_by()
@@ -332,9 +339,9 @@ fn secure_boot_as_the_rule_wants(on: bool, rule: &CheckedRule, checks: &mut Chec
     );
 }
 
-/// The release that was booted, or that comes nearest to it.
+/// The release that was booted, or the most similar one, so that the verdict can name the difference.
 fn booted<'a>(
-    said: &Said<'_>,
+    evidence: &StateEvidence<'_>,
     machine: &Machine,
     secure_boot: Option<bool>,
     reference: &Reference<'a>,
@@ -354,10 +361,10 @@ fn booted<'a>(
         let manifest = release.manifest();
         let matching = IMAGE_PCRS
             .iter()
-            .filter(|pcr| allows(boot, **pcr, &said.pcr(**pcr)))
+            .filter(|pcr| allows(boot, **pcr, &evidence.pcr(**pcr)))
             .count();
-        // A full match counts most; else the claimed image is what the machine is compared with.
-        let claimed = matching < IMAGE_PCRS.len() && manifest.id == said.claims.image;
+        // A full match wins; without one the claimed image is the better guess for the comparison.
+        let claimed = matching < IMAGE_PCRS.len() && manifest.id == evidence.claims.image;
         (
             matching == IMAGE_PCRS.len(),
             claimed,
@@ -373,10 +380,10 @@ fn booted<'a>(
     })
 }
 
-/// That it was this release, and that it may be. Gives what [`databases`] gives.
+/// Checks the registers against this release, and the release against the rule. Returns what [`databases`] returns.
 fn image(
     (release, boot): Started<'_>,
-    said: &Said<'_>,
+    evidence: &StateEvidence<'_>,
     machine: &Machine,
     reference: &Reference<'_>,
     (log, now): (Option<&EventLog>, u64),
@@ -390,9 +397,9 @@ fn image(
             9 => Code::ImageCommandLine,
             _ => Code::ImageSections,
         };
-        register(&manifest.id, boot, pcr, code, said, checks);
+        register(&manifest.id, boot, pcr, code, evidence, checks);
     }
-    let others = databases((release, boot), said, machine, log, now, checks);
+    let others = databases((release, boot), evidence, machine, log, now, checks);
     let keys = if rule.enforces() {
         rule.release_keys.join(", ")
     } else {
@@ -430,7 +437,14 @@ fn image(
     others
 }
 
-fn register(id: &str, boot: &Boot, pcr: u8, code: Code, said: &Said<'_>, checks: &mut Checks) {
+fn register(
+    id: &str,
+    boot: &Boot,
+    pcr: u8,
+    code: Code,
+    evidence: &StateEvidence<'_>,
+    checks: &mut Checks,
+) {
     let allowed: Vec<String> = boot
         .pcrs
         .get(&pcr)
@@ -442,23 +456,23 @@ fn register(id: &str, boot: &Boot, pcr: u8, code: Code, said: &Said<'_>, checks:
     checks.test(
         &format!("image: PCR {pcr}"),
         code,
-        allows(boot, pcr, &said.pcr(pcr)),
+        allows(boot, pcr, &evidence.pcr(pcr)),
         wanted,
-        said.pcr(pcr),
+        evidence.pcr(pcr),
     );
 }
 
-/// The databases of Secure Boot are the release's, or other ones that an admin's re-admission has learned: a maker's keys, or
-/// the list of revoked programs that came with an update. Gives the register's value where it is those.
+/// Checks that the Secure Boot databases are the release's, or others that were pinned at an admin's re-admission (a manufacturer's
+/// keys, or a revocation list that came with an update). Returns the register's value in the second case.
 fn databases(
     (release, boot): Started<'_>,
-    said: &Said<'_>,
+    evidence: &StateEvidence<'_>,
     machine: &Machine,
     log: Option<&EventLog>,
     now: u64,
     checks: &mut Checks,
 ) -> Option<Digest> {
-    let found = said.pcr(SECURE_BOOT_PCR);
+    let found = evidence.pcr(SECURE_BOOT_PCR);
     let id = &release.manifest().id;
     if !boot.pcrs.contains_key(&SECURE_BOOT_PCR) {
         return None;
@@ -469,7 +483,7 @@ fn databases(
             boot,
             SECURE_BOOT_PCR,
             Code::SecureBootDatabase,
-            said,
+            evidence,
             checks,
         );
         return None;
@@ -503,15 +517,15 @@ fn databases(
         .then_some(found)
 }
 
-fn registers(said: &Said<'_>) -> String {
+fn registers(evidence: &StateEvidence<'_>) -> String {
     let shown: Vec<String> = IMAGE_PCRS
         .iter()
-        .map(|pcr| format!("PCR {pcr} {}", said.pcr(*pcr)))
+        .map(|pcr| format!("PCR {pcr} {}", evidence.pcr(*pcr)))
         .collect();
     shown.join(", ")
 }
 
-/// The newest image of a role and so many before it are admitted, whatever SVN they have.
+/// Checks that the image is among the newest of its role, as many as the rule's `maxConcurrent` allows, whatever their SVN.
 fn concurrency(image: &Manifest, role: &str, reference: &Reference<'_>, checks: &mut Checks) {
     let limit = reference.rule.max_concurrent;
     if limit == 0 {
@@ -538,9 +552,10 @@ fn concurrency(image: &Manifest, role: &str, reference: &Reference<'_>, checks: 
     );
 }
 
-/// The firmware's registers are learned at first admission, and after an admin's re-admission, and held to from then on.
+/// Checks the firmware's registers against the pinned values. They are pinned at the first admission and at an admin's
+/// re-admission.
 fn firmware(
-    said: &Said<'_>,
+    evidence: &StateEvidence<'_>,
     machine: &Machine,
     now: u64,
     checks: &mut Checks,
@@ -548,7 +563,7 @@ fn firmware(
     let mut pinned = BTreeMap::new();
     let learn = readmitted(machine, now);
     for pcr in PINNED_PCRS {
-        let found = said.pcr(pcr);
+        let found = evidence.pcr(pcr);
         let before = known(machine).and_then(|status| status.pinned_pcrs.get(&pcr.to_string()));
         let check = format!("firmware: PCR {pcr}");
         match before {
@@ -570,13 +585,14 @@ fn firmware(
     pinned
 }
 
-/// The firmware of the TPM itself is not below the floor that the rule sets for its maker. Makers count in their own ways, so a
-/// floor is one maker's, who is known by the EK's certificate: where floors are set, a TPM without one is of no known maker.
-fn tpm_firmware(said: &Said<'_>, rule: &CheckedRule, checks: &mut Checks) {
+/// Checks that the TPM's own firmware is not below the rule's floor for its manufacturer. Version numbers differ between
+/// manufacturers, so each has its own floor, and the EK certificate's issuer names the manufacturer: where a rule has floors, a TPM
+/// without a certificate fails.
+fn tpm_firmware(evidence: &StateEvidence<'_>, rule: &CheckedRule, checks: &mut Checks) {
     const CHECK: &str = "TPM firmware";
-    let found = said.tpm_firmware;
+    let found = evidence.tpm_firmware;
     let floors = &rule.tpm_firmware;
-    match said.issuer {
+    match evidence.issuer {
         _ if floors.is_empty() => checks.pass(CHECK, "any", found),
         None => {
             let wanted = "an EK certificate, by which the maker is known";

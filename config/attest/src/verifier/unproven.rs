@@ -1,14 +1,14 @@
-//! Machines without a TPM: that one key asks, freshly and on this connection, for a Machine that has no TPM, under a rule that
-//! says in so many words that it lets such machines in. All else is recorded as not proven.
+//! Steps 2 and 4 for machines without a TPM (unproven/v1). They prove that the holder of one key asks now, on this connection.
+//! Everything that a TPM would prove is recorded as not proven, and only a rule with `insecure_no_tpm` takes such machines.
 //!
-//! A Machine with endorsement keys, or that was ever bound to one, is never admitted here, whatever the rule says: nobody
-//! gets round its TPM by saying that there is none.
+//! A Machine that lists endorsement keys, or was ever bound to one, is never admitted here, under any rule: otherwise an attacker
+//! could avoid the TPM's checks by claiming that there is no TPM.
 
 use super::claimant::{Basis, Claimant};
 use super::hello::refusal;
 use super::identity::{may_join, unclaimed};
 use super::proof::{proven_of, same_exchange};
-use super::requests::{Asks, check_requests};
+use super::requests::{RequestContext, check_requests};
 use super::{Reference, RenewingPeer, Subject};
 use crate::code::Code;
 use crate::digest::Digest;
@@ -42,9 +42,9 @@ const NOT_PROVEN: [(&str, &str); 8] = [
     ("counters", "no snapshot was restored"),
 ];
 
-/// A caller with a key, who says that it is a machine without a TPM. Proves nothing about who calls.
+/// A checked hello of a machine without a TPM. Holding one proves nothing about the caller.
 #[derive(Debug)]
-pub struct UnprovenAdmitted {
+pub struct CheckedUnprovenHello {
     purpose: Purpose,
     subject: Subject,
     spki: Vec<u8>,
@@ -54,18 +54,18 @@ pub struct UnprovenAdmitted {
     checks: Vec<Check>,
 }
 
-/// The same, once it was given a challenge.
+/// A checked hello with its challenge, until the evidence comes.
 #[derive(Debug)]
 pub struct UnprovenPending {
-    admitted: UnprovenAdmitted,
+    hello: CheckedUnprovenHello,
     session: SessionId,
     nonce: Digest,
 }
 
-/// What is known of a machine without a TPM that possesses its key: nothing else.
+/// A machine without a TPM. Holding one proves: it holds the private key.
 #[derive(Debug)]
-pub(super) struct Keyed {
-    /// The Machine, where the key is the one that it was let in with: then this is its own word.
+pub(super) struct KeyHolder {
+    /// The Machine, where the key is the one that it was admitted with.
     pub(super) proven: Option<ProvenMachine>,
     pub(super) machine: Machine,
     pub(super) subject: Subject,
@@ -75,7 +75,7 @@ pub(super) struct Keyed {
     pub(super) checks: Checks,
 }
 
-impl Keyed {
+impl KeyHolder {
     pub(super) fn verdict(&self) -> Verdict {
         Verdict {
             checks: self.checks.list().to_vec(),
@@ -91,7 +91,7 @@ pub fn check_unproven_hello(
     reference: &Reference<'_>,
     channel: &Channel,
     now: u64,
-) -> Result<UnprovenAdmitted, Box<Refusal>> {
+) -> Result<CheckedUnprovenHello, Box<Refusal>> {
     let mut checks = Checks::default();
     let subject = form(hello, reference, &mut checks)
         .and_then(|()| find(&hello.claims, reference, &mut checks))
@@ -108,7 +108,7 @@ pub fn check_unproven_renewal(
     reference: &Reference<'_>,
     channel: &Channel,
     now: u64,
-) -> Result<UnprovenAdmitted, Box<Refusal>> {
+) -> Result<CheckedUnprovenHello, Box<Refusal>> {
     let mut checks = Checks::default();
     let subject = form(hello, reference, &mut checks)
         .and_then(|()| find(&hello.claims, reference, &mut checks))
@@ -126,9 +126,9 @@ fn conclude(
     channel: &Channel,
     checks: Checks,
     subject: Result<Subject, Stop>,
-) -> Result<UnprovenAdmitted, Box<Refusal>> {
+) -> Result<CheckedUnprovenHello, Box<Refusal>> {
     match subject {
-        Ok(subject) => Ok(UnprovenAdmitted {
+        Ok(subject) => Ok(CheckedUnprovenHello {
             purpose,
             subject,
             spki: hello.key.as_bytes().to_vec(),
@@ -355,7 +355,7 @@ fn recorded_key(machine: &Machine) -> Option<&str> {
     known(machine)?.node_key.as_deref()
 }
 
-impl Opening for UnprovenAdmitted {
+impl Opening for CheckedUnprovenHello {
     type Pending = UnprovenPending;
     type Challenge = Challenge;
 
@@ -382,7 +382,7 @@ impl Opening for UnprovenAdmitted {
         };
         Ok((
             UnprovenPending {
-                admitted: self,
+                hello: self,
                 session,
                 nonce,
             },
@@ -397,26 +397,26 @@ impl HalfOpen for UnprovenPending {
     }
 
     fn party(&self) -> Digest {
-        Digest::of(&self.admitted.spki)
+        Digest::of(&self.hello.spki)
     }
 }
 
 impl UnprovenPending {
     /// What exchanges of one machine have in common: its uid or, where the inventory does not have it, its name.
-    pub fn turn(&self) -> String {
-        match &self.admitted.subject {
+    pub fn lock_key(&self) -> String {
+        match &self.hello.subject {
             Subject::Known(id) => id.uid.clone(),
-            Subject::Stranger(_) | Subject::Refused(_) => self.admitted.claims.name.clone(),
+            Subject::Stranger(_) | Subject::Refused(_) => self.hello.claims.name.clone(),
         }
     }
 
     fn transcript(&self) -> Transcript {
         Transcript {
             nonce: self.nonce,
-            csr_hash: self.admitted.csr_hash,
-            claims_hash: self.admitted.claims.hash(),
-            server_spki: self.admitted.channel.server_spki,
-            exporter: self.admitted.channel.exporter,
+            csr_hash: self.hello.csr_hash,
+            claims_hash: self.hello.claims.hash(),
+            server_spki: self.hello.channel.server_spki,
+            exporter: self.hello.channel.exporter,
         }
     }
 }
@@ -430,22 +430,22 @@ pub fn check_unproven(
     channel: &Channel,
     now: u64,
 ) -> Result<Claimant, Box<Refusal>> {
-    let mut checks = Checks::resume(pending.admitted.checks.clone(), true);
+    let mut checks = Checks::resume(pending.hello.checks.clone(), true);
     let machine = match binding(&pending, evidence, channel, &mut checks)
         .and_then(|()| still(&pending, reference, now, &mut checks))
     {
         Ok(machine) => machine,
-        Err(stop) => return Err(refusal(stop, checks, None, &pending.admitted.claims)),
+        Err(stop) => return Err(refusal(stop, checks, None, &pending.hello.claims)),
     };
-    let UnprovenAdmitted {
+    let CheckedUnprovenHello {
         purpose,
         subject,
         spki,
         claims,
         ..
-    } = pending.admitted;
+    } = pending.hello;
     let key = Digest::of(&spki);
-    let asks = Asks {
+    let asks = RequestContext {
         claims: &claims,
         derived: None,
         nk_spki: &spki,
@@ -461,7 +461,7 @@ pub fn check_unproven(
     checks.judged(said, false);
     match check_requests(&asks, &machine, reference, now, &mut checks) {
         Ok(requested) => {
-            let keyed = Keyed {
+            let keyed = KeyHolder {
                 proven,
                 machine,
                 subject,
@@ -471,7 +471,7 @@ pub fn check_unproven(
                 checks,
             };
             Ok(Claimant::new(
-                Basis::Keyed(Box::new(keyed)),
+                Basis::KeyOnly(Box::new(keyed)),
                 requested,
                 reference.rule.clone(),
             ))
@@ -516,9 +516,9 @@ fn binding(
         found,
     )?;
     same_exchange(&wanted, &evidence.transcript, channel, checks)?;
-    let spki = &pending.admitted.spki;
+    let spki = &pending.hello.spki;
     let question = question(
-        pending.admitted.purpose,
+        pending.hello.purpose,
         &pending.session,
         &Digest::of(spki),
         &wanted,
@@ -539,14 +539,14 @@ fn binding(
     )
 }
 
-/// The Machine of phase 1, if nothing has come between: rule, inventory and the Machine's standing may be others by now.
+/// The Machine of step 2, if it may still join: rule, inventory and the Machine's state may have changed since.
 fn still(
     pending: &UnprovenPending,
     reference: &Reference<'_>,
     now: u64,
     checks: &mut Checks,
 ) -> Result<Machine, Stop> {
-    // What phase 1 recorded stands; what fails now is added to it.
+    // The checks of step 2 stay in the verdict; failures of now are added.
     let mut again = Checks::default();
     let outcome = look_again(pending, reference, now, &mut again);
     if outcome.is_err() {
@@ -561,10 +561,10 @@ fn look_again(
     now: u64,
     checks: &mut Checks,
 ) -> Result<Machine, Stop> {
-    let claims = &pending.admitted.claims;
+    let claims = &pending.hello.claims;
     said(reference, checks)?;
     let found = find(claims, reference, checks)?;
-    let same = match (&pending.admitted.subject, &found) {
+    let same = match (&pending.hello.subject, &found) {
         (Subject::Known(id), Found::Known(machine)) => machine_id(machine) == *id,
         (Subject::Stranger(_), Found::Stranger(_)) => true,
         (Subject::Known(_) | Subject::Refused(_), Found::Stranger(_))
@@ -575,16 +575,16 @@ fn look_again(
         "inventory",
         Code::MachineUnknown,
         same,
-        "the Machine of phase 1",
+        "the Machine of step 2",
         found_now,
     )?;
     admissible(&found, claims, reference, now, checks)?;
-    if pending.admitted.purpose == Purpose::Renew {
-        may_renew(found.machine(), &pending.admitted.spki, checks)?;
+    if pending.hello.purpose == Purpose::Renew {
+        may_renew(found.machine(), &pending.hello.spki, checks)?;
     }
     not_in_use(
         found.machine(),
-        &Digest::of(&pending.admitted.spki),
+        &Digest::of(&pending.hello.spki),
         reference,
         now,
         checks,

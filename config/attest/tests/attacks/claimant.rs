@@ -1,10 +1,10 @@
 //! Rules that leave the verdict to a person or nobody: possession stays what it is, judgements are shown and do not stop, and
 //! nobody but the verifier says who was let in.
 
-use super::{Anonymous, Outcome, Proven, Standing as Word, accepted, expect, lab};
+use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, lab};
 use config_attest::pcr::CONFIG_PCR;
 use config_attest::testing::{EkKind, SoftMachine, World};
-use config_attest::verifier::{Approval, Claimant, Judged, Standing};
+use config_attest::verifier::{Approval, Claimant, DryRunVerdict, PriorApproval};
 use config_attest::{Code, Digest, Refusal, name};
 use config_kube::{MachineState, PolicyName};
 use proptest::prelude::*;
@@ -44,7 +44,7 @@ pub(crate) fn claimed(outcome: Result<Claimant, Box<Refusal>>) -> Claimant {
 
 /// Left alone a stranger is let in under both policies; with the attack it is refused under both.
 #[track_caller]
-fn refused(standing: Word, code: Code, mount: fn(&mut World, &mut SoftMachine)) {
+fn refused(standing: RefusalKind, code: Code, mount: fn(&mut World, &mut SoftMachine)) {
     for (policy, join) in [
         (
             PolicyName::Queue,
@@ -67,8 +67,8 @@ fn a_stranger_becomes_a_machine_on_a_persons_word_and_stays_one_without_another(
     let (mut world, mut machine) = open(PolicyName::Queue);
     let claimant = claimed(world.claim(&machine));
     assert_eq!(
-        (claimant.machine(), claimant.standing()),
-        (None, Standing::New)
+        (claimant.machine(), claimant.prior_approval()),
+        (None, PriorApproval::New)
     );
     let shown = claimant.verdict();
     let failed: Vec<&str> = shown
@@ -102,14 +102,14 @@ fn a_stranger_becomes_a_machine_on_a_persons_word_and_stays_one_without_another(
     // Renewals of this boot, and a boot into the same, need no person.
     machine.clock.clock += 1000;
     let renewal = claimed(world.claim_renewal(&machine));
-    assert_eq!(renewal.standing(), Standing::Unchanged);
+    assert_eq!(renewal.prior_approval(), PriorApproval::Unchanged);
     world
         .approve(renewal, &Approval::Before)
         .expect("a renewal");
     let image = world.image.clone();
     machine.boot(&image, "nocloud", b"version = 1\n");
     let again = claimed(world.claim(&machine));
-    assert_eq!(again.standing(), Standing::Unchanged);
+    assert_eq!(again.prior_approval(), PriorApproval::Unchanged);
     let verified = world.approve(again, &Approval::Before).expect("a reboot");
     assert_eq!(verified.admission().request, "request-1");
 }
@@ -121,8 +121,8 @@ fn a_boot_into_something_else_needs_a_person_again_and_says_what_changed() {
     let image = world.image.clone();
     machine.boot(&image, "nocloud", b"version = 1\n# another\n");
     let claimant = claimed(world.claim(&machine));
-    let Standing::Changed(changes) = claimant.standing() else {
-        panic!("{:?}", claimant.standing())
+    let PriorApproval::Changed(changes) = claimant.prior_approval() else {
+        panic!("{:?}", claimant.prior_approval())
     };
     assert_eq!(changes.len(), 1);
     assert!(changes[0].starts_with("PCR 13: "), "{changes:?}");
@@ -162,7 +162,7 @@ fn only_the_rule_says_on_whose_word() {
         );
     }
     let claimant = claimed(world.claim(&machine));
-    expect(Anonymous, Code::PolicyRejects, claimant.verified());
+    expect(Anonymous, Code::PolicyRejects, claimant.grant());
     queued(&mut world, &machine).expect("control");
     let (mut world, machine) = open(PolicyName::InsecureAlwaysApprove);
     let claimant = claimed(world.claim(&machine));
@@ -204,8 +204,8 @@ fn what_was_let_in_at_sight_is_not_in_the_inventory() {
     world.rule.policy = PolicyName::Queue;
     machine.clock.clock += 1000;
     assert_eq!(
-        claimed(world.claim_renewal(&machine)).standing(),
-        Standing::New
+        claimed(world.claim_renewal(&machine)).prior_approval(),
+        PriorApproval::New
     );
     world.rule.policy = PolicyName::CloudVerify;
     world.rule.ek.issuers.clear();
@@ -484,11 +484,11 @@ proptest! {
         let (mut world, mut machine) = open(PolicyName::Queue);
         queued(&mut world, &machine).expect("approved");
         machine.clock.reset_count += 1;
-        prop_assert_eq!(claimed(world.claim(&machine)).standing(), Standing::Unchanged);
+        prop_assert_eq!(claimed(world.claim(&machine)).prior_approval(), PriorApproval::Unchanged);
         machine.bank.extend(pcr, &Digest::of(&change));
         machine.bind_nk();
         let claimant = claimed(world.claim(&machine));
-        let Standing::Changed(changes) = claimant.standing() else { panic!("not changed") };
+        let PriorApproval::Changed(changes) = claimant.prior_approval() else { panic!("not changed") };
         prop_assert_eq!(changes.len(), 1);
         let start = format!("PCR {pcr}: ");
         prop_assert!(changes[0].starts_with(&start));
@@ -515,16 +515,16 @@ proptest! {
         for index in rule {
             RULES[index](&mut world.rule);
         }
-        let foretold = match shown.judge(&world.references().get(), world.now) {
-            Judged::Accepted(_) => "accepted",
-            Judged::Queued(..) => "queued",
-            Judged::Refused(refusal) => refusal.code().as_str(),
+        let foretold = match shown.dry_run(&world.references().get(), world.now) {
+            DryRunVerdict::Accepted(_) => "accepted",
+            DryRunVerdict::Queued(..) => "queued",
+            DryRunVerdict::Refused(refusal) => refusal.code().as_str(),
         };
         let claimant = world.claim(&machine);
         let said = match &claimant {
             Err(refusal) => refusal.code().as_str(),
             Ok(_) if world.rule.policy != PolicyName::Queue => "accepted",
-            Ok(claimant) if claimant.standing() == Standing::Unchanged => "accepted",
+            Ok(claimant) if claimant.prior_approval() == PriorApproval::Unchanged => "accepted",
             Ok(_) => "queued",
         };
         prop_assert_eq!(foretold, said);

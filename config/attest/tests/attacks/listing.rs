@@ -316,10 +316,10 @@ fn more_names_than_were_approved_ask_again() {
         for claimant in [world.claim(&machine), world.claim_renewal(&machine)] {
             let claimant = claimed(claimant);
             assert_ne!(
-                claimant.standing(),
-                config_attest::verifier::Standing::Unchanged
+                claimant.prior_approval(),
+                config_attest::verifier::PriorApproval::Unchanged
             );
-            let shown = format!("{:?}", claimant.standing());
+            let shown = format!("{:?}", claimant.prior_approval());
             assert!(
                 shown.contains("192.168.77.99"),
                 "what is new is said: {shown}"
@@ -336,8 +336,8 @@ fn more_names_than_were_approved_ask_again() {
     fewer.serving_request.names = vec!["worker-1".to_owned()];
     fewer.claims.addresses.clear();
     assert_eq!(
-        claimed(world.claim(&fewer)).standing(),
-        config_attest::verifier::Standing::Unchanged
+        claimed(world.claim(&fewer)).prior_approval(),
+        config_attest::verifier::PriorApproval::Unchanged
     );
     // Approved, it holds as the first did.
     let mut machine = before;
@@ -345,8 +345,8 @@ fn more_names_than_were_approved_ask_again() {
     queued(&mut world, &machine).expect("a person's word on the address");
     machine.clock.clock += 1000;
     assert_eq!(
-        claimed(world.claim_renewal(&machine)).standing(),
-        config_attest::verifier::Standing::Unchanged
+        claimed(world.claim_renewal(&machine)).prior_approval(),
+        config_attest::verifier::PriorApproval::Unchanged
     );
 }
 
@@ -359,8 +359,8 @@ fn a_verified_machine_asks_a_person_for_a_further_address() {
     world.rule.policy = PolicyName::Queue;
     machine.clock.clock += 1000;
     assert_eq!(
-        claimed(world.claim_renewal(&machine)).standing(),
-        config_attest::verifier::Standing::Unchanged
+        claimed(world.claim_renewal(&machine)).prior_approval(),
+        config_attest::verifier::PriorApproval::Unchanged
     );
     machine.claims.addresses.push("192.168.77.99".to_owned());
     machine
@@ -368,8 +368,8 @@ fn a_verified_machine_asks_a_person_for_a_further_address() {
         .names
         .push("192.168.77.99".to_owned());
     assert_ne!(
-        claimed(world.claim_renewal(&machine)).standing(),
-        config_attest::verifier::Standing::Unchanged
+        claimed(world.claim_renewal(&machine)).prior_approval(),
+        config_attest::verifier::PriorApproval::Unchanged
     );
 }
 

@@ -16,10 +16,10 @@ mod state;
 mod unproven;
 
 use config_attest::testing::{EkKind, SoftMachine, World};
-use config_attest::verifier::Verified;
+use config_attest::verifier::CertificateGrant;
 use config_attest::{Code, Refusal};
 
-type Outcome = Result<Verified, Box<Refusal>>;
+type Outcome = Result<CertificateGrant, Box<Refusal>>;
 
 /// A world with one good worker that is booted and has not joined.
 fn lab() -> (World, SoftMachine) {
@@ -30,18 +30,18 @@ fn lab() -> (World, SoftMachine) {
 
 /// What a refusal may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum RefusalKind {
     /// Nobody proved anything.
     Anonymous,
     /// The machine itself proved it.
     Proven,
 }
-use Standing::{Anonymous, Proven};
+use RefusalKind::{Anonymous, Proven};
 
 /// Left alone the exchange is accepted; mounted on a fresh world, the attack is refused with the code and the standing.
 #[track_caller]
 fn refused(
-    standing: Standing,
+    kind: RefusalKind,
     code: Code,
     mount: impl FnOnce(&mut World, &mut SoftMachine) -> Outcome,
 ) {
@@ -50,12 +50,12 @@ fn refused(
         panic!("negative control refused: {refusal}");
     }
     let (mut world, mut machine) = lab();
-    expect(standing, code, mount(&mut world, &mut machine));
+    expect(kind, code, mount(&mut world, &mut machine));
 }
 
 /// An outcome is this refusal.
 #[track_caller]
-fn expect(standing: Standing, code: Code, outcome: Outcome) {
+fn expect(kind: RefusalKind, code: Code, outcome: Outcome) {
     match outcome {
         Ok(verified) => panic!("accepted, expected {code}: {:#?}", verified.verdict()),
         Err(refusal) => {
@@ -64,7 +64,7 @@ fn expect(standing: Standing, code: Code, outcome: Outcome) {
                 Refusal::Anonymous { .. } => Anonymous,
                 Refusal::Proven { .. } => Proven,
             };
-            assert_eq!(found, standing, "{code}");
+            assert_eq!(found, kind, "{code}");
             assert!(found == Proven || refusal.consequence().is_none());
         }
     }
@@ -72,7 +72,7 @@ fn expect(standing: Standing, code: Code, outcome: Outcome) {
 
 /// An outcome is acceptance.
 #[track_caller]
-fn accepted(outcome: Outcome) -> Verified {
+fn accepted(outcome: Outcome) -> CertificateGrant {
     match outcome {
         Ok(verified) => {
             assert!(

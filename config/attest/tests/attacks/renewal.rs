@@ -18,14 +18,14 @@ fn joined() -> (World, SoftMachine) {
 /// Left alone a renewal is accepted; changed, it is refused.
 #[track_caller]
 fn refused(
-    standing: super::Standing,
+    kind: super::RefusalKind,
     code: Code,
     mount: impl FnOnce(&mut World, &mut SoftMachine) -> Outcome,
 ) {
     let (mut world, machine) = joined();
     accepted(world.renew(&machine));
     let (mut world, mut machine) = joined();
-    expect(standing, code, mount(&mut world, &mut machine));
+    expect(kind, code, mount(&mut world, &mut machine));
 }
 
 fn peer(machine: &SoftMachine) -> RenewingPeer {

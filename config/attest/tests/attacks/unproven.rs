@@ -1,10 +1,10 @@
 //! Machines without a TPM: in only where the rule says so, never in the place of one that has a TPM, and never by the other
 //! protocol's evidence.
 
-use super::{Anonymous, Outcome, Proven, Standing as Word, accepted, expect, lab};
+use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, lab};
 use config_attest::testing::{EkKind, Requester, SoftKeyed, SoftMachine, World};
 use config_attest::unproven::{self, Evidence};
-use config_attest::verifier::{Approval, Claimant, Standing};
+use config_attest::verifier::{Approval, Claimant, PriorApproval};
 use config_attest::wire::{self, Blob};
 use config_attest::{Code, Digest, Purpose, Refusal};
 use config_kube::machine::CertificateRef;
@@ -48,7 +48,11 @@ const POLICIES: [PolicyName; 2] = [PolicyName::Queue, PolicyName::InsecureAlways
 
 /// Left alone a stranger without a TPM is let in under both policies; with the attack it is refused under both.
 #[track_caller]
-fn refused(standing: Word, code: Code, mount: impl Fn(&mut World, &mut SoftKeyed) -> Outcome) {
+fn refused(
+    standing: RefusalKind,
+    code: Code,
+    mount: impl Fn(&mut World, &mut SoftKeyed) -> Outcome,
+) {
     for policy in POLICIES {
         let (mut world, machine) = open(policy);
         if let Err(refusal) = joins(&mut world, &machine) {
@@ -61,7 +65,7 @@ fn refused(standing: Word, code: Code, mount: impl Fn(&mut World, &mut SoftKeyed
 
 /// The same, where the attack is in what the machine is and says, before anything is sent.
 #[track_caller]
-fn refused_as(standing: Word, code: Code, mount: impl Fn(&mut World, &mut SoftKeyed)) {
+fn refused_as(standing: RefusalKind, code: Code, mount: impl Fn(&mut World, &mut SoftKeyed)) {
     refused(standing, code, |world, machine| {
         mount(world, machine);
         joins(world, machine)
@@ -70,7 +74,7 @@ fn refused_as(standing: Word, code: Code, mount: impl Fn(&mut World, &mut SoftKe
 
 /// The same, where the attack is in the evidence.
 #[track_caller]
-fn refused_with(standing: Word, code: Code, change: impl Fn(&mut Evidence, &SoftKeyed)) {
+fn refused_with(standing: RefusalKind, code: Code, change: impl Fn(&mut Evidence, &SoftKeyed)) {
     refused(standing, code, |world, machine| {
         let claimant = world.unproven_claim_with(machine, |evidence| change(evidence, machine));
         decided(world, claimant)
@@ -138,7 +142,7 @@ fn without_a_tpm_a_machine_is_let_in_where_the_rule_says_so_and_everything_is_no
                 Some("edge-1")
             );
             if policy == PolicyName::Queue {
-                assert_eq!(claimant.standing(), Standing::Unchanged);
+                assert_eq!(claimant.prior_approval(), PriorApproval::Unchanged);
                 world
                     .approve(claimant, &Approval::Before)
                     .expect("no person again for the same key");
@@ -277,8 +281,8 @@ fn a_reboot_is_another_key_which_a_person_is_shown() {
         claimant.machine().is_none(),
         "a new key is nobody's own word, so it changes no Machine"
     );
-    let Standing::Changed(changes) = claimant.standing() else {
-        panic!("{:?}", claimant.standing())
+    let PriorApproval::Changed(changes) = claimant.prior_approval() else {
+        panic!("{:?}", claimant.prior_approval())
     };
     assert!(
         changes[0].contains(&machine.key_hash().to_text()),

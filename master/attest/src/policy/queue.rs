@@ -2,7 +2,7 @@
 
 use super::{HelloDecision, Policy, PolicyDecision, attest_by};
 use crate::request_queue::RequestQueue;
-use config_attest::verifier::{Approval, Claimant, Standing};
+use config_attest::verifier::{Approval, Claimant, PriorApproval};
 use config_kube::Rule;
 use jiff::Timestamp;
 use std::net::IpAddr;
@@ -31,8 +31,8 @@ impl Policy for Queue {
         from: IpAddr,
         now: Timestamp,
     ) -> PolicyDecision {
-        let prior = claimant.standing();
-        if prior == Standing::Unchanged {
+        let prior = claimant.prior_approval();
+        if prior == PriorApproval::Unchanged {
             return PolicyDecision::Approve(Approval::Before);
         }
         queue.decide(claimant, &prior, from, now)

@@ -1,4 +1,4 @@
-//! The end: what the CA may sign.
+//! The grant: what the CA signs certificates for.
 
 use super::claimant::{Basis, Claimant};
 use super::proof::Attested;
@@ -10,10 +10,13 @@ use crate::verdict::{MachineId, ProvenMachine, Verdict};
 use config_kube::machine::{Admission, Counters, ProvenImage};
 use config_kube::{Decides, Machine, MachineState, MachineStatus};
 
-/// A machine that is let in. Only a [`Claimant`] becomes it, by its rule's own verdict or on somebody's word; the CA signs
-/// for nothing else.
+/// The decision to admit a machine, with everything that its certificates and its Machine's status need.
+///
+/// Holding one proves: a [`Claimant`] passed every check of a rule that enforces them ([`Claimant::grant`]), or a person or a rule
+/// that approves every machine decided to admit it ([`Claimant::approve`]). It does not prove that the machine has a TPM:
+/// [`CertificateGrant::is_unproven`].
 #[derive(Debug)]
-pub struct Verified {
+pub struct CertificateGrant {
     proven: ProvenMachine,
     node_name: String,
     role: String,
@@ -29,7 +32,7 @@ pub struct Verified {
     verdict: Verdict,
 }
 
-impl Verified {
+impl CertificateGrant {
     pub(super) fn new(claimant: Claimant, proven: ProvenMachine, admission: Admission) -> Self {
         let (verdict, unproven) = (claimant.verdict(), !claimant.has_tpm());
         let privileged_pods = verdict.claims.privileged_pods;
@@ -44,7 +47,7 @@ impl Verified {
                 let status = status_of(&attested, &rule);
                 (attested.machine, status)
             }
-            Basis::Keyed(keyed) => (
+            Basis::KeyOnly(keyed) => (
                 keyed.machine,
                 MachineStatus {
                     state: MachineState::Unproven,
@@ -86,7 +89,7 @@ impl Verified {
         }
     }
 
-    /// Whether it has no TPM, so that nothing is proven but that it holds its key.
+    /// Whether the machine has no TPM: it proved only that it holds its key.
     pub fn is_unproven(&self) -> bool {
         self.unproven
     }
@@ -136,23 +139,23 @@ impl Verified {
         &self.serving_names
     }
 
-    /// The image; none where what was booted is none that the rule takes, and others decided.
+    /// The image that it booted; `None` where it is not one of the rule, and a person or nobody decided.
     pub fn image(&self) -> Option<&ProvenImage> {
         self.image.as_ref()
     }
 
-    /// On whose word it is let in.
+    /// Who decided, as it is recorded in the Machine.
     pub fn admission(&self) -> &Admission {
         &self.admission
     }
 
-    /// What was looked at.
+    /// All checks of the exchange.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 
-    /// Writes what was proved into a Machine's status: state, keys, image, configuration, counters, learned registers and
-    /// checks. Certificate, time, conditions, the Node's marks and the admin's verdict are the caller's and stay.
+    /// Writes the result into a Machine's status: state, keys, image, configuration, counters, pinned registers and checks. It
+    /// leaves certificate, time, conditions, the Node's marks and the admin's verdict, which the caller writes.
     pub fn record(&self, status: &mut MachineStatus) {
         let mut proved = self.status.clone();
         if proved.pinned_pcrs.is_empty() {
@@ -171,9 +174,9 @@ impl Verified {
     }
 }
 
-/// Whether what is to be recorded of a Machine is what an admin's re-admission is for: one that was Untrusted, registers that
-/// were learned in the place of others, a node key in the place of another that no TPM vouches for. A proof that would be good
-/// without it, such as a renewal before the update that it was given for, leaves it as it is.
+/// Whether this admission uses up an admin's re-admission (`spec.readmitUntil`): the Machine was Untrusted, other registers are
+/// pinned than before, or a machine without a TPM has another node key. An admission that needs none of these, such as a renewal
+/// before the firmware update that it was given for, must not use it up.
 fn needs_readmission(machine: &Machine, proved: &MachineStatus) -> bool {
     let Some(before) = &machine.status else {
         return false;
@@ -188,10 +191,10 @@ fn needs_readmission(machine: &Machine, proved: &MachineStatus) -> bool {
     before.state == MachineState::Untrusted || learned || replaced
 }
 
-/// What a machine with a TPM proved, as its Machine keeps it.
+/// The status of a Machine after an attestation by TPM.
 fn status_of(attested: &Attested, rule: &CheckedRule) -> MachineStatus {
     let clock = attested.state.clock;
-    // What nobody looked at is not what later boots are held to.
+    // Under a policy that checks nothing the registers may be anything; later boots must not be compared with them.
     let looked_at = rule.decides() != Decides::Nobody;
     let pinned = attested.state.pinned.iter().filter(|_| looked_at);
     MachineStatus {

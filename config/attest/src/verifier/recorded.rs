@@ -1,11 +1,11 @@
-//! What a machine showed, kept so that another rule can be asked what it would say to it.
+//! Evidence kept for dry runs: what another rule would decide on it.
 //!
-//! Possession is not looked at again: it does not depend on rules. All else goes through the same code as an exchange.
+//! Possession is not checked again, as it depends on no rule. All other checks are the code of an exchange.
 
 use super::claimant::names;
-use super::requests::{Asks, check_requests};
-use super::standing::standing;
-use super::{Pending, Reference, Standing, identity, state};
+use super::prior_approval::prior_approval;
+use super::requests::{RequestContext, check_requests};
+use super::{Pending, PriorApproval, Reference, identity, state};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::inventory::known;
@@ -20,9 +20,9 @@ use config_kube::policy::TpmVersion;
 /// Longest event log that is kept, in bytes; a real one has some 15 KiB.
 const KEPT_LOG: usize = 64 * 1024;
 
-/// What a machine showed in one exchange. Proves nothing by itself: keep it where the exchange's verdict shows possession.
+/// The evidence of one exchange. Holding one proves nothing: keep it only where the exchange's verdict shows possession.
 #[derive(Debug, Clone)]
-pub struct Shown {
+pub struct RecordedEvidence {
     ek_hash: Digest,
     ek_spki: Vec<u8>,
     ek_certificate: Option<Vec<u8>>,
@@ -31,19 +31,19 @@ pub struct Shown {
     evidence: Evidence,
 }
 
-/// What a rule would say.
+/// The decision that a rule would make.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Judged {
-    /// It would be let in.
+pub enum DryRunVerdict {
+    /// The machine would be admitted.
     Accepted(Verdict),
-    /// A person would be asked; what changed since the last approval.
+    /// The machine would be queued; with the differences from the last approval.
     Queued(Verdict, Vec<String>),
-    /// It would be refused.
+    /// The machine would be refused.
     Refused(Box<Refusal>),
 }
 
-impl Shown {
-    /// What is being shown; none where it is larger than is kept.
+impl RecordedEvidence {
+    /// Records evidence; `None` where its event log is too large to keep.
     pub fn of(pending: &Pending, evidence: &Evidence) -> Option<Self> {
         let fits = evidence.proof.event_log.as_bytes().len() <= KEPT_LOG;
         let (ek_spki, ek_certificate) = pending.endorsement()?;
@@ -62,7 +62,7 @@ impl Shown {
         self.ek_hash
     }
 
-    /// The name that the machine goes by where no Machine has its EK.
+    /// The machine's name where no Machine has its EK.
     pub fn claimed_name(&self) -> String {
         if self.claims.name.is_empty() {
             name::derived(&self.ek_hash)
@@ -71,14 +71,14 @@ impl Shown {
         }
     }
 
-    /// Bytes that keeping it takes, about.
+    /// Approximate size in memory, in bytes.
     pub fn size(&self) -> usize {
         let certificate = self.ek_certificate.as_ref().map_or(0, Vec::len);
         self.evidence.proof.event_log.as_bytes().len() + certificate + 8 * 1024
     }
 
-    /// What the rule would say if the machine came with this to join.
-    pub fn judge(&self, reference: &Reference<'_>, now: u64) -> Judged {
+    /// The decision of `reference.rule` if the machine joined with this evidence at `now` (Unix seconds).
+    pub fn dry_run(&self, reference: &Reference<'_>, now: u64) -> DryRunVerdict {
         let mut checks = Checks::default();
         let outcome = self.walk(reference, now, &mut checks);
         let code = |stop| checks.first_failure(stop);
@@ -89,11 +89,13 @@ impl Shown {
             claims: self.claims.clone(),
         };
         match (outcome, reference.rule.decides()) {
-            (Err(code), _) => Judged::Refused(Box::new(Refusal::Anonymous { code, verdict })),
-            (Ok(standing), Decides::Person) if standing != Standing::Unchanged => {
-                Judged::Queued(verdict, standing.changes().to_vec())
+            (Err(code), _) => {
+                DryRunVerdict::Refused(Box::new(Refusal::Anonymous { code, verdict }))
             }
-            (Ok(_), _) => Judged::Accepted(verdict),
+            (Ok(prior), Decides::Person) if prior != PriorApproval::Unchanged => {
+                DryRunVerdict::Queued(verdict, prior.changes().to_vec())
+            }
+            (Ok(_), _) => DryRunVerdict::Accepted(verdict),
         }
     }
 
@@ -102,7 +104,7 @@ impl Shown {
         reference: &Reference<'_>,
         now: u64,
         checks: &mut Checks,
-    ) -> Result<Standing, Stop> {
+    ) -> Result<PriorApproval, Stop> {
         let found = identity::find(&self.ek_hash, &self.claims, reference, checks)?;
         let machine = found.machine();
         identity::admissible(machine, &self.ek_hash, &self.claims, reference, now, checks)?;
@@ -119,7 +121,7 @@ impl Shown {
         let proof = &self.evidence.proof;
         let quote = Attest::parse(proof.quote.attest.as_bytes())
             .map_err(|_unlike_then| Stop(Code::AttestMalformed))?;
-        let said = state::Said {
+        let said = state::StateEvidence {
             purpose: Purpose::Join,
             then: known(machine).and_then(|status| status.counters),
             clock: quote.clock_info,
@@ -131,7 +133,7 @@ impl Shown {
             claims: &self.claims,
         };
         state::check(&said, machine, reference, now, checks)?;
-        let asks = Asks {
+        let asks = RequestContext {
             claims: &self.claims,
             derived: Some(name::derived(&self.ek_hash)),
             nk_spki: &self.nk_spki,
@@ -140,7 +142,7 @@ impl Shown {
             serving: self.evidence.serving_csr.as_bytes(),
         };
         let requested = check_requests(&asks, machine, reference, now, checks)?;
-        Ok(standing(
+        Ok(prior_approval(
             machine,
             Purpose::Join,
             &proof.pcrs,

@@ -1,4 +1,4 @@
-//! What an earlier approval of a machine is worth now.
+//! What an earlier approval of a machine is worth now: whether it still holds, and if not, what changed.
 
 use crate::csr::San;
 use crate::digest::Digest;
@@ -8,21 +8,21 @@ use config_kube::machine::Admission;
 use config_kube::{Decides, Machine};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an earlier approval is worth now.
+/// What an earlier approval is worth now. Only [`PriorApproval::Unchanged`] admits without a new decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// Nobody approved this machine yet.
+pub enum PriorApproval {
+    /// There is no approval of this machine.
     New,
-    /// It is as it was when it was approved.
+    /// The machine is in the state that was approved, and asks for no more.
     Unchanged,
-    /// It booted something else since; register by register, what was approved and what is.
+    /// It booted something else since: the difference for each register, as sentences.
     Changed(Vec<String>),
-    /// It is in the state that was approved, and claims or asks for names and addresses beyond those that were.
+    /// It is in the approved state, and claims or asks for more names or addresses, which are listed.
     More(Vec<String>),
 }
 
-impl Standing {
-    /// What is not as it was approved, in words.
+impl PriorApproval {
+    /// The differences from what was approved, as sentences.
     pub fn changes(&self) -> &[String] {
         match self {
             Self::New | Self::Unchanged => &[],
@@ -31,17 +31,16 @@ impl Standing {
     }
 }
 
-/// What an earlier approval of a Machine is worth, which now shows these registers and asks for these names. Within one boot the node key itself says
-/// that nothing changed: it works only while its registers hold what they held. Who was let in without any proof is new to a
-/// person.
-pub(super) fn standing(
+/// What an earlier approval of a Machine is worth for these registers and names. A renewal needs no comparison of registers: the node
+/// key works only while its registers are unchanged (PolicyPCR). A machine that was admitted without a decision is new to a person.
+pub(super) fn prior_approval(
     machine: &Machine,
     purpose: Purpose,
     registers: &BTreeMap<u8, Digest>,
     names: &BTreeSet<San>,
-) -> Standing {
+) -> PriorApproval {
     let Some(admission) = known(machine).and_then(|status| status.admission.as_ref()) else {
-        return Standing::New;
+        return PriorApproval::New;
     };
     let (approved, decided) = (&admission.registers, admission.policy.decides());
     let more = beyond(machine, admission, names);
@@ -49,7 +48,7 @@ pub(super) fn standing(
         return unless_more(more);
     }
     if decided != Decides::Person || approved.is_empty() {
-        return Standing::New;
+        return PriorApproval::New;
     }
     let found = hex_registers(registers);
     let all: BTreeSet<&String> = approved.keys().chain(found.keys()).collect();
@@ -66,20 +65,20 @@ pub(super) fn standing(
         return unless_more(more);
     }
     changes.extend(more);
-    Standing::Changed(changes)
+    PriorApproval::Changed(changes)
 }
 
-/// What a person's word on a machine without a TPM is worth now: it was on one key and what that claimed, and holds for these.
-pub(super) fn standing_without_tpm(
+/// The same for a machine without a TPM: the approval was for one key and its claims.
+pub(super) fn prior_approval_without_tpm(
     machine: &Machine,
     key: &Digest,
     names: &BTreeSet<San>,
-) -> Standing {
+) -> PriorApproval {
     let Some(status) = known(machine) else {
-        return Standing::New;
+        return PriorApproval::New;
     };
     let Some(recorded) = status.node_key.as_ref() else {
-        return Standing::New;
+        return PriorApproval::New;
     };
     if *recorded != key.to_text() {
         let until = status
@@ -90,19 +89,19 @@ pub(super) fn standing_without_tpm(
             "node key: {recorded} was let in, with a certificate until {until}; now {}",
             key.to_text()
         );
-        return Standing::Changed(vec![change]);
+        return PriorApproval::Changed(vec![change]);
     }
     let approved = status
         .admission
         .as_ref()
         .filter(|admission| admission.policy.decides() == Decides::Person);
     let Some(admission) = approved else {
-        return Standing::New;
+        return PriorApproval::New;
     };
     unless_more(beyond(machine, admission, names))
 }
 
-/// Names and addresses beyond those that were approved and those that the inventory gives to the machine, in words.
+/// Names and addresses beyond those approved and those of the inventory, as sentences.
 fn beyond(machine: &Machine, admission: &Admission, names: &BTreeSet<San>) -> Vec<String> {
     let given = machine
         .spec
@@ -123,11 +122,11 @@ fn beyond(machine: &Machine, admission: &Admission, names: &BTreeSet<San>) -> Ve
         .collect()
 }
 
-fn unless_more(more: Vec<String>) -> Standing {
+fn unless_more(more: Vec<String>) -> PriorApproval {
     if more.is_empty() {
-        Standing::Unchanged
+        PriorApproval::Unchanged
     } else {
-        Standing::More(more)
+        PriorApproval::More(more)
     }
 }
 
