@@ -419,6 +419,8 @@ fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
 pub(crate) struct Paths {
     pub(crate) attestation: Arc<dyn Extensions>,
     pub(crate) rotator: Arc<Rotator>,
+    /// What the controllers' work queues do.
+    pub(crate) controllers: Arc<master_control::Figures>,
 }
 
 impl Extensions for Paths {
@@ -439,7 +441,7 @@ impl Extensions for Paths {
     }
 
     fn figures(&self) -> String {
-        self.attestation.figures()
+        self.attestation.figures() + &self.controllers.text()
     }
 
     fn verdicts(&self) -> Option<BoxFuture<'static, Result<Body, ApiError>>> {

@@ -16,6 +16,7 @@ use master_attest::{AttestationConfig, AttestationService, BootstrapConfig};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
 use master_client::UserInfo;
+use master_control::{CONTROLLERS, Controllers};
 use master_journal::VerdictLog;
 use master_store::{EmbeddedStore, StoreError};
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +24,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -71,9 +71,11 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         admin_key,
     );
     let rotator = Arc::new(rotator);
+    let controllers = controllers(&rotator);
     api.set_extensions(Arc::new(Paths {
         attestation: service.paths(),
-        rotator: rotator.clone(),
+        rotator,
+        controllers: controllers.figures(),
     }));
     let clients = Arc::new(api::clients(&settings, authority.clone())?);
     api.set_deny_list(Arc::new(ClientDenyList {
@@ -100,7 +102,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         authority,
         serving,
         service,
-        rotator,
+        controllers,
         listener,
         clients,
         own,
@@ -169,7 +171,7 @@ struct Parts {
     authority: Arc<Authority>,
     serving: Arc<Serving>,
     service: Arc<AttestationService>,
-    rotator: Arc<Rotator>,
+    controllers: Controllers,
     listener: TcpListener,
     clients: Arc<Clients>,
     /// Where nodes reach this master.
@@ -184,7 +186,7 @@ async fn operate(parts: Parts) -> Result<(), Error> {
         authority,
         serving,
         service,
-        rotator,
+        controllers,
         listener,
         clients,
         own,
@@ -196,7 +198,7 @@ async fn operate(parts: Parts) -> Result<(), Error> {
         api.clone(),
         service.clone(),
         authority.clone(),
-        (own, rotator.published()),
+        (own, controllers),
     ));
     if service.is_bootstrapped() {
         // The deny list must be whole before the first request.
@@ -235,22 +237,18 @@ async fn control_plane(
     api: ApiServer,
     service: Arc<AttestationService>,
     authority: Arc<Authority>,
-    (own, roots): (Vec<config_model::format::Endpoint>, watch::Receiver<String>),
+    (own, controllers): (Vec<config_model::format::Endpoint>, Controllers),
 ) {
     service.bootstrapped().await;
     let scheduler = api.client(UserInfo::authenticated(
         SCHEDULER_USER,
         Vec::<String>::new(),
     ));
-    let controllers = api.client(UserInfo::authenticated(
+    let client = api.client(UserInfo::authenticated(
         CONTROLLER_MANAGER_USER,
         Vec::<String>::new(),
     ));
-    let publisher = Publisher::new(controllers.clone(), authority.clone(), own);
-    let options = master_control::Options {
-        root_ca: Some(roots),
-        ..master_control::Options::default()
-    };
+    let publisher = Publisher::new(client.clone(), authority.clone(), own);
     tokio::join!(
         Box::pin(service.run()),
         Box::pin(api.keep_allocations()),
@@ -260,12 +258,17 @@ async fn control_plane(
             master_schedule::Options::default(),
             std::future::pending()
         )),
-        Box::pin(master_control::run(
-            controllers,
-            options,
-            std::future::pending()
-        )),
+        Box::pin(controllers.run(client, std::future::pending())),
     );
+}
+
+/// The controllers, which publish the rotator's roots.
+fn controllers(rotator: &Rotator) -> Controllers {
+    let options = master_control::Options {
+        root_ca: Some(rotator.published()),
+        ..master_control::Options::default()
+    };
+    Controllers::of(CONTROLLERS, options)
 }
 
 async fn asked_to_end() {
