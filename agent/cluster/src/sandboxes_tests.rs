@@ -325,24 +325,3 @@ fn without_a_range_only_pods_on_the_machines_network_have_a_sandbox() {
         assert_eq!(machine.left(), (vec![], vec![], vec![]));
     });
 }
-
-/// A figure, not a verdict: prints how long a sandbox takes to be made.
-#[test]
-#[ignore = "a measurement; run it by name"]
-fn how_long_a_sandbox_takes() {
-    Machine::with(|machine| {
-        let agent = machine.agent();
-        let mut times: Vec<Duration> = Vec::new();
-        for number in 0..100 {
-            let begun = std::time::Instant::now();
-            agent.make(&pod(&number.to_string())).unwrap();
-            times.push(begun.elapsed());
-        }
-        times.sort();
-        let text = format!("sandbox made: p50 {:?}, p99 {:?}\n", times[50], times[98]);
-        io::Write::write_all(&mut io::stderr(), text.as_bytes()).unwrap();
-        for number in 0..100 {
-            agent.remove(&number.to_string()).unwrap();
-        }
-    });
-}

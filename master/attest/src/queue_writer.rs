@@ -267,7 +267,6 @@ pub(crate) async fn check_name_is_free(client: &Client, claimant: &Claimant) -> 
 ///
 /// # Errors
 /// The API did not create it as it was sent.
-
 pub(crate) async fn create_machine(
     client: &Client,
     inventory: &Inventory,

@@ -97,7 +97,7 @@ fn attested_condition(grant: &CertificateGrant) -> (bool, &'static str, String) 
     );
     if grant.is_unproven() {
         let person = format!("a person approved request {}", admission.request);
-        let decided = if decides == Decides::Person {
+        let decision = if decides == Decides::Person {
             person
         } else {
             nobody
@@ -105,7 +105,7 @@ fn attested_condition(grant: &CertificateGrant) -> (bool, &'static str, String) 
         return (
             false,
             "NoTpm",
-            format!("the machine has no TPM and proves nothing; {decided}; not proven: {failed}"),
+            format!("the machine has no TPM and proves nothing; {decision}; not proven: {failed}"),
         );
     }
     let unproven = if failed.is_empty() {
