@@ -3,7 +3,7 @@
 //! Shared by `cargo xtask up` and by the stories. The machines share one segment, 192.168.77.0/24, on which the
 //! master has .10 and workers .11 and up; each has a second card towards the host for the API and the registry.
 
-use crate::machine::{Blueprint, HOST_DISCOVERY, HOST_SERVICE, Machine, Segment};
+use crate::machine::{Blueprint, Cable, HOST_DISCOVERY, HOST_SERVICE, Machine, Segment};
 use crate::process::{Owned, run};
 use crate::time::TimeServer;
 use crate::tools::Tools;
@@ -39,6 +39,8 @@ pub struct Lab {
     /// Host port of the discovery endpoint, which machines reach at [`crate::machine::HOST_DISCOVERY`]; unused where none is
     /// started.
     pub discovery_port: u16,
+    /// Cables from the master's machine to the others, one for each slot; [`Lab::cables`] makes them.
+    pub cables: Vec<Cable>,
 }
 
 /// What of a cluster differs between stories.
@@ -63,6 +65,11 @@ impl Default for Terms {
 }
 
 impl Lab {
+    /// Cables for one lab's segment.
+    pub fn cables() -> Result<Vec<Cable>> {
+        (0..SLOTS).map(|_| Cable::new()).collect()
+    }
+
     /// The admin's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.join("admin.kubeconfig")
@@ -158,7 +165,7 @@ impl Lab {
 
     /// A time server on the segment's last slot, which workers leave free.
     pub fn time_server(&self) -> Result<TimeServer> {
-        TimeServer::start(&self.slot(SLOTS))
+        TimeServer::start(self.cable(SLOTS)?)
     }
 
     /// Builds another worker image of the same programs, with user-data in it; the folder with `worker.raw` and its release.
@@ -188,15 +195,15 @@ impl Lab {
 
     /// The master's machine.
     pub fn master(&self) -> Result<Blueprint> {
-        let slots = (1..=SLOTS).map(|slot| self.slot(slot)).collect();
-        let mut blueprint = self.blueprint("master-1", "master", Segment::Hub(slots))?;
+        let hub = Segment::Hub(self.cables.clone());
+        let mut blueprint = self.blueprint("master-1", "master", hub)?;
         blueprint.forwards = vec![(self.api_port, 6443)];
         Ok(blueprint)
     }
 
     /// A worker's machine on a slot of the segment, 1 to 4.
     pub fn worker(&self, name: &str, slot: usize) -> Result<Blueprint> {
-        self.blueprint(name, "worker", Segment::Port(self.slot(slot)))
+        self.blueprint(name, "worker", Segment::Port(self.cable(slot)?))
     }
 
     /// Writes user-data and its NoCloud volume into the machine's folder, and gives the machine the volume.
@@ -430,8 +437,12 @@ impl Lab {
         self.dir.join("tpm-authority")
     }
 
-    fn slot(&self, slot: usize) -> PathBuf {
-        self.dir.join(format!("segment-{slot}.sock"))
+    /// The cable of a slot, 1 to [`SLOTS`].
+    fn cable(&self, slot: usize) -> Result<Cable> {
+        let cable = slot.checked_sub(1).and_then(|index| self.cables.get(index));
+        cable
+            .copied()
+            .ok_or_else(|| Error::Missing(format!("the segment has no slot {slot}")))
     }
 }
 

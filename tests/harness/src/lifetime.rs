@@ -19,9 +19,11 @@ use std::time::Duration;
 /// Names of marks begin so; the rest is the process and a number, so that marks of nested processes stand beside each other.
 const MARK: &str = "PRATIQUE_ENDS_WITH";
 /// Waits for the pipe's end, then ends what carries the mark `$0`. A process that starts others while it is being ended is
-/// met again in the next round; sixty seconds of rounds are for those that the kernel holds.
-const GUARD: &str = "trap '' HUP INT TERM; cat >/dev/null; n=0; while [ $n -lt 600 ]; do \
-    found=$(grep -lzsxF \"$0\" /proc/[0-9]*/environ); [ -n \"$found\" ] || exit 0; \
+/// met again in the next round; sixty seconds of rounds are for those that the kernel holds. A process in the middle of an
+/// `execve` shows an empty environment for a moment: only two rounds that found nothing are the end.
+const GUARD: &str = "trap '' HUP INT TERM; cat >/dev/null; n=0; none=0; while [ $n -lt 600 ]; do \
+    found=$(grep -lzsxF \"$0\" /proc/[0-9]*/environ); \
+    if [ -n \"$found\" ]; then none=0; else none=$((none + 1)); fi; [ $none -lt 2 ] || exit 0; \
     for file in $found; do pid=${file#/proc/}; kill -KILL \"${pid%/environ}\"; done 2>/dev/null; \
     n=$((n + 1)); sleep 0.1; done";
 /// Time for marked processes to be gone after they were ended.
@@ -70,7 +72,8 @@ impl Lifetime {
         command.env(&self.name, "1")
     }
 
-    /// What is bound to this span and still runs: pid and command line.
+    /// What is bound to this span and still runs: pid and command line. A process that was started a moment ago may not show yet
+    /// ([`GUARD`] says why).
     pub fn left(&self) -> Vec<(i32, String)> {
         marked(&mark(&self.name))
     }

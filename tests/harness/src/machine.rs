@@ -4,7 +4,7 @@ use crate::process::{Owned, run};
 use crate::tools::Tools;
 use crate::tpm::SoftTpm;
 use crate::wait::eventually;
-use crate::{Error, Result, file_error, qmp, stall};
+use crate::{Error, Result, file_error, port, qmp, stall};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -82,10 +82,42 @@ pub struct Cloud {
 pub enum Segment {
     /// Not at all.
     None,
-    /// It holds the hub: one socket for each other machine.
-    Hub(Vec<PathBuf>),
-    /// It plugs into one of the hub's sockets.
-    Port(PathBuf),
+    /// It holds the hub: one cable to each other machine.
+    Hub(Vec<Cable>),
+    /// It is at the far end of one of the hub's cables.
+    Port(Cable),
+}
+
+/// One cable of the segment: a frame is a UDP datagram on loopback.
+///
+/// A datagram that the other end does not take is lost, as on a wire. A stream would fill up instead, and QEMU waits for it with
+/// the whole machine: one guest that never opens its card would stop the hub's.
+#[derive(Debug, Clone, Copy)]
+pub struct Cable {
+    /// The hub's port on 127.0.0.1.
+    pub hub: u16,
+    /// The machine's port there.
+    pub machine: u16,
+}
+
+impl Cable {
+    /// A cable on two ports that nobody has.
+    pub fn new() -> Result<Self> {
+        Ok(Self {
+            hub: port::free()?,
+            machine: port::free()?,
+        })
+    }
+
+    /// QEMU's words for one end.
+    fn end(id: &str, local: u16, remote: u16) -> String {
+        let (local, remote) = (inet("local", local), inet("remote", remote));
+        format!("dgram,id={id},{local},{remote}")
+    }
+}
+
+fn inet(end: &str, port: u16) -> String {
+    format!("{end}.type=inet,{end}.host=127.0.0.1,{end}.port={port}")
 }
 
 /// A machine that was started; can be saved and taken up again by another process.
@@ -331,44 +363,27 @@ impl Blueprint {
 
     /// The card on the wire that machines share.
     fn segment(&self, arg: &mut impl FnMut(&str, String)) {
-        let show = |path: &Path| path.display().to_string();
         match &self.segment {
-            Segment::None => {}
-            Segment::Port(socket) => {
-                arg(
-                    "-netdev",
-                    format!(
-                        "stream,id=segment,server=off,addr.type=unix,addr.path={},reconnect-ms=500",
-                        show(socket)
-                    ),
-                );
-                arg(
-                    "-device",
-                    format!("virtio-net-pci,netdev=segment,romfile=,mac={}", self.mac(1)),
-                );
+            Segment::None => return,
+            Segment::Port(cable) => {
+                arg("-netdev", Cable::end("segment", cable.machine, cable.hub));
             }
-            Segment::Hub(sockets) => {
-                for (index, socket) in sockets.iter().enumerate() {
-                    std::fs::remove_file(socket).ok();
+            Segment::Hub(cables) => {
+                for (index, cable) in cables.iter().enumerate() {
+                    let slot = format!("slot{index}");
+                    arg("-netdev", Cable::end(&slot, cable.hub, cable.machine));
                     arg(
                         "-netdev",
-                        format!(
-                            "stream,id=slot{index},server=on,addr.type=unix,addr.path={}",
-                            show(socket)
-                        ),
-                    );
-                    arg(
-                        "-netdev",
-                        format!("hubport,id=port{index},hubid=0,netdev=slot{index}"),
+                        format!("hubport,id=port{index},hubid=0,netdev={slot}"),
                     );
                 }
                 arg("-netdev", "hubport,id=segment,hubid=0".into());
-                arg(
-                    "-device",
-                    format!("virtio-net-pci,netdev=segment,romfile=,mac={}", self.mac(1)),
-                );
             }
         }
+        arg(
+            "-device",
+            format!("virtio-net-pci,netdev=segment,romfile=,mac={}", self.mac(1)),
+        );
     }
 
     /// The console's file.

@@ -5,7 +5,7 @@
 //! is held for this process by an abstract Unix socket of its name, which ends with the process and leaves no file.
 
 use crate::{Error, Result, file_error};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -20,7 +20,7 @@ const TRIED: RangeInclusive<u16> = 17_000..=65_000;
 /// What holds the ports of this process.
 static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
-/// A port on which a server of this process can listen at 127.0.0.1, now and again: nobody else gets it from here while this
+/// A port on which a server of this process can listen at 127.0.0.1, by TCP or by UDP, now and again: nobody else gets it from here while this
 /// process lives, and the kernel gives it to nobody.
 ///
 /// # Errors
@@ -36,7 +36,9 @@ pub fn free() -> Result<u16> {
             let held = SocketAddr::from_abstract_name(format!("pratique-port-{port}"))
                 .and_then(|name| UnixListener::bind_addr(&name));
             let held = held.ok()?;
-            drop(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?);
+            let address = (Ipv4Addr::LOCALHOST, port);
+            drop(TcpListener::bind(address).ok()?);
+            drop(UdpSocket::bind(address).ok()?);
             HELD.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(held);

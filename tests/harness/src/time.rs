@@ -1,11 +1,11 @@
 //! A time server (SNTP) on the segment that machines share: one more station there, which speaks Ethernet over one of the
-//! hub's sockets. So it takes no port of the host, and machines need no way out of their network.
+//! hub's cables. So machines need no way out of their network.
 
-use crate::{Result, file_error};
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, Shutdown};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
+use crate::machine::Cable;
+use crate::{Error, Result};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Where machines find it.
@@ -23,52 +23,58 @@ const UNIX: u64 = 2_208_988_800;
 /// More than any frame of the segment has.
 const MOST: usize = 1 << 16;
 
+/// Between two looks at whether the server is still wanted.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// The server; it leaves the segment when it is dropped.
 #[derive(Debug)]
 pub struct TimeServer {
-    stream: UnixStream,
+    ended: Arc<AtomicBool>,
 }
 
 impl TimeServer {
-    /// Plugs it into a socket of the hub. It tells this host's time.
-    pub fn start(socket: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(socket)
-            .map_err(file_error("cannot plug the time server into", socket))?;
-        let station = stream
-            .try_clone()
-            .map_err(file_error("cannot share", socket))?;
-        drop(std::thread::spawn(move || {
-            // The segment ends with its machine; then nobody asks for the time.
-            serve(station).ok();
-        }));
-        Ok(Self { stream })
+    /// Puts it at the machine's end of a cable. It tells this host's time.
+    ///
+    /// # Errors
+    /// Where a machine is at that end.
+    pub fn start(cable: Cable) -> Result<Self> {
+        let plug = || {
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, cable.machine))?;
+            socket.connect((Ipv4Addr::LOCALHOST, cable.hub))?;
+            socket.set_read_timeout(Some(LOOK))?;
+            Ok(socket)
+        };
+        let socket = plug().map_err(|error: std::io::Error| {
+            Error::Missing(format!(
+                "cannot plug the time server into {cable:?}: {error}"
+            ))
+        })?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&ended);
+        drop(std::thread::spawn(move || serve(&socket, &seen)));
+        Ok(Self { ended })
     }
 }
 
 impl Drop for TimeServer {
     fn drop(&mut self) {
-        self.stream.shutdown(Shutdown::Both).ok();
+        self.ended.store(true, Ordering::Relaxed);
     }
 }
 
-/// QEMU puts a frame's length before it, four bytes.
-fn serve(mut stream: UnixStream) -> std::io::Result<()> {
-    loop {
-        let mut length = [0; 4];
-        stream.read_exact(&mut length)?;
-        let mut frame = vec![
-            0;
-            usize::try_from(u32::from_be_bytes(length))
-                .unwrap_or(MOST)
-                .min(MOST)
-        ];
-        stream.read_exact(&mut frame)?;
+fn serve(socket: &UdpSocket, ended: &AtomicBool) {
+    let mut buffer = vec![0; MOST];
+    while !ended.load(Ordering::Relaxed) {
+        // Refused while the hub's machine is off, and nothing for a while is no fault.
+        let Ok(length) = socket.recv(&mut buffer) else {
+            continue;
+        };
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        if let Some(answer) = arp(&frame).or_else(|| time(&frame, now)) {
-            let length = u32::try_from(answer.len()).unwrap_or_default();
-            stream.write_all(&[&length.to_be_bytes()[..], &answer].concat())?;
+        let frame = &buffer[..length];
+        if let Some(answer) = arp(frame).or_else(|| time(frame, now)) {
+            socket.send(&answer).ok();
         }
     }
 }

@@ -266,6 +266,7 @@ pub(crate) fn lab(dir: PathBuf) -> Outcome<Lab> {
         api_port: host::free_port(API_PORT)?,
         registry_port: host::free_port(REGISTRY_PORT)?,
         discovery_port: host::free_port(DISCOVERY_PORT)?,
+        cables: Lab::cables()?,
     })
 }
 

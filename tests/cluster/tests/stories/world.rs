@@ -232,5 +232,6 @@ fn lab() -> Result<Lab> {
         api_port: port::free()?,
         registry_port: port::free()?,
         discovery_port: port::free()?,
+        cables: Lab::cables()?,
     })
 }
