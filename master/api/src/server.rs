@@ -125,7 +125,7 @@ impl ApiServer {
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
         crate::prepare::prepare(&client).await?;
-        let roles = authorize::bootstrap::reconcile(&client);
+        let roles = authorize::bootstrap::reconcile(&client, &self.inner.options.roles);
         futures_util::future::try_join(roles, crate::fairness::reconcile(&client)).await?;
         allocate::prepare(self, &client).await?;
         self.inner.prepared.store(true, Ordering::Release);

@@ -121,6 +121,15 @@ impl Client {
         Self { api, user }
     }
 
+    /// The same API in the name of another user: for parts of this process that have users of their own.
+    #[must_use]
+    pub fn acting_as(&self, user: UserInfo) -> Self {
+        Self {
+            api: Arc::clone(&self.api),
+            user,
+        }
+    }
+
     /// The kinds that are served and stored, each once however many versions and groups serve it.
     pub fn resources(&self) -> Vec<Served> {
         self.api.resources()
