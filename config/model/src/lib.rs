@@ -30,6 +30,7 @@ pub mod object;
 pub mod pem;
 mod raw;
 mod read;
+pub mod reference;
 pub mod registry;
 pub mod rule;
 mod suggest;

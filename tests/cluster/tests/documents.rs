@@ -11,12 +11,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Every document for people, from the repository's root.
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 11] = [
     "README.md",
     "config/attest/SECURITY.md",
     "config/attest/WIRE.md",
     "config/discovery/WIRE.md",
     "config/model/GUIDE.md",
+    "config/model/REFERENCE.md",
     "image/build/GUIDE.md",
     "master/admin/GUIDE.md",
     "tests/FIGURES.md",
