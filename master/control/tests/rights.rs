@@ -55,6 +55,7 @@ fn upstreams_names_that_controllers_bear_have_a_role_that_covers_what_they_follo
         .collect();
     let expected = [
         "clusterrole-aggregation-controller",
+        "endpointslice-controller",
         "namespace-controller",
         "resourcequota-controller",
         "root-ca-cert-publisher",
