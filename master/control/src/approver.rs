@@ -60,7 +60,7 @@ impl Controller for Approver {
             "certificatesigningrequests/approval",
             &["update"],
         ),
-        right("certificates.k8s.io", "signers", &["approve"]),
+        right("certificates.k8s.io", "signers", &["approve"]).named(&[SIGNER]),
         right("authorization.k8s.io", "subjectaccessreviews", &["create"]),
     ];
     type Facts = Facts;

@@ -11,6 +11,7 @@
 //! - `queue`: a work queue per controller: a key is never run twice at once, failures back off, writes are expectations
 //! - `driver`: feeds the queues, lets controllers plan in turn, carries actions out
 //! - `writer`: calls to the API that remember what they will show in the stores
+//! - `rights`: a user and a role for each controller
 //! - `figures`: depth, latency and errors of the queues
 //! - `views`: what is kept of kinds that several controllers read
 //!
@@ -83,7 +84,7 @@
 //!   [`Index`](master_client::Index), never by a look at all objects.
 //! - Something is due at a time: [`Plan::wait`](controller::Plan::wait), or `requeue_in` beside actions.
 //! - A plan may follow its own write at once, so write through [`writer::Writer`]: the key waits until the write is seen.
-//! - The rights are granted to the user of all controllers (`master/rbac/src/defaults`); a test compares them.
+//! - The declared rights are all that it may do: [`roles`] makes a role of them for a user that only this controller is.
 
 pub mod account_tokens;
 pub mod aggregation;
@@ -107,6 +108,7 @@ pub mod pod_gc;
 pub mod pod_readiness;
 pub mod queue;
 pub mod quota;
+mod rights;
 pub mod root_ca;
 pub mod service_account;
 pub mod service_ranges;
@@ -117,6 +119,7 @@ pub mod writer;
 
 pub use driver::{Controllers, Registration};
 pub use figures::Figures;
+pub use rights::roles;
 pub use setup::Options;
 
 use master_client::Client;

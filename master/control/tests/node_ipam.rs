@@ -47,7 +47,11 @@ fn controller(api: &ApiServer) -> JoinHandle<()> {
 async fn cluster() -> Cluster {
     let store = TempDir::new().expect("a folder for the store");
     let engine = EmbeddedStore::open(store.path()).expect("an empty store opens");
-    let api = ApiServer::new(Arc::new(engine), Options::default());
+    let options = Options {
+        roles: master_control::roles(CONTROLLER),
+        ..Options::default()
+    };
+    let api = ApiServer::new(Arc::new(engine), options);
     api.prepare().await.expect("the system namespaces are made");
     Cluster {
         admin: api.client(UserInfo::admin("admin")),

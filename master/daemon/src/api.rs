@@ -29,6 +29,7 @@ pub(crate) fn options(settings: &Settings, authority: &Authority) -> Result<Opti
         authorization: modes(config),
         tokens: tokens(config)?,
         issuer: Some(Arc::new(issuer(config, authority)?)),
+        roles: master_control::roles(master_control::CONTROLLERS),
         ..Options::default()
     })
 }

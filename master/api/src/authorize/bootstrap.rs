@@ -1,11 +1,11 @@
 //! Brings the default roles and bindings up to date at start; keeps what an admin added.
 
-use crate::error::{ApiError, Reason};
-use config_kube::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use config_kube::k8s_openapi::api::rbac::v1::{self, ClusterRole, ClusterRoleBinding, RoleBinding};
 use futures_util::future::join_all;
 use master_client::{Client, DeleteParams, ListParams, Object};
 use master_rbac::reconcile::{self, Step};
-use master_rbac::{Binding, defaults};
+use master_rbac::{Binding, Role, defaults};
+use master_schema::error::{ApiError, Reason};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -14,16 +14,14 @@ use std::collections::HashMap;
 /// Attempts, as another writer may change the same object.
 const TRIES: usize = 5;
 
-/// Writes what is missing and returns the first error.
-pub(crate) async fn reconcile(client: &Client) -> Result<(), ApiError> {
-    settle::<ClusterRole, _>(client, defaults::cluster_roles(), reconcile::role).await?;
-    settle::<ClusterRoleBinding, _>(
-        client,
-        defaults::cluster_role_bindings(),
-        reconcile::binding,
-    )
-    .await?;
-    settle::<Role, _>(client, defaults::roles(), reconcile::role).await?;
+/// Writes what is missing of the default roles and of those of the master's parts; returns the first error.
+pub(crate) async fn reconcile(client: &Client, parts: &[(Role, Binding)]) -> Result<(), ApiError> {
+    let (roles, bindings): (Vec<_>, Vec<_>) = parts.iter().cloned().unzip();
+    let roles = [defaults::cluster_roles(), roles].concat();
+    let bindings = [defaults::cluster_role_bindings(), bindings].concat();
+    settle::<ClusterRole, _>(client, roles, reconcile::role).await?;
+    settle::<ClusterRoleBinding, _>(client, bindings, reconcile::binding).await?;
+    settle::<v1::Role, _>(client, defaults::roles(), reconcile::role).await?;
     settle::<RoleBinding, _>(client, defaults::role_bindings(), reconcile::binding).await
 }
 
@@ -32,7 +30,7 @@ trait Seeded: Serialize + DeserializeOwned {
     fn place(&self) -> (&str, &str);
 }
 
-impl Seeded for master_rbac::Role {
+impl Seeded for Role {
     fn place(&self) -> (&str, &str) {
         (&self.metadata.namespace, &self.metadata.name)
     }

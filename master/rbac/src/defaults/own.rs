@@ -1,7 +1,6 @@
-//! Roles of the master's own components. Upstream gives each controller a service account; here all
-//! controllers run in the master's process as one user with the sum of their rights.
+//! Roles of the master's own components. Those of single controllers are made where the controllers are (`master/control`).
 
-use super::{ALL, READ, bind, cluster_role, controllers, events, on, user};
+use super::{ALL, READ, bind, cluster_role, events, on, user};
 use crate::object::{Binding, Role};
 use crate::rule::Rule;
 use config_kube::identity;
@@ -36,37 +35,10 @@ fn attestation() -> Vec<Rule> {
     ]
 }
 
-/// The rights of upstream's controllers together, and what this project's controllers need beyond
-/// them.
+/// What controllers follow, read by one user for all of them. Each writes as a user of its own, whose role is made of what the
+/// controller declares (`master/control`).
 fn all_controllers() -> Vec<Rule> {
-    let mut rules: Vec<Rule> = vec![
-        on(
-            ALL,
-            "core",
-            "nodes pods namespaces configmaps serviceaccounts secrets events",
-        ),
-        on(
-            "get update patch",
-            "core",
-            "nodes/status pods/status namespaces/status resourcequotas/status",
-        ),
-        on("update", "core", "namespaces/finalize"),
-        on("create", "core", "pods/eviction serviceaccounts/token"),
-        on(ALL, "coordination.k8s.io", "leases"),
-        on(ALL, "certificates.k8s.io", "certificatesigningrequests"),
-        on(
-            "get update patch",
-            "certificates.k8s.io",
-            "certificatesigningrequests/approval certificatesigningrequests/status",
-        ),
-        on(ALL, identity::GROUP, "nodeattestations"),
-    ];
-    for rule in controllers::roles().into_iter().flat_map(|role| role.rules) {
-        if !rules.contains(&rule) {
-            rules.push(rule);
-        }
-    }
-    rules
+    vec![on(READ, "*", "*")]
 }
 
 pub(super) fn bindings() -> Vec<Binding> {
