@@ -28,6 +28,7 @@ pub mod network;
 pub mod node_rule;
 pub mod object;
 pub mod pem;
+pub mod pod_range;
 mod raw;
 mod read;
 pub mod reference;

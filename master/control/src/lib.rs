@@ -95,12 +95,14 @@ pub mod controller;
 pub mod csr_cleaner;
 mod disruption;
 mod driver;
+pub mod endpoint_slices;
 pub mod event_ttl;
 pub mod every_kind;
 mod figures;
 pub mod garbage;
 pub mod in_use;
 pub mod namespace;
+pub mod node_ipam;
 pub mod node_lifecycle;
 pub mod pod_gc;
 pub mod pod_readiness;
@@ -126,6 +128,7 @@ use std::future::Future;
 /// All controllers.
 pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<node_lifecycle::NodeLifecycle>(),
+    Registration::of::<node_ipam::NodeIpam>(),
     Registration::of::<pod_readiness::PodReadiness>(),
     Registration::of::<taint_eviction::TaintEviction>(),
     Registration::of::<pod_gc::PodGc>(),
@@ -142,6 +145,7 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<bootstrap_signer::BootstrapSigner>(),
     Registration::of::<service_ranges::ServiceRanges>(),
     Registration::of::<in_use::InUse>(),
+    Registration::of::<endpoint_slices::EndpointSlices>(),
     Registration::of::<account_tokens::AccountTokens>(),
 ];
 

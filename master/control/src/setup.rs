@@ -2,6 +2,7 @@
 
 use crate::controller::Controller;
 use crate::every_kind::{EveryKind, Kinds, Listener};
+use crate::node_ipam::PodRange;
 use crate::writer::Stores;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use master_client::{Client, Delta, Follower, Item, Key, Progress, Store, View};
@@ -15,6 +16,8 @@ use tokio::sync::watch;
 pub struct Options {
     /// Silence after which a node is not ready.
     pub node_grace: Duration,
+    /// Ranges of which each node gets a part for its pods; none where something else gives nodes their ranges.
+    pub pod_ranges: Vec<PodRange>,
     /// The roots' certificates (PEM) that are published in every namespace; others are published when they change.
     pub root_ca: Option<watch::Receiver<String>>,
 }
@@ -23,6 +26,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             node_grace: crate::views::node::GRACE,
+            pod_ranges: Vec::new(),
             root_ca: None,
         }
     }

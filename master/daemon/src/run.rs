@@ -16,6 +16,7 @@ use master_attest::{AttestationConfig, AttestationService, BootstrapConfig};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
 use master_client::UserInfo;
+use master_control::node_ipam::PodRange;
 use master_control::{CONTROLLERS, Controllers};
 use master_journal::VerdictLog;
 use master_store::{EmbeddedStore, StoreError};
@@ -71,7 +72,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         admin_key,
     );
     let rotator = Arc::new(rotator);
-    let controllers = controllers(&rotator);
+    let controllers = controllers(&rotator, &settings);
     api.set_extensions(Arc::new(Paths {
         attestation: service.paths(),
         rotator,
@@ -262,9 +263,15 @@ async fn control_plane(
     );
 }
 
-/// The controllers, which publish the rotator's roots.
-fn controllers(rotator: &Rotator) -> Controllers {
+/// The controllers, which publish the rotator's roots and give nodes parts of the cluster's ranges.
+fn controllers(rotator: &Rotator, settings: &Settings) -> Controllers {
+    let part = |one: &config_model::pod_range::PodRange| {
+        let range = Range::new(one.range.address, one.range.prefix)?;
+        PodRange::new(range, one.node_prefix)
+    };
+    let ranges = settings.cluster.pod_ranges.iter();
     let options = master_control::Options {
+        pod_ranges: ranges.filter_map(part).collect(),
         root_ca: Some(rotator.published()),
         ..master_control::Options::default()
     };

@@ -223,6 +223,16 @@ fn register(call: &Call, node: &str, name: &str, fields: &Fields) -> Result<(), 
             &format!("node {node:?} is not allowed to set taints of the master"),
         ));
     }
+    // Other nodes send what is for these ranges to the node that has them: the control plane gives them.
+    let spec = object(fields, "spec");
+    if spec.is_some_and(|spec| {
+        !text(spec, "podCIDR").is_empty() || !items(spec, "podCIDRs").is_empty()
+    }) {
+        return Err(call.forbidden(
+            name,
+            &format!("node {node:?} is not allowed to set its ranges of pod addresses"),
+        ));
+    }
     if ["ownerReferences", "finalizers"]
         .iter()
         .any(|key| !items(metadata(fields), key).is_empty())
