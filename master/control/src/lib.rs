@@ -93,6 +93,8 @@ pub mod bootstrap_signer;
 pub mod bootstrap_tokens;
 pub mod controller;
 pub mod csr_cleaner;
+pub mod csr_signing;
+pub mod discovery_publisher;
 mod disruption;
 mod driver;
 pub mod event_ttl;
@@ -100,6 +102,7 @@ pub mod every_kind;
 mod figures;
 pub mod garbage;
 pub mod in_use;
+pub mod machine_nodes;
 pub mod namespace;
 pub mod node_lifecycle;
 pub mod pod_gc;
@@ -143,6 +146,9 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<service_ranges::ServiceRanges>(),
     Registration::of::<in_use::InUse>(),
     Registration::of::<account_tokens::AccountTokens>(),
+    Registration::of::<machine_nodes::MachineNodes>(),
+    Registration::of::<csr_signing::CsrSigning>(),
+    Registration::of::<discovery_publisher::DiscoveryPublisher>(),
 ];
 
 /// Runs all controllers until `shutdown` resolves.

@@ -1,6 +1,8 @@
 //! What controllers follow: one follower and one store per view, however many controllers read it.
 
 use crate::controller::Controller;
+use crate::csr_signing::Signing;
+use crate::discovery_publisher::Discovery;
 use crate::every_kind::{EveryKind, Kinds, Listener};
 use crate::writer::Stores;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
@@ -17,6 +19,10 @@ pub struct Options {
     pub node_grace: Duration,
     /// The roots' certificates (PEM) that are published in every namespace; others are published when they change.
     pub root_ca: Option<watch::Receiver<String>>,
+    /// With what certificate requests are decided and signed.
+    pub signing: Option<Signing>,
+    /// With what the cluster is published at discovery endpoints.
+    pub discovery: Option<Discovery>,
 }
 
 impl Default for Options {
@@ -24,6 +30,8 @@ impl Default for Options {
         Self {
             node_grace: crate::views::node::GRACE,
             root_ca: None,
+            signing: None,
+            discovery: None,
         }
     }
 }

@@ -65,6 +65,7 @@ async fn cluster() -> Cluster {
         master_control::Options {
             node_grace: GRACE,
             root_ca: Some(watch::channel(ROOT.to_owned()).1),
+            ..master_control::Options::default()
         },
         std::future::pending(),
     );

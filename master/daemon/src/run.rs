@@ -11,11 +11,14 @@ use config_attest::Digest;
 use config_attest::EkIssuer;
 use config_attest::release::ReleaseKey;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
+use config_model::format::Endpoint;
 use master_api::{ApiServer, Options, Range, Ranges, ServeOptions};
 use master_attest::{AttestationConfig, AttestationService, BootstrapConfig};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
 use master_client::UserInfo;
+use master_control::csr_signing::Signing;
+use master_control::discovery_publisher::Discovery;
 use master_control::{CONTROLLERS, Controllers};
 use master_journal::VerdictLog;
 use master_store::{EmbeddedStore, StoreError};
@@ -71,7 +74,12 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         admin_key,
     );
     let rotator = Arc::new(rotator);
-    let controllers = controllers(&rotator);
+    let own = discovery::endpoints(
+        &settings.cluster.api_names,
+        &ranges(&settings, listen).advertise,
+        listen.port(),
+    );
+    let controllers = controllers(&settings, &authority, &rotator, own);
     api.set_extensions(Arc::new(Paths {
         attestation: service.paths(),
         rotator,
@@ -90,11 +98,6 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     if settings.cluster.admin_key.is_none() {
         write_admin_kubeconfig(&args, &settings, &authority, listen)?;
     }
-    let own = discovery::endpoints(
-        &settings.cluster.api_names,
-        &ranges(&settings, listen).advertise,
-        listen.port(),
-    );
     let limits = serve_options(descriptors);
     let parts = Parts {
         limits,
@@ -105,7 +108,6 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         controllers,
         listener,
         clients,
-        own,
     };
     // Cancel-safe: either outcome ends the process, and what is dropped is not needed again.
     tokio::select! {
@@ -174,8 +176,6 @@ struct Parts {
     controllers: Controllers,
     listener: TcpListener,
     clients: Arc<Clients>,
-    /// Where nodes reach this master.
-    own: Vec<config_model::format::Endpoint>,
 }
 
 /// Starts the parts in order and ends them in order.
@@ -189,17 +189,11 @@ async fn operate(parts: Parts) -> Result<(), Error> {
         controllers,
         listener,
         clients,
-        own,
     } = parts;
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(keep_current(authority.clone(), serving.clone()));
-    tasks.spawn(control_plane(
-        api.clone(),
-        service.clone(),
-        authority.clone(),
-        (own, controllers),
-    ));
+    tasks.spawn(control_plane(api.clone(), service.clone(), controllers));
     if service.is_bootstrapped() {
         // The deny list must be whole before the first request.
         service.ready().await;
@@ -233,12 +227,7 @@ async fn operate(parts: Parts) -> Result<(), Error> {
 }
 
 /// What runs once the cluster is the admin's.
-async fn control_plane(
-    api: ApiServer,
-    service: Arc<AttestationService>,
-    authority: Arc<Authority>,
-    (own, controllers): (Vec<config_model::format::Endpoint>, Controllers),
-) {
+async fn control_plane(api: ApiServer, service: Arc<AttestationService>, controllers: Controllers) {
     service.bootstrapped().await;
     let scheduler = api.client(UserInfo::authenticated(
         SCHEDULER_USER,
@@ -248,11 +237,9 @@ async fn control_plane(
         CONTROLLER_MANAGER_USER,
         Vec::<String>::new(),
     ));
-    let publisher = Publisher::new(client.clone(), authority.clone(), own);
     tokio::join!(
         Box::pin(service.run()),
         Box::pin(api.keep_allocations()),
-        Box::pin(publisher.run()),
         Box::pin(master_schedule::run(
             scheduler,
             master_schedule::Options::default(),
@@ -262,10 +249,27 @@ async fn control_plane(
     );
 }
 
-/// The controllers, which publish the rotator's roots.
-fn controllers(rotator: &Rotator) -> Controllers {
+/// The controllers, with the cluster's keys for those that sign and publish.
+fn controllers(
+    settings: &Settings,
+    authority: &Arc<Authority>,
+    rotator: &Rotator,
+    endpoints: Vec<Endpoint>,
+) -> Controllers {
+    let signing = Signing {
+        authority: authority.clone(),
+        api_names: settings.api_names.clone(),
+        decide: master_attest::ruling,
+    };
+    let discovery = Discovery {
+        authority: authority.clone(),
+        endpoints,
+        publish: Arc::new(Publisher),
+    };
     let options = master_control::Options {
         root_ca: Some(rotator.published()),
+        signing: Some(signing),
+        discovery: Some(discovery),
         ..master_control::Options::default()
     };
     Controllers::of(CONTROLLERS, options)

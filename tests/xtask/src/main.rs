@@ -37,7 +37,7 @@ usage: cargo xtask COMMAND
   tools                  unpack the tools (QEMU, firmware, kubectl, …) into .pratique/tools
   master --config FILE --data DIR --listen ADDRESS   run a master on this host in the foreground
   check FILE…            check TOML documents
-  bench image|join|api|disk   measure, and print the figures of tests/FIGURES.md (api --only NAME: objects watch
+  bench image|join|api|control|disk   measure, and print the figures of tests/FIGURES.md (api --only NAME: objects watch
                          watchers collection crowd; disk rates, disk unlock; join and disk --built: of
                          the images that are there)
   soak [WHAT]            look for new cases: histories (concurrent clients and kills of a master), properties, fuzz,
