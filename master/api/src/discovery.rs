@@ -1,10 +1,10 @@
 //! Discovery: groups, versions and resources, in the aggregated and the plain form.
 
-use crate::error::ApiError;
-use crate::registry::{Kind, Registry, Subresource};
 use crate::verbs::no_resource;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use master_schema::error::ApiError;
+use master_schema::registry::{Kind, Registry, Subresource};
 use ring::digest;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_stored_version_is_told_by_upstreams_hash() {
-        let registry = Registry::new(crate::kinds::all());
+        let registry = Registry::new(master_kinds::builtin::all());
         let hash = |group: &str, version: &str, plural: &str| {
             storage_version(&registry, registry.find(group, version, plural).unwrap())
         };

@@ -1,10 +1,10 @@
 //! Interfaces that other crates implement for the server: further paths, the deny list, connections
 //! to nodes.
 
-use crate::error::ApiError;
 use crate::peer::Peer;
 use http::{Request, Response};
 use master_client::{Body, BoxFuture, UserInfo};
+use master_schema::error::ApiError;
 use std::fmt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;

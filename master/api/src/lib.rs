@@ -38,18 +38,15 @@ mod table;
 mod verbs;
 mod write_timeout;
 
-use master_kinds::{builtin as kinds, decode, error, registry, schema, selector, validate};
-use master_merge::patch;
-
 pub use admit::Admission;
 pub use allocate::Ranges;
 pub use authenticate::{TokenFileError, TokenIssuer, TokenKeyError, TokenList};
 pub use authorize::Mode;
 pub use connections::ConnectionLimits;
 pub use hooks::{DenyList, DialError, Extensions, NodeDialer, NodeStream, NodeTarget};
+pub use master_schema::validate::net::Range;
 pub use options::Options;
 pub use peer::Peer;
 pub use serve::{ServeOptions, TlsError, serve, tls_config};
 pub use server::ApiServer;
-pub use validate::net::Range;
 pub use verbs::NodeLimits;

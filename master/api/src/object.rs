@@ -12,11 +12,11 @@
 
 mod stored;
 
-use crate::error::{ApiError, Reason};
-use crate::registry::Kind;
-use crate::validate::Fields;
 use bytes::Bytes;
-pub(crate) use master_kinds::object::{meta_text, metadata, metadata_mut, now};
+use master_schema::error::{ApiError, Reason};
+pub(crate) use master_schema::object::{meta_text, metadata, metadata_mut, now};
+use master_schema::registry::Kind;
+use master_schema::validate::Fields;
 use master_store::Entry;
 use serde_json::{Map, Value};
 

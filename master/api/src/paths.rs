@@ -2,7 +2,6 @@
 
 use crate::accept::Accept;
 use crate::discovery;
-use crate::error::{ApiError, Reason};
 use crate::metrics::Text;
 use crate::path::{Query, not_allowed};
 use crate::server::{ApiServer, text};
@@ -10,6 +9,7 @@ use crate::verbs::{json_bytes, no_resource, value_answer};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use master_client::{Body, BoxFuture};
+use master_schema::error::{ApiError, Reason};
 use master_store::ListQuery;
 use serde_json::json;
 use std::collections::BTreeMap;

@@ -5,7 +5,6 @@
 //! runs: it shares the objects with the store and buffers one piece of the file. If the download
 //! breaks off, `master restore` refuses the file.
 
-use crate::error::{ApiError, Reason};
 use crate::server::ApiServer;
 use crate::verbs::store_error;
 use bytes::Bytes;
@@ -14,6 +13,7 @@ use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use master_client::Body;
+use master_schema::error::{ApiError, Reason};
 use master_store::SnapshotBytes;
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Other representations of objects: tables, and metadata alone.
 
-use crate::error::{ApiError, Reason};
 use crate::object;
 use crate::path::Query;
-use crate::registry::{Column, Kind};
-use crate::validate::Fields;
 use jiff::Timestamp;
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::{Column, Kind};
+use master_schema::validate::Fields;
 use serde_json::{Value, json};
 
 /// Column definitions of a kind.

@@ -10,7 +10,7 @@ use config_kube::k8s_openapi::{Metadata, Resource};
 use config_kube::{FromJson, ToJson};
 use http::{Method, Request, header};
 use http_body_util::BodyExt;
-use master_kinds::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -4,13 +4,13 @@
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::authorize::{self, Resource};
-use crate::error::ApiError;
 use crate::object::meta_text;
-use crate::registry::Subresource;
-use crate::validate::{Fields, get, items, object, text};
 use base64::Engine;
 use config_kube::identity::MASTERS_GROUP;
 use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::registry::Subresource;
+use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::Value;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
@@ -39,7 +39,7 @@ impl Plugin for CertificateSubjectRestriction {
         object: &'a Fields,
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
-        let spec = crate::validate::object(object, "spec");
+        let spec = master_schema::validate::object(object, "spec");
         let restricted = spec.is_some_and(|spec| {
             text(spec, "signerName") == CLIENT_SIGNER && asks_for_masters(text(spec, "request"))
         });

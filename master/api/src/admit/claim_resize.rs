@@ -2,11 +2,11 @@
 //! expansion.
 
 use super::{Admitted, Operation, Plugin, Request, read};
-use crate::error::ApiError;
 use crate::object::meta_text;
-use crate::validate::{Fields, get, object, text};
 use master_client::BoxFuture;
-use master_kinds::quantity::Quantity;
+use master_schema::error::ApiError;
+use master_schema::quantity::Quantity;
+use master_schema::validate::{Fields, get, object, text};
 use serde_json::Value;
 
 /// The plugin.

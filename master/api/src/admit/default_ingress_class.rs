@@ -2,10 +2,10 @@
 
 use super::default_storage_class::newest;
 use super::{Admitted, Operation, Plugin, Request, stored};
-use crate::error::ApiError;
 use crate::object::metadata;
-use crate::validate::{Fields, get, object};
 use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::validate::{Fields, get, object};
 use serde_json::Value;
 
 const DEFAULT: [&str; 1] = ["ingressclass.kubernetes.io/is-default-class"];

@@ -1,10 +1,10 @@
 //! `DefaultStorageClass`: claims that name no class get the class marked as default.
 
 use super::{Admitted, Operation, Plugin, Request, stored};
-use crate::error::ApiError;
 use crate::object::{meta_text, metadata};
-use crate::validate::{Fields, get, object, text};
 use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::validate::{Fields, get, object, text};
 use serde_json::Value;
 
 const DEFAULT: [&str; 2] = [

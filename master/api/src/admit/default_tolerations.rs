@@ -2,9 +2,9 @@
 //! not ready or unreachable.
 
 use super::{Admitted, Operation, Plugin, Request};
-use crate::error::ApiError;
-use crate::validate::{Fields, text};
 use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::validate::{Fields, text};
 use serde_json::{Value, json};
 
 /// Upstream's default, for both taints.

@@ -3,9 +3,9 @@
 //! a plugin, as it cannot be disabled.
 
 use super::{Operation, Request, name_of, read};
-use crate::error::ApiError;
 use crate::object::{meta_text, metadata};
-use crate::validate::{At, Faults, Fields, items, object, text};
+use master_schema::error::ApiError;
+use master_schema::validate::{At, Faults, Fields, items, object, text};
 use serde_json::Value;
 
 /// Label of a namespace in which claims may ask for admin access.

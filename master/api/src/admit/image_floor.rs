@@ -4,12 +4,12 @@
 //! lowers it unnoticed.
 
 use super::{Operation, Request};
-use crate::error::ApiError;
 use crate::object::meta_text;
-use crate::validate::{Fields, items, object, object_mut};
 use crate::verbs::Call;
 use config_kube::identity::{FLOORS, GROUP, LOWER_SVN};
 use config_kube::{Decides, PolicyName};
+use master_schema::error::ApiError;
+use master_schema::validate::{Fields, items, object, object_mut};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -2,12 +2,13 @@
 //! volume claims.
 
 use super::{Admitted, Operation, Plugin, Request, name_of, stored};
-use crate::error::ApiError;
 use crate::object::{meta_text, metadata, metadata_mut};
-use crate::validate::{Fields, items, object, object_mut, text};
 use master_client::BoxFuture;
-use master_kinds::quantity::{Quantities, Quantity};
-use master_kinds::{podspec, quota};
+use master_kinds::quota;
+use master_pods::podspec;
+use master_schema::error::ApiError;
+use master_schema::quantity::{Quantities, Quantity};
+use master_schema::validate::{Fields, items, object, object_mut, text};
 use serde_json::Value;
 
 /// Annotation that records which defaults were set.
@@ -90,7 +91,7 @@ impl Plugin for LimitRanger {
 async fn ranges(request: &Request<'_>, object: &Fields) -> Result<Vec<Vec<Limit>>, ApiError> {
     let found = stored(request, "limitranges", meta_text(object, "namespace")).await?;
     let limits = |fields: &Fields| {
-        let spec = crate::validate::object(fields, "spec");
+        let spec = master_schema::validate::object(fields, "spec");
         let list = spec.map_or(&[][..], |spec| items(spec, "limits"));
         list.iter()
             .filter_map(Value::as_object)

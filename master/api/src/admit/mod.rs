@@ -32,13 +32,13 @@ pub use chain::Admission;
 pub(crate) use chain::Chain;
 
 use crate::authorize::escalation;
-use crate::error::ApiError;
 use crate::object::meta_text;
-use crate::registry::Subresource;
-use crate::validate::Fields;
 use crate::verbs::{Call, store_error};
 use config_kube::identity::GROUP;
 use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::registry::Subresource;
+use master_schema::validate::Fields;
 use master_store::{Action, Entry, Expect, ListQuery, Op};
 use std::fmt;
 use tokio::sync::OwnedMutexGuard;

@@ -2,10 +2,10 @@
 //! namespaces cannot be deleted.
 
 use super::{Admitted, Operation, Plugin, Request};
-use crate::error::{ApiError, Cause, Reason};
 use crate::object::meta_text;
-use crate::validate::Fields;
 use master_client::BoxFuture;
+use master_schema::error::{ApiError, Cause, Reason};
+use master_schema::validate::Fields;
 
 /// Namespaces that cannot be deleted.
 const UNDELETABLE: [&str; 3] = ["default", "kube-system", "kube-public"];

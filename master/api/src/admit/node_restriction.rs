@@ -3,13 +3,13 @@
 
 use super::certificates::Subject;
 use super::{Admitted, Operation, Plugin, Request};
-use crate::error::ApiError;
 use crate::object::{meta_text, metadata};
-use crate::registry::Subresource;
-use crate::validate::{Fields, get, items, object, object_mut, text};
 use crate::verbs::Call;
 use config_kube::identity;
 use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::registry::Subresource;
+use master_schema::validate::{Fields, get, items, object, object_mut, text};
 use serde_json::Value;
 
 /// The plugin.

@@ -4,11 +4,11 @@
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::authorize::{self, Resource};
-use crate::error::ApiError;
 use crate::object::{meta_text, metadata, metadata_mut};
 use crate::path::Verb;
-use crate::validate::{Fields, items, text};
 use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::validate::{Fields, items, text};
 use serde_json::Value;
 
 /// The plugin.

@@ -1,10 +1,10 @@
 //! `Priority`: resolves a pod's priority class to a number; at most one class is the default.
 
 use super::{Admitted, Operation, Plugin, Request, name_of, read, stored};
-use crate::error::ApiError;
 use crate::object::meta_text;
-use crate::validate::{Fields, get, object, text};
 use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::validate::{Fields, get, object, text};
 use serde_json::Value;
 
 /// The plugin.

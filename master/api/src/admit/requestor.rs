@@ -1,10 +1,10 @@
 //! Records who requested a certificate, who decided on it, and who decided on a machine. Not a
 //! plugin, as it cannot be disabled.
 
-use crate::validate::{Fields, get, items, object, object_mut};
 use crate::verbs::Call;
 use config_kube::identity::{DECIDED_BY, GROUP};
 use jiff::Timestamp;
+use master_schema::validate::{Fields, get, items, object, object_mut};
 use serde_json::{Value, json};
 
 /// Records the requestor of a certificate request, as the server authenticated it.

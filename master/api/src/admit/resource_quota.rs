@@ -9,14 +9,14 @@
 //! object.
 
 use super::{Admitted, Operation, Plugin, Request, name_of};
-use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text};
-use crate::validate::{Fields, object as inner, object_mut};
 use crate::verbs::store_error;
 use jiff::Timestamp;
 use master_client::BoxFuture;
-use master_kinds::quantity::{Quantities, Quantity};
 use master_kinds::quota::{self, Quota};
+use master_schema::error::{ApiError, Reason};
+use master_schema::quantity::{Quantities, Quantity};
+use master_schema::validate::{Fields, object as inner, object_mut};
 use master_store::{Entry, ListQuery, Op};
 use serde_json::Value;
 

@@ -1,9 +1,9 @@
 //! `RuntimeClass`: adds the class' overhead, node selector and tolerations to a pod.
 
 use super::{Admitted, Operation, Plugin, Request, name_of, read};
-use crate::error::ApiError;
-use crate::validate::{Fields, get, items, object, object_mut, text};
 use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::validate::{Fields, get, items, object, object_mut, text};
 use serde_json::{Value, json};
 
 /// The plugin.

@@ -2,11 +2,11 @@
 //! account's token.
 
 use super::{Admitted, Operation, Plugin, Request, name_of, read};
-use crate::error::ApiError;
 use crate::object::{meta_text, metadata};
-use crate::validate::{Fields, get, items, object, text};
 use master_client::BoxFuture;
-use master_kinds::podspec;
+use master_pods::podspec;
+use master_schema::error::ApiError;
+use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::{Value, json};
 use std::time::Duration;
 

@@ -2,10 +2,10 @@
 //! them.
 
 use super::{Admitted, Operation, Plugin, Request};
-use crate::error::ApiError;
 use crate::object::metadata_mut;
-use crate::validate::Fields;
 use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::validate::Fields;
 use serde_json::json;
 
 /// The plugin.

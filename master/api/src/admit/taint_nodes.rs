@@ -1,9 +1,9 @@
 //! `TaintNodesByCondition`: a new node is tainted until it is known to be ready.
 
 use super::{Admitted, Operation, Plugin, Request};
-use crate::error::ApiError;
-use crate::validate::{Fields, object_mut};
 use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::validate::{Fields, object_mut};
 use serde_json::json;
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";

@@ -3,13 +3,13 @@
 
 use super::{Allocation, Owner, below, has_address, reserved, texts};
 use crate::admit::{Admitted, Request};
-use crate::error::{ApiError, Reason};
-use crate::kinds::family_of;
 use crate::object::{self, meta_text, metadata};
-use crate::registry::Kind;
-use crate::validate::net::Range;
-use crate::validate::{At, Faults, Fields, get, object as inner, text};
 use crate::verbs::{Call, store_error};
+use master_kinds::builtin::family_of;
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::Kind;
+use master_schema::validate::net::Range;
+use master_schema::validate::{At, Faults, Fields, get, object as inner, text};
 use master_store::{Entry, ListQuery, Op};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

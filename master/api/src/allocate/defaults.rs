@@ -1,12 +1,12 @@
 //! Creates the default ServiceCIDR and the service `kubernetes`, through which pods reach the API.
 
 use super::family;
-use crate::error::{ApiError, Reason};
 use crate::server::ApiServer;
 use config_kube::k8s_openapi::api::core::v1::{Endpoints, Service};
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
 use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
 use master_client::Client;
+use master_schema::error::{ApiError, Reason};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

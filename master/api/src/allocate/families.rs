@@ -1,8 +1,8 @@
 //! Address families of a service, from its spec and the cluster's configuration. Pure.
 
 use super::texts;
-use crate::kinds::{family_of, validate_families};
-use crate::validate::{At, Faults, Fields, get, items, object, text};
+use master_kinds::builtin::{family_of, validate_families};
+use master_schema::validate::{At, Faults, Fields, get, items, object, text};
 use serde_json::Value;
 use std::net::IpAddr;
 

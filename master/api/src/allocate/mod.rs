@@ -13,11 +13,11 @@ mod ports;
 mod repair;
 
 use crate::admit::{Admitted, Operation, Request};
-use crate::error::ApiError;
 use crate::object::{meta_text, metadata};
-use crate::validate::net::Range;
-use crate::validate::{Faults, Fields, items, object, object_mut, text};
 use crate::verbs::Call;
+use master_schema::error::ApiError;
+use master_schema::validate::net::Range;
+use master_schema::validate::{Faults, Fields, items, object, object_mut, text};
 use master_store::Op;
 use serde_json::Value;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -154,7 +154,7 @@ fn refuse(faults: Faults, owner: &Owner) -> Result<(), ApiError> {
 }
 
 fn family(range: Range) -> &'static str {
-    crate::kinds::family_of(range.first())
+    master_kinds::builtin::family_of(range.first())
 }
 
 /// The service that an address or port belongs to.

@@ -1,11 +1,11 @@
 //! Node ports: chosen at random from the configured range, recorded under keys of their own.
 
 use super::{Allocation, below, reserved};
-use crate::error::{ApiError, Reason};
-use crate::kinds::{needs_health_check, node_ports};
-use crate::validate::{At, Faults, Fields, get, items, text};
 use crate::verbs::store_error;
 use bytes::Bytes;
+use master_kinds::builtin::{needs_health_check, node_ports};
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::{At, Faults, Fields, get, items, text};
 use master_store::{ListQuery, Op};
 use serde_json::Value;
 use std::collections::BTreeSet;

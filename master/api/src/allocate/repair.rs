@@ -7,17 +7,17 @@
 //! reconfigured. Each repair is conditional on what it concerns being unchanged.
 
 use super::{Owner, addresses, ports};
-use crate::error::ApiError;
 use crate::object::meta_text;
-use crate::registry::Kind;
 use crate::server::ApiServer;
-use crate::validate::Fields;
-use crate::validate::net::Range;
-use crate::validate::object as inner;
 use crate::verbs::store_error;
 use bytes::Bytes;
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use master_client::{Client, Happening, Recorder, Severity};
+use master_schema::error::ApiError;
+use master_schema::registry::Kind;
+use master_schema::validate::Fields;
+use master_schema::validate::net::Range;
+use master_schema::validate::object as inner;
 use master_store::{Action, Entry, Expect, ListQuery, Op, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -231,7 +231,7 @@ impl Allocations<'_> {
 
     /// The fault of an address of a service.
     fn address(&self, service: &Service, address: IpAddr) -> Result<Option<Finding>, ApiError> {
-        let family = crate::kinds::family_of(address);
+        let family = master_kinds::builtin::family_of(address);
         let finding = |reason, message, ops| {
             Some(Finding {
                 component: ADDRESSES,

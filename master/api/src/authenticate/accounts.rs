@@ -4,13 +4,13 @@
 use super::claims::{Claims, LegacyClaims, Reference, TokenClaims};
 use super::issuer::TokenIssuer;
 use super::{CREDENTIAL, Found, bad};
-use crate::error::ApiError;
 use crate::server::ApiServer;
 use crate::verbs::store_error;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use master_client::UserInfo;
+use master_schema::error::ApiError;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,13 +1,13 @@
 //! Bootstrap tokens: secrets of type `bootstrap.kubernetes.io/token` in `kube-system`.
 
 use super::bad;
-use crate::error::ApiError;
 use crate::server::ApiServer;
 use crate::verbs::store_error;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use master_client::UserInfo;
+use master_schema::error::ApiError;
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
 

@@ -1,11 +1,11 @@
 //! Impersonation: the `Impersonate-*` headers; the caller needs the right to impersonate each part.
 
 use crate::authorize::{Question, Request, Resource, require};
-use crate::error::{ApiError, Reason};
 use crate::server::ApiServer;
 use config_kube::identity;
 use http::HeaderMap;
 use master_client::{BoxFuture, UserInfo};
+use master_schema::error::{ApiError, Reason};
 use std::collections::BTreeMap;
 
 const PREFIX: &str = "impersonate-";

@@ -2,9 +2,9 @@
 
 use super::bad;
 use super::claims::{self, Claims, LEGACY_ISSUER, LegacyClaims, TokenClaims};
-use crate::error::{ApiError, Reason};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use master_schema::error::{ApiError, Reason};
 use ring::digest::{SHA256, digest};
 use ring::rand::SystemRandom;
 use ring::signature::{

@@ -13,7 +13,6 @@ mod fixed;
 pub(crate) mod impersonate;
 mod issuer;
 
-use crate::error::{ApiError, Reason};
 use crate::peer::Peer;
 use crate::server::ApiServer;
 pub(crate) use claims::{Claims, Private, Reference};
@@ -21,6 +20,7 @@ pub use fixed::{TokenFileError, TokenList};
 use http::HeaderMap;
 pub use issuer::{TokenIssuer, TokenKeyError};
 use master_client::{BoxFuture, UserInfo};
+use master_schema::error::{ApiError, Reason};
 
 /// The key in a user's extra under which the server names the credential that was used.
 pub(crate) const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";

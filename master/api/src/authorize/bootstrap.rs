@@ -1,11 +1,11 @@
 //! Brings the default roles and bindings up to date at start; keeps what an admin added.
 
-use crate::error::{ApiError, Reason};
 use config_kube::k8s_openapi::api::rbac::v1::{self, ClusterRole, ClusterRoleBinding, RoleBinding};
 use futures_util::future::join_all;
 use master_client::{Client, DeleteParams, ListParams, Object};
 use master_rbac::reconcile::{self, Step};
 use master_rbac::{Binding, Role, defaults};
+use master_schema::error::{ApiError, Reason};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

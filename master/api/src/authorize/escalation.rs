@@ -5,13 +5,13 @@
 //! before validation.
 
 use super::{Resource, may, with_roles};
-use crate::error::{ApiError, Reason};
 use crate::object::{meta_text, metadata};
-use crate::validate::{Fields, get};
 use crate::verbs::Call;
 use config_kube::identity;
 use master_rbac::cover::escalation;
 use master_rbac::{Binding, Role, RoleRef, Rule};
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::{Fields, get};
 use serde_json::Value;
 
 const GROUP: &str = "rbac.authorization.k8s.io";

@@ -13,9 +13,7 @@ mod node;
 mod references;
 mod roles;
 
-use crate::error::{ApiError, Reason};
 use crate::path::{Target, Verb};
-use crate::selector::Selector;
 use crate::server::ApiServer;
 use crate::verbs::store_error;
 use config_kube::identity;
@@ -24,6 +22,8 @@ use graph::Graph;
 use master_client::{BoxFuture, UserInfo};
 pub(crate) use master_rbac::{Request, Resource};
 use master_rbac::{Snapshot, Verdict, Who};
+use master_schema::error::{ApiError, Reason};
+use master_schema::selector::Selector;
 
 /// An authorization mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -4,10 +4,10 @@
 
 use super::graph::{Graph, Kind};
 use super::{Decision, Question, Request, Resource};
-use crate::error::ApiError;
 use crate::server::ApiServer;
 use crate::verbs::store_error;
 use config_kube::identity;
+use master_schema::error::ApiError;
 use std::sync::LazyLock;
 
 /// The rules that apply to every node.

@@ -1,7 +1,7 @@
 //! Reads stored bytes with the managed fields as one undecoded string.
 
 use super::MANAGED;
-use crate::validate::Fields;
+use master_schema::validate::Fields;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -1,8 +1,8 @@
 //! One operation of a path: action, parameters, body and answers.
 
 use super::v3::patches;
-use crate::registry::{Kind, Subresource};
-use crate::schema::DEFINITIONS;
+use master_schema::registry::{Kind, Subresource};
+use master_schema::schema::DEFINITIONS;
 use serde_json::{Map, Value, json};
 
 /// Patch types.

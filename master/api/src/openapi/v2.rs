@@ -1,8 +1,8 @@
 //! The OpenAPI v2 document, for older clients: the same schemas and paths in the older form.
 
 use super::v3;
-use crate::registry::Registry;
-use crate::schema::DEFINITIONS;
+use master_schema::registry::Registry;
+use master_schema::schema::DEFINITIONS;
 use serde_json::{Map, Value, json};
 
 /// Where v2 keeps definitions.

@@ -1,8 +1,6 @@
 //! OpenAPI v3 documents: the schemas of a group and version, and its paths.
 
 use super::operation::{Action, Operation, PATCHES};
-use crate::registry::{Kind, Registry, Review, Subresource};
-use crate::schema::{self, DEFINITIONS, Source};
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use config_kube::k8s_openapi::api::autoscaling::v1::Scale;
 use config_kube::k8s_openapi::api::core::v1::Binding;
@@ -10,6 +8,8 @@ use config_kube::k8s_openapi::api::policy::v1::Eviction;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     DeleteOptions, ListMeta, Patch, Status,
 };
+use master_schema::registry::{Kind, Registry, Review, Subresource};
+use master_schema::schema::{self, DEFINITIONS, Source};
 use schemars::generate::SchemaGenerator;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;

@@ -2,12 +2,12 @@
 
 use super::Call;
 use crate::accept::{Accept, Form};
-use crate::error::{ApiError, Reason};
 use crate::object::{self, Extent};
 use crate::table::{self, Include, Style};
-use crate::validate::Fields;
 use http::{HeaderValue, Response, StatusCode, header};
 use master_client::Body;
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::Fields;
 use master_store::Entry;
 use serde::Serialize;
 use serde_json::{Value, json};

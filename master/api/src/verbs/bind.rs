@@ -3,11 +3,11 @@
 
 use super::answer::success;
 use super::{Call, no_resource};
-use crate::error::{ApiError, Reason};
 use crate::object::{self, metadata, metadata_mut};
-use crate::validate::{Fields, items, object_mut, text};
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::{Fields, items, object_mut, text};
 use master_store::{Op, StoreError};
 use serde_json::{Value, json};
 

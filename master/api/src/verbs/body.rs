@@ -1,15 +1,15 @@
 //! Reads a request's body as an object of the kind, as strictly as the request asks.
 
 use super::Call;
-use crate::decode::{self, Decoded};
-use crate::error::{ApiError, Reason};
 use crate::protobuf;
-use crate::schema::Checked;
-use crate::validate::Fields;
 use bytes::{Bytes, BytesMut};
 use http::header;
 use http_body_util::BodyExt;
 use master_client::Body;
+use master_schema::decode::{self, Decoded};
+use master_schema::error::{ApiError, Reason};
+use master_schema::schema::Checked;
+use master_schema::validate::Fields;
 use serde_json::Value;
 use std::time::Duration;
 

@@ -3,12 +3,12 @@
 use super::Call;
 use super::answer::value_answer;
 use crate::accept::Form;
-use crate::error::{ApiError, Reason};
 use crate::path::{Verb, not_allowed};
 use crate::table::{self, Include, Style};
-use crate::validate::Fields;
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::Fields;
 use serde_json::{Value, json};
 
 /// Answers for one component or for all.

@@ -3,11 +3,11 @@
 use super::managed::Ownership;
 use super::{Call, store_error};
 use crate::admit;
-use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text, metadata, metadata_mut};
-use crate::validate::{Faults, Fields, meta};
 use http::{HeaderValue, Response, StatusCode};
 use master_client::Body;
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::{Faults, Fields, meta};
 use master_store::{Entry, Op, StoreError};
 
 /// Attempts, as others may change what admission read (a namespace, a quota), or a generated name

@@ -5,12 +5,12 @@ use super::answer::success;
 use super::delete::{self, Options};
 use super::{Call, no_resource, store_error};
 use crate::admit;
-use crate::error::{ApiError, Cause, Reason};
 use crate::object::{self, meta_text, metadata};
-use crate::selector::{Selector, label_text};
-use crate::validate::{Fields, get, items, object as inner, object_mut, text};
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_schema::error::{ApiError, Cause, Reason};
+use master_schema::selector::{Selector, label_text};
+use master_schema::validate::{Fields, get, items, object as inner, object_mut, text};
 use master_store::{Entry, ListQuery, Op, StoreError};
 use serde_json::{Map, Value, json};
 

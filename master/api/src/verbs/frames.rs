@@ -2,11 +2,11 @@
 
 use super::Call;
 use crate::accept::Form;
-use crate::error::{ApiError, Reason};
 use crate::object::{self, Extent};
-use crate::registry::Kind;
 use crate::table::{self, Include, Style};
 use bytes::Bytes;
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::Kind;
 use master_store::{Entry, Revision};
 use serde_json::{Value, json};
 use std::collections::VecDeque;

@@ -2,13 +2,13 @@
 
 use super::node_answer::{Driver, Expected, NodeBody};
 use super::{Call, no_resource, store_error};
-use crate::error::{ApiError, Reason};
 use crate::hooks::NodeTarget;
 use crate::object;
-use crate::validate::{get, items, object as inner};
 use http::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use master_client::Body;
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::{get, items, object as inner};
 use serde_json::Value;
 
 /// The kubelet's port if the Node object names none.

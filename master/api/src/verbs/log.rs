@@ -2,14 +2,14 @@
 
 use super::node_answer::Expected;
 use super::{Call, gateway};
-use crate::error::{ApiError, Reason};
 use crate::hooks::NodeTarget;
 use crate::object;
-use crate::validate::{Fields, items, object as inner, text};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use master_client::{Body, body};
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::{Fields, items, object as inner, text};
 
 /// Query parameters that the kubelet supports, under upstream's names.
 const PARAMETERS: &[&str] = &[

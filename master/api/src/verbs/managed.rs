@@ -2,17 +2,17 @@
 
 use super::Call;
 use crate::authorize;
-use crate::error::ApiError;
 use crate::object::{self, MANAGED, meta_text};
 use crate::path::{Target, Verb};
-use crate::registry::{Kind, Registry, Subresource};
-use crate::schema::Place;
-use crate::selector::Selector;
-use crate::validate::Fields;
 use http::header;
 use master_merge::apply::{Applied, apply};
 use master_merge::managed::Managers;
 use master_merge::write::{Given, Versions, Write, update};
+use master_schema::error::ApiError;
+use master_schema::registry::{Kind, Registry, Subresource};
+use master_schema::schema::Place;
+use master_schema::selector::Selector;
+use master_schema::validate::Fields;
 use serde_json::Value;
 
 /// Bytes of a manager's name at most.

@@ -3,14 +3,14 @@
 
 use super::Call;
 use super::managed::{Served, forced, manager};
-use crate::error::{ApiError, Reason};
 use crate::object;
-use crate::schema::{self, Place, Schemas};
-use crate::validate::Fields;
 use config_kube::k8s_openapi::api::autoscaling::v1::Scale;
 use master_merge::apply::apply;
 use master_merge::scale::{SCALE, from_scale, to_scale};
 use master_merge::write::{Given, Versions, Write, update};
+use master_schema::error::{ApiError, Reason};
+use master_schema::schema::{self, Place, Schemas};
+use master_schema::validate::Fields;
 use std::sync::LazyLock;
 
 /// The only version of Scale.

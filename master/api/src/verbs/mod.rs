@@ -27,14 +27,14 @@ mod watch;
 
 pub(crate) use create::{generate, warned};
 
-use crate::error::{ApiError, Cause, Reason};
 use crate::metrics::About;
 use crate::path::{Query, Target, Verb, not_allowed};
 use crate::peer::Peer;
-use crate::registry::{Kind, Review, Subresource};
 use crate::server::ApiServer;
 use http::{HeaderMap, Method, Response, Uri};
 use master_client::{Body, UserInfo};
+use master_schema::error::{ApiError, Cause, Reason};
+use master_schema::registry::{Kind, Review, Subresource};
 use master_store::{Entry, StoreError};
 use std::sync::Arc;
 

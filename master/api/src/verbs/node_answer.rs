@@ -6,11 +6,11 @@
 //! followed is limited in bytes and in time; only the time spent waiting for the node counts, not
 //! that spent waiting for a slow client.
 
-use crate::error::{ApiError, Reason};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use master_schema::error::{ApiError, Reason};
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -2,11 +2,11 @@
 
 use super::read::{matches, reached, revision};
 use super::{Call, store_error};
-use crate::error::{ApiError, Reason};
-use crate::selector::Selector;
-use crate::validate::{At, Faults};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use master_schema::error::{ApiError, Reason};
+use master_schema::selector::Selector;
+use master_schema::validate::{At, Faults};
 use master_store::{Entry, ListQuery, Revision, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

@@ -6,16 +6,16 @@ use super::managed::{Ownership, named_other};
 use super::update::{MODIFIED, TRIES, check_preconditions, write};
 use super::{Call, store_error};
 use crate::admit;
-use crate::decode::{self, Decoded};
-use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text};
-use crate::patch::Patch;
-use crate::registry::Subresource;
-use crate::schema::Wrong;
-use crate::validate::{At, Faults, Fields};
 use bytes::Bytes;
 use http::Response;
 use master_client::Body;
+use master_merge::patch::Patch;
+use master_schema::decode::{self, Decoded};
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::Subresource;
+use master_schema::schema::Wrong;
+use master_schema::validate::{At, Faults, Fields};
 use serde_json::Value;
 
 /// Server-side apply.

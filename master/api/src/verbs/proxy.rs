@@ -3,13 +3,13 @@
 
 use super::node_answer::{Expected, NodeBody};
 use super::{Call, gateway, no_resource, store_error};
-use crate::error::{ApiError, Reason};
-use crate::registry::Subresource;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
 };
 use http_body_util::BodyExt;
 use master_client::{Body, body};
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::Subresource;
 
 /// Hop-by-hop headers (RFC 9110, 7.6.1), and those with the caller's credentials.
 const OWN: [HeaderName; 10] = [

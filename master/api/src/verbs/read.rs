@@ -5,12 +5,12 @@ use super::page::Page;
 use super::pieces::Pieces;
 use super::{Call, store_error};
 use crate::accept::Form;
-use crate::error::{ApiError, Reason};
 use crate::object::{self, Extent};
-use crate::selector::Selector;
 use crate::table::{self, Include, Style};
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_schema::error::{ApiError, Reason};
+use master_schema::selector::Selector;
 use master_store::{Entry, Revision, StoreError};
 use serde_json::{Value, json};
 

@@ -4,12 +4,12 @@ use super::{Call, components};
 use crate::accept::Form;
 use crate::authenticate;
 use crate::authorize::{Decision, Question, Request, Resource, decide, with_roles};
-use crate::error::{ApiError, Reason};
 use crate::path::{Verb, not_allowed};
-use crate::registry::Review;
-use crate::validate::{At, Faults, Fields, get, items, object, text};
 use http::{Response, StatusCode};
 use master_client::{Body, BoxFuture, UserInfo};
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::Review;
+use master_schema::validate::{At, Faults, Fields, get, items, object, text};
 use serde_json::{Map, Value, json};
 
 /// Answers a review.

@@ -4,18 +4,18 @@ use super::answer::value_answer;
 use super::managed::Ownership;
 use super::{Call, patch, update};
 use crate::accept::{Accept, Form};
-use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text, metadata};
-use crate::patch::Patch;
 use crate::path::Verb;
-use crate::registry::{Scale, Subresource};
 use crate::table::{self, Include};
-use crate::validate::{At, Faults, Fields, get};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use master_client::Body;
+use master_merge::patch::Patch;
 use master_merge::scale::SCALE;
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::{Scale, Subresource};
+use master_schema::validate::{At, Faults, Fields, get};
 use serde_json::{Map, Value, json};
 
 /// Attempts of a write without a resource version, as other writers may change the object.
@@ -144,8 +144,8 @@ fn show(places: &Scale, object: &Fields) -> Value {
         }
     }
     let mut status = json!({"replicas": number(&places.observed)});
-    if let Some(text) =
-        crate::selector::label_text(&at(object, &places.selector)).filter(|text| !text.is_empty())
+    if let Some(text) = master_schema::selector::label_text(&at(object, &places.selector))
+        .filter(|text| !text.is_empty())
     {
         status["selector"] = text.into();
     }
@@ -220,7 +220,7 @@ fn put(object: &mut Fields, pointer: &str, value: Value) {
         object.insert(pointer.trim_start_matches('/').to_owned(), value);
         return;
     };
-    if let Some(inner) = crate::validate::object_mut(object, first) {
+    if let Some(inner) = master_schema::validate::object_mut(object, first) {
         put(inner, rest, value);
     }
 }
@@ -261,7 +261,8 @@ fn table_of(scale: &Value, version: &str, object: &Value) -> Value {
     };
     let at = |pointer: &str| scale.pointer(pointer).cloned().unwrap_or_default();
     let created = at("/metadata/creationTimestamp");
-    let age = crate::kinds::age(created.as_str().unwrap_or_default(), jiff::Timestamp::now());
+    let age =
+        master_schema::cells::since(created.as_str().unwrap_or_default(), jiff::Timestamp::now());
     json!({
         "kind": "Table", "apiVersion": version,
         "metadata": {"resourceVersion": at("/metadata/resourceVersion")},

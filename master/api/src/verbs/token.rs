@@ -3,13 +3,13 @@
 use super::{Call, json_bytes, store_error};
 use crate::authenticate::{Claims, Private, Reference, TokenIssuer};
 use crate::authorize::{Resource, may};
-use crate::error::{ApiError, Reason};
 use crate::object::{meta_text, metadata};
-use crate::validate::{At, Faults, Fields, get, items, object, text};
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
 use master_client::{Body, BoxFuture};
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::{At, Faults, Fields, get, items, object, text};
 use serde_json::{Map, Value, json};
 
 const KIND: &str = "TokenRequest";

@@ -4,12 +4,12 @@ use super::create::{make, refused, warned};
 use super::managed::{Ownership, same_but_times};
 use super::{Call, scale, store_error};
 use crate::admit;
-use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text, metadata, metadata_mut};
-use crate::registry::Subresource;
-use crate::validate::{Faults, Fields, get, items, meta, object as inner, text};
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::Subresource;
+use master_schema::validate::{Faults, Fields, get, items, meta, object as inner, text};
 use master_store::{Entry, Op, StoreError};
 use serde_json::Value;
 

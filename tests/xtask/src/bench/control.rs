@@ -5,24 +5,8 @@ use crate::host::repository;
 use crate::steps::{Failure, Outcome};
 use std::process::Command;
 
-const USAGE: &str = "usage: cargo xtask bench control [--pods N]";
-/// Pods where no number is given.
-const PODS: u32 = 50_000;
-
 /// Prints the share of a core that idle controllers take, and fails where a changed pod leads to plans of other keys.
-pub(super) fn control(words: &[String]) -> Outcome {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let pods = match words.as_slice() {
-        [] => Some(PODS),
-        ["--pods", number] => number.parse().ok(),
-        _ => None,
-    };
-    let Some(pods) = pods else {
-        return Err(Failure::usage(
-            "bench control takes a number of pods",
-            USAGE,
-        ));
-    };
+pub(super) fn control(pods: u32) -> Outcome {
     let test = [
         "test",
         "--locked",
@@ -31,7 +15,8 @@ pub(super) fn control(words: &[String]) -> Outcome {
         "--test",
         "scale",
     ];
-    let status = Command::new(env!("CARGO"))
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
         .current_dir(repository())
         .args(test)
         .args(["--", "--nocapture"])

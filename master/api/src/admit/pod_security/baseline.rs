@@ -3,7 +3,7 @@
 use super::labels::{Level, Policy};
 use super::view::{APP_ARMOR, Pod};
 use super::{containers, plural, quoted, setters, sorted, those};
-use crate::validate::{Fields, get, items, object, text};
+use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::Value;
 
 /// Capabilities that container runtimes grant by default.

@@ -1,7 +1,7 @@
 //! The labels of a namespace: level and version of the standard, for each mode (enforce, audit,
 //! warn).
 
-use crate::validate::{At, Faults, Fields};
+use master_schema::validate::{At, Faults, Fields};
 use serde_json::Value;
 
 const PREFIX: &str = "pod-security.kubernetes.io/";

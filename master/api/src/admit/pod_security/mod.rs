@@ -10,11 +10,11 @@ mod restricted;
 mod view;
 
 use super::{Admitted, Operation, Plugin, Request, name_of, read, stored};
-use crate::error::{ApiError, Reason};
 use crate::object::{meta_text, metadata};
-use crate::validate::{Fields, object};
 use labels::{Level, Policies, Policy};
 use master_client::BoxFuture;
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::{Fields, object};
 use serde_json::Value;
 use view::Pod;
 

@@ -4,7 +4,7 @@ use super::baseline::{bad_seccomp, seccomp};
 use super::labels::Policy;
 use super::view::Pod;
 use super::{containers, plural, quoted, setters, sorted, those};
-use crate::validate::{Fields, get, items, object, text};
+use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::Value;
 
 /// Volume types that are allowed.

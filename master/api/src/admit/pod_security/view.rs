@@ -1,7 +1,7 @@
 //! The parts of a pod that the checks read.
 
 use crate::object::metadata;
-use crate::validate::{Fields, items, object, text};
+use master_schema::validate::{Fields, items, object, text};
 use serde_json::Value;
 
 /// Prefix of the deprecated AppArmor annotations; the container's name follows.

@@ -3,13 +3,13 @@
 use super::plan::{Step, plan};
 use super::{Options, preconditions, remove};
 use crate::admit;
-use crate::error::ApiError;
 use crate::object;
 use crate::verbs::{Call, read, store_error};
 use futures_util::stream::{self, TryStreamExt as _};
 use http::Response;
 use jiff::Timestamp;
 use master_client::Body;
+use master_schema::error::ApiError;
 use master_store::{Entry, Op, StoreError};
 
 /// Objects per transaction.
