@@ -93,6 +93,8 @@ pub mod bootstrap_signer;
 pub mod bootstrap_tokens;
 pub mod controller;
 pub mod csr_cleaner;
+pub mod csr_signing;
+pub mod discovery_publisher;
 mod disruption;
 mod driver;
 pub mod endpoint_slices;
@@ -101,6 +103,7 @@ pub mod every_kind;
 mod figures;
 pub mod garbage;
 pub mod in_use;
+pub mod machine_nodes;
 pub mod namespace;
 pub mod node_ipam;
 pub mod node_lifecycle;
@@ -147,6 +150,9 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<in_use::InUse>(),
     Registration::of::<endpoint_slices::EndpointSlices>(),
     Registration::of::<account_tokens::AccountTokens>(),
+    Registration::of::<machine_nodes::MachineNodes>(),
+    Registration::of::<csr_signing::CsrSigning>(),
+    Registration::of::<discovery_publisher::DiscoveryPublisher>(),
 ];
 
 /// Runs all controllers until `shutdown` resolves.

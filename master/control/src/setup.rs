@@ -1,6 +1,8 @@
 //! What controllers follow: one follower and one store per view, however many controllers read it.
 
 use crate::controller::Controller;
+use crate::csr_signing::Signing;
+use crate::discovery_publisher::Discovery;
 use crate::every_kind::{EveryKind, Kinds, Listener};
 use crate::node_ipam::PodRange;
 use crate::writer::Stores;
@@ -20,6 +22,10 @@ pub struct Options {
     pub pod_ranges: Vec<PodRange>,
     /// The roots' certificates (PEM) that are published in every namespace; others are published when they change.
     pub root_ca: Option<watch::Receiver<String>>,
+    /// With what certificate requests are decided and signed.
+    pub signing: Option<Signing>,
+    /// With what the cluster is published at discovery endpoints.
+    pub discovery: Option<Discovery>,
 }
 
 impl Default for Options {
@@ -28,6 +34,8 @@ impl Default for Options {
             node_grace: crate::views::node::GRACE,
             pod_ranges: Vec::new(),
             root_ca: None,
+            signing: None,
+            discovery: None,
         }
     }
 }

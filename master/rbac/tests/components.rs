@@ -117,24 +117,16 @@ fn every_part_of_the_master_may_do_what_it_does() {
             }
         }
     }
-    for signer in [
-        "pratique.dev/node-client",
-        "pratique.dev/node-serving",
-        "kubernetes.io/kube-apiserver-client",
+    for (signer, own) in [
+        ("pratique.dev/node-client", true),
+        ("pratique.dev/node-serving", true),
+        ("pratique.dev/static-client", false),
+        ("kubernetes.io/kube-apiserver-client", false),
     ] {
         for verb in ["approve", "sign"] {
-            let user = identity::ATTESTATION_USER;
-            assert!(
-                may(
-                    &snapshot,
-                    user,
-                    verb,
-                    "certificates.k8s.io",
-                    "signers",
-                    signer
-                ),
-                "{verb} {signer}"
-            );
+            let (user, group) = (identity::ATTESTATION_USER, "certificates.k8s.io");
+            let allowed = may(&snapshot, user, verb, group, "signers", signer);
+            assert_eq!(allowed, own, "{verb} {signer}");
         }
     }
 }

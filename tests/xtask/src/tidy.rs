@@ -62,7 +62,8 @@ const POLICIES: &[&str] = &[
 /// Libraries that reach a network, a file or a device, so that no room in `config` depends on them.
 const RUNTIMES: &[&str] = &["tokio", "nix", "hyper", "rustls", "tss-esapi"];
 /// The exception: rustls without a socket is types and rules, and certificate verifiers can be written in no other terms.
-const WITHOUT_IO: &[(&str, &str)] = &[("config/tls", "rustls")];
+/// So is hyper's client protocol over a stream, clock and executor of the caller's.
+const WITHOUT_IO: &[(&str, &str)] = &[("config/tls", "rustls"), ("config/http", "hyper")];
 
 /// One crate: its folder and the workspace crates and libraries it depends on.
 #[derive(Debug, Default)]

@@ -23,13 +23,14 @@ fn attestation() -> Vec<Rule> {
         on(ALL, identity::GROUP, "*"),
         on(ALL, "core", "nodes nodes/status"),
         on(ALL, certificates, "certificatesigningrequests"),
-        on("get update patch", certificates, "certificatesigningrequests/approval certificatesigningrequests/status"),
-        on("approve sign", certificates, "signers").named(
-            "pratique.dev/node-client pratique.dev/node-serving kubernetes.io/kube-apiserver-client \
-             kubernetes.io/kube-apiserver-client-kubelet kubernetes.io/kubelet-serving",
+        on(
+            "get update patch",
+            certificates,
+            "certificatesigningrequests/approval certificatesigningrequests/status",
         ),
-        // Certificates of static machines are approved by an admin only.
-        on("sign", certificates, "signers").named("pratique.dev/static-client pratique.dev/static-serving"),
+        // It signs what it verified itself; a controller signs what was approved.
+        on("approve sign", certificates, "signers")
+            .named("pratique.dev/node-client pratique.dev/node-serving"),
         on(READ, "core", "pods namespaces configmaps"),
         events(),
     ]

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: the figures of tests/FIGURES.md, measured in one run and printed with what they are held against.
 
 mod api;
+mod control;
 mod disk;
 mod guest;
 mod image;
@@ -27,6 +28,12 @@ pub(crate) enum Bench {
         /// Only these parts: objects, watch, watchers, collection, crowd.
         #[arg(long, value_name = "NAME[,NAME]…")]
         only: Option<String>,
+    },
+    /// What controllers cost in a large cluster, idle and for one changed pod.
+    Control {
+        /// Pods in the cluster.
+        #[arg(long, value_name = "N", default_value_t = 50_000)]
+        pods: u32,
     },
     /// What the encryption of the state costs.
     Disk {
@@ -57,6 +64,7 @@ pub(crate) fn bench(what: Bench) -> Outcome {
         Bench::Image => image::image(),
         Bench::Join { built } => join::join(built),
         Bench::Api { only } => api::api(only.as_deref()),
+        Bench::Control { pods } => control::control(pods),
         Bench::Disk { part, built } => disk::disk(part, built),
         Bench::DiskGuest => guest::guest(),
     }

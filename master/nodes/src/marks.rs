@@ -1,24 +1,21 @@
-//! What the policy's rule puts on Nodes, and keeps there: labels and taints.
+//! Labels and taints that a rule of the policy gives to Nodes.
 //!
-//! What is a rule's and what an admin's own stands in the Machine's status, which no node can write: a note on the Node
-//! itself would let a node choose what the master takes back. The status says at every moment at least what is the
-//! rule's on the Node: it is written before the Node where something comes, and after it where something goes.
+//! The Machine's status records which of a Node's labels and taints come from a rule; all others are an admin's. It is the
+//! Machine's status because no node can write it: from a record on the Node a node could choose what the master removes. At
+//! every moment the status names at least what the rule has set on the Node: it is written before the Node where something is
+//! added, and after the Node where something is removed.
 
-use crate::inventory::Inventory;
-use crate::policy::rule_of;
 use config_kube::identity::NODE_CLIENT_SIGNER;
 use config_kube::k8s_openapi::api::core::v1::{Node, Taint};
 use config_kube::machine::NodeMarks;
 use config_kube::policy::NodeTaint;
 use config_kube::{CertificatePolicySpec, Decides, Machine, Rule};
-use master_client::{ApiError, Change, Client, Patch};
-use serde_json::json;
 use std::collections::BTreeMap;
 
 /// The signer by which an ordinary kubelet becomes a node.
 const KUBELETS: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// The rule that a machine is under: the one that let it in while it is there, and else the one that decides now.
+/// The rule that applies to a machine: the one that admitted it, as long as the policy has it, else the one that decides now.
 fn rule<'a>(machine: &Machine, spec: &'a CertificatePolicySpec) -> Option<&'a Rule> {
     let admission = machine.status.as_ref()?.admission.as_ref()?;
     let machines = |rule: &&Rule| {
@@ -31,12 +28,12 @@ fn rule<'a>(machine: &Machine, spec: &'a CertificatePolicySpec) -> Option<&'a Ru
         .iter()
         .filter(machines)
         .find(|rule| rule.name == admission.rule);
-    own.or_else(|| rule_of(spec, NODE_CLIENT_SIGNER))
+    own.or_else(|| spec.rule_for(NODE_CLIENT_SIGNER))
 }
 
-/// What a machine's Node is to have by the rules; none where they leave it as it is. A rule that rejects whatever comes
-/// locks a door, and is no word on who is inside.
-pub(crate) fn wanted(machine: &Machine, spec: &CertificatePolicySpec) -> Option<NodeMarks> {
+/// What a machine's Node has by the rules; none where they leave it as it is. A rule that rejects every request says nothing
+/// about nodes that are admitted already.
+pub fn wanted(machine: &Machine, spec: &CertificatePolicySpec) -> Option<NodeMarks> {
     let rule = rule(machine, spec).filter(|rule| rule.policy.decides() != Decides::Never)?;
     let own = &machine.spec;
     let labels = rule
@@ -54,13 +51,16 @@ pub(crate) fn wanted(machine: &Machine, spec: &CertificatePolicySpec) -> Option<
     })
 }
 
-/// Whether a node may create its own Node object; else why not.
-pub(crate) fn may_register(inventory: &Inventory, node: &str) -> Result<(), String> {
-    let policy = inventory.policy();
-    let spec = policy.as_ref().map(|policy| &policy.spec);
-    let machines = inventory.machines();
-    let Some(machine) = machines.iter().find(|machine| machine.node_name() == node) else {
-        return match spec.and_then(|spec| rule_of(spec, KUBELETS)) {
+/// Whether a node may create its own Node object, by its Machine and the policy in force; else why not.
+///
+/// # Errors
+/// The reason, for the caller: the master makes the Node, or an admin does.
+pub fn may_register(
+    machine: Option<&Machine>,
+    policy: Option<&CertificatePolicySpec>,
+) -> Result<(), String> {
+    let Some(machine) = machine else {
+        return match policy.and_then(|spec| spec.rule_for(KUBELETS)) {
             Some(rule) if rule.node.registers_itself == Some(false) => Err(format!(
                 "rule `{}` says registers_itself = false: an admin makes this Node",
                 rule.name
@@ -68,14 +68,14 @@ pub(crate) fn may_register(inventory: &Inventory, node: &str) -> Result<(), Stri
             Some(_) | None => Ok(()),
         };
     };
-    match spec.and_then(|spec| rule(machine, spec)) {
+    match policy.and_then(|spec| rule(machine, spec)) {
         Some(rule) if rule.node.registers_itself == Some(true) => Ok(()),
         Some(_) | None => Err("the master makes the Node of a machine that it admitted".to_owned()),
     }
 }
 
 /// A taint as Nodes have it.
-pub(crate) fn taint(taint: &NodeTaint) -> Taint {
+pub fn taint(taint: &NodeTaint) -> Taint {
     let value = Some(taint.value.clone()).filter(|value| !value.is_empty());
     Taint {
         key: taint.key.clone(),
@@ -93,35 +93,39 @@ fn equal(on_node: &Taint, ours: &NodeTaint) -> bool {
     same(on_node, ours) && on_node.value.as_deref().unwrap_or_default() == ours.value
 }
 
-/// What a Node gets and loses.
+/// What changes on a Node, and in the Machine's status before and after it.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Plan {
-    /// What the status must say before: all of the rule's that is on the Node now, or comes.
-    before: NodeMarks,
-    /// Labels that change; none: goes.
-    labels: BTreeMap<String, Option<String>>,
+pub struct Changes {
+    /// What the status says before the Node changes: all that the rule has set on the Node, and all that is added.
+    pub before: NodeMarks,
+    /// Labels that change; `None`: it is removed.
+    pub labels: BTreeMap<String, Option<String>>,
     /// The Node's taints, where they change.
-    taints: Option<Vec<Taint>>,
+    pub taints: Option<Vec<Taint>>,
     /// What the status says in the end.
-    after: NodeMarks,
+    pub after: NodeMarks,
 }
 
-/// What follows from what a Node has, what of it is noted as a rule's, and what it is to have.
-fn plan(machine: &Machine, have: &Node, wanted: &NodeMarks) -> Plan {
-    let noted = machine
-        .status
-        .as_ref()
-        .and_then(|status| status.node.clone())
-        .unwrap_or_default();
+impl Changes {
+    /// Whether Node and status are as they should be.
+    pub fn is_nothing(&self, machine: &Machine) -> bool {
+        let same = self.labels.is_empty() && self.taints.is_none() && self.before == self.after;
+        same && noted(machine) == self.after
+    }
+}
+
+/// What changes, by what the Node has, what the Machine's status says of it, and what the rule gives.
+pub fn changes(machine: &Machine, have: &Node, wanted: &NodeMarks) -> Changes {
+    let noted = noted(machine);
     let labels = have.metadata.labels.clone().unwrap_or_default();
     let taints = have
         .spec
         .as_ref()
         .and_then(|spec| spec.taints.clone())
         .unwrap_or_default();
-    let mut plan = Plan {
+    let mut plan = Changes {
         before: noted.clone(),
-        ..Plan::default()
+        ..Changes::default()
     };
     plan.before.rule.clone_from(&wanted.rule);
     plan.after.rule.clone_from(&wanted.rule);
@@ -129,7 +133,7 @@ fn plan(machine: &Machine, have: &Node, wanted: &NodeMarks) -> Plan {
         if labels.get(key) != Some(value) {
             plan.labels.insert(key.clone(), Some(value.clone()));
         } else if !noted.labels.contains_key(key) {
-            // Somebody else's, who wanted the same.
+            // An admin set the same: it stays when the rule goes.
             continue;
         }
         plan.before.labels.insert(key.clone(), value.clone());
@@ -178,116 +182,22 @@ fn plan(machine: &Machine, have: &Node, wanted: &NodeMarks) -> Plan {
     plan
 }
 
-/// Whether a machine's Node may come without the master hearing of it.
-pub(crate) fn registers_itself(machine: &Machine, spec: &CertificatePolicySpec) -> bool {
-    rule(machine, spec).is_some_and(|rule| rule.node.registers_itself == Some(true))
-}
-
-/// Brings a Node's labels and taints up to the rules; false where it is not there yet.
-pub(crate) async fn keep(
-    client: &Client,
-    inventory: &Inventory,
-    machine: &Machine,
-    wanted: &NodeMarks,
-) -> Result<bool, ApiError> {
-    let noted = machine
-        .status
-        .as_ref()
-        .and_then(|status| status.node.clone())
-        .unwrap_or_default();
-    if empty(wanted) && empty(&noted) {
-        return Ok(true);
-    }
-    let Some(node) = client.get_opt::<Node>(None, machine.node_name()).await? else {
-        return Ok(false);
-    };
-    // Read after the Node: whoever made it noted its marks before, and the round that we are in may have begun earlier.
-    let current = inventory.machine(machine.metadata.name.as_deref().unwrap_or_default());
-    let Some(machine) = &current.filter(|current| current.metadata.uid == machine.metadata.uid)
-    else {
-        return Ok(true);
-    };
-    let noted = machine
-        .status
-        .as_ref()
-        .and_then(|status| status.node.clone())
-        .unwrap_or_default();
-    let plan = plan(machine, &node, wanted);
-    if marks(&noted) != marks(&plan.before) {
-        note(client, inventory, machine, &plan.before).await?;
-    }
-    let mut patch = json!({ "metadata": { "resourceVersion": node.metadata.resource_version } });
-    if !plan.labels.is_empty() {
-        patch["metadata"]["labels"] = json!(plan.labels);
-    }
-    if let Some(taints) = &plan.taints {
-        patch["spec"]["taints"] = json!(taints);
-    }
-    if !plan.labels.is_empty() || plan.taints.is_some() {
-        // The version makes it a change of what was read, and of nothing newer.
-        client
-            .patch::<Node>(None, machine.node_name(), &Patch::Merge(patch))
-            .await?;
-        tracing::info!(
-            node = machine.node_name(),
-            rule = wanted.rule,
-            "labels and taints are as the rule says"
-        );
-    }
-    if plan.after != plan.before || noted.rule != plan.after.rule {
-        note(client, inventory, machine, &plan.after).await?;
-    }
-    Ok(true)
-}
-
-/// What a Node that is made now has by the rules, noted before it is made.
-pub(crate) async fn first(
-    client: &Client,
-    inventory: &Inventory,
-    machine: &Machine,
-) -> Result<NodeMarks, ApiError> {
-    let wanted = inventory
-        .policy()
-        .and_then(|policy| wanted(machine, &policy.spec))
-        .unwrap_or_default();
-    let noted = machine
-        .status
-        .as_ref()
-        .and_then(|status| status.node.clone())
-        .unwrap_or_default();
-    if marks(&noted) != marks(&wanted) {
-        note(client, inventory, machine, &wanted).await?;
-    }
-    Ok(wanted)
-}
-
-fn empty(marks: &NodeMarks) -> bool {
+/// Whether a rule gives nothing.
+pub fn is_empty(marks: &NodeMarks) -> bool {
     marks.labels.is_empty() && marks.taints.is_empty()
 }
 
-/// What of it is on the Node.
-fn marks(marks: &NodeMarks) -> (&BTreeMap<String, String>, &[NodeTaint]) {
-    (&marks.labels, &marks.taints)
+/// Whether two have the same labels and taints, under whatever rule.
+pub fn same_marks(one: &NodeMarks, other: &NodeMarks) -> bool {
+    (&one.labels, &one.taints) == (&other.labels, &other.taints)
 }
 
-/// Writes what is the rule's into the Machine's status, and nothing else of it.
-async fn note(
-    client: &Client,
-    inventory: &Inventory,
-    machine: &Machine,
-    marks: &NodeMarks,
-) -> Result<(), ApiError> {
-    let name = machine.metadata.name.as_deref().unwrap_or_default();
-    let patch = json!([
-        // Another Machine of this name is another matter.
-        { "op": "test", "path": "/metadata/uid", "value": machine.metadata.uid },
-        { "op": "add", "path": "/status/node", "value": marks },
-    ]);
-    let written = client
-        .patch_status::<Machine>(None, name, &Patch::Json(patch))
-        .await?;
-    inventory.take_machine(Change::Set(written));
-    Ok(())
+/// What the Machine's status says of its Node.
+pub fn noted(machine: &Machine) -> NodeMarks {
+    let status = machine.status.as_ref();
+    status
+        .and_then(|status| status.node.clone())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -339,7 +249,7 @@ mod tests {
 
     /// Carries a plan out.
     fn apply(machine: &mut Machine, node: &mut Node, wanted: &NodeMarks) {
-        let plan = plan(machine, node, wanted);
+        let plan = changes(machine, node, wanted);
         let labels = node.metadata.labels.get_or_insert_default();
         for (key, value) in plan.labels {
             match value {
@@ -404,11 +314,11 @@ mod tests {
         assert_eq!(labels(&node), ["equal=x", "mine=1", "pool=a", "zone=z"]);
         assert_eq!(taints(&node), ["mine=", "t=1", "u="]);
         assert_eq!(
-            plan(&machine, &node, &first).labels,
+            changes(&machine, &node, &first).labels,
             BTreeMap::new(),
             "nothing is left to do"
         );
-        assert_eq!(plan(&machine, &node, &first).taints, None);
+        assert_eq!(changes(&machine, &node, &first).taints, None);
         let second = by(&machine, vec![rule("r", &[("pool", "b")], &[("t", "2")])]);
         apply(&mut machine, &mut node, &second);
         assert_eq!(labels(&node), ["equal=x", "mine=1", "pool=b"]);
@@ -444,12 +354,12 @@ mod tests {
     fn the_status_never_knows_less_than_the_node_has() {
         let (mut machine, node) = (machine(), Node::default());
         let first = by(&machine, vec![rule("r", &[("a", "1")], &[("t", "1")])]);
-        let planned = plan(&machine, &node, &first);
+        let planned = changes(&machine, &node, &first);
         assert_eq!(planned.before, planned.after, "what comes is noted first");
         let mut node = node;
         apply(&mut machine, &mut node, &first);
         let second = by(&machine, vec![rule("r", &[("b", "1")], &[])]);
-        let planned = plan(&machine, &node, &second);
+        let planned = changes(&machine, &node, &second);
         assert_eq!(
             planned.before.labels.len(),
             2,

@@ -1,21 +1,21 @@
-//! Static machines: their certificates, signed on an admin's approval, and the Nodes that they have for it.
+//! Certificates of static machines, signed on an admin's approval.
 
-use crate::time::timestamp;
-use crate::{node, record};
+use crate::writer::Writer;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use config_kube::machine::CertificateRef;
 use config_kube::{Machine, MachineState};
+use jiff::Timestamp;
 use master_ca::{Authority, Error, Issued, StaticKind, StaticRequest, spki_hash, spki_of};
-use master_client::{ApiError, Client, ListParams};
+use master_client::{ApiError, ListParams};
 use std::time::SystemTime;
 
 /// The text in status and condition of every static machine.
-pub(crate) const NOTHING_PROVEN: &str = "static: nothing about image or configuration is proven";
+const NOTHING_PROVEN: &str = "static: nothing about image or configuration is proven";
 
 /// Signs an approved request of a static machine; `Ok(None)` where the object isn't one.
-pub(crate) async fn sign(
-    client: &Client,
+pub(super) async fn sign(
+    writer: &Writer,
     authority: &Authority,
     object: &CertificateSigningRequest,
 ) -> Result<Result<Option<Issued>, Error>, ApiError> {
@@ -24,8 +24,9 @@ pub(crate) async fn sign(
         Ok(None) => return Ok(Ok(None)),
         Err(error) => return Ok(Err(error)),
     };
-    // From the API, not from the inventory: the admin may have created the Machine a moment ago, before the watch delivers it.
-    let machines = client.list::<Machine>(None, &ListParams::default()).await?;
+    // Read from the API: the admin may have created the Machine a moment ago, before the watch delivers it.
+    let params = ListParams::default();
+    let machines = writer.client().list::<Machine>(None, &params).await?;
     let own: Vec<&Machine> = machines
         .items
         .iter()
@@ -45,17 +46,17 @@ pub(crate) async fn sign(
         Err(error) => return Ok(Err(error)),
     };
     if asked.kind() == StaticKind::Client {
-        record(client, machine, &issued, now).await?;
+        record(writer, machine, &issued, timestamp(now)).await?;
     }
     Ok(Ok(Some(issued)))
 }
 
 /// Records the client certificate in the Machine, before it leaves the master.
 async fn record(
-    client: &Client,
+    writer: &Writer,
     machine: &Machine,
     issued: &Issued,
-    now: SystemTime,
+    now: Timestamp,
 ) -> Result<(), ApiError> {
     let mut object = machine.clone();
     let status = object.status.get_or_insert_default();
@@ -66,37 +67,19 @@ async fn record(
     });
     status.bound_ek = object.spec.ek.hashes.first().cloned();
     // Certificates over any earlier key are denied from now on.
-    status.node_key = issued
-        .chain()
-        .first()
-        .and_then(|leaf| spki_of(leaf))
-        .map(|spki| spki_hash(&spki));
+    let leaf = issued.chain().into_iter().next();
+    let spki = leaf.and_then(|leaf| spki_of(&leaf));
+    status.node_key = spki.map(|spki| spki_hash(&spki));
     if status.state != MachineState::Untrusted {
         status.state = MachineState::Pending;
     }
     status.message = format!("{NOTHING_PROVEN}; its certificates end at {until}");
-    record::condition(status, false, "Static", NOTHING_PROVEN, now);
-    client.update_status(&object).await.map(drop)
+    status.set_attested(false, "Static", NOTHING_PROVEN, Time(now));
+    let written = writer.update_subresource(&object, "status").await;
+    written.map(drop)
 }
 
-/// Makes the Node of a static machine that has a certificate and no Node yet.
-pub(crate) async fn ensure_node(client: &Client, machine: &Machine) -> Result<(), ApiError> {
-    let holds = machine
-        .status
-        .as_ref()
-        .is_some_and(|status| status.certificate.is_some());
-    if !machine.spec.is_static || machine.spec.retired || !holds {
-        return Ok(());
-    }
-    if client
-        .get_opt::<Node>(None, machine.node_name())
-        .await?
-        .is_some()
-    {
-        return Ok(());
-    }
-    match client.create(&node::fresh_static(machine)).await {
-        Err(error) if !error.is_already_exists() => Err(error),
-        Ok(_) | Err(_) => Ok(()),
-    }
+/// A timestamp, which prints as RFC 3339.
+fn timestamp(time: SystemTime) -> Timestamp {
+    Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH)
 }

@@ -1,4 +1,4 @@
-//! Labels and taints of a Machine's Node that the master decides (pure).
+//! Labels and taints of a Machine's Node by the inventory, the proof and the Machine's state.
 
 use config_kube::identity::{
     ARCH_LABELS, CONTROL_PLANE_TAINT, HOSTNAME_LABEL, IMAGE_LABEL, INSECURE_LABEL, JOIN_LABEL,
@@ -35,7 +35,7 @@ fn label_value(text: &str) -> String {
 }
 
 /// Labels that the master sets, from the inventory and the proof.
-pub(crate) fn labels(
+pub fn labels(
     machine: &Machine,
     image: Option<&ProvenImage>,
     policy: PolicyName,
@@ -80,7 +80,7 @@ pub(crate) fn labels(
 }
 
 /// The Node of a machine at its first admission.
-pub(crate) fn fresh(
+pub fn fresh(
     machine: &Machine,
     image: Option<&ProvenImage>,
     policy: PolicyName,
@@ -111,7 +111,7 @@ pub(crate) fn fresh(
 }
 
 /// The Node of a static machine: its role is the inventory's word, and no image is named.
-pub(crate) fn fresh_static(machine: &Machine) -> Node {
+pub fn fresh_static(machine: &Machine) -> Node {
     let mut node = fresh(machine, None, PolicyName::default(), &NodeMarks::default());
     let labels = node.metadata.labels.get_or_insert_default();
     labels.remove(IMAGE_LABEL);
@@ -120,7 +120,7 @@ pub(crate) fn fresh_static(machine: &Machine) -> Node {
 }
 
 /// The labels of an existing Node that must change; none where all is well.
-pub(crate) fn relabel(
+pub fn relabel(
     node: &Node,
     wanted: &BTreeMap<String, String>,
 ) -> Option<BTreeMap<String, Option<String>>> {
@@ -148,8 +148,19 @@ pub(crate) fn relabel(
     (!patch.is_empty()).then_some(patch)
 }
 
+/// The state that a Machine's Node is tainted for: a retired machine's Node is treated as an Untrusted one's.
+pub fn state(machine: &Machine) -> MachineState {
+    if machine.spec.retired {
+        return MachineState::Untrusted;
+    }
+    machine
+        .status
+        .as_ref()
+        .map_or(MachineState::Pending, |status| status.state)
+}
+
 /// The taints of a node after its Machine's state was applied; none where nothing changes.
-pub(crate) fn retaint(have: &[Taint], state: MachineState) -> Option<Vec<Taint>> {
+pub fn retaint(have: &[Taint], state: MachineState) -> Option<Vec<Taint>> {
     let wanted = match state {
         MachineState::Pending | MachineState::Trusted | MachineState::Unproven => None,
         MachineState::Suspect => Some(taint(SUSPECT, NO_SCHEDULE)),
