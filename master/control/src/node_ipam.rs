@@ -12,7 +12,7 @@ use crate::writer::Writer;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use master_client::{ApiError, Happening, Key, Patch, Severity, Store};
-use master_kinds::validate::net::Range;
+use master_schema::validate::net::Range;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
