@@ -13,6 +13,7 @@
 //! - `writer`: calls to the API that remember what they will show in the stores
 //! - `figures`: depth, latency and errors of the queues
 //! - `views`: what is kept of kinds that several controllers read
+//! - `workload`: what the controllers of workloads share
 //!
 //! The driver is one future, without tasks and channels: it holds its writes as futures. All is level-triggered: a write
 //! that was lost is planned again.
@@ -92,6 +93,7 @@ pub mod bootstrap_signer;
 pub mod bootstrap_tokens;
 pub mod controller;
 pub mod csr_cleaner;
+pub mod deployment;
 mod disruption;
 mod driver;
 pub mod event_ttl;
@@ -105,12 +107,15 @@ pub mod pod_gc;
 pub mod pod_readiness;
 pub mod queue;
 pub mod quota;
+pub mod replica_set;
+pub mod replication_controller;
 pub mod root_ca;
 pub mod service_account;
 pub mod service_ranges;
 pub mod setup;
 pub mod taint_eviction;
 pub mod views;
+pub mod workload;
 pub mod writer;
 
 pub use driver::{Controllers, Registration};
@@ -140,6 +145,9 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<service_ranges::ServiceRanges>(),
     Registration::of::<in_use::InUse>(),
     Registration::of::<account_tokens::AccountTokens>(),
+    Registration::of::<deployment::Deployments>(),
+    Registration::of::<replica_set::ReplicaSets>(),
+    Registration::of::<replication_controller::ReplicationControllers>(),
 ];
 
 /// Runs all controllers until `shutdown` resolves.

@@ -55,7 +55,9 @@ fn upstreams_names_that_controllers_bear_have_a_role_that_covers_what_they_follo
         .collect();
     let expected = [
         "clusterrole-aggregation-controller",
+        "deployment-controller",
         "namespace-controller",
+        "replicaset-controller",
         "resourcequota-controller",
         "root-ca-cert-publisher",
         "service-cidrs-controller",

@@ -50,6 +50,19 @@ fn all_controllers() -> Vec<Rule> {
             "core",
             "nodes/status pods/status namespaces/status resourcequotas/status",
         ),
+        // Upstream's controllers replace whole statuses; here each writes what differs.
+        on(
+            "patch",
+            "apps",
+            "deployments deployments/status replicasets/status daemonsets/status statefulsets/status",
+        ),
+        on("patch", "batch", "jobs/status cronjobs/status"),
+        on(
+            "patch",
+            "core",
+            "replicationcontrollers/status persistentvolumeclaims",
+        ),
+        on("patch", "policy", "poddisruptionbudgets/status"),
         on("update", "core", "namespaces/finalize"),
         on("create", "core", "pods/eviction serviceaccounts/token"),
         on(ALL, "coordination.k8s.io", "leases"),
