@@ -14,6 +14,7 @@
 //! - `rights`: a user and a role for each controller
 //! - `figures`: depth, latency and errors of the queues
 //! - `views`: what is kept of kinds that several controllers read
+//! - `workload`: what the controllers of workloads share
 //!
 //! The driver is one future, without tasks and channels: it holds its writes as futures. All is level-triggered: a write
 //! that was lost is planned again.
@@ -95,6 +96,7 @@ pub mod controller;
 pub mod csr_cleaner;
 pub mod csr_signing;
 pub mod discovery_publisher;
+pub mod deployment;
 mod disruption;
 mod driver;
 pub mod endpoint_slices;
@@ -112,12 +114,15 @@ pub mod pod_readiness;
 pub mod queue;
 pub mod quota;
 mod rights;
+pub mod replica_set;
+pub mod replication_controller;
 pub mod root_ca;
 pub mod service_account;
 pub mod service_ranges;
 pub mod setup;
 pub mod taint_eviction;
 pub mod views;
+pub mod workload;
 pub mod writer;
 
 pub use driver::{Controllers, Registration};
@@ -153,6 +158,9 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<machine_nodes::MachineNodes>(),
     Registration::of::<csr_signing::CsrSigning>(),
     Registration::of::<discovery_publisher::DiscoveryPublisher>(),
+    Registration::of::<deployment::Deployments>(),
+    Registration::of::<replica_set::ReplicaSets>(),
+    Registration::of::<replication_controller::ReplicationControllers>(),
 ];
 
 /// Runs all controllers until `shutdown` resolves.

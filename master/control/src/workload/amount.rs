@@ -1,0 +1,72 @@
+//! Amounts that are given as a number or as a share of another.
+
+use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+/// Where a share of a whole is no whole number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Round {
+    /// The next greater number.
+    Up,
+    /// The next smaller number.
+    Down,
+}
+
+/// An amount as a number; validation has refused texts that are no share.
+pub fn amount(given: &IntOrString, whole: i32, round: Round) -> i32 {
+    match given {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(text) => {
+            let percent = text.strip_suffix('%').and_then(|text| text.parse().ok());
+            let product = i64::from(whole) * percent.unwrap_or(0_i64);
+            let share = match round {
+                Round::Up => product.saturating_add(99).div_euclid(100),
+                Round::Down => product.div_euclid(100),
+            };
+            i32::try_from(share).unwrap_or(i32::MAX)
+        }
+    }
+}
+
+/// How many pods there may be beyond those wanted, and how many may be missing, during a rollout. Where both come to
+/// nothing one may be missing, as nothing could change otherwise (upstream: `ResolveFenceposts`).
+pub fn bounds(
+    surge: Option<&IntOrString>,
+    unavailable: Option<&IntOrString>,
+    wanted: i32,
+) -> (i32, i32) {
+    let surge = surge.map_or(0, |given| amount(given, wanted, Round::Up));
+    let missing = unavailable.map_or(0, |given| amount(given, wanted, Round::Down));
+    if surge == 0 && missing == 0 {
+        (0, 1)
+    } else {
+        (surge, missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn percent(number: i32) -> IntOrString {
+        IntOrString::String(format!("{number}%"))
+    }
+
+    #[test]
+    fn shares_round_up_for_surge_and_down_for_what_may_be_missing() {
+        // Replicas, surge, unavailable: pods beyond and missing (upstream's documented arithmetic).
+        let table = [
+            (10, 25, 25, (3, 2)),
+            (4, 25, 25, (1, 1)),
+            (1, 25, 25, (1, 0)),
+            (3, 0, 25, (0, 1)),
+            (0, 25, 25, (0, 1)),
+            (100, 100, 0, (100, 0)),
+        ];
+        for (wanted, surge, missing, expected) in table {
+            let found = bounds(Some(&percent(surge)), Some(&percent(missing)), wanted);
+            assert_eq!(found, expected, "{wanted} {surge} {missing}");
+        }
+        assert_eq!(bounds(Some(&IntOrString::Int(7)), None, 3), (7, 0));
+        assert_eq!(bounds(None, None, 3), (0, 1));
+    }
+}

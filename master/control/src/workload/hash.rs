@@ -1,0 +1,54 @@
+//! Short names of templates.
+//!
+//! Upstream hashes a dump of the Go value in memory, which no other program can repeat. Here the template's canonical JSON
+//! (keys in order, absent fields left out) is hashed, by the same function and into the same letters. A template is
+//! recognised by its content and never by this name, so objects that upstream made keep theirs.
+
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// Letters that form no words.
+const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// The hash of a template, other for each number of collisions.
+pub fn hash(template: &Value, collisions: Option<i32>) -> String {
+    // A value keeps its keys in order.
+    let mut text = template.to_string();
+    if let Some(collisions) = collisions {
+        // Writing to a text cannot fail.
+        let _ignored = write!(text, "#{collisions}");
+    }
+    safe(&fnv(text.as_bytes()).to_string())
+}
+
+/// FNV-1a of 32 bits.
+fn fnv(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+/// Replaces each character by a letter that forms no words.
+fn safe(text: &str) -> String {
+    let letter = |byte: u8| char::from(LETTERS[usize::from(byte) % LETTERS.len()]);
+    text.bytes().map(letter).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_hash_is_stable_and_differs_by_content_and_collisions() {
+        // FNV-1a's published vectors.
+        assert_eq!((fnv(b""), fnv(b"foobar")), (0x811c_9dc5, 0xbf9c_f968));
+        let one = hash(&json!({"a": 1, "b": 2}), None);
+        assert_eq!(one, hash(&json!({"b": 2, "a": 1}), None));
+        assert_ne!(one, hash(&json!({"a": 1, "b": 3}), None));
+        assert_ne!(one, hash(&json!({"a": 1, "b": 2}), Some(1)));
+        assert!(one.bytes().all(|byte| LETTERS.contains(&byte)));
+        // Fixed for ever: names of ReplicaSets depend on it.
+        assert_eq!(safe("0123456789"), "456789bcdf");
+    }
+}

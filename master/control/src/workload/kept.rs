@@ -1,0 +1,144 @@
+//! Objects of workload kinds as a store keeps them.
+
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference,
+};
+use master_client::{Index, Key, Object, View};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::ops::Deref;
+
+/// Labels by key.
+pub type Labels = BTreeMap<String, String>;
+
+/// A whole object without the marks of each write (resource version, managed fields): only changes that mean something
+/// lead to plans.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Kept<T>(pub T);
+
+impl<T> Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Object + PartialEq + Debug + Sync> View for Kept<T> {
+    type Object = T;
+
+    fn read(mut object: T) -> Self {
+        let meta = object.metadata_mut();
+        meta.managed_fields = None;
+        meta.resource_version = None;
+        Self(object)
+    }
+}
+
+/// Objects by namespace.
+pub const fn by_namespace<T>() -> Index<Kept<T>> {
+    Index::new("namespace", |key, _| vec![key.namespace.clone()])
+}
+
+/// Objects by the UID of their controller; those without one under [`orphans_of`] their namespace.
+pub const fn by_controller<T: Object>() -> Index<Kept<T>> {
+    Index::new("controller", |key, object| {
+        let owner = controller(object.metadata());
+        vec![owner.map_or_else(|| orphans_of(&key.namespace), |owner| owner.uid.clone())]
+    })
+}
+
+/// Under what the objects of a namespace are found that nobody controls. No UID has this form.
+pub fn orphans_of(namespace: &str) -> String {
+    format!("{namespace}/")
+}
+
+/// The owner that controls an object.
+pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    let owners = meta.owner_references.iter().flatten();
+    owners
+        .into_iter()
+        .find(|owner| owner.controller == Some(true))
+}
+
+/// The reference by which an object controls others.
+pub fn controls<T: Object>(object: &T) -> OwnerReference {
+    let meta = object.metadata();
+    OwnerReference {
+        api_version: T::API_VERSION.to_owned(),
+        kind: T::KIND.to_owned(),
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Whether an object is being deleted.
+pub fn is_leaving(meta: &ObjectMeta) -> bool {
+    meta.deletion_timestamp.is_some()
+}
+
+/// The key of an owner in the namespace of what it owns.
+pub(crate) fn owner_key(namespace: &str, owner: &str) -> Key {
+    Key::new(namespace, owner)
+}
+
+/// Whether a selector selects labels. One without requirements selects nothing here, although it does elsewhere: no
+/// workload owns all pods.
+pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
+    let equal = selector.match_labels.iter().flatten();
+    let needs = selector.match_expressions.as_deref().unwrap_or_default();
+    let mut equal = equal.peekable();
+    if equal.peek().is_none() && needs.is_empty() {
+        return false;
+    }
+    equal.all(|(key, value)| labels.get(key) == Some(value))
+        && needs.iter().all(|need| meets(need, labels))
+}
+
+fn meets(need: &LabelSelectorRequirement, labels: &Labels) -> bool {
+    let value = labels.get(&need.key);
+    let values = need.values.as_deref().unwrap_or_default();
+    match need.operator.as_str() {
+        "In" => value.is_some_and(|value| values.contains(value)),
+        "NotIn" => value.is_none_or(|value| !values.contains(value)),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        _ => false,
+    }
+}
+
+/// A workload whose selector says which pods are its own.
+pub trait Selects {
+    /// Whether it wants pods with these labels.
+    fn wants(&self, labels: &Labels) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn wanted(selector: Value) -> bool {
+        let labels = [("app", "web"), ("tier", "front")];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        selects(&serde_json::from_value(selector).unwrap(), &labels.into())
+    }
+
+    #[test]
+    fn every_requirement_counts_and_none_selects_nothing() {
+        assert!(!wanted(json!({})));
+        assert!(wanted(json!({"matchLabels": {"app": "web"}})));
+        assert!(!wanted(json!({"matchLabels": {"app": "web", "x": "y"}})));
+        let need = |key: &str, operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+        assert!(wanted(need("app", "In", &["db", "web"])));
+        assert!(!wanted(need("x", "In", &["db"])));
+        assert!(wanted(need("x", "NotIn", &["db"])));
+        assert!(!wanted(need("app", "NotIn", &["web"])));
+        assert!(wanted(need("tier", "Exists", &[])));
+        assert!(wanted(need("x", "DoesNotExist", &[])));
+        assert!(!wanted(need("app", "DoesNotExist", &[])));
+        assert!(!wanted(need("app", "Like", &["web"])));
+    }
+}
