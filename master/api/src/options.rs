@@ -1,10 +1,9 @@
 //! Options of the server: limits, admission, authorization.
 
-use crate::admit::Admission;
-use crate::allocate::Ranges;
-use crate::authenticate::{TokenIssuer, TokenList};
-use crate::authorize::Mode;
-use crate::verbs::NodeLimits;
+use crate::node_answer::NodeLimits;
+use master_admission::Admission;
+use master_admission::services::Ranges;
+use master_auth::{Mode, TokenIssuer, TokenList};
 use master_rbac::{Binding, Role};
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
 //! Other representations of objects: tables, and metadata alone.
 
-use crate::object;
 use crate::path::Query;
 use jiff::Timestamp;
 use master_schema::error::{ApiError, Reason};
@@ -85,7 +84,9 @@ pub(crate) fn table(
         let fields = fields?;
         let mut cells = Vec::with_capacity(kind.columns.len() + 1);
         if kind.named {
-            cells.push(Value::String(object::meta_text(&fields, "name").to_owned()));
+            cells.push(Value::String(
+                master_schema::object::meta_text(&fields, "name").to_owned(),
+            ));
         }
         cells.extend(
             kind.columns

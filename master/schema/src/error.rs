@@ -256,3 +256,11 @@ impl ApiError {
         }
     }
 }
+
+/// Upstream's error for a path that names nothing.
+pub fn no_resource() -> ApiError {
+    ApiError::new(
+        Reason::NotFound,
+        "the server could not find the requested resource",
+    )
+}

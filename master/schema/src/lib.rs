@@ -2,7 +2,7 @@
 //! share for decoding, validation, selection, quantities and table cells.
 //!
 //! Start at [`registry::Kind`], the descriptor of a kind, and at [`registry::Registry`], the kinds
-//! that are served. All of it is pure: objects are JSON maps ([`validate::Fields`]), validation
+//! that are served ([`served::Kinds`] replaces them as a whole). All of it is pure: objects are JSON maps ([`validate::Fields`]), validation
 //! reports all faults at once with upstream's field paths and reasons ([`validate::Faults`]), and
 //! errors are upstream's `Status` objects ([`error::ApiError`]).
 //!
@@ -16,4 +16,5 @@ pub mod quantity;
 pub mod registry;
 pub mod schema;
 pub mod selector;
+pub mod served;
 pub mod validate;

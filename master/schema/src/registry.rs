@@ -1,5 +1,6 @@
 //! Descriptors of kinds: [`Kind`], and the set of served kinds, [`Registry`].
 
+use crate::error::{ApiError, Reason};
 use crate::schema::{self, Schemas, Source};
 use crate::validate::meta::NameRule;
 use crate::validate::{Faults, Fields, names};
@@ -406,6 +407,16 @@ impl Kind {
         } else {
             format!("{}.{}", self.plural, self.group)
         }
+    }
+
+    /// The error that a request about an object is forbidden.
+    pub fn forbidden(&self, name: &str, why: &str) -> ApiError {
+        let plural = self.qualified();
+        ApiError::new(
+            Reason::Forbidden,
+            format!("{plural} {name:?} is forbidden: {why}"),
+        )
+        .about(&self.group, &self.plural, name)
     }
 
     /// The key of an object in the store.

@@ -119,8 +119,6 @@ impl Call {
         }
         let bad = |text: String| Err(ApiError::new(Reason::BadRequest, text));
         let known = self
-            .api
-            .inner
             .registry
             .kinds()
             .iter()
@@ -179,11 +177,7 @@ impl Call {
 
     /// Compares an object with the kind's schema.
     pub(super) fn compare(&self, fields: &mut Fields) -> Checked {
-        self.api
-            .inner
-            .registry
-            .schemas()
-            .check(&self.kind.schema, fields)
+        self.registry.schemas().check(&self.kind.schema, fields)
     }
 
     /// Turns unknown and duplicate fields into faults or warnings.

@@ -38,7 +38,7 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
 /// The components. Scheduler and controllers run in this process, which ends with them; the store
 /// is queried.
 async fn all(call: &Call) -> Vec<Value> {
-    let store = call.api.inner.store.revision().await;
+    let store = call.api.inner.reader.revision().await;
     let part = |name: &str, health: Result<(), String>| {
         let condition = match health {
             Ok(()) => json!({"type": "Healthy", "status": "True", "message": "ok"}),

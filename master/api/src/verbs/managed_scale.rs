@@ -3,7 +3,6 @@
 
 use super::Call;
 use super::managed::{Served, forced, manager};
-use crate::object;
 use config_kube::k8s_openapi::api::autoscaling::v1::Scale;
 use master_merge::apply::apply;
 use master_merge::scale::{SCALE, from_scale, to_scale};
@@ -38,7 +37,7 @@ impl Versions for Scales {
 /// Calls `run` with the function that gives the path of the replicas in a version of the kind.
 fn with_paths<T>(call: &Call, run: impl FnOnce(&dyn Fn(&str) -> Option<Vec<String>>) -> T) -> T {
     let served = Served {
-        registry: &call.api.inner.registry,
+        registry: &call.registry,
         kind: &call.kind,
     };
     run(&|version: &str| {
@@ -67,7 +66,7 @@ impl Call {
             manager: &manager(self),
             api_version: SCALE,
             subresource: &self.target.subresource,
-            now: &object::now(),
+            now: &master_schema::object::now(),
             reset: &[],
             versions: &Scales,
         })
