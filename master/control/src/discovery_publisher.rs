@@ -4,6 +4,7 @@
 //! beside it (`config_kube::discovery`).
 
 use crate::controller::{Controller, Now, Plan, Right, right};
+use crate::options::Discovery;
 use crate::setup::Setup;
 use crate::writer::Writer;
 use config_discovery::{Document, pin_of};
@@ -14,8 +15,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_model::discovery::DiscoveryUri;
 use config_model::format::{Endpoint, Pin};
 use jiff::Timestamp;
-use master_ca::Authority;
-use master_client::{ApiError, BoxFuture, Delta, Key, Scope, Store, View};
+use master_client::{ApiError, Delta, Key, Scope, Store, View};
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,29 +31,6 @@ const FIRST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(300);
 /// Most endpoints and registrations, as of the document.
 const MOST: usize = config_discovery::MAX_LIST;
-
-/// With what the cluster is published.
-#[derive(Debug, Clone)]
-pub struct Discovery {
-    /// The cluster's keys.
-    pub authority: Arc<Authority>,
-    /// Where nodes reach the masters, unless the Secret says otherwise.
-    pub endpoints: Vec<Endpoint>,
-    /// The way to the discovery programs.
-    pub publish: Arc<dyn Publish>,
-}
-
-/// The way to a discovery program.
-pub trait Publish: Debug + Send + Sync {
-    /// Sets a signed document at an address, in place of the one that is there. The error is for the ConfigMap's status and names
-    /// no credential.
-    fn set<'a>(
-        &'a self,
-        uri: &'a DiscoveryUri,
-        credential: &'a str,
-        document: Vec<u8>,
-    ) -> BoxFuture<'a, Result<(), String>>;
-}
 
 /// Where the cluster is published, and how.
 #[derive(Clone, Default, PartialEq)]
@@ -84,8 +61,8 @@ impl Debug for Registrations {
     }
 }
 
-fn only() -> Option<String> {
-    Some(format!("metadata.name={}", names::NAME))
+fn only() -> String {
+    format!("metadata.name={}", names::NAME)
 }
 
 impl View for Registrations {
@@ -94,7 +71,7 @@ impl View for Registrations {
     fn scope() -> Scope {
         Scope {
             namespace: Some(names::SECRET_NAMESPACE),
-            fields: only(),
+            fields: Some(only()),
         }
     }
 
@@ -115,7 +92,7 @@ impl View for Published {
     fn scope() -> Scope {
         Scope {
             namespace: Some(names::PUBLIC_NAMESPACE),
-            fields: only(),
+            fields: Some(only()),
         }
     }
 

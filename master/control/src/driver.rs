@@ -5,9 +5,10 @@
 
 use crate::controller::{Controller, Now, Right};
 use crate::figures::{End, Figures};
+use crate::options::Options;
 use crate::queue::{Outcome, Taken, WorkQueue};
 use crate::rights;
-use crate::setup::{Changed, Declaration, Options, Setup, Sources};
+use crate::setup::{Changed, Declaration, Setup, Sources};
 use crate::writer::{Stores, Writer};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};

@@ -109,7 +109,9 @@ pub mod machine_nodes;
 pub mod namespace;
 pub mod node_ipam;
 pub mod node_lifecycle;
+pub mod options;
 pub mod pod_gc;
+pub mod pod_range;
 pub mod pod_readiness;
 pub mod queue;
 pub mod quota;
@@ -127,8 +129,8 @@ pub mod writer;
 
 pub use driver::{Controllers, Registration};
 pub use figures::Figures;
+pub use options::Options;
 pub use rights::roles;
-pub use setup::Options;
 
 use master_client::Client;
 use std::future::Future;

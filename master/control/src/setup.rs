@@ -1,44 +1,14 @@
 //! What controllers follow: one follower and one store per view, however many controllers read it.
 
 use crate::controller::Controller;
-use crate::csr_signing::Signing;
-use crate::discovery_publisher::Discovery;
 use crate::every_kind::{EveryKind, Kinds, Listener};
-use crate::node_ipam::PodRange;
+use crate::options::Options;
 use crate::writer::Stores;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use master_client::{Client, Delta, Follower, Item, Key, Progress, Store, View};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::watch;
-
-/// Settings of the controllers.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Silence after which a node is not ready.
-    pub node_grace: Duration,
-    /// Ranges of which each node gets a part for its pods; none where something else gives nodes their ranges.
-    pub pod_ranges: Vec<PodRange>,
-    /// The roots' certificates (PEM) that are published in every namespace; others are published when they change.
-    pub root_ca: Option<watch::Receiver<String>>,
-    /// With what certificate requests are decided and signed.
-    pub signing: Option<Signing>,
-    /// With what the cluster is published at discovery endpoints.
-    pub discovery: Option<Discovery>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            node_grace: crate::views::node::GRACE,
-            pod_ranges: Vec::new(),
-            root_ca: None,
-            signing: None,
-            discovery: None,
-        }
-    }
-}
 
 /// Which keys a change concerns.
 type Keys<V> = Box<dyn Fn(&Delta<V>, &mut Vec<Key>) + Send>;

@@ -8,8 +8,9 @@ use config_kube::{CertificatePolicy, CertificatePolicySpec, Machine, identity, t
 use master_api::{ApiServer, Options};
 use master_ca::{Authority, FileKeeper};
 use master_client::{Client, Object, Patch, UserInfo};
-use master_control::csr_signing::{CsrSigning, Signing};
+use master_control::csr_signing::CsrSigning;
 use master_control::machine_nodes::MachineNodes;
+use master_control::options::Signing;
 use master_control::{CONTROLLERS, Controllers};
 use master_store::EmbeddedStore;
 use serde::de::DeserializeOwned;

@@ -4,7 +4,7 @@ use crate::chain;
 use config_model::discovery::DiscoveryUri;
 use config_model::format::{Endpoint, Host};
 use master_client::BoxFuture;
-use master_control::discovery_publisher::Publish;
+use master_control::options::Publish;
 
 /// Most endpoints of a document.
 const MAX_ENDPOINTS: usize = config_discovery::MAX_LIST;

@@ -7,36 +7,25 @@ mod static_machines;
 
 use crate::controller::{Controller, Now, Plan, Right, right};
 use crate::machine_nodes::Rules;
+use crate::options::Signing;
 use crate::setup::Setup;
 use crate::views::request::{condition, is_undecided};
 use crate::views::uid;
 use crate::writer::Writer;
 use config_attest::San;
+use config_kube::Machine;
 use config_kube::identity::{ROLE_LABEL, STATIC_CLIENT_SIGNER, STATIC_SERVING_SIGNER};
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::policy::{POLICY_NAME, Ruling};
-use config_kube::{CertificatePolicySpec, Machine};
 use master_ca::{
-    ApprovedRequest, Authority, CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER,
-    UPSTREAM_SIGNERS,
+    ApprovedRequest, CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER, UPSTREAM_SIGNERS,
 };
 use master_client::{ApiError, Delta, Index, Key, ListParams, Store, View};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
-
-/// With what requests are decided and signed.
-#[derive(Debug, Clone)]
-pub struct Signing {
-    /// The cluster's keys.
-    pub authority: Arc<Authority>,
-    /// DNS names and IP addresses of the API server, which no other certificate may carry.
-    pub api_names: Vec<String>,
-    /// The decision of a policy on the requests of a signer; none where a person decides. Pure.
-    pub decide: fn(&CertificatePolicySpec, &str) -> Option<Ruling>,
-}
 
 /// Requests that wait for a decision, under [`UNDECIDED`].
 static BY_STEP: Index<OpenRequest> = Index::new("step", |_, request| {
