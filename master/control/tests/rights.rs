@@ -55,12 +55,15 @@ fn upstreams_names_that_controllers_bear_have_a_role_that_covers_what_they_follo
         .collect();
     let expected = [
         "clusterrole-aggregation-controller",
+        "cronjob-controller",
         "deployment-controller",
+        "job-controller",
         "namespace-controller",
         "replicaset-controller",
         "resourcequota-controller",
         "root-ca-cert-publisher",
         "service-cidrs-controller",
+        "ttl-after-finished-controller",
     ];
     assert_eq!(shared, expected.into());
 }
