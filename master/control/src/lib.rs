@@ -93,6 +93,7 @@ pub mod approver;
 pub mod bootstrap_signer;
 pub mod bootstrap_tokens;
 pub mod controller;
+pub mod cron_job;
 pub mod csr_cleaner;
 pub mod csr_signing;
 pub mod deployment;
@@ -105,6 +106,7 @@ pub mod every_kind;
 mod figures;
 pub mod garbage;
 pub mod in_use;
+pub mod job;
 pub mod machine_nodes;
 pub mod namespace;
 pub mod node_ipam;
@@ -163,6 +165,10 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<deployment::Deployments>(),
     Registration::of::<replica_set::ReplicaSets>(),
     Registration::of::<replication_controller::ReplicationControllers>(),
+    Registration::of::<cron_job::CronJobs>(),
+    Registration::of::<job::Jobs>(),
+    Registration::of::<job::StrayPods>(),
+    Registration::of::<job::JobTtl>(),
 ];
 
 /// Runs all controllers until `shutdown` resolves.

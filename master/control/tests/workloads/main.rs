@@ -8,6 +8,7 @@
 )]
 
 mod deployment;
+mod jobs;
 mod life;
 mod replicas;
 

@@ -1,0 +1,643 @@
+//! What is done about a Job: pods that ended are counted, pods that are missing are made, those that are too many end.
+
+use super::indexes::{self, Indexes};
+use super::policy::{self, Verdict, judge};
+use super::status::{COMPLETE, CRITERIA_MET, FAILED, FAILURE_TARGET, SUSPENDED, Status, Uncounted};
+use super::{Facts, severity};
+use crate::workload::condition::{self, Condition, find, second};
+use crate::workload::kept::is_leaving;
+use crate::workload::make::BURST;
+use crate::workload::pod::{JobPart, OwnedPod};
+use crate::workload::rank::{Crowd, order};
+use config_kube::k8s_openapi::api::batch::v1::JobSpec;
+use jiff::{SignedDuration, Timestamp};
+use master_client::{Key, Severity};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Wait after the first failure of a pod; it doubles with each (upstream).
+const BACKOFF_FIRST: i64 = 10;
+/// Longest wait after failures, in seconds.
+const BACKOFF_LAST: i64 = 600;
+/// UIDs that a status holds at most (upstream: `MaxUncountedPods`).
+const MOST_UNCOUNTED: usize = 500;
+/// Something that is done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// A pod becomes the Job's own.
+    Adopt(Key, String),
+    /// A pod is the Job's own no longer.
+    Release(Key, String),
+    /// Pods are made.
+    Create(Vec<New>),
+    /// Pods are ended, and count as nothing.
+    Delete(Vec<(Key, String)>),
+    /// Pods are ended, and count as failures when they have.
+    End(Vec<(Key, String)>),
+    /// Pods are let go: they are counted, or never will be.
+    Untrack(Vec<(Key, String)>),
+    /// People are told something.
+    Tell(Severity, &'static str, String),
+    /// The status is written.
+    Status(Box<Status>),
+}
+
+/// A pod that is made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct New {
+    /// Its completion index.
+    pub index: Option<i32>,
+    /// Failures of its index before it; none where they are not followed.
+    pub failures: Option<i32>,
+    /// Failures of its index before it that the policy ignored.
+    pub ignored: i32,
+}
+
+type Owned = (Arc<Key>, Arc<OwnedPod>);
+
+/// A Job as its plan grows.
+struct Work<'a> {
+    spec: &'a JobSpec,
+    pods: &'a [Owned],
+    now: Timestamp,
+    status: Status,
+    completed: Indexes,
+    failed: Indexes,
+    /// Pods whose finalizers go once the status is written.
+    counted: Vec<(Key, String)>,
+    /// By index, the failed pod that stays until there is another: it knows how often the index has failed.
+    waiting: BTreeMap<i32, Owned>,
+    /// Why the Job has failed, by a rule for failed pods.
+    verdict: Option<String>,
+    steps: Vec<Step>,
+    wake: Option<SignedDuration>,
+}
+
+/// How a Job ends.
+struct End {
+    complete: bool,
+    reason: String,
+    message: String,
+}
+
+/// The steps for a Job, and when to plan again.
+pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
+    let job = &facts.job.0;
+    let Some(spec) = &job.spec else {
+        return (Vec::new(), None);
+    };
+    let before = Status::of(job);
+    if before.is_finished() || is_leaving(&job.metadata) {
+        let tracked = facts.pods.iter().filter(|(_, pod)| is_tracked(pod));
+        let tracked: Vec<_> = tracked.map(named).collect();
+        let step = (!tracked.is_empty()).then_some(Step::Untrack(tracked));
+        return (step.into_iter().collect(), None);
+    }
+    let completions = spec.completions.unwrap_or(i32::MAX);
+    let failed = before.failed_indexes.clone().unwrap_or_default();
+    let mut work = Work {
+        spec,
+        pods: &facts.pods,
+        now,
+        completed: indexes::parse(&before.completed_indexes, completions),
+        failed: indexes::parse(&failed, completions),
+        status: before.clone(),
+        counted: Vec::new(),
+        waiting: BTreeMap::new(),
+        verdict: None,
+        steps: Vec::new(),
+        wake: None,
+    };
+    work.count();
+    match work.end(&before) {
+        Some(end) => work.finish(&end),
+        None => work.go_on(),
+    }
+    work.close(&before, facts.failing)
+}
+
+fn named((key, pod): &Owned) -> (Key, String) {
+    ((**key).clone(), pod.uid.clone())
+}
+
+fn is_tracked(pod: &OwnedPod) -> bool {
+    pod.job.as_ref().is_some_and(|part| part.tracked)
+}
+
+fn part(pod: &OwnedPod) -> JobPart {
+    pod.job.as_deref().cloned().unwrap_or_default()
+}
+
+fn number(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+impl Work<'_> {
+    fn is_indexed(&self) -> bool {
+        self.spec.completion_mode.as_deref() == Some("Indexed")
+    }
+
+    /// Whether a pod is replaced only when it has ended, and not while it is being deleted.
+    fn waits_for_ends(&self) -> bool {
+        self.spec.pod_replacement_policy.as_deref() == Some("Failed")
+            || self.spec.pod_failure_policy.is_some()
+    }
+
+    fn has_failed(&self, pod: &OwnedPod) -> bool {
+        let going = pod.deleted.is_some() && !self.waits_for_ends();
+        &*pod.phase == "Failed" || (going && &*pod.phase != "Succeeded")
+    }
+
+    /// The index of a pod, where it is one of this Job's.
+    fn index(&self, pod: &OwnedPod) -> Option<i32> {
+        let index = part(pod).index?;
+        let completions = self.spec.completions.unwrap_or(0);
+        (0..completions).contains(&index).then_some(index)
+    }
+
+    fn active(&self) -> Vec<&Owned> {
+        let pods = self.pods.iter();
+        pods.filter(|(_, pod)| pod.is_active()).collect()
+    }
+
+    /// Turns pods that ended into UIDs, and UIDs whose pods are free into counts.
+    fn count(&mut self) {
+        let tracked: BTreeSet<&str> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| is_tracked(pod))
+            .map(|(_, pod)| pod.uid.as_str())
+            .collect();
+        let Uncounted { succeeded, failed } = std::mem::take(&mut self.status.uncounted);
+        let held = |uid: &String| tracked.contains(uid.as_str());
+        let (succeeded, done): (BTreeSet<_>, BTreeSet<_>) = succeeded.into_iter().partition(held);
+        self.status.succeeded += number(done.len());
+        let (failed, done): (BTreeSet<_>, BTreeSet<_>) = failed.into_iter().partition(held);
+        self.status.failed += number(done.len());
+        self.status.uncounted = Uncounted { succeeded, failed };
+        for owned in self.pods.iter().filter(|(_, pod)| is_tracked(pod)) {
+            let pod = &owned.1;
+            if self.status.uncounted.has(&pod.uid) {
+                self.counted.push(named(owned));
+                if self.status.uncounted.failed.contains(&pod.uid) {
+                    self.fail_index(owned);
+                }
+            } else if &*pod.phase == "Succeeded" {
+                self.succeeded(owned);
+            } else if self.has_failed(pod) {
+                self.failed(owned);
+            }
+        }
+        if self.is_indexed() {
+            self.status.succeeded = number(self.completed.len());
+            self.status.completed_indexes = indexes::text(&self.completed);
+        }
+        if self.spec.backoff_limit_per_index.is_some() {
+            self.wait_for_successors();
+            self.status.failed_indexes = Some(indexes::text(&self.failed));
+        }
+    }
+
+    fn succeeded(&mut self, owned: &Owned) {
+        if self.is_indexed() {
+            // The index itself says that it was counted.
+            self.completed.extend(self.index(&owned.1));
+            self.counted.push(named(owned));
+        } else if self.has_room() {
+            self.status.uncounted.succeeded.insert(owned.1.uid.clone());
+            self.counted.push(named(owned));
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let Uncounted { succeeded, failed } = &self.status.uncounted;
+        succeeded.len() + failed.len() < MOST_UNCOUNTED
+    }
+
+    /// What a failed pod means for its index, where failures are followed by index.
+    fn fail_index(&mut self, owned: &Owned) {
+        let pod = &owned.1;
+        let Some((limit, index)) = self.spec.backoff_limit_per_index.zip(self.index(pod)) else {
+            return;
+        };
+        let verdict = judge(self.spec, &owned.0, pod);
+        let over = verdict == Verdict::Count && part(pod).failures >= limit;
+        if over || verdict == Verdict::FailIndex {
+            self.failed.insert(index);
+        }
+        let known = self.waiting.get(&index).map(|(_, known)| part(known));
+        let rank = |part: &JobPart| part.failures + part.ignored;
+        if known.is_none_or(|known| rank(&known) < rank(&part(pod))) {
+            self.waiting.insert(index, owned.clone());
+        }
+    }
+
+    fn failed(&mut self, owned: &Owned) {
+        self.fail_index(owned);
+        let pod = &owned.1;
+        let index = self.index(pod);
+        let verdict = judge(self.spec, &owned.0, pod);
+        if let Verdict::FailJob(why) = &verdict {
+            self.verdict.get_or_insert_with(|| why.clone());
+        }
+        if verdict == Verdict::Ignore || (self.is_indexed() && index.is_none()) {
+            self.counted.push(named(owned));
+        } else if self.has_room() {
+            self.status.uncounted.failed.insert(pod.uid.clone());
+            self.counted.push(named(owned));
+        }
+    }
+
+    /// The last failed pod of an index that goes on keeps its finalizer until its successor is there.
+    fn wait_for_successors(&mut self) {
+        let active: BTreeSet<i32> = self
+            .active()
+            .iter()
+            .filter_map(|(_, pod)| self.index(pod))
+            .collect();
+        let (completed, failed) = (&self.completed, &self.failed);
+        self.waiting.retain(|index, _| {
+            !active.contains(index) && !completed.contains(index) && !failed.contains(index)
+        });
+        let kept: BTreeSet<&str> = self
+            .waiting
+            .values()
+            .map(|(_, pod)| pod.uid.as_str())
+            .collect();
+        self.counted.retain(|(_, uid)| !kept.contains(uid.as_str()));
+    }
+
+    fn failures(&self) -> i32 {
+        self.status.failed + number(self.status.uncounted.failed.len())
+    }
+
+    fn successes(&self) -> i32 {
+        self.status.succeeded + number(self.status.uncounted.succeeded.len())
+    }
+
+    /// Whether and how the Job ends. What was decided before stands.
+    fn end(&mut self, before: &Status) -> Option<End> {
+        let end = |complete, reason: &str, message: &str| {
+            Some(End {
+                complete,
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+            })
+        };
+        for (kind, complete) in [(FAILURE_TARGET, false), (CRITERIA_MET, true)] {
+            let held = find(&before.conditions, kind).filter(|one| one.status == "True");
+            if let Some(held) = held {
+                return end(complete, &held.reason, &held.message);
+            }
+        }
+        if let Some(why) = &self.verdict {
+            return end(false, "PodFailurePolicy", why);
+        }
+        let limit = self.spec.backoff_limit.unwrap_or(6);
+        if self.failures() > limit || self.restarted_too_often(limit) {
+            let words = "Job has reached the specified backoff limit";
+            return end(false, "BackoffLimitExceeded", words);
+        }
+        if self.is_too_late() {
+            let words = "Job was active longer than specified deadline";
+            return end(false, "DeadlineExceeded", words);
+        }
+        let failed = number(self.failed.len());
+        if self
+            .spec
+            .max_failed_indexes
+            .is_some_and(|most| failed > most)
+        {
+            let words = "Job has exceeded the specified maximal number of failed indexes";
+            return end(false, "MaxFailedIndexesExceeded", words);
+        }
+        if let Some(rule) = policy::is_enough(self.spec, &self.completed) {
+            return end(
+                true,
+                "SuccessPolicy",
+                &format!("Matched rules at index {rule}"),
+            );
+        }
+        if !self.active().is_empty() {
+            return None;
+        }
+        let complete = match self.spec.completions {
+            None => self.successes() > 0,
+            Some(completions) => self.successes() >= completions,
+        };
+        let words = "Reached expected number of succeeded pods";
+        if complete {
+            return end(true, "CompletionsReached", words);
+        }
+        let all = self
+            .spec
+            .completions
+            .is_some_and(|all| self.successes() + failed >= all);
+        if all && failed > 0 {
+            return end(false, "FailedIndexes", "Job has failed indexes");
+        }
+        None
+    }
+
+    /// Restarts inside of pods count where pods are not replaced.
+    fn restarted_too_often(&self, limit: i32) -> bool {
+        let spec = self.spec.template.spec.as_ref();
+        if spec.and_then(|spec| spec.restart_policy.as_deref()) != Some("OnFailure") {
+            return false;
+        }
+        let runs = |pod: &OwnedPod| matches!(&*pod.phase, "Running" | "Pending");
+        let running = self.pods.iter().filter(|(_, pod)| runs(pod));
+        let restarts: i32 = running.map(|(_, pod)| part(pod).restarts).sum();
+        if limit == 0 {
+            restarts > 0
+        } else {
+            restarts >= limit
+        }
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.spec.suspend == Some(true)
+    }
+
+    fn is_too_late(&mut self) -> bool {
+        let (Some(seconds), Some(started)) =
+            (self.spec.active_deadline_seconds, self.status.started)
+        else {
+            return false;
+        };
+        if self.is_suspended() {
+            return false;
+        }
+        let left = SignedDuration::from_secs(seconds) - self.now.duration_since(started);
+        if left > SignedDuration::ZERO {
+            self.wake_in(left);
+        }
+        left <= SignedDuration::ZERO
+    }
+
+    fn wake_in(&mut self, time: SignedDuration) {
+        self.wake = Some(self.wake.map_or(time, |known| known.min(time)));
+    }
+
+    fn say(&mut self, kind: &str, status: &str, reason: &str, message: &str) {
+        let condition = Condition::new(kind, status, reason, message, self.now);
+        condition::set(&mut self.status.conditions, condition);
+    }
+
+    /// Ends what still runs; when all has ended and is counted, the Job is finished.
+    fn finish(&mut self, end: &End) {
+        let interim = if end.complete {
+            CRITERIA_MET
+        } else {
+            FAILURE_TARGET
+        };
+        self.say(interim, "True", &end.reason, &end.message);
+        for (_, owned) in std::mem::take(&mut self.waiting) {
+            self.counted.push(named(&owned));
+        }
+        let active: Vec<_> = self.active().into_iter().map(named).collect();
+        let held = self
+            .pods
+            .iter()
+            .any(|(_, pod)| is_tracked(pod) || pod.is_terminating());
+        self.status.active = number(active.len());
+        if !active.is_empty() {
+            self.steps.push(Step::End(active));
+        } else if !held && self.status.uncounted.is_empty() {
+            let (kind, reason, message) = if end.complete {
+                self.status.completed = Some(second(self.now));
+                (COMPLETE, "Completed", "Job completed")
+            } else {
+                (FAILED, "", end.message.as_str())
+            };
+            self.say(kind, "True", &end.reason, &end.message);
+            let reason = if reason.is_empty() {
+                failure_word(&end.reason)
+            } else {
+                reason
+            };
+            let told = Step::Tell(severity(end.complete), reason, message.to_owned());
+            self.steps.push(told);
+        }
+    }
+
+    /// Makes and ends pods.
+    fn go_on(&mut self) {
+        let suspended = self.is_suspended();
+        let was = find(&self.status.conditions, SUSPENDED).is_some_and(|one| one.status == "True");
+        if suspended {
+            let active: Vec<_> = self.active().into_iter().map(named).collect();
+            self.status.active = 0;
+            if !active.is_empty() {
+                self.steps.push(Step::Delete(active));
+            }
+            if !was {
+                self.say(SUSPENDED, "True", "JobSuspended", "Job suspended");
+                let words = "Job suspended".to_owned();
+                self.steps
+                    .push(Step::Tell(Severity::Normal, "Suspended", words));
+            }
+            return;
+        }
+        if was {
+            self.say(SUSPENDED, "False", "JobResumed", "Job resumed");
+            let words = "Job resumed".to_owned();
+            self.steps
+                .push(Step::Tell(Severity::Normal, "Resumed", words));
+        }
+        if was || self.status.started.is_none() {
+            self.status.started = Some(second(self.now));
+        }
+        self.manage();
+    }
+
+    fn manage(&mut self) {
+        let active: Vec<Owned> = self.active().into_iter().cloned().collect();
+        let parallelism = self.spec.parallelism.unwrap_or(1);
+        let wanted = match self.spec.completions {
+            None if self.successes() > 0 => number(active.len()).min(parallelism),
+            None => parallelism,
+            Some(completions) => (completions - self.successes()).clamp(0, parallelism),
+        };
+        let wanted = usize::try_from(wanted).unwrap_or_default();
+        let mut spare = self.spare(&active, active.len().saturating_sub(wanted));
+        spare.truncate(BURST);
+        self.status.active = number(active.len() - spare.len());
+        if !spare.is_empty() {
+            self.steps.push(Step::Delete(spare));
+            return;
+        }
+        let going = if self.waits_for_ends() {
+            self.pods
+                .iter()
+                .filter(|(_, pod)| pod.is_terminating())
+                .count()
+        } else {
+            0
+        };
+        let missing = wanted.saturating_sub(active.len() + going).min(BURST);
+        if missing == 0 {
+            return;
+        }
+        let new = if self.is_indexed() {
+            self.pending(missing)
+        } else {
+            vec![New::default(); missing]
+        };
+        if self.spec.backoff_limit_per_index.is_none()
+            && let Some(left) = self.backoff(self.pods)
+        {
+            self.wake_in(left);
+            return;
+        }
+        if !new.is_empty() {
+            self.status.active += number(new.len());
+            self.steps.push(Step::Create(new));
+        }
+    }
+
+    /// Active pods that go: those of indexes that need none or have another, then as many as are too many.
+    fn spare(&self, active: &[Owned], least: usize) -> Vec<(Key, String)> {
+        let mut sorted: Vec<&Owned> = active.iter().collect();
+        let crowd = Crowd::new();
+        sorted.sort_by(|(_, one), (_, other)| order(one, other, &crowd, self.now));
+        let mut gone = Vec::new();
+        if self.is_indexed() {
+            let mut seen = BTreeSet::new();
+            // The last in the order is the last to go: it is the one that stays.
+            sorted.reverse();
+            let (needed, spare): (Vec<_>, Vec<_>) = sorted.into_iter().partition(|(_, pod)| {
+                self.index(pod).is_some_and(|index| {
+                    !self.completed.contains(&index)
+                        && !self.failed.contains(&index)
+                        && seen.insert(index)
+                })
+            });
+            gone = spare;
+            sorted = needed;
+            sorted.reverse();
+        }
+        let more = least.saturating_sub(gone.len());
+        gone.extend(sorted.into_iter().take(more));
+        gone.into_iter().map(named).collect()
+    }
+
+    /// The first indexes that have no pod, with what their pods are to know of failures.
+    fn pending(&mut self, most: usize) -> Vec<New> {
+        let going = self.waits_for_ends();
+        let taken: Indexes = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.is_active() || (going && pod.is_terminating()))
+            .filter_map(|(_, pod)| self.index(pod))
+            .collect();
+        let followed = self.spec.backoff_limit_per_index.is_some();
+        let mut all = Vec::new();
+        for index in 0..self.spec.completions.unwrap_or(0) {
+            if all.len() == most {
+                break;
+            }
+            let none = [&taken, &self.completed, &self.failed]
+                .iter()
+                .all(|known| !known.contains(&index));
+            if !none {
+                continue;
+            }
+            let last = self.waiting.get(&index).cloned();
+            if let Some(last) = &last
+                && let Some(left) = self.backoff_of(last)
+            {
+                self.wake_in(left);
+                continue;
+            }
+            all.push(self.successor(index, last.as_ref(), followed));
+        }
+        all
+    }
+
+    fn successor(&self, index: i32, last: Option<&Owned>, followed: bool) -> New {
+        let known = last.map(|(_, pod)| part(pod)).unwrap_or_default();
+        let ignored = last.is_some_and(|(key, pod)| judge(self.spec, key, pod) == Verdict::Ignore);
+        let counts = last.is_some() && !ignored;
+        New {
+            index: Some(index),
+            failures: followed.then_some(known.failures + i32::from(counts)),
+            ignored: known.ignored + i32::from(ignored),
+        }
+    }
+
+    /// How long to wait after the failures since the last success.
+    fn backoff(&self, pods: &[Owned]) -> Option<SignedDuration> {
+        let ended = |phase: &'static str| {
+            let ended = pods.iter().filter(move |(_, pod)| &*pod.phase == phase);
+            ended.map(|(_, pod)| part(pod).ended.or(pod.deleted).or(pod.created))
+        };
+        let success = ended("Succeeded").flatten().max();
+        let failures: Vec<Timestamp> = ended("Failed")
+            .flatten()
+            .filter(|at| success.is_none_or(|success| *at > success))
+            .collect();
+        self.left(failures.len(), *failures.iter().max()?)
+    }
+
+    fn backoff_of(&self, (_, pod): &Owned) -> Option<SignedDuration> {
+        let known = part(pod);
+        let before = usize::try_from(known.failures + known.ignored).unwrap_or_default();
+        self.left(before + 1, known.ended.or(pod.deleted).or(pod.created)?)
+    }
+
+    fn left(&self, failures: usize, last: Timestamp) -> Option<SignedDuration> {
+        let doublings = u32::try_from(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        let wait =
+            BACKOFF_FIRST.saturating_mul(1_i64.checked_shl(doublings.min(16)).unwrap_or(i64::MAX));
+        let wait = SignedDuration::from_secs(wait.min(BACKOFF_LAST));
+        let left = wait - self.now.duration_since(last);
+        (left > SignedDuration::ZERO).then_some(left)
+    }
+
+    /// The steps in their order: the status before the finalizers go, so that nothing is counted twice or never.
+    fn close(mut self, before: &Status, failing: bool) -> (Vec<Step>, Option<Duration>) {
+        let ready = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.is_active() && pod.ready.is_some());
+        self.status.ready = number(ready.count()).min(self.status.active);
+        let going = self.pods.iter().filter(|(_, pod)| pod.is_terminating());
+        self.status.terminating = number(going.count());
+        let differs = self.status != *before;
+        let written = differs.then(|| Step::Status(Box::new(self.status)));
+        let created = self
+            .steps
+            .iter()
+            .any(|step| matches!(step, Step::Create(_)));
+        let mut steps = self.steps;
+        // With new pods the status is written after them, as it counts them; not while they can't be made, as the rest of
+        // it must be said all the same.
+        let mut ordered: Vec<Step> = Vec::new();
+        if created && !failing && self.counted.is_empty() {
+            ordered.append(&mut steps);
+            ordered.extend(written);
+        } else {
+            ordered.extend(written);
+            if !self.counted.is_empty() {
+                ordered.push(Step::Untrack(self.counted));
+            }
+            ordered.append(&mut steps);
+        }
+        let wake = self.wake.and_then(|wake| Duration::try_from(wake).ok());
+        (ordered, wake)
+    }
+}
+
+/// The reason of the event about a failed Job.
+fn failure_word(reason: &str) -> &'static str {
+    match reason {
+        "BackoffLimitExceeded" => "BackoffLimitExceeded",
+        "DeadlineExceeded" => "DeadlineExceeded",
+        "PodFailurePolicy" => "PodFailurePolicy",
+        "MaxFailedIndexesExceeded" => "MaxFailedIndexesExceeded",
+        "FailedIndexes" => "FailedIndexes",
+        _ => "Failed",
+    }
+}
