@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 const PORT: u16 = 123;
 /// How long an answer is waited for, the name's look-up included.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Packets that are looked at before a server is given up: whoever floods us does not keep us for ever.
+/// Packets that are looked at before a server is given up: a flood does not keep the client for ever.
 const PACKETS: usize = 16;
 
 /// A time server.

@@ -53,7 +53,7 @@ pub struct Sample {
     pub delay: Duration,
 }
 
-/// A request. Its transmit time is a random number: it tells nobody the machine's clock, and whoever has not seen it cannot answer.
+/// A request. Its transmit time is a random number: it tells nobody the machine's clock, and a sender that has not seen it cannot answer.
 pub fn request(nonce: u64) -> [u8; PACKET] {
     let mut packet = [0; PACKET];
     // No leap warning, version 4, client.

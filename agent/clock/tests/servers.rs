@@ -94,7 +94,7 @@ async fn each_lie_is_refused_for_its_reason() {
     ));
 }
 
-/// Whoever does not see the request can neither tell a time nor keep the machine waiting for ever.
+/// An attacker who does not see the request can neither tell a time nor keep the machine waiting for ever.
 #[tokio::test]
 async fn a_flood_of_guesses_is_not_heard_and_ends() {
     let flood = server(|packet| {

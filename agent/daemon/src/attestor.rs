@@ -111,7 +111,7 @@ impl Attestor {
     }
 }
 
-/// One request and its answer. Whoever connects and says nothing was only looking whether the socket is there.
+/// One request and its answer. A client that connects and sends nothing only checks whether the socket is there.
 async fn connection(stream: UnixStream, machine: Arc<Machine>) -> io::Result<()> {
     let caller = stream.peer_cred()?.uid();
     let (input, mut output) = stream.into_split();

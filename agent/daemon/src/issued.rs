@@ -67,7 +67,7 @@ fn check_plaintext_key(arguments: &RunArguments, identity: &IssuedIdentity) -> R
         let instead = "wrap it to the machine's TPM with `pratique issue --ek FILE`, and count this key as lost";
         settings::not_from_a_service(arguments, "a private key in the clear", instead)?;
         say(
-            "WARNING: this node's private key stands in its user-data in the clear: whoever read that can be this node",
+            "WARNING: this node's private key stands in its user-data in the clear: anyone who read that can be this node",
         );
     }
     Ok(())

@@ -2,7 +2,7 @@
 //! of the agent runs.
 //!
 //! Two processes. The first brings a network up that reaches the service alone, and takes it down again; the second, its
-//! child, has no rights at all (user `nobody`) and speaks HTTP with whoever answers. Neither looks into the bytes: init
+//! child, has no rights at all (user `nobody`) and speaks HTTP with any server that answers. Neither looks into the bytes: init
 //! measures them first.
 
 use crate::console::{say, say_on_error};

@@ -51,7 +51,7 @@ pub(crate) fn credentials(arguments: &RunArguments, machine: &MachineConfig) -> 
         let instead = "give pods imagePullSecrets, or hand the user-data over by another way, and count these as lost";
         not_from_a_service(arguments, "credentials of registries", instead)?;
         say(
-            "WARNING: credentials of registries stand in this machine's user-data: whoever reads it can use them",
+            "WARNING: credentials of registries stand in this machine's user-data: anyone who reads it can use them",
         );
     }
     Ok(())

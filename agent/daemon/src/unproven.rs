@@ -1,7 +1,7 @@
 //! By what this machine shows what it is: its TPM, or, where it surely has none and its user-data says so, nothing.
 //!
 //! A machine with a TPM never goes without it: the setting is not used there, and a TPM that fails is a failure. The key of a
-//! machine without one is made for this boot and never written to a disk: nothing on the machine could keep it from whoever
+//! machine without one is made for this boot and never written to a disk: nothing on the machine could keep it from anyone who
 //! has the disk, so after a reboot the machine is a new key, which a person lets in again.
 
 use crate::RunArguments;
@@ -84,7 +84,7 @@ fn find(arguments: &RunArguments, wanted: bool) -> Result<Means, Error> {
          key is here alone; it asks by `insecure_no_tpm`"
     ));
     say(&format!(
-        "node key of this boot: {} (whoever approves this machine compares it)",
+        "node key of this boot: {} (compare it before you approve this machine)",
         Digest::of(key.spki()).to_text()
     ));
     Ok(Means::Key(key))

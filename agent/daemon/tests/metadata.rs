@@ -36,7 +36,7 @@ fn serve(listener: TcpListener, script: Script) -> Receiver<String> {
                 head.push(byte[0]);
             }
             let head = String::from_utf8(head).expect("text").to_ascii_lowercase();
-            // Before the answer: whoever has that may count the heads at once.
+            // Before the answer: a client that has it may count the heads at once.
             if send.send(head.clone()).is_err() {
                 return;
             }

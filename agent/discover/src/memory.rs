@@ -48,7 +48,7 @@ struct Facts {
 
 /// The memory, in one file that is replaced whole.
 ///
-/// It is no root of trust: whoever can write the state partition can make a machine forget. What he cannot do is sign, and the
+/// It is no root of trust: anyone who can write the state partition can make a machine forget. What he cannot do is sign, and the
 /// least generation in the measured configuration stands.
 #[derive(Debug)]
 pub struct Memory {

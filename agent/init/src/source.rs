@@ -1,7 +1,7 @@
 //! Where the machine's configuration comes from: a NoCloud volume, SMBIOS, fw_cfg or the image itself, exactly one of
 //! them; or, where there is none of these, the metadata service of the machine's cloud.
 //!
-//! A machine that has a source of its own never asks a metadata service: whoever put it there meant it, and no network is
+//! A machine that has a source of its own never asks a metadata service: it was put there on purpose, and no network is
 //! needed. So the two can't contradict each other.
 
 use std::fs::{self, File};

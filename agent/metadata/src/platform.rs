@@ -1,6 +1,6 @@
 //! Which metadata service a machine has, by what its firmware says of itself (DMI). Pure.
 //!
-//! Never by trying: on a machine of another owner's network, whoever answered first at the link-local address would
+//! Never by trying: on a machine of another owner's network, any server that answered first at the link-local address would
 //! write its user-data.
 
 use std::str::FromStr;

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, UdpSocket};
 const HOST: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Says a word to whoever connects, at both of its addresses, and leases an address.
+/// Says a word to every client that connects, at both of its addresses, and leases an address.
 async fn everything() {
     let leases = UdpSocket::from_std(
         agent_sys::socket::udp_on_interface("outside", 67)

@@ -47,7 +47,7 @@ pub struct ContainerKey {
 }
 
 /// The engine's id of an attempt. It follows from the key alone: the same attempt cannot exist twice,
-/// whoever starts it.
+/// no matter who starts it.
 pub fn container_id(pod_uid: &str, container: &str, attempt: u32) -> String {
     let mut hash = Sha256::new();
     for part in [pod_uid.as_bytes(), container.as_bytes()] {

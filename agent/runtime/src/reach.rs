@@ -1,12 +1,12 @@
 //! Where requests may go: an address that a registry names must not be one that only this machine can reach.
 //!
-//! A registry, or whoever may write an image's name into a pod, chooses hosts that the agent then asks. Loopback, the
+//! A registry, or anyone who may write an image's name into a pod, chooses hosts that the agent then asks. Loopback, the
 //! link and the clouds' metadata services answer the machine what they answer nobody else; they are asked only where the
 //! machine's own configuration names them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Services of clouds outside of the link-local range, which trust whoever reaches them: Alibaba's and Oracle's
+/// Services of clouds outside of the link-local range, which trust every client that reaches them: Alibaba's and Oracle's
 /// metadata, Azure's fabric.
 const SERVICES: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),

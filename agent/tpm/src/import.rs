@@ -100,7 +100,7 @@ impl Device {
         Ok((loaded, public))
     }
 
-    /// Runs a command that uses an endorsement key as a parent, which its policy allows to whoever has the endorsement
+    /// Runs a command that uses an endorsement key as a parent, which its policy allows to everyone who has the endorsement
     /// hierarchy's (empty) auth value.
     fn as_parent<T>(
         &mut self,

@@ -49,7 +49,7 @@ pub struct Unlock {
 pub enum Slot {
     /// No index.
     Absent,
-    /// An index that is not by the template, or is of another release key: whoever made it may know what is in it.
+    /// An index that is not by the template, or is of another release key: anyone who made it may know what is in it.
     Foreign,
     /// An index of this release key whose floor this boot is not approved for.
     Closed {

@@ -96,7 +96,7 @@ impl CheckedRule {
         self.max_waiting
     }
 
-    /// Whether what fails refuses, whoever the machine is.
+    /// Whether a failed check refuses every machine.
     pub(crate) fn enforces(&self) -> bool {
         !self.decides().takes_unproven()
     }

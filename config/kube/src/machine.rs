@@ -79,7 +79,7 @@ pub struct EkSelector {
 
 /// Why an EK counts as a Machine's, by the Machine's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EkWord {
+pub enum EkMatch {
     /// An admin, also by approving a request, listed its hash.
     Hash,
     /// An admin named its issuer and no hashes: it counts with a certificate of that issuer.
@@ -93,7 +93,7 @@ impl EkSelector {
     /// Why an EK (`sha256:<hex>`) counts as the Machine's; `None` if it does not. Entries of an
     /// admin take precedence over recorded ones: hashes exclude all other keys, and issuers all
     /// keys without their certificate.
-    pub fn word_on(&self, ek: &str) -> Option<EkWord> {
+    pub fn match_of(&self, ek: &str) -> Option<EkMatch> {
         fn digits(text: &str) -> &str {
             text.strip_prefix("sha256:").unwrap_or(text)
         }
@@ -102,12 +102,12 @@ impl EkSelector {
                 .any(|hash| digits(hash).eq_ignore_ascii_case(digits(ek)))
         };
         if !self.hashes.is_empty() {
-            return has(&self.hashes).then_some(EkWord::Hash);
+            return has(&self.hashes).then_some(EkMatch::Hash);
         }
         if !self.issuers.is_empty() {
-            return Some(EkWord::Issuer);
+            return Some(EkMatch::Issuer);
         }
-        has(&self.seen).then_some(EkWord::Seen)
+        has(&self.seen).then_some(EkMatch::Seen)
     }
 }
 
@@ -334,7 +334,7 @@ impl Machine {
     /// binding.
     pub fn binding(&self) -> Option<&str> {
         let bound = self.status.as_ref()?.bound_ek.as_deref()?;
-        self.spec.ek.word_on(bound).is_some().then_some(bound)
+        self.spec.ek.match_of(bound).is_some().then_some(bound)
     }
 
     /// The name of the Node that this machine becomes.

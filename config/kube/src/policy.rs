@@ -88,8 +88,8 @@ pub enum Decides {
     Never,
     /// A person, who is shown what was not proved.
     Person,
-    /// No one: every request is approved.
-    Nobody,
+    /// Nobody looks: every request is approved.
+    Always,
     /// The verifier: a failed check refuses.
     Verifier,
 }
@@ -98,7 +98,7 @@ impl Decides {
     /// Whether a machine can be admitted without proving everything.
     pub fn takes_unproven(self) -> bool {
         match self {
-            Self::Person | Self::Nobody => true,
+            Self::Person | Self::Always => true,
             Self::Never | Self::Verifier => false,
         }
     }
@@ -138,7 +138,7 @@ policies! {
     /// Queues requests for a person.
     Queue = "queue", Person;
     /// Approves every request, and marks the node as insecure.
-    InsecureAlwaysApprove = "insecure-always-approve", Nobody;
+    InsecureAlwaysApprove = "insecure-always-approve", Always;
     /// Verifies TPM evidence (cloud-verify/v1).
     CloudVerify = "cloud-verify", Verifier;
 }

@@ -42,7 +42,7 @@ const DISABLED: [&str; 12] = [
 
 /// The configuration (containerd 1.7, version 2 of the format).
 ///
-/// Guarantees: nothing that containerd executes or loads comes from below its root, which whoever has a machine's disk can
+/// Guarantees: nothing that containerd executes or loads comes from below its root, which anyone who has a machine's disk can
 /// write. Plugins, which it would look for there, it looks for in a folder that is never there. What goes well is not
 /// logged: a serial console is slow.
 pub fn configuration(places: Places<'_>) -> String {

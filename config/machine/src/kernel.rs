@@ -23,7 +23,7 @@
 pub enum Weight {
     /// It guards the machine against its pods: the machine is held, no service starts.
     Guard,
-    /// It serves Kubernetes or whoever looks for faults: a line on the console.
+    /// It serves Kubernetes or the search for faults: a line on the console.
     Service,
 }
 

@@ -28,7 +28,7 @@ pub const PROGRAMS: [&str; 4] = [
     "usr/sbin/mke2fs",
     "usr/sbin/runc",
 ];
-/// Every executable file of a worker's image: a promise to whoever runs it. [`check`] holds the build to it.
+/// Every executable file of a worker's image: a promise to those who run it. [`check`] holds the build to it.
 const PROMISED: [&str; 7] = [
     "/usr/bin/agent",
     "/usr/bin/containerd",

@@ -49,7 +49,7 @@ pub(crate) struct IssueArgs {
         required_unless_present = "insecure_plaintext_key"
     )]
     ek: Option<PathBuf>,
-    /// Write the key into the document in the clear: whoever reads that can be the node.
+    /// Write the key into the document in the clear: anyone who reads that can be the node.
     #[arg(long, conflicts_with = "ek")]
     insecure_plaintext_key: bool,
     /// The admin's kubeconfig.

@@ -20,7 +20,7 @@ pub(crate) enum RootCommand {
     Finish {
         #[command(flatten)]
         access: Access,
-        /// Leave behind whoever is not ready.
+        /// Leave behind the nodes that are not ready.
         #[arg(long)]
         force: bool,
     },

@@ -87,7 +87,7 @@ impl AdmissionWriter<'_> {
                 what: "the Node",
                 source,
             })?;
-        if grant.is_unproven() || grant.admission().policy.decides() == Decides::Nobody {
+        if grant.is_unproven() || grant.admission().policy.decides() == Decides::Always {
             self.warn(machine, grant).await;
         }
         Ok(answer(self.authority, grant, &issued, now))
@@ -97,7 +97,7 @@ impl AdmissionWriter<'_> {
     async fn warn(&self, machine: &Machine, grant: &CertificateGrant) {
         let (failed, rule) = (grant.verdict().failed(), grant.rule());
         let policy = grant.admission().policy;
-        let (name, nobody) = (policy.as_str(), policy.decides() == Decides::Nobody);
+        let (name, nobody) = (policy.as_str(), policy.decides() == Decides::Always);
         let (reason, how) = match (grant.is_unproven(), nobody) {
             (false, _) => (
                 policy_of(policy).reason(),

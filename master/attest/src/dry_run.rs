@@ -4,7 +4,7 @@ use crate::exchange::ExchangeService;
 use crate::reference::ReferenceValues;
 use crate::time::unix_seconds;
 use config_attest::verifier::DryRunVerdict;
-use config_kube::machine::EkWord;
+use config_kube::machine::EkMatch;
 use config_kube::policy::DryRun;
 use config_kube::{CertificatePolicySpec, Machine};
 use jiff::Timestamp;
@@ -38,8 +38,8 @@ impl ExchangeService {
 /// Whether a Machine has this EK, by its spec or by its last attestation.
 fn has_ek(machine: &Machine, ek: &str) -> bool {
     let listed = matches!(
-        machine.spec.ek.word_on(ek),
-        Some(EkWord::Hash | EkWord::Seen)
+        machine.spec.ek.match_of(ek),
+        Some(EkMatch::Hash | EkMatch::Seen)
     );
     listed || machine.binding() == Some(ek)
 }

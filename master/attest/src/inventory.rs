@@ -175,7 +175,7 @@ impl Inventory {
                 self.deny.set(&machine);
                 tables.machines.insert(name(&machine.metadata), machine);
             }
-            Change::Gone(machine) => {
+            Change::Deleted(machine) => {
                 self.deny.remove(&machine);
                 if let Some(uid) = machine.metadata.uid.clone() {
                     tables.gone.push_back(uid);
@@ -201,7 +201,7 @@ impl Inventory {
                 self.filled.send_modify(|filled| filled.nodes = true);
             }
             Change::Set(node) => self.deny.set_node_object(&node, true),
-            Change::Gone(node) => self.deny.set_node_object(&node, false),
+            Change::Deleted(node) => self.deny.set_node_object(&node, false),
         }
     }
 
@@ -266,7 +266,7 @@ impl Inventory {
                     .releases
                     .insert(name(&release.metadata), open(release));
             }
-            Change::Gone(release) => {
+            Change::Deleted(release) => {
                 tables.releases.remove(&name(&release.metadata));
             }
         }
@@ -289,7 +289,7 @@ impl Inventory {
                     .policies
                     .insert(name(&policy.metadata), Arc::new(policy));
             }
-            Change::Gone(policy) => {
+            Change::Deleted(policy) => {
                 tables.policies.remove(&name(&policy.metadata));
             }
         }

@@ -26,7 +26,7 @@ use std::time::SystemTime;
 const NOTE: usize = 8 * 1024;
 
 /// The first thing that a person reads about a machine without a TPM.
-const NO_TPM: &str = "NOTHING: it has no TPM; whoever holds a key that anybody can make says that it is this machine. Approve only \
+const NO_TPM: &str = "NOTHING: it has no TPM; anyone who holds a key that anybody can make says that it is this machine. Approve only \
                       where the machine's own console shows this node key";
 
 /// A claimant to queue, with its certificate requests.
@@ -148,7 +148,7 @@ pub(crate) async fn drop_request(
     }
     let mut gone = CertificateSigningRequest::default();
     gone.metadata.name = Some(name.to_owned());
-    queue.take(&Change::Gone(gone));
+    queue.take(&Change::Deleted(gone));
     Ok(())
 }
 

@@ -125,7 +125,7 @@ fn attested_condition(grant: &CertificateGrant) -> (bool, &'static str, String) 
                 admission.request, admission.by
             ),
         ),
-        Decides::Nobody | Decides::Never => (false, format!("{nobody}{unproven}")),
+        Decides::Always | Decides::Never => (false, format!("{nobody}{unproven}")),
     };
     (good, policy_of(admission.policy).reason(), message)
 }

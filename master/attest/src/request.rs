@@ -43,7 +43,7 @@ pub(crate) async fn record(client: &Client, signed: &Signed<'_>) -> Result<(), A
     let message = match policy.decides() {
         Decides::Verifier => format!("rule `{rule}` verified the machine's evidence"),
         Decides::Person => format!("rule `{rule}`: request {request} was approved by {by}"),
-        Decides::Nobody | Decides::Never => {
+        Decides::Always | Decides::Never => {
             format!("rule `{rule}` approves whatever comes; nobody looked")
         }
     };

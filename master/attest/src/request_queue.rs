@@ -253,7 +253,7 @@ impl RequestQueue {
                     by,
                 })
             }
-            Change::Gone(object) => {
+            Change::Deleted(object) => {
                 requests.remove(&name(object));
                 None
             }
@@ -546,7 +546,7 @@ mod tests {
             decide(&queue, &claimant, NOW),
             PolicyDecision::Refuse(Code::RequestDenied)
         );
-        queue.take(&Change::Gone(object(&claimant, &name, None)));
+        queue.take(&Change::Deleted(object(&claimant, &name, None)));
         assert!(queued(decide(&queue, &claimant, NOW)).1);
     }
 

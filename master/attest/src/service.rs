@@ -176,7 +176,7 @@ impl AttestationService {
                     .map(|new| (known(new), Some(new.clone())))
                     .collect(),
                 Change::Set(new) => vec![(known(new), Some(new.clone()))],
-                Change::Gone(old) => vec![(Some(old.clone()), None)],
+                Change::Deleted(old) => vec![(Some(old.clone()), None)],
             };
             began = true;
             self.inventory.take_machine(change);
@@ -268,7 +268,7 @@ impl AttestationService {
                         .any(|old| old.object.spec == new.spec);
                     (!known).then(|| (new.clone(), false))
                 }
-                Change::Gone(old) => Some((old.clone(), true)),
+                Change::Deleted(old) => Some((old.clone(), true)),
             };
             self.inventory.take_release(change);
             if let Some((release, gone)) = told {
@@ -291,7 +291,7 @@ impl AttestationService {
                         .any(|old| old.spec == new.spec);
                     (!known).then(|| new.clone())
                 }
-                Change::Listed(_) | Change::Gone(_) => None,
+                Change::Listed(_) | Change::Deleted(_) => None,
             };
             self.inventory.take_policy(change);
             if let Some(policy) = told {

@@ -25,7 +25,7 @@ pub enum Change<T> {
     /// An object was created or changed.
     Set(T),
     /// An object was deleted; its last state.
-    Gone(T),
+    Deleted(T),
 }
 
 /// Converts an object to the value that is kept.
@@ -249,7 +249,7 @@ fn change_of<T: Seen, V>(
 ) -> Option<Change<V>> {
     let (change, object): (fn(V) -> Change<V>, T) = match event {
         WatchEvent::Added(object) | WatchEvent::Modified(object) => (Change::Set, object),
-        WatchEvent::Deleted(object) => (Change::Gone, object),
+        WatchEvent::Deleted(object) => (Change::Deleted, object),
         WatchEvent::Bookmark(reached) => {
             *version = reached;
             return None;

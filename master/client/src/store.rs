@@ -328,7 +328,7 @@ impl<V: PartialEq> Store<V> {
                 .set(item.key, item.revision, item.value)
                 .into_iter()
                 .collect(),
-            Change::Gone(item) => inner.remove(&item.key).into_iter().collect(),
+            Change::Deleted(item) => inner.remove(&item.key).into_iter().collect(),
             Change::Listed(items) => {
                 let there: BTreeSet<&Key> = items.iter().map(|item| &item.key).collect();
                 let gone = inner.objects.keys().filter(|key| !there.contains(&***key));

@@ -226,7 +226,7 @@ fn freed(
             releases.release(&object.metadata.namespace, keys);
         }
         Change::Set(_) => {}
-        Change::Gone(object) => releases.release(&object.metadata.namespace, keys),
+        Change::Deleted(object) => releases.release(&object.metadata.namespace, keys),
     }
 }
 

@@ -38,7 +38,7 @@ fn learn(known: &mut BTreeSet<String>, change: Change<ConfigMap>) {
         Change::Set(map) => {
             known.insert(name(&map));
         }
-        Change::Gone(map) => {
+        Change::Deleted(map) => {
             known.remove(&name(&map));
         }
     }

@@ -39,7 +39,7 @@ pub(crate) fn options(settings: &Settings, authority: &Authority) -> Result<Opti
 fn modes(config: &ApiConfig) -> Vec<Mode> {
     if config.authorization.contains(&Authorization::AlwaysAllow) {
         tracing::warn!(
-            "INSECURE: authorization is [\"AlwaysAllow\"]: whoever reaches the API may do everything, without any \
+            "INSECURE: authorization is [\"AlwaysAllow\"]: anyone who reaches the API may do everything, without any \
              credential; take it out of [cluster.api] for anything but a trial"
         );
     }

@@ -1,6 +1,6 @@
 //! The rotation of the root as admins ask for it: paths beside the API, for admins alone.
 //!
-//! Each act goes to disk first (`master_ca`), then to the API's certificate, to whoever publishes the roots and to the log of
+//! Each act goes to disk first (`master_ca`), then to the API's certificate, to the controller that publishes the roots and to the log of
 //! verdicts. A master that is killed in between finds at its next start what is on disk, and all of that follows from it.
 
 use crate::chain;
@@ -189,7 +189,7 @@ impl Rotator {
             Act::Finish { force } => {
                 self.may_finish(force, peer).await?;
                 if force {
-                    "the old root is ended, whoever knows no other"
+                    "the old root is ended, also for nodes that know no other"
                 } else {
                     "the old root is ended"
                 }

@@ -142,7 +142,7 @@ fn write_admin_kubeconfig(
     kubeconfig::write(&path, authority, settings.cluster.name.as_str(), listen)?;
     tracing::warn!(
         kubeconfig = %path.display(),
-        "DEVELOPMENT: the configuration names no admin_key, so whoever reads this file is the admin"
+        "DEVELOPMENT: the configuration names no admin_key, so anyone who reads this file is the admin"
     );
     Ok(())
 }
@@ -326,7 +326,7 @@ async fn open_authority(
             Arc::new(AttestorKeeper::new(attestor))
         } else {
             tracing::warn!(
-                "INSECURE: no --attestor, so the cluster's private keys lie in plain files under {}; whoever reads them is \
+                "INSECURE: no --attestor, so the cluster's private keys lie in plain files under {}; anyone who reads them is \
                  the cluster",
                 folder.display()
             );

@@ -54,7 +54,7 @@ pub(crate) async fn snapshot(args: SnapshotArgs) -> Result<(), Error> {
         let taken = io::Error::from(io::ErrorKind::AlreadyExists);
         return Err(failed("write over", &args.out)(taken));
     }
-    // Whoever sees the file sees a whole one; it holds secrets.
+    // A reader of the file sees a whole one; it holds secrets.
     let mut name = args.out.clone().into_os_string();
     name.push(".unfinished");
     let part = PathBuf::from(name);
@@ -243,7 +243,7 @@ mod tests {
         snapshot(args(&data, &dir.path().join("by-data")))
             .await
             .unwrap();
-        // Whoever trusts the master but is nobody there gets nothing.
+        // A client that trusts the master but is unknown to it gets nothing.
         let stranger = dir.path().join("stranger");
         let text = std::fs::read_to_string(&kubeconfig)
             .unwrap()

@@ -58,7 +58,7 @@ pub fn labels(
         labels.insert(JOIN_LABEL.to_owned(), NO_TPM.to_owned());
         labels.insert(INSECURE_LABEL.to_owned(), NO_TPM.to_owned());
     }
-    if policy.decides() == Decides::Nobody {
+    if policy.decides() == Decides::Always {
         labels.insert(
             INSECURE_LABEL.to_owned(),
             policy.as_str().trim_start_matches("insecure-").to_owned(),

@@ -192,7 +192,7 @@ impl Scheduler {
                     self.queue.cluster_changed(Instant::now());
                 }
             }
-            Change::Gone(node) => self.snapshot.remove_node(node.name()),
+            Change::Deleted(node) => self.snapshot.remove_node(node.name()),
         }
     }
 
@@ -216,7 +216,7 @@ impl Scheduler {
                 true
             }
             Change::Set(pod) => self.pod_set(pod),
-            Change::Gone(pod) => self.pod_gone(&pod.key),
+            Change::Deleted(pod) => self.pod_gone(&pod.key),
         };
         if freed {
             self.queue.cluster_changed(Instant::now());

@@ -167,7 +167,7 @@ fn a_killed_master_loses_nothing_that_it_acknowledged() {
     assert!(risen.is_empty(), "deleted and back: {risen:?}");
 }
 
-/// The kernel shows it by an owner: what is in /proc of a process that keeps to itself belongs to root, whoever runs it (proc(5)).
+/// The kernel shows it by an owner: what is in /proc of a process that keeps to itself belongs to root, no matter who runs it (proc(5)).
 #[test]
 fn agent_and_master_keep_their_memory_to_themselves() {
     const NOBODY: u32 = 65534;

@@ -32,7 +32,7 @@ pub fn free() -> Result<u16> {
     let found = TRIED
         .filter(|port| !kernels.contains(port))
         .find_map(|port| {
-            // Held first, looked at second: whoever else looks meanwhile finds it held.
+            // Held first, looked at second: another process that looks meanwhile finds it held.
             let held = SocketAddr::from_abstract_name(format!("pratique-port-{port}"))
                 .and_then(|name| UnixListener::bind_addr(&name));
             let held = held.ok()?;

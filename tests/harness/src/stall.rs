@@ -37,7 +37,7 @@ pub(crate) fn watch(machine: Machine, mark: usize) {
     });
 }
 
-/// A line among those of the console, where whoever looks for the cause of a failure looks first.
+/// A line among those of the console, where a reader who looks for the cause of a failure looks first.
 fn note(machine: &Machine, text: &str) {
     let file = OpenOptions::new()
         .append(true)

@@ -35,7 +35,7 @@ impl Profile {
         }
     }
 
-    /// How hard `image-build` compresses: whoever ships or measures an image gets the smallest.
+    /// How hard `image-build` compresses: those who ship or measure an image get the smallest.
     fn compression(self) -> &'static str {
         match self {
             Self::Quick => "dev",

@@ -179,7 +179,7 @@ impl Program {
         command
             .env("PROPTEST_RNG_SEED", search.seed.to_string())
             .env("PROPTEST_CASES", search.cases.to_string());
-        // Programs of the host speak English and count in UTC, whoever starts the tests.
+        // Programs of the host speak English and count in UTC, no matter who starts the tests.
         command
             .env("LC_ALL", "C.UTF-8")
             .env("TZ", "UTC")

@@ -21,7 +21,7 @@ impl std::fmt::Debug for Agreement {
     }
 }
 
-/// The caller's randomness. Whoever has a faster implementation of the curves than the one here, brings that too.
+/// The caller's randomness. A caller that has a faster implementation of the curves brings that too.
 pub trait Entropy: CryptoRngCore + Sized {
     /// Makes a key on `curve` and agrees with `peer` (an uncompressed point). Nothing if that is no point of the curve.
     fn agree(&mut self, curve: Curve, peer: &[u8]) -> Option<Agreement> {

@@ -1,4 +1,4 @@
-//! Reading a log of verdicts: the whole check for whoever has only the root's pin, and the short one for its writer.
+//! Reading a log of verdicts: the whole check for a reader who has only the root's pin, and the short one for its writer.
 
 use super::{FORMAT, Head, Kind, MAX_LINE, Record, SUBJECT, Segment, signed_bytes};
 use crate::digest::Digest;

@@ -289,7 +289,7 @@ impl Claimant {
         if let Basis::Attested(attested) = &self.basis {
             let ek = vec![attested.ek_hash().to_text()];
             match self.rule.decides() {
-                Decides::Nobody => machine.spec.ek.seen = ek,
+                Decides::Always => machine.spec.ek.seen = ek,
                 Decides::Person | Decides::Verifier | Decides::Never => machine.spec.ek.hashes = ek,
             }
         }
@@ -343,7 +343,7 @@ impl Claimant {
                 .status
                 .as_ref()
                 .and_then(|status| status.admission.clone()),
-            Approval::Nobody if self.rule.decides() == Decides::Nobody => Some(self.admission()),
+            Approval::Nobody if self.rule.decides() == Decides::Always => Some(self.admission()),
             Approval::Person { .. } | Approval::Before | Approval::Nobody => None,
         };
         let Some(admission) = admission else {

@@ -9,7 +9,7 @@ use crate::name;
 use crate::policy::{CheckedRule, Require};
 use crate::verdict::{Checks, Stop};
 use crate::wire::Claims;
-use config_kube::machine::EkWord;
+use config_kube::machine::EkMatch;
 use config_kube::{Machine, MachineSpec, MachineState};
 
 /// The owner of an EK.
@@ -117,9 +117,9 @@ pub(super) fn holds(
     checks: &mut Checks,
 ) -> Result<(), Stop> {
     let said = &machine.spec.ek;
-    let good = match said.word_on(&ek.to_text()) {
-        Some(EkWord::Hash | EkWord::Issuer) => true,
-        Some(EkWord::Seen) => !reference.rule.enforces(),
+    let good = match said.match_of(&ek.to_text()) {
+        Some(EkMatch::Hash | EkMatch::Issuer) => true,
+        Some(EkMatch::Seen) => !reference.rule.enforces(),
         None => false,
     };
     let wanted = if !said.hashes.is_empty() {
@@ -365,7 +365,7 @@ pub(super) fn endorsement(
     checks.judged(judgement, enforces);
     if enforces {
         outcome?;
-    } else if machine.spec.ek.word_on(&ek.to_text()) == Some(EkWord::Issuer) {
+    } else if machine.spec.ek.match_of(&ek.to_text()) == Some(EkMatch::Issuer) {
         let wanted = machine.spec.ek.issuers.join(", ");
         let found = issuer.as_deref().unwrap_or("no good certificate of them");
         checks.must(

@@ -602,7 +602,7 @@ fn not_in_use(
     checks: &mut Checks,
 ) -> Result<(), Stop> {
     let status = machine.status.clone().unwrap_or_default();
-    let (Some(recorded), Decides::Nobody) = (&status.node_key, reference.rule.decides()) else {
+    let (Some(recorded), Decides::Always) = (&status.node_key, reference.rule.decides()) else {
         return Ok(());
     };
     let until = status

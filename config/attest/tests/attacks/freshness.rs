@@ -288,7 +288,7 @@ fn ends_that_are_remembered_make_room_for_a_new_exchange() {
     assert_eq!(world.sessions.held(), (2, 0));
 }
 
-/// Whoever knows an EK opens sessions for it, but not all of them: from another network its machine still joins.
+/// Anyone who knows an EK opens sessions for it, but not all of them: from another network its machine still joins.
 #[test]
 fn one_network_does_not_use_up_the_sessions_of_an_ek() {
     let (mut world, machine) = lab();
@@ -330,7 +330,7 @@ fn garbage_in_the_name_of_a_good_machine_changes_nothing_for_it() {
     let (mut world, machine) = lab();
     accepted(world.join(&machine));
     let before = world.object("worker-1").clone();
-    // Whoever knows the EK, which is no secret, can come with keys of his own.
+    // Anyone who knows the EK, which is no secret, can come with keys of his own.
     let mut attacker = SoftMachine::new("attacker", EkKind::P256);
     attacker.ek_public = machine.ek_public.clone();
     attacker.ek_certificate.clone_from(&machine.ek_certificate);

@@ -327,7 +327,7 @@ fn half_renewed(world: &mut World, machine: &SoftMachine) -> (Challenge, Evidenc
     (challenge, evidence)
 }
 
-/// Whoever holds back what a machine sent, until it has tried again, makes nobody Untrusted.
+/// An attacker who holds back what a machine sent, until it has tried again, makes no machine Untrusted.
 #[test]
 fn evidence_that_was_overtaken_denounces_nobody() {
     let (mut world, mut machine) = lab();
@@ -395,7 +395,7 @@ fn a_renewal_that_was_begun_before_is_none_of_a_suspect_or_of_another_boot() {
     accepted(world.verify(&challenge, &evidence));
 }
 
-/// How the rule wants an endorsement key to be known holds for renewals too, and for whoever was asked before it was so.
+/// How the rule wants an endorsement key to be known holds for renewals too, and for machines that were asked before.
 #[test]
 fn a_stricter_word_on_endorsement_keys_counts_at_once() {
     let (mut world, mut machine) = lab();

@@ -160,7 +160,7 @@ fn a_key_that_was_taken_off_is_not_the_machines_under_any_policy() {
     }
 }
 
-/// A Machine whose issuer was replaced by another maker's is no TPM of the first maker, bound or not, whoever decides.
+/// A Machine whose issuer was replaced by another maker's is no TPM of the first maker, bound or not, no matter who decides.
 #[test]
 fn a_machine_known_by_its_issuer_shows_that_issuers_certificate_every_time() {
     for policy in [
@@ -254,7 +254,7 @@ const STANDINGS: [(&str, Mount); 8] = [
     }),
 ];
 
-/// Whoever has a machine's public keys and EK certificate, and no TPM, hears the same whatever name it guesses.
+/// Anyone who has a machine's public keys and EK certificate, and no TPM, hears the same whatever name it guesses.
 #[test]
 fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
     for (what, mount) in STANDINGS {

@@ -23,7 +23,7 @@ fn claimed(outcome: Result<Claimant, Box<Refusal>>) -> Claimant {
     outcome.unwrap_or_else(|refusal| panic!("{refusal}\n{:#?}", refusal.verdict()))
 }
 
-/// Whoever decides says yes.
+/// The person who decides says yes.
 fn decided(world: &mut World, claimed: Result<Claimant, Box<Refusal>>) -> Outcome {
     let claimant = claimed?;
     let approval = match world.rule.policy {
@@ -191,7 +191,7 @@ fn a_rule_that_does_not_say_so_lets_no_machine_without_a_tpm_in() {
     }
 }
 
-/// The attack that all of this must withstand: a machine with a TPM, or whoever has its name, says that there is none.
+/// The attack that all of this must withstand: a machine with a TPM, or anyone who has its name, says that there is none.
 #[test]
 fn a_machine_that_has_a_tpm_never_joins_without_it() {
     for policy in POLICIES {
@@ -293,7 +293,7 @@ fn a_reboot_is_another_key_which_a_person_is_shown() {
         Code::PolicyRejects,
         world.approve(claimant, &Approval::Before),
     );
-    // Whoever was approved before was approved with another key, or another claim.
+    // A machine that was approved before was approved with another key, or another claim.
     let old = claimed(world.unproven_claim(&machine)).id();
     let claimant = claimed(world.unproven_claim(&rebooted));
     let approval = Approval::Person {

@@ -208,7 +208,7 @@ pub(crate) fn release_key(path: &Path) -> Result<ReleaseKey> {
     })
 }
 
-/// The issuers to one of whom the EK's certificate must lead: those of the file, if there is one. Where the cluster's own rule sets
+/// The issuers, to one of which the EK's certificate must lead: those of the file, if there is one. Where the cluster's own rule sets
 /// floors for the TPM's firmware, makers must be known by its names: its issuers count, of which the file names a part.
 fn issuers(file: Option<&Path>, cluster: &ClusterConfig) -> Result<Vec<EkIssuer>> {
     let given = file.map(issuer).transpose()?;

@@ -193,7 +193,7 @@ impl Extensions for Behind {
     }
 }
 
-/// A write that is stored and that the deciding service does not hold yet is answered by 504, not by success: whoever hears that a
+/// A write that is stored and that the deciding service does not hold yet is answered by 504, not by success: a client that hears that a
 /// machine is retired relies on it.
 #[tokio::test]
 async fn a_write_that_is_not_in_force_in_time_is_no_success() {

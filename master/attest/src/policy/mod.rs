@@ -141,7 +141,7 @@ pub fn ruling(spec: &CertificatePolicySpec, signer: &str) -> Option<Ruling> {
             reason,
             message: format!("rule `{name}` rejects whatever comes for {signer}"),
         }),
-        Decides::Nobody => Some(Ruling {
+        Decides::Always => Some(Ruling {
             approved: true,
             reason,
             message: format!(
@@ -222,7 +222,7 @@ mod tests {
                         Timestamp::UNIX_EPOCH,
                     ) {
                         PolicyDecision::Verify => Decides::Verifier,
-                        PolicyDecision::Approve(_) => Decides::Nobody,
+                        PolicyDecision::Approve(_) => Decides::Always,
                         PolicyDecision::Queue(_) => Decides::Person,
                         PolicyDecision::Refuse(_) => Decides::Never,
                     }
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(upstream(&spec(vec![]), signer), None);
         assert_eq!(with(PolicyName::Queue), Decides::Person);
         assert_eq!(with(PolicyName::AlwaysReject), Decides::Never);
-        assert_eq!(with(PolicyName::InsecureAlwaysApprove), Decides::Nobody);
+        assert_eq!(with(PolicyName::InsecureAlwaysApprove), Decides::Always);
         // Without evidence there is nothing to verify: a fault, and a person.
         assert_eq!(with(PolicyName::CloudVerify), Decides::Person);
         let mut mixed = rule(PolicyName::CloudVerify);

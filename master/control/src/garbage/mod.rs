@@ -73,7 +73,7 @@ impl Controller for Garbage {
                         graph.listed(number, &all);
                     }
                     Change::Set(object) => graph.set(number, &object.metadata),
-                    Change::Gone(object) => graph.gone(&object.metadata),
+                    Change::Deleted(object) => graph.gone(&object.metadata),
                 }
                 keys.extend(graph.touched());
             },

@@ -277,7 +277,7 @@ pub(crate) async fn log(lab: &Lab) -> Vec<u8> {
         .to_vec()
 }
 
-/// What is decided is in the log, the log is whole to whoever has the root's pin, a changed one is not, and nobody but an
+/// What is decided is in the log, the log is whole to a reader who has the root's pin, a changed one is not, and nobody but an
 /// admin reads it.
 pub(crate) async fn the_log_of_verdicts(lab: &Lab) {
     let (_, root) = x509_parser::parse_x509_certificate(&lab.site.root).unwrap();

@@ -183,7 +183,7 @@ impl FirstMaster {
         self.bootstrap_at(self.address, ek, user_data)
     }
 
-    /// The same of whoever listens at an address.
+    /// The same of any server that listens at an address.
     pub(crate) fn bootstrap_at(&self, address: SocketAddr, ek: &str, user_data: &str) -> Output {
         let mut command = Command::new(self.bin.join("pratique"));
         command
@@ -229,7 +229,7 @@ impl FirstMaster {
         );
     }
 
-    /// One request by whoever; the answer.
+    /// One request by anyone; the answer.
     async fn ask(&self, tls: Arc<ClientConfig>, method: Method, path: &str) -> Answer {
         let start = Instant::now();
         loop {

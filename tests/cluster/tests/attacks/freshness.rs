@@ -189,7 +189,7 @@ pub(crate) async fn denunciation(lab: &Lab) {
     let machine = lab.machine().await;
     lab.join(&machine).await.accepted();
     let before = lab.status(&machine.node).await;
-    // Whoever knows the EK and its certificate, which are no secrets, can come with keys of his own.
+    // Anyone who knows the EK and its certificate, which are no secrets, can come with keys of his own.
     let mut attacker = SoftMachine::new("attacker", EkKind::P256);
     attacker.node.clone_from(&machine.node);
     attacker.ek_public = machine.ek_public.clone();
@@ -446,7 +446,7 @@ async fn huge_evidence_is_refused(lab: &Lab, machine: &SoftMachine) {
     lab.refused(&outcome, Code::SessionUnknown, false).await;
 }
 
-/// Whoever holds back what a machine sent, until it has proved something newer, makes nobody Untrusted by it.
+/// An attacker who holds back what a machine sent, until it has proved something newer, makes no machine Untrusted by it.
 pub(crate) async fn overtaken(lab: &Lab) {
     let mut machine = lab.machine().await;
     let mut held_back = Open::new(lab, &machine).await;
@@ -460,7 +460,7 @@ pub(crate) async fn overtaken(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-/// Half-open sessions and requests are bounded, whoever floods; the machine in whose name it is, and others, join all the
+/// Half-open sessions and requests are bounded, no matter who floods; the machine in whose name it is, and others, join all the
 /// while, from elsewhere.
 pub(crate) async fn flood(lab: &Lab) {
     let (machine, other) = (lab.machine().await, lab.machine().await);

@@ -67,7 +67,7 @@ impl Impostor {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (acceptor, count, answer) = (acceptor.clone(), count.clone(), answer.clone());
                 tokio::spawn(async move {
-                    // Whoever doesn't take the certificate ends the connection, which is what is looked for.
+                    // A client that doesn't take the certificate ends the connection, which is what is looked for.
                     let Ok(stream) = acceptor.accept(stream).await else {
                         return;
                     };

@@ -400,7 +400,7 @@ async fn expires(lab: &Lab) {
     .await;
 }
 
-/// Whoever comes is let in, and log, event, label and Machine say so; what a TPM must prove of its keys is refused as ever.
+/// Every machine that comes is let in, and log, event, label and Machine say so; what a TPM must prove of its keys is refused as ever.
 pub(crate) async fn nobody_looks_and_all_hear_of_it() {
     let lab = Lab::start().await;
     set_policy(&lab, "insecure-always-approve", &json!({})).await;

@@ -1,4 +1,4 @@
-//! The keys of a real TPM in the hands of whoever has its machine: unrestricted, from outside, of another hierarchy or policy,
+//! The keys of a real TPM in the hands of anyone who has its machine: unrestricted, from outside, of another hierarchy or policy,
 //! told as they are and told as they should be. Where the keys are the agent's, the same way lets the machine in.
 
 use crate::lab::{Lab, Outcome};

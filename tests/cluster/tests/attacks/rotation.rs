@@ -441,7 +441,7 @@ async fn locked_out(lab: &Lab, swtpm: &Swtpm, (old, new_pin): (&[u8], &str)) {
     );
 }
 
-/// The log of verdicts is whole to whoever has both pins, and says who did what.
+/// The log of verdicts is whole to a reader who has both pins, and says who did what.
 async fn whole_log(lab: &Lab, path: &Path, old: &str, new: &str) {
     let log = lab.site.text("/verdicts").await;
     std::fs::write(path, &log).unwrap();

@@ -98,7 +98,7 @@ async fn flooded() -> bool {
         opened += part.await.unwrap();
     }
     let turned_away = lab.join(&late).await;
-    // Whoever has a certificate renews, and what was begun goes on; one place is free, and the next comer's.
+    // A node that has a certificate renews, and what was begun goes on; one place is free, and the next comer's.
     let renewed = lab.renew(&machine, &who).await;
     let evidence = open.evidence(&early, config_attest::Purpose::Join);
     let answered = open.answer(&evidence).await;

@@ -1,5 +1,5 @@
 //! More than ten thousand addresses that do their worst at once: handshakes that are not begun, connections on which nothing is
-//! asked, headers without an end, hellos of machines that nobody knows; and whoever is cut comes again.
+//! asked, headers without an end, hellos of machines that nobody knows; and clients that are cut come again.
 
 use crate::freshness::Open;
 use crate::lab::{LIMIT, Lab, Outcome};
@@ -63,7 +63,7 @@ async fn attack(number: usize, master: SocketAddr, tls: Arc<ClientConfig>, hello
         3 => hello,
         _ => b"",
     };
-    // Whoever was cut meanwhile holds nothing.
+    // A client that was cut meanwhile holds nothing.
     match stream.write_all(said).await {
         Ok(()) => Held::Session {
             _stream: Box::new(stream),

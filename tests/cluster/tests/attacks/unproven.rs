@@ -233,7 +233,7 @@ async fn is_shown(lab: &Lab, request: &str) {
     );
 }
 
-/// A machine that has a TPM, or ever had one, is not admitted by saying that it has none, whoever says it and whatever the
+/// A machine that has a TPM, or ever had one, is not admitted by saying that it has none, no matter who says it and whatever the
 /// rule; and nothing that is said so changes anything for it.
 pub(crate) async fn no_way_round_a_tpm() {
     let lab = Lab::start().await;

@@ -189,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// The status of an answer, `UNAUTHORIZED` for a connection that is cut before one: the master gives whoever is denied a
+    /// The status of an answer, `UNAUTHORIZED` for a connection that is cut before one: the master gives a client that is denied a
     /// second to hear of it.
     pub(crate) async fn status(&mut self, method: Method, path: &str, body: Vec<u8>) -> StatusCode {
         match self

@@ -28,7 +28,7 @@ pub(crate) async fn run_to_end(agent: &Containerd, spec: &ContainerSpec) -> (i32
     (code.await, std::fs::read_to_string(&spec.log_path).unwrap())
 }
 
-/// Whoever has the disk writes what he likes below containerd's root, where it would look for shims, libraries and plugins.
+/// Anyone who has the disk writes what he likes below containerd's root, where it would look for shims, libraries and plugins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_lies_on_the_state_is_run() {
     let site = Site::with_state(|share, root| {
@@ -48,7 +48,7 @@ async fn nothing_that_lies_on_the_state_is_run() {
             std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
                 .unwrap();
         }
-        // No libraries and no plugins: whoever loads one fails.
+        // No libraries and no plugins: a program that loads one fails.
         let plugin = "planted-linux-amd64.so";
         for (folder, name) in [
             ("opt/lib", "libseccomp.so.2"),

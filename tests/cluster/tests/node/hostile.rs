@@ -384,7 +384,7 @@ async fn hostile_pods_leave_the_host_as_it_was() {
         for (name, spec, phase) in hostile(&victim) {
             cluster.create(name, spec).await;
             if phase.is_empty() {
-                // Whoever wins the race for a name, the pod ends or waits for its sub path to be a folder.
+                // No matter who wins the race for a name, the pod ends or waits for its sub path to be a folder.
                 eventually(name, || async { cluster.ran(name).await.then_some(()) }).await;
             } else {
                 cluster.reaches(name, "/phase", json!(phase)).await;

@@ -9,7 +9,7 @@ use tests_harness::{Error, Result};
 /// A node that waits looks again within this time, and joins.
 const JOIN_LIMIT: Duration = Duration::from_secs(600);
 
-/// Whoever comes waits; the machines that were verified before renew meanwhile as ever.
+/// Every machine that comes waits; the machines that were verified before renew meanwhile as ever.
 const POLICY: &str = r#"version = 1
 kind = "policy"
 [[rule]]
