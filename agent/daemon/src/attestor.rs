@@ -179,6 +179,8 @@ fn code_of(error: &ProveError) -> &'static str {
         Tpm::Tcti { .. }
         | Tpm::Open { .. }
         | Tpm::Lacks { .. }
+        | Tpm::Authorization { .. }
+        | Tpm::Full { .. }
         | Tpm::Command { .. }
         | Tpm::PolicyBroken { .. }
         | Tpm::Unsteady { .. }

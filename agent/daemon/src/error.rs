@@ -1,5 +1,6 @@
 //! Why the agent ended, and the exit code that says so.
 
+use config_machine::state_key;
 use std::path::PathBuf;
 
 /// Why the agent ended.
@@ -50,6 +51,8 @@ impl Error {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Configuration(_) | Self::NotForAnAgent(_) | Self::Identity(_) => 78,
+            Self::Tpm(agent_tpm::Error::Authorization { .. }) => state_key::AUTHORIZATION,
+            Self::Tpm(agent_tpm::Error::Full { .. }) => state_key::FULL,
             Self::Tpm(_) | Self::NoTpm(_) => 69,
             Self::File { .. } => 74,
             Self::Runtime(_) => 71,

@@ -165,8 +165,15 @@ pub(crate) fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -
     move |source| Error::File { what, path, source }
 }
 
+/// What a person must cure keeps its class, and with it the exit code that init knows it by.
 pub(crate) fn part(cause: Fault<agent_tpm::Error>) -> Error {
-    Error::Part("state", Box::new(cause))
+    use agent_tpm::Error::{Authorization, Full};
+    match cause {
+        Fault::Store(cause @ (Authorization { .. } | Full { .. })) => Error::Tpm(cause),
+        cause @ (Fault::Store(_) | Fault::Disk(_) | Fault::Header(_)) => {
+            Error::Part("state", Box::new(cause))
+        }
+    }
 }
 
 /// The partition's start.

@@ -10,6 +10,7 @@ use config_attest::pcr::extended;
 use config_attest::release::Boot;
 use config_attest::tpm::Public;
 use config_attest::unlock::{AREA, Approvals, Approver, CAP_EVENT, CAP_PCR};
+use config_machine::state_key;
 use p256::ecdsa::SigningKey;
 use p256::pkcs8::EncodePublicKey as _;
 use rand_core::OsRng;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use tempfile::TempDir;
 use tests_harness::swtpm::Swtpm;
+use tests_support::images::tool;
 
 const MEASURED: [u8; 3] = [4, 9, 11];
 
@@ -115,7 +117,7 @@ impl Machine {
         std::fs::write(self.dir.path().join("image.toml"), text).expect("written");
     }
 
-    fn ask(&self, fresh: bool) -> Asked {
+    fn command(&self, fresh: bool) -> Command {
         let path = |name: &str| self.dir.path().join(name).display().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
         command.args([
@@ -127,7 +129,13 @@ impl Machine {
         ]);
         command.args(["--image", &path("image.toml"), "--tcti", &self.swtpm.tcti()]);
         command.args(fresh.then_some("--fresh"));
-        let mut process = command
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn ask(&self, fresh: bool) -> Asked {
+        let mut process = self
+            .command(fresh)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -145,6 +153,16 @@ impl Machine {
             input,
             report,
         }
+    }
+
+    /// Asks where it ends without a report: its exit code, and what it said of it.
+    fn refused(&self, fresh: bool) -> (Option<i32>, String) {
+        let output = self.command(fresh).output().expect("the agent");
+        assert_eq!(output.stdout, b"", "it told a report");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
     }
 
     /// A whole boot of an image, up to the cap; `admitted` is what init finds in the state.
@@ -586,4 +604,92 @@ fn a_one_off_key_for_anything_else_is_refused_with_its_reason() {
         Some((Reason::NoKey, 1)),
         "a worker's state is disposable"
     );
+}
+
+/// The owner changes the hierarchy's authorization: the agent says so by its exit code, at each boot, and touches nothing; with a TPM
+/// that was cleared a worker starts anew and a master waits for the admin's word.
+#[test]
+fn another_authorization_of_the_owner_hierarchy_is_named() {
+    let mut machine = Machine::new();
+    machine.settled(WORKER);
+    tool(&machine.swtpm, "tpm2_changeauth -c o secret").expect("changed");
+    let before = machine.disk();
+    for _ in 0..2 {
+        machine.boot(WORKER);
+        let (code, said) = machine.refused(false);
+        assert_eq!(code, Some(i32::from(state_key::AUTHORIZATION)), "{said}");
+        assert!(
+            said.contains("authorization of the TPM's owner hierarchy"),
+            "{said}"
+        );
+        assert!(machine.disk() == before, "the disk was touched");
+    }
+    tool(&machine.swtpm, "tpm2_clear -c p").expect("cleared");
+    machine.boot(MASTER);
+    let report = machine.ask(false).end(3);
+    let refused = Report::Refused {
+        reason: Reason::NoKey,
+    };
+    assert_eq!(report, refused, "a master waits for the admin");
+    assert_eq!(
+        renewed(&machine.start(WORKER, 3)),
+        Some((Reason::NoKey, 1)),
+        "a worker starts anew"
+    );
+}
+
+/// The owner fills the NV memory: a state that opens can't be moved to a higher floor, and one that must be made can't; each is
+/// named by the exit code, and room again is enough.
+#[test]
+fn a_full_nv_memory_of_the_tpm_is_named() {
+    let mut machine = Machine::new();
+    let key = machine.settled(WORKER);
+    let squatter = fill(&machine.swtpm);
+    assert_eq!(
+        opened(&machine.start(WORKER, 3)),
+        Some(key.clone()),
+        "what needs no room goes on"
+    );
+    let update = Image {
+        svn: 4,
+        seed: 2,
+        ..WORKER
+    };
+    machine.boot(update);
+    let mut asked = machine.ask(false);
+    assert_eq!(opened(&asked.report), Some(key.clone()));
+    asked.input.write_all(b"admitted 4\n").expect("answered");
+    let ended = asked.process.wait().expect("an end");
+    assert_eq!(
+        ended.code(),
+        Some(i32::from(state_key::FULL)),
+        "the floor rises"
+    );
+
+    tool(&machine.swtpm, "tpm2_nvundefine 0x1807072 -C o").expect("deleted");
+    tool(&machine.swtpm, "tpm2_nvdefine 0x1500f00 -C o -s 48").expect("its room is taken");
+    machine.boot(update);
+    let (code, said) = machine.refused(false);
+    assert_eq!(code, Some(i32::from(state_key::FULL)), "{said}");
+    assert!(said.contains("NV memory is full"), "{said}");
+    for index in ["0x1500f00".to_owned(), format!("{squatter:#x}")] {
+        tool(&machine.swtpm, &format!("tpm2_nvundefine {index} -C o")).expect("room");
+    }
+    let report = machine.start(update, 4);
+    assert!(renewed(&report).is_some(), "{report:?}");
+}
+
+/// Fills the TPM's NV memory to the last byte that an index can have; the first index that was made.
+fn fill(swtpm: &Swtpm) -> u32 {
+    let first = 0x0150_0000;
+    let mut next = first;
+    for size in [2048, 256, 32, 1] {
+        while next < first + 0xf00
+            && tool(swtpm, &format!("tpm2_nvdefine {next:#x} -C o -s {size}")).is_ok()
+        {
+            next += 1;
+        }
+    }
+    assert!(next > first && next < first + 0xf00, "the TPM has no end");
+    first
 }

@@ -54,9 +54,16 @@ impl Fatal {
 
     /// The console line of something that failed and doesn't stop the machine.
     pub fn warning(code: &'static str, cause: impl Into<Box<dyn Error + Send + Sync>>) -> String {
-        Self::hold(code, "the machine goes on", cause)
-            .line()
-            .replacen("FATAL", "WARNING", 1)
+        Self::hold(code, "", cause).as_warning()
+    }
+
+    /// Its line where the machine goes on nevertheless.
+    pub fn as_warning(&self) -> String {
+        let causes = config_errors::chain(self.cause.as_ref());
+        format!(
+            "pratique: WARNING {}: {causes}; the machine goes on",
+            self.code
+        )
     }
 
     /// The console line: code, the whole chain of causes, the cure.

@@ -22,7 +22,7 @@ use agent_volume::{Reason, Report};
 
 use crate::console::Console;
 use crate::disks::{self, Device, RootDisk};
-use crate::fatal::Fatal;
+use crate::fatal::{Fatal, Then};
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
@@ -106,6 +106,11 @@ pub const RECOVERY: &str = "/var/lib/pratique/init/state-recovery";
 const ADMITTED: &str = "/var/lib/pratique/agent/admitted-svn";
 /// What the agent shows of the state on the machine's Node.
 const RECORD: &str = "/run/pratique/state.json";
+const CLEAR: &str = "clear the TPM in the machine's firmware setup; a worker's state is then made anew, and a master's opens again by \
+                     `pratique recover-state` (the admin's guide has the steps)";
+const MAKE_ROOM: &str = "remove those indices with another system on this machine (`tpm2_nvundefine`), or clear the TPM in the machine's \
+                         firmware setup; once it is cleared, a worker's state is made anew, and a master's opens again by \
+                         `pratique recover-state` (the admin's guide has the steps)";
 const LATER: &str = "trying again by a reboot in a minute";
 const RENEWED: &str = "it is made anew by a reboot in a minute; what the machine stored is lost";
 const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its board, or an image of its version; where the \
@@ -179,9 +184,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
                 return Err(damaged(&place, master, cause));
             }
             let admitted = admitted();
-            if let Err(cause) = asked.finish(console, Some(Answer { admitted })) {
-                console.line(&Fatal::warning("STATE", cause));
-            }
+            moved(console, asked.finish(console, Some(Answer { admitted })))?;
             console.milestone(&told(&report));
         }
         Report::Recovered {
@@ -285,8 +288,28 @@ fn fatal(cause: StateError) -> Fatal {
     Fatal::hold("STATE", cure, cause)
 }
 
+/// A failure to get the key: held where only a person can cure it, as reboots would hide the reason and change nothing.
 fn later(cause: UnlockError) -> Fatal {
-    Fatal::retry("STATE", LATER, cause)
+    match cause {
+        UnlockError::Authorization => Fatal::hold("STATE", CLEAR, cause),
+        UnlockError::Full => Fatal::hold("STATE", MAKE_ROOM, cause),
+        UnlockError::Errand(_)
+        | UnlockError::Failed(_)
+        | UnlockError::Report
+        | UnlockError::Pipe(_) => Fatal::retry("STATE", LATER, cause),
+    }
+}
+
+/// A state that opened and did not move to its next generation: a passing failure is told, and the next boot moves it. One that
+/// stays would leave generation and floor behind for ever, so that an older copy or an older image could come back.
+fn moved(console: &Console, outcome: Result<(), UnlockError>) -> Result<(), Fatal> {
+    match outcome.map_err(later) {
+        Err(fatal) if fatal.then == Then::RebootLater => {
+            console.line(&fatal.as_warning());
+            Ok(())
+        }
+        outcome => outcome,
+    }
 }
 
 fn system(cause: agent_sys::Error) -> Fatal {
@@ -523,7 +546,10 @@ fn random_guid(disk: &str) -> Result<Guid, StateError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{keeps_the_disk, made, record, told};
+    use super::{keeps_the_disk, later, made, moved, record, told};
+    use crate::console::Console;
+    use crate::fatal::Then;
+    use crate::unlock::UnlockError;
     use agent_volume::{Reason, Report};
     use zeroize::Zeroizing;
 
@@ -537,6 +563,31 @@ mod tests {
             !keeps_the_disk(Reason::NoTpm, false),
             "nothing will open it again"
         );
+    }
+
+    #[test]
+    fn what_the_owner_of_the_tpm_refuses_holds_the_machine_with_its_cure() {
+        for (cause, word) in [
+            (
+                UnlockError::Authorization,
+                "authorization of the TPM's owner",
+            ),
+            (UnlockError::Full, "NV memory is full"),
+        ] {
+            let fatal = later(cause);
+            let line = fatal.line();
+            assert_eq!(fatal.then, Then::Hold, "{line}");
+            for part in ["FATAL STATE", word, "clear the TPM", "recover-state"] {
+                assert!(line.contains(part), "no {part:?} in {line}");
+            }
+        }
+        assert_eq!(later(UnlockError::Failed(70)).then, Then::RebootLater);
+        // Also where the state is open: it would stay behind for ever. What may pass does not keep the machine.
+        let console = Console::open();
+        let refused = moved(&console, Err(UnlockError::Full)).expect_err("held");
+        assert_eq!(refused.then, Then::Hold);
+        moved(&console, Err(UnlockError::Failed(70))).expect("told");
+        moved(&console, Ok(())).expect("moved");
     }
 
     #[test]

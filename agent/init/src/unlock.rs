@@ -13,6 +13,7 @@ use agent_sys::process::{self, Ended, Program};
 use agent_sys::signal::wait_readable;
 use agent_volume::Report;
 use agent_volume::report::{Answer, MAX_REPORT};
+use config_machine::state_key;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
@@ -39,6 +40,16 @@ pub enum UnlockError {
     /// It ended with a failure of disk or TPM, which it said.
     #[error("the agent could not ask the TPM (code {0}): see its line above")]
     Failed(i32),
+    /// The TPM refused it.
+    #[error(
+        "another system on this machine changed the authorization of the TPM's owner hierarchy, and the state's key can't be had without it"
+    )]
+    Authorization,
+    /// The TPM has no room.
+    #[error(
+        "the TPM's NV memory is full of what other systems on this machine left in it, and the state's key finds no room"
+    )]
+    Full,
     /// What it said is no report.
     #[error("the agent's answer can't be understood")]
     Report,
@@ -143,7 +154,7 @@ impl Agent {
                     .ok_or(UnlockError::Report);
             }
             match self.ended {
-                Some(Ended::Code(code)) if closed => return Err(UnlockError::Failed(code)),
+                Some(Ended::Code(code)) if closed => return Err(failed(code)),
                 Some(Ended::Signal(signal)) => {
                     return Err(UnlockError::Errand(ErrandError::Signal(signal)));
                 }
@@ -188,7 +199,7 @@ impl Agent {
         loop {
             match self.ended {
                 Some(Ended::Code(0)) => return Ok(()),
-                Some(Ended::Code(code)) => return Err(UnlockError::Failed(code)),
+                Some(Ended::Code(code)) => return Err(failed(code)),
                 Some(Ended::Signal(signal)) => {
                     return Err(UnlockError::Errand(ErrandError::Signal(signal)));
                 }
@@ -232,6 +243,17 @@ impl Agent {
     }
 }
 
+/// What an exit code other than zero says.
+fn failed(code: i32) -> UnlockError {
+    if code == i32::from(state_key::AUTHORIZATION) {
+        UnlockError::Authorization
+    } else if code == i32::from(state_key::FULL) {
+        UnlockError::Full
+    } else {
+        UnlockError::Failed(code)
+    }
+}
+
 /// Extends the cap register, so that no key of the state opens again in this boot. Without a TPM there is none.
 pub fn cap() -> agent_sys::Result<()> {
     if !agent_sys::tpm::present() {
@@ -242,7 +264,16 @@ pub fn cap() -> agent_sys::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CAP_EVENT, CAP_PCR};
+    use super::{CAP_EVENT, CAP_PCR, UnlockError, failed};
+
+    #[test]
+    fn an_end_that_a_person_must_cure_is_told_from_others() {
+        assert!(matches!(failed(77), UnlockError::Authorization));
+        assert!(matches!(failed(73), UnlockError::Full));
+        for code in [1, 69, 70, 73 + 256] {
+            assert!(matches!(failed(code), UnlockError::Failed(_)), "{code}");
+        }
+    }
 
     #[test]
     fn the_cap_is_the_one_that_images_are_approved_with() {

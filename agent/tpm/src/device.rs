@@ -1,7 +1,7 @@
 //! The open TPM: sessions, loading and flushing, registers.
 
 use crate::endorsement::EndorsementKey;
-use crate::error::Step;
+use crate::error::{Authorized, Step};
 use crate::keys::{AttestationKey, LoadedTemplate};
 use crate::{Error, PcrValue};
 use config_attest::pcr::QUOTE_PCRS;
@@ -117,7 +117,7 @@ impl Device {
             .execute_with_session(Some(AuthSession::Password), |context| {
                 context.create_primary(hierarchy, public, auth, None, None, None)
             })
-            .step(step)?;
+            .authorized(hierarchy, step)?;
         let outcome = f(&mut self.context, made.key_handle, made.out_public);
         flush_after(&mut self.context, made.key_handle.into(), outcome)
     }

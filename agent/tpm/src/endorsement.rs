@@ -1,7 +1,7 @@
 //! The endorsement keys: which of them the TPM has, and their certificates.
 
 use crate::device::{Device, flush_after};
-use crate::error::Step;
+use crate::error::{Authorized, Step};
 use crate::{Error, templates};
 use tss_esapi::abstraction::nv;
 use tss_esapi::constants::CapabilityType;
@@ -156,7 +156,7 @@ impl Device {
             .execute_with_session(Some(AuthSession::Password), |context| {
                 context.create_primary(Hierarchy::Endorsement, template, None, None, None, None)
             })
-            .step("derive the EK")
+            .authorized(Hierarchy::Endorsement, "derive the EK")
     }
 
     fn derived_public(&mut self, kind: EkKind) -> Result<Vec<u8>, Error> {

@@ -1,6 +1,9 @@
 //! What can go wrong between the agent and its TPM.
 
+use crate::device::failed_with;
 use std::time::Duration;
+use tss_esapi::constants::response_code::Tss2ResponseCodeKind;
+use tss_esapi::interface_types::resource_handles::Hierarchy;
 
 /// A failed request to the TPM.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +39,32 @@ pub enum Error {
     /// A TPM command failed.
     #[error("the TPM failed to {step}")]
     Command {
+        /// What the command was for.
+        step: &'static str,
+        /// The response code.
+        #[source]
+        source: tss_esapi::Error,
+    },
+    /// Another system that ran on this machine set an authorization value for a hierarchy, which the machine uses with the empty one.
+    #[error(
+        "the TPM does not {step}: another system on this machine changed the authorization of the TPM's {hierarchy} hierarchy; clear the \
+         TPM in the machine's firmware setup"
+    )]
+    Authorization {
+        /// What the command was for.
+        step: &'static str,
+        /// The hierarchy's name.
+        hierarchy: &'static str,
+        /// The response code.
+        #[source]
+        source: tss_esapi::Error,
+    },
+    /// The TPM's NV memory is full.
+    #[error(
+        "the TPM does not {step}: its NV memory is full of what other systems on this machine left in it; clear the TPM in the machine's \
+         firmware setup"
+    )]
+    Full {
         /// What the command was for.
         step: &'static str,
         /// The response code.
@@ -144,5 +173,37 @@ pub(crate) trait Step<T> {
 impl<T> Step<T> for Result<T, tss_esapi::Error> {
     fn step(self, step: &'static str) -> Result<T, Error> {
         self.map_err(|source| Error::Command { step, source })
+    }
+}
+
+/// Names the step of a command that a hierarchy authorizes, by its empty value.
+pub(crate) trait Authorized<T> {
+    /// As [`Step::step`]; a refused authorization and a full memory, which a person must cure, have errors of their own (TPM 2.0
+    /// Library, Part 2, 6.6.3: `TPM_RC_AUTH_FAIL`, `TPM_RC_BAD_AUTH`, `TPM_RC_NV_SPACE`).
+    fn authorized(self, by: Hierarchy, step: &'static str) -> Result<T, Error>;
+}
+
+impl<T> Authorized<T> for Result<T, tss_esapi::Error> {
+    fn authorized(self, by: Hierarchy, step: &'static str) -> Result<T, Error> {
+        let hierarchy = match by {
+            Hierarchy::Owner => "owner",
+            Hierarchy::Endorsement => "endorsement",
+            Hierarchy::Platform => "platform",
+            Hierarchy::Null => "null",
+        };
+        self.map_err(|source| {
+            let failed = |kind| failed_with(source, kind);
+            if failed(Tss2ResponseCodeKind::BadAuth) || failed(Tss2ResponseCodeKind::AuthFail) {
+                Error::Authorization {
+                    step,
+                    hierarchy,
+                    source,
+                }
+            } else if failed(Tss2ResponseCodeKind::NvSpace) {
+                Error::Full { step, source }
+            } else {
+                Error::Command { step, source }
+            }
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::device::{Device, STEADY_ATTEMPTS, flush_after, selection};
 use crate::endorsement::EkKind;
-use crate::error::Step;
+use crate::error::{Authorized, Step};
 use crate::{Error, PcrValue, endorsement};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ use tss_esapi::Context;
 use tss_esapi::constants::SessionType;
 use tss_esapi::handles::{AuthHandle, KeyHandle, ObjectHandle};
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
+use tss_esapi::interface_types::resource_handles::Hierarchy;
 use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
 use tss_esapi::structures::{
     Attest, AttestInfo, Data, Digest, DigestList, EncryptedSecret, IdObject, Nonce, Signature,
@@ -158,7 +159,7 @@ pub(crate) fn satisfy_endorsement_policy(
                 None,
             )
         })
-        .step("satisfy the EK's policy")?;
+        .authorized(Hierarchy::Endorsement, "satisfy the EK's policy")?;
     if kind != EkKind::P384 {
         return Ok(());
     }

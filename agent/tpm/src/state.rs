@@ -6,7 +6,7 @@
 //! command that carries the key runs in a session salted by a key of this TPM, with the key encrypted on the way.
 
 use crate::device::{Device, flush_after, selection};
-use crate::error::Step;
+use crate::error::{Authorized, Step};
 use crate::{Error, PcrValue, templates};
 use config_attest::unlock::{Approval, Approvals, Approver, INDEX_ATTRIBUTES, Index, Use};
 use tss_esapi::attributes::{NvIndexAttributes, SessionAttributesBuilder};
@@ -242,7 +242,7 @@ impl Device {
             .execute_with_session(Some(AuthSession::Password), |context| {
                 context.nv_define_space(Provision::Owner, None, public)
             });
-        let mut handle = ObjectHandle::from(made.step(STEP)?);
+        let mut handle = ObjectHandle::from(made.authorized(Hierarchy::Owner, STEP)?);
         self.context.tr_close(&mut handle).step("close a handle")
     }
 
@@ -259,7 +259,7 @@ impl Device {
             .execute_with_session(Some(AuthSession::Password), |context| {
                 context.nv_undefine_space(Provision::Owner, index.into())
             })
-            .step("remove the state's index")
+            .authorized(Hierarchy::Owner, "remove the state's index")
     }
 
     fn open_index(&mut self, slot: usize) -> Result<ObjectHandle, Error> {

@@ -1,6 +1,7 @@
 //! What image, init, agent and tests agree on about a running machine, as data without dependencies, so that the static
 //! init can hold it: the kernel's settings ([`kernel`]), where programs are ([`programs`]), containerd's configuration
-//! ([`containerd`]), and how long the machine's end may take ([`end`]).
+//! ([`containerd`]), how long the machine's end may take ([`end`]), and how the question for the state's key ends
+//! ([`state_key`]).
 //!
 //! No tasks, no channels, no I/O: the image build writes [`kernel::WORDS`] into the command line, init writes
 //! [`kernel::SYSCTLS`] and looks at [`kernel::PROOFS`], and a story in a machine compares all three with what runs.
@@ -9,3 +10,4 @@ pub mod containerd;
 pub mod end;
 pub mod kernel;
 pub mod programs;
+pub mod state_key;
