@@ -94,8 +94,10 @@ pub mod bootstrap_tokens;
 pub mod controller;
 pub mod cron_job;
 pub mod csr_cleaner;
+pub mod daemon_set;
 pub mod deployment;
 mod disruption;
+pub mod disruption_budget;
 mod driver;
 pub mod event_ttl;
 pub mod every_kind;
@@ -115,6 +117,7 @@ pub mod root_ca;
 pub mod service_account;
 pub mod service_ranges;
 pub mod setup;
+pub mod stateful_set;
 pub mod taint_eviction;
 pub mod views;
 pub mod workload;
@@ -150,6 +153,9 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<deployment::Deployments>(),
     Registration::of::<replica_set::ReplicaSets>(),
     Registration::of::<replication_controller::ReplicationControllers>(),
+    Registration::of::<daemon_set::DaemonSets>(),
+    Registration::of::<stateful_set::StatefulSets>(),
+    Registration::of::<disruption_budget::DisruptionBudgets>(),
     Registration::of::<cron_job::CronJobs>(),
     Registration::of::<job::Jobs>(),
     Registration::of::<job::StrayPods>(),

@@ -57,12 +57,14 @@ fn upstreams_names_that_controllers_bear_have_a_role_that_covers_what_they_follo
         "clusterrole-aggregation-controller",
         "cronjob-controller",
         "deployment-controller",
+        "disruption-controller",
         "job-controller",
         "namespace-controller",
         "replicaset-controller",
         "resourcequota-controller",
         "root-ca-cert-publisher",
         "service-cidrs-controller",
+        "statefulset-controller",
         "ttl-after-finished-controller",
     ];
     assert_eq!(shared, expected.into());
