@@ -10,12 +10,11 @@ use crate::error::Error;
 use agent_metadata::platform::Way;
 use agent_metadata::{ADDRESS, Answer, Fetch, MAX_BYTES, Platform, Request, Step, exit};
 use agent_net::errand::{self, Errand};
+use bytes::Bytes;
 use config_errors::chain;
-use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
-use hyper::body::{Body as _, Bytes};
-use hyper::client::conn::http1;
-use hyper::header::{HOST, TRANSFER_ENCODING, USER_AGENT};
-use hyper_util::rt::TokioIo;
+use config_http::{Connection, HttpError, Limits};
+use http::header::{HOST, TRANSFER_ENCODING, USER_AGENT};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -231,55 +230,49 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for Trouble {
 
 /// One request on a connection of its own.
 async fn exchange(at: SocketAddr, request: &Request) -> Result<Answer, Trouble> {
-    let stream = TcpStream::connect(at).await?;
-    let (mut sender, connection) = http1::Builder::new()
-        .max_buf_size(HEAD_LIMIT)
-        .max_headers(64)
-        .handshake(TokioIo::new(stream))
-        .await?;
-    let mut asked = hyper::Request::builder()
+    let limits = Limits {
+        time: ANSWER_LIMIT,
+        head: HEAD_LIMIT,
+        fields: 64,
+        body: request.limit,
+    };
+    let stream = TokioIo::new(TcpStream::connect(at).await?);
+    let (executor, timer) = (TokioExecutor::new(), TokioTimer::new());
+    let mut connection = Connection::open(stream, &executor, timer, limits).await?;
+    let mut asked = http::Request::builder()
         .method(request.method)
         .uri(request.path);
     asked = asked.header(HOST, host(at)).header(USER_AGENT, "pratique");
     if let Some((name, value)) = &request.header {
         asked = asked.header(*name, value);
     }
-    let asked = asked.body(Empty::<Bytes>::new())?;
-    let ask = async {
-        let answer = sender.send_request(asked).await?;
-        let (head, body) = answer.into_parts();
-        // A body that ends with the connection can be cut by anybody, unseen.
-        if body.size_hint().exact().is_none() && !head.headers.contains_key(TRANSFER_ENCODING) {
+    let answer = connection.send(asked.body(Bytes::new())?).await?;
+    let (head, body) = answer.into_parts();
+    // A body that ends with the connection can be cut by anybody, unseen.
+    if body.length().is_none() && !head.headers.contains_key(TRANSFER_ENCODING) {
+        return Err(Trouble::Answer(
+            "the answer does not say how long it is; check what answers",
+        ));
+    }
+    let flavour = head
+        .headers
+        .get("metadata-flavor")
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned);
+    let body = match body.whole().await {
+        Ok(body) => body.to_vec(),
+        Err(HttpError::TooLong(_)) => {
             return Err(Trouble::Answer(
-                "the answer does not say how long it is; check what answers",
+                "the answer is longer than the 64 KiB that user-data may have",
             ));
         }
-        let flavour = head
-            .headers
-            .get("metadata-flavor")
-            .and_then(|value| value.to_str().ok())
-            .map(str::to_owned);
-        let body = match Limited::new(body, request.limit).collect().await {
-            Ok(body) => body.to_bytes().to_vec(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                return Err(Trouble::Answer(
-                    "the answer is longer than the 64 KiB that user-data may have",
-                ));
-            }
-            Err(error) => return Err(Trouble::Connection(error)),
-        };
-        Ok(Answer {
-            status: head.status.as_u16(),
-            flavour,
-            body,
-        })
+        Err(error) => return Err(error.into()),
     };
-    tokio::pin!(ask);
-    // The connection has nothing to say once the answer is whole; where it ends first, the answer says why.
-    tokio::select! {
-        answer = &mut ask => answer,
-        _ = connection => ask.await,
-    }
+    Ok(Answer {
+        status: head.status.as_u16(),
+        flavour,
+        body,
+    })
 }
 
 /// The host in the request: without the port where that is the usual one, as these services expect it.

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use config_discovery::{Fault, MAX_BYTES};
+use config_http::{Connection, HttpError, Limits};
 use config_model::discovery::DiscoveryUri;
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use std::io;
 use std::time::Duration;
@@ -48,13 +48,11 @@ pub(crate) async fn fetch(uri: &DiscoveryUri) -> Result<Bytes, FetchError> {
 
 async fn get(uri: &DiscoveryUri) -> Result<Bytes, FetchError> {
     let host = uri.endpoint.host().to_string();
-    let tcp = timeout(
-        CONNECT_TIMEOUT,
-        TcpStream::connect((host.as_str(), uri.endpoint.port())),
-    )
-    .await
-    .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
-    .map_err(FetchError::Connect)?;
+    let connect = TcpStream::connect((host.as_str(), uri.endpoint.port()));
+    let tcp = timeout(CONNECT_TIMEOUT, connect)
+        .await
+        .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
+        .map_err(FetchError::Connect)?;
     if !uri.endpoint.tls {
         return exchange(tcp, uri).await;
     }
@@ -68,22 +66,16 @@ async fn get(uri: &DiscoveryUri) -> Result<Bytes, FetchError> {
     exchange(stream, uri).await
 }
 
-async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: S,
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     uri: &DiscoveryUri,
 ) -> Result<Bytes, FetchError> {
-    let failed = |error: hyper::Error| FetchError::Exchange(error.into());
-    let (mut sender, driver) = hyper::client::conn::http1::Builder::new()
-        .max_buf_size(MAX_BYTES.max(8192))
-        .handshake(TokioIo::new(stream))
-        .await
-        .map_err(failed)?;
-    // Ends when the sender is dropped, with this exchange at the latest.
-    tokio::spawn(async move {
-        if let Err(error) = driver.await {
-            tracing::debug!(%error, "the connection to a discovery endpoint ended");
-        }
-    });
+    let limits = Limits {
+        time: PATIENCE,
+        head: MAX_BYTES,
+        body: MAX_BYTES,
+        ..Limits::default()
+    };
     let request = Request::get(uri.master())
         .header(header::HOST, uri.endpoint.address.to_string())
         .header(header::ACCEPT, "application/json")
@@ -91,19 +83,24 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             header::USER_AGENT,
             concat!("pratique-agent/", env!("CARGO_PKG_VERSION")),
         )
-        .body(Empty::<Bytes>::new())
+        .body(Bytes::new())
         .map_err(|error| FetchError::Exchange(error.into()))?;
-    let answer = sender.send_request(request).await.map_err(failed)?;
+    let (executor, timer) = (TokioExecutor::new(), TokioTimer::new());
+    let stream = TokioIo::new(stream);
+    let mut connection = Connection::open(stream, &executor, timer, limits).await?;
+    let answer = connection.send(request).await?;
     if answer.status() != StatusCode::OK {
         return Err(FetchError::Status(answer.status()));
     }
-    match Limited::new(answer.into_body(), MAX_BYTES).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            Err(FetchError::TooLarge(Fault::TooLarge {
-                found: MAX_BYTES + 1,
-            }))
+    Ok(answer.into_body().whole().await?)
+}
+
+impl From<HttpError> for FetchError {
+    fn from(error: HttpError) -> Self {
+        match error {
+            HttpError::Exchange(source) => Self::Exchange(source.into()),
+            HttpError::Silent(_) => Self::Silent,
+            HttpError::TooLong(limit) => Self::TooLarge(Fault::TooLarge { found: limit + 1 }),
         }
-        Err(error) => Err(FetchError::Exchange(error)),
     }
 }

@@ -239,6 +239,45 @@ async fn a_generation_does_not_go_back_over_reboots_nor_below_the_configuration(
     assert_eq!(locked.first().await, "what it gave cannot be remembered");
 }
 
+/// Somebody sets the memory back on the disk, which takes the sectors of that one file alone, or removes it: an older document of
+/// the cluster's key counts again, down to the measured configuration's least generation and never below it.
+#[tokio::test]
+async fn a_memory_that_is_set_back_is_bounded_by_the_configuration() {
+    let endpoint = Endpoint::start(good(6));
+    let mut machine = Machine::pinned(&[&endpoint]);
+    assert_eq!(machine.first().await, "found 6 false");
+    let past = std::fs::read(machine.memory()).unwrap();
+    endpoint.serve(good(9));
+    assert_eq!(machine.first().await, "found 9 false");
+
+    endpoint.serve(good(7));
+    assert_eq!(machine.first().await, "GENERATION_BACK");
+    std::fs::write(machine.memory(), &past).unwrap();
+    assert_eq!(
+        machine.first().await,
+        "found 7 false",
+        "what is not covered"
+    );
+    for memory in [Some(&past), None] {
+        machine.terms.min_generation = 9;
+        match memory {
+            Some(past) => std::fs::write(machine.memory(), past).unwrap(),
+            None => std::fs::remove_file(machine.memory()).unwrap(),
+        }
+        endpoint.serve(good(8));
+        assert_eq!(machine.first().await, "GENERATION_BACK", "{memory:?}");
+        // Nor is the older document that the memory itself holds used while no endpoint answers.
+        *endpoint.serves.lock().unwrap() = (500, Vec::new());
+        let (mut finder, mut told) = machine.boot();
+        let finding = tokio::spawn(async move { finder.find().await });
+        let failed = timeout(LIMIT, told.recv()).await.unwrap().unwrap();
+        assert!(failed.contains("500"), "{failed}");
+        let next = timeout(LIMIT, told.recv()).await.unwrap().unwrap();
+        assert_eq!(next, "again", "{memory:?}");
+        finding.abort();
+    }
+}
+
 #[tokio::test]
 async fn the_remembered_document_serves_while_no_endpoint_gives_one() {
     let endpoint = Endpoint::start(good(7));

@@ -69,7 +69,7 @@ pub enum Error {
     Exchange(#[source] hyper_util::client::legacy::Error),
     /// HTTP failed on the enrolment's connection.
     #[error("the connection to the master failed")]
-    Connection(#[source] hyper::Error),
+    Connection(#[source] config_http::HttpError),
     /// The body of an answer could not be read, or was too large.
     #[error("the master's answer cannot be read")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),

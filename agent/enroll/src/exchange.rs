@@ -15,11 +15,10 @@ use config_attest::wire::{
     SESSIONS_PATH, evidence_path,
 };
 use config_attest::{Code, Digest, name, prover, unproven};
+use config_http::Limits;
 use config_tls::{Pins, spki_hash};
 use http::{Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -227,9 +226,9 @@ pub enum Step {
     Evidence,
 }
 
-/// One HTTP/1.1 connection; its driver ends with it.
+/// One HTTP connection, with what went over it.
 struct Connection {
-    sender: SendRequest<Full<Bytes>>,
+    http: config_http::Connection,
     authority: String,
     /// Bytes of bodies that went over it.
     bytes: usize,
@@ -237,17 +236,16 @@ struct Connection {
 
 impl Connection {
     async fn new(stream: TlsStream<TcpStream>, authority: String) -> Result<Self, Error> {
-        let (sender, driver) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(Error::Connection)?;
-        // Ends when the sender is dropped, at the end of the exchange at the latest.
-        tokio::spawn(async move {
-            if let Err(error) = driver.await {
-                tracing::debug!(%error, "the exchange's connection ended");
-            }
-        });
+        let limits = Limits {
+            time: EXCHANGE_TIMEOUT,
+            body: ANSWER_LIMIT,
+            ..Limits::default()
+        };
+        let (stream, executor) = (TokioIo::new(stream), TokioExecutor::new());
+        let timer = TokioTimer::new();
+        let http = config_http::Connection::open(stream, &executor, timer, limits);
         Ok(Self {
-            sender,
+            http: http.await.map_err(Error::Connection)?,
             authority,
             bytes: 0,
         })
@@ -267,23 +265,16 @@ impl Connection {
             .header(header::HOST, &self.authority)
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, "application/json")
-            .body(Full::new(Bytes::from(body)))
+            .body(Bytes::from(body))
             .map_err(Error::Request)?;
-        let response = self
-            .sender
-            .send_request(request)
-            .await
-            .map_err(Error::Connection)?;
+        let response = self.http.send(request).await.map_err(Error::Connection)?;
         let status = response.status();
         let after = response
             .headers()
             .get(header::RETRY_AFTER)
             .and_then(|text| text.to_str().ok()?.parse().ok());
-        let body = Limited::new(response.into_body(), ANSWER_LIMIT)
-            .collect()
-            .await
-            .map_err(Error::Body)?
-            .to_bytes();
+        let body = response.into_body().whole().await;
+        let body = body.map_err(|error| Error::Body(error.into()))?;
         self.bytes += body.len();
         if status.is_success() && status != StatusCode::ACCEPTED {
             return serde_json::from_slice(&body).map_err(Error::Decode);

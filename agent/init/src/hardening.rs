@@ -7,7 +7,9 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use config_machine::kernel::{self, LOCKDOWN_STATE, Lockdown, PROOFS, Proof, Sysctl, Weight};
+use config_machine::kernel::{
+    self, LOCKDOWN_STATE, Lockdown, PROOFS, Proof, SECURITY_MODULES, Sysctl, Weight,
+};
 
 /// Where the kernel's settings are.
 pub const SETTINGS: &str = "/proc/sys";
@@ -48,6 +50,16 @@ pub enum NotHeld {
         /// Where it would show.
         path: &'static str,
         /// What is there.
+        found: String,
+    },
+    /// A security module of the kernel is not in force.
+    #[error("the kernel runs without its security module {name} ({why}): it lists {found:?}")]
+    NoModule {
+        /// Its name.
+        name: &'static str,
+        /// What it is for.
+        why: &'static str,
+        /// The modules in force.
         found: String,
     },
     /// The command line asks for no lockdown that this program knows, or for two.
@@ -97,11 +109,12 @@ pub fn apply(settings: &Path, table: &[Sysctl]) -> Vec<(Weight, NotHeld)> {
         .collect()
 }
 
-/// Checks that the kernel took those words of its command line that it shows, lockdown among them; which lockdown it is.
+/// Checks that the kernel took those words of its command line that it shows, lockdown among them, and that the security
+/// modules are in force; which lockdown it is.
 /// `root` is where `/sys` and its securityfs are mounted.
 ///
 /// # Errors
-/// With the first word that had no effect.
+/// With the first word that had no effect, or the first module that is missing.
 pub fn prove(root: &Path, command_line: &str) -> Result<Lockdown, NotHeld> {
     let read = |path: &str| {
         fs::read_to_string(root.join(path.trim_start_matches('/'))).unwrap_or_default()
@@ -115,6 +128,14 @@ pub fn prove(root: &Path, command_line: &str) -> Result<Lockdown, NotHeld> {
                 found: found.trim().to_owned(),
             });
         }
+    }
+    let modules = read(SECURITY_MODULES);
+    if let Some(kernel::Module { name, why }) = kernel::missing_module(&modules) {
+        return Err(NotHeld::NoModule {
+            name,
+            why,
+            found: modules.trim().to_owned(),
+        });
     }
     let wanted = kernel::lockdown_of(command_line).ok_or(NotHeld::NoLockdown)?;
     let found = read(LOCKDOWN_STATE);
@@ -131,7 +152,9 @@ pub fn prove(root: &Path, command_line: &str) -> Result<Lockdown, NotHeld> {
 #[cfg(test)]
 mod tests {
     use super::{NotHeld, apply, prove, set};
-    use config_machine::kernel::{LAST, LOCKDOWN_STATE, Lockdown, PROOFS, SYSCTLS, Weight};
+    use config_machine::kernel::{
+        LAST, LOCKDOWN_STATE, Lockdown, PROOFS, SECURITY_MODULES, SYSCTLS, Weight,
+    };
     use std::fs;
 
     /// A kernel of files that keep what is written to them.
@@ -206,6 +229,7 @@ mod tests {
         for proof in PROOFS {
             show(proof.path, &format!("{}\n", proof.shows));
         }
+        show(SECURITY_MODULES, "capability,landlock,lockdown,yama\n");
         show(LOCKDOWN_STATE, "none integrity [confidentiality]\n");
         let line = "quiet lockdown=confidentiality";
         assert_eq!(prove(root.path(), line).unwrap(), Lockdown::Confidentiality);
@@ -213,6 +237,19 @@ mod tests {
             prove(root.path(), "quiet"),
             Err(NotHeld::NoLockdown)
         ));
+        show(SECURITY_MODULES, "capability,lockdown,yama\n");
+        let error = prove(root.path(), line).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                NotHeld::NoModule {
+                    name: "landlock",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        show(SECURITY_MODULES, "capability,landlock,lockdown,yama\n");
         show(LOCKDOWN_STATE, "none [integrity] confidentiality\n");
         assert!(matches!(
             prove(root.path(), line),

@@ -24,6 +24,7 @@ pub mod cloud;
 pub mod console;
 pub mod disks;
 pub mod errand;
+pub mod ext4;
 pub mod fatal;
 pub mod generation;
 pub mod gpt;

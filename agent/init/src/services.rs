@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agent_sys::clock::since_boot;
+use agent_sys::landlock::Domain;
 use agent_sys::power::End;
 use agent_sys::process::{self, Program};
 use agent_sys::signal::{Heard, Signals, wait_readable};
@@ -42,6 +43,8 @@ pub struct Service {
     pub program: Program,
     /// What sets it apart from others.
     pub terms: Terms,
+    /// It runs programs of others: no signal of its own, nor of anything that it starts, reaches a service that is not contained.
+    pub contained: bool,
 }
 
 /// Makes any panic in this process end in a reboot, after a line on the console.
@@ -73,8 +76,14 @@ pub fn forget_unhealthy_boots() {
     drop(fs::remove_file(COUNTER));
 }
 
-/// Keeps `services` running until the machine ends; with none, waits for that end.
-pub fn run(console: &Console, signals: Signals, services: Vec<Service>) -> ExitCode {
+/// Keeps `services` running until the machine ends; with none, waits for that end. Those that are contained start in `domain`, and
+/// nowhere else.
+pub fn run(
+    console: &Console,
+    signals: Signals,
+    services: Vec<Service>,
+    domain: Option<Domain>,
+) -> ExitCode {
     let names: Vec<&'static str> = services.iter().map(|service| service.name).collect();
     let terms: Vec<Terms> = services.iter().map(|service| service.terms).collect();
     let (supervisor, effects) = Supervisor::new(&terms);
@@ -85,6 +94,7 @@ pub fn run(console: &Console, signals: Signals, services: Vec<Service>) -> ExitC
         output: Some(Output::start(&names, console.clone())),
         streams: services.iter().map(|_| Stream::default()).collect(),
         services,
+        domain,
         buttons: button::open(),
         next_health: since_boot(),
     };
@@ -107,6 +117,7 @@ struct Driver<'a> {
     supervisor: Supervisor,
     output: Option<Output>,
     services: Vec<Service>,
+    domain: Option<Domain>,
     streams: Vec<Stream>,
     buttons: Vec<fs::File>,
     next_health: Duration,
@@ -216,7 +227,16 @@ impl Driver<'_> {
         let Some(service) = self.services.get(index) else {
             return;
         };
-        let event = match process::start(&service.program) {
+        let started = match (service.contained, &self.domain) {
+            (false, _) => process::start(&service.program),
+            (true, Some(domain)) => domain.start(&service.program),
+            (true, None) => Err(agent_sys::Error::new(
+                "contain",
+                service.name,
+                std::io::ErrorKind::Unsupported,
+            )),
+        };
+        let event = match started {
             Ok(started) => {
                 if let Some(stream) = self.streams.get_mut(index) {
                     // A child of the last run may still hold the old pipe; two are listened to, no more.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use agent_metadata::Setting;
+use agent_sys::landlock::Domain;
 use agent_sys::process::Program;
 use agent_sys::signal::Signals;
 use config_machine::containerd;
@@ -41,21 +42,22 @@ pub fn run(console: &Console) -> ExitCode {
             return crate::initrd::stop(&fatal);
         }
     };
-    let ready = match steps(console) {
-        Ok(ready) => ready,
+    let (ready, domain) = match steps(console) {
+        Ok((ready, domain)) => (ready, Some(domain)),
         Err(fatal) => {
             console.fatal(&fatal);
             if fatal.then == Then::RebootLater {
                 return crate::initrd::stop(&fatal);
             }
             console.milestone("held: no service is started");
-            Vec::new()
+            (Vec::new(), None)
         }
     };
-    services::run(console, signals, ready)
+    services::run(console, signals, ready, domain)
 }
 
-fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
+/// All that comes before the services; the services, and the domain of those that are contained.
+fn steps(console: &Console) -> Result<(Vec<Service>, Domain), Fatal> {
     let image = prepare(console)?;
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let hash = settings::root_hash(&command_line).unwrap_or_default();
@@ -68,7 +70,8 @@ fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
         return Err(Fatal::hold("SERVICE", cure, Unhealthy(count)));
     }
     configure(console, &image)?;
-    Ok(table(&image, &state))
+    let domain = Domain::new().map_err(|cause| Fatal::hold("KERNEL", KERNEL_CURE, cause))?;
+    Ok((table(&image, &state), domain))
 }
 
 /// Mounts, modules, kernel settings, clock: what depends on nothing but the image.
@@ -156,14 +159,17 @@ fn no_configuration(cause: SourceError) -> Fatal {
     Fatal::hold("CONFIG", cure, cause)
 }
 
-/// The services of this image over an opened state.
+/// The services of this image over an opened state. containerd is contained, and with it every pod.
 fn table(image: &Image, state: &Opened) -> Vec<Service> {
-    let mut all = vec![service(
-        "containerd",
-        &["--config", containerd::PATH, "--log-level", "warn"],
-        -999,
-        Terms::default(),
-    )];
+    let mut all = vec![Service {
+        contained: true,
+        ..service(
+            "containerd",
+            &["--config", containerd::PATH, "--log-level", "warn"],
+            -999,
+            Terms::default(),
+        )
+    }];
     if image.role == "master" {
         let attestor = "/run/pratique/attestor.sock";
         let arguments = [
@@ -234,6 +240,7 @@ fn service(name: &'static str, arguments: &[&str], oom_score: i16, terms: Terms)
         name,
         program,
         terms,
+        contained: false,
     }
 }
 
@@ -302,6 +309,20 @@ mod tests {
             approvals: "/dev/vda3".to_owned(),
             brought_by,
         }
+    }
+
+    #[test]
+    fn containerd_alone_is_contained() {
+        let image = Image {
+            role: "master".to_owned(),
+            ..Image::default()
+        };
+        let inside: Vec<&str> = table(&image, &opened(None))
+            .iter()
+            .filter(|service| service.contained)
+            .map(|service| service.name)
+            .collect();
+        assert_eq!(inside, ["containerd"]);
     }
 
     #[test]

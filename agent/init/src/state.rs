@@ -4,8 +4,8 @@
 //! passes for state: `pratique-state-new` (may be formatted again) becomes `pratique-state` only when mke2fs is done. The
 //! label is anybody's to write; what it says decides no more than whether a state that nobody can read is made anew.
 //! Whether a state is believed, [`crate::unlock`] asks, and [`crate::generation`] of what lies in it. There is no e2fsck in
-//! the image: ext4's journal replay, done by the mount, covers power cuts; a filesystem that is damaged beyond that is a
-//! worker's to lose and a master's to recover.
+//! the image: ext4's journal replay, done by the mount, covers power cuts; a filesystem that is damaged beyond that, or in
+//! which the kernel found a fault while it was mounted ([`crate::ext4`]), is a worker's to lose and a master's to recover.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -23,11 +23,11 @@ use agent_volume::{Reason, Report};
 use crate::console::Console;
 use crate::disks::{self, Device, RootDisk};
 use crate::fatal::Fatal;
-use crate::generation;
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
 use crate::unlock::{self, UnlockError};
+use crate::{ext4, generation};
 
 /// The finished partition's label.
 pub const LABEL: &str = "pratique-state";
@@ -83,7 +83,7 @@ const DIRECTORIES: [(&str, u32); 11] = [
 
 /// Why there is no state.
 #[derive(Debug, thiserror::Error)]
-enum StateError {
+pub(crate) enum StateError {
     #[error("the disk of the running root is not to be found")]
     NoDisk,
     #[error("the disk {0} can't take a state partition")]
@@ -110,6 +110,7 @@ const LATER: &str = "trying again by a reboot in a minute";
 const RENEWED: &str = "it is made anew by a reboot in a minute; what the machine stored is lost";
 const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its board, or an image of its version; where the \
                            board is gone, `pratique recover-state` opens the state on this one (the admin's guide has the steps)";
+const MASTER_DAMAGED: &str = "a master's state is never made anew by itself: put back a copy of this disk that was taken after its last                               start, or write the image again and bring back the cluster from a snapshot by `master restore` (the                               admin's guide has the steps)";
 /// The master's keys as they came with a state from another board, until the master has sealed them to this one's TPM.
 pub const RECOVERED_KEYS: &str = "/var/lib/pratique/init/recovered-keys.pem";
 
@@ -371,9 +372,11 @@ fn mounted(node: &str, kind: &str, options: &str) -> Result<(), agent_sys::Error
     mount_again(VOLUMES, VOLUME_LIMITS)
 }
 
-/// Mounts a volume that opened, and moves its files to the next generation unless they are older than their header.
+/// Mounts a volume that opened, and moves its files to the next generation unless they are older than their header. A file system in
+/// which the kernel found faults is not used.
 fn usable(node: &str, generation: u64) -> Result<(), Cause> {
     mounted(node, "ext4", DISK)?;
+    ext4::without_faults(&File::open(node)?)?;
     generation::advance(Path::new(OWN), generation)?;
     Ok(())
 }
@@ -418,7 +421,7 @@ fn keep(path: &str, secret: &[u8]) -> std::io::Result<()> {
 /// A volume that opened and is not usable: a worker's is marked, so that the next boot makes it anew.
 fn damaged(place: &Place, master: bool, cause: Cause) -> Fatal {
     if master {
-        return Fatal::hold("STATE", CURE, cause);
+        return Fatal::hold("STATE", MASTER_DAMAGED, cause);
     }
     let mut mark = DAMAGED.to_vec();
     mark.resize(SIZE, 0);
@@ -474,7 +477,7 @@ fn write(disk: &Device, table: &Table) -> Result<File, StateError> {
     Ok(file)
 }
 
-fn format(node: &str) -> Result<(), StateError> {
+pub(crate) fn format(node: &str) -> Result<(), StateError> {
     let arguments = [
         "-q",
         "-F",

@@ -6,12 +6,13 @@
 use crate::kubelet::Shared;
 use crate::machine::{Verdict, containers};
 use agent_runtime::{Container as Seen, ContainerState, Kind};
+use config_http::{Connection, Limits};
 use config_kube::k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe};
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use http::Request;
-use http_body_util::Empty;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -326,13 +327,6 @@ async fn http_get(get: &HTTPGetAction, host: Option<IpAddr>, port: u16) -> Resul
     }
     let place = address(get.host.as_deref(), host);
     let say = |error: &dyn std::error::Error| format!("Get \"http://{place}:{port}\": {error}");
-    let stream = TcpStream::connect((place.as_str(), port))
-        .await
-        .map_err(|error| say(&error))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| say(&error))?;
-    let connection = tokio::spawn(connection);
     let path = get
         .path
         .as_deref()
@@ -355,13 +349,21 @@ async fn http_get(get: &HTTPGetAction, host: Option<IpAddr>, port: u16) -> Resul
         request.header(&header.name, &header.value)
     });
     let request = request
-        .body(Empty::<bytes::Bytes>::new())
+        .body(bytes::Bytes::new())
         .map_err(|error| say(&error))?;
-    let answer = sender
-        .send_request(request)
+    let stream = TcpStream::connect((place.as_str(), port))
         .await
-        .map_err(|error| say(&error));
-    connection.abort();
+        .map_err(|error| say(&error))?;
+    let exchange = async {
+        let (stream, limits) = (TokioIo::new(stream), Limits::default());
+        let (executor, timer) = (TokioExecutor::new(), TokioTimer::new());
+        let mut connection = Connection::open(stream, &executor, timer, limits).await?;
+        connection.send(request).await
+    };
+    // The words of the connection itself, as upstream shows them.
+    let answer = exchange
+        .await
+        .map_err(|error| say(error.source().unwrap_or(&error)));
     let status = answer?.status();
     if (200..400).contains(&status.as_u16()) {
         Ok(())

@@ -7,11 +7,10 @@
 use crate::credential::Secret;
 use crate::reach::is_own;
 use bytes::Bytes;
+use config_http::{Body, Connection, Limits};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, LOCATION, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use std::collections::BTreeSet;
@@ -90,7 +89,7 @@ pub(crate) struct Http {
 /// An answer, and whether it is of the host that was asked: what another one says about authentication counts for nothing.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    pub(crate) answer: Response<Incoming>,
+    pub(crate) answer: Response<Body>,
     /// Host and port that answered.
     pub(crate) host: String,
     pub(crate) at_home: bool,
@@ -200,7 +199,7 @@ impl Http {
         self.named.plain.contains(host)
     }
 
-    async fn once(&self, url: &Uri, ask: &Ask<'_>) -> Result<Response<Incoming>, HttpError> {
+    async fn once(&self, url: &Uri, ask: &Ask<'_>) -> Result<Response<Body>, HttpError> {
         let (_, host) = origin(url);
         let invalid = || HttpError::Address(host.clone());
         let path = url
@@ -226,9 +225,7 @@ impl Http {
             .form
             .map(|form| Bytes::copy_from_slice(form.reveal().as_bytes()))
             .unwrap_or_default();
-        let request = request
-            .body(Full::new(body))
-            .map_err(|_invalid| invalid())?;
+        let request = request.body(body).map_err(|_invalid| invalid())?;
         let tcp = self.connect(url, &host).await?;
         if url.scheme_str() != Some("https") {
             return exchange(tcp, request, &host).await;
@@ -321,53 +318,36 @@ fn handshake(host: &str, error: io::Error) -> HttpError {
 /// One request on a connection of its own; the connection lives as long as the answer's body.
 async fn exchange(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Full<Bytes>>,
+    request: Request<Bytes>,
     host: &str,
-) -> Result<Response<Incoming>, HttpError> {
-    let protocol = |source| HttpError::Protocol {
-        host: host.to_owned(),
-        source,
+) -> Result<Response<Body>, HttpError> {
+    let limits = Limits {
+        time: PATIENCE,
+        ..Limits::default()
     };
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
-        .await
-        .map_err(protocol)?;
-    tokio::spawn(connection);
-    let answer = timeout(PATIENCE, sender.send_request(request)).await;
-    answer
-        .map_err(|_elapsed| HttpError::Silent {
-            host: host.to_owned(),
-        })?
-        .map_err(protocol)
+    let (executor, timer) = (TokioExecutor::new(), TokioTimer::new());
+    let answer = async {
+        let mut connection = Connection::open(TokioIo::new(io), &executor, timer, limits).await?;
+        connection.send(request).await
+    };
+    answer.await.map_err(|error| failed(host, error))
+}
+
+/// A failure of the exchange with a host.
+fn failed(host: &str, error: config_http::HttpError) -> HttpError {
+    let host = host.to_owned();
+    match error {
+        config_http::HttpError::Exchange(source) => HttpError::Protocol { host, source },
+        config_http::HttpError::Silent(_) => HttpError::Silent { host },
+        config_http::HttpError::TooLong(limit) => HttpError::TooLong { host, limit },
+    }
 }
 
 impl Reply {
     /// The body, if it is not longer than `limit` and comes in time.
     pub(crate) async fn collect(self, limit: usize) -> Result<Bytes, HttpError> {
-        let host = self.host;
-        let mut body = self.answer.into_body();
-        let reading = async {
-            let mut all = Vec::new();
-            while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|source| HttpError::Protocol {
-                    host: host.clone(),
-                    source,
-                })?;
-                let Ok(data) = frame.into_data() else {
-                    continue;
-                };
-                if all.len() + data.len() > limit {
-                    return Err(HttpError::TooLong {
-                        host: host.clone(),
-                        limit,
-                    });
-                }
-                all.extend_from_slice(&data);
-            }
-            Ok(Bytes::from(all))
-        };
-        timeout(PATIENCE, reading)
-            .await
-            .unwrap_or_else(|_elapsed| Err(HttpError::Silent { host: host.clone() }))
+        let whole = self.answer.into_body().within(limit).await;
+        whole.map_err(|error| failed(&self.host, error))
     }
 }
 

@@ -12,7 +12,6 @@ use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use http_body_util::BodyExt;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -467,22 +466,17 @@ fn pieces(reply: Reply, size: i64, path: String) -> impl Stream<Item = Result<By
         move |(mut body, left, path)| async move {
             let broken =
                 |what: &str| Error::new(ErrorClass::ImagePull, format!("fetch {path}: {what}"));
-            loop {
-                let frame = timeout_at(end, timeout(STALL, body.frame())).await;
-                let frame = frame.map_err(|_elapsed| broken("the registry sends too slowly"))?;
-                let frame = frame.map_err(|_elapsed| broken("the registry stopped sending"))?;
-                let Some(frame) = frame else { return Ok(None) };
-                let frame = frame.map_err(|error| {
-                    Error::caused(ErrorClass::ImagePull, format!("fetch {path}"), error)
-                })?;
-                let Ok(data) = frame.into_data() else {
-                    continue;
-                };
-                let rest = left
-                    .checked_sub(data.len() as u64)
-                    .ok_or_else(|| broken("longer than its descriptor says"))?;
-                return Ok(Some((data, (body, rest, path))));
-            }
+            let piece = timeout_at(end, timeout(STALL, body.piece())).await;
+            let piece = piece.map_err(|_elapsed| broken("the registry sends too slowly"))?;
+            let piece = piece.map_err(|_elapsed| broken("the registry stopped sending"))?;
+            let piece = piece.map_err(|error| {
+                Error::caused(ErrorClass::ImagePull, format!("fetch {path}"), error)
+            })?;
+            let Some(data) = piece else { return Ok(None) };
+            let rest = left
+                .checked_sub(data.len() as u64)
+                .ok_or_else(|| broken("longer than its descriptor says"))?;
+            Ok(Some((data, (body, rest, path))))
         },
     )
 }

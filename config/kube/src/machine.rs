@@ -3,7 +3,7 @@
 use crate::policy::{NodeTaint, PolicyName};
 use crate::pratique::{Check, resource};
 use k8s_openapi::api::core::v1::Taint;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -205,6 +205,26 @@ pub struct MachineStatus {
     /// Standard conditions (`Attested`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+impl MachineStatus {
+    /// Sets the condition `Attested`. Its transition time stays where the condition had the same value before.
+    pub fn set_attested(&mut self, good: bool, reason: &str, message: &str, now: Time) {
+        let value = if good { "True" } else { "False" };
+        let attested = |condition: &Condition| condition.type_ == "Attested";
+        let mut before = self.conditions.iter();
+        let before = before.find(|one| attested(one) && one.status == value);
+        let since = before.map_or(now, |one| one.last_transition_time.clone());
+        self.conditions.retain(|one| !attested(one));
+        self.conditions.push(Condition {
+            type_: "Attested".to_owned(),
+            status: value.to_owned(),
+            reason: reason.to_owned(),
+            message: message.chars().take(1024).collect(),
+            last_transition_time: since,
+            observed_generation: None,
+        });
+    }
 }
 
 /// Who or what admitted a machine.

@@ -27,6 +27,15 @@ pub struct CertificatePolicySpec {
     pub rules: Vec<Rule>,
 }
 
+impl CertificatePolicySpec {
+    /// The first rule that names a signer: it decides the signer's requests.
+    pub fn rule_for(&self, signer: &str) -> Option<&Rule> {
+        self.rules
+            .iter()
+            .find(|rule| rule.signers.iter().any(|name| name == signer))
+    }
+}
+
 /// What the master found in the policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -59,6 +68,17 @@ pub struct DryRun {
     pub message: String,
     /// RFC 3339 time of the exchange.
     pub exchanged: String,
+}
+
+/// What a rule says to a request of one of upstream's signers, where no person decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ruling {
+    /// Whether the request is approved; else it is denied.
+    pub approved: bool,
+    /// Reason of the condition.
+    pub reason: &'static str,
+    /// Message of the condition.
+    pub message: String,
 }
 
 /// Who decides under a policy.

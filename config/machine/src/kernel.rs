@@ -1,7 +1,8 @@
 //! The kernel as machines run it: one table of settings, each with its reason and whose recommendation it is.
 //!
 //! [`WORDS`] are on the measured command line of every image. [`SYSCTLS`] are written by init before the first service
-//! starts, and read back. [`PROOFS`] are what the kernel says of words that it could have ignored. A setting that guards
+//! starts, and read back. [`PROOFS`] are what the kernel says of words that it could have ignored, [`MODULES`] the security
+//! modules that must be in force. A setting that guards
 //! the machine and does not hold keeps the machine from starting ([`Weight::Guard`]); one that only serves is told
 //! ([`Weight::Service`]).
 //!
@@ -232,6 +233,41 @@ pub const PROOFS: [Proof; 2] = [
         shows: "Y",
     },
 ];
+
+/// Where the kernel lists the security modules that are in force, with commas between them.
+pub const SECURITY_MODULES: &str = "/sys/kernel/security/lsm";
+
+/// A security module of the kernel that the machine does not start without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Module {
+    /// Its name in [`SECURITY_MODULES`].
+    pub name: &'static str,
+    /// Why.
+    pub why: &'static str,
+}
+
+/// The security modules that must be in force. Debian's kernel has them without a word of the command line.
+pub const MODULES: [Module; 3] = [
+    Module {
+        name: "landlock",
+        why: "containers are in a domain of their own: none of their signals reaches init, agent or master",
+    },
+    Module {
+        name: "lockdown",
+        why: "root can't change the running kernel",
+    },
+    Module {
+        name: "yama",
+        why: "who may trace a process is restricted",
+    },
+];
+
+/// The first of [`MODULES`] that a list as in [`SECURITY_MODULES`] leaves out.
+pub fn missing_module(list: &str) -> Option<Module> {
+    MODULES
+        .into_iter()
+        .find(|module| !list.trim().split(',').any(|name| name == module.name))
+}
 
 /// Kernel settings, in the order in which init writes them: before any module is loaded, so that network cards that
 /// come later inherit what stands under `default`.
@@ -604,6 +640,21 @@ mod tests {
             "none [integrity] confidentiality\n",
             Lockdown::Confidentiality
         ));
+    }
+
+    #[test]
+    fn a_security_module_that_is_not_in_force_is_missing() {
+        assert_eq!(
+            missing_module("capability,landlock,lockdown,yama,bpf\n"),
+            None
+        );
+        for list in ["", "landlocked,lockdown,yama", "capability,lockdown,yama\n"] {
+            assert_eq!(
+                missing_module(list).map(|module| module.name),
+                Some("landlock"),
+                "{list:?}"
+            );
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::defaults::{CLUSTER_NAME, NODE_PORTS, SERVICE_CIDR};
 use crate::fault::{FaultKind, Sink};
 use crate::format::{Cidr, DnsLabel, FormatError, Host, Pin, one_of};
 use crate::pem::{self, P256PublicKey};
+use crate::pod_range::{self, PodRange};
 use crate::raw::{RawCluster, RawEkIssuer, RawReleaseKey, RawRule, RawStorage};
 use crate::read::At;
 use crate::rule::{self, Known};
@@ -25,6 +26,9 @@ pub struct ClusterConfig {
     pub api_names: Vec<Host>,
     /// Range of cluster IPs.
     pub service_cidr: Cidr,
+    /// Ranges of which each node gets a part for its pods, at most one of a family; none where something else than the
+    /// master gives nodes their ranges.
+    pub pod_ranges: Vec<PodRange>,
     /// Range of node ports.
     pub node_ports: RangeInclusive<u16>,
     /// Authentication, authorization, admission and limits of the API.
@@ -118,7 +122,14 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
         .map_or_else(|| CLUSTER_NAME.parse().ok(), |name| sink.parse(&name));
     let admin_key = raw.admin_key.and_then(|pin| sink.parse(&pin));
     let api_names = sink.parse_list(raw.api_names.as_ref());
+    let services_place = raw.service_cidr.as_ref().map(|text| text.place.clone());
     let service_cidr = service_cidr(raw.service_cidr, sink);
+    let written = pod_range::Written {
+        pod_cidrs: raw.pod_cidrs,
+        node_cidr_mask_ipv4: raw.node_cidr_mask_ipv4,
+        node_cidr_mask_ipv6: raw.node_cidr_mask_ipv6,
+    };
+    let pod_ranges = pod_range::check(&written, (service_cidr, services_place), sink);
     let node_ports = node_ports(raw.node_ports, sink);
     let api = api::check(raw.api, sink);
     let storage = storage(parts.storage, sink);
@@ -144,6 +155,7 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
         admin_key,
         api_names,
         service_cidr: service_cidr?,
+        pod_ranges: pod_ranges?,
         node_ports: node_ports?,
         api,
         release_keys,

@@ -45,6 +45,14 @@ pub const DEFAULT_REGISTRY: &str = "docker.io";
 pub const CLUSTER_NAME: &str = "pratique";
 /// Default range of cluster IPs: kubeadm's, so that manifests written for it fit.
 pub const SERVICE_CIDR: &str = "10.96.0.0/12";
+/// Default range of pods' addresses: that of most guides for kubeadm, apart from [`SERVICE_CIDR`].
+pub const POD_CIDR: &str = "10.244.0.0/16";
+/// Default prefix of a node's part of an IPv4 range: upstream's; 253 pods.
+pub const NODE_CIDR_MASK_IPV4: u8 = 24;
+/// Default prefix of a node's part of an IPv6 range: upstream's.
+pub const NODE_CIDR_MASK_IPV6: u8 = 64;
+/// Most bits that a node's part may be longer than its range: upstream's limit, 65,536 nodes.
+pub const NODE_CIDRS_BITS: u8 = 16;
 /// Default range of node ports: upstream's, above well-known ports and below the kernel's range for
 /// outgoing connections.
 pub const NODE_PORTS: &str = "30000-32767";

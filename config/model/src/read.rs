@@ -2,6 +2,7 @@
 
 use crate::defaults::{MAX_DEPTH, MAX_LIST};
 use crate::fault::{FaultKind, Place, Sink, shorten};
+use crate::reference::Shape;
 use crate::registry::Secret;
 use crate::suggest::nearest;
 use toml::Spanned;
@@ -17,9 +18,16 @@ pub(crate) struct At<T> {
 /// A type that can be read from one value of the tree. `None` after a fault.
 pub(crate) trait Read: Sized {
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self>;
+
+    /// What the reference says about values of this type.
+    fn shape() -> Shape;
 }
 
 impl Read for String {
+    fn shape() -> Shape {
+        Shape::Scalar("string")
+    }
+
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::String(text) = value else {
             return wrong_type(value, place, "a string in quotes", sink);
@@ -29,6 +37,10 @@ impl Read for String {
 }
 
 impl Read for Secret {
+    fn shape() -> Shape {
+        Shape::Scalar("string")
+    }
+
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::String(text) = value else {
             // The value may be the secret without its quotes.
@@ -45,6 +57,10 @@ impl Read for Secret {
 }
 
 impl Read for bool {
+    fn shape() -> Shape {
+        Shape::Scalar("boolean")
+    }
+
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::Boolean(value) = value else {
             return wrong_type(value, place, "`true` or `false`", sink);
@@ -54,6 +70,10 @@ impl Read for bool {
 }
 
 impl Read for i64 {
+    fn shape() -> Shape {
+        Shape::Scalar("integer")
+    }
+
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::Integer(integer) = value else {
             return wrong_type(value, place, "an integer", sink);
@@ -72,6 +92,10 @@ impl Read for i64 {
 }
 
 impl<T: Read> Read for Vec<At<T>> {
+    fn shape() -> Shape {
+        Shape::Array(Box::new(T::shape()))
+    }
+
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::Array(array) = value else {
             return wrong_type(value, place, "an array in brackets", sink);
@@ -99,6 +123,10 @@ impl<T: Read> Read for Vec<At<T>> {
 pub(crate) struct Entries<T>(pub(crate) Vec<(At<String>, At<T>)>);
 
 impl<T: Read> Read for Entries<T> {
+    fn shape() -> Shape {
+        Shape::Map(Box::new(T::shape()))
+    }
+
     fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::Table(table) = value else {
             return wrong_type(value, place, "a table", sink);
@@ -195,18 +223,24 @@ impl<'a, 'i> Fields<'a, 'i> {
     }
 }
 
-/// Defines a raw table: its keys and their types, all optional; other keys are refused.
+/// Defines a raw table: its keys with their types and their entries in the reference, all optional; other keys are refused.
 macro_rules! raw {
-    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident { $(#[doc = $help:literal] $field:ident: $type:ty),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Debug, Default)]
         pub(crate) struct $name {
-            $(pub(crate) $field: Option<crate::read::At<$type>>,)*
+            $(#[doc = $help] pub(crate) $field: Option<crate::read::At<$type>>,)*
         }
 
         impl $name {
             /// Every key.
             pub(crate) const KEYS: &'static [&'static str] = &[$(stringify!($field)),*];
+            /// Every key with its type and its meaning.
+            pub(crate) const TABLE: &'static [crate::reference::Key] = &[$(crate::reference::Key {
+                name: stringify!($field),
+                shape: <$type as crate::read::Read>::shape,
+                help: $help,
+            }),*];
 
             /// Reads the keys of a table; those in `also` are read elsewhere.
             pub(crate) fn fields(
@@ -222,6 +256,10 @@ macro_rules! raw {
         }
 
         impl crate::read::Read for $name {
+            fn shape() -> crate::reference::Shape {
+                crate::reference::Shape::Table($name::TABLE)
+            }
+
             fn read(
                 value: &toml::de::DeValue<'_>,
                 place: &crate::fault::Place,

@@ -1,6 +1,7 @@
 //! Every example parses, and means what its comments say.
 
 use config_model::machine::Membership;
+use config_model::pod_range::PodRange;
 use config_model::{ClusterConfig, Document, MachineConfig, parse};
 use std::path::Path;
 
@@ -181,6 +182,30 @@ fn a_master_on_a_plain_host_needs_no_machine() {
     assert_eq!(cluster.admin_key, None);
     assert_eq!(cluster.service_cidr.to_string(), "10.96.0.0/12");
     assert_eq!(cluster.node_ports, 30000..=32767);
+    let pods = |range: &str, node_prefix| {
+        let range = range.parse().unwrap();
+        PodRange { range, node_prefix }
+    };
+    assert_eq!(cluster.pod_ranges, [pods("10.244.0.0/16", 24)]);
+    let ranges = |keys: &str| {
+        let text = format!("version = 1\nkind = \"cluster\"\n[cluster]\n{keys}\n");
+        let Document::Cluster(cluster) = parse(text.into_bytes(), "x").unwrap() else {
+            panic!("no cluster")
+        };
+        cluster.pod_ranges
+    };
+    assert_eq!(ranges("pod_cidrs = []"), []);
+    let both = "pod_cidrs = [\"fd00:1::/48\", \"10.0.0.0/26\"]\nnode_cidr_mask_ipv4 = 28";
+    assert_eq!(
+        ranges(both),
+        [pods("fd00:1::/48", 64), pods("10.0.0.0/26", 28)]
+    );
+    // Without a mask a node's part is as large as the range allows.
+    let small = "pod_cidrs = [\"10.0.0.0/26\", \"fd00::/40\"]";
+    assert_eq!(
+        ranges(small),
+        [pods("10.0.0.0/26", 26), pods("fd00::/40", 56)]
+    );
     assert_eq!(cluster.policy.rules[0].config.digests, "");
 }
 

@@ -2,10 +2,9 @@
 
 use crate::error::{Error, Result};
 use bytes::Bytes;
+use config_http::{HttpError, Limits};
 use http::{Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection};
 use std::sync::Arc;
@@ -57,7 +56,7 @@ impl Endpoint {
 
 /// A connection.
 pub(crate) struct Connection {
-    sender: SendRequest<Full<Bytes>>,
+    http: config_http::Connection,
     host: String,
     /// 32 octets that only the two ends of this connection know.
     pub(crate) exporter: [u8; 32],
@@ -89,16 +88,19 @@ impl Connection {
             .map_err(|elapsed| fail(std::io::Error::new(std::io::ErrorKind::TimedOut, elapsed)))?
             .map_err(fail)?;
         let (exporter, chain) = binding(stream.get_ref().1)?;
-        let (sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|source| Error::Http {
+        let limits = Limits {
+            time: PATIENCE,
+            body: ANSWER_LIMIT,
+            ..Limits::default()
+        };
+        let (stream, executor) = (TokioIo::new(stream), TokioExecutor::new());
+        let timer = TokioTimer::new();
+        let http = config_http::Connection::open(stream, &executor, timer, limits).await;
+        Ok(Self {
+            http: http.map_err(|source| Error::Http {
                 what: "starting HTTP",
                 source,
-            })?;
-        // The driver ends when the sender is dropped or the peer closes; its error reaches us by the request.
-        drop(tokio::spawn(driver));
-        Ok(Self {
-            sender,
+            })?,
             host: format!("{}:{}", endpoint.host, endpoint.port),
             exporter,
             chain,
@@ -119,42 +121,27 @@ impl Connection {
             .header(header::HOST, &self.host)
             .header(header::CONTENT_TYPE, content_type)
             .header(header::ACCEPT, "application/json")
-            .body(Full::new(Bytes::from(body)))
+            .body(Bytes::from(body))
             .map_err(|e| Error::Answer {
                 what: path.to_owned(),
                 why: e.to_string(),
             })?;
-        let exchange = async {
-            self.sender.ready().await.map_err(|source| Error::Http {
-                what: "waiting to send",
-                source,
-            })?;
-            let answer = self
-                .sender
-                .send_request(request)
-                .await
-                .map_err(|source| Error::Http {
-                    what: "waiting for an answer",
-                    source,
-                })?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), ANSWER_LIMIT)
-                .collect()
-                .await
-                .map_err(|e| Error::Answer {
-                    what: path.to_owned(),
-                    why: e.to_string(),
-                })?;
-            Ok((status, body.to_bytes()))
-        };
-        tokio::time::timeout(PATIENCE, exchange)
-            .await
-            .unwrap_or_else(|_elapsed| {
-                Err(Error::Answer {
-                    what: path.to_owned(),
-                    why: format!("none came in {} s", PATIENCE.as_secs()),
-                })
-            })
+        let answer = self.http.call(request).await;
+        let answer = answer.map_err(|error| match error {
+            HttpError::Silent(time) => Error::Answer {
+                what: path.to_owned(),
+                why: format!("none came in {} s", time.as_secs()),
+            },
+            HttpError::TooLong(_) => Error::Answer {
+                what: path.to_owned(),
+                why: error.to_string(),
+            },
+            HttpError::Exchange(_) => Error::Http {
+                what: "waiting for an answer",
+                source: error,
+            },
+        })?;
+        Ok((answer.status(), answer.into_body()))
     }
 }
 

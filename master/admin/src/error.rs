@@ -34,7 +34,7 @@ pub(crate) enum Error {
     Http {
         what: &'static str,
         #[source]
-        source: hyper::Error,
+        source: config_http::HttpError,
     },
     /// The master's answer is not what was asked for.
     #[error(

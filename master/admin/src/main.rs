@@ -19,7 +19,7 @@ mod root;
 mod tls;
 mod verify;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use config_kube::CertificatePolicy;
 use config_model::Document;
 use error::{Error, Result};
@@ -92,6 +92,11 @@ enum Command {
         /// The recovery copy: `ca/recovery.json` of the master's data folder.
         file: PathBuf,
     },
+    /// Print a script by which a shell completes these commands, for example `source <(pratique completion bash)`.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
 }
 
 fn main() -> ExitCode {
@@ -126,7 +131,18 @@ fn run(command: &Command) -> Result<()> {
             out,
             file,
         } => recover(admin_key, out, file),
+        Command::Completion { shell } => {
+            let script = completion(*shell)?;
+            files::say(script.trim_end());
+            Ok(())
+        }
     }
+}
+
+fn completion(shell: clap_complete::Shell) -> Result<String> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "pratique", &mut script);
+    String::from_utf8(script).map_err(|e| Error::input("the script", e.to_string(), "report this"))
 }
 
 fn policy(name: Option<&str>, file: &std::path::Path) -> Result<()> {
@@ -204,4 +220,80 @@ fn recover(
         out.display()
     ));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum as _;
+    use std::path::Path;
+
+    #[test]
+    fn every_command_and_argument_has_its_help() {
+        Cli::command().debug_assert();
+        let mut pending = vec![Cli::command()];
+        while let Some(command) = pending.pop() {
+            let name = command.get_name().to_owned();
+            assert!(command.get_about().is_some(), "{name}");
+            for argument in command.get_arguments() {
+                let id = argument.get_id();
+                assert!(argument.get_help().is_some(), "{name} {id}");
+            }
+            pending.extend(command.get_subcommands().cloned());
+        }
+    }
+
+    #[test]
+    fn each_shell_completes_each_command() {
+        for shell in clap_complete::Shell::value_variants() {
+            let script = completion(*shell).unwrap();
+            for command in Cli::command().get_subcommands() {
+                let name = command.get_name();
+                assert!(script.contains(name), "{shell}: {name}");
+            }
+        }
+    }
+
+    /// Command lines of `pratique` in the shell blocks of a guide, as far as the first pipe or redirection.
+    fn documented(guide: &str) -> Vec<String> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let text = std::fs::read_to_string(root.join(guide)).unwrap();
+        let blocks = text.split("```sh\n").skip(1);
+        let code = blocks.filter_map(|rest| rest.split("```").next());
+        let joined: String = code.collect::<String>().replace("\\\n", " ");
+        let lines = joined
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("pratique "));
+        let ends = [" |", " >", " #", " &&", ";"];
+        lines
+            .map(|line| {
+                let end = ends.iter().filter_map(|end| line.find(end)).min();
+                line[..end.unwrap_or(line.len())].to_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_command_line_in_a_guide_is_understood() {
+        let mut count = 0;
+        for guide in [
+            "README.md",
+            "master/admin/GUIDE.md",
+            "config/model/GUIDE.md",
+            "image/build/GUIDE.md",
+            "tests/GUIDE.md",
+        ] {
+            for line in documented(guide) {
+                count += 1;
+                let parse = |more: &str| {
+                    let words = line.split_whitespace().chain(more.split_whitespace());
+                    Cli::try_parse_from(["pratique"].into_iter().chain(words))
+                };
+                // An admin has it in the environment.
+                let read = parse("").or_else(|_| parse("--kubeconfig admin.kubeconfig"));
+                read.unwrap_or_else(|e| panic!("{guide}: {line}: {e}"));
+            }
+        }
+        assert!(count > 10, "{count} command lines");
+    }
 }

@@ -1,7 +1,7 @@
 //! Content negotiation: the form in which an answer is sent.
 
-use crate::error::{ApiError, Reason};
 use http::{HeaderMap, header};
+use master_schema::error::{ApiError, Reason};
 
 /// How objects are represented in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 //! ones always, suggested ones unless an admin took them over. An annotation says whether an object
 //! is kept up to date; without it, an object that was never changed is.
 
-use crate::error::{ApiError, Reason};
 use config_kube::k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
 use futures_util::future::join_all;
 use master_client::{Client, ListParams, Object};
 use master_kinds::builtin::fairness_defaults::{
     AUTO_UPDATE, EXEMPT, is_mandatory, levels, schemas,
 };
+use master_schema::error::{ApiError, Reason};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

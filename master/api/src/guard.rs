@@ -5,7 +5,7 @@
 //! acknowledgement of a write is in force for everything after that acknowledgement.
 
 use crate::peer::Peer;
-use crate::server::ApiServer;
+use crate::state::ApiServer;
 use bytes::Bytes;
 use http::Response;
 use http_body::{Frame, SizeHint};

@@ -1,11 +1,11 @@
 //! Health endpoints: `/livez`, `/readyz`, `/healthz`, and each check under its own path.
 
-use crate::error::ApiError;
 use crate::path::Query;
-use crate::server::{ApiServer, text};
-use crate::verbs::no_resource;
+use crate::respond::text;
+use crate::state::ApiServer;
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_schema::error::{ApiError, no_resource};
 use master_store::{Action, Expect, Op, StoreError};
 
 /// One named check.

@@ -1,11 +1,13 @@
 //! Interfaces that other crates implement for the server: further paths, the deny list, connections
 //! to nodes.
 
-use crate::error::ApiError;
 use crate::peer::Peer;
 use http::{Request, Response};
+use master_auth::Nodes;
 use master_client::{Body, BoxFuture, UserInfo};
+use master_schema::error::ApiError;
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
@@ -108,4 +110,25 @@ pub struct DialError {
 pub trait NodeDialer: fmt::Debug + Send + Sync {
     /// Opens a stream; the TLS handshake is complete when this returns.
     fn dial(&self, target: NodeTarget) -> BoxFuture<'_, Result<Box<dyn NodeStream>, DialError>>;
+}
+
+/// What the program registers with the server after it is built.
+#[derive(Debug, Default)]
+pub(crate) struct Hooks {
+    pub(crate) extensions: OnceLock<Arc<dyn Extensions>>,
+    pub(crate) deny_list: OnceLock<Arc<dyn DenyList>>,
+    pub(crate) node_dialer: OnceLock<Arc<dyn NodeDialer>>,
+}
+
+impl Nodes for Hooks {
+    fn denied(&self, node: &str) -> Option<String> {
+        self.deny_list.get()?.node_denied(node)
+    }
+
+    fn may_register(&self, node: &str) -> Result<(), String> {
+        match self.extensions.get() {
+            Some(extensions) => extensions.may_register(node),
+            None => Err("this server does not register nodes".to_owned()),
+        }
+    }
 }

@@ -1,10 +1,10 @@
 //! Options of the server: limits, admission, authorization.
 
-use crate::admit::Admission;
-use crate::allocate::Ranges;
-use crate::authenticate::{TokenIssuer, TokenList};
-use crate::authorize::Mode;
-use crate::verbs::NodeLimits;
+use crate::node_answer::NodeLimits;
+use master_admission::Admission;
+use master_admission::services::Ranges;
+use master_auth::{Mode, TokenIssuer, TokenList};
+use master_rbac::{Binding, Role};
 use std::sync::Arc;
 
 /// Limits of the server and its choice of admission and authorization.
@@ -30,6 +30,8 @@ pub struct Options {
     pub tokens: TokenList,
     /// Signs service account tokens; `None` uses a key of this process, whose tokens end with it.
     pub issuer: Option<Arc<TokenIssuer>>,
+    /// Cluster roles of the master's own parts, with their bindings, beside the default ones.
+    pub roles: Vec<(Role, Binding)>,
 }
 
 impl Default for Options {
@@ -45,6 +47,7 @@ impl Default for Options {
             ranges: Ranges::default(),
             tokens: TokenList::default(),
             issuer: None,
+            roles: Vec::new(),
         }
     }
 }

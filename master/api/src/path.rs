@@ -1,7 +1,7 @@
 //! Parses method, path and query of a request.
 
-use crate::error::{ApiError, Reason};
 use http::Method;
+use master_schema::error::{ApiError, Reason};
 use std::time::Duration;
 
 /// The verb of a request for a resource.

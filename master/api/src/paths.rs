@@ -1,15 +1,17 @@
 //! Paths that are not resources: health, metrics, version, discovery, OpenAPI.
 
 use crate::accept::Accept;
-use crate::discovery;
-use crate::error::{ApiError, Reason};
 use crate::metrics::Text;
 use crate::path::{Query, not_allowed};
-use crate::server::{ApiServer, text};
-use crate::verbs::{json_bytes, no_resource, value_answer};
+use crate::respond::text;
+use crate::respond::{json_bytes, matches_tag};
+use crate::state::ApiServer;
+use crate::verbs::value_answer;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use master_client::{Body, BoxFuture};
+use master_openapi::discovery;
+use master_schema::error::{ApiError, Reason, no_resource};
 use master_store::ListQuery;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -98,9 +100,7 @@ impl ApiServer {
     /// The verdict log, unchanged, for `pratique verify`.
     async fn verdicts(&self) -> Result<Response<Body>, ApiError> {
         let log = self
-            .inner
-            .extensions
-            .get()
+            .extensions()
             .and_then(|extensions| extensions.verdicts())
             .ok_or_else(no_resource)?;
         let mut response = Response::new(log.await?);
@@ -115,7 +115,7 @@ impl ApiServer {
 
     /// The issuer of service account tokens and its public keys.
     fn issuer(&self, path: &str) -> Result<Response<Body>, ApiError> {
-        let issuer = self.inner.issuer.as_ref().ok_or_else(no_resource)?;
+        let issuer = self.inner.authenticator.issuer().ok_or_else(no_resource)?;
         let (value, form) = match path {
             "/openid/v1/jwks" => (issuer.keys(), "application/jwk-set+json"),
             "/.well-known/openid-configuration" => (issuer.discovery(), "application/json"),
@@ -135,7 +135,7 @@ impl ApiServer {
     fn index(&self) -> serde_json::Value {
         let mut paths: Vec<String> = LISTED.iter().map(|path| (*path).to_owned()).collect();
         paths.extend(["/api".to_owned(), "/apis".to_owned()]);
-        for (group, versions) in self.inner.registry.groups() {
+        for (group, versions) in self.registry().groups() {
             if group.is_empty() {
                 paths.extend(versions.iter().map(|version| format!("/api/{version}")));
             } else {
@@ -173,7 +173,7 @@ impl ApiServer {
         );
         written.sample("kubernetes_build_info", &labels, 1_u64);
         self.objects(&mut written).await;
-        let revision = self.inner.store.revision().await.unwrap_or_default();
+        let revision = self.inner.reader.revision().await.unwrap_or_default();
         written.single(
             "pratique_store_revision",
             "gauge",
@@ -181,7 +181,7 @@ impl ApiServer {
             revision,
         );
         let mut written = written.finish();
-        if let Some(extensions) = self.inner.extensions.get() {
+        if let Some(extensions) = self.extensions() {
             written.push_str(&extensions.figures());
         }
         let mut response = text(StatusCode::OK, written);
@@ -194,8 +194,7 @@ impl ApiServer {
     async fn objects(&self, written: &mut Text) {
         let mut tables = BTreeMap::new();
         for kind in self
-            .inner
-            .registry
+            .registry()
             .kinds()
             .iter()
             .filter(|kind| kind.review.is_none())
@@ -211,7 +210,7 @@ impl ApiServer {
                 limit: 1,
                 ..ListQuery::default()
             };
-            if let Ok(listing) = self.inner.store.list(query).await {
+            if let Ok(listing) = self.inner.reader.list(query).await {
                 counts.push((names, (listing.entries.len() + listing.remaining) as u64));
             }
         }
@@ -246,7 +245,8 @@ impl ApiServer {
     fn discover(&self, parts: &Parts, path: &str) -> Result<Response<Body>, ApiError> {
         let aggregated =
             Accept::discovery(&parts.headers).filter(|_| matches!(path, "/api" | "/apis"));
-        let value = discovery::answer(&self.inner.registry, path, aggregated)?;
+        let registry = self.registry();
+        let value = discovery::answer(&registry, path, aggregated)?;
         let Some(version) = aggregated else {
             let accept = Accept::parse(&parts.headers)?.plain();
             let mut response = value_answer(StatusCode::OK, &value, accept)?;
@@ -285,17 +285,4 @@ impl ApiServer {
         }
         Ok(response)
     }
-}
-
-/// Whether the client already has the document of this ETag.
-pub(crate) fn matches_tag(parts: &Parts, tag: &str) -> bool {
-    let known = parts
-        .headers
-        .get(header::IF_NONE_MATCH)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    known.split(',').any(|known| {
-        matches!(known.trim().trim_start_matches("W/"), "*")
-            || known.trim().trim_start_matches("W/") == tag
-    })
 }

@@ -1,7 +1,7 @@
 //! What a connection proves about its other end.
 
-use crate::authenticate::certificate::of_certificate;
 use crate::connections::Slot;
+use master_auth::{ClientCertificate, of_certificate};
 use master_client::UserInfo;
 use rustls::pki_types::CertificateDer;
 use std::net::SocketAddr;
@@ -36,6 +36,15 @@ impl Peer {
     pub(crate) fn user(&self) -> Option<&UserInfo> {
         let leaf = self.certificates.first()?;
         self.known.get_or_init(|| of_certificate(leaf)).as_ref()
+    }
+
+    /// What the client certificate says, for authentication.
+    pub(crate) fn certificate(&self) -> ClientCertificate<'_> {
+        match self.user() {
+            Some(user) => ClientCertificate::Of(user),
+            None if self.certificates.is_empty() => ClientCertificate::Absent,
+            None => ClientCertificate::Nameless,
+        }
     }
 
     /// Counts the connection as listed: the caller showed an endorsement key (the SHA-256 of its

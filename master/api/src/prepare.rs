@@ -1,11 +1,11 @@
 //! Creates what every cluster has from the start: the system's namespaces with their service
 //! accounts, and priority classes.
 
-use crate::error::ApiError;
 use config_kube::k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use master_client::{Client, Object};
+use master_schema::error::ApiError;
 
 /// Namespaces that always exist.
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];

@@ -3,7 +3,7 @@
 use crate::connections::{ConnectionLimits, Connections, Slot};
 use crate::idle::{Requests, counted};
 use crate::peer::Peer;
-use crate::server::ApiServer;
+use crate::state::ApiServer;
 use crate::write_timeout::WriteTimeout;
 use http::{Request, Response};
 use http_body_util::BodyExt;

@@ -1,67 +1,33 @@
-//! The server: its parts, and the path of a request through it.
+//! The path of a request through the server: who the caller is, what it may do, which
+//! verb answers.
 
-use crate::admit::Chain;
-use crate::allocate;
-use crate::authenticate::{self, TokenIssuer, impersonate};
-use crate::authorize::{self, Authorizer};
+use crate::authorize;
 use crate::encoding::{self, Encoding};
-use crate::error::{ApiError, Reason};
 use crate::guard::Caller;
-use crate::hooks::{DenyList, Extensions, NodeDialer};
-use crate::kinds;
-use crate::metrics::{About, Metrics};
-use crate::openapi::Documents;
-use crate::options::Options;
+use crate::metrics::About;
 use crate::path::{Query, Target, Verb};
 use crate::paths::counted;
 use crate::peer::Peer;
-use crate::registry::{Kind, Registry};
-use crate::selector::Selector;
+use crate::respond::respond;
+use crate::state::ApiServer;
 use crate::verbs::{self, Call};
 use bytes::Bytes;
-use config_kube::identity::{self, MASTERS_GROUP};
+use config_kube::identity;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
+use master_admission::services;
+use master_auth::{defaults, impersonate};
 use master_client::{Body, BoxFuture, Client, Resource, Transport, UserInfo, body};
-use master_store::Store;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use master_schema::error::{ApiError, Reason, no_resource};
+use master_schema::registry::{Kind, Registry};
+use master_schema::selector::Selector;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
-use tokio_util::sync::CancellationToken;
 
 /// Interval between two repairs of service addresses and node ports (upstream's).
 const REPAIR_PERIOD: Duration = Duration::from_secs(180);
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) options: Options,
-    pub(crate) registry: Registry,
-    pub(crate) admission: Chain,
-    pub(crate) authorizer: Authorizer,
-    pub(crate) issuer: Option<Arc<TokenIssuer>>,
-    pub(crate) documents: Documents,
-    pub(crate) metrics: Metrics,
-    reads: Semaphore,
-    writes: Semaphore,
-    watches: Arc<Semaphore>,
-    pub(crate) snapshots: Arc<Semaphore>,
-    pub(crate) node_calls: Arc<verbs::NodeCalls>,
-    prepared: AtomicBool,
-    pub(crate) extensions: OnceLock<Arc<dyn Extensions>>,
-    deny_list: OnceLock<Arc<dyn DenyList>>,
-    node_dialer: OnceLock<Arc<dyn NodeDialer>>,
-    draining: CancellationToken,
-}
-
-/// The API server. Cheap to clone; all clones share one state.
-#[derive(Debug, Clone)]
-pub struct ApiServer {
-    pub(crate) inner: Arc<Inner>,
-}
 
 impl Transport for ApiServer {
     fn call(&self, request: Request<Body>, user: UserInfo) -> BoxFuture<'_, Response<Body>> {
@@ -71,13 +37,8 @@ impl Transport for ApiServer {
     fn resources(&self) -> Vec<Resource> {
         let mut tables: Vec<&str> = Vec::new();
         let mut found = Vec::new();
-        for kind in self
-            .inner
-            .registry
-            .kinds()
-            .iter()
-            .filter(|kind| kind.review.is_none())
-        {
+        let registry = self.registry();
+        for kind in registry.kinds().iter().filter(|kind| kind.review.is_none()) {
             if !tables.contains(&kind.table.as_str()) {
                 tables.push(&kind.table);
                 found.push(Resource::of(kind));
@@ -88,36 +49,6 @@ impl Transport for ApiServer {
 }
 
 impl ApiServer {
-    /// A server over a store. It is ready after [`ApiServer::prepare`].
-    pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
-        let inner = Inner {
-            store,
-            registry: Registry::new(kinds::all()),
-            admission: Chain::new(&options.admission),
-            authorizer: Authorizer::new(&options.authorization),
-            issuer: options
-                .issuer
-                .clone()
-                .or_else(|| TokenIssuer::ephemeral().map(Arc::new)),
-            documents: Documents::default(),
-            metrics: Metrics::default(),
-            reads: Semaphore::new(options.in_flight),
-            writes: Semaphore::new(options.in_flight_mutating),
-            watches: Arc::new(Semaphore::new(options.watches)),
-            snapshots: crate::snapshot::room(),
-            node_calls: verbs::NodeCalls::new(&options.nodes),
-            options,
-            prepared: AtomicBool::new(false),
-            extensions: OnceLock::new(),
-            deny_list: OnceLock::new(),
-            node_dialer: OnceLock::new(),
-            draining: CancellationToken::new(),
-        };
-        Self {
-            inner: Arc::new(inner),
-        }
-    }
-
     /// Creates what every cluster has from the start. `/readyz` fails until it is done.
     ///
     /// # Errors
@@ -125,10 +56,10 @@ impl ApiServer {
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
         crate::prepare::prepare(&client).await?;
-        let roles = authorize::bootstrap::reconcile(&client);
+        let roles = defaults::reconcile(&client, &self.inner.options.roles);
         futures_util::future::try_join(roles, crate::fairness::reconcile(&client)).await?;
-        allocate::prepare(self, &client).await?;
-        self.inner.prepared.store(true, Ordering::Release);
+        services::prepare(&self.inner.options.ranges, &client).await?;
+        self.set_prepared();
         Ok(())
     }
 
@@ -138,7 +69,9 @@ impl ApiServer {
     /// # Errors
     /// The store cannot be read, or refuses a repair for another reason than a concurrent change.
     pub async fn repair_allocations(&self) -> Result<usize, ApiError> {
-        allocate::repair(self, &self.client(UserInfo::admin("system:apiserver"))).await
+        let client = self.client(UserInfo::admin("system:apiserver"));
+        let inner = &self.inner;
+        services::repair(&*inner.store, &inner.kinds, &inner.options.ranges, &client).await
     }
 
     /// Repairs allocations at once and then periodically; never returns.
@@ -151,128 +84,6 @@ impl ApiServer {
         }
     }
 
-    /// Registers the handler of further paths, once; returns whether it was the first.
-    pub fn set_extensions(&self, extensions: Arc<dyn Extensions>) -> bool {
-        self.inner.extensions.set(extensions).is_ok()
-    }
-
-    /// Registers the deny list, once; returns whether it was the first.
-    pub fn set_deny_list(&self, deny_list: Arc<dyn DenyList>) -> bool {
-        self.inner.deny_list.set(deny_list).is_ok()
-    }
-
-    /// Registers the dialer for nodes, once; returns whether it was the first.
-    pub fn set_node_dialer(&self, dialer: Arc<dyn NodeDialer>) -> bool {
-        self.inner.node_dialer.set(dialer).is_ok()
-    }
-
-    pub(crate) fn prepared(&self) -> bool {
-        self.inner.prepared.load(Ordering::Acquire)
-    }
-
-    /// Requests in flight, under upstream's names of their kinds.
-    pub(crate) fn running(&self) -> [(&'static str, usize); 2] {
-        let (inner, options) = (&self.inner, &self.inner.options);
-        [
-            (
-                "readOnly",
-                options.in_flight - inner.reads.available_permits(),
-            ),
-            (
-                "mutating",
-                options.in_flight_mutating - inner.writes.available_permits(),
-            ),
-        ]
-    }
-
-    /// A permit to work on a request. Callers inside the process and members of `system:masters`
-    /// need none, so that an admin can act on an overloaded server (upstream exempts them too).
-    fn permit(
-        &self,
-        verb: Verb,
-        user: &UserInfo,
-        peer: &Peer,
-    ) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
-        if peer.remote.is_none() || user.in_group(MASTERS_GROUP) {
-            return Ok(None);
-        }
-        let mutating = !reads(verb);
-        let room = if mutating {
-            &self.inner.writes
-        } else {
-            &self.inner.reads
-        };
-        room.try_acquire().map(Some).map_err(|_full| {
-            self.inner.metrics.refuse(mutating);
-            too_many()
-        })
-    }
-
-    /// Ends open watches and makes `/readyz` fail. [`crate::serve`] calls it at shutdown.
-    pub fn drain(&self) {
-        self.inner.draining.cancel();
-    }
-
-    pub(crate) fn draining(&self) -> CancellationToken {
-        self.inner.draining.clone()
-    }
-
-    pub(crate) fn deny_list(&self) -> Option<&Arc<dyn DenyList>> {
-        self.inner.deny_list.get()
-    }
-
-    pub(crate) fn node_dialer(&self) -> Option<&Arc<dyn NodeDialer>> {
-        self.inner.node_dialer.get()
-    }
-
-    /// The reason why a caller is denied, if it is.
-    pub(crate) fn denial(&self, user: &UserInfo, peer: &Peer) -> Option<String> {
-        self.deny_list()?.denied(user, peer)
-    }
-
-    /// The reason why a node is denied, if it is.
-    pub(crate) fn node_denial(&self, node: &str) -> Option<String> {
-        self.deny_list()?.node_denied(node)
-    }
-
-    /// Waits until `why` finds a reason in the deny list; for ever if there is no deny list.
-    pub(crate) async fn until_denied(
-        &self,
-        why: impl Fn(&dyn DenyList) -> Option<String>,
-    ) -> String {
-        let Some(list) = self.deny_list() else {
-            return std::future::pending().await;
-        };
-        let mut changed = list.changed();
-        loop {
-            if let Some(why) = why(list.as_ref()) {
-                return why;
-            }
-            if changed.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
-    }
-
-    /// A permit for one more watch; callers inside the process need none.
-    pub(crate) fn watch_permit(
-        &self,
-        peer: &Peer,
-    ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
-        if peer.remote.is_none() {
-            return Ok(None);
-        }
-        self.inner
-            .watches
-            .clone()
-            .try_acquire_owned()
-            .map(Some)
-            .map_err(|_full| {
-                self.inner.metrics.refuse(false);
-                too_many()
-            })
-    }
-
     /// A client for callers inside the process.
     pub fn client(&self, user: UserInfo) -> Client {
         Client::new(Arc::new(self.clone()), user)
@@ -281,7 +92,12 @@ impl ApiServer {
     /// Answers a request that came over a connection.
     pub async fn handle(&self, request: Request<Body>, peer: Peer) -> Response<Body> {
         let mut request = request;
-        match authenticate::caller(self, request.headers_mut(), &peer).await {
+        let certificate = peer.certificate();
+        let authenticator = &self.inner.authenticator;
+        match authenticator
+            .caller(request.headers_mut(), certificate)
+            .await
+        {
             Ok(user) => {
                 if let Some(slot) = &peer.slot
                     && !user.in_group(identity::UNAUTHENTICATED_GROUP)
@@ -322,11 +138,11 @@ impl ApiServer {
     async fn answer(&self, request: Request<Body>, user: UserInfo, peer: Peer) -> Response<Body> {
         let began = Instant::now();
         let mut request = request;
-        let user = match impersonate::apply(self, user, request.headers_mut()).await {
+        let user = match impersonate(&self.inner.authorizer, user, request.headers_mut()).await {
             Ok(user) => user,
             Err(error) => return respond(&error),
         };
-        if let Some(extensions) = self.inner.extensions.get()
+        if let Some(extensions) = self.extensions()
             && extensions.claims(request.uri().path())
         {
             let limit = self.inner.options.body_bytes;
@@ -383,7 +199,8 @@ impl ApiServer {
                     counted(path),
                 );
                 let verb = parts.method.as_str().to_lowercase();
-                let answer = match authorize::path(self, &user, &verb, path).await {
+                let answer = match authorize::path(&self.inner.authorizer, &user, &verb, path).await
+                {
                     Ok(()) => self.other(&parts, &query).await,
                     Err(error) => Err(error),
                 };
@@ -391,9 +208,8 @@ impl ApiServer {
             }
             Err(error) => return (About::path("", ""), Err(error)),
         };
-        let kind = self
-            .inner
-            .registry
+        let registry = self.registry();
+        let kind = registry
             .find(&target.group, &target.version, &target.plural)
             .cloned();
         let about = About::resource(&target, kind.as_ref(), query.has("dryRun"));
@@ -407,6 +223,7 @@ impl ApiServer {
             target,
             query,
             kind,
+            registry,
             about: about.clone(),
             method,
             uri,
@@ -434,6 +251,7 @@ impl ApiServer {
             target,
             query,
             kind,
+            registry,
             about,
             method,
             uri,
@@ -445,10 +263,10 @@ impl ApiServer {
             }
             _ => Selector::default(),
         };
-        authorize::resource(self, &user, &target, &selector).await?;
-        let kind = kind.ok_or_else(verbs::no_resource)?;
+        authorize::resource(&self.inner.authorizer, &user, &target, &selector).await?;
+        let kind = kind.ok_or_else(no_resource)?;
         // Held until the answer is made; a watch's body has a permit of its own.
-        let _permit = self.permit(target.verb, &user, &peer)?;
+        let _permit = self.permit(!reads(target.verb), &user, &peer)?;
         let deprecated = kind.deprecated;
         let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
         let written =
@@ -461,6 +279,7 @@ impl ApiServer {
             query,
             headers,
             kind,
+            registry,
             about,
             method,
             uri,
@@ -493,7 +312,7 @@ impl ApiServer {
         plural: &str,
         name: String,
     ) -> Result<Response<Body>, ApiError> {
-        let Some(extensions) = self.inner.extensions.get() else {
+        let Some(extensions) = self.extensions() else {
             return Ok(response);
         };
         let (parts, content) = response.into_parts();
@@ -546,6 +365,7 @@ struct ResourceRequest {
     target: Target,
     query: Query,
     kind: Option<Arc<Kind>>,
+    registry: Arc<Registry>,
     about: About,
     method: Method,
     uri: Uri,
@@ -557,44 +377,4 @@ fn out_of_time() -> ApiError {
         Reason::Timeout,
         "Timeout: request did not complete within the allotted timeout",
     )
-}
-
-fn too_many() -> ApiError {
-    ApiError::new(
-        Reason::TooManyRequests,
-        "too many requests, please try again later",
-    )
-    .retry_after(1)
-}
-
-pub(crate) fn text(status: StatusCode, text: String) -> Response<Body> {
-    let mut response = Response::new(body(text));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/plain; charset=utf-8"),
-    );
-    headers.insert(
-        header::X_CONTENT_TYPE_OPTIONS,
-        HeaderValue::from_static("nosniff"),
-    );
-    response
-}
-
-/// An error as an answer.
-pub(crate) fn respond(error: &ApiError) -> Response<Body> {
-    let mut response = Response::new(body(error.to_status().to_string()));
-    *response.status_mut() =
-        StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    );
-    if let Some(seconds) = error.details.retry_after {
-        response
-            .headers_mut()
-            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    response
 }

@@ -5,27 +5,17 @@
 //! runs: it shares the objects with the store and buffers one piece of the file. If the download
 //! breaks off, `master restore` refuses the file.
 
-use crate::error::{ApiError, Reason};
-use crate::server::ApiServer;
-use crate::verbs::store_error;
+use crate::state::ApiServer;
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use master_client::Body;
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason};
 use master_store::SnapshotBytes;
 use std::convert::Infallible;
-use std::sync::Arc;
-use tokio::sync::Semaphore;
-
-/// Concurrent snapshots: each keeps entries in memory that the store has since compacted.
-const AT_ONCE: usize = 2;
-
-/// Permits for snapshots.
-pub(crate) fn room() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(AT_ONCE))
-}
 
 /// Answers with the store as a file.
 pub(crate) async fn answer(api: &ApiServer) -> Result<Response<Body>, ApiError> {

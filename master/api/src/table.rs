@@ -1,11 +1,10 @@
 //! Other representations of objects: tables, and metadata alone.
 
-use crate::error::{ApiError, Reason};
-use crate::object;
 use crate::path::Query;
-use crate::registry::{Column, Kind};
-use crate::validate::Fields;
 use jiff::Timestamp;
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::{Column, Kind};
+use master_schema::validate::Fields;
 use serde_json::{Value, json};
 
 /// Column definitions of a kind.
@@ -85,7 +84,9 @@ pub(crate) fn table(
         let fields = fields?;
         let mut cells = Vec::with_capacity(kind.columns.len() + 1);
         if kind.named {
-            cells.push(Value::String(object::meta_text(&fields, "name").to_owned()));
+            cells.push(Value::String(
+                master_schema::object::meta_text(&fields, "name").to_owned(),
+            ));
         }
         cells.extend(
             kind.columns

@@ -4,16 +4,17 @@ use crate::error::Error;
 use crate::inventory::Inventory;
 use crate::policy::policy_of;
 use crate::time::unix_seconds;
-use crate::{marks, node, record, request};
+use crate::{record, request};
 use config_attest::verifier::CertificateGrant;
 use config_attest::wire::Certificates;
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::api::core::v1::Node;
-use config_kube::machine::CertificateRef;
+use config_kube::machine::{CertificateRef, NodeMarks};
 use config_kube::{Decides, Machine};
 use master_ca::{Authority, NodeCertificates};
-use master_client::{ApiError, Client, Happening, Patch, Reason, Recorder, Severity};
+use master_client::{ApiError, Change, Client, Happening, Patch, Reason, Recorder, Severity};
 use master_journal::Journal;
+use master_nodes::{marks, node};
 use serde_json::json;
 use std::time::SystemTime;
 
@@ -124,8 +125,8 @@ impl AdmissionWriter<'_> {
         self.events.record(machine, &happening).await;
     }
 
-    /// Creates the Node, or updates the labels of an existing one. [`crate::standing`] keeps the labels and taints of the rule on
-    /// an existing Node.
+    /// Creates the Node, or updates the labels of an existing one. A controller (`master/control`) keeps the labels and
+    /// taints of the rule on an existing Node.
     async fn ensure_node(
         &self,
         machine: &Machine,
@@ -133,7 +134,7 @@ impl AdmissionWriter<'_> {
     ) -> Result<(), ApiError> {
         let (client, name, policy) = (self.client, grant.node_name(), grant.admission().policy);
         let Some(existing) = client.get_opt::<Node>(None, name).await? else {
-            let marks = marks::first(client, self.inventory, machine).await?;
+            let marks = self.first_marks(machine).await?;
             return match client
                 .create(&node::fresh(machine, grant.image(), policy, &marks))
                 .await
@@ -154,6 +155,29 @@ impl AdmissionWriter<'_> {
             )
             .await
             .map(drop)
+    }
+
+    /// Labels and taints that the policy's rule gives to a Node that is about to be made. They are in the Machine's status first, so
+    /// that they can be removed when the rule changes.
+    async fn first_marks(&self, machine: &Machine) -> Result<NodeMarks, ApiError> {
+        let policy = self.inventory.policy();
+        let wanted = policy.and_then(|policy| marks::wanted(machine, &policy.spec));
+        let wanted = wanted.unwrap_or_default();
+        if marks::same_marks(&marks::noted(machine), &wanted) {
+            return Ok(wanted);
+        }
+        let name = machine.metadata.name.as_deref().unwrap_or_default();
+        let patch = Patch::Json(json!([
+            // Another Machine of this name is left alone.
+            { "op": "test", "path": "/metadata/uid", "value": machine.metadata.uid },
+            { "op": "add", "path": "/status/node", "value": &wanted },
+        ]));
+        let written = self
+            .client
+            .patch_status::<Machine>(None, name, &patch)
+            .await?;
+        self.inventory.take_machine(Change::Set(written));
+        Ok(wanted)
     }
 }
 

@@ -265,15 +265,6 @@ impl MachineDenyList {
         });
     }
 
-    /// Whether there is a Node object of this name that was created for a Machine, past or present.
-    pub(crate) fn has_node_object(&self, node: &str) -> bool {
-        self.table
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .node_objects
-            .contains(node)
-    }
-
     /// Adds or updates one Machine.
     pub fn set(&self, machine: &Machine) {
         let Some((uid, fresh)) = entry(machine) else {
@@ -661,7 +652,6 @@ mod tests {
             None,
             "its Node was deleted: the name is anybody's"
         );
-        assert!(!list.has_node_object("a"));
     }
 
     /// What an admin took off counts at once, however it was taken.

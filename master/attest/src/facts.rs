@@ -52,11 +52,6 @@ impl ClusterFacts {
         }
     }
 
-    /// DNS names and IP addresses of the API server.
-    pub(crate) fn api_names(&self) -> &[String] {
-        &self.api_names
-    }
-
     /// Names in a policy that the configuration does not have, as sentences: they match nothing.
     pub(crate) fn unknown_names(&self, spec: &CertificatePolicySpec) -> Vec<String> {
         let mut unknown = Vec::new();

@@ -205,11 +205,6 @@ impl Inventory {
         }
     }
 
-    /// Whether there is a Node object of this name that was created for a Machine.
-    pub(crate) fn made_node(&self, node: &str) -> bool {
-        self.deny.has_node_object(node)
-    }
-
     /// Whether the inventory has these objects of the API in the same or a newer revision. `all`: these are all of the kind, and the
     /// inventory must have no others.
     pub(crate) fn holds(&self, kind: Kind, stored: &[Stored], all: bool) -> bool {

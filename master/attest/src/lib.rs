@@ -6,7 +6,7 @@
 //! itself proved it, else in a bounded ring of NodeAttestations.
 //!
 //! Tasks: [`AttestationService::run`] is one future for everything besides requests (followers of machines, releases and
-//! policies; taints; statuses; upstream's signers; the ring's writer). Channels: exchanges → ring (bounded; a full one drops),
+//! policies; statuses; the queue; the ring's writer). Channels: exchanges → ring (bounded; a full one drops),
 //! edits of Machines → log of verdicts (bounded; a full one drops and logs an error). Shared state: the inventory (written by the
 //! followers and after the service's own writes), session tables, queue, deny list.
 //!
@@ -39,12 +39,9 @@ mod exchange_limits;
 mod facts;
 mod figures;
 mod inventory;
-mod issued;
 mod limit;
 mod locks;
-mod marks;
 mod next_step;
-mod node;
 mod policy;
 mod queue_writer;
 mod recent_evidence;
@@ -53,17 +50,18 @@ mod records;
 mod reference;
 mod request;
 mod request_queue;
+mod requests;
 mod ring;
 mod service;
 mod session_tables;
 mod settings;
-mod signer;
-mod standing;
+mod statuses;
 mod time;
 mod unproven;
 
 pub use deny::MachineDenyList;
 pub use entropy::SystemEntropy;
 pub use error::Error;
+pub use policy::ruling;
 pub use service::AttestationService;
 pub use settings::{AttestationConfig, BootstrapConfig};

@@ -7,7 +7,7 @@ use crate::policy::policy_of;
 use crate::time::timestamp;
 use config_attest::verifier::CertificateGrant;
 use config_attest::{Code, Consequence, MachineId, ProvenMachine, Refusal, Verdict};
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use config_kube::machine::CertificateRef;
 use config_kube::{Decides, Machine, MachineState, MachineStatus};
 use master_client::{ApiError, Change, Client, Reason};
@@ -72,7 +72,7 @@ fn admit(
     status.certificate = Some(certificate);
     status.last_attestation = Some(timestamp(now).to_string());
     let (good, reason, message) = attested_condition(grant);
-    condition(status, good, reason, &message, now);
+    status.set_attested(good, reason, &message, Time(timestamp(now)));
 }
 
 /// Whether two versions of a Machine are equal apart from `status.node`.
@@ -243,39 +243,12 @@ fn refuse(
     status.checks.clone_from(&refusal.verdict().checks);
     let untrusted = status.state == MachineState::Untrusted;
     status.next_step = next_step(refusal.code(), name, untrusted, timestamp(now));
-    condition(
-        status,
+    status.set_attested(
         false,
         refusal.code().as_str(),
         &refusal.message(),
-        now,
+        Time(timestamp(now)),
     );
-}
-
-/// Sets the condition `Attested`.
-pub(crate) fn condition(
-    status: &mut MachineStatus,
-    good: bool,
-    reason: &str,
-    message: &str,
-    now: SystemTime,
-) {
-    let value = if good { "True" } else { "False" };
-    let before = status
-        .conditions
-        .iter()
-        .find(|c| c.type_ == "Attested" && c.status == value);
-    let since = before.map_or_else(|| Time(timestamp(now)), |c| c.last_transition_time.clone());
-    let fresh = Condition {
-        type_: "Attested".to_owned(),
-        status: value.to_owned(),
-        reason: reason.to_owned(),
-        message: message.chars().take(1024).collect(),
-        last_transition_time: since,
-        observed_generation: None,
-    };
-    status.conditions.retain(|c| c.type_ != "Attested");
-    status.conditions.push(fresh);
 }
 
 #[cfg(test)]

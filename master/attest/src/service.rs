@@ -14,8 +14,7 @@ use crate::session_tables::SessionTables;
 
 use crate::request_queue::RequestQueue;
 use crate::settings::AttestationConfig;
-use crate::signer::Signer;
-use crate::{figures, marks, ring, signer, standing};
+use crate::{figures, requests, ring, statuses};
 use config_attest::unproven;
 use config_attest::wire::{
     BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH,
@@ -33,6 +32,7 @@ use master_client::{
     ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Object, Reason, UserInfo,
 };
 use master_journal::{Journal, spec_changes};
+use master_nodes::marks;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
@@ -148,16 +148,8 @@ impl AttestationService {
             self.tell_decisions(told),
             self.follow_releases(),
             self.follow_policies(),
-            standing::keep_nodes(&self.client, &self.inventory),
-            standing::keep_statuses(&self.client, &self.inventory, &self.exchange),
-            signer::keep_requests(Signer {
-                client: &self.client,
-                authority: &self.authority,
-                inventory: &self.inventory,
-                queue: &self.queue,
-                journal: &self.journal,
-                api_names: self.exchange.facts.api_names(),
-            }),
+            statuses::keep_statuses(&self.client, &self.inventory, &self.exchange),
+            requests::keep_requests(&self.client, &self.queue, &self.journal),
             self.deny.notify_periodically(),
             write,
         );
@@ -437,7 +429,10 @@ impl Extensions for Paths {
     }
 
     fn may_register(&self, node: &str) -> Result<(), String> {
-        marks::may_register(&self.0.inventory, node)
+        let (inventory, machines) = (&self.0.inventory, self.0.inventory.machines());
+        let machine = machines.iter().find(|machine| machine.node_name() == node);
+        let policy = inventory.policy();
+        marks::may_register(machine, policy.as_ref().map(|policy| &policy.spec))
     }
 
     fn figures(&self) -> String {

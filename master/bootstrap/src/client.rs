@@ -5,13 +5,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use config_discovery::MAX_BYTES;
+use config_http::{Connection, HttpError, Limits};
 use config_model::discovery::{DiscoveryEndpoint, DiscoveryUri};
 use http::{Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -152,46 +151,6 @@ impl Client {
         bearer: Option<&str>,
         body: Bytes,
     ) -> Result<Answer, ClientError> {
-        let at = || self.endpoint.to_string();
-        let exchange = async {
-            let host = self.endpoint.host().to_string();
-            let connect = |source| ClientError::Connect(at(), source);
-            let tcp = TcpStream::connect((host.as_str(), self.endpoint.port()))
-                .await
-                .map_err(connect)?;
-            if !self.endpoint.tls {
-                return self.exchange(tcp, method, path, bearer, body).await;
-            }
-            let name = ServerName::try_from(host)
-                .map_err(|error| ClientError::Exchange(at(), error.into()))?;
-            let tls = config_tls::unverified_server(rustls::DEFAULT_VERSIONS)
-                .map_err(|error| ClientError::Exchange(at(), error.into()))?;
-            let stream = TlsConnector::from(tls)
-                .connect(name, tcp)
-                .await
-                .map_err(connect)?;
-            self.exchange(stream, method, path, bearer, body).await
-        };
-        tokio::time::timeout(TIME_LIMIT, exchange)
-            .await
-            .unwrap_or_else(|_elapsed| Err(ClientError::Silent(at())))
-    }
-
-    async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-        &self,
-        stream: S,
-        method: Method,
-        path: &str,
-        bearer: Option<&str>,
-        body: Bytes,
-    ) -> Result<Answer, ClientError> {
-        let fail = |error: Box<dyn std::error::Error + Send + Sync>| {
-            ClientError::Exchange(self.endpoint.to_string(), error)
-        };
-        let (mut sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| fail(error.into()))?;
-        let driver = tokio::spawn(driver);
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -200,20 +159,51 @@ impl Client {
         if let Some(bearer) = bearer {
             request = request.header(header::AUTHORIZATION, format!("Bearer {bearer}"));
         }
-        let request = request
-            .body(Full::new(body))
-            .map_err(|error| fail(error.into()))?;
-        let answer = sender
-            .send_request(request)
+        let request = request.body(body);
+        let request = request.map_err(|error| self.failed(error.into()))?;
+        tokio::time::timeout(TIME_LIMIT, self.exchange(request))
             .await
-            .map_err(|error| fail(error.into()))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_BYTES)
-            .collect()
-            .await
-            .map_err(fail)?
-            .to_bytes();
-        driver.abort();
-        Ok(Answer { status, body })
+            .unwrap_or_else(|_elapsed| Err(ClientError::Silent(self.endpoint.to_string())))
+    }
+
+    async fn exchange(&self, request: Request<Bytes>) -> Result<Answer, ClientError> {
+        let limits = Limits {
+            time: TIME_LIMIT,
+            body: MAX_BYTES,
+            ..Limits::default()
+        };
+        let host = self.endpoint.host().to_string();
+        let unreachable = |source| ClientError::Connect(self.endpoint.to_string(), source);
+        let tcp = TcpStream::connect((host.as_str(), self.endpoint.port())).await;
+        let tcp = tcp.map_err(unreachable)?;
+        let (executor, timer) = (TokioExecutor::new(), TokioTimer::new());
+        let connection = if self.endpoint.tls {
+            let name = ServerName::try_from(host).map_err(|error| self.failed(error.into()))?;
+            let tls = config_tls::unverified_server(rustls::DEFAULT_VERSIONS);
+            let tls = tls.map_err(|error| self.failed(error.into()))?;
+            let stream = TlsConnector::from(tls).connect(name, tcp).await;
+            let stream = TokioIo::new(stream.map_err(unreachable)?);
+            Connection::open(stream, &executor, timer, limits).await
+        } else {
+            Connection::open(TokioIo::new(tcp), &executor, timer, limits).await
+        };
+        let mut connection = connection.map_err(|error| self.http(error))?;
+        let answer = connection.call(request).await;
+        let answer = answer.map_err(|error| self.http(error))?;
+        Ok(Answer {
+            status: answer.status(),
+            body: answer.into_body(),
+        })
+    }
+
+    fn failed(&self, error: Box<dyn std::error::Error + Send + Sync>) -> ClientError {
+        ClientError::Exchange(self.endpoint.to_string(), error)
+    }
+
+    fn http(&self, error: HttpError) -> ClientError {
+        match error {
+            HttpError::Silent(_) => ClientError::Silent(self.endpoint.to_string()),
+            HttpError::Exchange(_) | HttpError::TooLong(_) => self.failed(error.into()),
+        }
     }
 }

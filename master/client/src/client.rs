@@ -10,7 +10,7 @@ use config_kube::k8s_openapi::{Metadata, Resource};
 use config_kube::{FromJson, ToJson};
 use http::{Method, Request, header};
 use http_body_util::BodyExt;
-use master_kinds::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -119,6 +119,15 @@ impl Client {
     /// A client of `api` with the identity of `user`.
     pub fn new(api: Arc<dyn Transport>, user: UserInfo) -> Self {
         Self { api, user }
+    }
+
+    /// The same API in the name of another user: for parts of this process that have users of their own.
+    #[must_use]
+    pub fn acting_as(&self, user: UserInfo) -> Self {
+        Self {
+            api: Arc::clone(&self.api),
+            user,
+        }
     }
 
     /// The kinds that are served and stored, each once however many versions and groups serve it.

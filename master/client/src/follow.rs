@@ -4,7 +4,7 @@
 use crate::client::{Client, ListParams, Object, WatchEvent, Watcher};
 use crate::resources::{Partial, Resource, Seen, Source};
 use crate::transport::BoxFuture;
-use master_kinds::error::ApiError;
+use master_schema::error::ApiError;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;

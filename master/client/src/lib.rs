@@ -25,7 +25,7 @@ pub use client::{
 };
 pub use follow::{Change, Follower};
 /// The API's errors, in upstream's form.
-pub use master_kinds::error::{ApiError, Cause, Details, Reason};
+pub use master_schema::error::{ApiError, Cause, Details, Reason};
 pub use recent::Recent;
 pub use record::{Happening, Recorder, Severity, reference};
 pub use resources::{Meta, OwnerRef, Partial, Resource, Seen, Whole};

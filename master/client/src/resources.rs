@@ -6,9 +6,9 @@ use crate::client::{
 use bytes::Bytes;
 use config_kube::{FromJson, ToJson};
 use http::Method;
-use master_kinds::error::ApiError;
-use master_kinds::object::meta_text;
-use master_kinds::registry::Kind;
+use master_schema::error::ApiError;
+use master_schema::object::meta_text;
+use master_schema::registry::Kind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::sync::Arc;

@@ -5,17 +5,15 @@
 
 use crate::controller::{Controller, Now, Plan, Right, right};
 use crate::setup::Setup;
-use crate::views::request::RequestView;
+use crate::views::request::{RequestView, condition, is_undecided};
 use crate::writer::Writer;
 use config_kube::identity::{NODE_USER_PREFIX, NODES_GROUP};
 use config_kube::k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use config_kube::k8s_openapi::api::certificates::v1::{
-    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
+    CertificateSigningRequest, CertificateSigningRequestSpec,
 };
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use jiff::Timestamp;
 use master_client::{ApiError, Client, Key, Reason, Store};
 use std::sync::Arc;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -60,7 +58,7 @@ impl Controller for Approver {
             "certificatesigningrequests/approval",
             &["update"],
         ),
-        right("certificates.k8s.io", "signers", &["approve"]),
+        right("certificates.k8s.io", "signers", &["approve"]).named(&[SIGNER]),
         right("authorization.k8s.io", "subjectaccessreviews", &["create"]),
     ];
     type Facts = Facts;
@@ -94,12 +92,7 @@ impl Controller for Approver {
 async fn approve(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
     let client = writer.client();
     let mut request: CertificateSigningRequest = client.get(None, name).await?;
-    let conditions = request
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    if request.metadata.uid.as_deref() != Some(uid) || conditions.is_some_and(|all| !all.is_empty())
-    {
+    if request.metadata.uid.as_deref() != Some(uid) || !is_undecided(&request) {
         return Ok(());
     }
     let Some(user) = node_user(&request.spec) else {
@@ -122,21 +115,13 @@ async fn approve(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError>
         if !fits || !may(client, &request.spec, subresource).await? {
             continue;
         }
-        let now = Some(Time(Timestamp::now()));
-        let condition = CertificateSigningRequestCondition {
-            type_: "Approved".to_owned(),
-            status: "True".to_owned(),
-            reason: Some("AutoApproved".to_owned()),
-            message: Some(message.to_owned()),
-            last_update_time: now.clone(),
-            last_transition_time: now,
-        };
+        let approved = condition("Approved", "AutoApproved", message.to_owned());
         request
             .status
             .get_or_insert_default()
             .conditions
             .get_or_insert_default()
-            .push(condition);
+            .push(approved);
         return writer
             .update_subresource(&request, "approval")
             .await

@@ -93,6 +93,16 @@ pub struct Right {
     pub resource: &'static str,
     /// Verbs.
     pub verbs: &'static [&'static str],
+    /// Names of the objects, or of the signers; none: all.
+    pub names: &'static [&'static str],
+}
+
+impl Right {
+    /// The same right, on objects of these names alone. A list or a create has no name, so that it is not granted by this.
+    #[must_use]
+    pub const fn named(self, names: &'static [&'static str]) -> Self {
+        Self { names, ..self }
+    }
 }
 
 /// A right in one line.
@@ -105,6 +115,7 @@ pub const fn right(
         group,
         resource,
         verbs,
+        names: &[],
     }
 }
 
@@ -113,7 +124,8 @@ pub const fn right(
 pub trait Controller: Sized + Send + Sync + 'static {
     /// Name in logs and metrics; upstream's where there is one.
     const NAME: &'static str;
-    /// What it must be allowed to do.
+    /// What its actions do at the API: the role of its own user grants this and no more, and no other controller has it. What
+    /// it follows is declared too, though one user reads for all controllers.
     const RIGHTS: &'static [Right];
     /// All that its plan for one key depends on.
     type Facts: Debug;

@@ -5,8 +5,10 @@
 
 use crate::controller::{Controller, Now, Right};
 use crate::figures::{End, Figures};
+use crate::options::Options;
 use crate::queue::{Outcome, Taken, WorkQueue};
-use crate::setup::{Changed, Declaration, Options, Setup, Sources};
+use crate::rights;
+use crate::setup::{Changed, Declaration, Setup, Sources};
 use crate::writer::{Stores, Writer};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -25,11 +27,20 @@ const BATCH: usize = 64;
 /// Name in events (upstream's, which people know).
 const COMPONENT: &str = "controllermanager";
 
-/// What every run needs.
-#[derive(Clone)]
+/// What a controller's runs need: the API in the name of its own user.
 struct Tools {
     client: Client,
     recorder: Arc<Recorder>,
+}
+
+impl Tools {
+    fn of(controller: &str, shared: &Client) -> Self {
+        let client = shared.acting_as(rights::user(controller));
+        Self {
+            recorder: Arc::new(Recorder::new(client.clone(), COMPONENT)),
+            client,
+        }
+    }
 }
 
 /// A run that was planned.
@@ -189,13 +200,14 @@ impl Controllers {
 
     /// Runs all controllers until `shutdown` resolves. Writes under way are dropped then: what was not written is planned
     /// again by the next process.
+    ///
+    /// `client` reads what is followed; each controller acts as a user of its own ([`crate::roles`]).
     pub async fn run(self, client: Client, shutdown: impl Future<Output = ()> + Send) {
         let mut events = self.sources.start(&client);
-        let tools = Tools {
-            recorder: Arc::new(Recorder::new(client.clone(), COMPONENT)),
-            client,
-        };
+        let tools = self.workers.iter();
+        let tools = tools.map(|worker| Tools::of(worker.name, &client));
         let mut driver = Driver {
+            tools: tools.collect(),
             workers: self.workers,
             figures: self.figures,
             whole: BTreeSet::new(),
@@ -204,7 +216,7 @@ impl Controllers {
         };
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
-            driver.start(Now::read(), &tools);
+            driver.start(Now::read());
             let wake = driver.wake(Instant::now());
             // All arms are cancel-safe: streams keep what they have not handed out.
             tokio::select! {
@@ -253,6 +265,8 @@ struct Ended {
 
 struct Driver {
     workers: Vec<Worker>,
+    /// By the workers' numbers.
+    tools: Vec<Tools>,
     figures: Arc<Figures>,
     /// Sources of which everything is known.
     whole: BTreeSet<usize>,
@@ -281,7 +295,7 @@ impl Driver {
     }
 
     /// Plans keys that are due, the controllers in turn.
-    fn start(&mut self, now: Now, tools: &Tools) {
+    fn start(&mut self, now: Now) {
         let mut idle = 0;
         let mut planned = 0;
         while idle < self.workers.len() && planned < BATCH && self.in_flight.len() < IN_FLIGHT {
@@ -297,17 +311,17 @@ impl Driver {
                 Some(taken) => {
                     idle = 0;
                     planned += 1;
-                    self.plan(number, taken, now, tools);
+                    self.plan(number, taken, now);
                 }
             }
         }
     }
 
-    fn plan(&mut self, number: usize, taken: Taken, now: Now, tools: &Tools) {
+    fn plan(&mut self, number: usize, taken: Taken, now: Now) {
         let worker = &mut self.workers[number];
         let run = worker
             .reconcile
-            .plan(&taken.key, now, tools, &worker.stores);
+            .plan(&taken.key, now, &self.tools[number], &worker.stores);
         self.figures
             .planned(worker.name, taken.waited, run.actions, worker.queue.depth());
         let Some(work) = run.work else {

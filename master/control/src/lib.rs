@@ -11,6 +11,7 @@
 //! - `queue`: a work queue per controller: a key is never run twice at once, failures back off, writes are expectations
 //! - `driver`: feeds the queues, lets controllers plan in turn, carries actions out
 //! - `writer`: calls to the API that remember what they will show in the stores
+//! - `rights`: a user and a role for each controller
 //! - `figures`: depth, latency and errors of the queues
 //! - `views`: what is kept of kinds that several controllers read
 //! - `workload`: what the controllers of workloads share
@@ -84,7 +85,7 @@
 //!   [`Index`](master_client::Index), never by a look at all objects.
 //! - Something is due at a time: [`Plan::wait`](controller::Plan::wait), or `requeue_in` beside actions.
 //! - A plan may follow its own write at once, so write through [`writer::Writer`]: the key waits until the write is seen.
-//! - The rights are granted to the user of all controllers (`master/rbac/src/defaults`); a test compares them.
+//! - The declared rights are all that it may do: [`roles`] makes a role of them for a user that only this controller is.
 
 pub mod account_tokens;
 pub mod aggregation;
@@ -94,25 +95,33 @@ pub mod bootstrap_tokens;
 pub mod controller;
 pub mod cron_job;
 pub mod csr_cleaner;
+pub mod csr_signing;
 pub mod daemon_set;
 pub mod deployment;
+pub mod discovery_publisher;
 mod disruption;
 pub mod disruption_budget;
 mod driver;
+pub mod endpoint_slices;
 pub mod event_ttl;
 pub mod every_kind;
 mod figures;
 pub mod garbage;
 pub mod in_use;
 pub mod job;
+pub mod machine_nodes;
 pub mod namespace;
+pub mod node_ipam;
 pub mod node_lifecycle;
+pub mod options;
 pub mod pod_gc;
+pub mod pod_range;
 pub mod pod_readiness;
 pub mod queue;
 pub mod quota;
 pub mod replica_set;
 pub mod replication_controller;
+mod rights;
 pub mod root_ca;
 pub mod service_account;
 pub mod service_ranges;
@@ -125,7 +134,8 @@ pub mod writer;
 
 pub use driver::{Controllers, Registration};
 pub use figures::Figures;
-pub use setup::Options;
+pub use options::Options;
+pub use rights::roles;
 
 use master_client::Client;
 use std::future::Future;
@@ -133,6 +143,7 @@ use std::future::Future;
 /// All controllers.
 pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<node_lifecycle::NodeLifecycle>(),
+    Registration::of::<node_ipam::NodeIpam>(),
     Registration::of::<pod_readiness::PodReadiness>(),
     Registration::of::<taint_eviction::TaintEviction>(),
     Registration::of::<pod_gc::PodGc>(),
@@ -149,7 +160,11 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<bootstrap_signer::BootstrapSigner>(),
     Registration::of::<service_ranges::ServiceRanges>(),
     Registration::of::<in_use::InUse>(),
+    Registration::of::<endpoint_slices::EndpointSlices>(),
     Registration::of::<account_tokens::AccountTokens>(),
+    Registration::of::<machine_nodes::MachineNodes>(),
+    Registration::of::<csr_signing::CsrSigning>(),
+    Registration::of::<discovery_publisher::DiscoveryPublisher>(),
     Registration::of::<deployment::Deployments>(),
     Registration::of::<replica_set::ReplicaSets>(),
     Registration::of::<replication_controller::ReplicationControllers>(),

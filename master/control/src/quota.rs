@@ -14,8 +14,8 @@ use master_client::{
     ApiError, Change, Client, Delta, Index, Key, ListParams, Lookup, Partial, Reason, Resource,
     Store, View, Whole,
 };
-use master_kinds::quantity::{Quantities, Quantity};
 use master_kinds::quota::{self, Quota};
+use master_schema::quantity::{Quantities, Quantity};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

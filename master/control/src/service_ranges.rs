@@ -11,7 +11,7 @@ use config_kube::k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 use master_client::{ApiError, Client, Delta, Index, Key, ListParams, Patch, Store, View};
-use master_kinds::validate::net::Range;
+use master_schema::validate::net::Range;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;

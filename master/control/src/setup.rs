@@ -2,31 +2,13 @@
 
 use crate::controller::Controller;
 use crate::every_kind::{EveryKind, Kinds, Listener};
+use crate::options::Options;
 use crate::writer::Stores;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use master_client::{Client, Delta, Follower, Item, Key, Progress, Store, View};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::watch;
-
-/// Settings of the controllers.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Silence after which a node is not ready.
-    pub node_grace: Duration,
-    /// The roots' certificates (PEM) that are published in every namespace; others are published when they change.
-    pub root_ca: Option<watch::Receiver<String>>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            node_grace: crate::views::node::GRACE,
-            root_ca: None,
-        }
-    }
-}
 
 /// Which keys a change concerns.
 type Keys<V> = Box<dyn Fn(&Delta<V>, &mut Vec<Key>) + Send>;

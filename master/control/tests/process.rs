@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use jiff::Timestamp;
 use master_api::{ApiServer, Options, Peer};
 use master_client::{Client, DeleteParams, ListParams, Patch, UserInfo};
+use master_control::CONTROLLERS;
 use master_store::EmbeddedStore;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
@@ -47,7 +48,13 @@ impl Drop for Cluster {
 async fn cluster() -> Cluster {
     let store = TempDir::new().expect("a folder for the store");
     let engine = EmbeddedStore::open(store.path()).expect("an empty store opens");
-    let api = ApiServer::new(Arc::new(engine), Options::default());
+    let api = ApiServer::new(
+        Arc::new(engine),
+        Options {
+            roles: master_control::roles(CONTROLLERS),
+            ..Options::default()
+        },
+    );
     api.prepare().await.expect("the system namespaces are made");
     let own = api.client(UserInfo::authenticated(
         CONTROLLER_MANAGER_USER,
@@ -58,6 +65,7 @@ async fn cluster() -> Cluster {
         master_control::Options {
             node_grace: GRACE,
             root_ca: Some(watch::channel(ROOT.to_owned()).1),
+            ..master_control::Options::default()
         },
         std::future::pending(),
     );

@@ -1,73 +1,74 @@
-//! What controllers declare that they must be allowed to do is granted to the user as whom they run.
+//! Each controller may do what it declares, as a user of its own, and nothing else.
 
-use master_control::CONTROLLERS;
 use master_control::controller::Right;
-use master_rbac::cover::lacking;
-use master_rbac::{Rule, defaults};
+use master_control::{CONTROLLERS, Registration, roles};
+use master_rbac::{Request, Resource, Snapshot, Verdict, Who};
 use std::collections::BTreeSet;
 
-fn texts(list: &[&str]) -> Vec<String> {
-    list.iter().map(|text| (*text).to_owned()).collect()
+/// The roles of all controllers, and nothing else that RBAC has.
+fn snapshot() -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    for (role, binding) in roles(CONTROLLERS) {
+        snapshot.set_role(role);
+        snapshot.set_binding(binding);
+    }
+    snapshot
 }
 
-fn rule(right: &Right) -> Rule {
-    Rule {
-        api_groups: texts(&[right.group]),
-        resources: texts(&[right.resource]),
-        verbs: texts(right.verbs),
-        ..Rule::default()
-    }
+fn may(snapshot: &Snapshot, controller: &str, verb: &str, right: &Right, name: &str) -> bool {
+    let user = format!("system:controller:{controller}");
+    let (resource, subresource) = right
+        .resource
+        .split_once('/')
+        .unwrap_or((right.resource, ""));
+    let who = Who {
+        name: &user,
+        groups: &[],
+    };
+    let resource = Resource {
+        group: right.group,
+        resource,
+        subresource,
+        namespace: "",
+        name,
+    };
+    let request = Request::Resource(verb, resource);
+    matches!(snapshot.decide(&who, &request), Verdict::Allowed(_))
 }
 
 #[test]
-fn every_right_of_a_controller_is_granted_by_the_default_role() {
-    let mut roles = defaults::cluster_roles().into_iter();
-    let own = roles.find(|role| role.metadata.name == "system:pratique:controllers");
-    let own = own.expect("the role of all controllers");
-    for controller in CONTROLLERS {
-        assert!(
-            !controller.rights.is_empty(),
-            "{} declares none",
-            controller.name
-        );
-        for right in controller.rights {
-            // Signers are named one by one.
-            if right.resource == "signers" {
-                continue;
+fn every_controller_may_do_what_it_declares_for_the_names_that_it_declares() {
+    let snapshot = snapshot();
+    for Registration { name, rights, .. } in CONTROLLERS {
+        assert!(!rights.is_empty(), "{name} declares none");
+        for right in *rights {
+            let object = right.names.first().unwrap_or(&"any");
+            for verb in right.verbs {
+                let allowed = may(&snapshot, name, verb, right, object);
+                assert!(allowed, "{name} may not {verb} {right:?}");
+                let other = may(&snapshot, name, verb, right, "another");
+                assert_eq!(other, right.names.is_empty(), "{name} {verb} {right:?}");
             }
-            let missing = lacking(&own.rules, &[rule(right)]);
-            assert_eq!(missing, [], "{} needs {right:?}", controller.name);
         }
     }
 }
 
 #[test]
-fn upstreams_names_that_controllers_bear_have_a_role_that_covers_what_they_follow() {
-    let roles = defaults::cluster_roles();
-    let named = |name: &str| {
-        let name = format!("system:controller:{name}");
-        roles.iter().find(|role| role.metadata.name == name)
+fn no_controller_may_do_what_another_one_declares() {
+    use master_control::controller::right;
+    let snapshot = snapshot();
+    let rights = |verb: &'static str, right: Right, allowed: &[&str]| {
+        let may = |one: &&Registration| may(&snapshot, one.name, verb, &right, "any");
+        let found: Vec<&str> = CONTROLLERS.iter().filter(may).map(|one| one.name).collect();
+        assert_eq!(found, allowed, "{verb} {right:?}");
     };
-    let shared: BTreeSet<&str> = CONTROLLERS
-        .iter()
-        .filter(|controller| named(controller.name).is_some())
-        .map(|controller| controller.name)
-        .collect();
-    let expected = [
-        "clusterrole-aggregation-controller",
-        "cronjob-controller",
-        "deployment-controller",
-        "disruption-controller",
-        "job-controller",
-        "namespace-controller",
-        "replicaset-controller",
-        "resourcequota-controller",
-        "root-ca-cert-publisher",
-        "service-cidrs-controller",
-        "statefulset-controller",
-        "ttl-after-finished-controller",
-    ];
-    assert_eq!(shared, expected.into());
+    let roles = right("rbac.authorization.k8s.io", "clusterroles", &[]);
+    rights("escalate", roles, &["clusterrole-aggregation-controller"]);
+    let bindings = right("rbac.authorization.k8s.io", "clusterrolebindings", &[]);
+    rights("create", bindings, &[]);
+    rights("impersonate", right("", "users", &[]), &[]);
+    rights("create", right("pratique.dev", "machines", &[]), &[]);
+    rights("sign", right("certificates.k8s.io", "signers", &[]), &[]);
 }
 
 #[test]

@@ -65,7 +65,13 @@ async fn a_changed_pod_costs_its_own_key_and_an_idle_cluster_costs_nothing() {
         .map_or(300, |text| text.parse().expect("a number"));
     let folder = TempDir::new().expect("a folder for the store");
     let engine = EmbeddedStore::open(folder.path()).expect("an empty store opens");
-    let api = ApiServer::new(Arc::new(engine), Options::default());
+    let api = ApiServer::new(
+        Arc::new(engine),
+        Options {
+            roles: master_control::roles(CONTROLLERS),
+            ..Options::default()
+        },
+    );
     api.prepare().await.expect("the system namespaces are made");
     let admin = api.client(UserInfo::admin("admin"));
     let own = api.client(UserInfo::authenticated(

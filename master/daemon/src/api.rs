@@ -4,7 +4,9 @@ use crate::Error;
 use crate::clients::{self, Clients};
 use crate::settings::Settings;
 use config_model::api::{ApiConfig, Authorization};
-use master_api::{Admission, Mode, Options, TokenIssuer, TokenList};
+use master_admission::Admission;
+use master_api::Options;
+use master_auth::{Mode, TokenIssuer, TokenList};
 use master_ca::Authority;
 use rustls::pki_types::CertificateDer;
 use std::path::PathBuf;
@@ -29,6 +31,7 @@ pub(crate) fn options(settings: &Settings, authority: &Authority) -> Result<Opti
         authorization: modes(config),
         tokens: tokens(config)?,
         issuer: Some(Arc::new(issuer(config, authority)?)),
+        roles: master_control::roles(master_control::CONTROLLERS),
         ..Options::default()
     })
 }

@@ -27,11 +27,11 @@ pub(crate) enum Error {
     Tokens {
         path: PathBuf,
         #[source]
-        source: master_api::TokenFileError,
+        source: master_auth::TokenFileError,
     },
     /// The service accounts' key.
     #[error("service accounts' tokens cannot be signed")]
-    TokenKey(#[source] master_api::TokenKeyError),
+    TokenKey(#[source] master_auth::TokenKeyError),
     /// The document is sound and not a master's.
     #[error("{}: it has no [cluster], so it is not a master's configuration; write `kind = \"cluster\"` or a first master's user-data", .0.display())]
     NotAMaster(PathBuf),

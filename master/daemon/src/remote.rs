@@ -4,9 +4,9 @@ use crate::Error;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use config_http::{Connection, Limits};
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -151,48 +151,40 @@ pub(crate) async fn download(
         let socket = TcpStream::connect((host.as_str(), port)).await?;
         connector.connect(name, socket).await
     };
-    let stream = patiently(connect)
-        .await
-        .map_err(fail)?
-        .map_err(|error| fail(error.into()))?;
-    let shaken = patiently(hyper::client::conn::http1::handshake(TokioIo::new(stream)))
-        .await
-        .map_err(fail)?;
-    let (mut sender, driver) = shaken.map_err(|error| fail(error.into()))?;
-    let driver = tokio::spawn(driver);
+    let stream = patiently(connect).await.map_err(fail)?;
+    let stream = stream.map_err(|error| fail(error.into()))?;
+    let limits = Limits {
+        time: PATIENCE,
+        body: REFUSAL,
+        ..Limits::default()
+    };
+    let (executor, timer) = (TokioExecutor::new(), TokioTimer::new());
+    let connection = Connection::open(TokioIo::new(stream), &executor, timer, limits).await;
+    let mut connection = connection.map_err(|error| fail(error.into()))?;
     let mut request = Request::get(path).header(header::HOST, authority.as_str());
     if let Some(token) = context.user["token"].as_str() {
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
     }
-    let request = request
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| fail(error.into()))?;
-    let answer = patiently(sender.send_request(request))
-        .await
-        .map_err(fail)?
-        .map_err(|error| fail(error.into()))?;
+    let request = request.body(Bytes::new());
+    let request = request.map_err(|error| fail(error.into()))?;
+    let answer = connection.send(request).await;
+    let answer = answer.map_err(|error| fail(error.into()))?;
     if answer.status() != StatusCode::OK {
         let status = answer.status();
-        let text = patiently(Limited::new(answer.into_body(), REFUSAL).collect())
-            .await
-            .map_err(fail)?;
-        let text = text.map_err(fail)?.to_bytes();
-        return Err(fail(
-            format!(
-                "{path} was answered {status}: {}",
-                String::from_utf8_lossy(&text)
-            )
-            .into(),
-        ));
+        let text = answer.into_body().whole().await;
+        let text = text.map_err(|error| fail(error.into()))?;
+        let text = String::from_utf8_lossy(&text);
+        return Err(fail(format!("{path} was answered {status}: {text}").into()));
     }
     let mut body = answer.into_body();
-    while let Some(frame) = patiently(body.frame()).await.map_err(fail)? {
-        if let Ok(piece) = frame.map_err(|error| fail(error.into()))?.into_data() {
-            put(piece)?;
+    loop {
+        let piece = patiently(body.piece()).await;
+        let piece = piece.and_then(|piece| piece.map_err(Into::into));
+        match piece.map_err(fail)? {
+            Some(piece) => put(piece)?,
+            None => return Ok(()),
         }
     }
-    driver.abort();
-    Ok(())
 }
 
 async fn patiently<T>(

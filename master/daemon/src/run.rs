@@ -11,13 +11,18 @@ use config_attest::Digest;
 use config_attest::EkIssuer;
 use config_attest::release::ReleaseKey;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
-use master_api::{ApiServer, Options, Range, Ranges, ServeOptions};
+use config_model::format::Endpoint;
+use master_admission::services::Ranges;
+use master_api::{ApiServer, Options, ServeOptions};
 use master_attest::{AttestationConfig, AttestationService, BootstrapConfig};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
 use master_client::UserInfo;
+use master_control::options::{Discovery, Signing};
+use master_control::pod_range::PodRange;
 use master_control::{CONTROLLERS, Controllers};
 use master_journal::VerdictLog;
+use master_schema::validate::net::Range;
 use master_store::{EmbeddedStore, StoreError};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -71,7 +76,12 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         admin_key,
     );
     let rotator = Arc::new(rotator);
-    let controllers = controllers(&rotator);
+    let own = discovery::endpoints(
+        &settings.cluster.api_names,
+        &ranges(&settings, listen).advertise,
+        listen.port(),
+    );
+    let controllers = controllers(&settings, &authority, &rotator, own);
     api.set_extensions(Arc::new(Paths {
         attestation: service.paths(),
         rotator,
@@ -90,11 +100,6 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     if settings.cluster.admin_key.is_none() {
         write_admin_kubeconfig(&args, &settings, &authority, listen)?;
     }
-    let own = discovery::endpoints(
-        &settings.cluster.api_names,
-        &ranges(&settings, listen).advertise,
-        listen.port(),
-    );
     let limits = serve_options(descriptors);
     let parts = Parts {
         limits,
@@ -105,7 +110,6 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         controllers,
         listener,
         clients,
-        own,
     };
     // Cancel-safe: either outcome ends the process, and what is dropped is not needed again.
     tokio::select! {
@@ -174,8 +178,6 @@ struct Parts {
     controllers: Controllers,
     listener: TcpListener,
     clients: Arc<Clients>,
-    /// Where nodes reach this master.
-    own: Vec<config_model::format::Endpoint>,
 }
 
 /// Starts the parts in order and ends them in order.
@@ -189,17 +191,11 @@ async fn operate(parts: Parts) -> Result<(), Error> {
         controllers,
         listener,
         clients,
-        own,
     } = parts;
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(keep_current(authority.clone(), serving.clone()));
-    tasks.spawn(control_plane(
-        api.clone(),
-        service.clone(),
-        authority.clone(),
-        (own, controllers),
-    ));
+    tasks.spawn(control_plane(api.clone(), service.clone(), controllers));
     if service.is_bootstrapped() {
         // The deny list must be whole before the first request.
         service.ready().await;
@@ -233,12 +229,7 @@ async fn operate(parts: Parts) -> Result<(), Error> {
 }
 
 /// What runs once the cluster is the admin's.
-async fn control_plane(
-    api: ApiServer,
-    service: Arc<AttestationService>,
-    authority: Arc<Authority>,
-    (own, controllers): (Vec<config_model::format::Endpoint>, Controllers),
-) {
+async fn control_plane(api: ApiServer, service: Arc<AttestationService>, controllers: Controllers) {
     service.bootstrapped().await;
     let scheduler = api.client(UserInfo::authenticated(
         SCHEDULER_USER,
@@ -248,11 +239,9 @@ async fn control_plane(
         CONTROLLER_MANAGER_USER,
         Vec::<String>::new(),
     ));
-    let publisher = Publisher::new(client.clone(), authority.clone(), own);
     tokio::join!(
         Box::pin(service.run()),
         Box::pin(api.keep_allocations()),
-        Box::pin(publisher.run()),
         Box::pin(master_schedule::run(
             scheduler,
             master_schedule::Options::default(),
@@ -262,10 +251,33 @@ async fn control_plane(
     );
 }
 
-/// The controllers, which publish the rotator's roots.
-fn controllers(rotator: &Rotator) -> Controllers {
+/// The controllers, with the cluster's keys for those that sign and publish, and the ranges of which nodes get parts.
+fn controllers(
+    settings: &Settings,
+    authority: &Arc<Authority>,
+    rotator: &Rotator,
+    endpoints: Vec<Endpoint>,
+) -> Controllers {
+    let signing = Signing {
+        authority: authority.clone(),
+        api_names: settings.api_names.clone(),
+        decide: master_attest::ruling,
+    };
+    let discovery = Discovery {
+        authority: authority.clone(),
+        endpoints,
+        publish: Arc::new(Publisher),
+    };
+    let part = |one: &config_model::pod_range::PodRange| {
+        let range = Range::new(one.range.address, one.range.prefix)?;
+        PodRange::new(range, one.node_prefix)
+    };
+    let ranges = settings.cluster.pod_ranges.iter();
     let options = master_control::Options {
+        pod_ranges: ranges.filter_map(part).collect(),
         root_ca: Some(rotator.published()),
+        signing: Some(signing),
+        discovery: Some(discovery),
         ..master_control::Options::default()
     };
     Controllers::of(CONTROLLERS, options)

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use common::{
     change_faults, changed, faults, fields, kind, made, starts, through_faults, warnings,
 };
-use master_kinds::registry::Subresource;
+use master_schema::registry::Subresource;
 use serde_json::{Value, json};
 
 fn named(spec: &Value) -> Value {

@@ -5,7 +5,7 @@ mod common;
 
 use common::{change_faults, faults, kind, made, starts, through_faults};
 use master_kinds::builtin::fairness_defaults::{levels, schemas};
-use master_kinds::registry::Subresource;
+use master_schema::registry::Subresource;
 use serde_json::{Value, json};
 
 fn named(name: &str, spec: &Value) -> Value {

@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 #![allow(clippy::panic, reason = "a missing fixture is told with its cure")]
 
-use master_kinds::registry::{Kind, Registry};
-use master_kinds::{builtin, decode};
+use master_kinds::builtin;
+use master_schema::decode;
+use master_schema::registry::{Kind, Registry};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

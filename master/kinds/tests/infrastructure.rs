@@ -230,7 +230,7 @@ fn claims() {
     );
     let told = |size: &str| {
         let new = common::changed(&claims, &named(&claim(size)), &bound);
-        let mut faults = master_kinds::validate::Faults::default();
+        let mut faults = master_schema::validate::Faults::default();
         (claims.strategy.validate_update)(&new, &bound, &mut faults);
         common::told(faults)
     };

@@ -10,8 +10,8 @@
 mod common;
 
 use common::{changed, fields, kind, made, told};
-use master_kinds::registry::{Kind, Subresource};
-use master_kinds::validate::{Faults, Fields};
+use master_schema::registry::{Kind, Subresource};
+use master_schema::validate::{Faults, Fields};
 use serde_json::{Value, json};
 
 fn template() -> Value {

@@ -4,9 +4,9 @@
 
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
-use master_kinds::schema::{self, Place, Schemas};
-use master_kinds::validate::Fields;
 use master_merge::write::{Given, Versions, Write, update};
+use master_schema::schema::{self, Place, Schemas};
+use master_schema::validate::Fields;
 use serde_json::{Value, json};
 use std::hint::black_box;
 use std::time::Instant;

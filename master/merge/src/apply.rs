@@ -11,9 +11,9 @@ use crate::path::Element;
 use crate::set::Set;
 use crate::typed::check;
 use crate::write::{Conflict, Write, release_changed, stripped, take_ownership};
-use master_kinds::error::{ApiError, Cause, Reason};
-use master_kinds::object::{meta_text, metadata};
-use master_kinds::validate::Fields;
+use master_schema::error::{ApiError, Cause, Reason};
+use master_schema::object::{meta_text, metadata};
+use master_schema::validate::Fields;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 

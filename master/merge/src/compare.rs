@@ -3,7 +3,7 @@
 use crate::path::Element;
 use crate::set::Set;
 use crate::typed::{Form, absent, element, form};
-use master_kinds::schema::{List, Place};
+use master_schema::schema::{List, Place};
 use serde_json::{Map, Value};
 
 /// The differences. The sets are disjoint.

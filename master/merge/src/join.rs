@@ -2,7 +2,7 @@
 
 use crate::path::Element;
 use crate::typed::{Form, element, form};
-use master_kinds::schema::{List, Place};
+use master_schema::schema::{List, Place};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 

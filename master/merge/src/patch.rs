@@ -2,9 +2,9 @@
 
 use crate::strategic;
 use json_patch::PatchOperation;
-use master_kinds::decode;
-use master_kinds::error::{ApiError, Reason};
-use master_kinds::schema::Place;
+use master_schema::decode;
+use master_schema::error::{ApiError, Reason};
+use master_schema::schema::Place;
 use serde_json::{Map, Value};
 
 /// A patch, decoded.
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_json_patch_that_fails_changes_nothing_and_copies_have_a_limit() {
-        let schemas = master_kinds::schema::Schemas::compile(&Map::new());
+        let schemas = master_schema::schema::Schemas::compile(&Map::new());
         let run = |patch: Value, object: Value| {
             let Value::Object(object) = object else {
                 return Err(rejected());

@@ -3,7 +3,7 @@
 use crate::path::Element;
 use crate::set::Set;
 use crate::typed::element;
-use master_kinds::schema::{List, Place, Shape};
+use master_schema::schema::{List, Place, Shape};
 use serde_json::{Map, Value};
 
 /// The object without the fields of a set. A value that is owned as a whole is removed as a whole.

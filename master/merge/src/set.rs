@@ -1,7 +1,7 @@
 //! Sets of field paths: a tree with sorted nodes, and set operations on it.
 
 use crate::path::Element;
-use master_kinds::schema::{Place, Shape};
+use master_schema::schema::{Place, Shape};
 use std::cmp::Ordering;
 
 /// A set of paths.
@@ -276,7 +276,7 @@ fn step<'p>(place: Place<'p>, element: &Element<'_>) -> Place<'p> {
 fn is_whole(place: Place<'_>) -> bool {
     match place.shape() {
         Shape::Object { atomic } | Shape::Map { atomic } => atomic,
-        Shape::List(list) => *list == master_kinds::schema::List::Atomic,
+        Shape::List(list) => *list == master_schema::schema::List::Atomic,
         Shape::Leaf(_) | Shape::Free => false,
     }
 }

@@ -9,9 +9,9 @@ mod lists;
 pub(crate) use faults::shown;
 use faults::{bad_argument, bad_directive, bad_request, failed};
 use lists::{arranged, merge_list};
-use master_kinds::error::ApiError;
-use master_kinds::schema::Place;
-use master_kinds::schema::merge::Merge;
+use master_schema::error::ApiError;
+use master_schema::schema::Place;
+use master_schema::schema::merge::Merge;
 use serde_json::{Map, Value};
 
 const PATCH: &str = "$patch";
@@ -206,7 +206,7 @@ fn delete_values(
 mod tests {
     use super::*;
     use config_kube::k8s_openapi::api::core::v1::Pod;
-    use master_kinds::schema::{self, Schemas};
+    use master_schema::schema::{self, Schemas};
     use proptest::prelude::*;
     use serde_json::json;
     use std::sync::LazyLock;

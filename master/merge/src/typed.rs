@@ -1,7 +1,7 @@
 //! Types of values for field ownership, and the identity of list items.
 
 use crate::path::{Element, Simple};
-use master_kinds::schema::{Absent, List, Place, Shape};
+use master_schema::schema::{Absent, List, Place, Shape};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -159,7 +159,7 @@ fn fields(
 }
 
 fn check_value(value: &Value, place: Place<'_>, path: &mut String, faults: &mut Vec<String>) {
-    use master_kinds::schema::Leaf;
+    use master_schema::schema::Leaf;
     if value.is_null() {
         return;
     }

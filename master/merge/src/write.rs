@@ -3,8 +3,8 @@
 use crate::compare::{Changes, compare};
 use crate::managed::{Manager, Managers};
 use crate::set::Set;
-use master_kinds::schema::Place;
-use master_kinds::validate::Fields;
+use master_schema::schema::Place;
+use master_schema::validate::Fields;
 use serde_json::Value;
 use std::borrow::Cow;
 

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Kind, Object};
-use master_kinds::error::Reason;
 use master_merge::write::Given;
+use master_schema::error::Reason;
 use serde_json::{Value, json};
 
 const T1: &str = "2026-01-01T00:00:00Z";

@@ -2,7 +2,8 @@
 //! compaction.
 //!
 //! Start at [`Store`], the trait that every engine implements, and at [`EmbeddedStore::open`], the
-//! default engine (a log on disk, the current state and a bounded history in memory).
+//! default engine (a log on disk, the current state and a bounded history in memory). What answers
+//! requests reads through a [`Reader`], which names no engine.
 //!
 //! Tasks and channels of the embedded engine: one writer thread, fed by a bounded queue. It takes
 //! all queued transactions, checks the preconditions of each, appends them to the log with one
@@ -16,12 +17,14 @@
 //! Keys are `table/rest`: the part before the first `/` names a table, and each table has its own
 //! history, so that a busy table (leases, events) does not push out the history of a quiet one.
 
+mod direct;
 mod embedded;
 mod error;
 mod history;
 mod model;
 mod traits;
 
+pub use direct::Direct;
 pub use embedded::snapshot::{
     RESTORED_AHEAD, SnapshotBytes, SnapshotError, SnapshotSummary, restore_snapshot,
     verify_snapshot,
@@ -31,4 +34,4 @@ pub use error::StoreError;
 pub use model::{
     Action, Committed, Entry, Event, Expect, Fetched, ListQuery, Listing, Op, Revision,
 };
-pub use traits::{Batch, BoxFuture, Store, WatchStream};
+pub use traits::{Batch, BoxFuture, Reader, Store, WatchStream};

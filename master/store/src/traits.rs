@@ -45,6 +45,32 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>>;
 }
 
+/// Reads of a store, as what answers requests sees them; which engine holds the data is not known
+/// here. The answers come from memory: from the engine's own, or from a copy that the engine's watch
+/// keeps up to date.
+///
+/// Guarantees: a read that starts after a commit was acknowledged to this process sees it; the rest
+/// is as for [`Store`].
+pub trait Reader: fmt::Debug + Send + Sync + 'static {
+    /// The newest revision that reads show.
+    fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>>;
+
+    /// Reads one key.
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Fetched, StoreError>>;
+
+    /// Lists keys by prefix, consistent at one revision. Fails with [`StoreError::Compacted`] if
+    /// the revision is older than the history.
+    fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Listing, StoreError>>;
+
+    /// Watches every change under `prefix` after revision `after`. Fails with
+    /// [`StoreError::Compacted`] if the history does not reach back to `after`.
+    fn watch<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Revision,
+    ) -> BoxFuture<'a, Result<Box<dyn WatchStream>, StoreError>>;
+}
+
 /// Changes that a watch returns at once.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {

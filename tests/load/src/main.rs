@@ -6,6 +6,7 @@
     reason = "a command line program speaks to its user"
 )]
 
+use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,26 +14,38 @@ use tests_load::site::Site;
 use tests_load::workload::{self, Plan};
 use tests_load::{Result, bench};
 
-const USAGE: &str = "\
-usage: load bench --master PROGRAM [--only NAME[,NAME]…]
-       load soak  --master PROGRAM [--minutes N]
-";
+/// Measures a master, or looks for histories that no order explains.
+#[derive(Debug, Parser)]
+#[command(name = "load")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
 
-/// The value of an option.
-fn option(words: &[String], name: &str) -> Option<String> {
-    words
-        .windows(2)
-        .find(|pair| pair[0] == name)
-        .map(|pair| pair[1].clone())
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure latency, throughput, processor time and memory.
+    Bench {
+        /// The master's program.
+        #[arg(long)]
+        master: PathBuf,
+        /// Only these parts.
+        #[arg(long, value_name = "NAME[,NAME]…", default_value = "")]
+        only: String,
+    },
+    /// Run concurrent clients, kill the master, and check what the clients saw.
+    Soak {
+        /// The master's program.
+        #[arg(long)]
+        master: PathBuf,
+        /// Minutes; the round that has begun is ended.
+        #[arg(long, value_name = "N", default_value_t = 10)]
+        minutes: u64,
+    },
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let program = option(&words, "--master").map(PathBuf::from);
-    let (Some(command), Some(program)) = (words.first(), program) else {
-        eprint!("{USAGE}");
-        return ExitCode::from(2);
-    };
+    let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -44,17 +57,10 @@ fn main() -> ExitCode {
         }
     };
     let outcome = tokio::task::LocalSet::new().block_on(&runtime, async {
-        match command.as_str() {
-            "bench" => bench::run(&program, &option(&words, "--only").unwrap_or_default()).await,
-            "soak" => {
-                let minutes = option(&words, "--minutes")
-                    .and_then(|text| text.parse().ok())
-                    .unwrap_or(10);
-                soak(&program, Duration::from_secs(minutes * 60)).await
-            }
-            other => {
-                eprint!("load does not know {other:?}\n{USAGE}");
-                Ok(())
+        match &cli.command {
+            Command::Bench { master, only } => bench::run(master, only).await,
+            Command::Soak { master, minutes } => {
+                soak(master, Duration::from_secs(minutes * 60)).await
             }
         }
     });

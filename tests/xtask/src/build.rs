@@ -73,11 +73,11 @@ pub(crate) fn keys() -> PathBuf {
 }
 
 /// `cargo xtask image`.
-pub(crate) fn image(words: &[String]) -> Outcome {
+pub(crate) fn image(locked: bool) -> Outcome {
     let mut steps = Steps::new();
     crate::host::check()?;
     steps.step("packages to build with", crate::host::packages)?;
-    everything(&mut steps, Profile::Release, words)
+    everything(&mut steps, Profile::Release, locked)
 }
 
 /// `cargo xtask tools`.
@@ -89,17 +89,19 @@ pub(crate) fn tools() -> Outcome {
 }
 
 /// Programs, tools, keys and images.
-pub(crate) fn everything(steps: &mut Steps, profile: Profile, words: &[String]) -> Outcome {
+pub(crate) fn everything(steps: &mut Steps, profile: Profile, locked: bool) -> Outcome {
     steps.step("programs", || programs(profile))?;
-    other_parts(steps, profile, words)
+    other_parts(steps, profile, locked)
 }
 
 /// Makes what is beside the programs: the tools, the keys, the images.
-pub(crate) fn other_parts(steps: &mut Steps, profile: Profile, words: &[String]) -> Outcome {
+pub(crate) fn other_parts(steps: &mut Steps, profile: Profile, locked: bool) -> Outcome {
     steps.step("tools (QEMU, firmware, kubectl, …)", tools_tree)?;
     steps.step("development keys", development_keys)?;
     for role in ["master", "worker"] {
-        steps.step(&format!("{role} image"), || one_image(role, profile, words))?;
+        steps.step(&format!("{role} image"), || {
+            one_image(role, profile, locked)
+        })?;
     }
     Ok(())
 }
@@ -147,8 +149,8 @@ pub(crate) fn development_keys() -> Outcome {
     watched(command, "")
 }
 
-/// Builds one image; `words` are further arguments of `image-build`, which count where they say it themselves.
-pub(crate) fn one_image(role: &str, profile: Profile, words: &[String]) -> Outcome {
+/// Builds one image; `locked`: of the package versions in the lock file and no others.
+pub(crate) fn one_image(role: &str, profile: Profile, locked: bool) -> Outcome {
     let mut command = image_build("build");
     command
         .args(["--role", role])
@@ -162,10 +164,10 @@ pub(crate) fn one_image(role: &str, profile: Profile, words: &[String]) -> Outco
         .arg(keys().join("sb.key"))
         .arg("--sb-cert")
         .arg(keys().join("sb.crt"));
-    if !words.iter().any(|word| word.starts_with("--compress")) {
-        command.args(["--compress", profile.compression()]);
+    command.args(["--compress", profile.compression()]);
+    if locked {
+        command.arg("--locked");
     }
-    command.args(words);
     watched(
         command,
         "the message above names the part; `cargo xtask image` builds the images alone",

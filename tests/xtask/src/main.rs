@@ -1,4 +1,4 @@
-//! The only automation: `cargo xtask up | down | status | test | image | tools | master | bench | soak | mutants | tidy | map`.
+//! The only automation: `cargo xtask COMMAND`; [`Command`] lists them.
 //!
 //! It compiles in seconds and needs no system library; everything heavy is a program that it builds and runs.
 //! Every command prints its steps with their times, and a failure says what failed, where the log is and what to do.
@@ -23,64 +23,190 @@ mod test;
 mod tidy;
 mod up;
 
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "\
-usage: cargo xtask COMMAND
+/// Everything that is done to this repository: build, run, test, measure.
+///
+/// Each command installs what it needs (as root), prints its steps with their times, and says what to do where a step fails.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
 
-  up [--workers N]       install what is needed, build, boot a master and a worker in QEMU, run a pod
-  down                   end the machines of `up` (their disks stay; --wipe removes them)
-  status                 show the machines of `up`
-  test [STAGE…]          install what is needed and pass all tests (stages: tidy lint unit build stories; only by its
-                         name: tail, the stories in machines that the attacks show by processes, too)
-  image [--locked]       build both images into .pratique/images
-  tools                  unpack the tools (QEMU, firmware, kubectl, …) into .pratique/tools
-  master --config FILE --data DIR --listen ADDRESS   run a master on this host in the foreground
-  check FILE…            check TOML documents
-  bench image|join|api|disk   measure, and print the figures of tests/FIGURES.md (api --only NAME: objects watch
-                         watchers collection crowd; disk rates, disk unlock; join and disk --built: of
-                         the images that are there)
-  soak [WHAT]            look for new cases: histories (concurrent clients and kills of a master), properties, fuzz,
-                         and hostile pods (--minutes N, --seed N)
-  mutants [WORD…]        blind the verifier at each of its checks; the attacks must notice
-  tidy                   check the architecture
-  map                    show the rooms, what depends on what, and circles of files
-";
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Boot a master and workers in QEMU and run a pod, from a clone that has nothing built.
+    Up {
+        /// Number of workers, 1 to 4.
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=up::MOST_WORKERS))]
+        workers: u8,
+    },
+    /// End the machines of `up`; their disks stay.
+    Down {
+        /// Remove their disks, too.
+        #[arg(long)]
+        wipe: bool,
+    },
+    /// Show the machines of `up`.
+    Status,
+    /// Pass all tests.
+    Test {
+        /// Stages to run in the place of all; `tail` (every story in machines) runs by its name alone.
+        #[arg(value_enum)]
+        stages: Vec<test::Stage>,
+    },
+    /// Build both images into `.pratique/images`.
+    Image {
+        /// Refuse any package version but the lock file's.
+        #[arg(long)]
+        locked: bool,
+    },
+    /// Unpack the tools (QEMU, firmware, kubectl, …) into `.pratique/tools`.
+    Tools,
+    /// Run a master on this host, in the foreground.
+    Master {
+        /// Arguments of `master run`: `--config FILE --data DIR --listen ADDRESS`, …
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Check TOML documents.
+    Check {
+        /// The documents.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Measure, and print the figures of tests/FIGURES.md.
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Look for cases that no fixed run has met yet.
+    Soak(soak::Soak),
+    /// Blind the verifier at each of its checks; the attacks must notice.
+    Mutants {
+        /// Only checks in whose names one of these words stands.
+        words: Vec<String>,
+    },
+    /// Check the architecture.
+    Tidy,
+    /// Show the rooms, what depends on what, and circles of files.
+    Map,
+}
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let Some((command, rest)) = words.split_first() else {
-        eprint!("{USAGE}");
-        return ExitCode::from(2);
-    };
-    let outcome = match command.as_str() {
-        "up" => up::up(rest),
-        "down" => up::down(rest),
-        "status" => up::status(),
-        "test" => test::test(rest),
-        "image" => build::image(rest),
-        "tools" => build::tools(),
-        "master" => master::run(rest),
-        "check" => master::check(rest),
-        "bench" => bench::bench(rest),
-        "soak" => soak::soak(rest),
-        "mutants" => mutants::mutants(rest),
-        "tidy" => tidy::tidy(),
-        "map" => map::map(),
-        "help" | "--help" | "-h" => {
-            print!("{USAGE}");
-            Ok(())
-        }
-        other => Err(steps::Failure::usage(
-            &format!("no command {other:?}"),
-            USAGE,
-        )),
-    };
-    match outcome {
+    match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("\n{failure}");
-            ExitCode::from(failure.code)
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> steps::Outcome {
+    match command {
+        Command::Up { workers } => up::up(workers),
+        Command::Down { wipe } => up::down(wipe),
+        Command::Status => up::status(),
+        Command::Test { stages } => test::test(&stages),
+        Command::Image { locked } => build::image(locked),
+        Command::Tools => build::tools(),
+        Command::Master { arguments } => master::run(&arguments),
+        Command::Check { files } => master::check(&files),
+        Command::Bench(what) => bench::bench(what),
+        Command::Soak(wish) => soak::soak(&wish),
+        Command::Mutants { words } => mutants::mutants(&words),
+        Command::Tidy => tidy::tidy(),
+        Command::Map => map::map(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn every_command_and_argument_has_its_help() {
+        Cli::command().debug_assert();
+        let mut pending = vec![Cli::command()];
+        while let Some(command) = pending.pop() {
+            let name = command.get_name().to_owned();
+            assert!(
+                command.get_about().is_some() || command.is_hide_set(),
+                "{name}"
+            );
+            for argument in command.get_arguments() {
+                assert!(
+                    argument.get_help().is_some(),
+                    "{name} {}",
+                    argument.get_id()
+                );
+            }
+            pending.extend(command.get_subcommands().cloned());
+        }
+    }
+
+    /// Lines of the shell blocks in the documents for people.
+    fn documented() -> Vec<String> {
+        let listed = std::process::Command::new("git")
+            .args(["ls-files", "*.md"])
+            .current_dir(host::repository())
+            .output()
+            .unwrap();
+        let mut lines = Vec::new();
+        for document in String::from_utf8(listed.stdout).unwrap().lines() {
+            let text = std::fs::read_to_string(host::repository().join(document)).unwrap();
+            for block in text.split("```sh\n").skip(1) {
+                let block = block.split("```").next().unwrap_or_default();
+                let code = block.lines().filter_map(|line| line.split('#').next());
+                lines.extend(code.map(|line| line.trim().to_owned()));
+            }
+        }
+        lines
+    }
+
+    #[test]
+    fn every_command_line_in_a_document_is_understood() {
+        let lines = documented();
+        let ours: Vec<_> = lines
+            .iter()
+            .filter_map(|line| line.strip_prefix("cargo xtask "))
+            .collect();
+        for line in &ours {
+            let words = ["xtask"].into_iter().chain(line.split_whitespace());
+            Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        assert!(ours.len() > 10, "{ours:?}");
+    }
+
+    #[test]
+    fn a_command_line_is_understood_or_refused() {
+        let parse = |line: &str| Cli::try_parse_from(line.split_whitespace());
+        for line in [
+            "xtask up --workers 4",
+            "xtask test tidy tail",
+            "xtask master --config c.toml --data d --listen 127.0.0.1:1",
+            "xtask bench api --only objects,watch",
+            "xtask bench disk rates --built",
+            "xtask soak fuzz quote --minutes 1 --seed 7",
+            "xtask image --locked",
+        ] {
+            parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in [
+            "xtask",
+            "xtask up --workers 5",
+            "xtask test nothing",
+            "xtask down --wipes",
+            "xtask soak nothing",
+            "xtask soak histories --minutes soon",
+            "xtask soak pods quote",
+            "xtask check",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
         }
     }
 }

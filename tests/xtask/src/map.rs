@@ -14,6 +14,26 @@ use std::path::Path;
 /// Modules of one room and what each refers to.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
+/// What is inside a room.
+#[derive(Debug)]
+pub(crate) struct Extent {
+    pub(crate) files: usize,
+    /// Lines, without those of tests inside files.
+    pub(crate) lines: usize,
+    /// The sets of files that all need one another.
+    pub(crate) circles: Vec<Vec<String>>,
+}
+
+/// Reads a room's folder of sources.
+pub(crate) fn extent(folder: &Path) -> Extent {
+    let files = sources(folder, "");
+    Extent {
+        files: files.len(),
+        lines: files.values().map(|text| text.lines().count()).sum(),
+        circles: knots(&graph(&files)),
+    }
+}
+
 /// Prints rooms, edges and circles.
 pub(crate) fn map() -> Outcome {
     let root = repository();
@@ -25,17 +45,17 @@ pub(crate) fn map() -> Outcome {
     println!("{:<20} {:>6} {:>6}  depends on", "room", "files", "lines");
     let mut circles = Vec::new();
     for room in &rooms {
-        let files = sources(&root.join(&room.address).join("src"), "");
-        let lines: usize = files.values().map(|text| text.lines().count()).sum();
+        let extent = extent(&root.join(&room.address).join("src"));
         println!(
             "{:<20} {:>6} {:>6}  {}",
             room.address,
-            files.len(),
-            lines,
+            extent.files,
+            extent.lines,
             edges(room, &rooms).join(" ")
         );
         circles.extend(
-            knots(&graph(&files))
+            extent
+                .circles
                 .into_iter()
                 .map(|knot| (room.address.clone(), knot)),
         );

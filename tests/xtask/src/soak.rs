@@ -12,13 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-const USAGE: &str = "\
-usage: cargo xtask soak [WHAT] [--minutes N] [--seed N]
-
-  histories           concurrent clients and kills of a master; what they saw must have an order (where nothing is named)
-  properties          property tests with another seed in each round
-  fuzz [TARGET…]      mutated input for every decoder of bytes from outside, with another seed in each round
-  pods                hostile pods on a real engine, round after round; the host stays as it was";
 /// Minutes where none are given.
 const MINUTES: u64 = 10;
 /// Cases of each property in a round.
@@ -26,65 +19,46 @@ const CASES: u32 = 512;
 /// Seconds of each fuzz target in a round.
 const SECONDS: u64 = 10;
 
-/// What the command line asks for.
-#[derive(Debug, PartialEq, Eq)]
-struct Wish {
-    what: String,
-    words: Vec<String>,
+/// What is looked for, and for how long.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Soak {
+    #[command(subcommand)]
+    what: Option<What>,
+    /// Minutes; the round that has begun is ended.
+    #[arg(long, global = true, value_name = "N", default_value_t = MINUTES)]
     minutes: u64,
+    /// Seed of the first round; the time where none is given.
+    #[arg(long, global = true, value_name = "N")]
     seed: Option<u64>,
 }
 
-/// Looks for as long as is asked.
-pub(crate) fn soak(words: &[String]) -> Outcome {
-    let wish = wish(words)?;
-    match wish.what.as_str() {
-        "histories" => bench::soak(&["--minutes".to_owned(), wish.minutes.to_string()]),
-        "properties" => properties(&wish),
-        "fuzz" => fuzz(&wish),
-        "pods" => pods(&wish),
-        other => Err(Failure::usage(
-            &format!("soak does not know {other:?}"),
-            USAGE,
-        )),
-    }
+#[derive(Debug, PartialEq, Eq, clap::Subcommand)]
+enum What {
+    /// Concurrent clients and kills of a master; what they saw must have an order. Where nothing is named.
+    Histories,
+    /// Property tests with another seed in each round.
+    Properties,
+    /// Mutated input for decoders of bytes from outside, with another seed in each round.
+    Fuzz {
+        /// The decoders; all where none is named.
+        targets: Vec<String>,
+    },
+    /// Hostile pods on a real engine, round after round; the host stays as it was.
+    Pods,
 }
 
-fn wish(words: &[String]) -> Outcome<Wish> {
-    let mut wish = Wish {
-        what: "histories".to_owned(),
-        words: Vec::new(),
-        minutes: MINUTES,
-        seed: None,
-    };
-    let mut named = false;
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let mut number = || {
-            let value = words.next().and_then(|value| value.parse().ok());
-            value.ok_or_else(|| Failure::usage(&format!("{word} wants a number"), USAGE))
-        };
-        match word.as_str() {
-            "--minutes" => wish.minutes = number()?,
-            "--seed" => wish.seed = Some(number()?),
-            option if option.starts_with("--") => {
-                return Err(Failure::usage(
-                    &format!("soak does not know {option}"),
-                    USAGE,
-                ));
-            }
-            what if !named => {
-                named = true;
-                what.clone_into(&mut wish.what);
-            }
-            other => wish.words.push(other.to_owned()),
-        }
+/// Looks for as long as is asked.
+pub(crate) fn soak(wish: &Soak) -> Outcome {
+    match &wish.what {
+        None | Some(What::Histories) => bench::soak(wish.minutes),
+        Some(What::Properties) => properties(wish),
+        Some(What::Fuzz { targets }) => fuzz(wish, targets),
+        Some(What::Pods) => pods(wish),
     }
-    Ok(wish)
 }
 
 /// Runs rounds with one seed after another until the time is over, one at least.
-fn rounds(wish: &Wish, mut round: impl FnMut(u64) -> Outcome) -> Outcome {
+fn rounds(wish: &Soak, mut round: impl FnMut(u64) -> Outcome) -> Outcome {
     let clock = || {
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -105,7 +79,7 @@ fn rounds(wish: &Wish, mut round: impl FnMut(u64) -> Outcome) -> Outcome {
     }
 }
 
-fn properties(wish: &Wish) -> Outcome {
+fn properties(wish: &Soak) -> Outcome {
     host::need_root("some properties are of what only root may do")?;
     let mut steps = Steps::new();
     steps.step("packages", host::packages)?;
@@ -184,7 +158,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// One test repeats its rounds for as long as this variable says.
-fn pods(wish: &Wish) -> Outcome {
+fn pods(wish: &Soak) -> Outcome {
     host::need_root("hostile pods run in containers in namespaces of their own")?;
     let mut steps = Steps::new();
     steps.step("packages", host::packages)?;
@@ -215,7 +189,7 @@ fn pods(wish: &Wish) -> Outcome {
     })
 }
 
-fn fuzz(wish: &Wish) -> Outcome {
+fn fuzz(wish: &Soak, targets: &[String]) -> Outcome {
     let mut steps = Steps::new();
     steps.step("packages", host::packages)?;
     let cargo = |words: &[&str]| {
@@ -235,13 +209,13 @@ fn fuzz(wish: &Wish) -> Outcome {
     let program = build::target().join("debug/tests-fuzz");
     rounds(wish, |seed| {
         let mut command = Command::new(&program);
-        command.args(&wish.words).args([
+        command.args(targets).args([
             "--seconds",
             &SECONDS.to_string(),
             "--seed",
             &seed.to_string(),
         ]);
-        let targets = wish.words.join(" ");
+        let targets = targets.join(" ");
         let cure = format!(
             "its input is kept in tests/fuzz/corpus; to repeat the search: cargo xtask soak fuzz {targets} --seed {seed} --minutes 0"
         );
@@ -253,30 +227,25 @@ fn fuzz(wish: &Wish) -> Outcome {
 mod tests {
     use super::*;
 
-    fn asked(text: &str) -> Outcome<Wish> {
-        wish(
-            &text
-                .split_whitespace()
-                .map(str::to_owned)
-                .collect::<Vec<_>>(),
-        )
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        wish: Soak,
+    }
+
+    fn asked(text: &str) -> Soak {
+        let words = ["soak"].into_iter().chain(text.split_whitespace());
+        <Line as clap::Parser>::try_parse_from(words).unwrap().wish
     }
 
     #[test]
     fn a_wish_is_read_with_its_options_in_any_place() {
-        let wish = asked("fuzz --seed 7 wire --minutes 3 log").unwrap();
-        assert_eq!(
-            (wish.what.as_str(), wish.minutes, wish.seed),
-            ("fuzz", 3, Some(7))
-        );
-        assert_eq!(wish.words, ["wire", "log"]);
-        let usual = asked("--minutes 1").unwrap();
-        assert_eq!(
-            (usual.what.as_str(), usual.minutes, usual.seed),
-            ("histories", 1, None)
-        );
-        assert_eq!(asked("properties --hours 1").unwrap_err().code, 2);
-        assert_eq!(asked("properties --seed soon").unwrap_err().code, 2);
+        let wish = asked("fuzz --seed 7 wire --minutes 3 log");
+        let targets = vec!["wire".to_owned(), "log".to_owned()];
+        assert_eq!(wish.what, Some(What::Fuzz { targets }));
+        assert_eq!((wish.minutes, wish.seed), (3, Some(7)));
+        let usual = asked("--minutes 1");
+        assert_eq!((usual.what, usual.minutes, usual.seed), (None, 1, None));
     }
 
     #[test]
@@ -298,7 +267,7 @@ mod tests {
 
     #[test]
     fn at_least_one_round_is_run_and_the_next_has_another_seed() {
-        let wish = asked("properties --seed 5 --minutes 0").unwrap();
+        let wish = asked("properties --seed 5 --minutes 0");
         let mut seeds = Vec::new();
         rounds(&wish, |seed| {
             seeds.push(seed);
@@ -306,7 +275,7 @@ mod tests {
         })
         .unwrap();
         assert_eq!(seeds, [5]);
-        let found = rounds(&asked("properties --seed 5").unwrap(), |seed| match seed {
+        let found = rounds(&asked("properties --seed 5"), |seed| match seed {
             8 => Err(Failure::new("found", "")),
             _ => Ok(()),
         });

@@ -11,8 +11,6 @@ pub(crate) struct Failure {
     pub what: String,
     /// What to do.
     pub cure: String,
-    /// Exit code.
-    pub code: u8,
 }
 
 /// The result of a step.
@@ -24,16 +22,6 @@ impl Failure {
         Self {
             what: what.into(),
             cure: cure.into(),
-            code: 1,
-        }
-    }
-
-    /// A command line that is not understood.
-    pub(crate) fn usage(what: &str, usage: &str) -> Self {
-        Self {
-            what: what.to_owned(),
-            cure: usage.to_owned(),
-            code: 2,
         }
     }
 }

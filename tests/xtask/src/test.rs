@@ -2,15 +2,26 @@
 
 use crate::build::{self, Profile};
 use crate::host::{self, repository};
-use crate::steps::{Failure, Outcome, Steps};
+use crate::steps::{Outcome, Steps};
 use std::path::Path;
 use std::process::Command;
 
-/// The stages, in order.
-const STAGES: &[&str] = &["tidy", "lint", "unit", "build", "stories"];
-
-/// The stage that runs only where it is named.
-const TAIL: &str = "tail";
+/// What `cargo xtask test` can be told to run, in the order in which it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Stage {
+    /// The architecture and the formatting.
+    Tidy,
+    /// The linter, which compiles every test.
+    Lint,
+    /// Unit, property and process tests.
+    Unit,
+    /// Programs, tools and images.
+    Build,
+    /// Process stories, load and stories in machines.
+    Stories,
+    /// Every story in machines, with those that the attacks show by processes, too. Only by its name.
+    Tail,
+}
 
 /// Rooms whose tests are the last stage.
 const STORIES: &[&str] = &["tests/cluster", "tests/load"];
@@ -19,33 +30,29 @@ const STORIES: &[&str] = &["tests/cluster", "tests/load"];
 const AT_ONCE: usize = 2;
 
 /// Runs all stages, or those named.
-pub(crate) fn test(words: &[String]) -> Outcome {
-    if let Some(unknown) = words
-        .iter()
-        .find(|word| !STAGES.contains(&word.as_str()) && *word != TAIL)
-    {
-        let stages = format!("the stages are: {}, and {TAIL}", STAGES.join(" "));
-        return Err(Failure::usage(&format!("no stage {unknown:?}"), &stages));
-    }
+pub(crate) fn test(wanted: &[Stage]) -> Outcome {
     host::need_root("tests install packages and run containers in namespaces of their own")?;
-    let wanted =
-        |stage: &str| (words.is_empty() && stage != TAIL) || words.iter().any(|word| word == stage);
+    let wanted = |stage| (wanted.is_empty() && stage != Stage::Tail) || wanted.contains(&stage);
     let mut steps = Steps::new();
     let outcome = stages(&mut steps, &wanted);
     println!("\ntimes:\n{}", steps.summary());
     outcome
 }
 
-fn stages(steps: &mut Steps, wanted: &dyn Fn(&str) -> bool) -> Outcome {
+fn stages(steps: &mut Steps, wanted: &dyn Fn(Stage) -> bool) -> Outcome {
     host::check()?;
     steps.step("packages", host::packages)?;
-    if wanted("tidy") {
+    if wanted(Stage::Tidy) {
         steps.step("tidy", crate::tidy::tidy)?;
         steps.step("format", || {
             cargo(&["fmt", "--all", "--check"], "run: cargo fmt --all")
         })?;
     }
-    let programs = if wanted("lint") || wanted("unit") || wanted("stories") || wanted(TAIL) {
+    let programs = if wanted(Stage::Lint)
+        || wanted(Stage::Unit)
+        || wanted(Stage::Stories)
+        || wanted(Stage::Tail)
+    {
         steps.step("lint and compile", crate::suite::compile)?
     } else {
         Vec::new()
@@ -56,25 +63,25 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(&str) -> bool) -> Outcome {
             .iter()
             .any(|room| program.package == Path::new(room))
     });
-    if wanted("build") {
+    if wanted(Stage::Build) {
         steps.step("programs", || build::programs(Profile::Quick))?;
-    } else if wanted("unit") {
+    } else if wanted(Stage::Unit) {
         steps.step("programs for this host", build::builder)?;
     }
-    if wanted("build") || wanted("unit") {
+    if wanted(Stage::Build) || wanted(Stage::Unit) {
         steps.step("tools", build::tools_tree)?;
     }
-    if wanted("unit") {
+    if wanted(Stage::Unit) {
         steps.step("Python client", crate::python::client)?;
         steps.step("unit, property and process tests", || {
             crate::suite::run(&units.iter().collect::<Vec<_>>(), &[], AT_ONCE)
         })?;
     }
-    if wanted("build") {
-        build::other_parts(steps, Profile::Quick, &[])?;
+    if wanted(Stage::Build) {
+        build::other_parts(steps, Profile::Quick, false)?;
     }
-    if wanted("stories") {
-        // Whoever needs the whole machine comes last and alone.
+    if wanted(Stage::Stories) {
+        // What needs the whole machine comes last and alone.
         let (machines, processes): (Vec<_>, Vec<_>) = stories
             .iter()
             .partition(|program| program.name == "stories");
@@ -86,7 +93,7 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(&str) -> bool) -> Outcome {
             crate::suite::run(&machines, &words, 1)
         })?;
     }
-    if wanted(TAIL) {
+    if wanted(Stage::Tail) {
         let all: Vec<_> = stories
             .iter()
             .filter(|program| program.name == "stories")

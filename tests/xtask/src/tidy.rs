@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the architecture's rules as checks over the tree's text.
 
 use crate::host::repository;
+use crate::map::{Extent, extent};
 use crate::steps::{Failure, Outcome};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,10 +24,23 @@ const TOP: &[&str] = &[
 /// Rooms that few may depend on, and who: the rest speaks to the API by `master/client`. Tests of a room may.
 const DOORS: &[(&str, &[&str])] = &[
     ("master/api", &["master/attest", "master/daemon"]),
+    (
+        "master/auth",
+        &["master/admission", "master/api", "master/daemon"],
+    ),
+    ("master/admission", &["master/api", "master/daemon"]),
+    (
+        "master/objects",
+        &["master/auth", "master/admission", "master/api"],
+    ),
+    ("master/openapi", &["master/api"]),
     ("master/journal", &["master/attest", "master/daemon"]),
     (
         "master/store",
         &[
+            "master/objects",
+            "master/auth",
+            "master/admission",
             "master/api",
             "master/attest",
             "master/bootstrap",
@@ -34,6 +48,20 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
 ];
+/// Lines of a room at most, its tests aside.
+const LARGEST_ROOM: usize = 8_000;
+/// Rooms that are larger still, and the size beyond which they must not grow. Lower a number when its
+/// room has become smaller.
+const LARGER_ROOMS: &[(&str, usize)] = &[
+    ("config/attest", 14_000),
+    ("agent/kubelet", 8_900),
+    ("master/kinds", 10_300),
+    ("master/api", 10_500),
+];
+/// Files of a room at most that all need one another.
+const LARGEST_CIRCLE: usize = 5;
+/// Rooms with a larger circle still, and its size, as for [`LARGER_ROOMS`].
+const LARGER_CIRCLES: &[(&str, usize)] = &[("agent/kubelet", 9)];
 /// The one room that may say `unsafe`.
 const UNSAFE_ROOM: &str = "agent/sys";
 /// The program with which tests attack a machine from inside a container; no crate, and compiled by those tests alone.
@@ -62,7 +90,8 @@ const POLICIES: &[&str] = &[
 /// Libraries that reach a network, a file or a device, so that no room in `config` depends on them.
 const RUNTIMES: &[&str] = &["tokio", "nix", "hyper", "rustls", "tss-esapi"];
 /// The exception: rustls without a socket is types and rules, and certificate verifiers can be written in no other terms.
-const WITHOUT_IO: &[(&str, &str)] = &[("config/tls", "rustls")];
+/// So is hyper's client protocol over a stream, clock and executor of the caller's.
+const WITHOUT_IO: &[(&str, &str)] = &[("config/tls", "rustls"), ("config/http", "hyper")];
 
 /// One crate: its folder and the workspace crates and libraries it depends on.
 #[derive(Debug, Default)]
@@ -82,6 +111,11 @@ pub(crate) fn tidy() -> Outcome {
     for room in &rooms {
         edges(room, &rooms, &mut faults);
         naming(&root, room, &mut faults);
+        limits(
+            &room.address,
+            &extent(&root.join(&room.address).join("src")),
+            &mut faults,
+        );
     }
     let files = sources(&root);
     let texts: BTreeMap<PathBuf, String> = files
@@ -228,6 +262,32 @@ fn edges(room: &Room, rooms: &[Room], faults: &mut Vec<String>) {
                 ));
             }
         }
+    }
+}
+
+/// A room is small enough to be read, and its files depend on one another in one direction, up to small
+/// circles.
+fn limits(address: &str, extent: &Extent, faults: &mut Vec<String>) {
+    let limit = |exceptions: &[(&str, usize)], usual| {
+        exceptions
+            .iter()
+            .find(|(room, _)| *room == address)
+            .map_or(usual, |(_, limit)| *limit)
+    };
+    let most = limit(LARGER_ROOMS, LARGEST_ROOM);
+    if extent.lines > most {
+        faults.push(format!(
+            "{address}: {} lines; split the room by purpose ({most} at most)",
+            extent.lines
+        ));
+    }
+    let most = limit(LARGER_CIRCLES, LARGEST_CIRCLE);
+    for circle in extent.circles.iter().filter(|circle| circle.len() > most) {
+        faults.push(format!(
+            "{address}: {} files need one another ({most} at most): {}",
+            circle.len(),
+            circle.join(" ")
+        ));
     }
 }
 
@@ -431,6 +491,42 @@ mod tests {
         assert_eq!(two_rooms("master/schedule", "master/store").len(), 1);
         assert!(two_rooms("master/control", "master/client").is_empty());
         assert!(two_rooms("master/daemon", "master/api").is_empty());
+    }
+
+    #[test]
+    fn the_api_is_built_on_auth_and_admission_and_never_the_other_way() {
+        assert_eq!(two_rooms("master/auth", "master/admission").len(), 1);
+        assert_eq!(two_rooms("master/admission", "master/api").len(), 1);
+        assert_eq!(two_rooms("master/control", "master/auth").len(), 1);
+        assert!(two_rooms("master/api", "master/admission").is_empty());
+        assert!(two_rooms("master/admission", "master/auth").is_empty());
+    }
+
+    #[test]
+    fn a_room_or_a_circle_that_is_too_large_is_a_fault() {
+        let faults_of = |address: &str, lines: usize, circle: usize| {
+            let circles = vec![vec!["a".to_owned(); circle]];
+            let mut faults = Vec::new();
+            limits(
+                address,
+                &Extent {
+                    files: 1,
+                    lines,
+                    circles,
+                },
+                &mut faults,
+            );
+            faults.len()
+        };
+        assert_eq!(faults_of("master/auth", LARGEST_ROOM, LARGEST_CIRCLE), 0);
+        assert_eq!(faults_of("master/auth", LARGEST_ROOM + 1, 1), 1);
+        assert_eq!(faults_of("master/auth", 1, LARGEST_CIRCLE + 1), 1);
+        // A room that is larger already may not grow.
+        let (room, most) = LARGER_ROOMS[0];
+        assert_eq!(
+            [most, most + 1].map(|lines| faults_of(room, lines, 1)),
+            [0, 1]
+        );
     }
 
     #[test]

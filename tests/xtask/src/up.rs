@@ -19,7 +19,7 @@ const REGISTRY_PORT: u16 = 15000;
 /// Host port that a discovery endpoint would have.
 const DISCOVERY_PORT: u16 = 15080;
 /// The most workers that the segment has slots for.
-const MOST_WORKERS: u8 = 4;
+pub(crate) const MOST_WORKERS: i64 = 4;
 
 /// What runs, so that `down` and `status` find it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,8 +30,7 @@ struct Running {
 }
 
 /// Everything from a clone to a running pod.
-pub(crate) fn up(words: &[String]) -> Outcome {
-    let workers = workers(words)?;
+pub(crate) fn up(workers: u8) -> Outcome {
     tests_harness::lifetime::outlive();
     if let Some(running) = load()? {
         if running.machines.iter().any(Machine::alive) {
@@ -45,7 +44,7 @@ pub(crate) fn up(words: &[String]) -> Outcome {
     let mut steps = Steps::new();
     steps.step("host: memory, disk, Rust", host::check)?;
     steps.step("packages", host::packages)?;
-    build::everything(&mut steps, build::Profile::Quick, &[])?;
+    build::everything(&mut steps, build::Profile::Quick, false)?;
     let dir = workshop().join("up");
     // A cluster begins with its machines' factory state; an earlier one's keys and TPMs are of no use to it.
     if dir.exists() {
@@ -173,13 +172,7 @@ fn show(lab: &Lab) -> Outcome {
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(150);
 
 /// Ends the machines: cleanly where they answer, else by the plug.
-pub(crate) fn down(words: &[String]) -> Outcome {
-    if let Some(unknown) = words.iter().find(|word| *word != "--wipe") {
-        return Err(Failure::usage(
-            &format!("down does not know {unknown:?}"),
-            "usage: cargo xtask down [--wipe]",
-        ));
-    }
+pub(crate) fn down(wipe: bool) -> Outcome {
     let Some(running) = load()? else {
         println!("nothing runs");
         return Ok(());
@@ -208,7 +201,6 @@ pub(crate) fn down(words: &[String]) -> Outcome {
     }
     running.registry.stop()?;
     let (file, dir) = (record(), workshop().join("up"));
-    let wipe = !words.is_empty();
     let removed = if wipe {
         std::fs::remove_dir_all(&dir)
     } else {
@@ -268,24 +260,6 @@ pub(crate) fn lab(dir: PathBuf) -> Outcome<Lab> {
         discovery_port: host::free_port(DISCOVERY_PORT)?,
         cables: Lab::cables()?,
     })
-}
-
-fn workers(words: &[String]) -> Outcome<u8> {
-    let usage = "usage: cargo xtask up [--workers N], N from 1 to 4";
-    match words {
-        [] => Ok(1),
-        [flag, number] if flag == "--workers" => number
-            .parse()
-            .ok()
-            .filter(|number| (1..=MOST_WORKERS).contains(number))
-            .ok_or_else(|| {
-                Failure::usage(&format!("{number:?} is not a number of workers"), usage)
-            }),
-        _ => Err(Failure::usage(
-            &format!("up does not know {:?}", words.join(" ")),
-            usage,
-        )),
-    }
 }
 
 fn record() -> PathBuf {

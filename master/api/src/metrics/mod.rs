@@ -7,7 +7,7 @@ mod process;
 mod text;
 
 use crate::path::{Target, Verb};
-use crate::registry::Kind;
+use master_schema::registry::Kind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

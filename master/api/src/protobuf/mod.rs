@@ -8,8 +8,8 @@
 
 mod table;
 
-use crate::error::{ApiError, Reason};
 use base64::Engine;
+use master_schema::error::{ApiError, Reason};
 use serde_json::{Map, Value};
 use table::{Field, Holds, Many};
 
@@ -202,7 +202,7 @@ fn value(wire: &Wire<'_>, holds: Holds, depth: usize) -> Result<Value, ApiError>
             if raw.is_empty() {
                 Value::Null
             } else {
-                crate::decode::json(raw)?.value
+                master_schema::decode::json(raw)?.value
             }
         }
         Holds::Wrapped => {

@@ -132,13 +132,13 @@ mod tests {
 
     #[test]
     fn every_field_of_every_kind_that_is_served_has_a_number() {
-        let kinds = crate::kinds::all();
+        let kinds = master_kinds::builtin::all();
         let sources: Vec<_> = kinds
             .iter()
             .filter(|kind| kind.group != GROUP)
             .map(|kind| kind.source)
             .collect();
-        let (definitions, _) = crate::schema::definitions(&sources);
+        let (definitions, _) = master_schema::schema::definitions(&sources);
         let mut missing = Vec::new();
         for (name, definition) in &definitions {
             let Some(properties) = definition["properties"].as_object() else {

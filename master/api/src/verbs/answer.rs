@@ -2,12 +2,13 @@
 
 use super::Call;
 use crate::accept::{Accept, Form};
-use crate::error::{ApiError, Reason};
-use crate::object::{self, Extent};
+use crate::respond::json_bytes;
 use crate::table::{self, Include, Style};
-use crate::validate::Fields;
 use http::{HeaderValue, Response, StatusCode, header};
 use master_client::Body;
+use master_objects::Extent;
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::Fields;
 use master_store::Entry;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -27,8 +28,8 @@ impl Call {
         let accept = self.accept()?;
         if accept.form == Form::Object && !accept.yaml {
             let (head, kept) = (
-                object::head(&self.kind, Extent::Whole),
-                object::kept(&self.kind, entry, Extent::Whole)?,
+                master_objects::head(&self.kind, Extent::Whole),
+                master_objects::kept(&self.kind, entry, Extent::Whole)?,
             );
             let revision = entry.modified.to_string();
             let parts = [head.as_bytes(), revision.as_bytes(), b"\",", &kept, b"\n"];
@@ -37,9 +38,9 @@ impl Call {
         let bare =
             matches!(accept.form, Form::Table(_)) && Include::of(&self.query)? != Include::Object;
         let read = if bare {
-            object::decode_bare
+            master_objects::decode_bare
         } else {
-            object::decode
+            master_objects::decode
         };
         self.shaped(status, read(&self.kind, entry)?, accept)
     }
@@ -52,7 +53,7 @@ impl Call {
     ) -> Result<Response<Body>, ApiError> {
         fields.insert("kind".to_owned(), self.kind.kind.as_str().into());
         fields.insert("apiVersion".to_owned(), self.kind.api_version().into());
-        object::reveal(&mut fields);
+        master_objects::reveal(&mut fields);
         self.shaped(status, fields, self.accept()?)
     }
 
@@ -73,8 +74,7 @@ impl Call {
                 return Err(ApiError::new(Reason::NotAcceptable, text));
             }
             Form::Table(version) => {
-                let metadata =
-                    json!({"resourceVersion": object::meta_text(&fields, "resourceVersion")});
+                let metadata = json!({"resourceVersion": master_schema::object::meta_text(&fields, "resourceVersion")});
                 let style = Style {
                     version,
                     include: Include::of(&self.query)?,
@@ -115,22 +115,6 @@ pub(crate) fn value_answer(
         HeaderValue::from_static("application/yaml"),
     );
     Ok(response)
-}
-
-/// An answer with JSON bytes.
-pub(crate) fn json_bytes(status: StatusCode, bytes: impl Into<bytes::Bytes>) -> Response<Body> {
-    let mut response = Response::new(master_client::body(bytes));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    );
-    headers.insert(
-        header::CACHE_CONTROL,
-        HeaderValue::from_static("no-cache, private"),
-    );
-    response
 }
 
 /// A success that is no object; `about` is what it tells in `details`.

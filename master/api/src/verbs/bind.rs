@@ -1,13 +1,14 @@
 //! Binds pods to nodes: the binding subresource, and the deprecated `bindings` that name their pod
 //! themselves.
 
+use super::Call;
 use super::answer::success;
-use super::{Call, no_resource};
-use crate::error::{ApiError, Reason};
-use crate::object::{self, metadata, metadata_mut};
-use crate::validate::{Fields, items, object_mut, text};
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason, no_resource};
+use master_schema::object::{metadata, metadata_mut};
+use master_schema::validate::{Fields, items, object_mut, text};
 use master_store::{Op, StoreError};
 use serde_json::{Value, json};
 
@@ -30,8 +31,6 @@ pub(super) async fn bind_named(call: &Call, content: Body) -> Result<Response<Bo
     }
     let mut inner = call.plain();
     inner.kind = call
-        .api
-        .inner
         .registry
         .find("", "v1", "pods")
         .ok_or_else(no_resource)?
@@ -83,8 +82,8 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
     let uid = word("/metadata/uid").to_owned();
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let old = object::decode_kept(&call.kind, &entry)?;
-        if !uid.is_empty() && uid != object::meta_text(&old, "uid") {
+        let old = master_objects::decode_kept(&call.kind, &entry)?;
+        if !uid.is_empty() && uid != master_schema::object::meta_text(&old, "uid") {
             return Err(call.conflict(
                 "Precondition failed: the pod is not the one that was to be bound (UID)",
             ));
@@ -93,12 +92,12 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
         if call.dry_run()? {
             return success(StatusCode::CREATED, None, call.accept()?);
         }
-        let bytes = object::encode(&call.kind, bound)?;
+        let bytes = master_objects::encode(&call.kind, bound)?;
         let op = Op::update(&entry.key, entry.modified, bytes);
         match call.api.inner.store.commit(vec![op]).await {
             Ok(_) => return success(StatusCode::CREATED, None, call.accept()?),
             Err(StoreError::Conflict { .. }) => {}
-            Err(error) => return Err(super::store_error(error)),
+            Err(error) => return Err(store_error(error)),
         }
     }
     Err(call.conflict("the pod changes faster than it can be bound, try again"))
@@ -155,7 +154,7 @@ fn bound(call: &Call, old: &Fields, binding: &Value, node: &str) -> Result<Field
             .cloned()
             .collect();
         conditions.push(json!({
-            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": object::now(),
+            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": master_schema::object::now(),
         }));
         status.insert("conditions".to_owned(), Value::Array(conditions));
     }

@@ -1,15 +1,15 @@
 //! Reads a request's body as an object of the kind, as strictly as the request asks.
 
 use super::Call;
-use crate::decode::{self, Decoded};
-use crate::error::{ApiError, Reason};
 use crate::protobuf;
-use crate::schema::Checked;
-use crate::validate::Fields;
 use bytes::{Bytes, BytesMut};
 use http::header;
 use http_body_util::BodyExt;
 use master_client::Body;
+use master_schema::decode::{self, Decoded};
+use master_schema::error::{ApiError, Reason};
+use master_schema::schema::Checked;
+use master_schema::validate::Fields;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -119,8 +119,6 @@ impl Call {
         }
         let bad = |text: String| Err(ApiError::new(Reason::BadRequest, text));
         let known = self
-            .api
-            .inner
             .registry
             .kinds()
             .iter()
@@ -179,11 +177,7 @@ impl Call {
 
     /// Compares an object with the kind's schema.
     pub(super) fn compare(&self, fields: &mut Fields) -> Checked {
-        self.api
-            .inner
-            .registry
-            .schemas()
-            .check(&self.kind.schema, fields)
+        self.registry.schemas().check(&self.kind.schema, fields)
     }
 
     /// Turns unknown and duplicate fields into faults or warnings.

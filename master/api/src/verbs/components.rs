@@ -3,12 +3,12 @@
 use super::Call;
 use super::answer::value_answer;
 use crate::accept::Form;
-use crate::error::{ApiError, Reason};
 use crate::path::{Verb, not_allowed};
 use crate::table::{self, Include, Style};
-use crate::validate::Fields;
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::Fields;
 use serde_json::{Value, json};
 
 /// Answers for one component or for all.
@@ -38,7 +38,7 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
 /// The components. Scheduler and controllers run in this process, which ends with them; the store
 /// is queried.
 async fn all(call: &Call) -> Vec<Value> {
-    let store = call.api.inner.store.revision().await;
+    let store = call.api.inner.reader.revision().await;
     let part = |name: &str, health: Result<(), String>| {
         let condition = match health {
             Ok(()) => json!({"type": "Healthy", "status": "True", "message": "ok"}),

@@ -1,23 +1,19 @@
 //! Create.
 
+use super::Call;
 use super::managed::Ownership;
-use super::{Call, store_error};
-use crate::admit;
-use crate::error::{ApiError, Reason};
-use crate::object::{self, meta_text, metadata, metadata_mut};
-use crate::validate::{Faults, Fields, meta};
 use http::{HeaderValue, Response, StatusCode};
+use master_admission::Operation;
 use master_client::Body;
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason};
+use master_schema::object::{meta_text, metadata, metadata_mut};
+use master_schema::validate::{Faults, Fields, meta};
 use master_store::{Entry, Op, StoreError};
 
 /// Attempts, as others may change what admission read (a namespace, a quota), or a generated name
 /// may be taken.
 const TRIES: usize = 32;
-/// Length to which the base of a generated name is cut.
-const BASE: usize = 58;
-/// Characters of generated names: no vowels, and no characters that look alike.
-const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-
 /// Creates an object.
 pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let (mut fields, warnings) = call.object(content).await?;
@@ -32,7 +28,7 @@ pub(super) fn refused(error: ApiError, warnings: &[String]) -> Result<Response<B
     if warnings.is_empty() {
         Err(error)
     } else {
-        Ok(warned(crate::server::respond(&error), warnings))
+        Ok(warned(crate::respond::respond(&error), warnings))
     }
 }
 
@@ -59,7 +55,7 @@ pub(super) async fn make(
         let mut fields = draft.clone();
         if generated {
             let base = meta_text(&fields, "generateName");
-            let name = generate(base);
+            let name = master_objects::generate(base);
             metadata_mut(&mut fields).insert("name".to_owned(), name.into());
         }
         // The kind's strategy may depend on the name.
@@ -67,11 +63,13 @@ pub(super) async fn make(
         if let Some(blank) = &call.kind.blank {
             fields.entry("status").or_insert_with(|| blank.clone());
         }
-        let mut admitted = admit::create(call, &mut fields).await?;
+        let request = call.admission(Operation::Create, None, None);
+        let mut admitted = call.chain().admit(&request, &mut fields).await?;
         validate(call, &fields)?;
-        admit::check(call, &fields, None, None, &mut admitted).await?;
+        call.chain().check(&request, &fields, &mut admitted).await?;
         warnings.append(&mut admitted.warnings);
-        object::put_managed(&mut fields, owners.clone());
+        warnings.extend(call.own_warnings(&fields));
+        master_objects::put_managed(&mut fields, owners.clone());
         if dry_run {
             return Ok(warned(
                 call.fields_answer(StatusCode::CREATED, fields)?,
@@ -80,7 +78,7 @@ pub(super) async fn make(
         }
         let name = meta_text(&fields, "name").to_owned();
         let key = call.kind.key(meta_text(&fields, "namespace"), &name);
-        let bytes = object::encode(&call.kind, fields)?;
+        let bytes = master_objects::encode(&call.kind, fields)?;
         admitted.ops.insert(0, Op::create(&key, bytes.clone()));
         match call.api.inner.store.commit(admitted.ops).await {
             Ok(done) => {
@@ -154,25 +152,13 @@ fn stamp(call: &Call, fields: &mut Fields) {
         metadata.remove(key);
     }
     metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
-    metadata.insert("creationTimestamp".to_owned(), object::now().into());
+    metadata.insert(
+        "creationTimestamp".to_owned(),
+        master_schema::object::now().into(),
+    );
     if call.kind.strategy.generation {
         metadata.insert("generation".to_owned(), 1.into());
     }
-}
-
-/// A name from a base, cut to length, and five random characters.
-pub(crate) fn generate(base: &str) -> String {
-    let mut end = base.len().min(BASE);
-    while !base.is_char_boundary(end) {
-        end -= 1;
-    }
-    let random = uuid::Uuid::new_v4();
-    let suffix = random
-        .as_bytes()
-        .iter()
-        .take(5)
-        .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
-    base[..end].chars().chain(suffix).collect()
 }
 
 /// Validates a new object and reports all faults at once.

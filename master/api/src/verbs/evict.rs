@@ -1,16 +1,16 @@
 //! Eviction: deletes a pod if its disruption budget allows it. The budget's counter changes in the
 //! transaction that deletes the pod, so that neither happens without the other.
 
+use super::Call;
 use super::answer::success;
 use super::delete::{self, Options};
-use super::{Call, no_resource, store_error};
-use crate::admit;
-use crate::error::{ApiError, Cause, Reason};
-use crate::object::{self, meta_text, metadata};
-use crate::selector::{Selector, label_text};
-use crate::validate::{Fields, get, items, object as inner, object_mut, text};
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_objects::store_error;
+use master_schema::error::{ApiError, Cause, Reason, no_resource};
+use master_schema::object::{meta_text, metadata};
+use master_schema::selector::{Selector, label_text};
+use master_schema::validate::{Fields, get, items, object as inner, object_mut, text};
 use master_store::{Entry, ListQuery, Op, StoreError};
 use serde_json::{Map, Value, json};
 
@@ -38,10 +38,10 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
     options.dry_run |= call.dry_run()?;
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let mut pod = object::decode_kept(&call.kind, &entry)?;
-        admit::reach(call, &pod)?;
+        let mut pod = master_objects::decode_kept(&call.kind, &entry)?;
+        call.reach(&pod)?;
         delete::preconditions(call, &entry, &pod, &options)?;
-        let admitted = admit::delete(call, &pod).await?;
+        let admitted = call.admit_delete(&pod).await?;
         let mut ops = if free(&pod) {
             Vec::new()
         } else {
@@ -78,8 +78,6 @@ fn free(pod: &Fields) -> bool {
 /// The operation that counts the pod in its budget; none if it has no budget or needs none.
 async fn charge(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
     let kind = call
-        .api
-        .inner
         .registry
         .find("policy", "v1", "poddisruptionbudgets")
         .ok_or_else(no_resource)?;
@@ -90,14 +88,14 @@ async fn charge(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
     let listing = call
         .api
         .inner
-        .store
+        .reader
         .list(query)
         .await
         .map_err(store_error)?;
     let pod_value = Value::Object(pod.clone());
     let mut found: Option<(Entry, Fields)> = None;
     for entry in listing.entries {
-        let budget = object::decode_kept(kind, &entry)?;
+        let budget = master_objects::decode_kept(kind, &entry)?;
         let selector = inner(&budget, "spec").and_then(|spec| label_text(get(spec, "selector")));
         let Some(selector) = selector else { continue };
         if !Selector::parse(kind, &selector, "").is_ok_and(|selector| selector.matches(&pod_value))
@@ -118,7 +116,7 @@ async fn charge(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
         // Only while the pod stays unhealthy: the delete operation holds the pod's revision.
         return Ok(Vec::new());
     }
-    let paid = object::encode(kind, charged(budget, &call.target.name)?)?;
+    let paid = master_objects::encode(kind, charged(budget, &call.target.name)?)?;
     Ok(vec![Op::update(&entry.key, entry.modified, paid)])
 }
 
@@ -180,7 +178,7 @@ fn charged(mut budget: Fields, pod: &str) -> Result<Fields, ApiError> {
     if let Some(status) = object_mut(&mut budget, "status") {
         status.insert("disruptionsAllowed".to_owned(), (allowed - 1).into());
         if let Some(disrupted) = object_mut(status, "disruptedPods") {
-            disrupted.insert(pod.to_owned(), object::now().into());
+            disrupted.insert(pod.to_owned(), master_schema::object::now().into());
         }
         if allowed == 1 {
             insufficient(status, generation);
@@ -249,7 +247,7 @@ fn insufficient(status: &mut Fields, generation: i64) {
             .get("lastTransitionTime")
             .cloned()
             .unwrap_or_default(),
-        Some(_) | None => object::now().into(),
+        Some(_) | None => master_schema::object::now().into(),
     };
     conditions.push(json!({
         "type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
@@ -271,7 +269,7 @@ fn announce(pod: &mut Fields) {
     });
     conditions.push(json!({
         "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-        "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": object::now(),
+        "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": master_schema::object::now(),
     }));
     status.insert("conditions".to_owned(), Value::Array(conditions));
 }

@@ -2,11 +2,11 @@
 
 use super::Call;
 use crate::accept::Form;
-use crate::error::{ApiError, Reason};
-use crate::object::{self, Extent};
-use crate::registry::Kind;
 use crate::table::{self, Include, Style};
 use bytes::Bytes;
+use master_objects::Extent;
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::Kind;
 use master_store::{Entry, Revision};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -112,11 +112,11 @@ impl Frames {
                 return Ok(());
             }
         };
-        let kept = object::kept(&call.kind, entry, extent)?;
+        let kept = master_objects::kept(&call.kind, entry, extent)?;
         let make = || {
             format!(
                 r#"{{"type":"{what}","object":{}{revision}","#,
-                object::head(&call.kind, extent)
+                master_objects::head(&call.kind, extent)
             )
         };
         if kept.len() < SHARED {
@@ -156,9 +156,9 @@ impl Frames {
         };
         self.headings = false;
         let read = if self.include == Include::Object {
-            object::decode
+            master_objects::decode
         } else {
-            object::decode_bare
+            master_objects::decode_bare
         };
         table::table(&call.kind, style, [read(&call.kind, &entry)], &metadata)
     }

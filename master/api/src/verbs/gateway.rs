@@ -1,14 +1,14 @@
 //! Requests to a node's kubelet: its address, a connection, and errors on the way.
 
-use super::node_answer::{Driver, Expected, NodeBody};
-use super::{Call, no_resource, store_error};
-use crate::error::{ApiError, Reason};
+use super::Call;
 use crate::hooks::NodeTarget;
-use crate::object;
-use crate::validate::{get, items, object as inner};
+use crate::node_answer::{Driver, Expected, NodeBody};
 use http::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use master_client::Body;
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason, no_resource};
+use master_schema::validate::{get, items, object as inner};
 use serde_json::Value;
 
 /// The kubelet's port if the Node object names none.
@@ -17,15 +17,13 @@ const PORT: u16 = 10250;
 /// The address of a node's kubelet, from its Node object.
 pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiError> {
     let kind = call
-        .api
-        .inner
         .registry
         .find("", "v1", "nodes")
         .ok_or_else(no_resource)?;
     let fetched = call
         .api
         .inner
-        .store
+        .reader
         .get(&kind.key("", node))
         .await
         .map_err(store_error)?;
@@ -33,7 +31,7 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
         ApiError::new(Reason::NotFound, format!("nodes {node:?} not found"))
             .about("", "nodes", node)
     };
-    let fields = object::decode_bare(kind, &fetched.entry.ok_or_else(missing)?)?;
+    let fields = master_objects::decode_bare(kind, &fetched.entry.ok_or_else(missing)?)?;
     let status = inner(&fields, "status").cloned().unwrap_or_default();
     let address = |kind: &str| {
         let found = items(&status, "addresses")

@@ -1,15 +1,14 @@
 //! The log of a container, streamed from the kubelet of its node.
 
-use super::node_answer::Expected;
 use super::{Call, gateway};
-use crate::error::{ApiError, Reason};
 use crate::hooks::NodeTarget;
-use crate::object;
-use crate::validate::{Fields, items, object as inner, text};
+use crate::node_answer::Expected;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use master_client::{Body, body};
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::{Fields, items, object as inner, text};
 
 /// Query parameters that the kubelet supports, under upstream's names.
 const PARAMETERS: &[&str] = &[
@@ -33,7 +32,7 @@ fn bad(text: String) -> ApiError {
 /// Streams a container's log.
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     let entry = call.entry().await?;
-    let pod = object::decode_bare(&call.kind, &entry)?;
+    let pod = master_objects::decode_bare(&call.kind, &entry)?;
     let name = &call.target.name;
     let spec = inner(&pod, "spec").cloned().unwrap_or_default();
     let container = container(&spec, name, call.query.get("container"))?;

@@ -2,17 +2,18 @@
 
 use super::Call;
 use crate::authorize;
-use crate::error::ApiError;
-use crate::object::{self, MANAGED, meta_text};
 use crate::path::{Target, Verb};
-use crate::registry::{Kind, Registry, Subresource};
-use crate::schema::Place;
-use crate::selector::Selector;
-use crate::validate::Fields;
 use http::header;
 use master_merge::apply::{Applied, apply};
 use master_merge::managed::Managers;
 use master_merge::write::{Given, Versions, Write, update};
+use master_objects::MANAGED;
+use master_schema::error::ApiError;
+use master_schema::object::meta_text;
+use master_schema::registry::{Kind, Registry, Subresource};
+use master_schema::schema::Place;
+use master_schema::selector::Selector;
+use master_schema::validate::Fields;
 use serde_json::Value;
 
 /// Bytes of a manager's name at most.
@@ -48,7 +49,7 @@ impl Versions for Served<'_> {
     fn convert(&self, object: &Fields, api_version: &str) -> Option<Fields> {
         let from = object.get("apiVersion").and_then(Value::as_str);
         let from = from.map_or(Some(self.kind), |from| self.find(from))?;
-        Some(object::convert(
+        Some(master_objects::convert(
             from,
             self.find(api_version)?,
             object.clone(),
@@ -114,7 +115,7 @@ impl Call {
     fn with_write<T>(&self, run: impl FnOnce(&Write<'_>) -> T) -> T {
         let strategy = &self.kind.strategy;
         let versions = Served {
-            registry: &self.api.inner.registry,
+            registry: &self.registry,
             kind: &self.kind,
         };
         let status = self.kind.subresource(&self.target.subresource) == Some(Subresource::Status);
@@ -122,7 +123,7 @@ impl Call {
             manager: &manager(self),
             api_version: &self.kind.api_version(),
             subresource: &self.target.subresource,
-            now: &object::now(),
+            now: &master_schema::object::now(),
             reset: if status {
                 strategy.reset.status
             } else {
@@ -174,7 +175,7 @@ impl Call {
             verb: Verb::Create,
             ..self.target.clone()
         };
-        authorize::resource(&self.api, &self.user, &target, &selector).await
+        authorize::resource(&self.api.inner.authorizer, &self.user, &target, &selector).await
     }
 }
 

@@ -3,14 +3,13 @@
 
 use super::Call;
 use super::managed::{Served, forced, manager};
-use crate::error::{ApiError, Reason};
-use crate::object;
-use crate::schema::{self, Place, Schemas};
-use crate::validate::Fields;
 use config_kube::k8s_openapi::api::autoscaling::v1::Scale;
 use master_merge::apply::apply;
 use master_merge::scale::{SCALE, from_scale, to_scale};
 use master_merge::write::{Given, Versions, Write, update};
+use master_schema::error::{ApiError, Reason};
+use master_schema::schema::{self, Place, Schemas};
+use master_schema::validate::Fields;
 use std::sync::LazyLock;
 
 /// The only version of Scale.
@@ -38,7 +37,7 @@ impl Versions for Scales {
 /// Calls `run` with the function that gives the path of the replicas in a version of the kind.
 fn with_paths<T>(call: &Call, run: impl FnOnce(&dyn Fn(&str) -> Option<Vec<String>>) -> T) -> T {
     let served = Served {
-        registry: &call.api.inner.registry,
+        registry: &call.registry,
         kind: &call.kind,
     };
     run(&|version: &str| {
@@ -67,7 +66,7 @@ impl Call {
             manager: &manager(self),
             api_version: SCALE,
             subresource: &self.target.subresource,
-            now: &object::now(),
+            now: &master_schema::object::now(),
             reset: &[],
             versions: &Scales,
         })

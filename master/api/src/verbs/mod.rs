@@ -12,7 +12,6 @@ mod gateway;
 mod log;
 mod managed;
 mod managed_scale;
-mod node_answer;
 mod options;
 mod page;
 mod patch;
@@ -25,22 +24,24 @@ mod token;
 mod update;
 mod watch;
 
-pub(crate) use create::{generate, warned};
+pub(crate) use create::warned;
 
-use crate::error::{ApiError, Cause, Reason};
 use crate::metrics::About;
 use crate::path::{Query, Target, Verb, not_allowed};
 use crate::peer::Peer;
-use crate::registry::{Kind, Review, Subresource};
-use crate::server::ApiServer;
+use crate::state::ApiServer;
+use config_kube::identity::GROUP;
 use http::{HeaderMap, Method, Response, Uri};
+use master_admission::{Admitted, Chain, Operation};
 use master_client::{Body, UserInfo};
-use master_store::{Entry, StoreError};
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason, no_resource};
+use master_schema::registry::{Kind, Registry, Review, Subresource};
+use master_schema::validate::Fields;
+use master_store::{Entry, Op};
 use std::sync::Arc;
 
-pub(crate) use answer::{json_bytes, value_answer};
-pub(crate) use node_answer::NodeCalls;
-pub use node_answer::NodeLimits;
+pub(crate) use answer::value_answer;
 
 /// A request for a resource, authorized.
 #[derive(Debug, Clone)]
@@ -52,6 +53,8 @@ pub(crate) struct Call {
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
     pub(crate) kind: Arc<Kind>,
+    /// The kinds that are served, from the request's begin to its end.
+    pub(crate) registry: Arc<Registry>,
     /// What it is about, for metrics.
     pub(crate) about: About,
     pub(crate) method: Method,
@@ -158,57 +161,6 @@ fn needs_namespace(call: &Call) -> bool {
     !(call.kind.namespaced && matches!(call.target.verb, Verb::List | Verb::Watch))
 }
 
-/// Upstream's error for a path that names nothing.
-pub(crate) fn no_resource() -> ApiError {
-    ApiError::new(
-        Reason::NotFound,
-        "the server could not find the requested resource",
-    )
-}
-
-/// A store's error, where no word of the kind applies.
-pub(crate) fn store_error(error: StoreError) -> ApiError {
-    match error {
-        StoreError::Busy => ApiError::new(
-            Reason::TooManyRequests,
-            "too many writes are waiting, try again",
-        )
-        .retry_after(1),
-        StoreError::Compacted { asked, floor } => ApiError::new(
-            Reason::Expired,
-            format!(
-                "The resourceVersion for the provided list or watch is too old: {asked} ({floor})"
-            ),
-        ),
-        StoreError::Future { asked, head } => {
-            let text = format!("Too large resource version: {asked}, current: {head}");
-            let mut error = ApiError::new(Reason::Timeout, text).retry_after(1);
-            error.details.causes = vec![Cause {
-                reason: "ResourceVersionTooLarge".into(),
-                message: "Too large resource version".to_owned(),
-                field: String::new(),
-            }];
-            error
-        }
-        StoreError::Invalid(text) => ApiError::new(Reason::RequestEntityTooLarge, text),
-        StoreError::Closed => {
-            ApiError::new(Reason::ServiceUnavailable, "the server is shutting down")
-        }
-        StoreError::Full(why) => ApiError::new(
-            Reason::InternalError,
-            format!("the store takes no more writes: {why}"),
-        ),
-        other @ (StoreError::Conflict { .. }
-        | StoreError::Folder(_)
-        | StoreError::Locked(_)
-        | StoreError::File { .. }
-        | StoreError::Corrupt(_)) => {
-            tracing::error!(error = ?other, "the store failed");
-            ApiError::new(Reason::InternalError, format!("the store failed: {other}"))
-        }
-    }
-}
-
 impl Call {
     /// The same request by a client that accepts plain JSON, for verbs that convert the answer.
     fn plain(&self) -> Self {
@@ -227,7 +179,7 @@ impl Call {
         let fetched = self
             .api
             .inner
-            .store
+            .reader
             .get(&self.key())
             .await
             .map_err(store_error)?;
@@ -258,13 +210,61 @@ impl Call {
         .about(&self.kind.group, &self.kind.plural, name)
     }
 
-    /// The error that the request is forbidden.
-    pub(crate) fn forbidden(&self, name: &str, why: &str) -> ApiError {
-        let plural = self.kind.qualified();
-        ApiError::new(
-            Reason::Forbidden,
-            format!("{plural} {name:?} is forbidden: {why}"),
+    /// The write of this request, as admission plugins see it.
+    fn admission<'a>(
+        &'a self,
+        operation: Operation,
+        subresource: Option<Subresource>,
+        old: Option<&'a Fields>,
+    ) -> master_admission::Request<'a> {
+        master_admission::Request {
+            kind: &self.kind,
+            user: &self.user,
+            namespace: &self.target.namespace,
+            name: &self.target.name,
+            patched: self.target.verb == Verb::Patch,
+            operation,
+            subresource,
+            old,
+            reader: &*self.api.inner.reader,
+        }
+    }
+
+    /// The admission plugins.
+    fn chain(&self) -> &Chain {
+        &self.api.inner.admission
+    }
+
+    /// Refuses to change a stored object of which the caller may learn nothing.
+    fn reach(&self, stored: &Fields) -> Result<(), ApiError> {
+        self.chain().reach(
+            &self.admission(Operation::Update, None, Some(stored)),
+            stored,
         )
-        .about(&self.kind.group, &self.kind.plural, name)
+    }
+
+    /// Runs the plugins on a deletion.
+    async fn admit_delete(&self, stored: &Fields) -> Result<Admitted, ApiError> {
+        let request = self.admission(Operation::Delete, None, Some(stored));
+        let mut admitted = Admitted::default();
+        self.chain().check(&request, stored, &mut admitted).await?;
+        Ok(admitted)
+    }
+
+    /// The operations that free what an object had, for the transaction that removes it.
+    async fn release(&self, stored: &Fields) -> Result<Vec<Op>, ApiError> {
+        let request = self.admission(Operation::Delete, None, Some(stored));
+        self.chain().release(&request, stored).await
+    }
+
+    /// The service's warnings for the writer of an object of this project's kinds.
+    fn own_warnings(&self, object: &Fields) -> Vec<String> {
+        if self.kind.group != GROUP {
+            return Vec::new();
+        }
+        self.api
+            .extensions()
+            .map(|extensions| extensions.warnings(&self.kind.kind, object))
+            .unwrap_or_default()
     }
 }

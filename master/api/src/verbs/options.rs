@@ -2,9 +2,9 @@
 
 use super::Call;
 use super::page::META;
-use crate::error::ApiError;
 use crate::path::Verb;
-use crate::validate::{At, Faults};
+use master_schema::error::ApiError;
+use master_schema::validate::{At, Faults};
 use serde_json::Value;
 
 /// Bytes of a field manager's name (upstream: `FieldManagerMaxLength`).

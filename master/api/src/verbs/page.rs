@@ -1,12 +1,13 @@
 //! Pages of lists: the revision of a list, where a page begins, and the token of the next one.
 
+use super::Call;
 use super::read::{matches, reached, revision};
-use super::{Call, store_error};
-use crate::error::{ApiError, Reason};
-use crate::selector::Selector;
-use crate::validate::{At, Faults};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason};
+use master_schema::selector::Selector;
+use master_schema::validate::{At, Faults};
 use master_store::{Entry, ListQuery, Revision, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -198,7 +199,7 @@ impl Call {
         let listing = self
             .api
             .inner
-            .store
+            .reader
             .list(query)
             .await
             .map_err(|error| expired(error, start.after.as_deref(), &base))?;

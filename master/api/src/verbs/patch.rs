@@ -1,21 +1,21 @@
 //! Patch and apply, of objects and of subresources that have the object's form.
 
+use super::Call;
 use super::body::Validation;
 use super::create::{make, warned};
 use super::managed::{Ownership, named_other};
 use super::update::{MODIFIED, TRIES, check_preconditions, write};
-use super::{Call, store_error};
-use crate::admit;
-use crate::decode::{self, Decoded};
-use crate::error::{ApiError, Reason};
-use crate::object::{self, meta_text};
-use crate::patch::Patch;
-use crate::registry::Subresource;
-use crate::schema::Wrong;
-use crate::validate::{At, Faults, Fields};
 use bytes::Bytes;
 use http::Response;
 use master_client::Body;
+use master_merge::patch::Patch;
+use master_objects::store_error;
+use master_schema::decode::{self, Decoded};
+use master_schema::error::{ApiError, Reason};
+use master_schema::object::meta_text;
+use master_schema::registry::Subresource;
+use master_schema::schema::Wrong;
+use master_schema::validate::{At, Faults, Fields};
 use serde_json::Value;
 
 /// Server-side apply.
@@ -34,16 +34,16 @@ pub(super) async fn patch(
     // Kinds of this project, like upstream's custom resources, have no merge keys for lists.
     let strategic = call.kind.group != config_kube::identity::GROUP;
     let (patch, duplicates) = Patch::parse(call.content_type(), &bytes, strategic)?;
-    let place = call.api.inner.registry.schemas().place(&call.kind.schema);
+    let place = call.registry.schemas().place(&call.kind.schema);
     let demanded = patch.resource_version().unwrap_or_default().to_owned();
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let old = object::decode_kept(&call.kind, &entry)?;
-        admit::reach(call, &old)?;
+        let old = master_objects::decode_kept(&call.kind, &entry)?;
+        call.reach(&old)?;
         check_preconditions(call, &entry, &old, &demanded, "")?;
         let mut before = old.clone();
-        if patch.speaks_of(&["metadata", object::MANAGED]) {
-            object::reveal(&mut before);
+        if patch.speaks_of(&["metadata", master_objects::MANAGED]) {
+            master_objects::reveal(&mut before);
         }
         let mut fields = patch.apply(before, place)?;
         let ownership = Ownership::of(&mut fields);
@@ -105,9 +105,7 @@ async fn apply(
     let (mut config, warnings) =
         configuration(call, bytes, &call.kind.api_version(), &call.kind.kind)?;
     // In stored form, so that a quantity in another notation is neither a change nor a conflict.
-    call.api
-        .inner
-        .registry
+    call.registry
         .schemas()
         .canonical(&call.kind.schema, &mut config);
     let demanded = meta_text(&config, "resourceVersion").to_owned();
@@ -115,7 +113,7 @@ async fn apply(
         let Some(entry) = call
             .api
             .inner
-            .store
+            .reader
             .get(&call.key())
             .await
             .map_err(store_error)?
@@ -130,16 +128,16 @@ async fn apply(
                 answer => return answer,
             }
         };
-        let mut old = object::decode_kept(&call.kind, &entry)?;
-        admit::reach(call, &old)?;
-        let live = object::take_managed(&mut old);
+        let mut old = master_objects::decode_kept(&call.kind, &entry)?;
+        call.reach(&old)?;
+        let live = master_objects::take_managed(&mut old);
         let done = call.applied(&old, live.as_deref(), &config)?;
         let mut fields = done.object;
         call.check(&mut fields, &[])?;
         check_name(call, &fields)?;
         check_namespace(call, &config)?;
         check_preconditions(call, &entry, &old, &demanded, meta_text(&config, "uid"))?;
-        object::put_managed(&mut old, live);
+        master_objects::put_managed(&mut old, live);
         match write(
             call,
             subresource,

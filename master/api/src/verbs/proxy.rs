@@ -1,15 +1,16 @@
 //! The proxy subresource: forwards a request to a node, and refuses targets that the server cannot
 //! reach.
 
-use super::node_answer::{Expected, NodeBody};
-use super::{Call, gateway, no_resource, store_error};
-use crate::error::{ApiError, Reason};
-use crate::registry::Subresource;
+use super::{Call, gateway};
+use crate::node_answer::{Expected, NodeBody};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
 };
 use http_body_util::BodyExt;
 use master_client::{Body, body};
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason, no_resource};
+use master_schema::registry::Subresource;
 
 /// Hop-by-hop headers (RFC 9110, 7.6.1), and those with the caller's credentials.
 const OWN: [HeaderName; 10] = [
@@ -186,7 +187,7 @@ fn with_slash(uri: &Uri) -> Result<Response<Body>, ApiError> {
 /// network.
 async fn no_path(call: &Call, name: &str) -> Result<ApiError, ApiError> {
     let key = call.kind.key(&call.target.namespace, name);
-    let fetched = call.api.inner.store.get(&key).await.map_err(store_error)?;
+    let fetched = call.api.inner.reader.get(&key).await.map_err(store_error)?;
     if fetched.entry.is_none() {
         let text = format!("{} {name:?} not found", call.kind.qualified());
         return Ok(ApiError::new(Reason::NotFound, text).about(

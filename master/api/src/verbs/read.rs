@@ -1,16 +1,18 @@
 //! Get and list.
 
-use super::answer::{json_bytes, value_answer};
+use super::Call;
+use super::answer::value_answer;
 use super::page::Page;
 use super::pieces::Pieces;
-use super::{Call, store_error};
 use crate::accept::Form;
-use crate::error::{ApiError, Reason};
-use crate::object::{self, Extent};
-use crate::selector::Selector;
+use crate::respond::json_bytes;
 use crate::table::{self, Include, Style};
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_objects::Extent;
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason};
+use master_schema::selector::Selector;
 use master_store::{Entry, Revision, StoreError};
 use serde_json::{Value, json};
 
@@ -38,7 +40,13 @@ pub(super) fn revision(text: &str) -> Result<Option<Revision>, ApiError> {
 
 /// Waits until a revision has been reached.
 pub(super) async fn reached(call: &Call, asked: Revision) -> Result<(), ApiError> {
-    let head = call.api.inner.store.revision().await.map_err(store_error)?;
+    let head = call
+        .api
+        .inner
+        .reader
+        .revision()
+        .await
+        .map_err(store_error)?;
     if asked > head {
         return Err(store_error(StoreError::Future { asked, head }));
     }
@@ -82,7 +90,7 @@ pub(super) fn matches(entry: &Entry, selector: &Selector) -> Result<bool, ApiErr
     if !selector.may_match(&entry.value) {
         return Ok(false);
     }
-    Ok(selector.is_empty() || selector.matches(&Value::Object(object::stored(entry)?)))
+    Ok(selector.is_empty() || selector.matches(&Value::Object(master_objects::stored(entry)?)))
 }
 
 /// Lists objects.
@@ -97,8 +105,12 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
     let accept = call.accept()?;
     let metadata = page.metadata();
     let read = match accept.form {
-        Form::Table(_) if Include::of(&call.query)? != Include::Object => object::decode_bare,
-        Form::Table(_) | Form::Object | Form::Partial(_) | Form::PartialList(_) => object::decode,
+        Form::Table(_) if Include::of(&call.query)? != Include::Object => {
+            master_objects::decode_bare
+        }
+        Form::Table(_) | Form::Object | Form::Partial(_) | Form::PartialList(_) => {
+            master_objects::decode
+        }
     };
     let objects = page.entries.iter().map(|entry| read(&call.kind, entry));
     let list = match accept.form {
@@ -149,13 +161,21 @@ fn list_bytes(call: &Call, page: &Page, extent: Extent) -> Result<Response<Body>
     let start = format!(
         r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#
     );
-    let kept = |entry: &Entry| Ok((entry.modified, object::kept(&call.kind, entry, extent)?));
+    let kept = |entry: &Entry| {
+        Ok((
+            entry.modified,
+            master_objects::kept(&call.kind, entry, extent)?,
+        ))
+    };
     let items = page
         .entries
         .iter()
         .map(kept)
         .collect::<Result<Vec<_>, ApiError>>()?;
-    let around = (object::head(&call.kind, extent).into(), extent.tail());
+    let around = (
+        master_objects::head(&call.kind, extent).into(),
+        extent.tail(),
+    );
     let mut response = json_bytes(StatusCode::OK, Vec::new());
     *response.body_mut() = Pieces::new(start.into(), around, items).body();
     Ok(response)

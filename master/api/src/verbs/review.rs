@@ -2,14 +2,14 @@
 
 use super::{Call, components};
 use crate::accept::Form;
-use crate::authenticate;
-use crate::authorize::{Decision, Question, Request, Resource, decide, with_roles};
-use crate::error::{ApiError, Reason};
 use crate::path::{Verb, not_allowed};
-use crate::registry::Review;
-use crate::validate::{At, Faults, Fields, get, items, object, text};
 use http::{Response, StatusCode};
+use master_auth::{Decision, Question, who};
 use master_client::{Body, BoxFuture, UserInfo};
+use master_rbac::{Request, Resource};
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::Review;
+use master_schema::validate::{At, Faults, Fields, get, items, object, text};
 use serde_json::{Map, Value, json};
 
 /// Answers a review.
@@ -92,7 +92,7 @@ async fn token(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
         ));
     }
     let audiences = texts(spec, "audiences");
-    match authenticate::token(&call.api, token, &audiences).await {
+    match call.api.inner.authenticator.token(token, &audiences).await {
         Ok(Some(found)) => {
             let mut status = json!({"authenticated": true, "user": user_info(&found.user)});
             if !audiences.is_empty() {
@@ -212,15 +212,16 @@ async fn access(call: &Call, user: &UserInfo, spec: &Fields) -> Result<Value, Ap
     };
     let of_node = resource.and_then(of_node);
     Ok(
-        match decide(
-            &call.api,
-            &Question {
+        match call
+            .api
+            .inner
+            .authorizer
+            .decide(&Question {
                 user,
                 request,
                 of_node: of_node.as_deref(),
-            },
-        )
-        .await?
+            })
+            .await?
         {
             Decision::Allow(why) if why.is_empty() => json!({"allowed": true}),
             Decision::Allow(why) => json!({"allowed": true, "reason": why}),
@@ -248,8 +249,13 @@ async fn rules(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
     if namespace.is_empty() {
         return Err(ApiError::new(Reason::BadRequest, "no namespace on request"));
     }
-    let who = crate::authorize::who(&call.user);
-    let grants = with_roles(&call.api, |roles| roles.grants(&who, namespace)).await?;
+    let who = who(&call.user);
+    let grants = call
+        .api
+        .inner
+        .authorizer
+        .with_roles(|roles| roles.grants(&who, namespace))
+        .await?;
     let mut resource_rules = Vec::new();
     let mut path_rules = Vec::new();
     if call.api.inner.authorizer.is_open() {

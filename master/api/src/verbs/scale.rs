@@ -4,18 +4,18 @@ use super::answer::value_answer;
 use super::managed::Ownership;
 use super::{Call, patch, update};
 use crate::accept::{Accept, Form};
-use crate::error::{ApiError, Reason};
-use crate::object::{self, meta_text, metadata};
-use crate::patch::Patch;
 use crate::path::Verb;
-use crate::registry::{Scale, Subresource};
 use crate::table::{self, Include};
-use crate::validate::{At, Faults, Fields, get};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use master_client::Body;
+use master_merge::patch::Patch;
 use master_merge::scale::SCALE;
+use master_schema::error::{ApiError, Reason, no_resource};
+use master_schema::object::{meta_text, metadata};
+use master_schema::registry::{Scale, Subresource};
+use master_schema::validate::{At, Faults, Fields, get};
 use serde_json::{Map, Value, json};
 
 /// Attempts of a write without a resource version, as other writers may change the object.
@@ -23,26 +23,26 @@ const TRIES: usize = 16;
 
 /// Answers any verb of the subresource.
 pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
-    let places = call.kind.scale.as_ref().ok_or_else(super::no_resource)?;
+    let places = call.kind.scale.as_ref().ok_or_else(no_resource)?;
     let verb = call.target.verb;
     if verb == Verb::Get {
         let entry = call.entry().await?;
         return answer(
             call,
-            &show(places, &object::decode_bare(&call.kind, &entry)?),
+            &show(places, &master_objects::decode_bare(&call.kind, &entry)?),
         );
     }
     let bytes = call.bytes(content).await?;
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let mut old = object::decode_kept(&call.kind, &entry)?;
-        let live = object::take_managed(&mut old);
+        let mut old = master_objects::decode_kept(&call.kind, &entry)?;
+        let live = master_objects::take_managed(&mut old);
         let before = fields(show(places, &old));
         let (wanted, owners) = wanted(call, &bytes, live.as_deref(), &before)?;
         let replicas = check(call, &old, &wanted)?;
         let mut new = old.clone();
         put(&mut new, &places.replicas, replicas.into());
-        object::put_managed(&mut old, live);
+        master_objects::put_managed(&mut old, live);
         let demanded = wanted
             .pointer("/metadata/resourceVersion")
             .and_then(Value::as_str)
@@ -72,7 +72,7 @@ fn wanted(
     }
     let after = if call.target.verb == Verb::Patch {
         let (patch, _) = Patch::parse(call.content_type(), bytes, true)?;
-        let place = call.api.inner.registry.schemas().place("");
+        let place = call.registry.schemas().place("");
         patch.apply(before.clone(), place)?
     } else {
         fields(call.decode(bytes)?.value)
@@ -144,8 +144,8 @@ fn show(places: &Scale, object: &Fields) -> Value {
         }
     }
     let mut status = json!({"replicas": number(&places.observed)});
-    if let Some(text) =
-        crate::selector::label_text(&at(object, &places.selector)).filter(|text| !text.is_empty())
+    if let Some(text) = master_schema::selector::label_text(&at(object, &places.selector))
+        .filter(|text| !text.is_empty())
     {
         status["selector"] = text.into();
     }
@@ -220,7 +220,7 @@ fn put(object: &mut Fields, pointer: &str, value: Value) {
         object.insert(pointer.trim_start_matches('/').to_owned(), value);
         return;
     };
-    if let Some(inner) = crate::validate::object_mut(object, first) {
+    if let Some(inner) = master_schema::validate::object_mut(object, first) {
         put(inner, rest, value);
     }
 }
@@ -261,7 +261,8 @@ fn table_of(scale: &Value, version: &str, object: &Value) -> Value {
     };
     let at = |pointer: &str| scale.pointer(pointer).cloned().unwrap_or_default();
     let created = at("/metadata/creationTimestamp");
-    let age = crate::kinds::age(created.as_str().unwrap_or_default(), jiff::Timestamp::now());
+    let age =
+        master_schema::cells::since(created.as_str().unwrap_or_default(), jiff::Timestamp::now());
     json!({
         "kind": "Table", "apiVersion": version,
         "metadata": {"resourceVersion": at("/metadata/resourceVersion")},

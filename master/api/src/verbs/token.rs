@@ -1,15 +1,17 @@
 //! Issues service account tokens on request (`serviceaccounts/NAME/token`, TokenRequest).
 
-use super::{Call, json_bytes, store_error};
-use crate::authenticate::{Claims, Private, Reference, TokenIssuer};
-use crate::authorize::{Resource, may};
-use crate::error::{ApiError, Reason};
-use crate::object::{meta_text, metadata};
-use crate::validate::{At, Faults, Fields, get, items, object, text};
+use super::Call;
+use crate::respond::json_bytes;
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
+use master_auth::{Claims, Private, Reference, TokenIssuer};
 use master_client::{Body, BoxFuture};
+use master_objects::store_error;
+use master_rbac::Resource;
+use master_schema::error::{ApiError, Reason, no_resource};
+use master_schema::object::{meta_text, metadata};
+use master_schema::validate::{At, Faults, Fields, get, items, object, text};
 use serde_json::{Map, Value, json};
 
 const KIND: &str = "TokenRequest";
@@ -45,9 +47,10 @@ async fn make(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let issuer = call
         .api
         .inner
-        .issuer
-        .clone()
-        .ok_or_else(super::no_resource)?;
+        .authenticator
+        .issuer()
+        .cloned()
+        .ok_or_else(no_resource)?;
     let account = fields_of(call, &call.key())
         .await?
         .ok_or_else(|| call.not_found())?;
@@ -93,7 +96,7 @@ async fn make(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     request.insert(
         "metadata".to_owned(),
         json!({
-            "name": call.target.name, "namespace": call.target.namespace, "creationTimestamp": crate::object::now(),
+            "name": call.target.name, "namespace": call.target.namespace, "creationTimestamp": master_schema::object::now(),
         }),
     );
     request.insert(
@@ -174,7 +177,7 @@ async fn fields_of(call: &Call, key: &str) -> Result<Option<Fields>, ApiError> {
     let entry = call
         .api
         .inner
-        .store
+        .reader
         .get(key)
         .await
         .map_err(store_error)?
@@ -289,7 +292,7 @@ fn names_audience(pod_spec: &Fields, audience: &str) -> bool {
 }
 
 fn refuse(call: &Call, why: &str) -> Result<(), ApiError> {
-    Err(call.forbidden(&call.target.name, why))
+    Err(call.kind.forbidden(&call.target.name, why))
 }
 
 /// A node may request tokens for pods that it runs, for audiences that those name (upstream:
@@ -339,13 +342,10 @@ async fn for_node(
         name: &call.target.name,
         ..Resource::default()
     };
-    if may(
-        &call.api,
-        &call.user,
-        "request-serviceaccounts-token-audience",
-        asked,
-    )
-    .await?
+    let authorizer = &call.api.inner.authorizer;
+    if authorizer
+        .may(&call.user, "request-serviceaccounts-token-audience", asked)
+        .await?
     {
         return Ok(());
     }

@@ -2,14 +2,15 @@
 
 use super::create::{make, refused, warned};
 use super::managed::{Ownership, same_but_times};
-use super::{Call, scale, store_error};
-use crate::admit;
-use crate::error::{ApiError, Reason};
-use crate::object::{self, meta_text, metadata, metadata_mut};
-use crate::registry::Subresource;
-use crate::validate::{Faults, Fields, get, items, meta, object as inner, text};
+use super::{Call, scale};
 use http::{Response, StatusCode};
+use master_admission::Operation;
 use master_client::Body;
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason};
+use master_schema::object::{meta_text, metadata, metadata_mut};
+use master_schema::registry::Subresource;
+use master_schema::validate::{Faults, Fields, get, items, meta, object as inner, text};
 use master_store::{Entry, Op, StoreError};
 use serde_json::Value;
 
@@ -61,7 +62,7 @@ async fn replace(
         let Some(entry) = call
             .api
             .inner
-            .store
+            .reader
             .get(&call.key())
             .await
             .map_err(store_error)?
@@ -77,8 +78,8 @@ async fn replace(
                 answer => return answer,
             }
         };
-        let old = object::decode_kept(&call.kind, &entry)?;
-        admit::reach(call, &old)?;
+        let old = master_objects::decode_kept(&call.kind, &entry)?;
+        call.reach(&old)?;
         check_preconditions(call, &entry, &old, &demanded, &uid)?;
         match write(call, subresource, &entry, old, fields.clone(), &ownership).await? {
             Some(response) => return Ok(response),
@@ -118,7 +119,7 @@ pub(super) async fn write(
     mut new: Fields,
     ownership: &Ownership,
 ) -> Result<Option<Response<Body>>, ApiError> {
-    let live = object::take_managed(&mut old);
+    let live = master_objects::take_managed(&mut old);
     let (draft, owners) = if subresource.is_none() {
         (call.kind.strategy.defaults)(&mut new);
         let owners = call.owners(&old, &new, live.as_deref(), ownership);
@@ -130,16 +131,20 @@ pub(super) async fn write(
     };
     for _ in 0..TRIES {
         let mut new = draft.clone();
-        let mut admitted = admit::update(call, &mut new, &old, subresource).await?;
+        let request = call.admission(Operation::Update, subresource, Some(&old));
+        let mut admitted = call.chain().admit(&request, &mut new).await?;
         validate(call, subresource, &new, &old)?;
-        admit::check(call, &new, Some(&old), subresource, &mut admitted).await?;
+        call.chain().check(&request, &new, &mut admitted).await?;
         if call.kind.strategy.generation && spec_changed(&new, &old) {
             let generation = get(metadata(&old), "generation")
                 .as_i64()
                 .unwrap_or_default();
             metadata_mut(&mut new).insert("generation".to_owned(), (generation + 1).into());
         }
-        let warnings = admitted.warnings;
+        let mut warnings = admitted.warnings;
+        if subresource.is_none() {
+            warnings.extend(call.own_warnings(&new));
+        }
         let ends = may_end(call, &new);
         let new = owned(call, entry, new, live.as_ref(), owners.as_ref())?;
         if call.dry_run()? {
@@ -147,7 +152,7 @@ pub(super) async fn write(
                 .fields_answer(StatusCode::OK, new)
                 .map(|answer| Some(warned(answer, &warnings)));
         }
-        let bytes = object::encode(&call.kind, new)?;
+        let bytes = master_objects::encode(&call.kind, new)?;
         if bytes == entry.value && !ends {
             return call
                 .object_answer(StatusCode::OK, entry)
@@ -161,7 +166,7 @@ pub(super) async fn write(
         let mut ops = vec![op];
         ops.extend(admitted.ops);
         if ends {
-            ops.extend(crate::allocate::release(call, &old).await?);
+            ops.extend(call.release(&old).await?);
         }
         match call.api.inner.store.commit(ops).await {
             Ok(done) => {
@@ -201,12 +206,12 @@ fn owned(
         && live != owners
         && same_but_times(live, owners)
     {
-        object::put_managed(&mut new, Some(live.clone()));
-        if object::encode(&call.kind, new.clone())? == entry.value {
+        master_objects::put_managed(&mut new, Some(live.clone()));
+        if master_objects::encode(&call.kind, new.clone())? == entry.value {
             return Ok(new);
         }
     }
-    object::put_managed(&mut new, owners.cloned());
+    master_objects::put_managed(&mut new, owners.cloned());
     Ok(new)
 }
 

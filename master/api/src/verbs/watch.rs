@@ -4,20 +4,21 @@
 //! limit, when the server drains, when its caller is denied, and (with an `ERROR` event) when it
 //! fell behind the history.
 
+use super::Call;
 use super::frames::{Frames, Lines, SHARED, error_line};
 use super::page::META;
 use super::read::{matches, revision};
-use super::{Call, store_error};
-use crate::error::{ApiError, Reason};
 use crate::metrics::LongRunning;
-use crate::selector::Selector;
-use crate::validate::{At, Faults};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use master_client::{Body, BodyError};
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason};
+use master_schema::selector::Selector;
+use master_schema::validate::{At, Faults};
 use master_store::{Batch, Entry, Event, ListQuery, Revision, StoreError, WatchStream};
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -89,7 +90,7 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
         listed,
         after,
     } = beginning(&call, initial, asked, &prefix).await?;
-    let stream = match call.api.inner.store.watch(&prefix, after).await {
+    let stream = match call.api.inner.reader.watch(&prefix, after).await {
         Ok(stream) => stream,
         Err(error @ StoreError::Compacted { .. }) => return Ok(answer_error(&too_old(&error))),
         Err(error) => return Err(store_error(error)),
@@ -142,7 +143,7 @@ async fn beginning(
     asked: Option<Revision>,
     prefix: &str,
 ) -> Result<Beginning, ApiError> {
-    let store = &call.api.inner.store;
+    let store = &call.api.inner.reader;
     if !initial {
         let after = match asked {
             Some(asked) => asked,

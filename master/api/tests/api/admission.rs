@@ -3,7 +3,8 @@
 
 use crate::common::Local;
 use http::{Method, StatusCode};
-use master_api::{Admission, Options};
+use master_admission::Admission;
+use master_api::Options;
 use master_client::UserInfo;
 use serde_json::{Value, json};
 

@@ -4,8 +4,10 @@
 
 use crate::common::Local;
 use http::{Method, StatusCode};
-use master_api::{Options, Range, Ranges};
+use master_admission::services::Ranges;
+use master_api::Options;
 use master_client::UserInfo;
+use master_schema::validate::net::Range;
 use master_store::{
     BoxFuture, Committed, EmbeddedStore, Fetched, ListQuery, Listing, Op, Revision, Store,
     StoreError, WatchStream,

@@ -3,7 +3,8 @@
 
 use crate::common::Local;
 use http::{Method, StatusCode};
-use master_api::{Mode, Options};
+use master_api::Options;
+use master_auth::Mode;
 use master_client::UserInfo;
 use serde_json::{Value, json};
 

@@ -11,7 +11,8 @@ use config_attest::Code;
 use config_attest::policy::CheckedRule;
 use config_attest::verifier::{Approval, Claimant};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
-use config_kube::{CertificatePolicySpec, PolicyName, Rule};
+use config_kube::policy::Ruling;
+use config_kube::{CertificatePolicySpec, Decides, PolicyName, Rule};
 use jiff::Timestamp;
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -98,8 +99,8 @@ pub(crate) fn faults(spec: &CertificatePolicySpec) -> Vec<String> {
         .flat_map(|rule| policy_of(rule.policy).faults(rule))
         .collect();
     let (client, serving) = (
-        rule_of(spec, NODE_CLIENT_SIGNER),
-        rule_of(spec, NODE_SERVING_SIGNER),
+        spec.rule_for(NODE_CLIENT_SIGNER),
+        spec.rule_for(NODE_SERVING_SIGNER),
     );
     if client.map(|rule| &rule.name) != serving.map(|rule| &rule.name) {
         faults.push(format!(
@@ -115,23 +116,39 @@ pub(crate) fn decide_hello(spec: &CertificatePolicySpec) -> Result<HelloDecision
     if !faults.is_empty() {
         return Err(faults);
     }
-    Ok(
-        rule_of(spec, NODE_CLIENT_SIGNER).map_or(HelloDecision::Reject, |rule| {
+    Ok(spec
+        .rule_for(NODE_CLIENT_SIGNER)
+        .map_or(HelloDecision::Reject, |rule| {
             policy_of(rule.policy).at_hello(rule)
-        }),
-    )
+        }))
 }
 
 /// The rule for requests of one of upstream's signers. `None` where no rule without faults names the signer: a person decides then.
-pub(crate) fn upstream<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Option<&'a Rule> {
-    rule_of(spec, signer).filter(|rule| policy_of(rule.policy).faults(rule).is_empty())
+fn upstream<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Option<&'a Rule> {
+    spec.rule_for(signer)
+        .filter(|rule| policy_of(rule.policy).faults(rule).is_empty())
 }
 
-/// The first rule that names a signer.
-pub(crate) fn rule_of<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Option<&'a Rule> {
-    spec.rules
-        .iter()
-        .find(|rule| rule.signers.iter().any(|name| name == signer))
+/// What a policy says to a request of one of upstream's signers; `None` where a person decides.
+pub fn ruling(spec: &CertificatePolicySpec, signer: &str) -> Option<Ruling> {
+    let rule = upstream(spec, signer)?;
+    let (policy, reason) = (rule.policy.as_str(), policy_of(rule.policy).reason());
+    let name = &rule.name;
+    match rule.policy.decides() {
+        Decides::Person | Decides::Verifier => None,
+        Decides::Never => Some(Ruling {
+            approved: false,
+            reason,
+            message: format!("rule `{name}` rejects whatever comes for {signer}"),
+        }),
+        Decides::Nobody => Some(Ruling {
+            approved: true,
+            reason,
+            message: format!(
+                "rule `{name}` ({policy}) approves whatever comes for {signer}; nobody looked"
+            ),
+        }),
+    }
 }
 
 /// Attestation by this rule; a rule with faults rejects.
@@ -158,7 +175,6 @@ fn faults_for_machines(rule: &Rule) -> Vec<String> {
 mod tests {
     use super::*;
     use config_attest::testing::{EkKind, World};
-    use config_kube::Decides;
     use config_kube::policy::{CertificateRule, EkRule, ImageRule};
 
     fn rule(policy: PolicyName) -> Rule {

@@ -53,7 +53,7 @@ impl Controller for Garbage {
     const RIGHTS: &'static [Right] = &[right(
         "*",
         "*",
-        &["get", "list", "watch", "patch", "delete"],
+        &["get", "list", "watch", "patch", "update", "delete"],
     )];
     type Facts = Task;
     type Action = Task;

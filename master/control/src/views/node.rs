@@ -26,6 +26,8 @@ pub struct NodeView {
     pub cordoned: bool,
     /// Its taints.
     pub taints: Vec<Taint>,
+    /// Its ranges of pod addresses, as written.
+    pub pod_cidrs: Vec<String>,
     /// Its conditions.
     pub conditions: Vec<NodeCondition>,
 }
@@ -70,6 +72,7 @@ impl View for NodeView {
             created: created(&node.metadata),
             cordoned: spec.unschedulable.unwrap_or(false),
             taints: spec.taints.unwrap_or_default(),
+            pod_cidrs: spec.pod_cidrs.unwrap_or_default(),
             conditions: conditions.into_iter().flatten().map(wordless).collect(),
         }
     }

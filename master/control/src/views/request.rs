@@ -1,9 +1,36 @@
 //! Certificate signing requests: whether they are decided, and since when.
 
 use crate::views::{created, uid};
-use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use config_kube::k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition,
+};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 use master_client::View;
+
+/// Whether nobody has approved, denied or failed a request.
+pub(crate) fn is_undecided(request: &CertificateSigningRequest) -> bool {
+    let status = request.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_deref());
+    conditions.is_none_or(<[_]>::is_empty)
+}
+
+/// A condition of a request that is true as of now.
+pub(crate) fn condition(
+    kind: &str,
+    reason: &str,
+    message: String,
+) -> CertificateSigningRequestCondition {
+    let now = Some(Time(Timestamp::now()));
+    CertificateSigningRequestCondition {
+        type_: kind.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_update_time: now.clone(),
+        last_transition_time: now,
+    }
+}
 
 /// A certificate signing request.
 #[derive(Debug, Clone, PartialEq, Eq)]

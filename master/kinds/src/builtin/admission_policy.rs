@@ -4,9 +4,9 @@
 
 use super::admission_validate::{FAILURE, MATCH, OPERATIONS, conditions, rule};
 use super::service::spec;
-use crate::object::meta_text;
-use crate::validate::forms::{choice, formed, has, word};
-use crate::validate::{
+use master_schema::object::meta_text;
+use master_schema::validate::forms::{choice, formed, has, word};
+use master_schema::validate::{
     At, Faults, Fields, conditions as status_conditions, get, items, labels, names, object, text,
 };
 use std::collections::HashSet;

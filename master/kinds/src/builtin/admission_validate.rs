@@ -1,8 +1,8 @@
 //! Validation of webhook configurations, and of what they share with policies (upstream:
 //! `admissionregistration/validation`).
 
-use crate::validate::forms::{needed, optional_choice, word};
-use crate::validate::{
+use master_schema::validate::forms::{needed, optional_choice, word};
+use master_schema::validate::{
     At, Faults, Fields, default_to, get, items, labels, names, net, object, object_mut, text,
 };
 use serde_json::{Value, json};

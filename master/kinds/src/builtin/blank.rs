@@ -1,7 +1,7 @@
 //! The initial status of new objects: upstream's types always show their numbers and some of their
 //! structs.
 
-use crate::registry::Kind;
+use master_schema::registry::Kind;
 use serde_json::{Value, json};
 
 /// Sets it in the descriptors of kinds with a status.
@@ -32,7 +32,7 @@ fn status(group: &str, kind: &str) -> Value {
 mod tests {
     #[test]
     fn every_status_of_a_new_object_fits_its_kind() {
-        let registry = crate::registry::Registry::new(super::super::all());
+        let registry = master_schema::registry::Registry::new(super::super::all());
         for kind in registry.kinds().iter().filter(|kind| kind.blank.is_some()) {
             let mut object =
                 serde_json::Map::from_iter([("status".to_owned(), kind.blank.clone().unwrap())]);

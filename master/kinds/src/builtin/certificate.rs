@@ -1,11 +1,11 @@
 //! Certificate signing requests.
 
-use super::cells::{AGE, at};
 use super::certificate_validate as rules;
-use crate::object::now;
-use crate::registry::{Kind, Strategy, Subresource, column};
-use crate::validate::{Fields, get, items, names, object, object_mut, text};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use master_schema::cells::{AGE, at};
+use master_schema::object::now;
+use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::validate::{Fields, get, items, names, object, object_mut, text};
 use serde_json::Value;
 
 pub(super) fn request() -> Kind {
@@ -113,7 +113,7 @@ fn stamp(condition: &mut Fields, before: &[Value]) {
 
 fn duration(fields: &Fields) -> String {
     let seconds = object(fields, "spec").and_then(|spec| get(spec, "expirationSeconds").as_i64());
-    seconds.map_or("<none>".to_owned(), super::cells::human)
+    seconds.map_or("<none>".to_owned(), master_schema::cells::human)
 }
 
 fn condition(fields: &Fields) -> String {

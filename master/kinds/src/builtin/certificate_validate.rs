@@ -3,10 +3,10 @@
 
 use super::certificate::{conditions, of_type};
 use super::service::spec;
-use crate::registry::Subresource;
-use crate::validate::forms::word;
-use crate::validate::{At, Faults, Fields, get, items, names, object, text};
 use base64::Engine;
+use master_schema::registry::Subresource;
+use master_schema::validate::forms::word;
+use master_schema::validate::{At, Faults, Fields, get, items, names, object, text};
 use serde_json::Value;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::error::X509Error;

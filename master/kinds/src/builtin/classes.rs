@@ -1,11 +1,11 @@
 //! PriorityClass and RuntimeClass.
 
-use super::cells::AGE;
 use super::classes_validate as rules;
-use crate::registry::{Column, Kind, Strategy, column};
-use crate::validate::{default_to, get, text};
 use config_kube::k8s_openapi::api::node::v1::RuntimeClass;
 use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
+use master_schema::cells::AGE;
+use master_schema::registry::{Column, Kind, Strategy, column};
+use master_schema::validate::{default_to, get, text};
 
 pub(super) fn priority() -> Kind {
     Kind {

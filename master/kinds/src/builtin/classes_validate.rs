@@ -1,9 +1,9 @@
 //! Validation of PriorityClass and RuntimeClass (upstream: `scheduling/validation`,
 //! `node/validation`).
 
-use crate::object::meta_text;
-use crate::podspec;
-use crate::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+use master_pods::podspec;
+use master_schema::object::meta_text;
+use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
 
 /// The highest priority that users may set.
 const HIGHEST: i64 = 1_000_000_000;

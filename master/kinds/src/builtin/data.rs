@@ -1,12 +1,12 @@
 //! ConfigMaps and Secrets.
 
-use super::cells::{AGE, entries};
-use crate::object::metadata;
-use crate::registry::{Column, Kind, Strategy, column};
-use crate::validate::{At, Faults, Fields, default_to, get, names, object, text};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use master_schema::cells::{AGE, entries};
+use master_schema::object::metadata;
+use master_schema::registry::{Column, Kind, Strategy, column};
+use master_schema::validate::{At, Faults, Fields, default_to, get, names, object, text};
 use serde_json::{Map, Value};
 
 /// Bytes of data in a ConfigMap or Secret.

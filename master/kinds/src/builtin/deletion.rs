@@ -1,6 +1,6 @@
 //! Kinds whose deletion differs from the default in its answer or in what happens to dependents.
 
-use crate::registry::{Dependents, Kind};
+use master_schema::registry::{Dependents, Kind};
 
 /// Kinds whose deletion answers with the object (upstream: `ReturnDeletedObject`), by group and plural.
 const RETURNED: &[(&str, &str)] = &[

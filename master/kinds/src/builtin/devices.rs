@@ -1,14 +1,14 @@
 //! Dynamic resource allocation: device classes, claims, templates, slices.
 
-use super::cells::AGE;
 use super::service::spec;
 use super::{devices_slice, devices_status, devices_validate as rules};
-use crate::object::meta_text;
-use crate::registry::{Kind, Strategy, Subresource, column};
-use crate::validate::{Fields, get, items, object, object_mut, text};
 use config_kube::k8s_openapi::api::resource::v1::{
     DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice,
 };
+use master_schema::cells::AGE;
+use master_schema::object::meta_text;
+use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::validate::{Fields, get, items, object, object_mut, text};
 
 pub(super) fn class() -> Kind {
     let strategy = Strategy {

@@ -3,10 +3,12 @@
 use super::devices_validate::{binding, list, pool_name, qualified, set, taint};
 use super::service::spec;
 use super::storage_validate::driver_name;
-use crate::object::now;
-use crate::quantity::Quantity;
-use crate::validate::forms::{formed, has, needed_form, number, on, word};
-use crate::validate::{At, Faults, Fields, get, items, labels, names, object, object_mut, text};
+use master_schema::object::now;
+use master_schema::quantity::Quantity;
+use master_schema::validate::forms::{formed, has, needed_form, number, on, word};
+use master_schema::validate::{
+    At, Faults, Fields, get, items, labels, names, object, object_mut, text,
+};
 use serde_json::Value;
 
 /// Devices of a slice, and of a slice with a rich device (see [`is_rich`]).

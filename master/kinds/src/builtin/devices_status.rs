@@ -6,9 +6,11 @@ use super::devices_validate::{
 };
 use super::service::spec;
 use super::storage_validate::driver_name;
-use crate::object::meta_text;
-use crate::validate::forms::{formed, needed, word};
-use crate::validate::{At, Faults, Fields, conditions, get, items, labels, names, object, text};
+use master_schema::object::meta_text;
+use master_schema::validate::forms::{formed, needed, word};
+use master_schema::validate::{
+    At, Faults, Fields, conditions, get, items, labels, names, object, text,
+};
 use serde_json::Value;
 
 /// Consumers of one claim.
@@ -203,7 +205,8 @@ fn network(network: &Fields, at: &At<'_>, faults: &mut Faults) {
         let found = address.as_str().and_then(|text| {
             let (host, prefix) = text.split_once('/')?;
             let (host, prefix): (std::net::IpAddr, u8) = (host.parse().ok()?, prefix.parse().ok()?);
-            crate::validate::net::Range::new(host, prefix).map(|_| format!("{host}/{prefix}"))
+            master_schema::validate::net::Range::new(host, prefix)
+                .map(|_| format!("{host}/{prefix}"))
         });
         match found {
             None => {

@@ -3,8 +3,8 @@
 
 use super::service::spec;
 use super::storage_validate::driver_name;
-use crate::validate::forms::{self, formed, has, needed_form, number, word};
-use crate::validate::{
+use master_schema::validate::forms::{self, formed, has, needed_form, number, word};
+use master_schema::validate::{
     At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, resource, text,
 };
 use serde_json::Value;

@@ -1,11 +1,11 @@
 //! Endpoints and EndpointSlices.
 
-use super::cells::AGE;
 use super::endpoints_validate as rules;
-use crate::registry::{Kind, Strategy, column};
-use crate::validate::{Fields, get, items, text};
 use config_kube::k8s_openapi::api::core::v1::Endpoints;
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
+use master_schema::cells::AGE;
+use master_schema::registry::{Kind, Strategy, column};
+use master_schema::validate::{Fields, get, items, text};
 use serde_json::Value;
 
 /// Entries that a cell shows.

@@ -1,7 +1,9 @@
 //! Validation of Endpoints and EndpointSlices (upstream: `discovery/validation`,
 //! `ValidateEndpoints`).
 
-use crate::validate::{At, Faults, Fields, default_to, get, items, names, net, object, text};
+use master_schema::validate::{
+    At, Faults, Fields, default_to, get, items, names, net, object, text,
+};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

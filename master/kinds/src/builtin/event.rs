@@ -1,11 +1,11 @@
 //! Events: one table, served as `v1` and, with other field names, as `events.k8s.io/v1`.
 
-use super::cells::since;
 use super::event_validate as rules;
-use crate::registry::{Column, Kind, Strategy, column, wide};
-use crate::validate::{Fields, get, object, text};
 use config_kube::k8s_openapi::api::{core, events};
 use jiff::Timestamp;
+use master_schema::cells::since;
+use master_schema::registry::{Column, Kind, Strategy, column, wide};
+use master_schema::validate::{Fields, get, object, text};
 use serde_json::Value;
 
 pub(super) fn core() -> Kind {
@@ -97,7 +97,7 @@ const COLUMNS: &[Column] = &[
     }),
     wide("Count", |fields, _| count(fields)),
     wide("Name", |fields, _| {
-        crate::object::meta_text(fields, "name").into()
+        master_schema::object::meta_text(fields, "name").into()
     }),
 ];
 

@@ -3,9 +3,9 @@
 //! sent.
 
 use super::event::{about, either};
-use crate::object::meta_text;
-use crate::validate::forms::{has, number};
-use crate::validate::{At, Faults, Fields, get, names, object, text};
+use master_schema::object::meta_text;
+use master_schema::validate::forms::{has, number};
+use master_schema::validate::{At, Faults, Fields, get, names, object, text};
 use serde_json::Value;
 
 /// Bytes of an action, a reason, a reporter's instance, and a note.

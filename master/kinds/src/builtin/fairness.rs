@@ -1,11 +1,11 @@
 //! FlowSchemas and PriorityLevelConfigurations.
 
-use super::cells::{AGE, at};
 use super::fairness_validate as rules;
-use crate::registry::{Column, Kind, Strategy, Subresource, column};
-use crate::validate::{Fields, items, object};
 use config_kube::k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
 use jiff::Timestamp;
+use master_schema::cells::{AGE, at};
+use master_schema::registry::{Column, Kind, Strategy, Subresource, column};
+use master_schema::validate::{Fields, items, object};
 use serde_json::Value;
 
 pub(super) fn schema() -> Kind {

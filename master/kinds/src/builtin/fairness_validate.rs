@@ -2,9 +2,9 @@
 
 use super::fairness_defaults::{self, EXEMPT, is_mandatory};
 use super::service::spec;
-use crate::object::meta_text;
-use crate::validate::forms::{has, needed, number, word};
-use crate::validate::{
+use master_schema::object::meta_text;
+use master_schema::validate::forms::{has, needed, number, word};
+use master_schema::validate::{
     At, Faults, Fields, default_to, get, items, names, object, object_mut, text,
 };
 use serde_json::{Value, json};

@@ -1,11 +1,11 @@
 //! Ingresses and IngressClasses.
 
-use super::cells::{AGE, at, load_balancer};
 use super::ingress_validate as rules;
 use super::service::spec;
-use crate::registry::{Kind, Strategy, Subresource, column};
-use crate::validate::{Fields, default_to, items, object, object_mut, text};
 use config_kube::k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+use master_schema::cells::{AGE, at, load_balancer};
+use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::validate::{Fields, default_to, items, object, object_mut, text};
 
 /// Hosts that a cell shows.
 const SHOWN: usize = 3;

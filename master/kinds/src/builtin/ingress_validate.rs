@@ -2,8 +2,8 @@
 
 use super::service::spec;
 use super::service_validate::load_balancer;
-use crate::object::metadata;
-use crate::validate::{At, Faults, Fields, get, items, names, net, object, text};
+use master_schema::object::metadata;
+use master_schema::validate::{At, Faults, Fields, get, items, names, net, object, text};
 use serde_json::Value;
 
 /// The deprecated annotation that names a class.

@@ -1,10 +1,10 @@
 //! LimitRanges and ResourceQuotas.
 
-use super::cells::{AGE, CREATED};
 use super::limits_validate as rules;
-use crate::registry::{Kind, Strategy, Subresource, column};
-use crate::validate::{Fields, object, text};
 use config_kube::k8s_openapi::api::core::v1::{LimitRange, ResourceQuota};
+use master_schema::cells::{AGE, CREATED};
+use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::validate::{Fields, object, text};
 
 pub(super) fn range() -> Kind {
     Kind {

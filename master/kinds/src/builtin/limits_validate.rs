@@ -2,9 +2,9 @@
 //! `ValidateResourceQuota`).
 
 use super::service::spec;
-use crate::quantity::Quantity;
-use crate::validate::resource;
-use crate::validate::{At, Faults, Fields, get, items, names, object, object_mut, text};
+use master_schema::quantity::Quantity;
+use master_schema::validate::resource;
+use master_schema::validate::{At, Faults, Fields, get, items, names, object, object_mut, text};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
 

@@ -4,7 +4,6 @@ mod admission;
 mod admission_policy;
 mod admission_validate;
 mod blank;
-mod cells;
 mod certificate;
 mod certificate_validate;
 mod classes;
@@ -32,7 +31,6 @@ mod network_validate;
 mod node;
 mod node_validate;
 mod plain;
-mod pod;
 mod pratique;
 mod rbac;
 mod review;
@@ -45,14 +43,11 @@ mod volume;
 mod volume_sources;
 mod volume_validate;
 mod warnings;
-mod workload;
 
-pub use cells::since as age;
-pub use pod::grace as pod_grace;
 pub use service::{needs_health_check, node_ports};
 pub use service_families::{family_of, validate as validate_families};
 
-use crate::registry::Kind;
+use master_schema::registry::Kind;
 
 /// Every built-in kind, in the order of discovery.
 pub fn all() -> Vec<Kind> {
@@ -79,9 +74,9 @@ fn core() -> Vec<Kind> {
         node::node(),
         volume::volume(),
         volume::claim(),
-        pod::pod(),
-        workload::pod_template(),
-        workload::replication_controller(),
+        master_pods::pod(),
+        master_workloads::pod_template(),
+        master_workloads::replication_controller(),
         limits::quota(),
         data::secret(),
         service::service(),
@@ -98,15 +93,15 @@ fn groups() -> Vec<Kind> {
         review::self_subject_access(),
         review::self_subject_rules(),
         review::subject_access(),
-        workload::controller_revision(),
-        workload::daemon_set(),
-        workload::deployment(),
-        workload::replica_set(),
-        workload::stateful_set(),
-        workload::horizontal_pod_autoscaler(),
-        workload::horizontal_pod_autoscaler_v1(),
-        workload::cron_job(),
-        workload::job(),
+        master_workloads::controller_revision(),
+        master_workloads::daemon_set(),
+        master_workloads::deployment(),
+        master_workloads::replica_set(),
+        master_workloads::stateful_set(),
+        master_workloads::horizontal_pod_autoscaler(),
+        master_workloads::horizontal_pod_autoscaler_v1(),
+        master_workloads::cron_job(),
+        master_workloads::job(),
         certificate::request(),
         plain::lease(),
         endpoints::slice(),
@@ -134,6 +129,6 @@ fn groups() -> Vec<Kind> {
         storage::class(),
         storage::attachment(),
         storage::attributes_class(),
-        workload::pod_disruption_budget(),
+        master_workloads::pod_disruption_budget(),
     ]
 }

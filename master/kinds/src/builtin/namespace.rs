@@ -1,10 +1,10 @@
 //! Namespaces.
 
-use super::cells::{AGE, at};
-use crate::object::{meta_text, metadata_mut};
-use crate::registry::{Kind, Strategy, Subresource, column};
-use crate::validate::{At, Faults, Fields, items, meta, names, object, object_mut, text};
 use config_kube::k8s_openapi::api::core::v1::Namespace;
+use master_schema::cells::{AGE, at};
+use master_schema::object::{meta_text, metadata_mut};
+use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::validate::{At, Faults, Fields, items, meta, names, object, object_mut, text};
 use serde_json::{Value, json};
 
 /// The finalizer of every namespace; the controller that empties it removes it.

@@ -1,12 +1,12 @@
 //! NetworkPolicies, ServiceCIDRs and IPAddresses.
 
-use super::cells::{AGE, selector};
 use super::network_validate as rules;
 use super::service::spec;
-use crate::object::{metadata_mut, now};
-use crate::registry::{Kind, Strategy, Subresource, column};
-use crate::validate::{Fields, items, object, text};
 use config_kube::k8s_openapi::api::networking::v1::{IPAddress, NetworkPolicy, ServiceCIDR};
+use master_schema::cells::{AGE, selector};
+use master_schema::object::{metadata_mut, now};
+use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::validate::{Fields, items, object, text};
 use serde_json::{Value, json};
 
 /// The finalizer of a ServiceCIDR.

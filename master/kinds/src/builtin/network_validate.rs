@@ -1,7 +1,7 @@
 //! Validation of NetworkPolicies, IPAddresses and ServiceCIDRs (upstream: `networking/validation`).
 
 use super::service::spec;
-use crate::validate::{
+use master_schema::validate::{
     At, Faults, Fields, default_to, get, items, labels, names, net, object, object_mut, text,
 };
 use serde_json::Value;

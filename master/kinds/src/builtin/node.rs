@@ -1,11 +1,11 @@
 //! Nodes.
 
-use super::cells::{AGE, at, labels};
 use super::node_validate as rules;
-use crate::registry::{Kind, Strategy, Subresource, column, wide};
-use crate::validate::{Fields, get, items, object, text};
 use config_kube::identity::NODE_ROLE_LABEL_PREFIX;
 use config_kube::k8s_openapi::api::core::v1::Node;
+use master_schema::cells::{AGE, at, labels};
+use master_schema::registry::{Kind, Strategy, Subresource, column, wide};
+use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::{Value, json};
 
 pub(super) fn node() -> Kind {

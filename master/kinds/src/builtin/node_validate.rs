@@ -1,8 +1,8 @@
 //! Validation of nodes and their updates (upstream: `ValidateNode`, `ValidateNodeUpdate`).
 
 use super::service::spec;
-use crate::validate::forms;
-use crate::validate::{At, Faults, Fields, get, items, net, object, resource, text};
+use master_schema::validate::forms;
+use master_schema::validate::{At, Faults, Fields, get, items, net, object, resource, text};
 use serde_json::Value;
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];

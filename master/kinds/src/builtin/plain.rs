@@ -1,11 +1,11 @@
 //! ServiceAccounts and Leases.
 
-use super::cells::{AGE, at};
-use crate::object::metadata;
-use crate::registry::{Column, Kind, Strategy, Subresource, column};
-use crate::validate::{At, Faults, Fields, get, names, object, text};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::ServiceAccount;
+use master_schema::cells::{AGE, at};
+use master_schema::object::metadata;
+use master_schema::registry::{Column, Kind, Strategy, Subresource, column};
+use master_schema::validate::{At, Faults, Fields, get, names, object, text};
 use serde_json::{Value, json};
 
 /// Annotation of a service account whose pods may use only the secrets that it names.
@@ -20,7 +20,11 @@ pub(super) fn service_account() -> Kind {
                     name: "Secrets",
                     kind: "integer",
                     priority: 0,
-                    cell: |fields, _| crate::validate::items(fields, "secrets").len().into(),
+                    cell: |fields, _| {
+                        master_schema::validate::items(fields, "secrets")
+                            .len()
+                            .into()
+                    },
                 },
                 AGE,
             ]

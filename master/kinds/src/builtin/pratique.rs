@@ -1,9 +1,9 @@
 //! The kinds of this project.
 
-use super::cells::{AGE, at};
-use crate::registry::{Column, Kind, Strategy, Subresource, column, wide};
-use crate::validate::{At, Faults, Fields, get, items, object, text};
 use config_kube::{CertificatePolicy, ImageRelease, Machine, NodeAttestation, PolicyName};
+use master_schema::cells::{AGE, at};
+use master_schema::registry::{Column, Kind, Strategy, Subresource, column, wide};
+use master_schema::validate::{At, Faults, Fields, get, items, object, text};
 use serde_json::Value;
 
 /// All kinds of this project.
@@ -88,7 +88,7 @@ fn machine_state(fields: &Fields) -> String {
 
 fn machine_node(fields: &Fields) -> String {
     match at(fields, "spec", "/nodeName") {
-        "<none>" => crate::object::meta_text(fields, "name").to_owned(),
+        "<none>" => master_schema::object::meta_text(fields, "name").to_owned(),
         name => name.to_owned(),
     }
 }
@@ -99,7 +99,7 @@ fn last_proof(fields: &Fields, now: jiff::Timestamp) -> String {
     }
     match at(fields, "status", "/lastAttestation") {
         "<none>" => "never".to_owned(),
-        time => super::cells::since(time, now),
+        time => master_schema::cells::since(time, now),
     }
 }
 
@@ -125,7 +125,7 @@ fn machine_spec(fields: &Fields, faults: &mut Faults) {
     };
     faults.one_of(&at.field("role"), get(spec, "role"), &["worker", "master"]);
     if let Some(name) = get(spec, "nodeName").as_str()
-        && let Err(fault) = crate::validate::names::subdomain(name)
+        && let Err(fault) = master_schema::validate::names::subdomain(name)
     {
         faults.invalid(&at.field("nodeName"), get(spec, "nodeName"), fault);
     }
@@ -266,7 +266,8 @@ fn certificate_policy() -> Kind {
 }
 
 fn usage(fields: &Fields) -> &'static str {
-    let decides = crate::object::meta_text(fields, "name") == config_kube::policy::POLICY_NAME;
+    let decides =
+        master_schema::object::meta_text(fields, "name") == config_kube::policy::POLICY_NAME;
     if decides { "Decides" } else { "Draft" }
 }
 

@@ -1,12 +1,12 @@
 //! Roles and role bindings.
 
-use super::cells::{AGE, CREATED};
-use crate::registry::{Column, Kind, Strategy, column, wide};
-use crate::validate::labels;
-use crate::validate::{
+use config_kube::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use master_schema::cells::{AGE, CREATED};
+use master_schema::registry::{Column, Kind, Strategy, column, wide};
+use master_schema::validate::labels;
+use master_schema::validate::{
     At, Faults, Fields, default_to, get, items, names, object, object_mut, text,
 };
-use config_kube::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use serde_json::Value;
 
 /// The group of roles, and of users and groups as subjects.

@@ -1,13 +1,13 @@
 //! Kinds that are answered and never stored: reviews, which question authentication and
 //! authorization, bindings, and the status of components.
 
-use crate::registry::{Kind, Review, column};
-use crate::validate::{Fields, items, text};
 use config_kube::k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenReview};
 use config_kube::k8s_openapi::api::authorization::v1::{
     LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
 };
 use config_kube::k8s_openapi::api::core::v1::{Binding, ComponentStatus};
+use master_schema::registry::{Kind, Review, column};
+use master_schema::validate::{Fields, items, text};
 use serde_json::Value;
 
 pub(super) fn self_subject() -> Kind {

@@ -1,10 +1,10 @@
 //! Services: columns, defaults, and the fields that an update keeps or drops.
 
-use super::cells::{AGE, load_balancer, pairs};
 use super::service_validate;
-use crate::registry::{Kind, Strategy, Subresource, column, wide};
-use crate::validate::{Fields, default_to, get, items, names, object, object_mut, text};
 use config_kube::k8s_openapi::api::core::v1::Service;
+use master_schema::cells::{AGE, load_balancer, pairs};
+use master_schema::registry::{Kind, Strategy, Subresource, column, wide};
+use master_schema::validate::{Fields, default_to, get, items, names, object, object_mut, text};
 use serde_json::Value;
 
 /// Default timeout of session affinity in seconds.

@@ -2,7 +2,7 @@
 //! `ValidateServiceClusterIPsRelatedFields`).
 
 use super::service::headless;
-use crate::validate::{At, Faults, Fields, get, items, net, text};
+use master_schema::validate::{At, Faults, Fields, get, items, net, text};
 use serde_json::Value;
 use std::net::IpAddr;
 

@@ -2,7 +2,7 @@
 
 use super::service::{externally_accessible, headless, needs_health_check, spec};
 use super::service_families;
-use crate::validate::{At, Faults, Fields, get, items, labels, names, net, object, text};
+use master_schema::validate::{At, Faults, Fields, get, items, labels, names, net, object, text};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -203,8 +203,8 @@ fn balancer(fields: &Fields, spec: &Fields, kind: &str, at: &At<'_>, faults: &mu
             let trimmed = Value::from(value.as_str().unwrap_or_default().trim());
             net::range(&trimmed, &at_ranges.index(number), faults);
         }
-    } else if let Some(list) =
-        object(crate::object::metadata(fields), "annotations").map(|notes| get(notes, RANGES))
+    } else if let Some(list) = object(master_schema::object::metadata(fields), "annotations")
+        .map(|notes| get(notes, RANGES))
         && let Some(list) = list.as_str()
     {
         let root = At::root("metadata");

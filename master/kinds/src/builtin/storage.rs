@@ -1,13 +1,13 @@
 //! StorageClasses, CSI drivers, CSI nodes, volume attachments and capacities.
 
-use super::cells::{AGE, NAME, at, flag, named_default};
 use super::service::spec;
 use super::storage_validate as rules;
-use crate::registry::{Column, Kind, Strategy, Subresource, column};
-use crate::validate::{Fields, get, items, text};
 use config_kube::k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
 };
+use master_schema::cells::{AGE, NAME, at, flag, named_default};
+use master_schema::registry::{Column, Kind, Strategy, Subresource, column};
+use master_schema::validate::{Fields, get, items, text};
 use serde_json::Value;
 
 /// Annotation of the default StorageClass.

@@ -1,9 +1,9 @@
 //! Validation of the kinds of `storage.k8s.io` (upstream: `storage/validation`).
 
 use super::service::spec;
-use crate::object::metadata;
-use crate::quantity::Quantity;
-use crate::validate::{
+use master_schema::object::metadata;
+use master_schema::quantity::Quantity;
+use master_schema::validate::{
     At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, text,
 };
 use serde_json::{Value, json};

@@ -1,13 +1,13 @@
 //! PersistentVolumes and PersistentVolumeClaims.
 
-use super::cells::{AGE, at};
 use super::service::spec;
 use super::volume_sources;
 use super::volume_validate as rules;
-use crate::object::{meta_text, metadata, now};
-use crate::registry::{Kind, Strategy, Subresource, column, wide};
-use crate::validate::{Fields, default_to, get, items, object, object_mut, text};
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use master_schema::cells::{AGE, at};
+use master_schema::object::{meta_text, metadata, now};
+use master_schema::registry::{Kind, Strategy, Subresource, column, wide};
+use master_schema::validate::{Fields, default_to, get, items, object, object_mut, text};
 use serde_json::{Value, json};
 
 /// Deprecated annotation with the class of a volume or claim.

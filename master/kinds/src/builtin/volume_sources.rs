@@ -1,6 +1,6 @@
 //! The source of a persistent volume: exactly one, with its required fields.
 
-use crate::validate::{At, Faults, Fields, default_to, get, object, text};
+use master_schema::validate::{At, Faults, Fields, default_to, get, object, text};
 use serde_json::Value;
 
 /// Sources and their required strings.

@@ -2,9 +2,9 @@
 
 use super::service::spec;
 use super::volume_sources;
-use crate::object::metadata;
-use crate::quantity::Quantity;
-use crate::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+use master_schema::object::metadata;
+use master_schema::quantity::Quantity;
+use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 
 const MODES: &[&str] = &[

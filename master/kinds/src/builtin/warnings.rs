@@ -1,11 +1,11 @@
 //! Warnings of several kinds: deprecated fields, fields without effect, and surprising values.
 
 use super::service::spec;
-use crate::object::{meta_text, metadata};
-use crate::podspec::{no_fields, warnings as pods};
-use crate::registry::Kind;
-use crate::validate::forms::{has, number};
-use crate::validate::{At, Fields, get, items, names, net, object, text};
+use master_pods::podspec::{no_fields, warnings as pods};
+use master_schema::object::{meta_text, metadata};
+use master_schema::registry::Kind;
+use master_schema::validate::forms::{has, number};
+use master_schema::validate::{At, Fields, get, items, names, net, object, text};
 use serde_json::Value;
 
 type Warn = fn(&Fields, Option<&Fields>, &mut Vec<String>);

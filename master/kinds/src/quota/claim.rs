@@ -1,7 +1,7 @@
 //! Quota usage of a volume claim: its number and size, in total and per storage class.
 
-use crate::quantity::{Quantities, Quantity};
-use crate::validate::{Fields, get, object, text};
+use master_schema::quantity::{Quantities, Quantity};
+use master_schema::validate::{Fields, get, object, text};
 
 const CLAIMS: &str = "persistentvolumeclaims";
 const STORAGE: &str = "requests.storage";
@@ -33,7 +33,7 @@ pub(super) fn usage(fields: &Fields) -> Quantities {
 
 /// The storage class, from the field or the deprecated annotation.
 fn class(fields: &Fields) -> &str {
-    let annotations = object(crate::object::metadata(fields), "annotations");
+    let annotations = object(master_schema::object::metadata(fields), "annotations");
     let old = annotations.map_or("", |annotations| {
         text(annotations, "volume.beta.kubernetes.io/storage-class")
     });

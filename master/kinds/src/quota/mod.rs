@@ -11,9 +11,9 @@ mod service;
 pub use pod::{missing, peak, pod_limits, pod_requests};
 pub use scope::Scope;
 
-use crate::quantity::{Quantities, Quantity};
-use crate::validate::{Fields, items, object, text};
 use jiff::Timestamp;
+use master_schema::quantity::{Quantities, Quantity};
+use master_schema::validate::{Fields, items, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -100,7 +100,7 @@ impl Quota {
         let selector =
             object(spec, "scopeSelector").map_or(&[][..], |found| items(found, "matchExpressions"));
         Self {
-            name: text(crate::object::metadata(fields), "name").to_owned(),
+            name: text(master_schema::object::metadata(fields), "name").to_owned(),
             wanted: Quantities::read(object(spec, "hard")),
             hard: Quantities::read(object(status, "hard")),
             used: Quantities::read(object(status, "used")),

@@ -1,9 +1,9 @@
 //! Quota usage of a pod: the sum of its containers, or one init container if that is more, plus
 //! overhead.
 
-use crate::quantity::{Quantities, Quantity};
-use crate::validate::{Fields, get, items, object, text};
 use jiff::{SignedDuration, Timestamp};
+use master_schema::quantity::{Quantities, Quantity};
+use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,7 +60,7 @@ fn ended(fields: &Fields, now: Timestamp) -> bool {
     if matches!(phase, "Succeeded" | "Failed") {
         return true;
     }
-    let metadata = crate::object::metadata(fields);
+    let metadata = master_schema::object::metadata(fields);
     let Ok(deleted) = text(metadata, "deletionTimestamp").parse::<Timestamp>() else {
         return false;
     };

@@ -1,6 +1,6 @@
 //! Scopes: which pods and claims a quota applies to.
 
-use crate::validate::{Fields, get, items, object, text};
+use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::Value;
 
 /// One requirement of a quota's scopes.
@@ -93,7 +93,7 @@ fn best_effort(spec: &Fields) -> bool {
             .filter_map(|list| resources.and_then(|found| object(found, list)))
             .any(|list| {
                 let some = |name| {
-                    crate::quantity::Quantity::read(get(list, name))
+                    master_schema::quantity::Quantity::read(get(list, name))
                         .is_some_and(|amount| !amount.is_zero())
                 };
                 some("cpu") || some("memory")

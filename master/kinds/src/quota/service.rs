@@ -1,7 +1,7 @@
 //! Quota usage of a service: its number, its node ports, its load balancer.
 
-use crate::quantity::{Quantities, Quantity};
-use crate::validate::{Fields, get, items, object, text};
+use master_schema::quantity::{Quantities, Quantity};
+use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::Value;
 
 pub(super) fn tracks(resource: &str) -> bool {

@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use master_kinds::builtin;
-use master_kinds::registry::{Kind, Subresource};
-use master_kinds::validate::{Faults, Fields};
+use master_schema::registry::{Kind, Subresource};
+use master_schema::validate::{Faults, Fields};
 use serde_json::Value;
 
 /// A kind by its group and plural.

@@ -7,9 +7,9 @@ use crate::extract::extract;
 use crate::set::Set;
 use crate::typed::check;
 use crate::write::Write;
-use master_kinds::decode;
-use master_kinds::object::{metadata, metadata_mut};
-use master_kinds::validate::{Fields, object};
+use master_schema::decode;
+use master_schema::object::{metadata, metadata_mut};
+use master_schema::validate::{Fields, object};
 use serde_json::Value;
 
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -6,8 +6,8 @@ use crate::managed::{Manager, Managers};
 use crate::remove::remove;
 use crate::set::Set;
 use crate::write::Write;
-use master_kinds::schema::Place;
-use master_kinds::validate::Fields;
+use master_schema::schema::Place;
+use master_schema::validate::Fields;
 
 /// The merged object without the fields that only the last configuration contained. `set` are the
 /// fields of the new one.

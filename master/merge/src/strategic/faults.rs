@@ -1,6 +1,6 @@
 //! Errors of strategic merge patches, in upstream's words.
 
-use master_kinds::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason};
 use serde_json::{Map, Value};
 
 /// 400: the patch is malformed.

@@ -2,8 +2,8 @@
 
 use super::faults::{bad_argument, bad_directive, failed, list_of_lists, no_key, shown};
 use super::{ORDER, PATCH, merge_object};
-use master_kinds::error::ApiError;
-use master_kinds::schema::Place;
+use master_schema::error::ApiError;
+use master_schema::schema::Place;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 

@@ -9,12 +9,12 @@
 
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
-use master_kinds::error::ApiError;
-use master_kinds::schema::{self, Place, Schemas, Source};
-use master_kinds::validate::Fields;
 use master_merge::apply::apply;
 use master_merge::managed::Managers;
 use master_merge::write::{Given, Versions, Write, update};
+use master_schema::error::ApiError;
+use master_schema::schema::{self, Place, Schemas, Source};
+use master_schema::validate::Fields;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 

@@ -1,7 +1,6 @@
-//! Roles of the master's own components. Upstream gives each controller a service account; here all
-//! controllers run in the master's process as one user with the sum of their rights.
+//! Roles of the master's own components. Those of single controllers are made where the controllers are (`master/control`).
 
-use super::{ALL, READ, bind, cluster_role, controllers, events, on, user};
+use super::{ALL, READ, bind, cluster_role, events, on, user};
 use crate::object::{Binding, Role};
 use crate::rule::Rule;
 use config_kube::identity;
@@ -24,62 +23,23 @@ fn attestation() -> Vec<Rule> {
         on(ALL, identity::GROUP, "*"),
         on(ALL, "core", "nodes nodes/status"),
         on(ALL, certificates, "certificatesigningrequests"),
-        on("get update patch", certificates, "certificatesigningrequests/approval certificatesigningrequests/status"),
-        on("approve sign", certificates, "signers").named(
-            "pratique.dev/node-client pratique.dev/node-serving kubernetes.io/kube-apiserver-client \
-             kubernetes.io/kube-apiserver-client-kubelet kubernetes.io/kubelet-serving",
+        on(
+            "get update patch",
+            certificates,
+            "certificatesigningrequests/approval certificatesigningrequests/status",
         ),
-        // Certificates of static machines are approved by an admin only.
-        on("sign", certificates, "signers").named("pratique.dev/static-client pratique.dev/static-serving"),
+        // It signs what it verified itself; a controller signs what was approved.
+        on("approve sign", certificates, "signers")
+            .named("pratique.dev/node-client pratique.dev/node-serving"),
         on(READ, "core", "pods namespaces configmaps"),
         events(),
     ]
 }
 
-/// The rights of upstream's controllers together, and what this project's controllers need beyond
-/// them.
+/// What controllers follow, read by one user for all of them. Each writes as a user of its own, whose role is made of what the
+/// controller declares (`master/control`).
 fn all_controllers() -> Vec<Rule> {
-    let mut rules: Vec<Rule> = vec![
-        on(
-            ALL,
-            "core",
-            "nodes pods namespaces configmaps serviceaccounts secrets events",
-        ),
-        on(
-            "get update patch",
-            "core",
-            "nodes/status pods/status namespaces/status resourcequotas/status",
-        ),
-        // Upstream's controllers replace whole statuses; here each writes what differs.
-        on(
-            "patch",
-            "apps",
-            "deployments deployments/status replicasets/status daemonsets/status statefulsets/status",
-        ),
-        on("patch", "batch", "jobs/status cronjobs/status"),
-        on(
-            "patch",
-            "core",
-            "replicationcontrollers/status persistentvolumeclaims",
-        ),
-        on("patch", "policy", "poddisruptionbudgets/status"),
-        on("update", "core", "namespaces/finalize"),
-        on("create", "core", "pods/eviction serviceaccounts/token"),
-        on(ALL, "coordination.k8s.io", "leases"),
-        on(ALL, "certificates.k8s.io", "certificatesigningrequests"),
-        on(
-            "get update patch",
-            "certificates.k8s.io",
-            "certificatesigningrequests/approval certificatesigningrequests/status",
-        ),
-        on(ALL, identity::GROUP, "nodeattestations"),
-    ];
-    for rule in controllers::roles().into_iter().flat_map(|role| role.rules) {
-        if !rules.contains(&rule) {
-            rules.push(rule);
-        }
-    }
-    rules
+    vec![on(READ, "*", "*")]
 }
 
 pub(super) fn bindings() -> Vec<Binding> {

@@ -19,6 +19,7 @@ mod power;
 mod queue;
 mod recover;
 mod refuse;
+mod signals;
 mod unproven;
 mod update;
 mod world;
@@ -47,6 +48,10 @@ const STORIES: &[(&str, Story)] = &[
     (
         "the_kernel_is_as_its_table_says",
         join::kernel_as_the_table_says,
+    ),
+    (
+        "no_signal_of_a_pod_reaches_init_agent_or_master",
+        signals::stay_within_containers,
     ),
     (
         "only_admins_add_and_remove_machines_and_nodes",

@@ -3,7 +3,8 @@
 use crate::run::{Shape, Target};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
-use master_api::{ApiServer, Mode, Options, Peer};
+use master_api::{ApiServer, Options, Peer};
+use master_auth::Mode;
 use master_store::EmbeddedStore;
 use serde_json::{Value, json};
 use std::cell::OnceCell;

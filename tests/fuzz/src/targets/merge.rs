@@ -2,13 +2,13 @@
 
 use crate::run::{Shape, Target};
 use config_kube::k8s_openapi::api::core::v1::Pod;
-use master_kinds::schema::{self, Place, Schemas};
-use master_kinds::validate::Fields;
 use master_merge::apply::apply;
 use master_merge::fields;
 use master_merge::managed::Managers;
 use master_merge::patch::Patch;
 use master_merge::write::{Given, Versions, Write, update};
+use master_schema::schema::{self, Place, Schemas};
+use master_schema::validate::Fields;
 use serde_json::{Value, json};
 
 /// Pods, in their one version.

@@ -5,14 +5,15 @@ use crate::host::{self, repository};
 use crate::steps::{Outcome, Steps};
 use std::process::Command;
 
-/// Latency, throughput, CPU and memory of the API.
-pub(super) fn api(words: &[String]) -> Outcome {
-    load("bench", words)
+/// Latency, throughput, CPU and memory of the API; `only` some parts of it.
+pub(super) fn api(only: Option<&str>) -> Outcome {
+    let only = only.map(|names| ["--only".to_owned(), names.to_owned()]);
+    load("bench", only.as_ref().map_or(&[], |words| &words[..]))
 }
 
-/// Concurrent clients and kills, over and over, and the check of what they saw.
-pub(crate) fn soak(words: &[String]) -> Outcome {
-    load("soak", words)
+/// Concurrent clients and kills for so many minutes, and the check of what they saw.
+pub(crate) fn soak(minutes: u64) -> Outcome {
+    load("soak", &["--minutes".to_owned(), minutes.to_string()])
 }
 
 fn load(command: &str, words: &[String]) -> Outcome {

@@ -4,6 +4,7 @@
 //! plain, encrypted as the state is, and encrypted with authentication over dm-integrity. The time to unlock comes from the
 //! console of a worker's image.
 
+use super::DiskPart;
 use super::guest::{FIGURE, Figure};
 use crate::build;
 use crate::host::{self, workshop};
@@ -17,7 +18,6 @@ use tests_harness::process::{Owned, run};
 use tests_harness::tools::Tools;
 use tests_harness::wait::eventually;
 
-const USAGE: &str = "usage: cargo xtask bench disk [rates | unlock] [--built]";
 /// How long the guest may measure.
 const LIMIT: Duration = Duration::from_secs(3600);
 /// Bytes of the disk.
@@ -40,29 +40,19 @@ const INIT: &str = "#!/bin/busybox sh\n/bin/busybox mount -t proc proc /proc\n/b
 const DMSETUP: &str =
     "#!/bin/busybox sh\nexec /tools/ld.so --library-path /tools /tools/dmsetup \"$@\"\n";
 
-/// Rates and the time to unlock; one of them where it is named. `--built`: with the tools and images that are there.
-pub(super) fn disk(words: &[String]) -> Outcome {
-    let (words, built) = match words {
-        [rest @ .., last] if last == "--built" => (rest, true),
-        all => (all, false),
-    };
-    let (rates, unlock) = match words {
-        [] => (true, true),
-        [one] if one == "rates" => (true, false),
-        [one] if one == "unlock" => (false, true),
-        _ => return Err(Failure::usage("bench disk takes one word", USAGE)),
-    };
+/// Rates and the time to unlock, or one of them. `built`: with the tools and images that are there.
+pub(super) fn disk(part: Option<DiskPart>, built: bool) -> Outcome {
     let mut steps = Steps::new();
     host::check()?;
     if !built {
         steps.step("packages", host::packages)?;
-        build::everything(&mut steps, build::Profile::Release, &[])?;
+        build::everything(&mut steps, build::Profile::Release, false)?;
     }
-    if rates {
+    if part != Some(DiskPart::Unlock) {
         let figures = steps.step("rates", measure)?;
         report(&figures);
     }
-    if unlock {
+    if part != Some(DiskPart::Rates) {
         steps.step("unlock", unlocked)?;
     }
     Ok(())

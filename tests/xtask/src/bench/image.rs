@@ -10,7 +10,7 @@ pub(super) fn image() -> Outcome {
     let mut steps = Steps::new();
     host::check()?;
     steps.step("packages", host::packages)?;
-    build::everything(&mut steps, build::Profile::Release, &[])?;
+    build::everything(&mut steps, build::Profile::Release, false)?;
     for role in ["worker", "master"] {
         let file = build::images().join(format!("{role}.parts.json"));
         let text = std::fs::read(&file).map_err(|error| {

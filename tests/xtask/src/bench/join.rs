@@ -9,23 +9,17 @@ use tests_harness::cluster::{BOOT_LIMIT, Lab, Terms};
 use tests_harness::machine::{Blueprint, Machine};
 use tests_harness::registry::Registry;
 
-const USAGE: &str = "usage: cargo xtask bench join [--built]";
 /// A pod that prints the resident memory of the machine's own programs, read through the machine's /proc.
 const MEMORY_POD: &str = include_str!("../../data/memory.yaml");
 
 /// Power-on to Ready, phase by phase, against a bare boot of the same kernel and firmware; memory; the exchange; the verifier.
-/// `--built`: of the images that are there, and the machines alone.
-pub(super) fn join(words: &[String]) -> Outcome {
-    let built = match words {
-        [] => false,
-        [one] if one == "--built" => true,
-        _ => return Err(Failure::usage("bench join takes --built alone", USAGE)),
-    };
+/// `built`: of the images that are there, and the machines alone.
+pub(super) fn join(built: bool) -> Outcome {
     let mut steps = Steps::new();
     host::check()?;
     if !built {
         steps.step("packages", host::packages)?;
-        build::everything(&mut steps, build::Profile::Release, &[])?;
+        build::everything(&mut steps, build::Profile::Release, false)?;
     }
     let dir = workshop().join("bench");
     if dir.exists() {

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: the figures of tests/FIGURES.md, measured in one run and printed with what they are held against.
 
 mod api;
+mod control;
 mod disk;
 mod guest;
 mod image;
@@ -8,22 +9,63 @@ mod join;
 
 pub(crate) use api::soak;
 
-use crate::steps::{Failure, Outcome};
+use crate::steps::Outcome;
+use clap::{Subcommand, ValueEnum};
 
-const USAGE: &str = "usage: cargo xtask bench image|join [--built]|api [--only NAME[,NAME]…]|disk [rates|unlock] [--built]";
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// What the images weigh, part by part, and what in them can be executed.
+    Image,
+    /// From power-on to Ready, memory on the nodes, the verifier's rate.
+    Join {
+        /// The images that are there, and the machines alone.
+        #[arg(long)]
+        built: bool,
+    },
+    /// Latency, throughput, processor time and memory of the API.
+    Api {
+        /// Only these parts: objects, watch, watchers, collection, crowd.
+        #[arg(long, value_name = "NAME[,NAME]…")]
+        only: Option<String>,
+    },
+    /// What controllers cost in a large cluster, idle and for one changed pod.
+    Control {
+        /// Pods in the cluster.
+        #[arg(long, value_name = "N", default_value_t = 50_000)]
+        pods: u32,
+    },
+    /// What the encryption of the state costs.
+    Disk {
+        /// One of the two parts.
+        #[arg(value_enum)]
+        part: Option<DiskPart>,
+        /// With the tools and images that are there.
+        #[arg(long)]
+        built: bool,
+    },
+    /// The guest's half of `disk`.
+    #[command(hide = true)]
+    DiskGuest,
+}
+
+/// A part of [`Bench::Disk`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiskPart {
+    /// Sequential writes and reads, and fsync.
+    Rates,
+    /// From the key in the TPM to the mounted state.
+    Unlock,
+}
 
 /// Measures what is named.
-pub(crate) fn bench(words: &[String]) -> Outcome {
-    match words.first().map(String::as_str) {
-        Some("image") => image::image(),
-        Some("join") => join::join(&words[1..]),
-        Some("api") => api::api(&words[1..]),
-        Some("disk") => disk::disk(&words[1..]),
-        // In the guest of `disk`.
-        Some("disk-guest") => guest::guest(),
-        other => Err(Failure::usage(
-            &format!("bench does not know {:?}", other.unwrap_or_default()),
-            USAGE,
-        )),
+pub(crate) fn bench(what: Bench) -> Outcome {
+    match what {
+        Bench::Image => image::image(),
+        Bench::Join { built } => join::join(built),
+        Bench::Api { only } => api::api(only.as_deref()),
+        Bench::Control { pods } => control::control(pods),
+        Bench::Disk { part, built } => disk::disk(part, built),
+        Bench::DiskGuest => guest::guest(),
     }
 }

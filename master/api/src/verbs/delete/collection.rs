@@ -2,14 +2,13 @@
 
 use super::plan::{Step, plan};
 use super::{Options, preconditions, remove};
-use crate::admit;
-use crate::error::ApiError;
-use crate::object;
-use crate::verbs::{Call, read, store_error};
+use crate::verbs::{Call, read};
 use futures_util::stream::{self, TryStreamExt as _};
 use http::Response;
 use jiff::Timestamp;
 use master_client::Body;
+use master_objects::store_error;
+use master_schema::error::ApiError;
 use master_store::{Entry, Op, StoreError};
 
 /// Objects per transaction.
@@ -38,9 +37,9 @@ pub(in crate::verbs) async fn collection(
 async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Result<(), ApiError> {
     let (mut ops, mut alone) = (Vec::with_capacity(entries.len()), Vec::new());
     for entry in entries {
-        let fields = object::decode_kept(&call.kind, entry)?;
+        let fields = master_objects::decode_kept(&call.kind, entry)?;
         preconditions(call, entry, &fields, options)?;
-        let admitted = admit::delete(call, &fields).await?;
+        let admitted = call.admit_delete(&fields).await?;
         if !admitted.ops.is_empty() {
             alone.push(entry);
             continue;
@@ -49,10 +48,10 @@ async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Resu
             Step::Pending => {}
             Step::Delete(_) => {
                 ops.push(Op::delete(&entry.key, entry.modified));
-                ops.extend(crate::allocate::release(call, &fields).await?);
+                ops.extend(call.release(&fields).await?);
             }
             Step::Update(going) => {
-                let bytes = object::encode(&call.kind, going)?;
+                let bytes = master_objects::encode(&call.kind, going)?;
                 if bytes != entry.value {
                     ops.push(Op::update(&entry.key, entry.modified, bytes));
                 }

@@ -7,17 +7,17 @@ mod plan;
 pub(super) use collection::collection;
 pub(super) use options::Options;
 
+use super::Call;
 use super::answer::success;
 use super::create::warned;
-use super::{Call, store_error};
-use crate::admit;
-use crate::error::ApiError;
-use crate::object::{self, meta_text};
-use crate::registry::Dependents;
-use crate::validate::Fields;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
 use master_client::Body;
+use master_objects::store_error;
+use master_schema::error::ApiError;
+use master_schema::object::meta_text;
+use master_schema::registry::Dependents;
+use master_schema::validate::Fields;
 use master_store::{Entry, Op, StoreError};
 use plan::Step;
 use serde_json::json;
@@ -85,7 +85,7 @@ pub(super) fn operation(
             Step::Update(going) => Some(Op::update(
                 &entry.key,
                 entry.modified,
-                object::encode(&call.kind, going)?,
+                master_objects::encode(&call.kind, going)?,
             )),
         },
     )
@@ -99,18 +99,18 @@ pub(super) async fn remove(
     warnings: &mut Vec<String>,
 ) -> Result<Deleted, ApiError> {
     for _ in 0..TRIES {
-        let fetched = call.api.inner.store.get(key).await.map_err(store_error)?;
+        let fetched = call.api.inner.reader.get(key).await.map_err(store_error)?;
         let entry = fetched.entry.ok_or_else(|| call.not_found())?;
-        let fields = object::decode_kept(&call.kind, &entry)?;
-        admit::reach(call, &fields)?;
+        let fields = master_objects::decode_kept(&call.kind, &entry)?;
+        call.reach(&fields)?;
         preconditions(call, &entry, &fields, options)?;
-        let admitted = admit::delete(call, &fields).await?;
+        let admitted = call.admit_delete(&fields).await?;
         warnings.extend(admitted.warnings);
         let (op, outcome) = match plan::plan(&call.kind, &fields, options, Timestamp::now()) {
             Step::Pending => return Ok(Deleted::Going(entry)),
             Step::Delete(last) => (Op::delete(key, entry.modified), Deleted::Gone(last)),
             Step::Update(going) => {
-                let bytes = object::encode(&call.kind, going)?;
+                let bytes = master_objects::encode(&call.kind, going)?;
                 if bytes == entry.value {
                     return Ok(Deleted::Going(entry));
                 }
@@ -129,7 +129,7 @@ pub(super) async fn remove(
         let mut ops = vec![op];
         ops.extend(admitted.ops);
         if matches!(outcome, Deleted::Gone(_)) {
-            ops.extend(crate::allocate::release(call, &fields).await?);
+            ops.extend(call.release(&fields).await?);
         }
         match call.api.inner.store.commit(ops).await {
             Ok(done) => return Ok(at(outcome, done.revision)),
@@ -148,7 +148,7 @@ fn at(outcome: Deleted, revision: u64) -> Deleted {
             ..entry
         }),
         Deleted::Gone(mut fields) => {
-            let metadata = object::metadata_mut(&mut fields);
+            let metadata = master_schema::object::metadata_mut(&mut fields);
             metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
             Deleted::Gone(fields)
         }

@@ -1,10 +1,10 @@
 //! Options of a deletion: the body's `DeleteOptions`, or the query's parameters.
 
-use crate::error::{ApiError, Reason};
-use crate::validate::{At, Faults};
 use crate::verbs::Call;
 use crate::verbs::page::META;
 use master_client::Body;
+use master_schema::error::{ApiError, Reason};
+use master_schema::validate::{At, Faults};
 use serde_json::{Value, json};
 
 /// What happens to the dependents of the deleted object.

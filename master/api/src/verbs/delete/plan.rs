@@ -1,11 +1,11 @@
 //! Plans what a deletion does to an object. Pure.
 
 use super::options::{Options, Policy};
-use crate::kinds::pod_grace;
-use crate::object::{metadata, metadata_mut};
-use crate::registry::{Dependents, Kind};
-use crate::validate::{Fields, get, items, object as inner, object_mut, text};
 use jiff::{SignedDuration, Timestamp};
+use master_pods::grace as pod_grace;
+use master_schema::object::{metadata, metadata_mut};
+use master_schema::registry::{Dependents, Kind};
+use master_schema::validate::{Fields, get, items, object as inner, object_mut, text};
 use serde_json::Value;
 
 /// The garbage collector orphans an object's dependents before it goes.

@@ -1,0 +1,216 @@
+//! The reference of all documents, made from the tables by which they are read, so that no key is missing and none is made up.
+
+use crate::defaults;
+use crate::format::HumanDuration;
+use crate::raw::{RawClusterDocument, RawImageDocument, RawMachineDocument, RawPolicyDocument};
+use std::fmt::Write as _;
+
+/// A key of a table.
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) shape: fn() -> Shape,
+    /// What it means; `{NAME}` stands for a constant of [`defaults`].
+    pub(crate) help: &'static str,
+}
+
+/// What a value looks like.
+#[derive(Debug)]
+pub(crate) enum Shape {
+    Scalar(&'static str),
+    Array(Box<Self>),
+    /// A table whose keys the author of the document chooses.
+    Map(Box<Self>),
+    Table(&'static [Key]),
+    /// A scalar, or a table that says more.
+    Either(&'static str, &'static [Key]),
+}
+
+impl Shape {
+    fn name(&self) -> String {
+        match self {
+            Self::Scalar(name) => (*name).to_owned(),
+            Self::Array(of) => format!("array of {}", of.plural()),
+            Self::Map(of) => format!("table of {}", of.plural()),
+            Self::Table(_) => "table".to_owned(),
+            Self::Either(name, _) => format!("{name} or table"),
+        }
+    }
+
+    fn plural(&self) -> String {
+        match self {
+            Self::Either(name, _) => format!("{name}s or tables"),
+            Self::Scalar(_) | Self::Array(_) | Self::Map(_) | Self::Table(_) => {
+                format!("{}s", self.name())
+            }
+        }
+    }
+
+    /// The table in it, and what its header in a document is called below `path`.
+    fn table(&self, path: &str) -> Option<(String, &'static [Key])> {
+        match self {
+            Self::Table(keys) => Some((format!("[{path}]"), keys)),
+            Self::Either(_, keys) => Some((format!("an element of `{path}`"), keys)),
+            Self::Array(of) => match of.as_ref() {
+                Self::Table(keys) => Some((format!("[[{path}]]"), keys)),
+                Self::Scalar(_) | Self::Array(_) | Self::Map(_) | Self::Either(..) => {
+                    of.table(path)
+                }
+            },
+            Self::Scalar(_) | Self::Map(_) => None,
+        }
+    }
+}
+
+/// The reference as Markdown.
+///
+/// # Panics
+/// Never: writing to a `String` does not fail.
+pub fn markdown() -> String {
+    let documents = [
+        (
+            "machine",
+            "user-data of a machine",
+            RawMachineDocument::TABLE,
+        ),
+        (
+            "cluster",
+            "a master on a plain host",
+            RawClusterDocument::TABLE,
+        ),
+        ("policy", "a `CertificatePolicy`", RawPolicyDocument::TABLE),
+        ("image", "input of the image build", RawImageDocument::TABLE),
+    ];
+    let mut text = HEAD.to_owned();
+    let mut told = Vec::new();
+    for (kind, what, keys) in documents {
+        section(&mut text, &format!("## `kind = \"{kind}\"`: {what}"), keys);
+        below(&mut text, "", keys, &mut told);
+    }
+    text
+}
+
+const HEAD: &str = "# Every key of every document
+
+Made from the tables by which documents are read; a test compares. [The guide](GUIDE.md) explains how the keys play
+together. Each document begins with `version = 1` and `kind` (default: `\"machine\"`).
+";
+
+/// The tables in a table, each once: rules and clusters stand in several documents.
+fn below(text: &mut String, path: &str, keys: &'static [Key], told: &mut Vec<*const Key>) {
+    for key in keys {
+        let path = match path {
+            "" => key.name.to_owned(),
+            above => format!("{above}.{}", key.name),
+        };
+        let Some((header, keys)) = (key.shape)().table(&path) else {
+            continue;
+        };
+        if told.contains(&keys.as_ptr()) {
+            continue;
+        }
+        told.push(keys.as_ptr());
+        let title = if header.starts_with('[') {
+            format!("### `{header}`")
+        } else {
+            format!("### {header}")
+        };
+        section(text, &title, keys);
+        below(text, &path, keys, told);
+    }
+}
+
+fn section(text: &mut String, title: &str, keys: &[Key]) {
+    let _infallible = write!(
+        text,
+        "\n{title}\n\n| key | type | meaning |\n|---|---|---|\n"
+    );
+    for key in keys {
+        let (name, shape) = (key.name, (key.shape)().name());
+        let _infallible = writeln!(text, "| `{name}` | {shape} | {} |", filled(key.help.trim()));
+    }
+}
+
+/// A help text with the values of the constants that it names.
+fn filled(help: &str) -> String {
+    let mut text = help.to_owned();
+    for (name, value) in constants() {
+        text = text.replace(&format!("{{{name}}}"), &value);
+    }
+    text
+}
+
+fn constants() -> Vec<(&'static str, String)> {
+    macro_rules! values {
+        ($($name:ident),* $(,)?) => { vec![$((stringify!($name), defaults::$name.to_string())),*] };
+    }
+    macro_rules! durations {
+        ($($name:ident),* $(,)?) => { vec![$((stringify!($name), HumanDuration(defaults::$name).to_string())),*] };
+    }
+    let mut all = values![
+        API_EXCHANGES,
+        API_READS,
+        API_WATCHES,
+        API_WRITES,
+        CLUSTER_NAME,
+        DEFAULT_REGISTRY,
+        MAX_CMDLINE,
+        MAX_NODE_TAINTS,
+        MAX_PODS,
+        MAX_PODS_LIMIT,
+        MIN_SVN,
+        MTU_MAX,
+        MTU_MIN,
+        NODE_CIDR_MASK_IPV4,
+        NODE_CIDR_MASK_IPV6,
+        NODE_PORTS,
+        PIDS_MAX,
+        PIDS_MIN,
+        PIDS_PER_CONTAINER,
+        POD_CIDR,
+        QUEUE_MAX_WAITING,
+        RESERVED_CPU,
+        RESERVED_EPHEMERAL_STORAGE,
+        RESERVED_MEMORY,
+        SERVICE_CIDR,
+    ];
+    all.extend(durations![
+        CERTIFICATE_TTL,
+        CERTIFICATE_TTL_MAX,
+        CERTIFICATE_TTL_MIN,
+        QUEUE_WAIT_MAX,
+        QUEUE_WAIT_MIN,
+    ]);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_is_of_this_reader() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/REFERENCE.md");
+        let kept = std::fs::read_to_string(file).unwrap_or_default();
+        if kept != markdown() {
+            // Left beside it, so that a person can look and move it.
+            let made = std::env::temp_dir().join("REFERENCE.md");
+            std::fs::write(&made, markdown()).unwrap();
+            panic!(
+                "{file} is not what the reader reads; what it should be is in {}",
+                made.display()
+            );
+        }
+    }
+
+    #[test]
+    fn every_constant_in_a_help_text_has_its_value_and_every_help_text_says_something() {
+        let text = markdown();
+        for line in text.lines().filter(|line| line.starts_with("| `")) {
+            let braces = line.replace("{ infineon", "").contains('{');
+            assert!(!braces && line.ends_with(". |"), "{line}");
+        }
+        assert!(text.contains("### `[[cluster.release_key]]`"));
+        assert!(text.contains("### `[rule.certificate]`") || text.contains("### `[[rule]]`"));
+    }
+}

@@ -1,0 +1,17 @@
+//! What plugins are made of.
+
+use crate::services::ranges::Ranges;
+use master_auth::Authorizer;
+use master_schema::served::Kinds;
+use std::sync::Arc;
+
+/// What plugins are made of.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// Answers whether a caller has further rights.
+    pub authorizer: Arc<Authorizer>,
+    /// The kinds that are served.
+    pub kinds: Arc<Kinds>,
+    /// The ranges of service addresses and node ports.
+    pub ranges: Ranges,
+}

@@ -1,0 +1,338 @@
+//! Cluster IPs: chosen at random from the ranges of the `ServiceCIDR` objects, recorded in
+//! `IPAddress` objects.
+
+use super::{Allocation, Owner, below, has_address, reserved, texts};
+use crate::plugin::{Admitted, Request};
+use master_kinds::builtin::family_of;
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason};
+use master_schema::object::{meta_text, metadata};
+use master_schema::registry::Kind;
+use master_schema::validate::net::Range;
+use master_schema::validate::{At, Faults, Fields, get, object as inner, text};
+use master_store::{Entry, Op, Reader};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// Addresses tried at random before the ranges are searched.
+const PROBES: usize = 16;
+/// Store keys of ranges and addresses.
+pub(crate) const RANGES: &str = "servicecidrs.networking.k8s.io/";
+pub(crate) const ADDRESSES: &str = "ipaddresses.networking.k8s.io/";
+
+/// Label that names the component that made an IPAddress.
+const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+const MANAGER: &str = "ipallocator.k8s.io";
+
+/// The cluster IPs in a service's spec.
+pub(super) fn of(spec: &Fields) -> Vec<IpAddr> {
+    if !has_address(spec) {
+        return Vec::new();
+    }
+    texts(spec, "clusterIPs")
+        .filter_map(|address| address.parse().ok())
+        .collect()
+}
+
+/// Allocates an address for each of a service's families and frees those that it no longer has.
+pub(super) async fn give(
+    allocation: &mut Allocation<'_>,
+    spec: &mut Fields,
+    old: Option<&Fields>,
+    admitted: &mut Admitted,
+) -> Result<(), ApiError> {
+    let before = old.map(of).unwrap_or_default();
+    let headless = texts(spec, "clusterIPs").next() == Some("None");
+    if has_address(spec) && !headless {
+        let families: Vec<String> = texts(spec, "ipFamilies").map(str::to_owned).collect();
+        let mut list: Vec<String> = texts(spec, "clusterIPs").map(str::to_owned).collect();
+        list.resize(families.len().max(list.len()), String::new());
+        let mut ranges = None;
+        for (place, family) in list.iter_mut().zip(&families) {
+            let asked = place.parse::<IpAddr>().ok();
+            if asked.is_some_and(|asked| before.contains(&asked)) {
+                continue;
+            }
+            if ranges.is_none() {
+                ranges = Some(known_ranges(allocation.reader).await?);
+            }
+            let known = ranges.as_deref().unwrap_or_default();
+            let (address, range) = match asked {
+                Some(asked) => (
+                    asked,
+                    allocation
+                        .take_asked(asked, known, get(spec, "clusterIPs"))
+                        .await?,
+                ),
+                None => allocation.take_any(family, known).await?,
+            };
+            // Allocation unchanged, so that the range is not deleted while an address is taken from it.
+            admitted.hold(range);
+            allocation.write_address(address)?;
+            if asked.is_none() {
+                *place = address.to_string();
+            }
+        }
+        if let Some(first) = list.first() {
+            spec.insert("clusterIP".to_owned(), first.clone().into());
+            spec.insert("clusterIPs".to_owned(), json!(list));
+        }
+    }
+    let after = of(spec);
+    for address in before {
+        if !after.contains(&address) {
+            allocation.free_address(address).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The ranges from which addresses may be taken, each with its object.
+async fn known_ranges(reader: &dyn Reader) -> Result<Vec<(Range, Entry)>, ApiError> {
+    let mut ranges = Vec::new();
+    for entry in master_objects::list(reader, RANGES).await? {
+        let object: Fields = serde_json::from_slice(&entry.value).unwrap_or_default();
+        if meta_text(&object, "deletionTimestamp").is_empty() {
+            ranges.extend(
+                ranges_of(&object)
+                    .into_iter()
+                    .map(|range| (range, entry.clone())),
+            );
+        }
+    }
+    Ok(ranges)
+}
+
+fn ranges_of(object: &Fields) -> Vec<Range> {
+    inner(object, "spec")
+        .into_iter()
+        .flat_map(|spec| texts(spec, "cidrs"))
+        .filter_map(Range::parse)
+        .collect()
+}
+
+/// All ranges, including those being deleted.
+pub(super) fn all_ranges(entries: &[Entry]) -> Vec<Range> {
+    let objects = entries
+        .iter()
+        .filter_map(|entry| serde_json::from_slice::<Fields>(&entry.value).ok());
+    objects.flat_map(|object| ranges_of(&object)).collect()
+}
+
+fn key(address: IpAddr) -> String {
+    format!("{ADDRESSES}{address}")
+}
+
+/// Offsets of the first and last usable address: without the network address and IPv4's broadcast
+/// address.
+fn usable(range: Range) -> Option<(u128, u128)> {
+    let last = range
+        .size()
+        .checked_sub(if range.is_ipv6() { 1 } else { 2 })?;
+    (last >= 1).then_some((1, last))
+}
+
+impl Allocation<'_> {
+    async fn is_free(&self, key: &str) -> Result<bool, ApiError> {
+        Ok(self
+            .reader
+            .get(key)
+            .await
+            .map_err(store_error)?
+            .entry
+            .is_none())
+    }
+
+    /// The range of a requested address, if the address is free.
+    async fn take_asked<'r>(
+        &self,
+        address: IpAddr,
+        ranges: &'r [(Range, Entry)],
+        list: &Value,
+    ) -> Result<&'r Entry, ApiError> {
+        let fits = ranges.iter().find(|(range, _)| {
+            let (offset, usable) = (range.offset(address), usable(*range));
+            offset
+                .zip(usable)
+                .is_some_and(|(offset, (first, last))| (first..=last).contains(&offset))
+        });
+        let why = match fits {
+            Some((_, entry)) if self.is_free(&key(address)).await? => return Ok(entry),
+            Some(_) => "provided IP is already allocated".to_owned(),
+            None => {
+                let family = family_of(address);
+                let valid: Vec<String> = ranges
+                    .iter()
+                    .filter(|(range, _)| family_of(range.first()) == family)
+                    .map(|(range, _)| range.to_string())
+                    .collect();
+                let valid = valid.join(", ");
+                format!(
+                    "the provided IP ({address}) is not in the valid range. The range of valid IPs is {valid}"
+                )
+            }
+        };
+        let mut faults = Faults::default();
+        let at = At::root("spec");
+        faults.invalid(
+            &at.field("clusterIPs"),
+            list,
+            format!("failed to allocate IP {address}: {why}"),
+        );
+        Err(super::refuse(faults, &self.owner)
+            .err()
+            .unwrap_or_else(|| full(&why)))
+    }
+
+    /// A free address of a family, and its range's object.
+    async fn take_any<'r>(
+        &self,
+        family: &str,
+        ranges: &'r [(Range, Entry)],
+    ) -> Result<(IpAddr, &'r Entry), ApiError> {
+        for (range, entry) in ranges
+            .iter()
+            .filter(|(range, _)| family_of(range.first()) == family)
+        {
+            let Some((first, last)) = usable(*range) else {
+                continue;
+            };
+            let size = last - first + 1;
+            let upper = first + reserved(size, 16, 256, 16);
+            for _ in 0..PROBES {
+                let address = range.at(upper + below(last - upper + 1));
+                if self.is_free(&key(address)).await? {
+                    return Ok((address, entry));
+                }
+            }
+            if let Some(address) = self.search(*range, (first, upper, last)).await? {
+                return Ok((address, entry));
+            }
+        }
+        Err(full("range is full"))
+    }
+
+    /// Searches a range: from a random offset upwards, then the rest of its upper part, then its
+    /// lower part.
+    async fn search(
+        &self,
+        range: Range,
+        bounds: (u128, u128, u128),
+    ) -> Result<Option<IpAddr>, ApiError> {
+        let entries = master_objects::list(self.reader, ADDRESSES).await?;
+        let names = entries
+            .iter()
+            .filter_map(|entry| entry.key.strip_prefix(ADDRESSES)?.parse().ok());
+        let taken: BTreeSet<u128> = names.filter_map(|address| range.offset(address)).collect();
+        let (first, upper, last) = bounds;
+        let start = upper + below(last - upper + 1);
+        // Ends at the latest one step after the number of taken addresses, however large the range
+        // is.
+        let mut offsets = (start..=last).chain(upper..start).chain(first..upper);
+        Ok(offsets
+            .find(|offset| !taken.contains(offset))
+            .map(|offset| range.at(offset)))
+    }
+
+    /// Adds the operation that allocates an address.
+    fn write_address(&mut self, address: IpAddr) -> Result<(), ApiError> {
+        let registry = self.plugin.kinds.now();
+        let Some(kind) = registry.find("networking.k8s.io", "v1", "ipaddresses") else {
+            return Err(full("the kind IPAddress is not served"));
+        };
+        self.ops.push(held_by(kind, address, &self.owner)?);
+        Ok(())
+    }
+
+    /// Adds the operation that frees an address, if it belongs to the owner.
+    pub(super) async fn free_address(&mut self, address: IpAddr) -> Result<(), ApiError> {
+        let fetched = self.reader.get(&key(address)).await.map_err(store_error)?;
+        if let Some(entry) = fetched.entry
+            && parent(&entry.value) == Some(self.owner.clone())
+        {
+            self.ops.push(Op::delete(&entry.key, entry.modified));
+        }
+        Ok(())
+    }
+}
+
+/// The operation that creates the IPAddress object of a service's address.
+pub(super) fn held_by(kind: &Kind, address: IpAddr, owner: &Owner) -> Result<Op, ApiError> {
+    let object = json!({
+        "metadata": {
+            "name": address.to_string(), "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": master_schema::object::now(),
+            "labels": {"ipaddress.kubernetes.io/ip-family": family_of(address), MANAGED_BY: MANAGER},
+        },
+        "spec": {"parentRef": {
+            "group": "", "resource": "services", "namespace": owner.namespace, "name": owner.name,
+        }},
+    });
+    let bytes = master_objects::encode(kind, object.as_object().cloned().unwrap_or_default())?;
+    Ok(Op::create(&key(address), bytes))
+}
+
+/// Whether an IPAddress object was made for a service.
+pub(super) fn is_own(object: &Fields) -> bool {
+    inner(metadata(object), "labels").is_some_and(|labels| text(labels, MANAGED_BY) == MANAGER)
+}
+
+fn full(why: &str) -> ApiError {
+    ApiError::new(
+        Reason::InternalError,
+        format!("Internal error occurred: failed to allocate a serviceIP: {why}"),
+    )
+}
+
+/// The service that an IPAddress belongs to.
+fn parent(stored: &[u8]) -> Option<Owner> {
+    let object: Fields = serde_json::from_slice(stored).ok()?;
+    parent_of(&object)
+}
+
+pub(super) fn parent_of(object: &Fields) -> Option<Owner> {
+    let parent = inner(inner(object, "spec")?, "parentRef")?;
+    let service = text(parent, "group").is_empty() && text(parent, "resource") == "services";
+    service.then(|| Owner {
+        namespace: text(parent, "namespace").to_owned(),
+        name: text(parent, "name").to_owned(),
+    })
+}
+
+/// Refuses to delete the IPAddress of an address that a service has.
+pub(super) async fn check_unused(request: &Request<'_>, object: &Fields) -> Result<(), ApiError> {
+    let name = meta_text(object, "name");
+    let Some(owner) = parent_of(object) else {
+        return Ok(());
+    };
+    let key = format!("services/{}", owner.text());
+    let Some(entry) = request.get(&key).await? else {
+        return Ok(());
+    };
+    let service: Fields = serde_json::from_slice(&entry.value).unwrap_or_default();
+    let spec = inner(&service, "spec").cloned().unwrap_or_default();
+    if name
+        .parse()
+        .is_ok_and(|address| of(&spec).contains(&address))
+    {
+        return Err(request.forbidden(
+            name,
+            &format!("the address is in use by the service {}", owner.text()),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_a_range_are_not_given_out() {
+        let usable = |text: &str| usable(Range::parse(text).unwrap());
+        assert_eq!(usable("10.0.0.0/30"), Some((1, 2)));
+        assert_eq!(usable("10.0.0.0/31"), None);
+        assert_eq!(usable("10.0.0.0/32"), None);
+        assert_eq!(usable("fd00::/126"), Some((1, 3)));
+    }
+}

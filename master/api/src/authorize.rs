@@ -1,0 +1,66 @@
+//! Asks the authorizer for the right to make a request.
+
+use crate::path::{Target, Verb};
+use master_auth::{Authorizer, Question};
+use master_client::UserInfo;
+use master_rbac::{Request, Resource};
+use master_schema::error::ApiError;
+use master_schema::selector::Selector;
+
+/// Authorizes a path that is not a resource.
+pub(crate) async fn path(
+    authorizer: &Authorizer,
+    user: &UserInfo,
+    verb: &str,
+    path: &str,
+) -> Result<(), ApiError> {
+    let question = Question {
+        user,
+        request: Request::Path(verb, path),
+        of_node: None,
+    };
+    authorizer.require(&question).await
+}
+
+/// Authorizes a request for a resource.
+pub(crate) async fn resource(
+    authorizer: &Authorizer,
+    user: &UserInfo,
+    target: &Target,
+    selector: &Selector,
+) -> Result<(), ApiError> {
+    let of_node = selector
+        .exact("spec.nodeName")
+        .or_else(|| selector.exact("nodeName"));
+    let question = Question {
+        user,
+        request: Request::Resource(target.verb.as_str(), resource_of(target, selector)),
+        of_node,
+    };
+    authorizer.require(&question).await
+}
+
+/// The resource of a request, as RBAC reads it. A namespace object counts as inside itself, so that
+/// a role in the namespace can allow reading it.
+fn resource_of<'a>(target: &'a Target, selector: &'a Selector) -> Resource<'a> {
+    let listed = matches!(target.verb, Verb::List | Verb::Watch);
+    let named = if listed {
+        selector.exact("metadata.name").unwrap_or_default()
+    } else {
+        ""
+    };
+    let name = if target.name.is_empty() {
+        named
+    } else {
+        &target.name
+    };
+    let own = target.group.is_empty() && target.plural == "namespaces";
+    let namespace = if own { &target.name } else { &target.namespace };
+    Resource {
+        group: &target.group,
+        resource: &target.plural,
+        subresource: &target.subresource,
+        namespace,
+        name,
+    }
+}

@@ -1,0 +1,297 @@
+//! Limits on a node's answer: a node is trusted with its own pods, not with the server's memory and
+//! time.
+//!
+//! Every answer, of any path and status, is forwarded piece by piece, so that the node sends no
+//! faster than the client reads (back-pressure), and it ends with the client. An answer that is not
+//! followed is limited in bytes and in time; only the time spent waiting for the node counts, not
+//! that spent waiting for a slow client.
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use master_schema::error::{ApiError, Reason};
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, Sleep};
+
+/// Limits on answers of nodes.
+#[derive(Debug, Clone)]
+pub struct NodeLimits {
+    /// Time to connect, send the request and receive the answer's header.
+    pub header: Duration,
+    /// Bytes of the answer's header, and of the read buffer for its body.
+    pub header_bytes: usize,
+    /// Header fields of the answer.
+    pub header_fields: usize,
+    /// Time between two pieces of an answer.
+    pub idle: Duration,
+    /// The same for a followed log: a container may write nothing for hours (the kubelet's own
+    /// limit for streams).
+    pub follow_idle: Duration,
+    /// Total time spent waiting for a node, plus a second for each [`NodeLimits::slowest`] bytes
+    /// received.
+    pub wait: Duration,
+    /// Bytes per second below which an answer that is not followed is cut.
+    pub slowest: u64,
+    /// Bytes of an answer that is not followed: several times the logs that a node keeps of a
+    /// container.
+    pub bytes: u64,
+    /// Concurrent answers of one node, so that a node that stalls all of its own leaves room for
+    /// others.
+    pub per_node: usize,
+    /// Concurrent answers of all nodes.
+    pub total: usize,
+}
+
+impl Default for NodeLimits {
+    fn default() -> Self {
+        Self {
+            header: Duration::from_secs(15),
+            header_bytes: 64 << 10,
+            header_fields: 100,
+            idle: Duration::from_secs(30),
+            follow_idle: Duration::from_secs(4 * 3600),
+            wait: Duration::from_secs(60),
+            slowest: 16 << 10,
+            bytes: 512 << 20,
+            per_node: 128,
+            total: 2048,
+        }
+    }
+}
+
+/// What kind of answer a request to a node expects.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Expected {
+    /// A log is followed: the answer lasts as long as client and container do.
+    pub(crate) follow: bool,
+    /// Bytes after which the client wants no more.
+    pub(crate) at_most: Option<u64>,
+}
+
+/// The open calls to nodes.
+#[derive(Debug)]
+pub(crate) struct NodeCalls {
+    total: usize,
+    per_node: usize,
+    open: Mutex<HashMap<String, usize>>,
+}
+
+/// The place of one call; freed when dropped.
+#[derive(Debug)]
+pub(crate) struct NodeCall {
+    calls: Arc<NodeCalls>,
+    node: String,
+}
+
+impl NodeCalls {
+    pub(crate) fn new(limits: &NodeLimits) -> Arc<Self> {
+        Arc::new(Self {
+            total: limits.total,
+            per_node: limits.per_node,
+            open: Mutex::default(),
+        })
+    }
+
+    /// Counts one more call to a node.
+    ///
+    /// # Errors
+    /// 429: this node, or all nodes together, have reached their limit.
+    pub(crate) fn begin(self: &Arc<Self>, node: &str) -> Result<NodeCall, ApiError> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = open.values().sum();
+        let own = open.get(node).copied().unwrap_or_default();
+        if own >= self.per_node || all >= self.total {
+            let text = format!(
+                "too many answers of node {node} are still being read, please try again later"
+            );
+            return Err(ApiError::new(Reason::TooManyRequests, text).retry_after(1));
+        }
+        open.insert(node.to_owned(), own + 1);
+        Ok(NodeCall {
+            calls: Arc::clone(self),
+            node: node.to_owned(),
+        })
+    }
+}
+
+impl Drop for NodeCall {
+    fn drop(&mut self) {
+        let mut open = self
+            .calls
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let left = open.get_mut(&self.node).map(|count| {
+            *count -= 1;
+            *count
+        });
+        if left == Some(0) {
+            open.remove(&self.node);
+        }
+    }
+}
+
+/// The task that drives a connection to a node; aborted when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Driver(pub(crate) AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Why an answer was cut.
+#[derive(Debug, thiserror::Error)]
+enum Cut {
+    #[error("the node's answer has more than {0} bytes")]
+    TooLong(u64),
+    #[error("the node sends its answer too slowly")]
+    TooSlow,
+    #[error("the connection failed during the node's answer")]
+    Broken(#[source] hyper::Error),
+}
+
+/// The body of a node's answer.
+#[derive(Debug)]
+pub(crate) struct NodeBody {
+    /// `None` once it ended or was cut; the connection ends with it.
+    source: Option<(Incoming, Driver, NodeCall)>,
+    limits: NodeLimits,
+    expected: Expected,
+    taken: u64,
+    /// Total time spent waiting for the node.
+    waited: Duration,
+    /// When the current wait began, and its timer.
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+impl NodeBody {
+    pub(crate) fn new(
+        source: (Incoming, Driver, NodeCall),
+        limits: NodeLimits,
+        expected: Expected,
+    ) -> Self {
+        Self {
+            source: Some(source),
+            limits,
+            expected,
+            taken: 0,
+            waited: Duration::ZERO,
+            waiting: None,
+        }
+    }
+
+    /// How long the current wait for the node may last.
+    fn limit(&self) -> Duration {
+        if self.expected.follow {
+            return self.limits.follow_idle;
+        }
+        let earned = Duration::from_secs(self.taken / self.limits.slowest.max(1));
+        self.limits
+            .idle
+            .min((self.limits.wait + earned).saturating_sub(self.waited))
+    }
+
+    /// Takes a piece, cut to what the client still wants.
+    fn take(&mut self, mut piece: Bytes) -> Result<Bytes, Cut> {
+        if let Some((since, _)) = self.waiting.take() {
+            self.waited += since.elapsed();
+        }
+        let before = self.taken;
+        self.taken += piece.len() as u64;
+        if let Some(most) = self.expected.at_most.filter(|most| self.taken >= *most) {
+            piece.truncate(usize::try_from(most.saturating_sub(before)).unwrap_or(usize::MAX));
+            self.source = None;
+        } else if !self.expected.follow && self.taken > self.limits.bytes {
+            return Err(Cut::TooLong(self.limits.bytes));
+        }
+        Ok(piece)
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
+        loop {
+            let Some((incoming, ..)) = self.source.as_mut() else {
+                return Poll::Ready(None);
+            };
+            match Pin::new(incoming).poll_frame(context) {
+                Poll::Ready(None) => {
+                    self.source = None;
+                    return Poll::Ready(None);
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(Cut::Broken(error)))),
+                // Trailers are not forwarded.
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(piece) if !piece.is_empty() => return Poll::Ready(Some(self.take(piece))),
+                    Ok(_) | Err(_) => {}
+                },
+                Poll::Pending => {
+                    let limit = self.limit();
+                    let (_, end) = self.waiting.get_or_insert_with(|| {
+                        (Instant::now(), Box::pin(tokio::time::sleep(limit)))
+                    });
+                    return end.as_mut().poll(context).map(|()| Some(Err(Cut::TooSlow)));
+                }
+            }
+        }
+    }
+
+    /// The first bytes of an error, as far as they arrive within the time limit of the header.
+    pub(crate) async fn beginning(mut self, most: usize) -> String {
+        let (limit, mut text) = (self.limits.header, Vec::new());
+        let read = async {
+            while let Some(Ok(frame)) = self.frame().await {
+                text.extend(frame.into_data().unwrap_or_default());
+                if text.len() >= most {
+                    break;
+                }
+            }
+        };
+        // What arrived in time is used.
+        tokio::time::timeout(limit, read).await.ok();
+        text.truncate(most);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+impl Body for NodeBody {
+    type Data = Bytes;
+    type Error = master_client::BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let polled = self.poll(context);
+        polled.map(|piece| {
+            piece.map(|piece| match piece {
+                Ok(piece) => Ok(Frame::data(piece)),
+                Err(cut) => {
+                    tracing::debug!(error = %cut, "node's answer cut");
+                    self.source = None;
+                    Err(cut.into())
+                }
+            })
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.source
+            .as_ref()
+            .is_none_or(|(incoming, ..)| incoming.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            // An answer that is cut short has not the length that the node announced.
+            Some((incoming, ..)) if self.expected.at_most.is_none() => incoming.size_hint(),
+            Some(_) | None => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The server's state: its parts, what is registered with it, and its limits. The path of a request
+//! through it is in `server.rs`.
+
+use crate::hooks::{DenyList, Extensions, Hooks, NodeDialer};
+use crate::metrics::Metrics;
+use crate::node_answer::NodeCalls;
+use crate::options::Options;
+use crate::peer::Peer;
+use config_kube::identity::MASTERS_GROUP;
+use master_admission::{Chain, Parts};
+use master_auth::{Authenticator, Authorizer};
+use master_client::UserInfo;
+use master_kinds::builtin;
+use master_openapi::Current;
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::Registry;
+use master_schema::served::Kinds;
+use master_store::{Direct, Reader, Store};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
+
+/// Concurrent snapshots: each keeps entries in memory that the store has since compacted.
+const SNAPSHOTS: usize = 2;
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    /// For writes, and for the store as a whole.
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: Options,
+    /// For all reads.
+    pub(crate) reader: Arc<dyn Reader>,
+    pub(crate) kinds: Arc<Kinds>,
+    pub(crate) documents: Current,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) authorizer: Arc<Authorizer>,
+    pub(crate) admission: Chain,
+    pub(crate) metrics: Metrics,
+    reads: Semaphore,
+    writes: Semaphore,
+    watches: Arc<Semaphore>,
+    pub(crate) snapshots: Arc<Semaphore>,
+    pub(crate) node_calls: Arc<NodeCalls>,
+    prepared: AtomicBool,
+    hooks: Arc<Hooks>,
+    draining: CancellationToken,
+}
+
+/// The API server. Cheap to clone; all clones share one state.
+#[derive(Debug, Clone)]
+pub struct ApiServer {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl ApiServer {
+    /// A server over a store. It is ready after [`ApiServer::prepare`].
+    pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
+        let reader: Arc<dyn Reader> = Arc::new(Direct::new(store.clone()));
+        let kinds = Arc::new(Kinds::new(Registry::new(builtin::all())));
+        let hooks: Arc<Hooks> = Arc::default();
+        let authorizer = Arc::new(Authorizer::new(
+            &options.authorization,
+            reader.clone(),
+            hooks.clone(),
+        ));
+        let parts = Parts {
+            authorizer: authorizer.clone(),
+            kinds: kinds.clone(),
+            ranges: options.ranges.clone(),
+        };
+        let inner = Inner {
+            store,
+            documents: Current::new(kinds.clone()),
+            kinds,
+            authenticator: Authenticator::new(
+                options.tokens.clone(),
+                options.issuer.clone(),
+                reader.clone(),
+                hooks.clone(),
+            ),
+            authorizer,
+            admission: Chain::new(&options.admission, &parts),
+            reader,
+            metrics: Metrics::default(),
+            reads: Semaphore::new(options.in_flight),
+            writes: Semaphore::new(options.in_flight_mutating),
+            watches: Arc::new(Semaphore::new(options.watches)),
+            snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
+            node_calls: NodeCalls::new(&options.nodes),
+            options,
+            prepared: AtomicBool::new(false),
+            hooks,
+            draining: CancellationToken::new(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Registers the handler of further paths, once; returns whether it was the first.
+    pub fn set_extensions(&self, extensions: Arc<dyn Extensions>) -> bool {
+        self.inner.hooks.extensions.set(extensions).is_ok()
+    }
+
+    /// Registers the deny list, once; returns whether it was the first.
+    pub fn set_deny_list(&self, deny_list: Arc<dyn DenyList>) -> bool {
+        self.inner.hooks.deny_list.set(deny_list).is_ok()
+    }
+
+    /// Registers the dialer for nodes, once; returns whether it was the first.
+    pub fn set_node_dialer(&self, dialer: Arc<dyn NodeDialer>) -> bool {
+        self.inner.hooks.node_dialer.set(dialer).is_ok()
+    }
+
+    pub(crate) fn extensions(&self) -> Option<&Arc<dyn Extensions>> {
+        self.inner.hooks.extensions.get()
+    }
+
+    /// The kinds that are served at the moment.
+    pub(crate) fn registry(&self) -> Arc<Registry> {
+        self.inner.kinds.now()
+    }
+
+    pub(crate) fn set_prepared(&self) {
+        self.inner.prepared.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn prepared(&self) -> bool {
+        self.inner.prepared.load(Ordering::Acquire)
+    }
+
+    /// Requests in flight, under upstream's names of their kinds.
+    pub(crate) fn running(&self) -> [(&'static str, usize); 2] {
+        let (inner, options) = (&self.inner, &self.inner.options);
+        [
+            (
+                "readOnly",
+                options.in_flight - inner.reads.available_permits(),
+            ),
+            (
+                "mutating",
+                options.in_flight_mutating - inner.writes.available_permits(),
+            ),
+        ]
+    }
+
+    /// A permit to work on a request. Callers inside the process and members of `system:masters`
+    /// need none, so that an admin can act on an overloaded server (upstream exempts them too).
+    pub(crate) fn permit(
+        &self,
+        mutating: bool,
+        user: &UserInfo,
+        peer: &Peer,
+    ) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
+        if peer.remote.is_none() || user.in_group(MASTERS_GROUP) {
+            return Ok(None);
+        }
+        let room = if mutating {
+            &self.inner.writes
+        } else {
+            &self.inner.reads
+        };
+        room.try_acquire().map(Some).map_err(|_full| {
+            self.inner.metrics.refuse(mutating);
+            too_many()
+        })
+    }
+
+    /// Ends open watches and makes `/readyz` fail. [`crate::serve`] calls it at shutdown.
+    pub fn drain(&self) {
+        self.inner.draining.cancel();
+    }
+
+    pub(crate) fn draining(&self) -> CancellationToken {
+        self.inner.draining.clone()
+    }
+
+    pub(crate) fn deny_list(&self) -> Option<&Arc<dyn DenyList>> {
+        self.inner.hooks.deny_list.get()
+    }
+
+    pub(crate) fn node_dialer(&self) -> Option<&Arc<dyn NodeDialer>> {
+        self.inner.hooks.node_dialer.get()
+    }
+
+    /// The reason why a caller is denied, if it is.
+    pub(crate) fn denial(&self, user: &UserInfo, peer: &Peer) -> Option<String> {
+        self.deny_list()?.denied(user, peer)
+    }
+
+    /// The reason why a node is denied, if it is.
+    pub(crate) fn node_denial(&self, node: &str) -> Option<String> {
+        self.deny_list()?.node_denied(node)
+    }
+
+    /// Waits until `why` finds a reason in the deny list; for ever if there is no deny list.
+    pub(crate) async fn until_denied(
+        &self,
+        why: impl Fn(&dyn DenyList) -> Option<String>,
+    ) -> String {
+        let Some(list) = self.deny_list() else {
+            return std::future::pending().await;
+        };
+        let mut changed = list.changed();
+        loop {
+            if let Some(why) = why(list.as_ref()) {
+                return why;
+            }
+            if changed.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// A permit for one more watch; callers inside the process need none.
+    pub(crate) fn watch_permit(
+        &self,
+        peer: &Peer,
+    ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        if peer.remote.is_none() {
+            return Ok(None);
+        }
+        self.inner
+            .watches
+            .clone()
+            .try_acquire_owned()
+            .map(Some)
+            .map_err(|_full| {
+                self.inner.metrics.refuse(false);
+                too_many()
+            })
+    }
+}
+
+fn too_many() -> ApiError {
+    ApiError::new(
+        Reason::TooManyRequests,
+        "too many requests, please try again later",
+    )
+    .retry_after(1)
+}

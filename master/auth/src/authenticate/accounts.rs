@@ -1,0 +1,265 @@
+//! Service account tokens: the service account and the objects that the token is bound to must
+//! still exist.
+
+use super::claims::{Claims, LegacyClaims, Reference, TokenClaims};
+use super::credential::{CREDENTIAL, Identified, bad};
+use super::issuer::TokenIssuer;
+use crate::nodes::Nodes;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use master_client::UserInfo;
+use master_objects::store_error;
+use master_schema::error::ApiError;
+use master_store::Reader;
+use serde::Deserialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// Seconds for which a token stays valid after the end of its object's grace period: the time a pod
+/// may take to end.
+const GRACE: i64 = 60;
+/// Label of secrets whose token was not used for a long time and has been invalidated.
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+const LEGACY_TYPE: &str = "kubernetes.io/service-account-token";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    uid: String,
+    deletion_timestamp: Option<Timestamp>,
+    labels: Option<HashMap<String, String>>,
+}
+
+/// The part of a pod's spec that names its node.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    node_name: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Object {
+    metadata: Metadata,
+    spec: Spec,
+    r#type: String,
+    data: Option<HashMap<String, String>>,
+}
+
+fn invalidated() -> ApiError {
+    bad("service account token has been invalidated")
+}
+
+async fn object(reader: &dyn Reader, key: &str) -> Result<Object, ApiError> {
+    let entry = reader.get(key).await.map_err(store_error)?.entry;
+    let entry = entry.ok_or_else(invalidated)?;
+    serde_json::from_slice(&entry.value).map_err(|_unreadable| invalidated())
+}
+
+/// The object that a token names, if it is still the same one.
+async fn live(reader: &dyn Reader, key: &str, uid: &str, now: i64) -> Result<Object, ApiError> {
+    let object = object(reader, key).await?;
+    let gone = object
+        .metadata
+        .deletion_timestamp
+        .is_some_and(|gone| gone.as_second() < now - GRACE);
+    if gone || object.metadata.uid != uid {
+        return Err(invalidated());
+    }
+    Ok(object)
+}
+
+/// Service account tokens of one issuer.
+pub(super) struct Accounts<'a> {
+    pub(super) reader: &'a dyn Reader,
+    pub(super) nodes: &'a dyn Nodes,
+    pub(super) issuer: &'a TokenIssuer,
+}
+
+impl Accounts<'_> {
+    /// The user of a service account token; `None` if another issuer made the token.
+    pub(super) async fn find(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Option<Identified>, ApiError> {
+        let issuer = self.issuer;
+        let wanted = if audiences.is_empty() {
+            issuer.audiences()
+        } else {
+            audiences
+        };
+        match issuer.verify(token)? {
+            None => Ok(None),
+            Some(TokenClaims::Bound(claims)) => {
+                let good: Vec<String> = wanted
+                    .iter()
+                    .filter(|wanted| claims.aud.contains(wanted))
+                    .cloned()
+                    .collect();
+                if good.is_empty() {
+                    let (own, wanted) = (quoted(&claims.aud), quoted(wanted));
+                    return Err(bad(format!(
+                        "token audiences {own} is invalid for the target audiences {wanted}"
+                    )));
+                }
+                let user = self.bound(&claims).await?;
+                Ok(Some(Identified {
+                    user,
+                    audiences: good,
+                }))
+            }
+            Some(TokenClaims::Legacy(claims)) => {
+                // Legacy tokens name no audience and are valid for the API's own.
+                let own = issuer.audiences();
+                let good: Vec<String> = wanted
+                    .iter()
+                    .filter(|wanted| own.contains(wanted))
+                    .cloned()
+                    .collect();
+                if good.is_empty() {
+                    return Ok(None);
+                }
+                let user = self.legacy(&claims, token).await?;
+                Ok(Some(Identified {
+                    user,
+                    audiences: good,
+                }))
+            }
+        }
+    }
+
+    async fn bound(&self, claims: &Claims) -> Result<UserInfo, ApiError> {
+        let now = Timestamp::now().as_second();
+        if now >= claims.exp {
+            return Err(bad("service account token has expired"));
+        }
+        if now < claims.nbf || now < claims.iat {
+            return Err(bad("service account token is not valid yet"));
+        }
+        let own = &claims.kubernetes;
+        let namespace = &own.namespace;
+        let account = &own.serviceaccount;
+        if claims.sub != format!("system:serviceaccount:{namespace}:{}", account.name) {
+            return Err(invalidated());
+        }
+        live(
+            self.reader,
+            &format!("serviceaccounts/{namespace}/{}", account.name),
+            &account.uid,
+            now,
+        )
+        .await?;
+        if let Some(secret) = &own.secret {
+            live(
+                self.reader,
+                &format!("secrets/{namespace}/{}", secret.name),
+                &secret.uid,
+                now,
+            )
+            .await?;
+        }
+        let mut node = own.node.as_ref().map(|node| node.name.clone());
+        match (&own.pod, &own.node) {
+            (Some(pod), _) => {
+                let pod = live(
+                    self.reader,
+                    &format!("pods/{namespace}/{}", pod.name),
+                    &pod.uid,
+                    now,
+                )
+                .await?;
+                node = node.or(pod.spec.node_name);
+            }
+            (None, Some(node)) => {
+                drop(live(self.reader, &format!("nodes/{}", node.name), &node.uid, now).await?);
+            }
+            (None, None) => {}
+        }
+        if let Some(why) = node.and_then(|node| self.nodes.denied(&node)) {
+            return Err(bad(format!(
+                "service account token is bound to a denied node: {why}"
+            )));
+        }
+        let mut user = user(namespace, account);
+        user.extra
+            .insert(CREDENTIAL.to_owned(), vec![format!("JTI={}", claims.jti)]);
+        for (kind, bound) in [("pod", &own.pod), ("node", &own.node)] {
+            let Some(bound) = bound else { continue };
+            for (fact, value) in [("name", &bound.name), ("uid", &bound.uid)] {
+                if !value.is_empty() {
+                    user.extra.insert(
+                        format!("authentication.kubernetes.io/{kind}-{fact}"),
+                        vec![value.clone()],
+                    );
+                }
+            }
+        }
+        Ok(user)
+    }
+
+    async fn legacy(&self, claims: &LegacyClaims, token: &str) -> Result<UserInfo, ApiError> {
+        let now = Timestamp::now().as_second();
+        let LegacyClaims {
+            namespace,
+            secret,
+            account,
+            uid,
+            sub,
+            ..
+        } = claims;
+        if *sub != format!("system:serviceaccount:{namespace}:{account}") {
+            return Err(invalidated());
+        }
+        live(
+            self.reader,
+            &format!("serviceaccounts/{namespace}/{account}"),
+            uid,
+            now,
+        )
+        .await?;
+        let kept = object(self.reader, &format!("secrets/{namespace}/{secret}")).await?;
+        let stored = kept
+            .data
+            .as_ref()
+            .and_then(|data| data.get("token"))
+            .and_then(|text| STANDARD.decode(text).ok());
+        let marked = kept
+            .metadata
+            .labels
+            .as_ref()
+            .is_some_and(|labels| labels.contains_key(INVALID_SINCE));
+        let going = kept.metadata.deletion_timestamp.is_some();
+        if kept.r#type != LEGACY_TYPE
+            || marked
+            || going
+            || stored.as_deref() != Some(token.as_bytes())
+        {
+            return Err(invalidated());
+        }
+        Ok(user(
+            namespace,
+            &Reference {
+                name: account.clone(),
+                uid: uid.clone(),
+            },
+        ))
+    }
+}
+
+fn quoted(list: &[String]) -> String {
+    master_rbac::cover::quoted(list)
+}
+
+fn user(namespace: &str, account: &Reference) -> UserInfo {
+    let name = format!("system:serviceaccount:{namespace}:{}", account.name);
+    let groups = [
+        "system:serviceaccounts".to_owned(),
+        format!("system:serviceaccounts:{namespace}"),
+    ];
+    UserInfo {
+        uid: account.uid.clone(),
+        extra: BTreeMap::new(),
+        ..UserInfo::authenticated(&name, groups)
+    }
+}

@@ -1,0 +1,377 @@
+//! Which slices a service should have, and how those that it has become them (pure).
+
+use super::{Facts, PortView, Selected, ServiceView, SliceView, Target};
+use config_kube::k8s_openapi::api::core::v1::ObjectReference;
+use config_kube::k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
+};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use master_client::Key;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Most endpoints of a slice (upstream's default).
+pub const MOST: usize = 100;
+/// The label that names a slice's service.
+pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The label that names who keeps a slice.
+pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// This controller, by upstream's name.
+pub const MANAGER: &str = "endpointslice-controller.k8s.io";
+/// The label of slices of services without an address of their own.
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// What is done to slices.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// A new one.
+    Create(Box<EndpointSlice>),
+    /// One becomes this, if it is as it was read.
+    Update(Box<EndpointSlice>),
+    /// One goes.
+    Delete {
+        /// Which.
+        key: Key,
+        /// Its UID.
+        uid: String,
+    },
+}
+
+/// Endpoints that have their ports in common.
+#[derive(Debug)]
+struct Group {
+    ports: Vec<EndpointPort>,
+    endpoints: BTreeMap<String, Endpoint>,
+}
+
+/// What is to be done for a service, so that its slices hold each of its endpoints once: first what comes, then what
+/// changes, then what goes, so that no endpoint is missing in between.
+///
+/// Guarantees: no slice holds more than [`MOST`]; a slice whose endpoints stay as they are is not written; each family has a
+/// slice, be it empty.
+pub fn reconcile(facts: &Facts) -> Vec<Action> {
+    let mut work = Work {
+        facts,
+        create: Vec::new(),
+        update: Vec::new(),
+        delete: Vec::new(),
+    };
+    for family in &facts.service.families {
+        work.family(family);
+    }
+    let served = |slice: &SliceView| facts.service.families.contains(&slice.family);
+    for (key, slice) in facts.slices.iter().filter(|(_, slice)| !served(slice)) {
+        work.remove(key, slice);
+    }
+    let mut actions = work.create;
+    actions.extend(work.update);
+    actions.extend(work.delete);
+    actions
+}
+
+/// A slice on its way to what it should be.
+struct Draft<'a> {
+    key: &'a Key,
+    slice: &'a SliceView,
+    endpoints: Vec<Endpoint>,
+    changed: bool,
+}
+
+struct Work<'a> {
+    facts: &'a Facts,
+    create: Vec<Action>,
+    update: Vec<Action>,
+    delete: Vec<Action>,
+}
+
+impl<'a> Work<'a> {
+    fn family(&mut self, family: &str) {
+        let mut groups = groups(self.facts, family);
+        if groups.iter().all(|group| group.endpoints.is_empty()) {
+            // A slice without endpoints says that there are none.
+            groups = vec![Group {
+                ports: Vec::new(),
+                endpoints: BTreeMap::new(),
+            }];
+        }
+        let mut own: Vec<&'a (Arc<Key>, Arc<SliceView>)> = self.facts.slices.iter().collect();
+        own.retain(|(_, slice)| slice.family == family);
+        for group in groups {
+            let (same, others) = own
+                .into_iter()
+                .partition(|(_, slice)| slice.ports == group.ports);
+            own = others;
+            self.group(family, group, same);
+        }
+        for (key, slice) in own {
+            self.remove(key, slice);
+        }
+    }
+
+    /// Fills slices of the same ports with the endpoints of a group.
+    fn group(&mut self, family: &str, group: Group, own: Vec<&'a (Arc<Key>, Arc<SliceView>)>) {
+        let Group {
+            ports,
+            endpoints: mut rest,
+        } = group;
+        let is_empty = rest.is_empty();
+        let labels = labels(&self.facts.key.name, &self.facts.service);
+        let mut drafts: Vec<Draft<'_>> = own
+            .into_iter()
+            .map(|(key, slice)| {
+                let stays = slice.endpoints.iter();
+                let endpoints: Vec<Endpoint> = stays
+                    .filter_map(|old| rest.remove(&identity(old)))
+                    .collect();
+                let as_wanted = slice.labels == labels && slice.owner == self.facts.service.uid;
+                Draft {
+                    changed: endpoints != slice.endpoints || !as_wanted,
+                    key,
+                    slice,
+                    endpoints,
+                }
+            })
+            .collect();
+        let mut rest: Vec<Endpoint> = rest.into_values().collect();
+        // First those that are written anyway, the fullest first; then as few others as can be.
+        drafts.sort_by_key(|draft| (!draft.changed, std::cmp::Reverse(draft.endpoints.len())));
+        for draft in drafts
+            .iter_mut()
+            .filter(|draft| draft.changed && !draft.endpoints.is_empty())
+        {
+            fill(draft, &mut rest);
+        }
+        while rest.len() >= MOST {
+            let whole = rest.split_off(rest.len().saturating_sub(MOST));
+            self.make(family, &ports, whole);
+        }
+        let room = |draft: &&mut Draft<'_>| {
+            let free = MOST.saturating_sub(draft.endpoints.len());
+            !draft.endpoints.is_empty() && free >= rest.len()
+        };
+        if !rest.is_empty() {
+            match drafts.iter_mut().find(room) {
+                Some(draft) => fill(draft, &mut rest),
+                None => self.make(family, &ports, std::mem::take(&mut rest)),
+            }
+        }
+        let mut kept = false;
+        for draft in drafts {
+            if draft.endpoints.is_empty() && (!is_empty || kept) {
+                self.remove(draft.key, draft.slice);
+                continue;
+            }
+            kept = true;
+            if draft.changed {
+                self.rewrite(draft, &labels);
+            }
+        }
+        if is_empty && !kept {
+            self.make(family, &ports, Vec::new());
+        }
+    }
+
+    fn remove(&mut self, key: &Key, slice: &SliceView) {
+        self.delete.push(Action::Delete {
+            key: key.clone(),
+            uid: slice.uid.clone(),
+        });
+    }
+
+    fn make(&mut self, family: &str, ports: &[EndpointPort], endpoints: Vec<Endpoint>) {
+        let Key { namespace, name } = &self.facts.key;
+        let metadata = ObjectMeta {
+            generate_name: Some(prefix(name)),
+            namespace: Some(namespace.clone()),
+            labels: Some(labels(name, &self.facts.service)),
+            owner_references: Some(vec![owner(self.facts)]),
+            ..ObjectMeta::default()
+        };
+        let slice = EndpointSlice {
+            metadata,
+            address_type: family.to_owned(),
+            endpoints: Some(endpoints),
+            ports: Some(ports.to_vec()),
+        };
+        self.create.push(Action::Create(Box::new(slice)));
+    }
+
+    fn rewrite(&mut self, draft: Draft<'_>, labels: &BTreeMap<String, String>) {
+        let metadata = ObjectMeta {
+            name: Some(draft.key.name.clone()),
+            namespace: Some(draft.key.namespace.clone()),
+            uid: Some(draft.slice.uid.clone()),
+            resource_version: Some(draft.slice.version.clone()),
+            labels: Some(labels.clone()),
+            annotations: draft.slice.annotations.clone(),
+            owner_references: Some(vec![owner(self.facts)]),
+            ..ObjectMeta::default()
+        };
+        let slice = EndpointSlice {
+            metadata,
+            address_type: draft.slice.family.clone(),
+            endpoints: Some(draft.endpoints),
+            ports: Some(draft.slice.ports.clone()),
+        };
+        self.update.push(Action::Update(Box::new(slice)));
+    }
+}
+
+fn fill(draft: &mut Draft<'_>, rest: &mut Vec<Endpoint>) {
+    let room = MOST.saturating_sub(draft.endpoints.len()).min(rest.len());
+    draft.changed |= room > 0;
+    draft.endpoints.extend(rest.drain(..room));
+}
+
+/// What makes an endpoint the same one over changes of its conditions.
+fn identity(endpoint: &Endpoint) -> String {
+    let target = endpoint.target_ref.as_ref();
+    let uid = target.and_then(|target| target.uid.as_deref());
+    let node = endpoint.node_name.as_deref().unwrap_or_default();
+    let addresses = endpoint.addresses.join(",");
+    format!("{}/{node}/{addresses}", uid.unwrap_or_default())
+}
+
+/// A new slice's name begins with this; the API adds five letters.
+fn prefix(service: &str) -> String {
+    format!("{service}-")
+}
+
+fn owner(facts: &Facts) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Service".to_owned(),
+        name: facts.key.name.clone(),
+        uid: facts.service.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// The service's own labels, apart from those that slices have.
+fn labels(name: &str, service: &ServiceView) -> BTreeMap<String, String> {
+    let mut labels = service.labels.clone();
+    labels.retain(|label, _| ![SERVICE_NAME, MANAGED_BY, HEADLESS].contains(&label.as_str()));
+    labels.insert(SERVICE_NAME.to_owned(), name.to_owned());
+    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
+    if service.headless {
+        labels.insert(HEADLESS.to_owned(), String::new());
+    }
+    labels
+}
+
+/// The endpoints of a family, those of the same ports together.
+fn groups(facts: &Facts, family: &str) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (ports, endpoint) in endpoints(facts, family) {
+        let at = groups.iter().position(|group| group.ports == ports);
+        let group = if let Some(at) = at {
+            groups.get_mut(at)
+        } else {
+            groups.push(Group {
+                ports,
+                endpoints: BTreeMap::new(),
+            });
+            groups.last_mut()
+        };
+        if let Some(group) = group {
+            group.endpoints.insert(identity(&endpoint), endpoint);
+        }
+    }
+    groups
+}
+
+/// Each pod that is an endpoint of the service in a family, with its ports.
+pub fn endpoints(facts: &Facts, family: &str) -> Vec<(Vec<EndpointPort>, Endpoint)> {
+    let service = &facts.service;
+    let of_pod = |selected: &Selected| {
+        let pod = &selected.pod;
+        let is_there = selected.node.is_some() || service.publish_not_ready;
+        if pod.ended || !is_there {
+            return None;
+        }
+        let of_family =
+            |address: &&IpAddr| family == if address.is_ipv4() { "IPv4" } else { "IPv6" };
+        let address = pod.addresses.iter().find(of_family)?.to_string();
+        let ports = service.ports.iter();
+        let ports: Vec<_> = ports.filter_map(|port| resolved(port, selected)).collect();
+        Some((ports, endpoint(facts, selected, address)))
+    };
+    facts.pods.iter().filter_map(of_pod).collect()
+}
+
+/// A service's port as the pod has it; none where the pod has no port of the name.
+fn resolved(port: &PortView, selected: &Selected) -> Option<EndpointPort> {
+    let number = match &port.target {
+        Target::Number(number) => *number,
+        Target::Name(name) => {
+            let mut ports = selected.pod.ports.iter();
+            let found = ports.find(|(own, protocol, _)| own == name && *protocol == port.protocol);
+            found?.2
+        }
+    };
+    Some(EndpointPort {
+        name: Some(port.name.clone()),
+        protocol: Some(port.protocol.clone()),
+        port: Some(number),
+        app_protocol: port.app_protocol.clone(),
+    })
+}
+
+fn endpoint(facts: &Facts, selected: &Selected, address: String) -> Endpoint {
+    let (service, pod) = (&facts.service, &selected.pod);
+    let zone = selected.node.as_ref().and_then(|node| node.zone.clone());
+    // A pod that goes is ready for nobody, unless the service wants all.
+    let ready = service.publish_not_ready || (pod.ready && !pod.going);
+    let named = !pod.hostname.is_empty() && pod.subdomain == facts.key.name;
+    Endpoint {
+        addresses: vec![address],
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            serving: Some(pod.ready),
+            terminating: Some(pod.going),
+        }),
+        hints: hints(service, ready, zone.as_deref(), &pod.node),
+        hostname: named.then(|| pod.hostname.clone()),
+        node_name: Some(pod.node.clone()).filter(|node| !node.is_empty()),
+        target_ref: Some(ObjectReference {
+            kind: Some("Pod".to_owned()),
+            namespace: Some(facts.key.namespace.clone()),
+            name: Some(selected.name.clone()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        }),
+        zone,
+        deprecated_topology: None,
+    }
+}
+
+/// For which zones and nodes an endpoint is meant, where the service wishes for near ones (KEP-4444, KEP-3015).
+fn hints(
+    service: &ServiceView,
+    ready: bool,
+    zone: Option<&str>,
+    node: &str,
+) -> Option<EndpointHints> {
+    let (zones, nodes) = match service.distribution.as_deref() {
+        Some("PreferClose" | "PreferSameZone") => (true, false),
+        Some("PreferSameNode") => (true, true),
+        Some(_) | None => return None,
+    };
+    let zone = zone.filter(|_| zones && ready)?;
+    let for_node = || {
+        let name = node.to_owned();
+        vec![ForNode { name }]
+    };
+    Some(EndpointHints {
+        for_zones: Some(vec![ForZone {
+            name: zone.to_owned(),
+        }]),
+        for_nodes: nodes.then(for_node),
+    })
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,274 @@
+//! Objects in the store: their stored form, reads of them, generated names.
+//!
+//! The stored form is encoded once, metadata first, without the fields that path and
+//! revision supply.
+//!
+//! Stored bytes are `{"metadata":{…},…}` without `kind`, `apiVersion` and
+//! `metadata.resourceVersion`. An answer is a short head with these three and the stored bytes from
+//! the brace of the metadata on: reads neither decode nor encode, at whatever revision.
+//!
+//! Managed fields are often as long as the rest of an object, and few readers need them. So there
+//! are three ways to read: [`decode`] for answers, complete; [`decode_bare`] without managed
+//! fields, for readers; and [`decode_kept`] with managed fields as one string, for writers:
+//! [`encode`] writes that string back unchanged.
+
+mod name;
+mod reads;
+mod stored;
+
+pub use name::generate;
+pub use reads::{list, store_error};
+
+use bytes::Bytes;
+use master_schema::error::{ApiError, Reason};
+use master_schema::object::metadata_mut;
+use master_schema::registry::Kind;
+use master_schema::validate::Fields;
+use master_store::Entry;
+use serde_json::{Map, Value};
+
+/// The metadata field that records which manager owns which fields.
+pub const MANAGED: &str = "managedFields";
+/// The first bytes of every stored object.
+const START: &[u8] = br#"{"metadata":{"#;
+
+/// Encodes an object for the store, without the three fields that are not stored.
+pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
+    object.remove("kind");
+    object.remove("apiVersion");
+    kind.to_stored(&mut object);
+    let mut metadata = match object.remove("metadata") {
+        Some(Value::Object(metadata)) => metadata,
+        Some(_) | None => Map::new(),
+    };
+    metadata.remove("resourceVersion");
+    let mut bytes = Vec::with_capacity(1024);
+    let written = write_parts(&mut bytes, &metadata, &object);
+    written.map_err(|error| {
+        ApiError::new(
+            Reason::InternalError,
+            format!("an object cannot be encoded: {error}"),
+        )
+    })?;
+    // Stored for long and in large numbers, so the buffer holds no spare capacity.
+    Ok(bytes.into_boxed_slice().into())
+}
+
+fn write_parts(
+    bytes: &mut Vec<u8>,
+    metadata: &Fields,
+    rest: &Fields,
+) -> Result<(), serde_json::Error> {
+    bytes.extend_from_slice(br#"{"metadata":"#);
+    let mut before = b'{';
+    for (key, value) in metadata {
+        bytes.push(before);
+        before = b',';
+        serde_json::to_writer(&mut *bytes, key)?;
+        bytes.push(b':');
+        if key == MANAGED
+            && let Value::String(text) = value
+        {
+            bytes.extend_from_slice(text.as_bytes());
+        } else {
+            serde_json::to_writer(&mut *bytes, value)?;
+        }
+    }
+    bytes.extend_from_slice(if before == b'{' { b"{}" } else { b"}" });
+    for (key, value) in rest {
+        bytes.push(b',');
+        serde_json::to_writer(&mut *bytes, key)?;
+        bytes.push(b':');
+        serde_json::to_writer(&mut *bytes, value)?;
+    }
+    bytes.push(b'}');
+    Ok(())
+}
+
+/// Decodes stored bytes into an object of `kind`, with the three fields added.
+pub fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
+    let object: Fields =
+        serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    Ok(complete(kind, entry, object))
+}
+
+/// As [`decode`], without managed fields. Writing the result back would lose the ownership of
+/// fields.
+pub fn decode_bare(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
+    let (object, _) = stored::read(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    Ok(complete(kind, entry, object))
+}
+
+/// The stored object as it is, without managed fields.
+pub fn stored(entry: &Entry) -> Result<Fields, ApiError> {
+    stored::read(&entry.value)
+        .map(|(object, _)| object)
+        .map_err(|error| corrupt(entry, &error))
+}
+
+/// As [`decode`], with the managed fields as one string, as [`encode`] accepts them.
+pub fn decode_kept(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
+    let (object, managed) = stored::read(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    let mut object = complete(kind, entry, object);
+    put_managed(&mut object, managed.map(str::to_owned));
+    Ok(object)
+}
+
+fn complete(kind: &Kind, entry: &Entry, mut object: Fields) -> Fields {
+    kind.to_served(&mut object);
+    object.insert("kind".to_owned(), kind.kind.as_str().into());
+    object.insert("apiVersion".to_owned(), kind.api_version().into());
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert(
+            "resourceVersion".to_owned(),
+            entry.modified.to_string().into(),
+        );
+    }
+    object
+}
+
+/// Converts an object from one version of a kind to another.
+pub fn convert(from: &Kind, to: &Kind, mut object: Fields) -> Fields {
+    from.to_stored(&mut object);
+    to.to_served(&mut object);
+    object.insert("apiVersion".to_owned(), to.api_version().into());
+    object
+}
+
+/// Takes the string of managed fields out of an object that [`decode_kept`] read.
+pub fn take_managed(object: &mut Fields) -> Option<String> {
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut)?;
+    match metadata.remove(MANAGED) {
+        Some(Value::String(text)) => Some(text),
+        Some(list @ Value::Array(_)) => Some(list.to_string()),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) | None => None,
+    }
+}
+
+/// Sets an object's string of managed fields, or removes it.
+pub fn put_managed(object: &mut Fields, managed: Option<String>) {
+    let metadata = metadata_mut(object);
+    match managed {
+        Some(text) => drop(metadata.insert(MANAGED.to_owned(), Value::String(text))),
+        None => drop(metadata.remove(MANAGED)),
+    }
+}
+
+/// Turns managed fields from a string into a list, for an answer.
+pub fn reveal(object: &mut Fields) {
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata")
+        && let Some(managed) = metadata.get_mut(MANAGED)
+        && let Value::String(text) = managed
+    {
+        *managed = serde_json::from_str(text).unwrap_or_default();
+    }
+}
+
+fn corrupt(entry: &Entry, error: &serde_json::Error) -> ApiError {
+    ApiError::new(
+        Reason::InternalError,
+        format!("the stored object {} cannot be read: {error}", entry.key),
+    )
+}
+
+/// Which part of an object an answer holds: all of it, or its metadata in a version of
+/// `meta.k8s.io`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// Its metadata, in this version of `meta.k8s.io`.
+    Metadata(&'static str),
+}
+
+impl Extent {
+    /// What follows the stored part.
+    pub fn tail(self) -> &'static [u8] {
+        match self {
+            Self::Whole => b"",
+            Self::Metadata(_) => b"}",
+        }
+    }
+}
+
+/// The start of every answer with an object of this kind, up to its resource version.
+pub fn head(kind: &Kind, extent: Extent) -> String {
+    let version = kind.api_version();
+    let (name, version) = match extent {
+        Extent::Whole => (kind.kind.as_str(), version.as_str()),
+        Extent::Metadata(version) => ("PartialObjectMetadata", version),
+    };
+    format!(r#"{{"kind":"{name}","apiVersion":"{version}","metadata":{{"resourceVersion":""#)
+}
+
+/// The part of an entry's bytes after the brace of the metadata; shared, not copied, unless a field
+/// is renamed.
+pub fn kept(kind: &Kind, entry: &Entry, extent: Extent) -> Result<Bytes, ApiError> {
+    let renamed;
+    let kept = if kind.stored_as_served() {
+        &entry.value
+    } else {
+        renamed = rename(kind, entry)?;
+        &renamed
+    };
+    let end = match extent {
+        Extent::Whole => Some(kept.len()),
+        Extent::Metadata(_) => closed(kept, START.len()),
+    };
+    match end {
+        Some(end) if kept.starts_with(START) && kept.get(START.len()) != Some(&b'}') => {
+            Ok(kept.slice(START.len()..end))
+        }
+        Some(_) | None => Err(ApiError::new(
+            Reason::InternalError,
+            format!("the stored object {} has no metadata", entry.key),
+        )),
+    }
+}
+
+/// The end (closing brace included) of the object whose content begins at `from`.
+fn closed(json: &[u8], from: usize) -> Option<usize> {
+    let (mut depth, mut quoted, mut escaped) = (1_usize, false, false);
+    for (at, byte) in json.iter().enumerate().skip(from) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => quoted = !quoted,
+            b'{' if !quoted => depth += 1,
+            b'}' if !quoted && depth == 1 => return Some(at + 1),
+            b'}' if !quoted => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The bytes with fields under the names of the served version.
+fn rename(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
+    let mut object: Fields =
+        serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    kind.to_served(&mut object);
+    let metadata = match object.remove("metadata") {
+        Some(Value::Object(metadata)) => metadata,
+        Some(_) | None => Map::new(),
+    };
+    let mut bytes = Vec::with_capacity(entry.value.len() + 64);
+    write_parts(&mut bytes, &metadata, &object).map_err(|error| corrupt(entry, &error))?;
+    Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_ends_at_its_own_brace() {
+        let whole = br#"{"metadata":{"name":"a}\\\"}","labels":{"x":"{"}},"data":{"metadata":{}}}"#;
+        let end = closed(whole, START.len()).unwrap();
+        assert_eq!(
+            &whole[..end],
+            br#"{"metadata":{"name":"a}\\\"}","labels":{"x":"{"}}"#
+        );
+        assert_eq!(closed(&whole[..end - 1], START.len()), None);
+    }
+}

@@ -1,0 +1,292 @@
+//! OpenAPI v3 documents: the schemas of a group and version, and its paths.
+
+use crate::operation::{Action, Operation, PATCHES};
+use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
+use config_kube::k8s_openapi::api::autoscaling::v1::Scale;
+use config_kube::k8s_openapi::api::core::v1::Binding;
+use config_kube::k8s_openapi::api::policy::v1::Eviction;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    DeleteOptions, ListMeta, Patch, Status,
+};
+use master_schema::registry::{Kind, Registry, Review, Subresource};
+use master_schema::schema::{self, DEFINITIONS, Source};
+use schemars::generate::SchemaGenerator;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// Name of upstream's schema of list metadata.
+const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
+
+/// Schemas that operations reference beside the kinds'.
+const SHARED: [Source; 4] = [
+    |generator| generator.subschema_for::<DeleteOptions>(),
+    |generator| generator.subschema_for::<ListMeta>(),
+    |generator| generator.subschema_for::<Patch>(),
+    |generator| generator.subschema_for::<Status>(),
+];
+
+/// All documents, each with its path in the index, built one at a time.
+pub(crate) fn documents(registry: &Registry) -> impl Iterator<Item = (String, Value)> {
+    let versions: Vec<(String, String)> = registry
+        .groups()
+        .into_iter()
+        .flat_map(|(group, versions)| {
+            versions
+                .into_iter()
+                .map(move |version| (group.to_owned(), version.to_owned()))
+        })
+        .collect();
+    versions.into_iter().map(|(group, version)| {
+        let kinds: Vec<&Arc<Kind>> = registry
+            .kinds()
+            .iter()
+            .filter(|kind| kind.group == group && kind.version == version)
+            .collect();
+        let path = if group.is_empty() {
+            format!("api/{version}")
+        } else {
+            format!("apis/{group}/{version}")
+        };
+        let document = document(&format!("/{path}"), &kinds);
+        (path, document)
+    })
+}
+
+/// The schema of a subresource's body, if it differs from the kind's.
+fn body_of(subresource: Subresource) -> Option<Source> {
+    match subresource {
+        Subresource::Scale => Some(SchemaGenerator::subschema_for::<Scale>),
+        Subresource::Binding => Some(SchemaGenerator::subschema_for::<Binding>),
+        Subresource::Eviction => Some(SchemaGenerator::subschema_for::<Eviction>),
+        Subresource::Token => Some(SchemaGenerator::subschema_for::<TokenRequest>),
+        Subresource::Status
+        | Subresource::Approval
+        | Subresource::Log
+        | Subresource::Finalize
+        | Subresource::EphemeralContainers
+        | Subresource::Resize
+        | Subresource::Proxy
+        | Subresource::Exec
+        | Subresource::Attach
+        | Subresource::PortForward => None,
+    }
+}
+
+fn document(root: &str, kinds: &[&Arc<Kind>]) -> Value {
+    let mut sources: Vec<Source> = kinds.iter().map(|kind| kind.source).collect();
+    sources.extend(
+        kinds
+            .iter()
+            .flat_map(|kind| kind.subresources)
+            .filter_map(|sub| body_of(*sub)),
+    );
+    sources.extend(SHARED);
+    let (mut definitions, _) = schema::definitions(&sources);
+    let mut paths = Map::new();
+    paths.insert(
+        format!("{root}/"),
+        json!({"get": {
+            "description": "get available resources", "tags": [tag(kinds)],
+            "responses": {"200": {"description": "OK"}, "401": {"description": "Unauthorized"}},
+        }}),
+    );
+    for kind in kinds {
+        let gvk = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+        if let Some(definition) = definitions.get_mut(&kind.schema) {
+            definition["x-kubernetes-group-version-kind"] = json!([gvk]);
+        }
+        if kind
+            .review
+            .is_none_or(|review| review == Review::Components)
+        {
+            definitions.insert(format!("{}List", kind.schema), list_definition(kind));
+        }
+        add_paths(root, kind, &mut paths);
+    }
+    for (name, kind) in [
+        ("DeleteOptions", "DeleteOptions"),
+        ("Status", "Status"),
+        ("WatchEvent", "WatchEvent"),
+    ] {
+        let name = format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}");
+        if let Some(definition) = definitions.get_mut(&name) {
+            definition["x-kubernetes-group-version-kind"] =
+                json!([{"group": "", "version": "v1", "kind": kind}]);
+        }
+    }
+    for (name, (group, version, kind)) in [
+        (
+            "io.k8s.api.autoscaling.v1.Scale",
+            ("autoscaling", "v1", "Scale"),
+        ),
+        (
+            "io.k8s.api.policy.v1.Eviction",
+            ("policy", "v1", "Eviction"),
+        ),
+        ("io.k8s.api.core.v1.Binding", ("", "v1", "Binding")),
+        (
+            "io.k8s.api.authentication.v1.TokenRequest",
+            ("authentication.k8s.io", "v1", "TokenRequest"),
+        ),
+    ] {
+        if let Some(definition) = definitions.get_mut(name) {
+            definition["x-kubernetes-group-version-kind"] =
+                json!([{"group": group, "version": version, "kind": kind}]);
+        }
+    }
+    json!({
+        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.0+pratique"},
+        "paths": paths, "components": {"schemas": definitions},
+    })
+}
+
+fn tag(kinds: &[&Arc<Kind>]) -> String {
+    kinds
+        .first()
+        .map_or_else(String::new, |kind| crate::operation::tag(kind))
+}
+
+/// The list's schema, which clients find by its kind.
+fn list_definition(kind: &Kind) -> Value {
+    let text = |about: &str| json!({"type": "string", "description": about});
+    let item = json!({"allOf": [{"$ref": format!("{DEFINITIONS}{}", kind.schema)}], "default": {}});
+    json!({
+        "description": format!("{}List is a list of {}.", kind.kind, kind.plural), "type": "object",
+        "required": ["items"],
+        "properties": {
+            "apiVersion": text("The version of this representation."),
+            "kind": text("What this object represents."),
+            "items": {"type": "array", "description": format!("The {}.", kind.plural), "items": item},
+            "metadata": {"allOf": [{"$ref": format!("{DEFINITIONS}{LIST_META}")}], "default": {},
+                         "description": "The list's metadata."},
+        },
+        "x-kubernetes-group-version-kind": [
+            {"group": kind.group, "version": kind.version, "kind": format!("{}List", kind.kind)},
+        ],
+    })
+}
+
+fn add_paths(root: &str, kind: &Kind, paths: &mut Map<String, Value>) {
+    let namespaced = if kind.namespaced {
+        "/namespaces/{namespace}"
+    } else {
+        ""
+    };
+    let collection = format!("{root}{namespaced}/{}", kind.plural);
+    let object = format!("{collection}/{{name}}");
+    let make = |action: Action| Operation::of(kind, action).value();
+    if kind.review == Some(Review::Components) {
+        paths.insert(
+            collection,
+            with_parameters(kind, false, json!({"get": make(Action::List)})),
+        );
+        paths.insert(
+            object,
+            with_parameters(kind, true, json!({"get": make(Action::Read)})),
+        );
+        return;
+    }
+    if kind.review.is_some() {
+        paths.insert(
+            collection.clone(),
+            with_parameters(kind, false, json!({"post": make(Action::Create)})),
+        );
+        return;
+    }
+    if kind.namespaced {
+        let everywhere = Operation {
+            everywhere: true,
+            ..Operation::of(kind, Action::List)
+        };
+        paths.insert(
+            format!("{root}/{}", kind.plural),
+            json!({"get": everywhere.value()}),
+        );
+    }
+    let all = json!({
+        "get": make(Action::List), "post": make(Action::Create), "delete": make(Action::DeleteCollection),
+    });
+    paths.insert(collection, with_parameters(kind, false, all));
+    let one = json!({
+        "get": make(Action::Read), "put": make(Action::Replace), "patch": make(Action::Patch),
+        "delete": make(Action::Delete),
+    });
+    paths.insert(object.clone(), with_parameters(kind, true, one));
+    for sub in kind.subresources {
+        add_subresource(&object, kind, *sub, paths);
+    }
+}
+
+fn add_subresource(object: &str, kind: &Kind, sub: Subresource, paths: &mut Map<String, Value>) {
+    let schema =
+        body_of(sub).map(|source| schema::definitions(&[source]).1.pop().unwrap_or_default());
+    let make = |action: Action| {
+        let own = Operation::of(kind, action);
+        Operation {
+            subresource: Some(sub),
+            schema: schema.clone().unwrap_or_else(|| own.schema.clone()),
+            ..own
+        }
+        .value()
+    };
+    let mut methods = Map::new();
+    for verb in sub.verbs() {
+        let connects = matches!(
+            sub,
+            Subresource::Proxy | Subresource::Exec | Subresource::Attach | Subresource::PortForward
+        );
+        let (method, action) = match *verb {
+            "get" if connects => ("get", Action::Connect),
+            "create" if connects => ("post", Action::Connect),
+            "update" if connects => ("put", Action::Connect),
+            "patch" if connects => ("patch", Action::Connect),
+            "delete" if connects => ("delete", Action::Connect),
+            "get" => ("get", Action::Read),
+            "create" => ("post", Action::Create),
+            "update" => ("put", Action::Replace),
+            _ => ("patch", Action::Patch),
+        };
+        methods.insert(method.to_owned(), make(action));
+    }
+    let path = format!("{object}/{}", sub.name());
+    let methods = with_parameters(kind, true, Value::Object(methods));
+    if sub == Subresource::Proxy {
+        paths.insert(format!("{path}/{{path}}"), methods.clone());
+    }
+    paths.insert(path, methods);
+}
+
+/// Adds the parameters that are part of the path.
+fn with_parameters(kind: &Kind, named: bool, mut methods: Value) -> Value {
+    let parameter = |name: &str, about: String| {
+        json!({
+            "name": name, "in": "path", "required": true, "description": about,
+            "schema": {"type": "string", "uniqueItems": true},
+        })
+    };
+    let mut parameters = Vec::new();
+    if named {
+        parameters.push(parameter("name", format!("name of the {}", kind.kind)));
+    }
+    if kind.namespaced {
+        parameters.push(parameter(
+            "namespace",
+            "object name and auth scope, such as for teams and projects".to_owned(),
+        ));
+    }
+    if !parameters.is_empty() {
+        methods["parameters"] = Value::Array(parameters);
+    }
+    methods
+}
+
+/// Patch types that a kind supports; clients know strategic merge patches for kinds of upstream's
+/// groups only.
+pub(crate) fn patches(kind: &Kind) -> Vec<&'static str> {
+    let own = kind.group == config_kube::identity::GROUP;
+    PATCHES
+        .iter()
+        .copied()
+        .filter(|patch| !(own && patch.contains("strategic")))
+        .collect()
+}

@@ -1,0 +1,194 @@
+//! The status subresource of pods: which changes a kubelet may write.
+
+use super::{keep, spec};
+use crate::podspec::{self, is_sidecar};
+use master_schema::validate::forms::{formed, word};
+use master_schema::validate::{
+    At, Faults, Fields, get, items, names, net, object, object_mut, text,
+};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// A status without QoS class keeps the old one.
+pub(super) fn compose(result: &mut Fields, old: &Fields) {
+    let before = object(old, "status").unwrap_or(podspec::no_fields());
+    if let Some(status) = object_mut(result, "status")
+        && text(status, "qosClass").is_empty()
+    {
+        keep(status, before, "qosClass");
+    }
+}
+
+/// Validates a change of the status.
+pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
+    let nothing = podspec::no_fields();
+    let own = spec(old);
+    let (new, old) = (
+        object(new, "status").unwrap_or(nothing),
+        object(old, "status").unwrap_or(nothing),
+    );
+    let at = At::root("status");
+    conditions(new, faults);
+    let nominated = text(new, "nominatedNodeName");
+    if !nominated.is_empty() && nominated != text(old, "nominatedNodeName") {
+        formed(
+            get(new, "nominatedNodeName"),
+            &at.field("nominatedNodeName"),
+            names::subdomain,
+            faults,
+        );
+    }
+    if !text(old, "qosClass").is_empty() {
+        faults.immutable(
+            &at.field("qosClass"),
+            get(new, "qosClass"),
+            get(old, "qosClass"),
+        );
+    }
+    let policy = text(own, "restartPolicy");
+    for (list, policy) in [
+        ("containerStatuses", policy),
+        ("initContainerStatuses", policy),
+        ("ephemeralContainerStatuses", "Never"),
+    ] {
+        transitions(
+            items(new, list),
+            items(old, list),
+            policy,
+            own,
+            &at.field(list),
+            faults,
+        );
+    }
+    claims(new, own, &at.field("resourceClaimStatuses"), faults);
+    addresses(new, &at, faults);
+}
+
+/// Condition types that are not upstream's own are qualified names; upstream reports them below the
+/// metadata.
+fn conditions(status: &Fields, faults: &mut Faults) {
+    let at = At::root("metadata");
+    let at = at.field("conditions");
+    for (index, condition) in items(status, "conditions").iter().enumerate() {
+        let Some(condition) = condition.as_object() else {
+            continue;
+        };
+        if !matches!(
+            text(condition, "type"),
+            "PodScheduled" | "Ready" | "Initialized"
+        ) {
+            formed(
+                word(condition, "type"),
+                &at.index(index).field("Type"),
+                names::qualified,
+                faults,
+            );
+        }
+    }
+}
+
+/// Containers that ended and are not restarted must stay terminated.
+fn transitions(
+    new: &[Value],
+    old: &[Value],
+    policy: &str,
+    spec: &Fields,
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
+    if policy == "Always" {
+        return;
+    }
+    for (index, before) in old.iter().enumerate() {
+        let Some(ended) = before.pointer("/state/terminated") else {
+            continue;
+        };
+        let failed = ended.get("exitCode").and_then(Value::as_i64) != Some(0);
+        if (failed && policy == "OnFailure") || restarts_itself(spec, before.get("name")) {
+            continue;
+        }
+        let alive = |after: &&Value| {
+            after.get("name") == before.get("name") && after.pointer("/state/terminated").is_none()
+        };
+        for _status in new.iter().filter(alive) {
+            faults.forbidden(
+                &at.index(index).field("state"),
+                "may not be transitioned to non-terminated state",
+            );
+        }
+    }
+}
+
+/// Whether a container has a restart policy of its own that restarts it.
+fn restarts_itself(spec: &Fields, name: Option<&Value>) -> bool {
+    let of = |list| items(spec, list).iter().filter_map(Value::as_object);
+    of("initContainers")
+        .chain(of("containers"))
+        .any(|container| {
+            container.get("name") == name
+                && (is_sidecar(container)
+                    || text(container, "restartPolicy") == "OnFailure"
+                    || !items(container, "restartPolicyRules").is_empty())
+        })
+}
+
+fn claims(status: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let mut seen = BTreeSet::new();
+    for (index, claim) in items(status, "resourceClaimStatuses").iter().enumerate() {
+        let Some(claim) = claim.as_object() else {
+            continue;
+        };
+        let at = at.index(index);
+        let name = text(claim, "name");
+        if !items(spec, "resourceClaims")
+            .iter()
+            .any(|known| known.get("name") == claim.get("name"))
+        {
+            let words = "must match the name of an entry in `spec.resourceClaims`";
+            faults.invalid(&at.field("name"), word(claim, "name"), words);
+        }
+        if !seen.insert(name) {
+            faults.duplicate(&at.field("name"), word(claim, "name"));
+        }
+        master_schema::validate::forms::optional_form(
+            claim,
+            "resourceClaimName",
+            &at,
+            names::subdomain,
+            faults,
+        );
+    }
+}
+
+/// The addresses of pod and host: one per family.
+fn addresses(status: &Fields, at: &At<'_>, faults: &mut Faults) {
+    for (list, first) in [("podIPs", ""), ("hostIPs", "hostIP")] {
+        let place = at.field(list);
+        let all = items(status, list);
+        if let Some(ip) = all.first().and_then(|first| first.get("ip"))
+            && !first.is_empty()
+            && ip != get(status, first)
+        {
+            faults.invalid(&place.index(0).field("ip"), ip, "must be equal to `hostIP`");
+        }
+        let mut families = Vec::new();
+        let mut seen = BTreeSet::new();
+        for (index, entry) in all.iter().enumerate() {
+            let Some(entry) = entry.as_object() else {
+                continue;
+            };
+            if let Some(address) = net::address(word(entry, "ip"), &place.index(index), faults) {
+                families.push(address.is_ipv6());
+            }
+            if !seen.insert(text(entry, "ip")) {
+                faults.duplicate(&place.index(index), &Value::Object(entry.clone()));
+            }
+        }
+        families.sort_unstable();
+        let dual = matches!(families.as_slice(), [false, true]);
+        if all.len() > 1 && !dual {
+            let words = "may specify no more than one IP for each IP family";
+            faults.invalid(&place, get(status, list), words);
+        }
+    }
+}

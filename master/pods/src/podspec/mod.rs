@@ -1,0 +1,241 @@
+//! Validation of a pod's spec, in pods and in pod templates (upstream: `pkg/apis/core/validation`),
+//! with upstream's paths, reasons and words.
+//!
+//! Start at [`validate`] for a spec and [`template`] for a template; [`defaults`] sets default
+//! values.
+
+mod affinity;
+mod annotations;
+mod containers;
+mod defaults;
+mod env;
+mod handlers;
+mod mounts;
+mod network;
+mod placement;
+mod qos;
+mod resources;
+mod security;
+mod sources;
+mod system;
+mod template;
+mod volumes;
+pub mod warnings;
+
+#[cfg(test)]
+mod tests;
+
+pub use annotations::{
+    is_mirror, of_pod as pod_annotations, on_create as annotations_on_create,
+    tokens_without_account, update as annotations_update,
+};
+pub use defaults::{
+    claim as claim_defaults, of_pod as pod_defaults, of_spec as spec_defaults,
+    template as template_defaults,
+};
+pub use network::pull_policy_of;
+pub use placement::tolerations;
+pub use qos::class as quality_of_service;
+pub use resources::{aggregate as aggregate_requests, requirements};
+pub use template::{kept_running, template, template_metadata};
+
+use master_schema::validate::forms::{
+    choice, formed, has, on, optional_choice, optional_form, within,
+};
+use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+use serde_json::{Map, Value};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::LazyLock;
+
+/// An empty map.
+pub fn no_fields() -> &'static Fields {
+    static EMPTY: LazyLock<Fields> = LazyLock::new(Map::new);
+    &EMPTY
+}
+
+/// The object that a spec belongs to, as far as rules depend on it.
+#[derive(Debug, Clone, Copy)]
+pub struct SpecOwner<'a> {
+    /// Whether it is a pod: a template may leave out what its pods get by default.
+    pub pod: bool,
+    /// The pod's name, if known.
+    pub name: &'a str,
+}
+
+impl SpecOwner<'_> {
+    /// The spec belongs to a template.
+    pub const TEMPLATE: Self = Self {
+        pod: false,
+        name: "",
+    };
+}
+
+/// What the checks of containers need from the rest of the spec.
+struct Context<'a> {
+    owner: SpecOwner<'a>,
+    /// Valid volumes, by name.
+    volumes: HashMap<&'a str, &'a Fields>,
+    claims: BTreeSet<&'a str>,
+    grace: Option<i64>,
+    restart: &'a str,
+    host_users: bool,
+}
+
+/// Validates a pod's spec.
+pub fn validate(spec: &Fields, owner: SpecOwner<'_>, at: &At<'_>, faults: &mut Faults) {
+    let grace = get(spec, "terminationGracePeriodSeconds").as_i64();
+    if grace.is_none() {
+        faults.required(&at.field("terminationGracePeriodSeconds"), "");
+    }
+    let context = Context {
+        owner,
+        volumes: volumes::validate(spec, owner, &at.field("volumes"), faults),
+        claims: resources::claims(spec, &at.field("resourceClaims"), faults),
+        grace,
+        restart: text(spec, "restartPolicy"),
+        host_users: get(spec, "hostUsers") != &Value::Bool(false),
+    };
+    containers::main(spec, &context, at, faults);
+    containers::initial(spec, &context, at, faults);
+    containers::ephemeral(spec, &context, at, faults);
+    resources::of_pod(spec, at, faults);
+    network::host_ports(spec, owner, at, faults);
+    choice(
+        spec,
+        "restartPolicy",
+        at,
+        &["Always", "OnFailure", "Never"],
+        faults,
+    );
+    choice(
+        spec,
+        "dnsPolicy",
+        at,
+        &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
+        faults,
+    );
+    labels::labels(
+        object(spec, "nodeSelector"),
+        &at.field("nodeSelector"),
+        faults,
+    );
+    security::of_pod(spec, at, faults);
+    affinity::validate(object(spec, "affinity"), &at.field("affinity"), faults);
+    network::dns(spec, at, faults);
+    gates(spec, at, faults);
+    placement::spread(spec, &at.field("topologySpreadConstraints"), faults);
+    security::host_process(spec, at, faults);
+    security::host_users(spec, at, faults);
+    identity(spec, at, faults);
+    network::names(spec, at, faults);
+    tolerations(items(spec, "tolerations"), &at.field("tolerations"), faults);
+    network::host_aliases(spec, at, faults);
+    if has(spec, "overhead") {
+        let limits = Map::from_iter([("limits".to_owned(), get(spec, "overhead").clone())]);
+        resources::validate(&limits, None, &at.field("overhead"), faults);
+    }
+    system::validate(spec, at, faults);
+}
+
+/// Validates the names of service account, node, priority class and runtime class, the deadline and
+/// the preemption policy.
+fn identity(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+    for key in ["serviceAccountName", "nodeName"] {
+        optional_form(spec, key, at, names::subdomain, faults);
+    }
+    within(
+        spec,
+        "activeDeadlineSeconds",
+        at,
+        1,
+        i64::from(i32::MAX),
+        faults,
+    );
+    optional_form(spec, "priorityClassName", at, names::subdomain, faults);
+    if has(spec, "runtimeClassName") {
+        formed(
+            get(spec, "runtimeClassName"),
+            &at.field("runtimeClassName"),
+            names::subdomain,
+            faults,
+        );
+    }
+    optional_choice(
+        spec,
+        "preemptionPolicy",
+        at,
+        &["PreemptLowerPriority", "Never"],
+        faults,
+    );
+}
+
+/// Validates readiness gates and scheduling gates.
+fn gates(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let list = at.field("readinessGates");
+    for (number, gate) in items(spec, "readinessGates").iter().enumerate() {
+        let Some(gate) = gate.as_object() else {
+            continue;
+        };
+        let kind = master_schema::validate::forms::word(gate, "conditionType");
+        formed(
+            kind,
+            &list.index(number).field("conditionType"),
+            names::qualified,
+            faults,
+        );
+    }
+    let list = at.field("schedulingGates");
+    let mut seen = BTreeSet::new();
+    for (number, gate) in items(spec, "schedulingGates").iter().enumerate() {
+        let Some(gate) = gate.as_object() else {
+            continue;
+        };
+        let name = master_schema::validate::forms::word(gate, "name");
+        formed(name, &list.index(number), names::qualified, faults);
+        if !seen.insert(text(gate, "name")) {
+            faults.duplicate(&list.index(number), name);
+        }
+    }
+}
+
+/// Calls `visit` with each container of a spec and its path: init, main, ephemeral.
+pub fn each_container(spec: &Fields, at: &At<'_>, mut visit: impl FnMut(&Fields, &At<'_>)) {
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        let place = at.field(list);
+        for (number, container) in items(spec, list).iter().enumerate() {
+            if let Some(container) = container.as_object() {
+                visit(container, &place.index(number));
+            }
+        }
+    }
+}
+
+/// Changes the containers in lists of a spec, one after the other.
+pub fn change_containers<'a>(
+    spec: &mut Fields,
+    lists: &[&'a str],
+    mut change: impl FnMut(&'a str, &mut Fields),
+) {
+    for list in lists {
+        for container in spec
+            .get_mut(*list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            if let Some(container) = container.as_object_mut() {
+                change(list, container);
+            }
+        }
+    }
+}
+
+/// Whether an init container is a sidecar (restart policy `Always`).
+pub fn is_sidecar(container: &Fields) -> bool {
+    text(container, "restartPolicy") == "Always"
+}
+
+/// Whether a pod uses the node's network.
+fn host_network(spec: &Fields) -> bool {
+    on(spec, "hostNetwork")
+}

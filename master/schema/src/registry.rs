@@ -1,0 +1,562 @@
+//! Descriptors of kinds: [`Kind`], and the set of served kinds, [`Registry`].
+
+use crate::error::{ApiError, Reason};
+use crate::schema::{self, Schemas, Source};
+use crate::validate::meta::NameRule;
+use crate::validate::{Faults, Fields, names};
+use jiff::Timestamp;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// A subresource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subresource {
+    /// The status alone.
+    Status,
+    /// The approval conditions of a certificate request.
+    Approval,
+    /// Binds a pod to a node.
+    Binding,
+    /// Deletes a pod if its disruption budget allows it.
+    Eviction,
+    /// A container's log.
+    Log,
+    /// The finalizers of a namespace's spec.
+    Finalize,
+    /// The number of replicas; [`Kind::scale`] says where the kind has it.
+    Scale,
+    /// Ephemeral containers, added to a running pod for debugging.
+    EphemeralContainers,
+    /// The resources of a running pod's containers.
+    Resize,
+    /// Issues a service account's token.
+    Token,
+    /// Forwards HTTP requests to the node, service or pod.
+    Proxy,
+    /// Runs a command in a container.
+    Exec,
+    /// The streams of a running container.
+    Attach,
+    /// Streams to a pod's ports.
+    PortForward,
+}
+
+impl Subresource {
+    /// The path segment.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Status => "status",
+            Self::Approval => "approval",
+            Self::Binding => "binding",
+            Self::Eviction => "eviction",
+            Self::Log => "log",
+            Self::Finalize => "finalize",
+            Self::Scale => "scale",
+            Self::EphemeralContainers => "ephemeralcontainers",
+            Self::Resize => "resize",
+            Self::Token => "token",
+            Self::Proxy => "proxy",
+            Self::Exec => "exec",
+            Self::Attach => "attach",
+            Self::PortForward => "portforward",
+        }
+    }
+
+    /// The verbs, as discovery lists them.
+    pub fn verbs(self) -> &'static [&'static str] {
+        match self {
+            Self::Status
+            | Self::Approval
+            | Self::Scale
+            | Self::EphemeralContainers
+            | Self::Resize => &["get", "patch", "update"],
+            Self::Binding | Self::Eviction | Self::Token => &["create"],
+            Self::Log => &["get"],
+            Self::Finalize => &["update"],
+            Self::Proxy => &["create", "delete", "get", "patch", "update"],
+            Self::Exec | Self::Attach | Self::PortForward => &["create", "get"],
+        }
+    }
+
+    /// Group, version and kind of its body if it is not the object; `kind` is the object's kind.
+    pub fn body(self, kind: &str) -> Option<(&'static str, &'static str, &'static str)> {
+        match self {
+            Self::Binding => Some(("", "v1", "Binding")),
+            Self::Eviction => Some(("policy", "v1", "Eviction")),
+            Self::Scale => Some(("autoscaling", "v1", "Scale")),
+            Self::Token => Some(("authentication.k8s.io", "v1", "TokenRequest")),
+            Self::Proxy if kind == "Node" => Some(("", "v1", "NodeProxyOptions")),
+            Self::Proxy if kind == "Service" => Some(("", "v1", "ServiceProxyOptions")),
+            Self::Proxy => Some(("", "v1", "PodProxyOptions")),
+            Self::Exec => Some(("", "v1", "PodExecOptions")),
+            Self::Attach => Some(("", "v1", "PodAttachOptions")),
+            Self::PortForward => Some(("", "v1", "PodPortForwardOptions")),
+            Self::Status
+            | Self::Approval
+            | Self::Log
+            | Self::Finalize
+            | Self::EphemeralContainers
+            | Self::Resize => None,
+        }
+    }
+}
+
+/// Where a kind has the fields of its scale subresource: JSON pointers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scale {
+    /// The desired number.
+    pub replicas: Cow<'static, str>,
+    /// The observed number.
+    pub observed: Cow<'static, str>,
+    /// The selector of the counted pods: a `LabelSelector`, a map of labels, or a selector as a
+    /// string.
+    pub selector: Cow<'static, str>,
+}
+
+impl Scale {
+    /// The paths of upstream's workload kinds.
+    pub const WORKLOAD: Self = Self {
+        replicas: Cow::Borrowed("/spec/replicas"),
+        observed: Cow::Borrowed("/status/replicas"),
+        selector: Cow::Borrowed("/spec/selector"),
+    };
+}
+
+/// Kinds that are answered at once and never stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Review {
+    /// Who a token belongs to.
+    Token,
+    /// Who the caller is.
+    SelfSubject,
+    /// Whether a user may do something.
+    SubjectAccess,
+    /// The same inside one namespace.
+    LocalSubjectAccess,
+    /// Whether the caller may do something.
+    SelfSubjectAccess,
+    /// What the caller may do in a namespace.
+    SelfSubjectRules,
+    /// Not a review: binds a pod, in the deprecated form that names the pod in its body.
+    Binding,
+    /// Not a review and read-only: the status of the cluster's components.
+    Components,
+}
+
+/// One column of a table.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    /// Heading.
+    pub name: &'static str,
+    /// `string`, `integer`, `date`, …
+    pub kind: &'static str,
+    /// 0: always shown; 1: with `-o wide`.
+    pub priority: u8,
+    /// The cell's value, from the object and the current time.
+    pub cell: fn(&Fields, Timestamp) -> Value,
+}
+
+/// A string column that is always shown.
+pub const fn column(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
+    Column {
+        name,
+        kind: "string",
+        priority: 0,
+        cell,
+    }
+}
+
+/// A column shown with `-o wide`.
+pub const fn wide(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
+    Column {
+        name,
+        kind: "string",
+        priority: 1,
+        cell,
+    }
+}
+
+/// Dotted paths of fields that a write resets, so that its manager never owns them (upstream:
+/// `GetResetFields`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reset {
+    /// On a write of the object.
+    pub main: &'static [&'static str],
+    /// On a write of the status.
+    pub status: &'static [&'static str],
+}
+
+impl Default for Reset {
+    fn default() -> Self {
+        Self {
+            main: &["status"],
+            status: &["spec"],
+        }
+    }
+}
+
+/// What happens to the dependents of a deleted object if the request does not say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dependents {
+    /// They are deleted after it.
+    Deleted,
+    /// They lose their owner (replication controllers and jobs, for compatibility).
+    Orphaned,
+    /// Objects of this kind own nothing, whatever the request says (events).
+    Untracked,
+}
+
+/// What a kind does to its objects when they are written.
+#[derive(Clone, Copy)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own about a kind"
+)]
+pub struct Strategy {
+    /// The format of names.
+    pub names: NameRule,
+    /// Sets default values, on every write.
+    pub defaults: fn(&mut Fields),
+    /// Sets what the server determines at creation.
+    pub create: fn(&mut Fields),
+    /// Restores what an update may not touch; the new object comes first.
+    pub update: fn(&mut Fields, &Fields),
+    /// Adjusts the result of a write through a subresource: the result, the object that was sent,
+    /// the old object.
+    pub through: fn(Subresource, &mut Fields, &Fields, &Fields),
+    /// Validates an object.
+    pub validate: fn(&Fields, &mut Faults),
+    /// Adds warnings for the writer: the new object, and the old one at an update.
+    pub warn: fn(&Fields, Option<&Fields>, &mut Vec<String>),
+    /// Validates what applies to new objects only.
+    pub validate_create: fn(&Fields, &mut Faults),
+    /// Validates a change, except through subresources with rules of their own (ephemeral
+    /// containers, resize); the new object comes first.
+    pub validate_update: fn(&Fields, &Fields, &mut Faults),
+    /// Validates a change through a subresource; the new object comes first.
+    pub validate_through: fn(Subresource, &Fields, &Fields, &mut Faults),
+    /// Whether a status given at creation is kept (nodes) or dropped.
+    pub status_at_creation: bool,
+    /// Whether metadata can be changed through the status subresource (not so for `CustomResource` kinds).
+    pub status_carries_metadata: bool,
+    /// Whether an update creates the object if it does not exist (upstream: `AllowCreateOnUpdate`).
+    pub made_by_update: bool,
+    /// Whether `metadata.generation` counts changes of the spec.
+    pub generation: bool,
+    /// Whether a deletion waits until the kubelet confirms it with a grace period of 0.
+    pub graceful: bool,
+    /// Fields that writers never own.
+    pub reset: Reset,
+    /// What happens to dependents if the request does not say so.
+    pub dependents: Dependents,
+    /// Whether a deletion returns the object instead of a `Status`.
+    pub returns_deleted: bool,
+}
+
+impl Default for Strategy {
+    fn default() -> Self {
+        Self {
+            names: names::subdomain,
+            defaults: |_| (),
+            create: |_| (),
+            update: |_, _| (),
+            through: |_, _, _, _| (),
+            validate: |_, _| (),
+            validate_create: |_, _| (),
+            validate_update: |_, _, _| (),
+            validate_through: |_, _, _, _| (),
+            warn: |_, _, _| (),
+            status_at_creation: false,
+            status_carries_metadata: true,
+            made_by_update: false,
+            generation: false,
+            graceful: false,
+            reset: Reset::default(),
+            dependents: Dependents::Deleted,
+            returns_deleted: false,
+        }
+    }
+}
+
+impl fmt::Debug for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Strategy")
+            .field("generation", &self.generation)
+            .field("graceful", &self.graceful)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Converts between a served version and the stored one. Served → stored → served loses nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversion {
+    /// Converts the served version to the stored one.
+    pub to_stored: fn(&mut Fields),
+    /// Converts the stored version to the served one.
+    pub to_served: fn(&mut Fields),
+}
+
+/// One kind in one version: everything that the generic request path needs.
+#[derive(Debug)]
+#[allow(
+    clippy::struct_field_names,
+    reason = "upstream's words: a kind has a kind"
+)]
+pub struct Kind {
+    /// API group; empty for core.
+    pub group: String,
+    /// Version.
+    pub version: String,
+    /// Kind.
+    pub kind: String,
+    /// Path segment.
+    pub plural: String,
+    /// Singular name, for discovery.
+    pub singular: String,
+    /// Short names.
+    pub short_names: &'static [&'static str],
+    /// Categories, such as `all`.
+    pub categories: &'static [&'static str],
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Table in the store; the versions of one kind share it.
+    pub table: String,
+    /// Subresources.
+    pub subresources: &'static [Subresource],
+    /// The paths of the scale subresource, if the kind has one.
+    pub scale: Option<Scale>,
+    /// Whether tables begin with the column `Name`.
+    pub named: bool,
+    /// Table columns, after the name.
+    pub columns: &'static [Column],
+    /// Selectable fields beyond name and namespace: label and JSON pointer; of several pointers,
+    /// joined by `|`, the first that exists counts.
+    pub selectable: &'static [(&'static str, &'static str)],
+    /// What happens to objects when they are written.
+    pub strategy: Strategy,
+    /// The review, if the kind is one.
+    pub review: Option<Review>,
+    /// The warning for every request if a newer version replaces this one.
+    pub deprecated: Option<&'static str>,
+    /// Top-level fields with another name in the store: served name, stored name.
+    pub renames: &'static [(&'static str, &'static str)],
+    /// Conversion to the stored version and back, if it is more than renaming.
+    pub conversion: Option<Conversion>,
+    /// The status of a new object, if upstream shows its zero values.
+    pub blank: Option<Value>,
+    /// The schema's source.
+    pub source: Source,
+    /// Name of the schema's definition; set by the registry.
+    pub schema: String,
+}
+
+impl Kind {
+    /// A kind of `k8s-openapi` or `config-kube` with default behaviour.
+    pub fn of<T>(namespaced: bool) -> Self
+    where
+        T: config_kube::k8s_openapi::Resource + schemars::JsonSchema,
+    {
+        let plural = T::URL_PATH_SEGMENT.to_owned();
+        let table = if T::GROUP.is_empty() {
+            plural.clone()
+        } else {
+            format!("{plural}.{}", T::GROUP)
+        };
+        Self {
+            group: T::GROUP.to_owned(),
+            version: T::VERSION.to_owned(),
+            kind: T::KIND.to_owned(),
+            singular: T::KIND.to_lowercase(),
+            plural,
+            short_names: &[],
+            categories: &[],
+            namespaced,
+            table,
+            subresources: &[],
+            scale: None,
+            named: true,
+            columns: &[],
+            selectable: &[],
+            strategy: Strategy::default(),
+            review: None,
+            deprecated: None,
+            renames: &[],
+            conversion: None,
+            blank: None,
+            source: |generator| generator.subschema_for::<T>(),
+            schema: String::new(),
+        }
+    }
+
+    /// `group/version`, or the version alone for core.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// `plural.group`, as messages name it.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() {
+            self.plural.clone()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
+    }
+
+    /// The error that a request about an object is forbidden.
+    pub fn forbidden(&self, name: &str, why: &str) -> ApiError {
+        let plural = self.qualified();
+        ApiError::new(
+            Reason::Forbidden,
+            format!("{plural} {name:?} is forbidden: {why}"),
+        )
+        .about(&self.group, &self.plural, name)
+    }
+
+    /// The key of an object in the store.
+    pub fn key(&self, namespace: &str, name: &str) -> String {
+        if self.namespaced {
+            format!("{}/{namespace}/{name}", self.table)
+        } else {
+            format!("{}/{name}", self.table)
+        }
+    }
+
+    /// Prefix of the keys of a namespace's objects, or of all objects.
+    pub fn prefix(&self, namespace: &str) -> String {
+        if self.namespaced && !namespace.is_empty() {
+            format!("{}/{namespace}/", self.table)
+        } else {
+            format!("{}/", self.table)
+        }
+    }
+
+    /// Whether objects are stored in the served form.
+    pub fn stored_as_served(&self) -> bool {
+        self.renames.is_empty() && self.conversion.is_none()
+    }
+
+    /// Converts a served object to the stored form.
+    pub fn to_stored(&self, object: &mut Fields) {
+        for (served, stored) in self.renames {
+            if let Some(value) = object.remove(*served) {
+                object.insert((*stored).to_owned(), value);
+            }
+        }
+        if let Some(conversion) = self.conversion {
+            (conversion.to_stored)(object);
+        }
+    }
+
+    /// Converts a stored object to the served form.
+    pub fn to_served(&self, object: &mut Fields) {
+        for (served, stored) in self.renames {
+            if let Some(value) = object.remove(*stored) {
+                object.insert((*served).to_owned(), value);
+            }
+        }
+        if let Some(conversion) = self.conversion {
+            (conversion.to_served)(object);
+        }
+    }
+
+    /// The subresource with this name.
+    pub fn subresource(&self, name: &str) -> Option<Subresource> {
+        self.subresources
+            .iter()
+            .copied()
+            .find(|sub| sub.name() == name)
+    }
+
+    /// The verbs, as discovery lists them.
+    pub fn verbs(&self) -> &'static [&'static str] {
+        match self.review {
+            Some(Review::Components) => &["get", "list"],
+            Some(_) => &["create"],
+            None => &[
+                "create",
+                "delete",
+                "deletecollection",
+                "get",
+                "list",
+                "patch",
+                "update",
+                "watch",
+            ],
+        }
+    }
+
+    /// Whether the status is a subresource.
+    pub fn has_status(&self) -> bool {
+        self.subresources.contains(&Subresource::Status)
+    }
+}
+
+/// The kinds that are served.
+#[derive(Debug)]
+pub struct Registry {
+    kinds: Vec<Arc<Kind>>,
+    by_path: HashMap<(String, String, String), Arc<Kind>>,
+    schemas: Schemas,
+}
+
+impl Registry {
+    /// A registry of kinds.
+    pub fn new(kinds: Vec<Kind>) -> Self {
+        let sources: Vec<Source> = kinds.iter().map(|kind| kind.source).collect();
+        let (definitions, names) = schema::definitions(&sources);
+        let schemas = Schemas::compile(&definitions);
+        let mut registry = Self {
+            kinds: Vec::new(),
+            by_path: HashMap::new(),
+            schemas,
+        };
+        for (mut kind, schema) in kinds.into_iter().zip(names) {
+            kind.schema = schema;
+            let kind = Arc::new(kind);
+            let path = (
+                kind.group.clone(),
+                kind.version.clone(),
+                kind.plural.clone(),
+            );
+            registry.by_path.insert(path, kind.clone());
+            registry.kinds.push(kind);
+        }
+        registry
+    }
+
+    /// The kind at a path.
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
+        self.by_path
+            .get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// All kinds, in the order of discovery.
+    pub fn kinds(&self) -> &[Arc<Kind>] {
+        &self.kinds
+    }
+
+    /// Groups and their versions, in order.
+    pub fn groups(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+        for kind in &self.kinds {
+            match groups.iter_mut().find(|(group, _)| *group == kind.group) {
+                Some((_, versions)) if versions.contains(&kind.version.as_str()) => {}
+                Some((_, versions)) => versions.push(&kind.version),
+                None => groups.push((&kind.group, vec![&kind.version])),
+            }
+        }
+        groups
+    }
+
+    /// Compiled schemas.
+    pub fn schemas(&self) -> &Schemas {
+        &self.schemas
+    }
+}
