@@ -96,9 +96,11 @@ pub mod controller;
 pub mod cron_job;
 pub mod csr_cleaner;
 pub mod csr_signing;
+pub mod daemon_set;
 pub mod deployment;
 pub mod discovery_publisher;
 mod disruption;
+pub mod disruption_budget;
 mod driver;
 pub mod endpoint_slices;
 pub mod event_ttl;
@@ -124,6 +126,7 @@ pub mod root_ca;
 pub mod service_account;
 pub mod service_ranges;
 pub mod setup;
+pub mod stateful_set;
 pub mod taint_eviction;
 pub mod views;
 pub mod workload;
@@ -165,6 +168,9 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<deployment::Deployments>(),
     Registration::of::<replica_set::ReplicaSets>(),
     Registration::of::<replication_controller::ReplicationControllers>(),
+    Registration::of::<daemon_set::DaemonSets>(),
+    Registration::of::<stateful_set::StatefulSets>(),
+    Registration::of::<disruption_budget::DisruptionBudgets>(),
     Registration::of::<cron_job::CronJobs>(),
     Registration::of::<job::Jobs>(),
     Registration::of::<job::StrayPods>(),

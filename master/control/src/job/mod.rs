@@ -240,7 +240,7 @@ impl Controller for StrayPods {
     const NAME: &'static str = "job-stray-pods";
     const RIGHTS: &'static [Right] = &[
         right("batch", "jobs", &["get", "list", "watch"]),
-        right("", "pods", &["list", "watch", "patch"]),
+        right("", "pods", &["get", "list", "watch", "patch"]),
     ];
     type Facts = Stray;
     type Action = Stray;

@@ -8,6 +8,9 @@
 //! - `amount`: numbers that are given as such or as a share
 //! - `hash`: short names of templates
 //! - `condition`: conditions whose times change only with their status
+//! - `rank`: which pods go first
+//! - `revision`: templates that DaemonSets and StatefulSets have had
+//! - `place`: on which nodes a DaemonSet's pod is to be
 //! - `replicas`: the core of ReplicaSet and ReplicationController
 
 pub mod amount;
@@ -16,6 +19,8 @@ pub mod condition;
 pub mod hash;
 pub mod kept;
 pub mod make;
+pub mod place;
 pub mod pod;
 pub mod rank;
 pub mod replicas;
+pub mod revision;

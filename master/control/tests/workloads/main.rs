@@ -7,10 +7,13 @@
     reason = "tests may stop at the first surprise, and cases are written in place"
 )]
 
+mod budgets;
+mod daemons;
 mod deployment;
 mod jobs;
 mod life;
 mod replicas;
+mod stateful;
 
 use config_kube::k8s_openapi::serde::de::DeserializeOwned;
 use jiff::{SignedDuration, Timestamp};

@@ -1,0 +1,289 @@
+//! What is done about a StatefulSet: places are filled from the first, emptied from the last, and renewed from the last.
+
+use super::Facts;
+use super::pod::ordinal;
+use crate::workload::amount::{Round, amount};
+use crate::workload::kept::{controls, is_leaving};
+use crate::workload::pod::OwnedPod;
+use crate::workload::revision::{self, HASH};
+use config_kube::k8s_openapi::api::apps::v1::{StatefulSetSpec, StatefulSetStatus};
+use jiff::{SignedDuration, Timestamp};
+use master_client::Key;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Something that is done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// A pod becomes its own.
+    Adopt(Key, String),
+    /// A pod is its own no longer.
+    Release(Key, String),
+    /// A revision is made, numbered or deleted.
+    Revision(revision::Step),
+    /// The pod of a place is made, of a revision.
+    Create(i32, String),
+    /// The claims of a pod with a UID go with it.
+    Hand(String, String),
+    /// A pod with a UID is ended.
+    Delete(String, String),
+    /// The status is written.
+    Status(Box<StatefulSetStatus>),
+}
+
+/// A plan as it grows.
+struct Work<'a> {
+    spec: &'a StatefulSetSpec,
+    facts: &'a Facts,
+    now: Timestamp,
+    /// Pods by their place.
+    places: BTreeMap<i32, &'a Arc<OwnedPod>>,
+    first: i32,
+    replicas: i32,
+    /// Revisions: what new pods are of below the partition, and what all come to.
+    current: String,
+    update: String,
+    steps: Vec<Step>,
+    wake: Option<SignedDuration>,
+}
+
+/// The steps, and when to plan again.
+pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
+    let set = &facts.set;
+    let Some(spec) = &set.spec else {
+        return (Vec::new(), None);
+    };
+    if is_leaving(&set.metadata) {
+        return (Vec::new(), None);
+    }
+    let before = set.status.clone().unwrap_or_default();
+    let owner = controls(&set.0);
+    let update = revision::current(
+        &owner,
+        &facts.key.namespace,
+        &spec.template,
+        before.collision_count,
+        &facts.revisions,
+    );
+    if let Some(step) = update.step {
+        return (vec![Step::Revision(step)], None);
+    }
+    let known = before.current_revision.clone().unwrap_or_default();
+    let is_known = facts.revisions.iter().any(|(key, _)| key.name == known);
+    let mut work = Work {
+        places: places(facts),
+        first: spec
+            .ordinals
+            .as_ref()
+            .and_then(|one| one.start)
+            .unwrap_or_default(),
+        replicas: spec.replicas.unwrap_or(1),
+        current: if is_known { known } else { update.name.clone() },
+        update: update.name,
+        spec,
+        facts,
+        now,
+        steps: Vec::new(),
+        wake: None,
+    };
+    let status = work.status(&before);
+    if status != before {
+        work.steps.push(Step::Status(Box::new(status)));
+    }
+    work.forget();
+    if work.fill() && work.empty() {
+        work.renew();
+    }
+    let wake = work.wake.and_then(|wake| Duration::try_from(wake).ok());
+    (work.steps, wake)
+}
+
+/// Pods by the place that their names tell.
+fn places(facts: &Facts) -> BTreeMap<i32, &Arc<OwnedPod>> {
+    let pods = facts.pods.iter();
+    let place = |(key, _): &&(Arc<Key>, Arc<OwnedPod>)| ordinal(&facts.key.name, &key.name);
+    pods.filter_map(|owned| Some((place(&owned)?, &owned.1)))
+        .collect()
+}
+
+impl Work<'_> {
+    fn is_wanted(&self, place: i32) -> bool {
+        (self.first..self.first + self.replicas).contains(&place)
+    }
+
+    fn name(&self, place: i32) -> String {
+        format!("{}-{place}", self.facts.key.name)
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.spec.pod_management_policy.as_deref() != Some("Parallel")
+    }
+
+    fn is_available(&mut self, pod: &OwnedPod) -> bool {
+        if &*pod.phase != "Running" || pod.deleted.is_some() {
+            return false;
+        }
+        let least = self.spec.min_ready_seconds.unwrap_or_default();
+        match pod.available_in(least, self.now) {
+            Some(left) if left > SignedDuration::ZERO => {
+                self.wake = Some(self.wake.map_or(left, |known| known.min(left)));
+                false
+            }
+            Some(_) => true,
+            None => false,
+        }
+    }
+
+    /// The first place that is renewed; those below keep what they have. None where nothing is renewed by itself.
+    fn partition(&self) -> Option<i32> {
+        let strategy = self.spec.update_strategy.as_ref();
+        if strategy.and_then(|one| one.type_.as_deref()) == Some("OnDelete") {
+            return None;
+        }
+        let rolling = strategy.and_then(|one| one.rolling_update.as_ref());
+        let partition = rolling.and_then(|one| one.partition).unwrap_or_default();
+        Some(self.first + partition)
+    }
+
+    fn revision_of(&self, place: i32) -> String {
+        let kept = self.partition().is_some_and(|partition| place < partition);
+        if kept {
+            self.current.clone()
+        } else {
+            self.update.clone()
+        }
+    }
+
+    /// Fills places from the first; whether all are filled, and in order each serves.
+    fn fill(&mut self) -> bool {
+        let mut whole = true;
+        for place in self.first..self.first + self.replicas {
+            let pod = self.places.get(&place).copied().cloned();
+            let serves = match pod {
+                None => {
+                    self.steps
+                        .push(Step::Create(place, self.revision_of(place)));
+                    false
+                }
+                Some(pod) if pod.ended() && pod.deleted.is_none() => {
+                    self.steps
+                        .push(Step::Delete(self.name(place), pod.uid.clone()));
+                    false
+                }
+                Some(pod) => self.is_available(&pod),
+            };
+            whole &= serves;
+            if !serves && self.is_ordered() {
+                return false;
+            }
+        }
+        whole || !self.is_ordered()
+    }
+
+    /// Empties places that are wanted no longer, from the last; whether that is done.
+    fn empty(&mut self) -> bool {
+        let scaled = self.spec.persistent_volume_claim_retention_policy.as_ref();
+        let hands = scaled.and_then(|policy| policy.when_scaled.as_deref()) == Some("Delete");
+        let places = self.places.keys().rev().copied();
+        let spare: Vec<i32> = places.filter(|place| !self.is_wanted(*place)).collect();
+        for place in &spare {
+            let Some(pod) = self.places.get(place).copied().cloned() else {
+                continue;
+            };
+            if pod.deleted.is_none() {
+                if hands {
+                    self.steps
+                        .push(Step::Hand(self.name(*place), pod.uid.clone()));
+                }
+                self.steps
+                    .push(Step::Delete(self.name(*place), pod.uid.clone()));
+            }
+            if self.is_ordered() {
+                return false;
+            }
+        }
+        spare.is_empty()
+    }
+
+    /// Ends pods of other revisions, from the last, as many as may be missing at once.
+    fn renew(&mut self) {
+        let Some(partition) = self.partition() else {
+            return;
+        };
+        let rolling = self
+            .spec
+            .update_strategy
+            .as_ref()
+            .and_then(|one| one.rolling_update.as_ref());
+        let most = rolling.and_then(|one| one.max_unavailable.as_ref());
+        let most = most.map_or(1, |given| amount(given, self.replicas, Round::Up).max(1));
+        let wanted: Vec<i32> = (self.first..self.first + self.replicas).rev().collect();
+        let mut down = 0;
+        for place in wanted.iter().filter(|place| **place >= partition) {
+            let Some(pod) = self.places.get(place).copied().cloned() else {
+                down += 1;
+                continue;
+            };
+            let old = pod.label(HASH) != self.update && pod.deleted.is_none();
+            if old && down < most {
+                down += 1;
+                self.steps
+                    .push(Step::Delete(self.name(*place), pod.uid.clone()));
+            } else if !self.is_available(&pod) {
+                down += 1;
+            }
+            if down >= most {
+                return;
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        let pods = self.facts.pods.iter();
+        let mut used: BTreeSet<&str> = pods.map(|(_, pod)| pod.label(HASH)).collect();
+        used.extend([self.current.as_str(), self.update.as_str()]);
+        let old = revision::beyond(
+            &self.facts.revisions,
+            &used,
+            self.spec.revision_history_limit,
+        );
+        let old: Vec<Step> = old.into_iter().map(Step::Revision).collect();
+        self.steps.extend(old);
+    }
+
+    fn status(&mut self, before: &StatefulSetStatus) -> StatefulSetStatus {
+        let pods: Vec<Arc<OwnedPod>> = self.places.values().copied().cloned().collect();
+        let (mut ready, mut available, mut current, mut updated) = (0, 0, 0, 0);
+        for pod in &pods {
+            let runs = &*pod.phase == "Running" && pod.ready.is_some();
+            ready += i32::from(runs);
+            available += i32::from(self.is_available(pod));
+            if pod.deleted.is_none() {
+                current += i32::from(pod.label(HASH) == self.current);
+                updated += i32::from(pod.label(HASH) == self.update);
+            }
+        }
+        let replicas = i32::try_from(pods.len()).unwrap_or(i32::MAX);
+        let rolls = self.partition().is_some();
+        let done = [updated, ready, replicas]
+            .iter()
+            .all(|count| *count == self.replicas);
+        if rolls && done {
+            self.current.clone_from(&self.update);
+            current = updated;
+        }
+        StatefulSetStatus {
+            available_replicas: Some(available),
+            collision_count: before.collision_count,
+            conditions: before.conditions.clone(),
+            current_replicas: Some(current),
+            current_revision: Some(self.current.clone()),
+            observed_generation: self.facts.set.metadata.generation,
+            ready_replicas: Some(ready),
+            replicas,
+            update_revision: Some(self.update.clone()),
+            updated_replicas: Some(updated),
+        }
+    }
+}

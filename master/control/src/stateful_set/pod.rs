@@ -1,0 +1,116 @@
+//! The pods of StatefulSets and their volume claims.
+
+use crate::workload::kept::controls;
+use crate::workload::make;
+use crate::workload::revision::HASH;
+use config_kube::k8s_openapi::api::apps::v1::StatefulSet;
+use config_kube::k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
+};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+const NAME: &str = "statefulset.kubernetes.io/pod-name";
+const INDEX: &str = "apps.kubernetes.io/pod-index";
+
+/// The place in the order that a pod's name tells; none where it is no name of this StatefulSet's pods.
+pub fn ordinal(set: &str, pod: &str) -> Option<i32> {
+    let number = pod.strip_prefix(set)?.strip_prefix('-')?;
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+    // One name for each number.
+    let plain = number == "0" || !number.starts_with('0');
+    number.parse().ok().filter(|_| digits && plain)
+}
+
+fn namespace(set: &StatefulSet) -> &str {
+    set.metadata.namespace.as_deref().unwrap_or_default()
+}
+
+/// The pod of a place.
+pub(super) fn pod(
+    set: &StatefulSet,
+    template: &PodTemplateSpec,
+    number: i32,
+    revision: &str,
+) -> Pod {
+    let owner = controls(set);
+    let mut pod = make::pod_of(template, &owner, namespace(set));
+    let name = format!("{}-{number}", owner.name);
+    pod.metadata.generate_name = None;
+    pod.metadata.name = Some(name.clone());
+    let labels = pod.metadata.labels.get_or_insert_default();
+    labels.insert(NAME.to_owned(), name.clone());
+    labels.insert(INDEX.to_owned(), number.to_string());
+    labels.insert(HASH.to_owned(), revision.to_owned());
+    if let Some(spec) = &mut pod.spec {
+        spec.hostname = Some(name);
+        spec.subdomain = set.spec.as_ref().and_then(|spec| spec.service_name.clone());
+        let claims = claims(set, number);
+        let templates = set
+            .spec
+            .iter()
+            .flat_map(|spec| spec.volume_claim_templates.iter().flatten());
+        for (template, claim) in templates.zip(claims) {
+            let name = template.metadata.name.clone().unwrap_or_default();
+            let volumes = spec.volumes.get_or_insert_default();
+            // A claim comes before a volume of its name.
+            volumes.retain(|volume| volume.name != name);
+            volumes.push(Volume {
+                name,
+                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                    claim_name: claim.metadata.name.unwrap_or_default(),
+                    read_only: Some(false),
+                }),
+                ..Volume::default()
+            });
+        }
+    }
+    pod
+}
+
+/// The claims of a place, in the order of their templates.
+pub(super) fn claims(set: &StatefulSet, number: i32) -> Vec<PersistentVolumeClaim> {
+    let Some(spec) = &set.spec else {
+        return Vec::new();
+    };
+    let own = set.metadata.name.as_deref().unwrap_or_default();
+    let policy = spec.persistent_volume_claim_retention_policy.as_ref();
+    let deleted = policy.and_then(|policy| policy.when_deleted.as_deref()) == Some("Delete");
+    let owner = OwnerReference {
+        controller: None,
+        block_owner_deletion: None,
+        ..controls(set)
+    };
+    let claim = |template: &PersistentVolumeClaim| {
+        let mut claim = template.clone();
+        let name = claim.metadata.name.take().unwrap_or_default();
+        claim.metadata.name = Some(format!("{name}-{own}-{number}"));
+        claim.metadata.namespace.clone_from(&set.metadata.namespace);
+        let labels = claim.metadata.labels.get_or_insert_default();
+        labels.extend(spec.selector.match_labels.clone().unwrap_or_default());
+        claim.metadata.owner_references = deleted.then(|| vec![owner.clone()]);
+        claim.status = None;
+        claim
+    };
+    spec.volume_claim_templates
+        .iter()
+        .flatten()
+        .map(claim)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_one_place_and_a_place_has_one_name() {
+        let found = [
+            "web-0", "web-12", "web-01", "web-", "web-x", "web-1-2", "other-1", "web--1",
+        ];
+        let found = found.map(|pod| ordinal("web", pod));
+        assert_eq!(
+            found,
+            [Some(0), Some(12), None, None, None, None, None, None]
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! On which nodes a pod of a DaemonSet is to be: by its node selector, its node affinity and its tolerations.
+
+use super::kept::Labels;
+use config_kube::k8s_openapi::api::core::v1::{
+    Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
+};
+use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, tolerates};
+use master_client::View;
+
+/// A node as DaemonSets see it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Place {
+    /// Labels.
+    pub labels: Labels,
+    /// Taints that keep pods away or drive them out.
+    pub taints: Vec<Taint>,
+}
+
+impl View for Place {
+    type Object = Node;
+
+    fn read(node: Node) -> Self {
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let keeps = |taint: &Taint| taint.effect == NO_SCHEDULE || taint.effect == NO_EXECUTE;
+        Self {
+            labels: node.metadata.labels.unwrap_or_default(),
+            taints: taints
+                .into_iter()
+                .filter(keeps)
+                .map(|taint| Taint {
+                    time_added: None,
+                    ..taint
+                })
+                .collect(),
+        }
+    }
+}
+
+/// Whether a pod may begin on a node, and whether one that is there may stay.
+pub fn fits(spec: &PodSpec, tolerations: &[Toleration], node: &str, place: &Place) -> (bool, bool) {
+    let named = spec
+        .node_name
+        .as_deref()
+        .is_none_or(|name| name.is_empty() || name == node);
+    if !named || !is_selected(spec, node, &place.labels) {
+        return (false, false);
+    }
+    let repels = |taint: &&Taint| !tolerations.iter().any(|one| tolerates(one, taint));
+    let mut faults = place.taints.iter().filter(repels).peekable();
+    let begins = faults.peek().is_none();
+    (begins, !faults.any(|taint| taint.effect == NO_EXECUTE))
+}
+
+fn is_selected(spec: &PodSpec, node: &str, labels: &Labels) -> bool {
+    let mut wanted = spec.node_selector.iter().flatten();
+    if !wanted.all(|(key, value)| labels.get(key) == Some(value)) {
+        return false;
+    }
+    let affinity = spec
+        .affinity
+        .as_ref()
+        .and_then(|one| one.node_affinity.as_ref());
+    let required = affinity.and_then(|one| {
+        one.required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    required.is_none_or(|required| {
+        required
+            .node_selector_terms
+            .iter()
+            .any(|term| matches(term, node, labels))
+    })
+}
+
+/// A term without requirements matches nothing (upstream).
+fn matches(term: &NodeSelectorTerm, node: &str, labels: &Labels) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    let field = |key: &str| (key == "metadata.name").then_some(node);
+    !(expressions.is_empty() && fields.is_empty())
+        && expressions
+            .iter()
+            .all(|need| meets(need, labels.get(&need.key).map(String::as_str)))
+        && fields.iter().all(|need| meets(need, field(&need.key)))
+}
+
+fn meets(need: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = need.values.as_deref().unwrap_or_default();
+    let among = value.is_some_and(|value| values.iter().any(|wanted| wanted == value));
+    let numbers = || {
+        let wanted = values.first().filter(|_| values.len() == 1)?;
+        Some((value?.parse::<i64>().ok()?, wanted.parse::<i64>().ok()?))
+    };
+    match need.operator.as_str() {
+        "In" => among,
+        "NotIn" => !among,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numbers().is_some_and(|(value, wanted)| value > wanted),
+        "Lt" => numbers().is_some_and(|(value, wanted)| value < wanted),
+        _ => false,
+    }
+}
