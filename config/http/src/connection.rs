@@ -201,7 +201,7 @@ impl Body {
             }
             Ok(Bytes::from(all))
         };
-        self::within(&clock, time, reading).await?
+        within(&clock, time, reading).await?
     }
 }
 

@@ -84,18 +84,19 @@ impl Debug for Registrations {
     }
 }
 
-fn only() -> Option<String> {
-    Some(format!("metadata.name={}", names::NAME))
+/// Both objects have one name, each in a namespace of its own.
+fn scope(namespace: &'static str) -> Scope {
+    Scope {
+        namespace: Some(namespace),
+        fields: Some(format!("metadata.name={}", names::NAME)),
+    }
 }
 
 impl View for Registrations {
     type Object = Secret;
 
     fn scope() -> Scope {
-        Scope {
-            namespace: Some(names::SECRET_NAMESPACE),
-            fields: only(),
-        }
+        scope(names::SECRET_NAMESPACE)
     }
 
     fn read(secret: Secret) -> Self {
@@ -113,10 +114,7 @@ impl View for Published {
     type Object = ConfigMap;
 
     fn scope() -> Scope {
-        Scope {
-            namespace: Some(names::PUBLIC_NAMESPACE),
-            fields: only(),
-        }
+        scope(names::PUBLIC_NAMESPACE)
     }
 
     fn read(map: ConfigMap) -> Self {
@@ -525,33 +523,33 @@ mod tests {
 
     #[test]
     fn it_publishes_what_is_new_half_over_or_lost_and_waits_after_a_failure() {
-        let (now, wanted, none) = (Now::read(), good(), Target::default());
+        let (now, wanted, empty) = (Now::read(), good(), Target::default());
         let publishes = |plan: Plan<Action>| plan.actions.len() == 1;
         assert!(publishes(plan(&wanted, None, false, now)));
         let half = LIFE / 2;
-        let done = |target: &Target, until| Some(Last::Done(target.clone(), until));
-        let fresh = done(&wanted, now.wall + half);
+        let ended = |target: &Target, until| Some(Last::Done(target.clone(), until));
+        let fresh = ended(&wanted, now.wall + half);
         assert_eq!(plan(&wanted, fresh.clone(), true, now).requeue, Some(half));
         assert!(
-            publishes(plan(&none, fresh.clone(), true, now)),
+            publishes(plan(&empty, fresh.clone(), true, now)),
             "it is withdrawn"
         );
         assert!(
             publishes(plan(&wanted, fresh, false, now)),
             "the ConfigMap is lost"
         );
-        let old = done(&wanted, now.wall);
+        let old = ended(&wanted, now.wall);
         assert!(
             publishes(plan(&wanted, old, true, now)),
             "half of its life is over"
         );
-        let unused = done(&none, now.wall);
-        assert_eq!(plan(&none, unused, true, now), Plan::nothing());
+        let unused = ended(&empty, now.wall);
+        assert_eq!(plan(&empty, unused, true, now), Plan::nothing());
         let failed = |at| Some(Last::Failed(wanted.clone(), at, FIRST));
         let soon = failed(now.instant + FIRST);
         assert_eq!(plan(&wanted, soon.clone(), true, now), Plan::wait(FIRST));
         assert!(
-            publishes(plan(&none, soon, true, now)),
+            publishes(plan(&empty, soon, true, now)),
             "something else is wanted"
         );
         assert!(publishes(plan(&wanted, failed(now.instant), true, now)));

@@ -190,8 +190,8 @@ fn has_static_node(machine: &Machine) -> bool {
 }
 
 fn are_as_wanted(machine: &Machine, node: &Node, wanted: &NodeMarks) -> bool {
-    let none = marks::is_empty(wanted) && marks::is_empty(&marks::noted(machine));
-    none || marks::changes(machine, node, wanted).is_nothing(machine)
+    let nothing = marks::is_empty(wanted) && marks::is_empty(&marks::noted(machine));
+    nothing || marks::changes(machine, node, wanted).is_nothing(machine)
 }
 
 /// Taints the Node by its Machine's state, unless it changes meanwhile.
