@@ -95,7 +95,8 @@ impl Cluster {
 
     async fn rule(&self, labels: Value) {
         let rule = json!({"name": "r", "policy": "cloud-verify", "node": {"labels": labels},
-            "signers": ["pratique.dev/node-client", "pratique.dev/node-serving"]});
+            "signers": ["pratique.dev/node-client", "pratique.dev/node-serving"],
+            "ek": {"hashes": "inventory"}, "images": {"releaseKeys": ["k"]}, "certificate": {"roles": ["worker"]}});
         let patch = Patch::Merge(json!({"spec": {"rules": [rule]}}));
         let written = self
             .admin
