@@ -74,7 +74,7 @@ raw!(
 );
 raw!(
     /// `[network]`
-    RawNetwork { interface: Vec<At<RawInterface>>, nameservers: Texts, ntp: Texts }
+    RawNetwork { interface: Vec<At<RawInterface>>, nameservers: Texts, ntp: Texts, pod_routes: String }
 );
 raw!(
     /// `[[network.interface]]`
