@@ -15,10 +15,12 @@
 pub mod address;
 mod error;
 mod ledger;
+mod peers;
 pub mod rules;
 mod sandbox;
 mod sandboxes;
 
 pub use error::Error;
+pub use peers::{Peer, Unreached};
 pub use sandbox::{Sandbox, Step, Wanted, link_name};
 pub use sandboxes::{Places, Sandboxes};

@@ -8,15 +8,21 @@
 //! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way to a pod.
 
 use agent_sys::netlink::filter::{
-    ChainKind, Change, ESTABLISHED_OR_RELATED, Hook, NAME_BYTES, Step, Verdict, name_key,
+    ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, NAME_BYTES, Step,
+    Verdict, name_key,
 };
 use config_model::format::Cidr;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The table.
 pub const TABLE: &str = "pratique-pods";
 /// The set of cables and the addresses behind them.
 pub const PODS: &str = "pods";
+/// The set of other nodes' addresses and ranges, each with its mask.
+pub const PEERS: &str = "peers";
+/// Two IPv4 addresses, as programs show a set's keys.
+const PEERS_SHOWN_AS: u32 = (7 << 6) | 7;
 /// What the names of pods' cables begin with.
 pub const LINKS: &str = "pod-";
 
@@ -58,9 +64,10 @@ const BEHIND_NAME: u32 = 4;
 
 /// The whole table, in place of an earlier one, in one batch.
 ///
-/// `ranges`: this node's ranges of pod addresses. `pods`: cables and the addresses behind them. `alone`: the machine serves
-/// nothing but Kubernetes, so that it passes on no other packets.
-pub fn all(ranges: &[Cidr], pods: &[(String, IpAddr)], alone: bool) -> Vec<Change> {
+/// `ranges`: this node's ranges of pod addresses. `pods`: cables and the addresses behind them. `peers`: addresses of other
+/// nodes and their pods, which speak to pods here without a change of addresses. `alone`: the machine serves nothing but
+/// Kubernetes, so that it passes on no other packets.
+pub fn all(ranges: &[Cidr], pods: &[(String, IpAddr)], peers: &[Cidr], alone: bool) -> Vec<Change> {
     let mut changes = vec![
         // The first makes sure that there is one to remove.
         Change::AddTable(TABLE),
@@ -71,6 +78,12 @@ pub fn all(ranges: &[Cidr], pods: &[(String, IpAddr)], alone: bool) -> Vec<Chang
             name: PODS,
             shown_as: SHOWN_AS,
             length: u32::try_from(NAME_BYTES + 4).unwrap_or_default(),
+        },
+        Change::AddSet {
+            table: TABLE,
+            name: PEERS,
+            shown_as: PEERS_SHOWN_AS,
+            length: 8,
         },
         chain("from-pods", ChainKind::Filter, Hook::Prerouting, RAW),
         chain("through", ChainKind::Filter, Hook::Forward, FILTER),
@@ -87,10 +100,63 @@ pub fn all(ranges: &[Cidr], pods: &[(String, IpAddr)], alone: bool) -> Vec<Chang
             keys,
         });
     }
+    let peers: BTreeSet<(Ipv4Addr, u8)> = peers.iter().filter_map(network).collect();
+    if !peers.is_empty() {
+        changes.push(Change::AddElements {
+            table: TABLE,
+            set: PEERS,
+            keys: peers.iter().copied().map(peer_key).collect(),
+        });
+    }
+    let sizes: BTreeSet<u8> = peers.iter().map(|(_, prefix)| *prefix).collect();
     changes.extend(from_pods());
-    changes.extend(through(alone));
-    changes.extend(outside(ranges));
+    changes.extend(through(&sizes, alone));
+    changes.extend(outside(ranges, &sizes));
     changes
+}
+
+/// A range's first address and prefix.
+fn network(range: &Cidr) -> Option<(Ipv4Addr, u8)> {
+    match range.network() {
+        IpAddr::V4(network) => Some((network, range.prefix)),
+        IpAddr::V6(_) => None,
+    }
+}
+
+fn peer_key((network, prefix): (Ipv4Addr, u8)) -> Vec<u8> {
+    let mut key = network.octets().to_vec();
+    key.extend(mask(prefix).to_be_bytes());
+    key
+}
+
+fn mask(prefix: u8) -> u32 {
+    let host = 32_u32.saturating_sub(prefix.into());
+    u32::MAX.checked_shl(host).unwrap_or(0)
+}
+
+/// Steps that hold for packets whose address at `offset` is of a peer whose range has a prefix of this length.
+fn of_a_peer(offset: u32, prefix: u8) -> Vec<Step> {
+    let mask = mask(prefix).to_be_bytes().to_vec();
+    let load = |to| Step::LoadNetwork {
+        offset,
+        length: 4,
+        to,
+    };
+    vec![
+        load(0),
+        Step::Mask {
+            of: 0,
+            mask: mask.clone(),
+        },
+        // The mask itself is the second half of the key.
+        load(1),
+        Step::MaskAndFlip {
+            of: 1,
+            mask: vec![0; 4],
+            flip: mask,
+        },
+        Step::In(0, PEERS),
+    ]
 }
 
 /// Lets a pod's packets out of its cable.
@@ -131,7 +197,7 @@ fn chain(name: &'static str, kind: ChainKind, hook: Hook, priority: i32) -> Chan
 fn rule(chain: &'static str, steps: Vec<Step>) -> Change {
     Change::AddRule {
         table: TABLE,
-        chain,
+        chain: chain.into(),
         steps,
     }
 }
@@ -150,9 +216,7 @@ fn load_address(offset: u32) -> Step {
 
 /// Steps that hold for packets whose address at `offset` is in a range, or is not.
 fn address_in(offset: u32, network: Ipv4Addr, prefix: u8, inside: bool) -> Vec<Step> {
-    let mask = u32::MAX
-        .checked_shl(32_u32.saturating_sub(prefix.into()))
-        .unwrap_or(0);
+    let mask = mask(prefix);
     let network = (u32::from(network) & mask).to_be_bytes().to_vec();
     let compare = if inside {
         Step::Is(BEHIND_NAME, network)
@@ -197,7 +261,7 @@ fn from_pods() -> Vec<Change> {
     rules
 }
 
-fn through(alone: bool) -> Vec<Change> {
+fn through(peers: &BTreeSet<u8>, alone: bool) -> Vec<Change> {
     let known = vec![
         Step::LoadState(0),
         Step::Mask {
@@ -206,20 +270,33 @@ fn through(alone: bool) -> Vec<Change> {
         },
         Step::IsNot(0, vec![0; 4]),
     ];
+    // Only the services' table gives connections another destination.
+    let by_a_service = vec![
+        Step::LoadStatus(0),
+        Step::Mask {
+            of: 0,
+            mask: DESTINATION_CHANGED.to_ne_bytes().to_vec(),
+        },
+        Step::IsNot(0, vec![0; 4]),
+    ];
+    let accept = || vec![Step::Verdict(Verdict::Accept)];
     let to_a_pod = vec![Step::LoadOutName(0), Step::Is(0, LINKS.as_bytes().to_vec())];
     let with = |parts: &[Vec<Step>]| rule("through", parts.concat());
     let mut rules = vec![
-        with(&[from_a_pod(), vec![Step::Verdict(Verdict::Accept)]]),
-        with(&[known, vec![Step::Verdict(Verdict::Accept)]]),
-        with(&[to_a_pod, end(Verdict::Drop)]),
+        with(&[from_a_pod(), accept()]),
+        with(&[known, accept()]),
+        with(&[by_a_service, accept()]),
     ];
+    let of_peers = |prefix: &u8| with(&[to_a_pod.clone(), of_a_peer(SOURCE, *prefix), accept()]);
+    rules.extend(peers.iter().map(of_peers));
+    rules.push(with(&[to_a_pod.clone(), end(Verdict::Drop)]));
     if alone {
         rules.push(with(&[end(Verdict::Drop)]));
     }
     rules
 }
 
-fn outside(ranges: &[Cidr]) -> Vec<Change> {
+fn outside(ranges: &[Cidr], peers: &BTreeSet<u8>) -> Vec<Change> {
     let v4: Vec<(Ipv4Addr, u8)> = ranges
         .iter()
         .filter_map(|range| match range.address {
@@ -236,7 +313,25 @@ fn outside(ranges: &[Cidr]) -> Vec<Change> {
         let steps = [from, leaves.clone(), vec![Step::Count, Step::Masquerade]];
         rule("outside", steps.concat())
     };
-    v4.iter().map(one).collect()
+    // A pod that reaches itself through a service would answer itself past the node.
+    let to_itself = vec![
+        Step::LoadOutName(0),
+        load_address(SOURCE),
+        Step::In(0, PODS),
+        Step::Count,
+        Step::Masquerade,
+    ];
+    let to_a_peer = |prefix: &u8| {
+        let steps = [
+            of_a_peer(DESTINATION, *prefix),
+            vec![Step::Verdict(Verdict::Accept)],
+        ];
+        rule("outside", steps.concat())
+    };
+    let mut rules = vec![rule("outside", to_itself)];
+    rules.extend(peers.iter().map(to_a_peer));
+    rules.extend(v4.iter().map(one));
+    rules
 }
 
 #[cfg(test)]
@@ -265,8 +360,11 @@ mod tests {
                 (&ranges, pods(0)),
                 (&ranges, pods(250)),
             ] {
+                let peers = ["10.1.1.0/24", "10.1.4.0/22", "192.0.2.7/32"];
+                let peers = peers.map(|text| text.parse().unwrap());
                 for alone in [false, true] {
-                    filter.apply(&all(ranges, &pods, alone))?;
+                    filter.apply(&all(ranges, &pods, &[], alone))?;
+                    filter.apply(&all(ranges, &pods, &peers, alone))?;
                 }
             }
             let ip = Ipv4Addr::new(10, 1, 0, 254).into();
@@ -280,7 +378,7 @@ mod tests {
 
     #[test]
     fn only_a_machine_of_ours_drops_what_is_no_pods() {
-        let last = |alone| match all(&[], &[], alone).pop() {
+        let last = |alone| match through(&BTreeSet::new(), alone).pop() {
             Some(Change::AddRule { steps, .. }) => steps,
             other => panic!("{other:?}"),
         };

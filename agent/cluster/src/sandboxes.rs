@@ -3,6 +3,7 @@
 use crate::address::gateway;
 use crate::error::Error;
 use crate::ledger::Ledger;
+use crate::peers::{self, Peer, Unreached};
 use crate::rules;
 use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, Step, Wanted, link_name, macs};
 use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, mount};
@@ -59,6 +60,15 @@ struct Rules {
     filter: Option<Filter>,
     ranges: Vec<Cidr>,
     pods: BTreeMap<String, IpAddr>,
+    peers: Vec<Cidr>,
+}
+
+impl Rules {
+    /// The whole table.
+    fn table(&self, alone: bool) -> Vec<Change> {
+        let pods: Vec<(String, IpAddr)> = self.pods.clone().into_iter().collect();
+        rules::all(&self.ranges, &pods, &self.peers, alone)
+    }
 }
 
 /// The sandboxes of this node. All calls block; several may run at once, for different pods.
@@ -116,13 +126,51 @@ impl Sandboxes {
         for range in ranges {
             gateway(range)?;
         }
-        let pods: Vec<(String, IpAddr)> = rules.pods.clone().into_iter().collect();
-        let mut filter = Filter::open()?;
-        filter.apply(&rules::all(ranges, &pods, self.places.alone))?;
-        namespace::set("net/ipv4/ip_forward", "1")?;
-        rules.filter = Some(filter);
-        rules.ranges = ranges.to_vec();
-        Ok(())
+        let before = std::mem::replace(&mut rules.ranges, ranges.to_vec());
+        let put = || {
+            let mut filter = Filter::open()?;
+            filter.apply(&rules.table(self.places.alone))?;
+            namespace::set("net/ipv4/ip_forward", "1")?;
+            Ok(filter)
+        };
+        match put() {
+            Ok(filter) => {
+                rules.filter = Some(filter);
+                Ok(())
+            }
+            Err(error) => {
+                rules.ranges = before;
+                Err(error)
+            }
+        }
+    }
+
+    /// Other nodes with their ranges of pod addresses: routes lead there, and their pods and they themselves may speak to
+    /// pods here. Those that were given before and are not among these go.
+    ///
+    /// # Errors
+    /// If the kernel refuses; to be tried again. A node that is not on a segment of this one can't be a router, which is
+    /// told for it alone.
+    pub fn give_peers(&self, peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
+        let mut rules = lock(&self.rules);
+        let unreached = peers::route(peers)?;
+        let all = peers::addresses(peers);
+        if rules.peers != all {
+            rules.peers = all;
+            let table = rules.table(self.places.alone);
+            if let Some(filter) = &mut rules.filter {
+                filter.apply(&table)?;
+            }
+        }
+        Ok(unreached)
+    }
+
+    /// The node's own addresses in its ranges; none before it has ranges.
+    pub fn own_addresses(&self) -> Vec<(IpAddr, Cidr)> {
+        let ranges = lock(&self.rules).ranges.clone();
+        let own = ranges.into_iter();
+        own.filter_map(|range| Some((gateway(&range).ok()?, range)))
+            .collect()
     }
 
     /// The sandbox of a pod, made where there is none.
@@ -212,13 +260,13 @@ impl Sandboxes {
 
     /// Changes one key. Where the kernel's table is not as it should be, all of it is put in place anew.
     fn apply(&self, rules: &mut Rules, change: Option<&Change>) -> Result<(), Error> {
+        let table = rules.table(self.places.alone);
         let filter = rules.filter.as_mut().ok_or(Error::NoRange)?;
         if filter
             .apply(change.map(std::slice::from_ref).unwrap_or_default())
             .is_err()
         {
-            let pods: Vec<(String, IpAddr)> = rules.pods.clone().into_iter().collect();
-            filter.apply(&rules::all(&rules.ranges, &pods, self.places.alone))?;
+            filter.apply(&table)?;
         }
         Ok(())
     }

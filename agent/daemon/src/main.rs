@@ -26,6 +26,7 @@ mod network;
 mod node;
 mod roots;
 mod run;
+mod services;
 mod settings;
 mod state_key;
 mod state_record;

@@ -7,16 +7,19 @@ use crate::glue::MasterApi;
 use crate::machine::{self, ImageDescription};
 use crate::roots;
 use crate::run::Ending;
+use crate::services::Services;
 use crate::state_record;
 use crate::time::Clock;
 use agent_cluster::{Places, Sandboxes};
 use agent_enroll::Identity;
 use agent_kubelet::{Config, Drained, Kubelet, Notices};
+use agent_proxy::{Proxy, View};
 use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
 use config_machine::end::LONGEST_GRACE;
 use config_machine::{kernel, programs};
 use config_model::MachineConfig;
 use config_model::format::HostPort;
+use config_model::network::PodRoutes;
 use config_tls::{CurrentClients, Strangers};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -54,6 +57,9 @@ pub(crate) async fn serve(
     let listener = listen(arguments.kubelet_port).await?;
     let engine = Arc::new(Containerd::new(engine(arguments, machine, on_machine)));
     let config = config(arguments, machine, image, (&identity.node, clock.notices()));
+    let (name, addresses) = (config.node_name.clone(), config.addresses.clone());
+    let view = config.cluster.clone().unwrap_or_default();
+    let resolv_conf = config.resolv_conf.clone();
     state_record::tell(&arguments.run, &clock.notices());
     let condition = roots::keep_condition(identity.pins, identity.certificate, clock.notices());
     let api = MasterApi {
@@ -62,6 +68,12 @@ pub(crate) async fn serve(
         clock,
     };
     let sandboxes = Arc::new(sandboxes(arguments, on_machine)?);
+    let services = Services {
+        sandboxes: Arc::clone(&sandboxes),
+        proxy: Proxy::new(view.clone(), name, addresses),
+        view,
+        resolv_conf,
+    };
     let kubelet = Kubelet::new(config, Arc::new(api), engine.clone(), sandboxes);
     let (server, drain) = (kubelet.server(), kubelet.drain());
     let (end, ended) = watch::channel(false);
@@ -72,6 +84,7 @@ pub(crate) async fn serve(
         "kubelet's server"
     });
     parts.spawn(async move { match condition.await {} });
+    parts.spawn(services.run());
     parts.spawn(async move {
         kubelet.run(ended).await;
         "kubelet"
@@ -226,5 +239,7 @@ fn config(
         resolv_conf: Path::new("/etc/resolv.conf").to_owned(),
         hosts: Path::new("/etc/hosts").to_owned(),
         notices,
+        cluster: Some(View::default()),
+        pod_routes: machine.network.pod_routes == PodRoutes::Plain,
     }
 }

@@ -1,6 +1,7 @@
 //! What the kubelet is told about itself.
 
 use crate::notices::Notices;
+use agent_proxy::View;
 use config_model::host_path::HostPath;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -46,6 +47,11 @@ pub struct Config {
     pub hosts: PathBuf,
     /// Conditions of the Node that others set.
     pub notices: Notices,
+    /// What the node knows of the cluster's services and nodes: the kubelet fills it, and pods have variables and names of
+    /// services from it. None where this node serves no names.
+    pub cluster: Option<View>,
+    /// Whether routes lead to other nodes' pods over the machine's segment, in the clear.
+    pub pod_routes: bool,
 }
 
 #[cfg(test)]
@@ -76,6 +82,8 @@ pub(crate) mod tests {
             resolv_conf: dir.join("resolv"),
             hosts: dir.join("hosts"),
             notices: Notices::default(),
+            cluster: None,
+            pod_routes: false,
         }
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Sources {
     pub(crate) secrets: BTreeMap<String, Option<Secret>>,
     pub(crate) tokens: Tokens,
     pub(crate) addresses: Addresses,
+    /// Variables of the services that the pod may find by them.
+    pub(crate) services: Vec<(String, String)>,
     /// The node's allocatable amounts: limits of containers that have none.
     pub(crate) allocatable: BTreeMap<&'static str, Amount>,
 }
@@ -63,7 +65,7 @@ pub(crate) fn resolve(
     container: &Container,
     sources: &Sources,
 ) -> Result<Vec<(String, String)>, String> {
-    let mut all: Vec<(String, String)> = Vec::new();
+    let mut all = sources.services.clone();
     for from in container.env_from.iter().flatten() {
         let prefix = from.prefix.clone().unwrap_or_default();
         let mut entries = Vec::new();
@@ -370,6 +372,7 @@ mod tests {
             addresses: Addresses {
                 host: vec!["192.168.77.11".parse().unwrap()],
                 pod: vec!["10.1.0.2".parse().unwrap()],
+                dns: None,
             },
             ..Sources::default()
         };

@@ -1,6 +1,7 @@
 //! The kubelet as a whole: what its tasks share, and the tasks themselves.
 
 use crate::api::Api;
+use crate::cluster;
 use crate::config::Config;
 use crate::events::{self, Queue, Recorder};
 use crate::machine_facts::Facts;
@@ -135,6 +136,12 @@ impl Kubelet {
         tasks.spawn(node::keep_status(shared.clone()));
         tasks.spawn(node::keep_lease(shared.clone()));
         tasks.spawn(ranges::keep(shared.clone()));
+        if let Some(view) = &shared.config.cluster {
+            tasks.spawn(cluster::follow(shared.clone(), view.clone()));
+            if shared.config.pod_routes {
+                tasks.spawn(cluster::keep_routes(shared.clone(), view.clone()));
+            }
+        }
         tasks.spawn(crate::garbage::collect(shared.clone()));
         tasks.spawn(events::write(
             queue,

@@ -20,6 +20,7 @@ use config_kube::k8s_openapi::api::core::v1::{
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -79,7 +80,8 @@ pub(crate) fn prepare(
     let id = container_id(&reference.uid, &container.name, number);
     let mut places = volume_mounts(config, container, volumes)?;
     places.extend(
-        own_files(config, attempt, &reference.uid, &id).map_err(|error| error.to_string())?,
+        own_files(config, attempt, sources.addresses.dns, &id)
+            .map_err(|error| error.to_string())?,
     );
     places.sort_by_key(|(_, destination)| destination.matches('/').count());
     let mounts = staged(&config.stage_dir(&id), &places);
@@ -280,14 +282,19 @@ fn volume_mount(
 }
 
 /// Name resolution and the place for last words, unless the pod mounts something there itself.
-fn own_files(config: &Config, attempt: Attempt<'_>, uid: &str, id: &str) -> io::Result<Vec<Place>> {
+fn own_files(
+    config: &Config,
+    attempt: Attempt<'_>,
+    dns: Option<IpAddr>,
+    id: &str,
+) -> io::Result<Vec<Place>> {
     let Attempt {
         pod,
         container,
         sandbox,
         ..
     } = attempt;
-    let dir = Beneath::make_root(&config.pod_dir(uid))?;
+    let dir = Beneath::make_root(&config.pod_dir(&sandbox.wanted.uid))?;
     let words = termination_file(id);
     dir.make_dirs(Path::new(MESSAGES), 0o755)?;
     dir.append(&words, 0o666)?;
@@ -296,7 +303,7 @@ fn own_files(config: &Config, attempt: Attempt<'_>, uid: &str, id: &str) -> io::
     dir.rewrite(hosts, 0o644)?
         .write_all(hosts_text(pod, &machine(&config.hosts), &sandbox.addresses).as_bytes())?;
     dir.rewrite(resolv, 0o644)?
-        .write_all(resolv_text(pod, &machine(&config.resolv_conf)).as_bytes())?;
+        .write_all(resolv_text(pod, &machine(&config.resolv_conf), dns).as_bytes())?;
     let words_at = container
         .termination_message_path
         .clone()

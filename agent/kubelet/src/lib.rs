@@ -13,6 +13,7 @@
 mod api;
 mod backoff;
 mod cleanup;
+mod cluster;
 mod config;
 mod content;
 mod drain;

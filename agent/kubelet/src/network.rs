@@ -1,11 +1,10 @@
 //! What a pod's network, host name and names are (pure): what its sandbox is asked for, `/etc/hosts`, `/etc/resolv.conf`.
 
 use agent_cluster::Wanted;
+use agent_proxy::{DOMAIN, Key, Known, Service};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
 use std::net::IpAddr;
 
-/// The cluster's domain, under which pods with a subdomain are named.
-const DOMAIN: &str = "cluster.local";
 /// Longest host name (`HOST_NAME_MAX` less one, upstream's and DNS's limit of a label).
 const LONGEST_NAME: usize = 63;
 /// Kernel settings that a pod may choose: they are of its own namespaces, and harm nobody else (upstream's safe ones).
@@ -35,6 +34,8 @@ pub(crate) struct Addresses {
     pub(crate) host: Vec<IpAddr>,
     /// The pod's; the machine's where it is on that network, none before it has a sandbox.
     pub(crate) pod: Vec<IpAddr>,
+    /// The node's own, at which it answers names of the cluster; none where it does not.
+    pub(crate) dns: Option<IpAddr>,
 }
 
 /// Whether a pod is on the machine's network.
@@ -135,14 +136,94 @@ fn names(pod: &Pod) -> String {
     }
 }
 
-/// Whether a pod asks for names of the cluster, which nobody on this node answers yet: it has those of the machine.
-pub(crate) fn misses_cluster_dns(pod: &Pod) -> bool {
-    let policy = spec(pod).and_then(|spec| spec.dns_policy.as_deref());
-    !is_on_host(pod) && matches!(policy, None | Some("ClusterFirst"))
+/// Whether a pod asks for names of the cluster. One on the machine's network has to say so by a policy of its own.
+pub(crate) fn wants_cluster_dns(pod: &Pod) -> bool {
+    match spec(pod).and_then(|spec| spec.dns_policy.as_deref()) {
+        None | Some("ClusterFirst") => !is_on_host(pod),
+        Some(policy) => policy == "ClusterFirstWithHostNet",
+    }
 }
 
-/// The machine's own name servers and what the pod adds; only the latter with `dnsPolicy: None`.
-pub(crate) fn resolv_text(pod: &Pod, machine: &str) -> String {
+/// The machine's resolver file as a pod of the cluster sees it: the node answers, and names are searched for in the pod's own
+/// namespace first.
+fn cluster_resolver(pod: &Pod, machine: &str, dns: IpAddr) -> String {
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let searched = machine
+        .lines()
+        .filter_map(|line| line.strip_prefix("search "));
+    let searched: Vec<&str> = searched.flat_map(str::split_whitespace).collect();
+    let own = format!(
+        "{namespace}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN} {}",
+        searched.join(" ")
+    );
+    format!(
+        "nameserver {dns}\nsearch {}\noptions ndots:5\n",
+        own.trim_end()
+    )
+}
+
+/// The variables by which a pod finds the services of its namespace, and the API: upstream's, which are Docker's links.
+/// None before the services are known.
+pub(crate) fn service_variables(known: &Known, pod: &Pod) -> Option<Vec<(String, String)>> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let all = spec(pod).and_then(|spec| spec.enable_service_links) != Some(false);
+    let is_meant = |key: &Key| {
+        let is_api = key.namespace == "default" && key.name == "kubernetes";
+        // One of the pod's own namespace stands for itself.
+        (all && key.namespace == namespace) || is_api
+    };
+    let services = known
+        .services
+        .as_ref()?
+        .iter()
+        .filter(|(key, _)| is_meant(key));
+    Some(
+        services
+            .flat_map(|(key, service)| variables(&key.name, service))
+            .collect(),
+    )
+}
+
+fn variables(name: &str, service: &Service) -> Vec<(String, String)> {
+    let name = name.to_uppercase().replace('-', "_");
+    let (Some(address), Some(first)) = (service.addresses.first(), service.ports.first()) else {
+        return Vec::new();
+    };
+    let host = if address.is_ipv6() {
+        format!("[{address}]")
+    } else {
+        address.to_string()
+    };
+    let mut all = vec![
+        (format!("{name}_SERVICE_HOST"), address.to_string()),
+        (format!("{name}_SERVICE_PORT"), first.port.to_string()),
+    ];
+    for port in service.ports.iter().filter(|port| !port.name.is_empty()) {
+        let own = port.name.to_uppercase().replace('-', "_");
+        all.push((format!("{name}_SERVICE_PORT_{own}"), port.port.to_string()));
+    }
+    for (number, port) in service.ports.iter().enumerate() {
+        let protocol = port.protocol.name();
+        let small = protocol.to_lowercase();
+        let url = format!("{small}://{host}:{}", port.port);
+        if number == 0 {
+            all.push((format!("{name}_PORT"), url.clone()));
+        }
+        let prefix = format!("{name}_PORT_{}_{protocol}", port.port);
+        all.push((prefix.clone(), url));
+        all.push((format!("{prefix}_PROTO"), small));
+        all.push((format!("{prefix}_PORT"), port.port.to_string()));
+        all.push((format!("{prefix}_ADDR"), address.to_string()));
+    }
+    all
+}
+
+/// The name servers of the cluster, or the machine's own, and what the pod adds; only the latter with `dnsPolicy: None`.
+/// `dns`: the node's address at which it answers names of the cluster, if it does.
+pub(crate) fn resolv_text(pod: &Pod, machine: &str, dns: Option<IpAddr>) -> String {
+    let of_cluster = dns.filter(|_| wants_cluster_dns(pod));
+    let cluster = of_cluster.map(|dns| cluster_resolver(pod, machine, dns));
+    let machine = cluster.as_deref().unwrap_or(machine);
     let own_only = spec(pod).and_then(|spec| spec.dns_policy.as_deref()) == Some("None");
     let config = spec(pod)
         .and_then(|spec| spec.dns_config.clone())
@@ -200,17 +281,26 @@ mod tests {
     #[test]
     fn names_are_resolved_as_the_pod_says() {
         let machine = "nameserver 192.0.2.1\nsearch example\n";
-        assert_eq!(resolv_text(&pod(json!({})), machine), machine);
+        assert_eq!(resolv_text(&pod(json!({})), machine, None), machine);
+        let dns = Some("10.1.0.1".parse().unwrap());
+        let of_cluster = "nameserver 10.1.0.1\nsearch shop.svc.cluster.local svc.cluster.local cluster.local example\noptions ndots:5\n";
+        assert_eq!(resolv_text(&pod(json!({})), machine, dns), of_cluster);
+        let default = pod(json!({"dnsPolicy": "Default"}));
+        assert_eq!(resolv_text(&default, machine, dns), machine);
+        let on_host = pod(json!({"hostNetwork": true, "dnsPolicy": "ClusterFirst"}));
+        assert_eq!(resolv_text(&on_host, machine, dns), machine);
+        let on_host = pod(json!({"hostNetwork": true, "dnsPolicy": "ClusterFirstWithHostNet"}));
+        assert_eq!(resolv_text(&on_host, machine, dns), of_cluster);
         let own = json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.2"], "options": [{"name": "ndots", "value": "2"}]}});
         assert_eq!(
-            resolv_text(&pod(own), machine),
+            resolv_text(&pod(own), machine, dns),
             "nameserver 192.0.2.2\noptions ndots:2\n"
         );
-        assert!(misses_cluster_dns(&pod(
+        assert!(wants_cluster_dns(&pod(
             json!({"dnsPolicy": "ClusterFirst"})
         )));
-        assert!(!misses_cluster_dns(&pod(json!({"dnsPolicy": "Default"}))));
-        assert!(!misses_cluster_dns(&pod(json!({"hostNetwork": true}))));
+        assert!(!wants_cluster_dns(&pod(json!({"dnsPolicy": "Default"}))));
+        assert!(!wants_cluster_dns(&pod(json!({"hostNetwork": true}))));
     }
 
     #[test]

@@ -46,8 +46,8 @@ impl Own {
             shared.events.warning(pod, reason, message.clone());
             Error::new(ErrorClass::Unavailable, message)
         })?;
-        if network::misses_cluster_dns(pod) {
-            let text = "this node does not answer names of the cluster yet, so that the pod can't have DNS policy \"ClusterFirst\". Falling back to \"Default\" policy.";
+        if shared.config.cluster.is_none() && network::wants_cluster_dns(pod) {
+            let text = "this node does not answer names of the cluster, so that the pod can't have DNS policy \"ClusterFirst\". Falling back to \"Default\" policy.";
             shared
                 .events
                 .warning(pod, "MissingClusterDNS", text.to_owned());
@@ -89,6 +89,16 @@ impl Own {
             Some(sandbox) => sandbox.addresses.clone(),
             None => Vec::new(),
         };
-        Addresses { host, pod: own }
+        let serves = shared.config.cluster.is_some();
+        let mut of_node = shared.sandboxes.own_addresses().into_iter();
+        let dns = of_node
+            .next()
+            .filter(|_| serves)
+            .map(|(address, _)| address);
+        Addresses {
+            host,
+            pod: own,
+            dns,
+        }
     }
 }

@@ -579,8 +579,17 @@ impl Worker {
             secrets: self.objects("secrets", secrets).await?,
             tokens: Tokens::default(),
             addresses: self.addresses(pod),
+            services: self.service_variables(pod)?,
             allocatable: self.shared.allocatable(),
         })
+    }
+
+    fn service_variables(&self, pod: &Pod) -> Result<Vec<(String, String)>, String> {
+        let Some(view) = &self.shared.config.cluster else {
+            return Ok(Vec::new());
+        };
+        let text = "services have not yet been read at least once, cannot construct envvars";
+        crate::network::service_variables(&view.now(), pod).ok_or_else(|| text.to_owned())
     }
 
     async fn objects<T: DeserializeOwned>(

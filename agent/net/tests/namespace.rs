@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use agent_net::{Status, Task, run};
-use config_model::network::{Interface, Network, Selector};
+use config_model::network::{Interface, Network, PodRoutes, Selector};
 use futures_util::TryStreamExt;
 use rtnetlink::{LinkUnspec, LinkVeth};
 use tests_support::network::{ADDRESS, SERVER, dhcp};
@@ -72,6 +72,7 @@ fn network(addresses: &[&str], dhcp: bool) -> Network {
         interfaces: vec![interface],
         nameservers: vec![Ipv4Addr::new(198, 51, 100, 53).into()],
         ntp: vec![],
+        pod_routes: PodRoutes::None,
     }
 }
 

@@ -4,13 +4,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::libc::{AF_PACKET, sockaddr_ll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrIn, bind, recv,
-    socket,
+    AddressFamily, Backlog, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrIn,
+    SockaddrStorage, bind, listen, recv, socket,
 };
 use nix::sys::socket::{LinkAddr, SockaddrLike, sendto};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 use crate::error::{Context, Result};
+
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 128;
 
 /// The user id of the process that connected a Unix socket (`SO_PEERCRED`), as it was at that time.
 pub fn peer_user(connection: &impl AsFd) -> Result<u32> {
@@ -49,6 +52,43 @@ impl AsFd for DeviceEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// A UDP and a TCP socket of one address and port, neither of which blocks.
+#[derive(Debug)]
+pub struct Bound {
+    /// For datagrams.
+    pub datagrams: std::net::UdpSocket,
+    /// For connections.
+    pub connections: std::net::TcpListener,
+}
+
+/// Binds an address and port that need not be the machine's yet (`IP_FREEBIND`, ip(7)).
+///
+/// # Errors
+/// If somebody has the port, or the process may not.
+pub fn bind_ahead(address: std::net::SocketAddr) -> Result<Bound> {
+    let subject = address.to_string();
+    let family = if address.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let open = |kind| -> Result<OwnedFd> {
+        let fd = socket(family, kind, flags, None).at("open a socket for", &subject)?;
+        setsockopt(&fd, sockopt::IpFreebind, &true).at("bind ahead to", &subject)?;
+        setsockopt(&fd, sockopt::ReuseAddr, &true).at("share", &subject)?;
+        bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).at("bind to", &subject)?;
+        Ok(fd)
+    };
+    let connections = open(SockType::Stream)?;
+    let waiting = Backlog::new(BACKLOG).at("listen on", &subject)?;
+    listen(&connections, waiting).at("listen on", &subject)?;
+    Ok(Bound {
+        datagrams: open(SockType::Datagram)?.into(),
+        connections: connections.into(),
+    })
 }
 
 /// A UDP socket bound to `port` on one interface alone, which may send to everybody on its segment and needs no

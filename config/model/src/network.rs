@@ -3,7 +3,7 @@
 use crate::check::Names;
 use crate::defaults::{MTU_MAX, MTU_MIN};
 use crate::fault::{FaultKind, Place, Sink};
-use crate::format::{Cidr, FormatError, Host, Mac, text_type};
+use crate::format::{Cidr, FormatError, Host, Mac, one_of, text_type};
 use crate::raw::{RawInterface, RawNetwork};
 use crate::read::At;
 use std::fmt;
@@ -20,6 +20,19 @@ pub struct Network {
     pub nameservers: Vec<IpAddr>,
     /// Time servers (SNTP), before those from DHCP.
     pub ntp: Vec<Host>,
+    /// How pods' packets go to other machines.
+    pub pod_routes: PodRoutes,
+}
+
+/// How pods' packets go to other machines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PodRoutes {
+    /// They don't: pods reach those of their own machine, and what is outside of the cluster.
+    #[default]
+    None,
+    /// In the clear over the machine's segment: everybody there can read them, change them, and send what looks like them.
+    /// To be chosen only where the segment is trusted.
+    Plain,
 }
 
 impl Network {
@@ -121,10 +134,16 @@ pub(crate) fn check(raw: Option<At<RawNetwork>>, sink: &mut Sink<'_>) -> Network
         .collect();
     let nameservers: Vec<UnicastIp> = sink.parse_list(raw.nameservers.as_ref());
     let ntp = sink.parse_list(raw.ntp.as_ref());
+    let words = [("none", PodRoutes::None), ("plain", PodRoutes::Plain)];
+    let pod_routes = raw
+        .pod_routes
+        .and_then(|text| sink.parsed(&text, one_of(&text.value, &words)))
+        .unwrap_or_default();
     Network {
         interfaces,
         nameservers: nameservers.into_iter().map(|ip| ip.0).collect(),
         ntp,
+        pod_routes,
     }
 }
 

@@ -137,6 +137,8 @@ raw!(
         nameservers: Texts,
         /// Time servers (SNTP), before those from DHCP.
         ntp: Texts,
+        /// `plain`: pods of other nodes are reached by routes, without encryption; `none`: not at all. Default: `none`.
+        pod_routes: String,
     }
 );
 raw!(

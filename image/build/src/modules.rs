@@ -22,7 +22,7 @@ const INITRD: [&str; 6] = [
 /// On hardware: more kinds of disks.
 const INITRD_FULL: [&str; 3] = ["nvme", "ahci", "usb_storage"];
 /// What the running system needs, the network cards of the big clouds among it.
-const RUNNING: [&str; 23] = [
+const RUNNING: [&str; 26] = [
     "ext4",
     // The encrypted state: the target, its mode, and the processor's own AES.
     "dm_crypt",
@@ -48,6 +48,10 @@ const RUNNING: [&str; 23] = [
     "nft_ct",
     "nft_chain_nat",
     "nft_masq",
+    // Services: another destination, one of several by chance, and an answer where nobody is there.
+    "nft_nat",
+    "nft_numgen",
+    "nft_reject_ipv4",
 ];
 /// On hardware: common network cards.
 const RUNNING_FULL: [&str; 6] = ["e1000e", "igb", "ixgbe", "r8169", "tg3", "bnxt_en"];

@@ -18,7 +18,8 @@ use tests_harness::process::{Owned, run};
 use tests_harness::tools::Tools;
 use tests_harness::wait::eventually;
 
-const CLUSTER: &str = "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"processes\"\n";
+const CLUSTER: &str =
+    "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"processes\"\npod_cidrs = []\n";
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A master's folder and port.

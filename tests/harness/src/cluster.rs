@@ -467,7 +467,7 @@ fn digest_in(text: &str) -> Option<&str> {
 
 fn interface(host: u8) -> String {
     format!(
-        "[[network.interface]]\nname = \"eth0\"\ndhcp = true\n\n[[network.interface]]\nname = \"eth1\"\naddresses = [\"192.168.77.{host}/24\"]\n"
+        "[network]\npod_routes = \"plain\"\n\n[[network.interface]]\nname = \"eth0\"\ndhcp = true\n\n[[network.interface]]\nname = \"eth1\"\naddresses = [\"192.168.77.{host}/24\"]\n"
     )
 }
 

@@ -4,8 +4,11 @@
 //! What a rule means is the caller's; here is only how the kernel wants it written. Addresses and ports stand in registers
 //! in the network's order, as they stand in packets.
 
+use std::borrow::Cow;
+
 use nix::libc;
 
+use super::expression::{expression, whole};
 use super::message::{APPEND, Attributes, CREATE, Message};
 use super::{Socket, Subsystem};
 use crate::error::Result;
@@ -25,8 +28,8 @@ const NEW_ELEMENTS: u16 = 12;
 const REMOVE_ELEMENTS: u16 = 14;
 /// `NFTA_LIST_ELEM` and the two shapes of `NFTA_DATA_*`.
 const LIST_ELEMENT: u16 = 1;
-const DATA_VALUE: u16 = 1;
-const DATA_VERDICT: u16 = 2;
+pub(super) const DATA_VALUE: u16 = 1;
+pub(super) const DATA_VERDICT: u16 = 2;
 /// Most elements in one message: its length is a number of 16 bits.
 const ELEMENTS_AT_ONCE: usize = 512;
 
@@ -49,6 +52,8 @@ pub enum Hook {
     Prerouting,
     /// On their way through the machine.
     Forward,
+    /// As the machine itself sends them.
+    Output,
     /// As they leave.
     Postrouting,
 }
@@ -65,13 +70,38 @@ pub enum ChainKind {
 /// A register of 32 bits, counted from 0; longer values take several in a row.
 pub type Register = u32;
 
+/// A chain's name.
+pub type Name = Cow<'static, str>;
+
 /// What becomes of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// This chain lets it pass.
     Accept,
     /// It is gone.
     Drop,
+    /// Another chain goes on, and comes back where it decides nothing.
+    Jump(Name),
+    /// Another chain goes on, and does not come back.
+    Goto(Name),
+}
+
+/// What a map holds under its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    /// What becomes of a packet.
+    Verdicts,
+    /// Values of a length in bytes.
+    Bytes(u32),
+}
+
+/// A value of a map.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Value {
+    /// A chain goes on, and does not come back.
+    Goto(Name),
+    /// Bytes.
+    Bytes(Vec<u8>),
 }
 
 /// A step of a rule; a step that does not hold ends the rule.
@@ -103,12 +133,23 @@ pub enum Step {
     },
     /// Loads the state of its connection, a set of bits in the machine's order.
     LoadState(Register),
+    /// Loads what was done to its connection, a set of bits in the machine's order.
+    LoadStatus(Register),
     /// Keeps the bits of a mask.
     Mask {
         /// Which register.
         of: Register,
         /// The mask, as long as the value.
         mask: Vec<u8>,
+    },
+    /// Keeps the bits of a mask, then flips some.
+    MaskAndFlip {
+        /// Which register.
+        of: Register,
+        /// The mask, as long as the value.
+        mask: Vec<u8>,
+        /// What is flipped, as long as the mask.
+        flip: Vec<u8>,
     },
     /// Holds where the register begins with these bytes.
     Is(Register, Vec<u8>),
@@ -118,6 +159,48 @@ pub enum Step {
     In(Register, &'static str),
     /// Holds where they are not.
     NotIn(Register, &'static str),
+    /// Goes on as the map says for the registers from this one on; goes on here where it says nothing.
+    Follow(Register, &'static str),
+    /// Loads what the map holds for the registers from the first on; ends the rule where it holds nothing.
+    Find {
+        /// First register of the key.
+        key: Register,
+        /// The map.
+        map: &'static str,
+        /// First register of the value.
+        to: Register,
+    },
+    /// Remembers a value under a key in a map of [`Change::AddMemory`], for some time.
+    Remember {
+        /// First register of the key.
+        key: Register,
+        /// The map.
+        map: &'static str,
+        /// First register of the value.
+        value: Register,
+        /// Milliseconds.
+        milliseconds: u64,
+    },
+    /// Loads a random number below a limit, 32 bits in the machine's order.
+    LoadRandom {
+        /// The limit.
+        below: u32,
+        /// Where to.
+        to: Register,
+    },
+    /// Sets these bits of the packet's mark.
+    SetMark(u32),
+    /// Loads the packet's mark, in the machine's order.
+    LoadMark(Register),
+    /// Gives the connection another destination.
+    Destination {
+        /// Register of the IPv4 address.
+        address: Register,
+        /// Register of the port.
+        port: Register,
+    },
+    /// Answers that the port can't be reached (ICMP) and drops the packet.
+    Reject,
     /// Counts packets and bytes.
     Count,
     /// Gives the connection an address of the interface by which it leaves as its source.
@@ -125,6 +208,9 @@ pub enum Step {
     /// Ends it.
     Verdict(Verdict),
 }
+
+/// Bit of [`Step::LoadStatus`]: it has another destination than its client knows (`IPS_DST_NAT`).
+pub const DESTINATION_CHANGED: u32 = 32;
 
 /// Bits of [`Step::LoadState`]: part of a connection, or of something that belongs to one.
 pub const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
@@ -148,6 +234,46 @@ pub enum Change {
         hook: Hook,
         /// Its place among the chains there, the lowest first.
         priority: i32,
+    },
+    /// Makes a chain that sees what other chains send there.
+    AddBranch {
+        /// Its table.
+        table: &'static str,
+        /// Its name.
+        name: Name,
+    },
+    /// Makes a map of keys of a fixed length in bytes.
+    AddMap {
+        /// Its table.
+        table: &'static str,
+        /// Its name.
+        name: &'static str,
+        /// Bytes of a key.
+        length: u32,
+        /// What it holds.
+        values: Values,
+    },
+    /// Makes a map that rules fill ([`Step::Remember`]); its entries go after their time.
+    AddMemory {
+        /// Its table.
+        table: &'static str,
+        /// Its name.
+        name: &'static str,
+        /// Bytes of a key.
+        length: u32,
+        /// Bytes of a value.
+        value: u32,
+        /// Most entries.
+        most: u32,
+    },
+    /// Adds keys with their values to a map.
+    AddEntries {
+        /// Its table.
+        table: &'static str,
+        /// The map.
+        map: &'static str,
+        /// Keys and values.
+        entries: Vec<(Vec<u8>, Value)>,
     },
     /// Makes a set of keys of a fixed length in bytes.
     AddSet {
@@ -183,7 +309,7 @@ pub enum Change {
         /// Its table.
         table: &'static str,
         /// The chain.
-        chain: &'static str,
+        chain: Name,
         /// What it does, step by step.
         steps: Vec<Step>,
     },
@@ -281,6 +407,28 @@ fn written((change, id): (&Change, u32)) -> Vec<Message> {
                 .network_number(10, id);
             vec![request(NEW_SET, CREATE, set)]
         }
+        Change::AddBranch { table, name } => {
+            let branch = Attributes::new().text(1, table).text(3, name);
+            vec![request(NEW_CHAIN, CREATE, branch)]
+        }
+        Change::AddMap {
+            table,
+            name,
+            length,
+            values,
+        } => vec![map(table, name, *length, *values, id)],
+        Change::AddMemory {
+            table,
+            name,
+            length,
+            value,
+            most,
+        } => vec![memory(table, name, (*length, *value), *most, id)],
+        Change::AddEntries {
+            table,
+            map,
+            entries,
+        } => self::entries(table, map, entries),
         Change::AddElements { table, set, keys } => {
             elements(NEW_ELEMENTS, CREATE, table, set, keys)
         }
@@ -292,8 +440,9 @@ fn written((change, id): (&Change, u32)) -> Vec<Message> {
             chain,
             steps,
         } => {
-            let steps = steps.iter().fold(Attributes::new(), |all, step| {
-                let (name, data) = expression(step);
+            let steps = steps.iter().flat_map(whole);
+            let steps = steps.fold(Attributes::new(), |all, step| {
+                let (name, data) = expression(&step);
                 all.nest(
                     LIST_ELEMENT,
                     &Attributes::new().text(1, name).nest(2, &data),
@@ -312,6 +461,7 @@ fn chain(table: &str, name: &str, kind: ChainKind, hook: Hook, priority: i32) ->
     let number = match hook {
         Hook::Prerouting => 0,
         Hook::Forward => 2,
+        Hook::Output => 3,
         Hook::Postrouting => 4,
     };
     let kind = match kind {
@@ -328,6 +478,77 @@ fn chain(table: &str, name: &str, kind: ChainKind, hook: Hook, priority: i32) ->
         .text(7, kind)
 }
 
+/// `NFT_SET_MAP`, `NFT_SET_TIMEOUT`, `NFT_SET_EVAL`.
+const MAP: u32 = 8;
+const WITH_TIMEOUT: u32 = 16;
+const FILLED_BY_RULES: u32 = 32;
+/// `NFT_DATA_VERDICT`.
+const VERDICTS: u32 = 0xffff_ff00;
+
+fn map(table: &str, name: &str, length: u32, values: Values, id: u32) -> Message {
+    let map = Attributes::new()
+        .text(1, table)
+        .text(2, name)
+        .network_number(3, MAP)
+        .network_number(4, 0)
+        .network_number(5, length);
+    let map = match values {
+        Values::Verdicts => map.network_number(6, VERDICTS),
+        Values::Bytes(length) => map.network_number(6, 0).network_number(7, length),
+    };
+    request(NEW_SET, CREATE, map.network_number(10, id))
+}
+
+fn memory(table: &str, name: &str, (key, value): (u32, u32), most: u32, id: u32) -> Message {
+    let map = Attributes::new()
+        .text(1, table)
+        .text(2, name)
+        .network_number(3, MAP | WITH_TIMEOUT | FILLED_BY_RULES)
+        .network_number(4, 0)
+        .network_number(5, key)
+        .network_number(6, 0)
+        .network_number(7, value)
+        .nest(9, &Attributes::new().network_number(1, most))
+        .network_number(10, id);
+    request(NEW_SET, CREATE, map)
+}
+
+fn entries(table: &str, map: &str, entries: &[(Vec<u8>, Value)]) -> Vec<Message> {
+    let entry = |(key, value): &(Vec<u8>, Value)| {
+        let key = Attributes::new().bytes(DATA_VALUE, key);
+        let value = match value {
+            Value::Bytes(bytes) => Attributes::new().bytes(DATA_VALUE, bytes),
+            Value::Goto(chain) => {
+                Attributes::new().nest(DATA_VERDICT, &verdict(&Verdict::Goto(chain.clone())))
+            }
+        };
+        Attributes::new().nest(1, &key).nest(2, &value)
+    };
+    let message = |entries: &[(Vec<u8>, Value)]| {
+        let list = entries.iter().fold(Attributes::new(), |all, one| {
+            all.nest(LIST_ELEMENT, &entry(one))
+        });
+        let all = Attributes::new().text(1, table).text(2, map).nest(3, &list);
+        request(NEW_ELEMENTS, CREATE, all)
+    };
+    entries.chunks(ELEMENTS_AT_ONCE).map(message).collect()
+}
+
+pub(super) fn verdict(verdict: &Verdict) -> Attributes {
+    // `NF_DROP`, `NF_ACCEPT`, `NFT_JUMP`, `NFT_GOTO`.
+    let (code, chain): (i32, _) = match verdict {
+        Verdict::Drop => (0, None),
+        Verdict::Accept => (1, None),
+        Verdict::Jump(chain) => (-3, Some(chain)),
+        Verdict::Goto(chain) => (-4, Some(chain)),
+    };
+    let code = Attributes::new().bytes(1, &code.to_be_bytes());
+    match chain {
+        Some(chain) => code.text(2, chain),
+        None => code,
+    }
+}
+
 fn elements(kind: u16, flags: u16, table: &str, set: &str, keys: &[Vec<u8>]) -> Vec<Message> {
     let message = |keys: &[Vec<u8>]| {
         let list = keys.iter().fold(Attributes::new(), |all, key| {
@@ -340,71 +561,6 @@ fn elements(kind: u16, flags: u16, table: &str, set: &str, keys: &[Vec<u8>]) -> 
     keys.chunks(ELEMENTS_AT_ONCE).map(message).collect()
 }
 
-/// The kernel's number of a register of 32 bits (`NFT_REG32_00`).
-fn register(register: Register) -> u32 {
-    register.saturating_add(8)
-}
-
-/// Name and data of an expression.
-fn expression(step: &Step) -> (&'static str, Attributes) {
-    let to = |at: Register| Attributes::new().network_number(1, register(at));
-    let meta = |key: u32, at: Register| ("meta", to(at).network_number(2, key));
-    let payload = |base: u32, offset: u32, length: u32, at: Register| {
-        let data = to(at)
-            .network_number(2, base)
-            .network_number(3, offset)
-            .network_number(4, length);
-        ("payload", data)
-    };
-    let compare = |at: Register, operation: u32, bytes: &[u8]| {
-        let value = Attributes::new().bytes(DATA_VALUE, bytes);
-        ("cmp", to(at).network_number(2, operation).nest(3, &value))
-    };
-    let lookup = |at: Register, set: &str, flags: u32| {
-        let data = Attributes::new()
-            .text(1, set)
-            .network_number(2, register(at))
-            .network_number(5, flags);
-        ("lookup", data)
-    };
-    match step {
-        Step::LoadInName(at) => meta(6, *at),
-        Step::LoadOutName(at) => meta(7, *at),
-        Step::LoadProtocol(at) => meta(16, *at),
-        Step::LoadNetwork { offset, length, to } => payload(1, *offset, *length, *to),
-        Step::LoadTransport { offset, length, to } => payload(2, *offset, *length, *to),
-        Step::LoadState(at) => ("ct", to(*at).network_number(2, 0)),
-        Step::Mask { of, mask } => {
-            let value = |bytes: &[u8]| Attributes::new().bytes(DATA_VALUE, bytes);
-            let length = u32::try_from(mask.len()).unwrap_or_default();
-            let data = to(*of)
-                .network_number(2, register(*of))
-                .network_number(3, length)
-                .nest(4, &value(mask))
-                .nest(5, &value(&vec![0; mask.len()]));
-            ("bitwise", data)
-        }
-        Step::Is(at, bytes) => compare(*at, 0, bytes),
-        Step::IsNot(at, bytes) => compare(*at, 1, bytes),
-        Step::In(at, set) => lookup(*at, set, 0),
-        Step::NotIn(at, set) => lookup(*at, set, 1),
-        Step::Count => ("counter", Attributes::new()),
-        Step::Masquerade => ("masq", Attributes::new()),
-        Step::Verdict(verdict) => {
-            let code = match verdict {
-                Verdict::Drop => 0,
-                Verdict::Accept => 1,
-            };
-            let verdict = Attributes::new().network_number(1, code);
-            let data = Attributes::new().nest(DATA_VERDICT, &verdict);
-            (
-                "immediate",
-                Attributes::new().network_number(1, 0).nest(2, &data),
-            )
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -413,7 +569,7 @@ mod tests {
     fn table() -> Vec<Change> {
         let rule = |steps| Change::AddRule {
             table: "t",
-            chain: "c",
+            chain: "c".into(),
             steps,
         };
         let chain = |name, kind, hook, priority| Change::AddChain {
@@ -462,7 +618,7 @@ mod tests {
             ]),
             Change::AddRule {
                 table: "t",
-                chain: "n",
+                chain: "n".into(),
                 steps: vec![
                     Step::LoadProtocol(0),
                     Step::Is(0, vec![6]),

@@ -14,6 +14,8 @@ pub const LOOPBACK: u32 = 1;
 /// Bytes of the headers of links, addresses, routes and neighbours.
 const LINK_HEADER: usize = 16;
 const ROUTE_HEADER: usize = 12;
+/// The origin of routes by a router (`rtm_protocol`): a number that no other program is known to use.
+const BY_ROUTER: u8 = 80;
 /// `VETH_INFO_PEER` (linux/veth.h).
 const VETH_INFO_PEER: u16 = 1;
 /// `NUD_PERMANENT`: the kernel neither asks for a neighbour nor believes another answer (linux/neighbour.h).
@@ -48,7 +50,7 @@ pub struct Route {
     pub prefix: u8,
     /// The router; none where the addresses are on the link itself.
     pub gateway: Option<IpAddr>,
-    /// The link.
+    /// The link; 0 leaves it to the router's address.
     pub link: u32,
 }
 
@@ -188,13 +190,19 @@ impl Links {
         } else {
             libc::RT_SCOPE_LINK
         };
+        // What was made by a router's address alone is found again by its origin.
+        let origin = if route.link == 0 {
+            BY_ROUTER
+        } else {
+            libc::RTPROT_STATIC
+        };
         let header = [
             family(route.destination),
             route.prefix,
             0,
             0,
             libc::RT_TABLE_MAIN,
-            libc::RTPROT_STATIC,
+            origin,
             scope,
             libc::RTN_UNICAST,
             0,
@@ -202,15 +210,41 @@ impl Links {
             0,
             0,
         ];
-        let mut attributes = Attributes::new().number(libc::RTA_OIF, route.link);
-        if route.prefix > 0 {
-            attributes = attributes.bytes(libc::RTA_DST, &octets(route.destination));
-        }
-        if let Some(gateway) = route.gateway {
-            attributes = attributes.bytes(libc::RTA_GATEWAY, &octets(gateway));
-        }
-        let request = Message::new(libc::RTM_NEWROUTE, CREATE | REPLACE, &header, attributes);
+        let flags = CREATE | REPLACE;
+        let attributes = route_attributes(route);
+        let request = Message::new(libc::RTM_NEWROUTE, flags, &header, attributes);
         self.act(request, "add the route to", &route.destination.to_string())
+    }
+
+    /// Removes a route by a router; true where there was one.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remove_route(&mut self, route: &Route) -> Result<bool> {
+        let mut header = [0_u8; ROUTE_HEADER];
+        let [own_family, prefix, _, _, table, ..] = &mut header;
+        *own_family = family(route.destination);
+        *prefix = route.prefix;
+        *table = libc::RT_TABLE_MAIN;
+        let attributes = route_attributes(route);
+        let request = Message::new(libc::RTM_DELROUTE, 0, &header, attributes);
+        let subject = route.destination.to_string();
+        match self.act(request, "remove the route to", &subject) {
+            Ok(()) => Ok(true),
+            Err(error) if error.errno() == Some(libc::ESRCH) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The routes to IPv4 addresses that were added without a link, by whichever process.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn routes_by_routers(&mut self) -> Result<Vec<Route>> {
+        let header = [0_u8; ROUTE_HEADER];
+        let request = Message::new(libc::RTM_GETROUTE, DUMP, &header, Attributes::new());
+        let parts = self.0.send(&[request], "list", "routes")?;
+        Ok(parts.iter().filter_map(routed).collect())
     }
 
     /// Fixes a neighbour's Ethernet address: nobody is asked for it, and nobody's word changes it.
@@ -278,6 +312,41 @@ fn link(part: &Part) -> Option<Link> {
         index,
         name: String::from_utf8(name.to_vec()).ok()?,
         mtu: value(libc::IFLA_MTU).and_then(number)?,
+    })
+}
+
+fn route_attributes(route: &Route) -> Attributes {
+    let mut attributes = Attributes::new();
+    if route.link > 0 {
+        attributes = attributes.number(libc::RTA_OIF, route.link);
+    }
+    if route.prefix > 0 {
+        attributes = attributes.bytes(libc::RTA_DST, &octets(route.destination));
+    }
+    match route.gateway {
+        Some(gateway) => attributes.bytes(libc::RTA_GATEWAY, &octets(gateway)),
+        None => attributes,
+    }
+}
+
+/// A route by a router, as this program adds them.
+fn routed(part: &Part) -> Option<Route> {
+    let header = part.header(ROUTE_HEADER)?;
+    let (own, prefix, table) = (header.first()?, header.get(1)?, header.get(4)?);
+    let origin = header.get(5)?;
+    let is_ours =
+        i32::from(*own) == libc::AF_INET && *table == libc::RT_TABLE_MAIN && *origin == BY_ROUTER;
+    let attributes = part.attributes(ROUTE_HEADER);
+    let value = |wanted: u16| {
+        let found = attributes.iter().find(|(kind, _)| *kind == wanted)?;
+        Some(IpAddr::from(found.1.first_chunk::<4>().copied()?))
+    };
+    is_ours.then_some(())?;
+    Some(Route {
+        destination: value(libc::RTA_DST)?,
+        prefix: *prefix,
+        gateway: Some(value(libc::RTA_GATEWAY)?),
+        link: 0,
     })
 }
 

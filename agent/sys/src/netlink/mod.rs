@@ -6,6 +6,7 @@
 //! Written here and not taken from a crate: the requests are few, a batch of packet filter changes is not to be had from
 //! the crates in use, and all of it has to work without an event loop, on a thread that entered another namespace.
 
+mod expression;
 pub mod filter;
 pub mod links;
 pub mod message;

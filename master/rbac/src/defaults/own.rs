@@ -1,12 +1,13 @@
 //! Roles of the master's own components. Those of single controllers are made where the controllers are (`master/control`).
 
-use super::{ALL, READ, bind, cluster_role, events, on, user};
+use super::{ALL, READ, bind, cluster_role, events, group, on, user};
 use crate::object::{Binding, Role};
 use crate::rule::Rule;
 use config_kube::identity;
 
 const ATTESTATION: &str = "system:pratique:attestation";
 const CONTROLLERS: &str = "system:pratique:controllers";
+const NODE_PROXY: &str = "system:pratique:node-proxy";
 const KUBELET_CLIENT: &str = "system:pratique:kubelet-client";
 
 pub(super) fn roles() -> Vec<Role> {
@@ -48,6 +49,14 @@ pub(super) fn bindings() -> Vec<Binding> {
     vec![
         own(ATTESTATION, ATTESTATION, identity::ATTESTATION_USER),
         own(CONTROLLERS, CONTROLLERS, identity::CONTROLLER_MANAGER_USER),
+        // A node's agent is its service proxy, too: it reads services, their endpoints, and where other nodes' pods are.
+        bind(
+            "",
+            NODE_PROXY,
+            "ClusterRole",
+            "system:node-proxier",
+            vec![group(identity::NODES_GROUP)],
+        ),
         own(
             KUBELET_CLIENT,
             "system:kubelet-api-admin",

@@ -124,7 +124,9 @@ async fn config_map(site: &Site) -> serde_json::Value {
 /// publishes a higher generation, and what was served before is refused from then on. Neither key nor credential shows.
 pub(crate) async fn published_found_and_never_taken_back() {
     let dir = tempfile::tempdir().unwrap();
-    let site = Site::start("version = 1\nkind = \"cluster\"\n[cluster]\nname = \"lab\"\n").await;
+    let site =
+        Site::start("version = 1\nkind = \"cluster\"\n[cluster]\nname = \"lab\"\npod_cidrs = []\n")
+            .await;
     let endpoint = Endpoint::start(&bin(), dir.path(), free_port());
     let terms = create(&site, &endpoint, &[])
         .await

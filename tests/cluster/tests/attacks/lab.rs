@@ -462,7 +462,7 @@ fn document(
         .unwrap();
     let issuer = issuer(maker);
     format!(
-        "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"lab\"\napi_names = [\"192.168.77.10\"]\n\n{api}\
+        "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"lab\"\npod_cidrs = []\napi_names = [\"192.168.77.10\"]\n\n{api}\
          [[cluster.release_key]]\nname = \"rel-2026\"\npublic_key = '''\n{release}'''\n\n\
          [[cluster.ek_issuer]]\nname = \"lab-ca\"\ncertificates = '''\n{issuer}{issuers}'''\n\n\
          [[rule]]\nname = \"workers\"\nsigners = [\"pratique.dev/node-client\", \"pratique.dev/node-serving\"]\n\

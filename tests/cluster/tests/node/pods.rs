@@ -184,6 +184,8 @@ impl Cluster {
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             hosts: PathBuf::from("/etc/hosts"),
             notices: agent_kubelet::Notices::default(),
+            cluster: None,
+            pod_routes: false,
         }
     }
 

@@ -13,6 +13,7 @@ mod drift;
 mod inventory;
 mod join;
 mod life;
+mod network;
 mod offline;
 mod plant;
 mod power;
@@ -36,6 +37,14 @@ const STORIES: &[(&str, Story)] = &[
     (
         "join_from_power_on_to_a_running_pod_with_logs",
         join::power_on_to_pod,
+    ),
+    (
+        "pods_of_a_node_reach_each_other_and_the_api_by_addresses_of_its_range",
+        network::pods_of_a_node,
+    ),
+    (
+        "a_service_is_reached_by_its_name_across_machines",
+        network::service_by_name_across_machines,
     ),
     (
         "predicted_registers_equal_the_machines",

@@ -1,0 +1,56 @@
+//! Services and names of the cluster, served on this node once it has a range of pod addresses.
+
+use agent_cluster::Sandboxes;
+use agent_proxy::dns::{self, Settings};
+use agent_proxy::{Proxy, View};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often it is looked whether the node has its ranges, and how long after a failure names are tried anew.
+const POLL: Duration = Duration::from_millis(500);
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What serves them.
+pub(crate) struct Services {
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) proxy: Proxy,
+    pub(crate) view: View,
+    pub(crate) resolv_conf: PathBuf,
+}
+
+impl Services {
+    /// Serves for ever. A node without a range of pod addresses has no pods that could ask, and its packet filter is left
+    /// alone.
+    pub(crate) async fn run(self) -> &'static str {
+        let own = loop {
+            let own = self.sandboxes.own_addresses();
+            if !own.is_empty() {
+                break own;
+            }
+            tokio::time::sleep(POLL).await;
+        };
+        let address = own.first().map(|(address, _)| *address);
+        let settings = address.map(|address: IpAddr| Settings {
+            address,
+            clients: own.iter().map(|(_, range)| *range).collect(),
+            resolv_conf: self.resolv_conf,
+        });
+        // Neither ends but by a failure of its own.
+        tokio::join!(self.proxy.run(), answer_names(settings, self.view));
+        "services"
+    }
+}
+
+async fn answer_names(settings: Option<Settings>, view: View) {
+    let Some(settings) = settings else {
+        return;
+    };
+    loop {
+        if let Err(error) = dns::serve(settings.clone(), view.clone()).await {
+            tracing::error!(%error, "names of the cluster are not answered");
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}

@@ -1,0 +1,344 @@
+//! What the node follows of the cluster: services, their endpoints and other nodes, once for all who need it (the service
+//! proxy, names, pods' variables, routes). It stays as it was while the master is away.
+
+use crate::api::{ApiError, get};
+use crate::kubelet::Shared;
+use agent_cluster::{Peer, Unreached};
+use agent_proxy::{Key, Known, Node, Service, Slice, View};
+use futures_util::StreamExt;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause after a list or a watch failed, and before kept routes are tried anew.
+const RETRY: Duration = Duration::from_secs(1);
+const RETRY_ROUTES: Duration = Duration::from_secs(10);
+/// Objects of one page of a list.
+const PAGE: u32 = 500;
+/// How long the master may keep a watch open; then it is asked anew.
+const WATCH_SECONDS: u32 = 300;
+
+/// A kind that is followed.
+trait Followed: Sized + Send + Sync + PartialEq + 'static {
+    type Object: DeserializeOwned + Send;
+    type Key: Ord + Clone + Send;
+    /// Its path.
+    const PATH: &'static str;
+    /// What is kept of an object; none where it concerns nobody here.
+    fn read(object: Self::Object) -> (Self::Key, Option<Self>);
+    /// Where it is kept.
+    fn kept(known: &Known) -> Option<&BTreeMap<Self::Key, Arc<Self>>>;
+    fn kept_mut(known: &mut Known) -> &mut Option<BTreeMap<Self::Key, Arc<Self>>>;
+}
+
+/// A followed kind: object, key, path, field, and how an object is read.
+macro_rules! followed {
+    ($kind:ty, $object:ty, $key:ty, $path:literal, $field:ident, $read:expr) => {
+        impl Followed for $kind {
+            type Object = $object;
+            type Key = $key;
+            const PATH: &'static str = $path;
+
+            fn read(object: $object) -> ($key, Option<Self>) {
+                $read(object)
+            }
+
+            fn kept(known: &Known) -> Option<&BTreeMap<$key, Arc<Self>>> {
+                known.$field.as_ref()
+            }
+
+            fn kept_mut(known: &mut Known) -> &mut Option<BTreeMap<$key, Arc<Self>>> {
+                &mut known.$field
+            }
+        }
+    };
+}
+
+use config_kube::k8s_openapi::api::core::v1 as core;
+use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
+
+followed!(
+    Service,
+    core::Service,
+    Key,
+    "/api/v1/services",
+    services,
+    |object: core::Service| (Key::of(&object.metadata), Some(Self::read(object)))
+);
+followed!(
+    Slice,
+    EndpointSlice,
+    Key,
+    "/apis/discovery.k8s.io/v1/endpointslices",
+    slices,
+    |object: EndpointSlice| (Key::of(&object.metadata), Self::read(object))
+);
+followed!(
+    Node,
+    core::Node,
+    String,
+    "/api/v1/nodes",
+    nodes,
+    |object: core::Node| (
+        object.metadata.name.clone().unwrap_or_default(),
+        Some(Self::read(object))
+    )
+);
+
+/// A page of a list.
+#[derive(Debug, Deserialize)]
+struct Page {
+    metadata: PageMeta,
+    items: Vec<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PageMeta {
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default, rename = "continue")]
+    next: String,
+}
+
+/// An event of a watch.
+#[derive(Debug, Deserialize)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    object: Value,
+}
+
+/// Follows services, endpoints and nodes, for ever.
+pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
+    tokio::join!(
+        follow_kind::<Service>(&shared, &view),
+        follow_kind::<Slice>(&shared, &view),
+        follow_kind::<Node>(&shared, &view),
+    );
+}
+
+async fn follow_kind<K: Followed>(shared: &Shared, view: &View) {
+    loop {
+        match list::<K>(shared, view).await {
+            Ok(version) => {
+                if let Err(error) = watch::<K>(shared, view, version).await {
+                    tracing::debug!(path = K::PATH, reason = error.chain(), "watch ended");
+                }
+            }
+            Err(error) => tracing::debug!(path = K::PATH, reason = error.chain(), "not listed"),
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Takes the whole list, page by page; gives its version.
+async fn list<K: Followed>(shared: &Shared, view: &View) -> Result<String, ApiError> {
+    let mut all = BTreeMap::new();
+    let mut next = String::new();
+    loop {
+        let path = format!("{}?limit={PAGE}{next}", K::PATH);
+        let page: Page = get(&*shared.api, path).await?;
+        all.extend(
+            page.items
+                .into_iter()
+                .filter_map(object::<K>)
+                .filter_map(|(key, kept)| Some((key, Arc::new(kept?)))),
+        );
+        if page.metadata.next.is_empty() {
+            view.change(
+                |known| K::kept(known) != Some(&all),
+                |known| *K::kept_mut(known) = Some(all.clone()),
+            );
+            return Ok(page.metadata.resource_version);
+        }
+        next = format!("&continue={}", page.metadata.next);
+    }
+}
+
+/// One object that can't be read must not keep the others from being known.
+fn object<K: Followed>(object: Value) -> Option<(K::Key, Option<K>)> {
+    let read = serde_json::from_value(object).map(K::read);
+    read.inspect_err(|error| tracing::warn!(path = K::PATH, %error, "an object can't be read"))
+        .ok()
+}
+
+/// Follows changes from a version on, until the master refuses to go on from there.
+async fn watch<K: Followed>(
+    shared: &Shared,
+    view: &View,
+    mut version: String,
+) -> Result<(), ApiError> {
+    loop {
+        let path = format!(
+            "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}",
+            K::PATH
+        );
+        let mut lines = shared.api.watch(path).await?;
+        while let Some(line) = lines.next().await {
+            let event: Event = serde_json::from_slice(&line?).map_err(ApiError::Decode)?;
+            take::<K>(view, event, &mut version)?;
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+fn take<K: Followed>(view: &View, event: Event, version: &mut String) -> Result<(), ApiError> {
+    if event.kind == "ERROR" {
+        let code = event.object.get("code").and_then(Value::as_u64);
+        let code = code.and_then(|code| u16::try_from(code).ok());
+        let body = event.object.to_string();
+        return Err(ApiError::from_answer(code.unwrap_or(500), body.as_bytes()));
+    }
+    let at = event.object.pointer("/metadata/resourceVersion");
+    if let Some(at) = at.and_then(Value::as_str) {
+        at.clone_into(version);
+    }
+    if event.kind == "BOOKMARK" {
+        return Ok(());
+    }
+    let Some((key, kept)) = object::<K>(event.object) else {
+        return Ok(());
+    };
+    let kept = kept.filter(|_| event.kind != "DELETED").map(Arc::new);
+    view.change(
+        |known| K::kept(known).and_then(|all| all.get(&key)) != kept.as_ref(),
+        |known| {
+            let all = K::kept_mut(known).get_or_insert_default();
+            match &kept {
+                Some(kept) => drop(all.insert(key.clone(), Arc::clone(kept))),
+                None => drop(all.remove(&key)),
+            }
+        },
+    );
+    Ok(())
+}
+
+/// Keeps routes to other nodes' pods over the machine's segment, for ever.
+pub(crate) async fn keep_routes(shared: Arc<Shared>, view: View) {
+    let mut changes = view.changes();
+    let mut known: Vec<Peer> = Vec::new();
+    let mut told: Vec<Unreached> = Vec::new();
+    loop {
+        let peers = peers(&changes.borrow_and_update(), &shared.config.node_name);
+        if let Some(peers) = peers.filter(|peers| *peers != known || !told.is_empty()) {
+            let (sandboxes, given) = (shared.sandboxes.clone(), peers.clone());
+            let outcome = tokio::task::spawn_blocking(move || sandboxes.give_peers(&given)).await;
+            match outcome {
+                Ok(Ok(unreached)) => {
+                    for one in unreached.iter().filter(|one| !told.contains(one)) {
+                        let (node, reason) = (&one.name, &one.reason);
+                        tracing::warn!(
+                            node,
+                            reason,
+                            "the pods of a node are not reached from here"
+                        );
+                    }
+                    (known, told) = (peers, unreached);
+                }
+                Ok(Err(error)) => {
+                    tracing::error!(reason = error.chain(), "no routes to other nodes' pods");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+                Err(error) => tracing::error!(%error, "routes stumbled"),
+            }
+        }
+        // Cancel-safe: both arms only wait.
+        tokio::select! {
+            outcome = changes.changed() => if outcome.is_err() {
+                return;
+            },
+            () = tokio::time::sleep(RETRY_ROUTES), if !told.is_empty() => {}
+        }
+    }
+}
+
+/// The other nodes; none before they are known.
+fn peers(known: &Known, own: &str) -> Option<Vec<Peer>> {
+    let others = known
+        .nodes
+        .as_ref()?
+        .iter()
+        .filter(|(name, _)| *name != own);
+    let peer = |(name, node): (&String, &Arc<Node>)| Peer {
+        name: name.clone(),
+        addresses: node.addresses.clone(),
+        ranges: node.ranges.clone(),
+    };
+    Some(others.map(peer).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn service(name: &str, version: &str, address: &str) -> Value {
+        json!({
+            "metadata": {"namespace": "a", "name": name, "resourceVersion": version},
+            "spec": {"clusterIPs": [address], "ports": [{"port": 80}]},
+        })
+    }
+
+    fn told(view: &View, kind: &str, object: Value) -> (bool, String) {
+        let mut changes = view.changes();
+        changes.mark_unchanged();
+        let mut version = String::new();
+        let kind = kind.to_owned();
+        take::<Service>(view, Event { kind, object }, &mut version).unwrap();
+        (changes.has_changed().unwrap(), version)
+    }
+
+    #[test]
+    fn changes_are_told_once_and_versions_are_kept() {
+        let view = View::default();
+        let first = service("web", "7", "10.96.0.1");
+        assert_eq!(told(&view, "ADDED", first), (true, "7".to_owned()));
+        let same = service("web", "8", "10.96.0.1");
+        assert_eq!(
+            told(&view, "MODIFIED", same.clone()),
+            (false, "8".to_owned())
+        );
+        let mark = json!({"metadata": {"resourceVersion": "9"}});
+        assert_eq!(told(&view, "BOOKMARK", mark), (false, "9".to_owned()));
+        assert_eq!(view.now().services.as_ref().unwrap().len(), 1);
+        assert!(told(&view, "DELETED", same).0);
+        assert!(view.now().services.as_ref().unwrap().is_empty());
+        let gone = Event {
+            kind: "ERROR".to_owned(),
+            object: json!({"code": 410}),
+        };
+        let error = take::<Service>(&view, gone, &mut String::new()).unwrap_err();
+        assert!(error.is_gone());
+    }
+
+    #[test]
+    fn the_other_nodes_are_peers() {
+        let node = |range: &str| {
+            let node = json!({"metadata": {"name": "n"}, "spec": {"podCIDRs": [range]},
+                "status": {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "192.0.2.1"}]}});
+            Arc::new(Node::read(serde_json::from_value(node).unwrap()))
+        };
+        let mut known = Known::default();
+        assert_eq!(peers(&known, "a"), None);
+        let nodes = [("a", "10.1.0.0/24"), ("b", "10.1.1.0/24")];
+        known.nodes = Some(
+            nodes
+                .map(|(name, range)| (name.to_owned(), node(range)))
+                .into(),
+        );
+        let peers = peers(&known, "a").unwrap();
+        let [peer] = peers.as_slice() else {
+            unreachable!("{peers:?}")
+        };
+        assert_eq!(
+            (peer.name.as_str(), peer.ranges[0].to_string().as_str()),
+            ("b", "10.1.1.0/24")
+        );
+        assert_eq!(peer.addresses.len(), 1);
+    }
+}

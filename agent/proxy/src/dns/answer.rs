@@ -1,0 +1,217 @@
+//! Messages of DNS (RFC 1035, RFC 6891), made of what names stand for (pure).
+
+use super::zone::{Data, Kind, Outcome, look_up};
+use crate::DOMAIN;
+use crate::view::Known;
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::rdata::{A, AAAA, CNAME, PTR, SOA, SRV, TXT};
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use std::net::IpAddr;
+
+/// Seconds for which an answer may be kept: as upstream's DNS, so that changes are seen soon.
+const TTL: u32 = 5;
+/// Bytes of a datagram where the client says nothing (RFC 1035, section 2.3.4).
+const SMALLEST: u16 = 512;
+/// Most bytes of a datagram: no packet of it is cut on the way (the operators' DNS flag day 2020).
+const LARGEST: u16 = 1232;
+/// Most names of the cluster that stand for each other.
+const MOST_NAMES: usize = 8;
+
+/// A question of a client.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// The whole message.
+    pub message: Message,
+    /// What it asks.
+    pub query: Query,
+    /// Most bytes of a datagram to the client.
+    pub limit: usize,
+}
+
+impl Question {
+    /// Reads a client's message.
+    ///
+    /// # Errors
+    /// If it is none that can be answered; what is sent back, if anything.
+    pub fn read(bytes: &[u8]) -> Result<Self, Option<Vec<u8>>> {
+        let id = bytes.first_chunk().copied().map(u16::from_be_bytes);
+        // An answer is never answered: two servers would talk for ever.
+        let is_answer = bytes.get(2).is_none_or(|flags| flags & 0x80 != 0);
+        let Some(id) = id.filter(|_| !is_answer) else {
+            return Err(None);
+        };
+        let refuse = |code| Err(Message::error_msg(id, OpCode::Query, code).to_vec().ok());
+        let Ok(message) = Message::from_vec(bytes) else {
+            return refuse(ResponseCode::FormErr);
+        };
+        if message.metadata.op_code != OpCode::Query {
+            return refuse(ResponseCode::NotImp);
+        }
+        let [query] = message.queries.as_slice() else {
+            return refuse(ResponseCode::FormErr);
+        };
+        if query.query_class() != DNSClass::IN {
+            return refuse(ResponseCode::Refused);
+        }
+        let said = message.edns.as_ref().map_or(SMALLEST, Edns::max_payload);
+        Ok(Self {
+            query: query.clone(),
+            limit: said.clamp(SMALLEST, LARGEST).into(),
+            message,
+        })
+    }
+
+    /// The name in small letters, without the dot at its end.
+    pub fn name(&self) -> String {
+        plain(self.query.name())
+    }
+
+    /// An answer without anything in it.
+    pub fn answer(&self, code: ResponseCode) -> Message {
+        let asked = &self.message.metadata;
+        let mut answer = Message::response(asked.id, OpCode::Query);
+        answer.metadata.recursion_desired = asked.recursion_desired;
+        answer.metadata.recursion_available = true;
+        answer.metadata.response_code = code;
+        answer.add_query(self.query.clone());
+        if self.message.edns.is_some() {
+            let mut edns = Edns::new();
+            edns.set_max_payload(LARGEST);
+            answer.set_edns(edns);
+        }
+        answer
+    }
+}
+
+fn plain(name: &Name) -> String {
+    let text = name.to_lowercase().to_ascii();
+    text.trim_end_matches('.').to_owned()
+}
+
+/// What is said to a client from what the node knows.
+#[derive(Debug)]
+pub enum Said {
+    /// This.
+    Whole(Message),
+    /// This, and what another server says of a name.
+    Then(Message, Name),
+    /// Another server is to be asked.
+    Foreign,
+}
+
+/// Answers a question from what is known.
+pub fn answer(known: &Known, question: &Question) -> Said {
+    let kind = kind(question.query.query_type());
+    let mut name = question.name();
+    let mut answer = question.answer(ResponseCode::NoError);
+    answer.metadata.authoritative = true;
+    for step in 0..MOST_NAMES {
+        let (Ok(owner), outcome) = (absolute(&name), look_up(known, &name, kind)) else {
+            return Said::Whole(question.answer(ResponseCode::ServFail));
+        };
+        let found = match outcome {
+            Outcome::Foreign if step == 0 => return Said::Foreign,
+            Outcome::Foreign => return Said::Then(answer, owner),
+            Outcome::Unknown => return Said::Whole(question.answer(ResponseCode::ServFail)),
+            Outcome::Missing => {
+                answer.metadata.response_code = ResponseCode::NXDomain;
+                answer.add_authorities(authority());
+                return Said::Whole(answer);
+            }
+            Outcome::Found(found) => found,
+        };
+        let mut next = None;
+        if found.is_empty() {
+            answer.add_authorities(authority());
+        }
+        for data in found {
+            if let Data::Cname(other) = &data {
+                next = Some(other.clone());
+            }
+            add(&mut answer, &owner, data);
+        }
+        match next.filter(|_| kind != Kind::Cname) {
+            Some(other) => name = other,
+            None => return Said::Whole(answer),
+        }
+    }
+    Said::Whole(question.answer(ResponseCode::ServFail))
+}
+
+fn kind(of: RecordType) -> Kind {
+    let known = [
+        (RecordType::A, Kind::A),
+        (RecordType::AAAA, Kind::Aaaa),
+        (RecordType::SRV, Kind::Srv),
+        (RecordType::PTR, Kind::Ptr),
+        (RecordType::TXT, Kind::Txt),
+        (RecordType::CNAME, Kind::Cname),
+    ];
+    let mut known = known.into_iter().filter(|(kind, _)| *kind == of);
+    known.next().map_or(Kind::Other, |(_, kind)| kind)
+}
+
+fn absolute(name: &str) -> Result<Name, hickory_proto::ProtoError> {
+    let mut name = Name::from_ascii(name)?;
+    name.set_fqdn(true);
+    Ok(name)
+}
+
+fn add(answer: &mut Message, owner: &Name, data: Data) {
+    let rdata = match data {
+        Data::Address(address) => Some(address_data(address)),
+        Data::Text(text) => Some(RData::TXT(TXT::new(vec![text.to_owned()]))),
+        Data::Ptr(name) => absolute(&name).ok().map(|name| RData::PTR(PTR(name))),
+        Data::Cname(name) => absolute(&name).ok().map(|name| RData::CNAME(CNAME(name))),
+        Data::Srv {
+            port,
+            weight,
+            host,
+            address,
+        } => absolute(&host).ok().map(|host| {
+            let known = answer.additionals.iter().any(|record| record.name == host);
+            if !known {
+                let record = Record::from_rdata(host.clone(), TTL, address_data(address));
+                answer.add_additional(record);
+            }
+            RData::SRV(SRV::new(0, weight, port, host))
+        }),
+    };
+    if let Some(rdata) = rdata {
+        answer.add_answer(Record::from_rdata(owner.clone(), TTL, rdata));
+    }
+}
+
+fn address_data(address: IpAddr) -> RData {
+    match address {
+        IpAddr::V4(address) => RData::A(A(address)),
+        IpAddr::V6(address) => RData::AAAA(AAAA(address)),
+    }
+}
+
+/// Who says that there is nothing, and for how long that may be kept (RFC 2308).
+fn authority() -> Option<Record> {
+    let zone = absolute(DOMAIN).ok()?;
+    let server = absolute(&format!("ns.dns.{DOMAIN}")).ok()?;
+    let person = absolute(&format!("hostmaster.{DOMAIN}")).ok()?;
+    let soa = SOA::new(server, person, 1, 7200, 1800, 86_400, TTL);
+    Some(Record::from_rdata(zone, TTL, RData::SOA(soa)))
+}
+
+/// An answer's bytes; one that is too long for a datagram says that it was cut, and the client asks by TCP.
+pub fn written(answer: &Message, limit: usize) -> Option<Vec<u8>> {
+    let bytes = answer.to_vec().ok()?;
+    if bytes.len() <= limit {
+        return Some(bytes);
+    }
+    let mut cut = Message::new(answer.metadata.id, MessageType::Response, OpCode::Query);
+    cut.metadata = answer.metadata;
+    cut.metadata.truncation = true;
+    cut.add_queries(answer.queries.clone());
+    cut.edns.clone_from(&answer.edns);
+    cut.to_vec().ok()
+}
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

@@ -1,0 +1,101 @@
+use super::*;
+use crate::dns::zone::tests as cluster;
+use proptest::prelude::*;
+
+fn question(name: &str, kind: RecordType, payload: Option<u16>) -> Question {
+    let mut message = Message::query();
+    message.add_query(Query::query(absolute(name).unwrap(), kind));
+    message.metadata.recursion_desired = true;
+    if let Some(payload) = payload {
+        let mut edns = Edns::new();
+        edns.set_max_payload(payload);
+        message.set_edns(edns);
+    }
+    Question::read(&message.to_vec().unwrap()).unwrap()
+}
+
+fn whole(said: Said) -> Message {
+    let Said::Whole(message) = said else {
+        unreachable!("{said:?}")
+    };
+    message
+}
+
+#[test]
+fn an_answer_repeats_the_question_whatever_its_letters() {
+    let asked = question("WEB.shop.svc.cluster.LOCAL", RecordType::A, Some(4096));
+    let said = whole(answer(&cluster::known(), &asked));
+    let read = Message::from_vec(&written(&said, asked.limit).unwrap()).unwrap();
+    assert_eq!(read.metadata.id, asked.message.metadata.id);
+    assert_eq!(read.queries, asked.message.queries);
+    assert_eq!(read.answers.len(), 1);
+    assert!(read.metadata.recursion_available && read.metadata.authoritative);
+    assert_eq!(asked.limit, 1232);
+}
+
+#[test]
+fn what_is_missing_may_be_remembered_for_a_while() {
+    let asked = question("none.shop.svc.cluster.local", RecordType::A, None);
+    let said = whole(answer(&cluster::known(), &asked));
+    assert_eq!(said.metadata.response_code, ResponseCode::NXDomain);
+    assert_eq!(said.authorities.len(), 1);
+    let unknown = whole(answer(&Known::default(), &asked));
+    assert_eq!(unknown.metadata.response_code, ResponseCode::ServFail);
+}
+
+#[test]
+fn names_that_stand_for_others_are_followed() {
+    let inside = question("chain.shop.svc.cluster.local", RecordType::A, None);
+    let said = whole(answer(&cluster::known(), &inside));
+    assert_eq!(said.answers.len(), 2, "{said:?}");
+    let outside = question("out.shop.svc.cluster.local", RecordType::A, None);
+    let Said::Then(said, name) = answer(&cluster::known(), &outside) else {
+        unreachable!("another server is to be asked")
+    };
+    assert_eq!(said.answers.len(), 1);
+    assert_eq!(name.to_ascii(), "example.com.");
+    let foreign = question("example.com", RecordType::A, None);
+    assert!(matches!(answer(&cluster::known(), &foreign), Said::Foreign));
+}
+
+#[test]
+fn a_long_answer_is_cut_for_datagrams_alone() {
+    let asked = question(
+        "_web._tcp.data.shop.svc.cluster.local",
+        RecordType::SRV,
+        None,
+    );
+    let said = whole(answer(&cluster::known(), &asked));
+    assert_eq!((said.answers.len(), said.additionals.len()), (2, 2));
+    let cut = Message::from_vec(&written(&said, 60).unwrap()).unwrap();
+    assert!(cut.metadata.truncation && cut.answers.is_empty());
+    let long = Message::from_vec(&written(&said, 65_535).unwrap()).unwrap();
+    assert!(!long.metadata.truncation);
+}
+
+#[test]
+fn what_is_no_question_is_refused_or_not_answered() {
+    let mut message = Message::query();
+    let none = Question::read(&message.to_vec().unwrap())
+        .unwrap_err()
+        .unwrap();
+    let none = Message::from_vec(&none).unwrap();
+    assert_eq!(none.metadata.response_code, ResponseCode::FormErr);
+    message.metadata.message_type = MessageType::Response;
+    assert_eq!(
+        Question::read(&message.to_vec().unwrap()).unwrap_err(),
+        None
+    );
+    assert_eq!(Question::read(b"ab").unwrap_err(), None);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_have_an_answer_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(asked) = Question::read(&bytes)
+            && let Said::Whole(said) = answer(&cluster::known(), &asked)
+        {
+            prop_assert!(written(&said, asked.limit).is_none_or(|bytes| bytes.len() <= asked.limit));
+        }
+    }
+}

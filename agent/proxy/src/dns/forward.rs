@@ -1,0 +1,204 @@
+//! Names that are not the cluster's: the machine's own servers are asked, and what they say is remembered for a while.
+
+use super::answer::Question;
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::{Name, RData, RecordType};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+/// How long one server may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Servers that are asked, one after another.
+const MOST_SERVERS: usize = 3;
+/// Answers that are remembered, each of at most [`LARGEST_KEPT`] bytes: 8 MiB at most.
+const MOST_KEPT: usize = 4096;
+const LARGEST_KEPT: usize = 2048;
+/// Longest time for which an answer is remembered, and one that says that there is nothing.
+const LONGEST: u32 = 30;
+/// Largest resolver file.
+const LARGEST_FILE: u64 = 64 * 1024;
+const DNS_PORT: u16 = 53;
+
+type Asked = (Name, RecordType);
+
+/// An answer and when it came.
+#[derive(Debug, Clone)]
+struct Kept {
+    answer: Message,
+    at: Instant,
+    seconds: u32,
+}
+
+/// Asks others.
+#[derive(Debug)]
+pub(super) struct Forwarder {
+    resolv_conf: PathBuf,
+    /// Addresses of this server itself, which is never asked.
+    own: IpAddr,
+    kept: Mutex<HashMap<Asked, Kept>>,
+}
+
+impl Forwarder {
+    pub(super) fn new(resolv_conf: PathBuf, own: IpAddr) -> Self {
+        Self {
+            resolv_conf,
+            own,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// What others say of a name; a failure of theirs is told as such.
+    pub(super) async fn ask(&self, question: &Question, name: &Name) -> Message {
+        let asked = (name.to_lowercase(), question.query.query_type());
+        if let Some(found) = self.remembered(&asked) {
+            return found;
+        }
+        for server in self.servers() {
+            match timeout(PATIENCE, exchange(server, &asked)).await {
+                Ok(Ok(answer)) => {
+                    self.remember(asked, &answer);
+                    return answer;
+                }
+                Ok(Err(error)) => tracing::debug!(%server, %error, "a name server gives no answer"),
+                Err(_) => tracing::debug!(%server, "a name server is silent"),
+            }
+        }
+        question.answer(ResponseCode::ServFail)
+    }
+
+    fn servers(&self) -> Vec<SocketAddr> {
+        let is_small =
+            std::fs::metadata(&self.resolv_conf).is_ok_and(|file| file.len() <= LARGEST_FILE);
+        let text = is_small.then(|| std::fs::read_to_string(&self.resolv_conf));
+        let text = text.and_then(Result::ok).unwrap_or_default();
+        let named = text.lines().filter_map(|line| {
+            let address = line.strip_prefix("nameserver")?.trim();
+            address.parse::<IpAddr>().ok()
+        });
+        let others = named.filter(|address| *address != self.own);
+        let others = others.map(|address| SocketAddr::new(address, DNS_PORT));
+        others.take(MOST_SERVERS).collect()
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<Asked, Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A remembered answer; its records are as old as they are.
+    fn remembered(&self, asked: &Asked) -> Option<Message> {
+        let kept = self.kept().get(asked).cloned()?;
+        let age = u32::try_from(kept.at.elapsed().as_secs()).unwrap_or(u32::MAX);
+        if age >= kept.seconds {
+            return None;
+        }
+        let mut answer = kept.answer;
+        let sections = [
+            &mut answer.answers,
+            &mut answer.authorities,
+            &mut answer.additionals,
+        ];
+        for record in sections.into_iter().flatten() {
+            record.ttl = record.ttl.saturating_sub(age);
+        }
+        Some(answer)
+    }
+
+    fn remember(&self, asked: Asked, answer: &Message) {
+        let Some(seconds) = lifetime(answer) else {
+            return;
+        };
+        if answer
+            .to_vec()
+            .map_or(true, |bytes| bytes.len() > LARGEST_KEPT)
+        {
+            return;
+        }
+        let mut kept = self.kept();
+        if kept.len() >= MOST_KEPT {
+            kept.retain(|_, one| one.at.elapsed() < Duration::from_secs(one.seconds.into()));
+        }
+        if kept.len() >= MOST_KEPT {
+            // All are fresh: one of them goes.
+            let any = kept.keys().next().cloned();
+            any.map(|any| kept.remove(&any));
+        }
+        let (answer, at) = (answer.clone(), Instant::now());
+        kept.insert(
+            asked,
+            Kept {
+                answer,
+                at,
+                seconds,
+            },
+        );
+    }
+}
+
+/// Seconds for which an answer may be remembered; none for one that says that the server failed.
+fn lifetime(answer: &Message) -> Option<u32> {
+    let code = answer.metadata.response_code;
+    if !matches!(code, ResponseCode::NoError | ResponseCode::NXDomain) {
+        return None;
+    }
+    let shortest = answer.answers.iter().map(|record| record.ttl).min();
+    let negative = answer.authorities.iter().find_map(|record| {
+        if let RData::SOA(soa) = &record.data {
+            return Some(soa.minimum.min(record.ttl));
+        }
+        None
+    });
+    // Without any word about it, nothing is remembered (RFC 2308, section 5).
+    let seconds = shortest.or(negative)?.min(LONGEST);
+    (seconds > 0).then_some(seconds)
+}
+
+/// Asks one server by UDP, and by TCP where the answer was cut.
+async fn exchange(server: SocketAddr, (name, kind): &Asked) -> io::Result<Message> {
+    let mut request = Message::query();
+    request.metadata.recursion_desired = true;
+    request.add_query(hickory_proto::op::Query::query(name.clone(), *kind));
+    let bytes = request.to_vec().map_err(io::Error::other)?;
+    // A socket of its own gives every question another port: what nobody asked for does not fit.
+    let any: SocketAddr = if server.is_ipv4() {
+        ([0, 0, 0, 0], 0).into()
+    } else {
+        ([0_u16; 8], 0).into()
+    };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(server).await?;
+    socket.send(&bytes).await?;
+    let mut buffer = vec![0_u8; 4096];
+    loop {
+        let length = socket.recv(&mut buffer).await?;
+        let answer = buffer
+            .get(..length)
+            .and_then(|bytes| fitting(bytes, &request));
+        match answer {
+            Some(answer) if answer.metadata.truncation => break,
+            Some(answer) => return Ok(answer),
+            None => {}
+        }
+    }
+    let mut stream = TcpStream::connect(server).await?;
+    let length = u16::try_from(bytes.len()).map_err(io::Error::other)?;
+    stream
+        .write_all(&[&length.to_be_bytes(), bytes.as_slice()].concat())
+        .await?;
+    let mut buffer = vec![0_u8; stream.read_u16().await?.into()];
+    stream.read_exact(&mut buffer).await?;
+    fitting(&buffer, &request).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// An answer to this request, if it is one.
+fn fitting(bytes: &[u8], request: &Message) -> Option<Message> {
+    let answer = Message::from_vec(bytes).ok()?;
+    let same = answer.metadata.id == request.metadata.id && answer.queries == request.queries;
+    same.then_some(answer)
+}

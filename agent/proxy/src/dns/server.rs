@@ -1,0 +1,175 @@
+//! Listens for questions of this node's pods, by UDP and TCP.
+
+use super::answer::{Question, Said, answer, written};
+use super::forward::Forwarder;
+use crate::view::View;
+use config_model::format::Cidr;
+use hickory_proto::op::Message;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Questions that are answered at once; others are dropped, and their clients ask again.
+const MOST_QUESTIONS: usize = 1024;
+/// Connections at once, and how long each may stand still.
+const MOST_CONNECTIONS: usize = 128;
+const IDLE: Duration = Duration::from_secs(10);
+/// Largest question: a name has at most 255 bytes (RFC 1035), and the rest is little.
+const LARGEST_QUESTION: usize = 1024;
+/// Largest answer by TCP.
+const LARGEST_ANSWER: usize = u16::MAX as usize;
+const PORT: u16 = 53;
+/// Pause after the socket failed, which it does not as a rule.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Where the server listens, and for whom.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The address: the node's own in its range of pod addresses. It need not be there yet.
+    pub address: IpAddr,
+    /// Whose questions are answered: nobody else's, so that a node is no server for its segment.
+    pub clients: Vec<Cidr>,
+    /// The machine's own resolver file, for names that are not the cluster's.
+    pub resolv_conf: PathBuf,
+}
+
+#[derive(Debug)]
+struct Server {
+    view: View,
+    clients: Vec<Cidr>,
+    forwarder: Forwarder,
+    turns: Semaphore,
+}
+
+/// Answers questions, for ever.
+///
+/// # Errors
+/// If it can't listen.
+pub async fn serve(settings: Settings, view: View) -> io::Result<()> {
+    let address = SocketAddr::new(settings.address, PORT);
+    let own = agent_sys::socket::bind_ahead(address).map_err(io::Error::other)?;
+    let datagrams = Arc::new(UdpSocket::from_std(own.datagrams)?);
+    let connections = TcpListener::from_std(own.connections)?;
+    let server = Arc::new(Server {
+        view,
+        clients: settings.clients,
+        forwarder: Forwarder::new(settings.resolv_conf, settings.address),
+        turns: Semaphore::new(MOST_QUESTIONS),
+    });
+    tracing::info!(%address, "names are answered");
+    let by_connection = Arc::clone(&server).accept(connections);
+    // Neither ends.
+    tokio::join!(server.receive(datagrams), by_connection);
+    Ok(())
+}
+
+impl Server {
+    fn is_client(&self, from: SocketAddr) -> bool {
+        let is_of = |range: &Cidr| range.contains(from.ip().to_canonical());
+        self.clients.iter().any(is_of)
+    }
+
+    async fn receive(self: Arc<Self>, socket: Arc<UdpSocket>) {
+        let mut buffer = vec![0_u8; LARGEST_QUESTION];
+        loop {
+            let (length, from) = match socket.recv_from(&mut buffer).await {
+                Ok(received) => received,
+                Err(error) => {
+                    tracing::debug!(%error, "a datagram is lost");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            };
+            if !self.is_client(from) {
+                continue;
+            }
+            let bytes = buffer.get(..length).unwrap_or_default().to_vec();
+            let (server, socket) = (Arc::clone(&self), Arc::clone(&socket));
+            tokio::spawn(async move {
+                let Ok(_turn) = server.turns.try_acquire() else {
+                    return;
+                };
+                if let Some(answer) = server.answered(&bytes, None).await {
+                    socket.send_to(&answer, from).await.ok();
+                }
+            });
+        }
+    }
+
+    async fn accept(self: Arc<Self>, listener: TcpListener) {
+        let turns = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        loop {
+            let Ok((stream, from)) = listener.accept().await else {
+                tokio::time::sleep(RETRY).await;
+                continue;
+            };
+            let Ok(turn) = Arc::clone(&turns).try_acquire_owned() else {
+                continue;
+            };
+            if self.is_client(from) {
+                let server = Arc::clone(&self);
+                tokio::spawn(async move {
+                    let _turn = turn;
+                    server.converse(stream).await.ok();
+                });
+            }
+        }
+    }
+
+    /// Answers the questions of one connection, until it ends or stands still.
+    async fn converse(&self, mut stream: TcpStream) -> io::Result<()> {
+        while let Ok(length) = timeout(IDLE, stream.read_u16()).await? {
+            let length = usize::from(length);
+            if length > LARGEST_QUESTION {
+                return Ok(());
+            }
+            let mut bytes = vec![0_u8; length];
+            timeout(IDLE, stream.read_exact(&mut bytes)).await??;
+            let Some(answer) = self.answered(&bytes, Some(LARGEST_ANSWER)).await else {
+                return Ok(());
+            };
+            let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
+            let whole = [&length.to_be_bytes(), answer.as_slice()].concat();
+            timeout(IDLE, stream.write_all(&whole)).await??;
+        }
+        Ok(())
+    }
+
+    /// The answer's bytes; none where nothing is sent. `limit`: its most bytes, where the client's word does not count.
+    async fn answered(&self, bytes: &[u8], limit: Option<usize>) -> Option<Vec<u8>> {
+        let question = match Question::read(bytes) {
+            Ok(question) => question,
+            Err(refusal) => return refusal,
+        };
+        let known = self.view.now();
+        let message = match answer(&known, &question) {
+            Said::Whole(message) => message,
+            Said::Then(mut message, name) => {
+                let rest = self.forwarder.ask(&question, &name).await;
+                message.metadata.response_code = rest.metadata.response_code;
+                message.add_answers(rest.answers);
+                message
+            }
+            Said::Foreign => {
+                let said = self.forwarder.ask(&question, question.query.name()).await;
+                relayed(&question, said)
+            }
+        };
+        written(&message, limit.unwrap_or(question.limit))
+    }
+}
+
+/// What another server said, as an answer to the client.
+fn relayed(question: &Question, said: Message) -> Message {
+    let mut answer = question.answer(said.metadata.response_code);
+    answer.add_answers(said.answers);
+    answer.add_authorities(said.authorities);
+    answer.add_additionals(said.additionals);
+    answer
+}

@@ -1,0 +1,21 @@
+//! Services of the cluster on one node: what the packet filter holds for them, and the names by which pods find them.
+//!
+//! Enter by [`View`]: what the node knows of services, their endpoints and nodes, filled by the kubelet's watches and read by
+//! all. [`table`] makes of it what the packet filter should hold (pure); [`Proxy`] applies the difference to what it holds, in
+//! one transaction. [`dns`] answers names from the same view.
+//!
+//! Tasks: [`Proxy::run`] and [`dns::serve`] run until they are dropped. They wait for the view to change; there are no other
+//! channels.
+
+pub mod dns;
+mod proxy;
+pub mod table;
+mod view;
+
+pub use proxy::Proxy;
+pub use view::{
+    Endpoint, Key, Known, Node, Port, Protocol, Service, Slice, SlicePort, View, Whole,
+};
+
+/// The domain below which the cluster's names are.
+pub const DOMAIN: &str = "cluster.local";

@@ -1,0 +1,102 @@
+//! Keeps the packet filter as the view says.
+
+use crate::table::{self, Entries};
+use crate::view::{Known, View};
+use agent_sys::netlink::filter::Filter;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause after the kernel refused, before the whole table is tried anew.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// The service proxy of one node.
+#[derive(Debug)]
+pub struct Proxy {
+    view: View,
+    node: String,
+    addresses: Vec<IpAddr>,
+}
+
+/// What the kernel holds.
+#[derive(Debug)]
+struct Held {
+    filter: Filter,
+    entries: Entries,
+}
+
+impl Proxy {
+    /// A proxy for the node of this name, which answers for node ports at these addresses.
+    pub fn new(view: View, node: String, addresses: Vec<IpAddr>) -> Self {
+        Self {
+            view,
+            node,
+            addresses,
+        }
+    }
+
+    /// Applies every change, for ever. Before services and slices are known, the kernel keeps what it has: that of an agent
+    /// before this one serves on.
+    pub async fn run(self) {
+        let mut changes = self.view.changes();
+        let mut held: Option<Held> = None;
+        loop {
+            let known = Arc::clone(&changes.borrow_and_update());
+            let (node, addresses) = (self.node.clone(), self.addresses.clone());
+            let before = held.take();
+            let apply = move || apply(before, &known, &node, &addresses);
+            let outcome = tokio::task::spawn_blocking(apply).await;
+            match outcome {
+                Ok(Ok(now)) => held = now,
+                Ok(Err(error)) => {
+                    let reason = error.to_string();
+                    tracing::error!(reason, "the packet filter does not take the services");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+                Err(error) => tracing::error!(%error, "the service proxy stumbled"),
+            }
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Brings the kernel from what it holds to what is known: by the difference where that is known, else the whole table.
+fn apply(
+    held: Option<Held>,
+    known: &Known,
+    node: &str,
+    addresses: &[IpAddr],
+) -> Result<Option<Held>, agent_sys::Error> {
+    let Some(whole) = known.whole() else {
+        return Ok(held);
+    };
+    let wanted = table::entries(&table::fronts(whole, node, addresses));
+    if let Some(mut held) = held {
+        let changes = table::difference(&held.entries, &wanted);
+        if changes.is_empty() {
+            return Ok(Some(held));
+        }
+        match held.filter.apply(&changes) {
+            Ok(()) => {
+                held.entries = table::merged(&held.entries, wanted);
+                return Ok(Some(held));
+            }
+            // Another hand changed the table.
+            Err(error) => tracing::warn!(%error, "the services' table is put in place anew"),
+        }
+    }
+    let mut filter = Filter::open()?;
+    filter.apply(&table::all(&wanted))?;
+    let fronts = known
+        .services
+        .as_ref()
+        .map_or(0, std::collections::BTreeMap::len);
+    tracing::info!(services = fronts, "services are served");
+    Ok(Some(Held {
+        filter,
+        entries: wanted,
+    }))
+}

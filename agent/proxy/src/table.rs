@@ -1,0 +1,513 @@
+//! What the packet filter holds for services (pure).
+//!
+//! A packet to an address, protocol and port of a service (its *front*) is found in one map, whatever the number of services.
+//! The map says which chain picks: there is one for each number of endpoints, since the kernel's random number wants a limit
+//! that is written in the rule. The number and the front together are the key of a second map, which holds endpoints. So a
+//! change of endpoints changes entries of maps, and a rule is added only where a service has as many endpoints as none had.
+
+use crate::view::{Endpoint, Key, Protocol, Service, Slice, Whole};
+use agent_sys::netlink::filter::{ChainKind, Change, Hook, Name, Step, Value, Values, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// The table.
+pub const TABLE: &str = "pratique-services";
+/// Fronts, and the chains that pick for them.
+const FRONTS: &str = "fronts";
+/// Fronts with a number, and their endpoints.
+const ENDPOINTS: &str = "endpoints";
+/// Fronts without endpoints, whose callers are told.
+const EMPTY: &str = "empty";
+/// Clients of fronts, and the endpoints with which they stay.
+const CLIENTS: &str = "clients";
+/// Endpoints with their fronts, as far as clients may stay with them.
+const STAYING: &str = "staying";
+/// The chain that all callers pass.
+const SERVICES: &str = "services";
+/// The chain that tells callers that nobody is there.
+const NOBODY: &str = "nobody";
+/// Most clients that are remembered.
+const MOST_CLIENTS: u32 = 65_536;
+/// The bit of a packet's mark for connections that leave with the node's own address: upstream's.
+const LEAVES_AS_NODE: u32 = 0x4000;
+/// `NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`, and just before `NF_IP_PRI_FILTER`.
+const DESTINATION_NAT: i32 = -100;
+const SOURCE_NAT: i32 = 100;
+const BEFORE_FILTER: i32 = -1;
+/// Places in packets (RFC 791, RFC 768, RFC 9293).
+const SOURCE: u32 = 12;
+const DESTINATION: u32 = 16;
+const DESTINATION_PORT: u32 = 2;
+/// Bytes of a front: address, protocol and port, each in a register of four bytes.
+const FRONT_BYTES: u32 = 12;
+const ENDPOINT_BYTES: u32 = 8;
+
+/// Where a service is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Front {
+    /// Address.
+    pub address: Ipv4Addr,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Port.
+    pub port: u16,
+}
+
+/// How a front picks an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pick {
+    /// Endpoints, in order.
+    pub endpoints: Vec<(Ipv4Addr, u16)>,
+    /// Seconds for which a client stays with one.
+    pub affinity: Option<u32>,
+    /// Whether the connection leaves with the node's own address, so that answers come back this way.
+    pub as_node: bool,
+    /// Whether callers are not told where there is no endpoint: another node has them.
+    pub silent: bool,
+}
+
+/// What the packet filter should hold.
+pub type Fronts = BTreeMap<Front, Pick>;
+
+/// All fronts of all services, as a node serves them.
+///
+/// `node`: the node's name; `addresses`: those at which it answers for node ports.
+pub fn fronts((services, slices): Whole<'_>, node: &str, addresses: &[IpAddr]) -> Fronts {
+    let mut behind: BTreeMap<Key, Vec<&Arc<Slice>>> = BTreeMap::new();
+    for (key, slice) in slices {
+        let namespace = key.namespace.clone();
+        let name = slice.service.clone();
+        behind
+            .entry(Key { namespace, name })
+            .or_default()
+            .push(slice);
+    }
+    let mut all = Fronts::new();
+    for (key, service) in services.iter().filter(|(_, service)| !service.foreign) {
+        let slices = behind.get(key).map(Vec::as_slice).unwrap_or_default();
+        for (front, pick) in of_service(service, slices, node, addresses) {
+            // Two services with one external address and port: the first by name has it.
+            all.entry(front).or_insert(pick);
+        }
+    }
+    all
+}
+
+fn of_service(
+    service: &Service,
+    slices: &[&Arc<Slice>],
+    node: &str,
+    addresses: &[IpAddr],
+) -> Vec<(Front, Pick)> {
+    let mut all = Vec::new();
+    for port in &service.ports {
+        let every = candidates(slices, &port.name, port.protocol, None);
+        let local = candidates(slices, &port.name, port.protocol, Some(node));
+        let pick = |local_only: bool, from_outside: bool| Pick {
+            endpoints: if local_only { &local } else { &every }.clone(),
+            affinity: service.affinity,
+            as_node: from_outside && !local_only,
+            silent: local_only && !every.is_empty(),
+        };
+        let mut add = |addresses: &[IpAddr], port_number: u16, pick: &Pick| {
+            all.extend(addresses.iter().filter_map(|address| {
+                let IpAddr::V4(address) = *address else {
+                    return None;
+                };
+                let protocol = port.protocol;
+                let front = Front {
+                    address,
+                    protocol,
+                    port: port_number,
+                };
+                Some((front, pick.clone()))
+            }));
+        };
+        add(
+            &service.addresses,
+            port.port,
+            &pick(service.internal_local, false),
+        );
+        let outside = pick(service.external_local, true);
+        add(&service.external, port.port, &outside);
+        add(&service.balancers, port.port, &outside);
+        if let Some(node_port) = port.node_port {
+            add(addresses, node_port, &outside);
+        }
+    }
+    all
+}
+
+/// The endpoints that take connections: those that are ready, and where there is none, those that still serve on their way
+/// out (KEP-1669).
+fn candidates(
+    slices: &[&Arc<Slice>],
+    name: &str,
+    protocol: Protocol,
+    node: Option<&str>,
+) -> Vec<(Ipv4Addr, u16)> {
+    let with = |wanted: fn(&Endpoint) -> bool| {
+        let mut found = BTreeSet::new();
+        for slice in slices {
+            let ports = slice.ports.iter();
+            for port in ports.filter(|port| port.name == name && port.protocol == protocol) {
+                let own = slice.endpoints.iter().filter(|one| wanted(one));
+                let own =
+                    own.filter(|one| node.is_none_or(|node| one.node.as_deref() == Some(node)));
+                found.extend(own.filter_map(|one| match one.address {
+                    IpAddr::V4(address) => Some((address, port.port)),
+                    IpAddr::V6(_) => None,
+                }));
+            }
+        }
+        found.into_iter().collect::<Vec<_>>()
+    };
+    let ready = with(|one| one.ready);
+    if ready.is_empty() {
+        with(|one| one.serving && one.terminating)
+    } else {
+        ready
+    }
+}
+
+/// The entries of maps and sets, and the chains that they need.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Entries {
+    fronts: BTreeMap<Vec<u8>, Value>,
+    endpoints: BTreeMap<Vec<u8>, Value>,
+    empty: BTreeSet<Vec<u8>>,
+    staying: BTreeSet<Vec<u8>>,
+    chains: BTreeSet<Chain>,
+}
+
+/// A chain that picks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Chain {
+    endpoints: u32,
+    affinity: Option<u32>,
+    as_node: bool,
+}
+
+impl Chain {
+    fn name(self) -> Name {
+        let mut name = format!("pick-{}", self.endpoints);
+        if let Some(seconds) = self.affinity {
+            name = format!("{name}-stay-{seconds}");
+        }
+        if self.as_node {
+            name.push_str("-as-node");
+        }
+        name.into()
+    }
+}
+
+fn front_key(front: Front) -> Vec<u8> {
+    let [high, low] = front.port.to_be_bytes();
+    let mut key = front.address.octets().to_vec();
+    key.extend([front.protocol.number(), 0, 0, 0, high, low, 0, 0]);
+    key
+}
+
+fn endpoint_value((address, port): (Ipv4Addr, u16)) -> Vec<u8> {
+    let [high, low] = port.to_be_bytes();
+    let mut value = address.octets().to_vec();
+    value.extend([high, low, 0, 0]);
+    value
+}
+
+/// What maps and sets hold for these fronts.
+pub fn entries(fronts: &Fronts) -> Entries {
+    let mut all = Entries::default();
+    for (front, pick) in fronts {
+        let key = front_key(*front);
+        let Some(count) = u32::try_from(pick.endpoints.len())
+            .ok()
+            .filter(|count| *count > 0)
+        else {
+            if pick.silent {
+                all.fronts.insert(key, Value::Goto(NOBODY.into()));
+            } else {
+                all.empty.insert(key);
+            }
+            continue;
+        };
+        let chain = Chain {
+            endpoints: count,
+            affinity: pick.affinity,
+            as_node: pick.as_node,
+        };
+        all.chains.insert(chain);
+        for (endpoint, number) in pick.endpoints.iter().zip(0_u32..) {
+            let value = endpoint_value(*endpoint);
+            if pick.affinity.is_some() {
+                all.staying.insert([value.as_slice(), &key].concat());
+            }
+            let numbered = [key.as_slice(), &number.to_ne_bytes()].concat();
+            all.endpoints.insert(numbered, Value::Bytes(value));
+        }
+        all.fronts.insert(key, Value::Goto(chain.name()));
+    }
+    all
+}
+
+/// The whole table, in place of an earlier one.
+pub fn all(entries: &Entries) -> Vec<Change> {
+    let mut changes = vec![
+        // The first makes sure that there is one to remove.
+        Change::AddTable(TABLE),
+        Change::RemoveTable(TABLE),
+        Change::AddTable(TABLE),
+        map(FRONTS, FRONT_BYTES, Values::Verdicts),
+        map(ENDPOINTS, FRONT_BYTES + 4, Values::Bytes(ENDPOINT_BYTES)),
+        set(EMPTY, FRONT_BYTES),
+        set(STAYING, ENDPOINT_BYTES + FRONT_BYTES),
+        Change::AddMemory {
+            table: TABLE,
+            name: CLIENTS,
+            length: FRONT_BYTES + 4,
+            value: ENDPOINT_BYTES,
+            most: MOST_CLIENTS,
+        },
+        branch(SERVICES.into()),
+        branch(NOBODY.into()),
+        base("callers", ChainKind::Nat, Hook::Prerouting, DESTINATION_NAT),
+        base("own-callers", ChainKind::Nat, Hook::Output, DESTINATION_NAT),
+        // Before it is known where they go: a machine may have no way to addresses of services.
+        base(
+            "nobody-there",
+            ChainKind::Filter,
+            Hook::Prerouting,
+            BEFORE_FILTER,
+        ),
+        base(
+            "nobody-there-own",
+            ChainKind::Filter,
+            Hook::Output,
+            BEFORE_FILTER,
+        ),
+        base("leaving", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT),
+        rule(NOBODY, vec![Step::Count, Step::Verdict(Verdict::Drop)]),
+    ];
+    for chain in ["callers", "own-callers"] {
+        changes.push(rule(
+            chain,
+            vec![Step::Verdict(Verdict::Jump(SERVICES.into()))],
+        ));
+    }
+    changes.push(rule(
+        SERVICES,
+        [load_front(0), vec![Step::Follow(0, FRONTS)]].concat(),
+    ));
+    for chain in ["nobody-there", "nobody-there-own"] {
+        let told = vec![Step::In(0, EMPTY), Step::Count, Step::Reject];
+        changes.push(rule(chain, [load_front(0), told].concat()));
+    }
+    let marked = LEAVES_AS_NODE.to_ne_bytes().to_vec();
+    let mask = Step::Mask {
+        of: 0,
+        mask: marked.clone(),
+    };
+    changes.push(rule(
+        "leaving",
+        vec![
+            Step::LoadMark(0),
+            mask,
+            Step::Is(0, marked),
+            Step::Count,
+            Step::Masquerade,
+        ],
+    ));
+    changes.extend(difference(&Entries::default(), entries));
+    changes
+}
+
+/// What makes of a table with some entries one with others. Chains stay: they are few, and may be needed again.
+pub fn difference(before: &Entries, after: &Entries) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for chain in after.chains.difference(&before.chains) {
+        changes.push(branch(chain.name()));
+        changes.extend(picking(*chain));
+    }
+    map_difference(FRONTS, &before.fronts, &after.fronts, &mut changes);
+    map_difference(ENDPOINTS, &before.endpoints, &after.endpoints, &mut changes);
+    set_difference(EMPTY, &before.empty, &after.empty, &mut changes);
+    set_difference(STAYING, &before.staying, &after.staying, &mut changes);
+    changes
+}
+
+/// Entries after a change: chains of before stay.
+pub fn merged(before: &Entries, after: Entries) -> Entries {
+    let chains = before.chains.union(&after.chains).copied().collect();
+    Entries { chains, ..after }
+}
+
+fn map_difference(
+    map: &'static str,
+    before: &BTreeMap<Vec<u8>, Value>,
+    after: &BTreeMap<Vec<u8>, Value>,
+    changes: &mut Vec<Change>,
+) {
+    let goes = before
+        .iter()
+        .filter(|(key, value)| after.get(*key) != Some(value));
+    let keys: Vec<Vec<u8>> = goes.map(|(key, _)| key.clone()).collect();
+    if !keys.is_empty() {
+        changes.push(Change::RemoveElements {
+            table: TABLE,
+            set: map,
+            keys,
+        });
+    }
+    let comes = after
+        .iter()
+        .filter(|(key, value)| before.get(*key) != Some(value));
+    let entries: Vec<_> = comes
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    if !entries.is_empty() {
+        changes.push(Change::AddEntries {
+            table: TABLE,
+            map,
+            entries,
+        });
+    }
+}
+
+fn set_difference(
+    set: &'static str,
+    before: &BTreeSet<Vec<u8>>,
+    after: &BTreeSet<Vec<u8>>,
+    changes: &mut Vec<Change>,
+) {
+    let table = TABLE;
+    let keys: Vec<Vec<u8>> = before.difference(after).cloned().collect();
+    if !keys.is_empty() {
+        changes.push(Change::RemoveElements { table, set, keys });
+    }
+    let keys: Vec<Vec<u8>> = after.difference(before).cloned().collect();
+    if !keys.is_empty() {
+        changes.push(Change::AddElements { table, set, keys });
+    }
+}
+
+/// Loads a packet's front into three registers.
+fn load_front(at: u32) -> Vec<Step> {
+    vec![
+        Step::LoadNetwork {
+            offset: DESTINATION,
+            length: 4,
+            to: at,
+        },
+        Step::LoadProtocol(at + 1),
+        Step::LoadTransport {
+            offset: DESTINATION_PORT,
+            length: 2,
+            to: at + 2,
+        },
+    ]
+}
+
+/// Registers: a front and what follows it, an endpoint, and the front once more behind that.
+const BEHIND_FRONT: u32 = 3;
+const ENDPOINT: u32 = 4;
+const BEHIND_ENDPOINT: u32 = 6;
+
+/// The rules of a chain that picks one of a number of endpoints.
+fn picking(chain: Chain) -> Vec<Change> {
+    let mark = chain.as_node.then_some(Step::SetMark(LEAVES_AS_NODE));
+    let client = Step::LoadNetwork {
+        offset: SOURCE,
+        length: 4,
+        to: BEHIND_FRONT,
+    };
+    let remember = chain.affinity.map(|seconds| Step::Remember {
+        key: 0,
+        map: CLIENTS,
+        value: ENDPOINT,
+        milliseconds: u64::from(seconds).saturating_mul(1000),
+    });
+    let there = Step::Destination {
+        address: ENDPOINT,
+        port: ENDPOINT + 1,
+    };
+    let find = |map| Step::Find {
+        key: 0,
+        map,
+        to: ENDPOINT,
+    };
+    let mut rules = Vec::new();
+    if let Some(remember) = &remember {
+        let mut steps = load_front(0);
+        steps.extend([client.clone(), find(CLIENTS)]);
+        steps.extend(load_front(BEHIND_ENDPOINT));
+        steps.push(Step::In(ENDPOINT, STAYING));
+        steps.push(remember.clone());
+        steps.extend(mark.clone());
+        steps.push(there.clone());
+        rules.push(rule_of(chain.name(), steps));
+    }
+    let mut steps = load_front(0);
+    steps.push(Step::LoadRandom {
+        below: chain.endpoints,
+        to: BEHIND_FRONT,
+    });
+    steps.push(find(ENDPOINTS));
+    if let Some(remember) = remember {
+        steps.extend([client, remember]);
+    }
+    steps.extend(mark);
+    steps.push(there);
+    rules.push(rule_of(chain.name(), steps));
+    rules
+}
+
+fn map(name: &'static str, length: u32, values: Values) -> Change {
+    Change::AddMap {
+        table: TABLE,
+        name,
+        length,
+        values,
+    }
+}
+
+fn set(name: &'static str, length: u32) -> Change {
+    // Integers, as programs show them.
+    let shown_as = 4;
+    Change::AddSet {
+        table: TABLE,
+        name,
+        shown_as,
+        length,
+    }
+}
+
+fn branch(name: Name) -> Change {
+    Change::AddBranch { table: TABLE, name }
+}
+
+fn base(name: &'static str, kind: ChainKind, hook: Hook, priority: i32) -> Change {
+    Change::AddChain {
+        table: TABLE,
+        name,
+        kind,
+        hook,
+        priority,
+    }
+}
+
+fn rule(chain: &'static str, steps: Vec<Step>) -> Change {
+    rule_of(chain.into(), steps)
+}
+
+fn rule_of(chain: Name, steps: Vec<Step>) -> Change {
+    Change::AddRule {
+        table: TABLE,
+        chain,
+        steps,
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

@@ -1,0 +1,366 @@
+use super::*;
+use crate::view::{Port, SlicePort};
+use agent_sys::namespace::{Kind, in_new};
+use agent_sys::netlink::filter::Filter;
+use agent_sys::netlink::links::{LOOPBACK, Links, Route};
+use proptest::prelude::*;
+use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+type Services = BTreeMap<Key, Arc<Service>>;
+type Slices = BTreeMap<Key, Arc<Slice>>;
+
+fn key(name: &str) -> Key {
+    Key {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn service(address: &str, port: u16) -> Service {
+    Service {
+        addresses: vec![address.parse().unwrap()],
+        ports: vec![Port {
+            name: "web".to_owned(),
+            protocol: Protocol::Tcp,
+            port,
+            node_port: None,
+        }],
+        ..Service::default()
+    }
+}
+
+fn ready(address: &str, node: &str) -> Endpoint {
+    Endpoint {
+        address: address.parse().unwrap(),
+        ready: true,
+        serving: true,
+        terminating: false,
+        hostname: None,
+        node: Some(node.to_owned()),
+    }
+}
+
+fn slice(port: u16, endpoints: Vec<Endpoint>) -> Slice {
+    Slice {
+        service: "web".to_owned(),
+        ports: vec![SlicePort {
+            name: "web".to_owned(),
+            protocol: Protocol::Tcp,
+            port,
+        }],
+        endpoints,
+    }
+}
+
+fn one(service: Service, slice: Slice) -> (Services, Slices) {
+    (
+        [(key("web"), Arc::new(service))].into(),
+        [(key("web-abcde"), Arc::new(slice))].into(),
+    )
+}
+
+/// `address:port/protocol > endpoint, endpoint`.
+fn lines((services, slices): &(Services, Slices)) -> Vec<String> {
+    let own = ["192.0.2.1".parse().unwrap()];
+    let line = |(front, pick): (&Front, &Pick)| {
+        let ends = pick.endpoints.iter();
+        let ends: Vec<String> = ends.map(|(ip, port)| format!("{ip}:{port}")).collect();
+        let how = [(pick.as_node, " as node"), (pick.silent, " silent")];
+        let how: String = how
+            .iter()
+            .filter(|(is, _)| *is)
+            .map(|(_, word)| *word)
+            .collect();
+        format!(
+            "{}:{}/{} > {}{how}",
+            front.address,
+            front.port,
+            front.protocol.name(),
+            ends.join(", ")
+        )
+    };
+    fronts((services, slices), "n1", &own)
+        .iter()
+        .map(line)
+        .collect()
+}
+
+#[test]
+fn a_service_is_at_its_address_on_nodes_and_outside() {
+    let mut service = service("10.96.0.10", 80);
+    service.ports[0].node_port = Some(30080);
+    service.external = vec!["198.51.100.1".parse().unwrap()];
+    let ends = vec![ready("10.1.0.2", "n1"), ready("10.1.1.2", "n2")];
+    assert_eq!(
+        lines(&one(service.clone(), slice(8080, ends.clone()))),
+        [
+            "10.96.0.10:80/TCP > 10.1.0.2:8080, 10.1.1.2:8080",
+            "192.0.2.1:30080/TCP > 10.1.0.2:8080, 10.1.1.2:8080 as node",
+            "198.51.100.1:80/TCP > 10.1.0.2:8080, 10.1.1.2:8080 as node",
+        ]
+    );
+    service.external_local = true;
+    service.internal_local = true;
+    assert_eq!(
+        lines(&one(service.clone(), slice(8080, ends[1..].to_vec()))),
+        [
+            "10.96.0.10:80/TCP >  silent",
+            "192.0.2.1:30080/TCP >  silent",
+            "198.51.100.1:80/TCP >  silent"
+        ]
+    );
+    assert_eq!(
+        lines(&one(service, slice(8080, ends)))[0],
+        "10.96.0.10:80/TCP > 10.1.0.2:8080 silent"
+    );
+}
+
+#[test]
+fn endpoints_on_their_way_out_serve_where_none_is_ready() {
+    let going = Endpoint {
+        ready: false,
+        terminating: true,
+        ..ready("10.1.0.3", "n1")
+    };
+    let service = service("10.96.0.10", 80);
+    let both = vec![ready("10.1.0.2", "n1"), going.clone()];
+    assert_eq!(
+        lines(&one(service.clone(), slice(1, both))),
+        ["10.96.0.10:80/TCP > 10.1.0.2:1"]
+    );
+    let last = vec![going.clone()];
+    assert_eq!(
+        lines(&one(service.clone(), slice(1, last))),
+        ["10.96.0.10:80/TCP > 10.1.0.3:1"]
+    );
+    let none = vec![Endpoint {
+        serving: false,
+        ..going
+    }];
+    assert_eq!(
+        lines(&one(service.clone(), slice(1, none))),
+        ["10.96.0.10:80/TCP > "]
+    );
+    let foreign = Service {
+        foreign: true,
+        ..service
+    };
+    assert!(lines(&one(foreign, slice(1, Vec::new()))).is_empty());
+}
+
+fn any_fronts() -> impl Strategy<Value = Fronts> {
+    let front = (1_u8..6, any::<bool>(), 1_u16..3).prop_map(|(last, udp, port)| Front {
+        address: Ipv4Addr::new(10, 96, 0, last),
+        protocol: if udp { Protocol::Udp } else { Protocol::Tcp },
+        port,
+    });
+    let ends = proptest::collection::btree_set((1_u8..8, 1_u16..3), 0..6);
+    let pick = (ends, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(ends, stays, as_node, silent)| Pick {
+            endpoints: ends
+                .into_iter()
+                .map(|(last, port)| (Ipv4Addr::new(10, 1, 0, last), port))
+                .collect(),
+            affinity: stays.then_some(60),
+            as_node,
+            silent,
+        },
+    );
+    proptest::collection::btree_map(front, pick, 0..8)
+}
+
+/// What the kernel would hold after changes.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Model {
+    entries: BTreeMap<(&'static str, Vec<u8>), Option<Value>>,
+    chains: HashSet<String>,
+}
+
+impl Model {
+    fn apply(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::AddEntries { map, entries, .. } => {
+                    for (key, value) in entries {
+                        if let Value::Goto(chain) = &value {
+                            assert!(self.chains.contains(&**chain) || *chain == NOBODY);
+                        }
+                        assert!(self.entries.insert((map, key), Some(value)).is_none());
+                    }
+                }
+                Change::AddElements { set, keys, .. } => {
+                    for key in keys {
+                        assert!(self.entries.insert((set, key), None).is_none());
+                    }
+                }
+                Change::RemoveElements { set, keys, .. } => {
+                    for key in keys {
+                        assert!(self.entries.remove(&(set, key)).is_some());
+                    }
+                }
+                Change::AddBranch { name, .. } => assert!(self.chains.insert(name.into_owned())),
+                Change::AddTable(_)
+                | Change::RemoveTable(_)
+                | Change::AddChain { .. }
+                | Change::AddMap { .. }
+                | Change::AddMemory { .. }
+                | Change::AddSet { .. }
+                | Change::AddRule { .. } => {}
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn step_by_step_and_at_once_give_the_same(states in proptest::collection::vec(any_fronts(), 1..8)) {
+        let (mut model, mut held) = (Model::default(), Entries::default());
+        for state in &states {
+            let wanted = entries(state);
+            model.apply(difference(&held, &wanted));
+            held = merged(&held, wanted);
+        }
+        let mut fresh = Model::default();
+        fresh.apply(difference(&Entries::default(), &entries(states.last().unwrap())));
+        prop_assert_eq!(model.entries, fresh.entries);
+        prop_assert!(fresh.chains.is_subset(&model.chains));
+        prop_assert!(difference(&held, &entries(states.last().unwrap())).is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn the_kernel_takes_every_change(states in proptest::collection::vec(any_fronts(), 1..8)) {
+        in_new(&[Kind::Network], || {
+            let mut filter = Filter::open()?;
+            let mut held = Entries::default();
+            filter.apply(&all(&held))?;
+            for state in &states {
+                let wanted = entries(state);
+                let changes = difference(&held, &wanted);
+                if !changes.is_empty() {
+                    filter.apply(&changes)?;
+                }
+                held = merged(&held, wanted);
+            }
+            filter.apply(&all(&held))
+        })
+        .unwrap();
+    }
+}
+
+/// The address of the host on which servers and callers are: callers have none of their own on a loopback network.
+const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+
+/// A server that says its name to each caller, for as long as the test runs.
+fn serve(name: &'static str) -> u16 {
+    let listener = TcpListener::bind((HOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            stream.write_all(name.as_bytes()).ok();
+        }
+    });
+    port
+}
+
+fn ask(port: u16) -> Result<String, std::io::ErrorKind> {
+    let address = SocketAddr::from(([10, 96, 0, 1], port));
+    let mut stream = TcpStream::connect(address).map_err(|error| error.kind())?;
+    let mut text = String::new();
+    stream
+        .read_to_string(&mut text)
+        .map_err(|error| error.kind())?;
+    Ok(text)
+}
+
+/// In a network of its own, where the services' range is routed somewhere.
+fn in_a_network(test: impl FnOnce(&mut Filter) + Send) {
+    in_new(&[Kind::Network], || {
+        let mut links = Links::open()?;
+        links.switch_on(LOOPBACK)?;
+        links.add_address(LOOPBACK, HOST.into(), 32)?;
+        links.add_route(&Route {
+            destination: "10.96.0.0".parse().unwrap(),
+            prefix: 16,
+            gateway: None,
+            link: LOOPBACK,
+        })?;
+        test(&mut Filter::open()?);
+        Ok(())
+    })
+    .unwrap();
+}
+
+fn front(port: u16, protocol: Protocol) -> Front {
+    Front {
+        address: Ipv4Addr::new(10, 96, 0, 1),
+        protocol,
+        port,
+    }
+}
+
+fn pick(ports: &[u16], affinity: Option<u32>) -> Pick {
+    Pick {
+        endpoints: ports.iter().map(|port| (HOST, *port)).collect(),
+        affinity,
+        ..Pick::default()
+    }
+}
+
+#[test]
+fn callers_reach_every_endpoint_and_stay_where_they_should() {
+    in_a_network(|filter| {
+        let (a, b) = (serve("a"), serve("b"));
+        let wanted: Fronts = [
+            (front(80, Protocol::Tcp), pick(&[a, b], None)),
+            (front(81, Protocol::Tcp), pick(&[a, b], Some(600))),
+            (front(82, Protocol::Tcp), pick(&[], None)),
+        ]
+        .into();
+        let held = entries(&wanted);
+        filter.apply(&all(&held)).unwrap();
+        // Each of the two is missed by all of these calls in one of 2^63 runs.
+        let seen: HashSet<String> = (0..64).map(|_| ask(80).unwrap()).collect();
+        assert_eq!(seen.len(), 2, "both are reached");
+        let first = ask(81).unwrap();
+        assert!((0..32).all(|_| ask(81).unwrap() == first), "a client stays");
+        // The endpoint with which the client stays goes; the other one takes over.
+        let rest = if first == "a" { b } else { a };
+        let mut next = wanted;
+        next.insert(front(81, Protocol::Tcp), pick(&[rest], Some(600)));
+        next.insert(front(82, Protocol::Tcp), pick(&[a], None));
+        next.remove(&front(80, Protocol::Tcp));
+        let wanted = entries(&next);
+        filter.apply(&difference(&held, &wanted)).unwrap();
+        assert!((0..8).all(|_| ask(81).unwrap() != first));
+        assert_eq!(ask(82).unwrap(), "a");
+    });
+}
+
+#[test]
+fn datagrams_go_to_an_endpoint_and_answers_come_back() {
+    in_a_network(|filter| {
+        let server = UdpSocket::bind((HOST, 0)).unwrap();
+        let port = server.local_addr().unwrap().port();
+        let wanted = [(front(53, Protocol::Udp), pick(&[port], None))].into();
+        filter.apply(&all(&entries(&wanted))).unwrap();
+        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+        client.connect("10.96.0.1:53").unwrap();
+        for socket in [&client, &server] {
+            socket
+                .set_read_timeout(Some(Duration::from_secs(60)))
+                .unwrap();
+        }
+        client.send(b"who").unwrap();
+        let mut buffer = [0; 16];
+        let (length, from) = server.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"who");
+        server.send_to(b"me", from).unwrap();
+        assert_eq!(client.recv(&mut buffer).unwrap(), 2);
+    });
+}

@@ -1,0 +1,327 @@
+//! What the node knows of services, endpoints and nodes: as much of each object as it needs.
+
+use config_kube::k8s_openapi::api::core::v1 as core;
+use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use config_model::format::Cidr;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// How long a client stays with an endpoint where the service names no time (upstream's default).
+const AFFINITY_SECONDS: u32 = 10_800;
+/// The label of a slice that names its service.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The label of services that another proxy serves.
+const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
+
+/// Namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Namespace; empty where the kind has none.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Key {
+    /// An object's key.
+    pub fn of(meta: &ObjectMeta) -> Self {
+        Self {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// A transport protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// By its name; none for one that this proxy does not serve (SCTP).
+    pub fn named(name: Option<&str>) -> Option<Self> {
+        match name {
+            None | Some("TCP") => Some(Self::Tcp),
+            Some("UDP") => Some(Self::Udp),
+            Some(_) => None,
+        }
+    }
+
+    /// Its number (RFC 9293, RFC 768).
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+}
+
+/// A port of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// Its name; empty where it is the only one.
+    pub name: String,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Its number.
+    pub port: u16,
+    /// Its number on nodes; none where it has none.
+    pub node_port: Option<u16>,
+}
+
+/// A service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a field of the service's specification"
+)]
+pub struct Service {
+    /// Its own addresses; none where it is headless or a name.
+    pub addresses: Vec<IpAddr>,
+    /// Whether its name stands for its endpoints.
+    pub headless: bool,
+    /// What its name stands for, where that is something outside.
+    pub external_name: Option<String>,
+    /// Addresses outside of the cluster at which nodes answer for it.
+    pub external: Vec<IpAddr>,
+    /// Addresses of load balancers.
+    pub balancers: Vec<IpAddr>,
+    /// Its ports.
+    pub ports: Vec<Port>,
+    /// Seconds for which a client stays with an endpoint; none where it does not.
+    pub affinity: Option<u32>,
+    /// Whether callers inside of the cluster reach only endpoints of their node.
+    pub internal_local: bool,
+    /// Whether callers from outside reach only endpoints of the node that they called.
+    pub external_local: bool,
+    /// Whether another program serves it.
+    pub foreign: bool,
+}
+
+impl Service {
+    /// What the node needs of an object.
+    pub fn read(service: core::Service) -> Self {
+        let labels = service.metadata.labels.unwrap_or_default();
+        let spec = service.spec.unwrap_or_default();
+        let is_name = spec.type_.as_deref() == Some("ExternalName");
+        let parse = |list: &Option<Vec<String>>| -> Vec<IpAddr> {
+            let texts = list.iter().flatten();
+            texts.filter_map(|text| text.parse().ok()).collect()
+        };
+        let balancers = service.status.and_then(|status| status.load_balancer);
+        let balancers = balancers.and_then(|status| status.ingress);
+        // An address in mode `Proxy` is for the balancer alone.
+        let served = balancers
+            .iter()
+            .flatten()
+            .filter(|one| one.ip_mode.as_deref() != Some("Proxy"));
+        let seconds = spec
+            .session_affinity_config
+            .and_then(|config| config.client_ip?.timeout_seconds);
+        let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
+            let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok());
+            seconds.unwrap_or(AFFINITY_SECONDS)
+        });
+        Self {
+            addresses: if is_name {
+                Vec::new()
+            } else {
+                parse(&spec.cluster_ips)
+            },
+            headless: spec.cluster_ip.as_deref() == Some("None"),
+            external_name: spec.external_name.filter(|_| is_name),
+            external: parse(&spec.external_ips),
+            balancers: served
+                .filter_map(|one| one.ip.as_ref()?.parse().ok())
+                .collect(),
+            ports: spec.ports.iter().flatten().filter_map(port).collect(),
+            affinity,
+            internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
+            external_local: spec.external_traffic_policy.as_deref() == Some("Local"),
+            foreign: labels.contains_key(OTHER_PROXY),
+        }
+    }
+}
+
+fn port(port: &core::ServicePort) -> Option<Port> {
+    Some(Port {
+        name: port.name.clone().unwrap_or_default(),
+        protocol: Protocol::named(port.protocol.as_deref())?,
+        port: u16::try_from(port.port).ok()?,
+        node_port: port
+            .node_port
+            .and_then(|port| u16::try_from(port).ok())
+            .filter(|port| *port > 0),
+    })
+}
+
+/// A port of a slice's endpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlicePort {
+    /// The name of the service's port.
+    pub name: String,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The endpoints' number.
+    pub port: u16,
+}
+
+/// An endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its address.
+    pub address: IpAddr,
+    /// Whether it takes connections.
+    pub ready: bool,
+    /// Whether it would, were it not on its way out.
+    pub serving: bool,
+    /// Whether it is on its way out.
+    pub terminating: bool,
+    /// Its host name below the service's.
+    pub hostname: Option<String>,
+    /// Its node.
+    pub node: Option<String>,
+}
+
+/// Endpoints of a service that have their ports in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slice {
+    /// The service's name, in the slice's namespace.
+    pub service: String,
+    /// Ports.
+    pub ports: Vec<SlicePort>,
+    /// Endpoints.
+    pub endpoints: Vec<Endpoint>,
+}
+
+impl Slice {
+    /// What the node needs of an object; none where it names no service, or holds no addresses.
+    pub fn read(slice: EndpointSlice) -> Option<Self> {
+        let service = slice.metadata.labels?.remove(SERVICE_NAME)?;
+        let ports = slice.ports.into_iter().flatten().filter_map(|port| {
+            Some(SlicePort {
+                name: port.name.unwrap_or_default(),
+                protocol: Protocol::named(port.protocol.as_deref())?,
+                port: u16::try_from(port.port?).ok()?,
+            })
+        });
+        let endpoints = slice.endpoints.into_iter().flatten().filter_map(|one| {
+            let conditions = one.conditions.unwrap_or_default();
+            let ready = conditions.ready.unwrap_or(true);
+            Some(Endpoint {
+                address: one.addresses.first()?.parse().ok()?,
+                ready,
+                serving: conditions.serving.unwrap_or(ready),
+                terminating: conditions.terminating.unwrap_or(false),
+                hostname: one.hostname.filter(|name| !name.is_empty()),
+                node: one.node_name,
+            })
+        });
+        Some(Self {
+            service,
+            ports: ports.collect(),
+            endpoints: endpoints.collect(),
+        })
+    }
+}
+
+/// A node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Its ranges of pod addresses.
+    pub ranges: Vec<Cidr>,
+}
+
+impl Node {
+    /// What other nodes need of an object.
+    pub fn read(node: core::Node) -> Self {
+        let status = node.status.unwrap_or_default();
+        let ranges = node.spec.and_then(|spec| spec.pod_cidrs);
+        let internal = status.addresses.into_iter().flatten();
+        let internal = internal.filter(|address| address.type_ == "InternalIP");
+        Self {
+            addresses: internal
+                .filter_map(|one| one.address.parse().ok())
+                .collect(),
+            ranges: ranges
+                .into_iter()
+                .flatten()
+                .filter_map(|text| text.parse().ok())
+                .collect(),
+        }
+    }
+}
+
+/// All that is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Services; none before they were listed.
+    pub services: Option<BTreeMap<Key, Arc<Service>>>,
+    /// Slices; none before they were listed.
+    pub slices: Option<BTreeMap<Key, Arc<Slice>>>,
+    /// Nodes; none before they were listed.
+    pub nodes: Option<BTreeMap<String, Arc<Node>>>,
+}
+
+impl Known {
+    /// Services and slices, once both are known.
+    pub fn whole(&self) -> Option<Whole<'_>> {
+        Some((self.services.as_ref()?, self.slices.as_ref()?))
+    }
+}
+
+/// Services and slices.
+pub type Whole<'a> = (
+    &'a BTreeMap<Key, Arc<Service>>,
+    &'a BTreeMap<Key, Arc<Slice>>,
+);
+
+/// What is known, shared by those who fill it and those who read it. It outlives a master that is away.
+#[derive(Debug, Clone)]
+pub struct View(watch::Sender<Arc<Known>>);
+
+impl Default for View {
+    fn default() -> Self {
+        Self(watch::Sender::new(Arc::default()))
+    }
+}
+
+impl View {
+    /// What is known now.
+    pub fn now(&self) -> Arc<Known> {
+        Arc::clone(&self.0.borrow())
+    }
+
+    /// Tells of changes.
+    pub fn changes(&self) -> watch::Receiver<Arc<Known>> {
+        self.0.subscribe()
+    }
+
+    /// Changes what is known, if it differs from what it should be; nobody is told where it does not.
+    pub fn change(&self, differs: impl FnOnce(&Known) -> bool, change: impl FnOnce(&mut Known)) {
+        self.0.send_if_modified(|known| {
+            let differs = differs(known);
+            if differs {
+                change(Arc::make_mut(known));
+            }
+            differs
+        });
+    }
+}

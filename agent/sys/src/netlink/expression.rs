@@ -1,0 +1,143 @@
+//! How the kernel wants the steps of a rule written: each is an expression with a name and attributes.
+
+use super::filter::{DATA_VALUE, DATA_VERDICT, Register, Step, verdict};
+use super::message::Attributes;
+
+/// `NFT_REG_VERDICT` and `NFT_META_MARK`.
+const VERDICT_REGISTER: u32 = 0;
+const MARK: u32 = 3;
+/// The register in which a mark is changed: the last, which no key reaches.
+const MARK_REGISTER: Register = 15;
+
+/// A step with those that it needs before it.
+pub(super) fn whole(step: &Step) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if let Step::SetMark(bits) = step {
+        steps.push(Step::LoadMark(MARK_REGISTER));
+        // Keeps all other bits, and turns on these.
+        steps.push(Step::MaskAndFlip {
+            of: MARK_REGISTER,
+            mask: (!bits).to_ne_bytes().to_vec(),
+            flip: bits.to_ne_bytes().to_vec(),
+        });
+    }
+    steps.push(step.clone());
+    steps
+}
+
+/// The kernel's number of a register of 32 bits (`NFT_REG32_00`).
+fn register(register: Register) -> u32 {
+    register.saturating_add(8)
+}
+
+fn bitwise(of: Register, mask: &[u8], flip: &[u8]) -> (&'static str, Attributes) {
+    let value = |bytes: &[u8]| Attributes::new().bytes(DATA_VALUE, bytes);
+    let data = Attributes::new()
+        .network_number(1, register(of))
+        .network_number(2, register(of))
+        .network_number(3, u32::try_from(mask.len()).unwrap_or_default())
+        .nest(4, &value(mask))
+        .nest(5, &value(flip));
+    ("bitwise", data)
+}
+
+/// Name and data of an expression.
+pub(super) fn expression(step: &Step) -> (&'static str, Attributes) {
+    let to = |at: Register| Attributes::new().network_number(1, register(at));
+    let meta = |key: u32, at: Register| ("meta", to(at).network_number(2, key));
+    let payload = |base: u32, offset: u32, length: u32, at: Register| {
+        let data = to(at)
+            .network_number(2, base)
+            .network_number(3, offset)
+            .network_number(4, length);
+        ("payload", data)
+    };
+    let compare = |at: Register, operation: u32, bytes: &[u8]| {
+        let value = Attributes::new().bytes(DATA_VALUE, bytes);
+        ("cmp", to(at).network_number(2, operation).nest(3, &value))
+    };
+    let lookup = |at: Register, set: &str, flags: u32| {
+        let data = Attributes::new()
+            .text(1, set)
+            .network_number(2, register(at))
+            .network_number(5, flags);
+        ("lookup", data)
+    };
+    match step {
+        Step::LoadInName(at) => meta(6, *at),
+        Step::LoadOutName(at) => meta(7, *at),
+        Step::LoadProtocol(at) => meta(16, *at),
+        Step::LoadNetwork { offset, length, to } => payload(1, *offset, *length, *to),
+        Step::LoadTransport { offset, length, to } => payload(2, *offset, *length, *to),
+        Step::LoadState(at) => ("ct", to(*at).network_number(2, 0)),
+        Step::LoadStatus(at) => ("ct", to(*at).network_number(2, 2)),
+        Step::Mask { of, mask } => bitwise(*of, mask, &vec![0; mask.len()]),
+        Step::MaskAndFlip { of, mask, flip } => bitwise(*of, mask, flip),
+        Step::Is(at, bytes) => compare(*at, 0, bytes),
+        Step::IsNot(at, bytes) => compare(*at, 1, bytes),
+        Step::In(at, set) => lookup(*at, set, 0),
+        Step::NotIn(at, set) => lookup(*at, set, 1),
+        Step::Follow(at, map) => {
+            let (name, data) = lookup(*at, map, 0);
+            (name, data.network_number(3, VERDICT_REGISTER))
+        }
+        Step::Find { key, map, to } => {
+            let (name, data) = lookup(*key, map, 0);
+            (name, data.network_number(3, register(*to)))
+        }
+        Step::Remember {
+            key,
+            map,
+            value,
+            milliseconds,
+        } => {
+            let update = 1;
+            let data = Attributes::new()
+                .text(1, map)
+                .network_number(3, update)
+                .network_number(4, register(*key))
+                .network_number(5, register(*value))
+                .bytes(6, &milliseconds.to_be_bytes());
+            ("dynset", data)
+        }
+        Step::LoadRandom { below, to: at } => {
+            let random = 1;
+            let data = to(*at)
+                .network_number(2, *below)
+                .network_number(3, random)
+                .network_number(4, 0);
+            ("numgen", data)
+        }
+        Step::LoadMark(at) => meta(MARK, *at),
+        Step::SetMark(_) => {
+            let data = Attributes::new()
+                .network_number(2, MARK)
+                .network_number(3, register(MARK_REGISTER));
+            ("meta", data)
+        }
+        Step::Destination { address, port } => {
+            let destination = 1;
+            let ipv4 = 2;
+            let data = Attributes::new()
+                .network_number(1, destination)
+                .network_number(2, ipv4)
+                .network_number(3, register(*address))
+                .network_number(5, register(*port));
+            ("nat", data)
+        }
+        Step::Reject => {
+            // ICMP unreachable, port unreachable (RFC 792).
+            let data = Attributes::new().network_number(1, 0).bytes(2, &[3]);
+            ("reject", data)
+        }
+        Step::Count => ("counter", Attributes::new()),
+        Step::Masquerade => ("masq", Attributes::new()),
+        Step::Verdict(own) => {
+            let data = Attributes::new().nest(DATA_VERDICT, &verdict(own));
+            (
+                "immediate",
+                Attributes::new().network_number(1, 0).nest(2, &data),
+            )
+        }
+    }
+}

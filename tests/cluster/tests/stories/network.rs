@@ -1,0 +1,125 @@
+//! Pods with a network of their own, on machines: addresses, and what they reach by them.
+
+use crate::world::{Cluster, World, expect};
+use std::time::Duration;
+use tests_harness::Result;
+use tests_harness::cluster::BOOT_LIMIT;
+
+/// A pod under emulation: pull, unpack, start, and what its script waits for.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// A pod with a network of its own, made to stay where its script ends.
+fn pod(name: &str, node: &str, script: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {name}}}}}\nspec:\n  \
+         terminationGracePeriodSeconds: 1\n  nodeSelector: {{kubernetes.io/hostname: {node}}}\n  containers:\n  - name: main\n    \
+         image: registry.example/busybox:1\n    command: [\"/bin/busybox\", \"sh\", \"-c\", \"{script}; exec /bin/busybox sleep 100000\"]\n"
+    )
+}
+
+/// A pod that serves its own name on port 8080.
+fn server(name: &str, node: &str) -> String {
+    let script = format!(
+        "/bin/busybox mkdir -p /tmp/www; echo I am {name} > /tmp/www/index.html; /bin/busybox httpd -p 8080 -h /tmp/www"
+    );
+    pod(name, node, &script)
+}
+
+/// Shell words that try a command until it succeeds, and say so.
+fn until(word: &str, command: &str) -> String {
+    format!("until {command}; do /bin/busybox sleep 1; done; echo {word} is reached")
+}
+
+impl Cluster {
+    fn pod_address(&self, name: &str) -> Result<String> {
+        let words = ["get", "pod", name, "-o", "jsonpath={.status.podIP}"];
+        let what = format!("the address of {name}");
+        self.lab
+            .kubectl_until(&words, &what, LIMIT, |text| !text.is_empty())
+    }
+
+    fn node_range(&self, name: &str) -> Result<String> {
+        let words = ["get", "node", name, "-o", "jsonpath={.spec.podCIDR}"];
+        let what = format!("the range of {name}");
+        self.lab
+            .kubectl_until(&words, &what, LIMIT, |text| !text.is_empty())
+    }
+}
+
+/// Pods on a worker have addresses of its range, and reach each other and the API by them.
+pub(crate) fn pods_of_a_node(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let (range, masters) = (
+        cluster.node_range("worker-1")?,
+        cluster.node_range("master-1")?,
+    );
+    expect(range != masters, &format!("two nodes have {range}"))?;
+    cluster.apply("served", &server("served", "worker-1"))?;
+    let address = cluster.pod_address("served")?;
+    let prefix = range.rsplit_once('.').map_or("", |(prefix, _)| prefix);
+    expect(
+        address.starts_with(&format!("{prefix}.")),
+        &format!("{address} is not of {range}"),
+    )?;
+    let asks = format!(
+        "{}; {}",
+        until(
+            "the pod",
+            &format!("/bin/busybox wget -q -O - http://{address}:8080/")
+        ),
+        until(
+            "the API",
+            "/bin/busybox nc -w 5 192.168.77.10 6443 < /dev/null"
+        ),
+    );
+    cluster.apply("asking", &pod("asking", "worker-1", &asks))?;
+    let log = cluster.pod_log("asking", "the API is reached")?;
+    expect(log.contains("I am served"), &log)?;
+    let words = ["delete", "pod", "served", "asking", "--wait=false"];
+    cluster.lab.kubectl(&words).map(drop)
+}
+
+/// A service of pods on two machines is reached by its name from a pod on one of them, and so is the API.
+pub(crate) fn service_by_name_across_machines(world: &mut World) -> Result<()> {
+    let (blueprint, _) = world.second_worker("worker-2")?;
+    world.guest(&blueprint)?;
+    let cluster = world.cluster()?;
+    cluster.lab.wait_ready("worker-2", BOOT_LIMIT)?;
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: shop}\nspec:\n  selector: {part: shop}\n  \
+                   ports: [{name: http, port: 80, targetPort: 8080}]\n";
+    cluster.apply("shop", service)?;
+    for number in 1..=2 {
+        let (name, node) = (format!("shop-{number}"), format!("worker-{number}"));
+        let labelled = server(&name, &node).replace("labels: {", "labels: {part: shop, ");
+        cluster.apply(&name, &labelled)?;
+    }
+    let get = "/bin/busybox wget -q -T 5 -O - http://shop.default.svc.cluster.local/";
+    let short = "/bin/busybox wget -q -T 5 -O - http://shop/";
+    let asks = [
+        until("the first", &format!("{get} | /bin/busybox grep shop-1")),
+        until("the second", &format!("{short} | /bin/busybox grep shop-2")),
+        until(
+            "the API by name",
+            "/bin/busybox nc -w 5 kubernetes.default 443 < /dev/null",
+        ),
+        until(
+            "the API by variables",
+            "/bin/busybox nc -w 5 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT < /dev/null",
+        ),
+    ];
+    cluster.apply("client", &pod("client", "worker-2", &asks.join("; ")))?;
+    let log = cluster.pod_log("client", "the API by variables is reached")?;
+    expect(
+        log.contains("I am shop-1") && log.contains("I am shop-2"),
+        &log,
+    )?;
+    let words = [
+        "delete",
+        "pod/shop-1",
+        "pod/shop-2",
+        "pod/client",
+        "service/shop",
+        "--wait=false",
+    ];
+    cluster.lab.kubectl(&words).map(drop)
+}
