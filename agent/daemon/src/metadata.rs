@@ -231,7 +231,8 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for Trouble {
 /// One request on a connection of its own.
 async fn exchange(at: SocketAddr, request: &Request) -> Result<Answer, Trouble> {
     let limits = Limits {
-        time: ANSWER_LIMIT,
+        // The caller's limit, which covers the connection, too, is the one that ends it.
+        time: FETCH_LIMIT,
         head: HEAD_LIMIT,
         fields: 64,
         body: request.limit,

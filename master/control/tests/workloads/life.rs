@@ -35,7 +35,11 @@ impl Drop for Cluster {
 pub(crate) async fn cluster(kubelets: bool) -> Cluster {
     let store = TempDir::new().unwrap();
     let engine = EmbeddedStore::open(store.path()).unwrap();
-    let api = ApiServer::new(Arc::new(engine), Options::default());
+    let options = Options {
+        roles: master_control::roles(master_control::CONTROLLERS),
+        ..Options::default()
+    };
+    let api = ApiServer::new(Arc::new(engine), options);
     api.prepare().await.unwrap();
     let own = UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new());
     let controllers = master_control::run(
