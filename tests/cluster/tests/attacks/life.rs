@@ -330,12 +330,6 @@ fn of_others(other: &str, others: String) -> Vec<Forbidden> {
             format!("{PODS}/{other}-keeps"),
             json!(null),
         ),
-        (
-            "read another node",
-            Method::GET,
-            theirs.clone(),
-            json!(null),
-        ),
         ("change another node", Method::PATCH, theirs, relabelled()),
     ]
 }
