@@ -116,6 +116,17 @@ async fn run_with(
         ));
     };
     let code = i32::try_from(ended.map_err(fail())?.into_inner().exit_status).unwrap_or(255);
+    // The command has ended, and the shim may still be copying what it wrote: it has done so once the process is deleted.
+    let delete = DeleteProcessRequest {
+        container_id: id.to_owned(),
+        exec_id: exec_id.to_owned(),
+    };
+    tokio::select! {
+        deleted = tasks.delete_process(request(delete)) => {
+            settled(deleted, Code::NotFound).map_err(fail())?;
+        }
+        () = keep_reading(&output, &mut text) => {}
+    }
     read_rest(output, |piece| keep(piece, &mut text));
     Ok(ExecOutput { code, output: text })
 }
