@@ -1,10 +1,11 @@
-//! The Prometheus text format, version 0.0.4.
+//! The Prometheus text format, version 0.0.4
+//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 
 use std::fmt::Write as _;
 
 /// A number in the text format.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Figure {
+pub enum Figure {
     /// An integer.
     Whole(i128),
     /// A floating-point number.
@@ -31,16 +32,16 @@ impl From<f64> for Figure {
 
 /// The text as it is written. Writing to a `String` does not fail.
 #[derive(Debug, Default)]
-pub(crate) struct Text(String);
+pub struct Text(String);
 
 impl Text {
     /// Begins a metric family.
-    pub(crate) fn family(&mut self, name: &str, kind: &str, help: &str) {
+    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _infallible = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
     /// One sample; `labels` is the text between the braces.
-    pub(crate) fn sample(&mut self, name: &str, labels: &str, value: impl Into<Figure>) {
+    pub fn sample(&mut self, name: &str, labels: &str, value: impl Into<Figure>) {
         self.0.push_str(name);
         if !labels.is_empty() {
             let _infallible = write!(self.0, "{{{labels}}}");
@@ -52,14 +53,14 @@ impl Text {
     }
 
     /// A family of one sample.
-    pub(crate) fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Into<Figure>) {
+    pub fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Into<Figure>) {
         self.family(name, kind, help);
         self.sample(name, "", value);
     }
 
     /// A histogram's samples. `counts` has one more element than `bounds`: the values above all of
     /// them.
-    pub(crate) fn histogram(
+    pub fn histogram(
         &mut self,
         name: &str,
         labels: &str,
@@ -80,7 +81,8 @@ impl Text {
     }
 
     /// The text.
-    pub(crate) fn finish(self) -> String {
+    #[must_use]
+    pub fn finish(self) -> String {
         self.0
     }
 }

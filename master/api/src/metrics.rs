@@ -3,16 +3,13 @@
 //! Labels (verb, kind, subresource, scope) take their values from small sets that no client can
 //! enlarge: a path without a kind is counted under one of a few names.
 
-mod process;
-mod text;
-
 use crate::path::{Target, Verb};
+use config_figures::{Process, Text};
 use master_schema::registry::Kind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-pub(crate) use text::Text;
 
 /// Upper bounds of durations, in seconds (upstream: `apiserver_request_duration_seconds`).
 const BOUNDS: [f64; 23] = [
@@ -250,7 +247,7 @@ impl Metrics {
                 count,
             );
         }
-        process::write(text);
+        this_process().write(text);
     }
 
     fn write_events(&self, text: &mut Text) {
@@ -265,6 +262,15 @@ impl Metrics {
             text.sample(name, &labels, count.load(Ordering::Relaxed));
         }
     }
+}
+
+/// What the kernel tells of this process now.
+fn this_process() -> Process {
+    let descriptors = std::fs::read_dir("/proc/self/fd").map(|open| open.count() as u64);
+    Process::of(
+        |file| std::fs::read_to_string(file).unwrap_or_default(),
+        descriptors.ok(),
+    )
 }
 
 #[cfg(test)]
