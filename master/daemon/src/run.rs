@@ -18,9 +18,9 @@ use master_attest::{AttestationConfig, AttestationService, BootstrapConfig};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
 use master_client::UserInfo;
+use master_control::Controllers;
 use master_control::options::{Discovery, Signing};
 use master_control::pod_range::PodRange;
-use master_control::{CONTROLLERS, Controllers};
 use master_journal::VerdictLog;
 use master_schema::validate::net::Range;
 use master_store::{EmbeddedStore, StoreError};
@@ -280,7 +280,7 @@ fn controllers(
         discovery: Some(discovery),
         ..master_control::Options::default()
     };
-    Controllers::of(CONTROLLERS, options)
+    Controllers::of(&master_controllers::all(), options)
 }
 
 async fn asked_to_end() {

@@ -1,0 +1,18 @@
+//! Controllers of addresses: each node gets a range for its pods, each service its endpoints.
+//!
+//! - `node_ipam`: a range of pod addresses for each node
+//! - `endpoint_slices`: the addresses of the pods that a service selects
+//! - `service_ranges`: the ranges of service addresses, which cannot be deleted while they are in use
+
+pub mod endpoint_slices;
+pub mod node_ipam;
+pub mod service_ranges;
+
+use master_control::Registration;
+
+/// The controllers of this room.
+pub const CONTROLLERS: &[Registration] = &[
+    Registration::of::<node_ipam::NodeIpam>(),
+    Registration::of::<service_ranges::ServiceRanges>(),
+    Registration::of::<endpoint_slices::EndpointSlices>(),
+];
