@@ -6,6 +6,9 @@
     reason = "tests may stop at the first surprise"
 )]
 
+#[path = "processes/workloads.rs"]
+mod workloads;
+
 use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;

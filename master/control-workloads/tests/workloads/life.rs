@@ -5,9 +5,10 @@ use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use config_kube::k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota};
 use jiff::Timestamp;
 use master_api::{ApiServer, Options};
-use master_client::{Client, DeleteParams, ListParams, Object, Patch, UserInfo};
+use master_client::{Client, DeleteParams, ListParams, Object, Patch, UserInfo, View, Whole};
 use master_control::Controllers;
 use master_control_workloads::CONTROLLERS;
+use master_control_workloads::workload::pod::OwnedPod;
 use master_store::EmbeddedStore;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -59,7 +60,8 @@ pub(crate) async fn cluster(kubelets: bool) -> Cluster {
     }
 }
 
-/// Every pod runs and is ready as soon as it is seen, and is gone as soon as that is wanted.
+/// Every pod ends or runs, as its image says, as soon as it is seen, and is gone as soon as that is wanted. A pod that is
+/// meant for a node is bound to it first.
 async fn play_kubelets(admin: Client) {
     loop {
         let pods = admin.list::<Pod>(None, &ListParams::default()).await;
@@ -68,11 +70,39 @@ async fn play_kubelets(admin: Client) {
             if pod.metadata.deletion_timestamp.is_some() {
                 end(&admin, &pod).await;
             } else if phase.as_deref() == Some("Pending") {
-                say(&admin, &pod, running()).await;
+                bind(&admin, &pod).await;
+                say(&admin, &pod, outcome(&pod)).await;
             }
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// What becomes of a pod, by the tag of its image.
+fn outcome(pod: &Pod) -> Value {
+    let containers = pod.spec.as_ref().map(|spec| &spec.containers);
+    let image = containers.and_then(|all| all.first()?.image.as_deref());
+    match image.and_then(|image| image.rsplit_once(':')) {
+        Some((_, "succeeds")) => json!({"phase": "Succeeded"}),
+        Some((_, "fails")) => json!({"phase": "Failed"}),
+        _ => running(),
+    }
+}
+
+/// Binds a pod to the node that its affinity names, as the scheduler does with pods of DaemonSets.
+async fn bind(admin: &Client, pod: &Pod) {
+    let node = OwnedPod::read(pod.clone()).meant_for;
+    if node.is_empty() {
+        return;
+    }
+    let meta = &pod.metadata;
+    let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
+    let target = json!({"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": &*node}});
+    let binding: Whole = serde_json::from_value(target).unwrap();
+    // It may be bound already, or have gone.
+    let _bound = admin
+        .create_subresource::<Pod>(namespace, name.unwrap_or_default(), "binding", &binding)
+        .await;
 }
 
 pub(crate) fn running() -> Value {

@@ -1,4 +1,4 @@
-//! The controllers of workloads: what each plans by what is in its stores, with no API and no waiting, and (in `life`) what
+//! The controllers of workloads: what each plans by what is in its stores, with no API and no waiting, and (in `life` and `served`) what
 //! comes of it against the real API.
 
 #![allow(
@@ -13,6 +13,7 @@ mod deployment;
 mod jobs;
 mod life;
 mod replicas;
+mod served;
 mod stateful;
 
 use config_kube::k8s_openapi::serde::de::DeserializeOwned;

@@ -1,0 +1,218 @@
+//! Workloads by the real kubectl on a master without nodes: pods are marked as kubelets would mark them.
+
+use super::{LIMIT, Site};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use tests_harness::process::Owned;
+use tests_harness::wait::eventually;
+
+/// A master whose pods run as soon as they are seen.
+struct Cluster {
+    site: Site,
+    master: Option<Owned>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(master) = self.master.take() {
+            // It may have ended by itself; the test has its verdict already.
+            let _ended = master.kill();
+        }
+    }
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let site = Site::new();
+        let master = Some(site.start());
+        Self { site, master }
+    }
+
+    fn kubectl(&self, words: &str) -> String {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        self.site.kubectl(&words).unwrap()
+    }
+
+    /// Names of pods in a phase that are not being deleted.
+    fn pods(&self, phase: &str) -> Vec<String> {
+        let words = [
+            "get",
+            "pods",
+            "-o",
+            r#"go-template={{range .items}}{{if not .metadata.deletionTimestamp}}{{.status.phase}} {{.metadata.name}}{{"\n"}}{{end}}{{end}}"#,
+        ];
+        let printed = self.site.kubectl(&words).unwrap_or_default();
+        let lines = printed.lines().filter_map(|line| line.split_once(' '));
+        let lines = lines.filter(|(found, _)| *found == phase);
+        lines.map(|(_, name)| name.to_owned()).collect()
+    }
+
+    fn mark(&self, pod: &str, status: &str) {
+        let words = [
+            "patch",
+            "pod",
+            pod,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            status,
+        ];
+        // It may have gone meanwhile.
+        let _gone = self.site.kubectl(&words);
+    }
+
+    /// Does something while pods that are pending are marked as running and ready.
+    fn while_pods_run<T>(&self, what: impl FnOnce() -> T) -> T {
+        const READY: &str = r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    for pod in self.pods("Pending") {
+                        self.mark(&pod, READY);
+                    }
+                }
+            });
+            // Also where what is done panics, else the other thread would never end.
+            let _stop = Stop(&stop);
+            what()
+        })
+    }
+
+    fn rolled_out(&self) {
+        let printed = self.kubectl("rollout status deployment/web --timeout=300s");
+        assert!(printed.contains("successfully rolled out"), "{printed}");
+    }
+
+    fn image(&self) -> String {
+        self.kubectl("get deployment web -o jsonpath={.spec.template.spec.containers[0].image}")
+    }
+
+    fn revisions(&self) -> Vec<String> {
+        let printed = self.kubectl("rollout history deployment/web");
+        let numbers = printed
+            .lines()
+            .filter_map(|line| line.split_whitespace().next());
+        let numbers = numbers.filter(|word| word.parse::<u32>().is_ok());
+        numbers.map(str::to_owned).collect()
+    }
+
+    fn until(&self, what: &str, words: &str, wanted: impl Fn(&str) -> bool) {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        eventually(what, LIMIT, "", || {
+            let printed = self.site.kubectl(&words).unwrap_or_default();
+            Ok(wanted(printed.trim()).then_some(()))
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn kubectl_rolls_out_undoes_pauses_scales_and_restarts_a_deployment() {
+    let cluster = Cluster::start();
+    cluster.kubectl("create deployment web --image=registry.example/web:1 --replicas=3");
+    cluster.while_pods_run(|| {
+        cluster.rolled_out();
+        cluster.kubectl("set image deployment/web web=registry.example/web:2");
+        cluster.rolled_out();
+        assert_eq!(cluster.revisions(), ["1", "2"]);
+        cluster.kubectl("rollout undo deployment/web");
+        cluster.rolled_out();
+        assert_eq!(cluster.image(), "registry.example/web:1");
+        assert_eq!(cluster.revisions(), ["2", "3"]);
+
+        cluster.kubectl("rollout pause deployment/web");
+        cluster.kubectl("set image deployment/web web=registry.example/web:4");
+        cluster.until(
+            "the pause is seen",
+            "get deployment web -o jsonpath={.status.conditions[?(@.type==\"Progressing\")].reason}",
+            |reason| reason == "DeploymentPaused",
+        );
+        assert_eq!(cluster.revisions(), ["2", "3"], "a paused Deployment rolls nothing out");
+        cluster.kubectl("rollout resume deployment/web");
+        cluster.rolled_out();
+        assert_eq!(cluster.revisions(), ["2", "3", "4"]);
+
+        cluster.kubectl("scale deployment/web --replicas=5");
+        cluster.kubectl("wait deployment/web --for=jsonpath={.status.availableReplicas}=5 --timeout=300s");
+        cluster.kubectl("wait deployment/web --for=condition=Available --timeout=300s");
+        cluster.kubectl("rollout restart deployment/web");
+        cluster.rolled_out();
+    });
+    let described = cluster.kubectl("describe deployment web");
+    for words in [
+        "NewReplicaSetAvailable",
+        "ScalingReplicaSet",
+        "5 desired | 5 updated | 5 total | 5 available",
+    ] {
+        assert!(described.contains(words), "no {words} in\n{described}");
+    }
+    cluster.kubectl("delete deployment web");
+    cluster.until(
+        "nothing is left",
+        "get pods,replicasets -o name",
+        str::is_empty,
+    );
+}
+
+#[test]
+fn kubectl_waits_for_jobs_that_succeed_or_fail_and_a_cron_job_makes_them() {
+    const SUCCEEDED: &str = r#"{"status":{"phase":"Succeeded"}}"#;
+    const FAILED: &str = r#"{"status":{"phase":"Failed"}}"#;
+    let cluster = Cluster::start();
+    let ends = |status: &str| {
+        eventually("a pod is there", LIMIT, "", || {
+            Ok(cluster.pods("Pending").pop())
+        })
+        .map(|pod| cluster.mark(&pod, status))
+        .unwrap();
+    };
+    cluster.kubectl("create job good --image=registry.example/job:1");
+    ends(SUCCEEDED);
+    cluster.kubectl("wait job/good --for=condition=complete --timeout=300s");
+    cluster.until(
+        "its pod is free",
+        "get pods -l job-name=good -o jsonpath={.items[*].metadata.finalizers[*]}",
+        str::is_empty,
+    );
+
+    let manifest = cluster.site.dir.path().join("bad.yaml");
+    let bad = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: bad}\nspec:\n  backoffLimit: 0\n  template:\n    spec:\n      \
+               restartPolicy: Never\n      containers: [{name: c, image: registry.example/job:1}]\n";
+    std::fs::write(&manifest, bad).unwrap();
+    cluster.kubectl(&format!("create -f {}", manifest.display()));
+    ends(FAILED);
+    cluster.kubectl("wait job/bad --for=condition=failed --timeout=300s");
+    let reason = cluster
+        .kubectl("get job bad -o jsonpath={.status.conditions[?(@.type==\"Failed\")].reason}");
+    assert_eq!(reason, "BackoffLimitExceeded");
+
+    cluster.kubectl("delete job good bad");
+    cluster.until("their pods go with them", "get pods -o name", str::is_empty);
+    let words = [
+        "create",
+        "cronjob",
+        "tick",
+        "--image=registry.example/job:1",
+        "--schedule=@every 1s",
+    ];
+    cluster.site.kubectl(&words).unwrap();
+    ends(SUCCEEDED);
+    cluster.until(
+        "its success is known",
+        "get cronjob tick -o jsonpath={.status.lastSuccessfulTime}",
+        |time| !time.is_empty(),
+    );
+    cluster.kubectl("delete cronjob tick");
+    cluster.until(
+        "its jobs go with it",
+        "get jobs,pods -o name",
+        str::is_empty,
+    );
+}
