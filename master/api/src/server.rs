@@ -84,6 +84,13 @@ impl ApiServer {
         }
     }
 
+    /// Serves other kinds from now on. Requests under way, watches included, end with the kinds with
+    /// which they began; discovery and OpenAPI describe the new ones at once. Stored objects of a
+    /// kind that is no longer served stay in the store.
+    pub fn serve_kinds(&self, kinds: Vec<Kind>) {
+        self.inner.kinds.replace(Registry::new(kinds));
+    }
+
     /// A client for callers inside the process.
     pub fn client(&self, user: UserInfo) -> Client {
         Client::new(Arc::new(self.clone()), user)
