@@ -24,9 +24,6 @@ const IN_FLIGHT: usize = 64;
 const SHARE: usize = 16;
 /// Keys that are planned before changes are looked at again.
 const BATCH: usize = 64;
-/// Name in events (upstream's, which people know).
-const COMPONENT: &str = "controllermanager";
-
 /// What a controller's runs need: the API in the name of its own user.
 struct Tools {
     client: Client,
@@ -34,10 +31,10 @@ struct Tools {
 }
 
 impl Tools {
-    fn of(controller: &str, shared: &Client) -> Self {
-        let client = shared.acting_as(rights::user(controller));
+    fn of(worker: &Worker, shared: &Client) -> Self {
+        let client = shared.acting_as(rights::user(worker.name));
         Self {
-            recorder: Arc::new(Recorder::new(client.clone(), COMPONENT)),
+            recorder: Arc::new(Recorder::new(client.clone(), worker.component)),
             client,
         }
     }
@@ -115,6 +112,8 @@ fn failed<C: Controller>(key: &Key, error: &ApiError) -> (End, Outcome) {
 /// A controller with its queue.
 struct Worker {
     name: &'static str,
+    /// Name in events.
+    component: &'static str,
     reconcile: Box<dyn Reconcile>,
     queue: WorkQueue,
     stores: Stores,
@@ -205,7 +204,7 @@ impl Controllers {
     pub async fn run(self, client: Client, shutdown: impl Future<Output = ()> + Send) {
         let mut events = self.sources.start(&client);
         let tools = self.workers.iter();
-        let tools = tools.map(|worker| Tools::of(worker.name, &client));
+        let tools = tools.map(|worker| Tools::of(worker, &client));
         let mut driver = Driver {
             tools: tools.collect(),
             workers: self.workers,
@@ -247,6 +246,7 @@ fn worker<C: Controller>(controller: C, declared: Declaration) -> Worker {
     }
     Worker {
         name: C::NAME,
+        component: C::COMPONENT,
         reconcile: Box::new(Arc::new(controller)),
         queue,
         stores,

@@ -149,6 +149,7 @@ fn kubectl_rolls_out_undoes_pauses_scales_and_restarts_a_deployment() {
     for words in [
         "NewReplicaSetAvailable",
         "ScalingReplicaSet",
+        "deployment-controller",
         "5 desired | 5 updated | 5 total | 5 available",
     ] {
         assert!(described.contains(words), "no {words} in\n{described}");
