@@ -5,8 +5,6 @@
 
 use config_figures::{Process, Text};
 use master_schema::registry::Kind;
-use master_schema::registry::Kind;
-use master_wire::path::{Target, Verb};
 use master_wire::path::{Target, Verb};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
