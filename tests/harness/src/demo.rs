@@ -66,7 +66,7 @@ fn answered(lab: &Lab, version: &str, after: u64) -> Result<Counted> {
     let log = lab.kubectl_until(&words, &what, LIMIT, |log| {
         last(log).is_some_and(|found| found.asked > after && found.answer.contains(version))
     })?;
-    last(&log).ok_or_else(|| crate::Error::Missing(what))
+    last(&log).ok_or(crate::Error::Missing(what))
 }
 
 #[cfg(test)]
