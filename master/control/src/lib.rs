@@ -107,6 +107,7 @@ pub mod event_ttl;
 pub mod every_kind;
 mod figures;
 pub mod garbage;
+pub mod horizontal_autoscaler;
 pub mod in_use;
 pub mod job;
 pub mod machine_nodes;
@@ -175,6 +176,7 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<job::Jobs>(),
     Registration::of::<job::StrayPods>(),
     Registration::of::<job::JobTtl>(),
+    Registration::of::<horizontal_autoscaler::HorizontalAutoscalers>(),
 ];
 
 /// Runs all controllers until `shutdown` resolves.

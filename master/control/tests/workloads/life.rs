@@ -5,7 +5,9 @@ use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use config_kube::k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota};
 use jiff::Timestamp;
 use master_api::{ApiServer, Options};
-use master_client::{Client, DeleteParams, ListParams, Object, Patch, UserInfo, View, Whole};
+use master_client::{
+    Client, DeleteParams, ListParams, Object, Patch, Transport, UserInfo, View, Whole,
+};
 use master_control::workload::pod::OwnedPod;
 use master_store::EmbeddedStore;
 use serde_json::{Value, json};
@@ -34,6 +36,14 @@ impl Drop for Cluster {
 
 /// An API with all controllers, and kubelets unless a test plays them itself.
 pub(crate) async fn cluster(kubelets: bool) -> Cluster {
+    cluster_through(kubelets, |api| api).await
+}
+
+/// The same, with controllers that reach the API through something.
+pub(crate) async fn cluster_through(
+    kubelets: bool,
+    through: impl FnOnce(Arc<dyn Transport>) -> Arc<dyn Transport>,
+) -> Cluster {
     let store = TempDir::new().unwrap();
     let engine = EmbeddedStore::open(store.path()).unwrap();
     let options = Options {
@@ -44,7 +54,7 @@ pub(crate) async fn cluster(kubelets: bool) -> Cluster {
     api.prepare().await.unwrap();
     let own = UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new());
     let controllers = master_control::run(
-        api.client(own),
+        Client::new(through(Arc::new(api.clone())), own),
         master_control::Options::default(),
         std::future::pending(),
     );

@@ -13,6 +13,7 @@ mod deployment;
 mod jobs;
 mod life;
 mod replicas;
+mod scaling;
 mod served;
 mod stateful;
 
