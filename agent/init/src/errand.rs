@@ -16,6 +16,8 @@ const MEMORY: &str = "134217728";
 const PIDS: &str = "64";
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(50);
+/// Most reads of what a program left in its pipe, which holds sixteen of them: something that it started may go on writing.
+const MOST_LEFT: usize = 16;
 /// How long a killed program may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
 
@@ -59,7 +61,7 @@ pub fn run(
     };
     // Anything that it left behind has no more to do.
     kill(program, started.pid);
-    listen(&mut pipe, &mut speech, Duration::ZERO);
+    drain(&mut pipe, &mut speech);
     match ended {
         Ended::Code(code) => Ok(code),
         Ended::Signal(signal) => Err(ErrandError::Signal(signal)),
@@ -118,11 +120,16 @@ impl<'a> Speech<'a> {
     }
 }
 
-/// Waits for output for at most `time`, and shows the lines that are complete; a closed pipe is dropped.
-pub(crate) fn listen(pipe: &mut Option<PipeReader>, speech: &mut Speech<'_>, time: Duration) {
+/// Waits for output for at most `time`, and shows the lines that are complete; a closed pipe is dropped. Whether anything
+/// was read.
+pub(crate) fn listen(
+    pipe: &mut Option<PipeReader>,
+    speech: &mut Speech<'_>,
+    time: Duration,
+) -> bool {
     let Some(open) = pipe.as_mut() else {
         std::thread::sleep(time);
-        return;
+        return false;
     };
     wait_readable(&[open.as_fd()], time);
     let mut buffer = [0; 4096];
@@ -135,6 +142,7 @@ pub(crate) fn listen(pipe: &mut Option<PipeReader>, speech: &mut Speech<'_>, tim
             {
                 speech.say(&line);
             }
+            return true;
         }
         Err(cause)
             if matches!(
@@ -143,13 +151,27 @@ pub(crate) fn listen(pipe: &mut Option<PipeReader>, speech: &mut Speech<'_>, tim
             ) => {}
         Err(_) => *pipe = None,
     }
+    false
+}
+
+/// Shows what a program that ended has left in its pipe, which says why it ended, and a last line that has no end.
+pub(crate) fn drain(pipe: &mut Option<PipeReader>, speech: &mut Speech<'_>) {
+    for _ in 0..MOST_LEFT {
+        if !listen(pipe, speech, Duration::ZERO) {
+            break;
+        }
+    }
+    if let Some(line) = speech.splitter.finish() {
+        speech.say(&line);
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ErrandError, run};
+    use super::{ErrandError, Speech, drain, run};
     use crate::console::Console;
     use agent_sys::process::Program;
+    use std::io::Write as _;
     use std::time::{Duration, Instant};
 
     fn shell(script: &str) -> Program {
@@ -160,6 +182,19 @@ mod tests {
             cgroup: None,
             oom_score: 0,
         }
+    }
+
+    #[test]
+    fn what_a_program_left_is_read_to_its_end() {
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        writer
+            .write_all(&[b"a line\n".repeat(3_000), b"why it ended".to_vec()].concat())
+            .expect("room in the pipe");
+        drop(writer);
+        let console = Console::open();
+        let (mut pipe, mut speech) = (Some(reader), Speech::new(&console, "test"));
+        drain(&mut pipe, &mut speech);
+        assert!(pipe.is_none() && speech.splitter.finish().is_none());
     }
 
     // One test: it reaps every child of this process.

@@ -224,6 +224,10 @@ impl Agent {
             self.ended = process::reap()
                 .filter(|(pid, _)| *pid == self.pid)
                 .map(|(_, how)| how);
+            if self.ended.is_some() {
+                // Its last words, why it fails among them, may have come after the look above.
+                errand::drain(&mut self.output, speech);
+            }
         }
         let late = self.ended.is_none() && Instant::now() >= self.end;
         if late {

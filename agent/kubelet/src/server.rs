@@ -1,4 +1,4 @@
-//! The kubelet's own API: logs and pods, for the master alone.
+//! The kubelet's own API: logs, pods and the agent's figures, for the master alone.
 //!
 //! A connection is trusted for what its certificate says: TLS verified the chain to the cluster's root, and here
 //! the subject must be the API server. Everything else is 401 or 403, but for nothing: not even health is told.
@@ -10,6 +10,7 @@ use crate::names::{log_folder, log_name};
 use crate::room::{Limits, Place, Room};
 use agent_sys::beneath::Beneath;
 use bytes::Bytes;
+use config_figures::{Process, Text};
 use config_kube::identity::APISERVER_KUBELET_USER;
 use config_kube::k8s_openapi::List;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -212,6 +213,7 @@ impl Server {
         match path.as_slice() {
             ["healthz"] => text(StatusCode::OK, "ok"),
             ["pods"] => self.pods(),
+            ["metrics"] => figures(),
             ["containerLogs", namespace, pod, container] => self.logs(
                 namespace,
                 pod,
@@ -292,6 +294,22 @@ impl Server {
             Err(error) => broken(container, &error),
         }
     }
+}
+
+/// What the kernel tells of the agent.
+fn figures() -> Response<Body> {
+    let descriptors = std::fs::read_dir("/proc/self/fd").map(|open| open.count() as u64);
+    let process = Process::of(
+        |file| std::fs::read_to_string(file).unwrap_or_default(),
+        descriptors.ok(),
+    );
+    let mut written = Text::default();
+    process.write(&mut written);
+    answer(
+        StatusCode::OK,
+        config_figures::CONTENT_TYPE,
+        written.finish().into(),
+    )
 }
 
 /// The number of the newest attempt that has a log, or of the one before it.

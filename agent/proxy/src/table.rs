@@ -300,8 +300,7 @@ pub fn all(entries: &Entries) -> Vec<Change> {
         [load_front(0), vec![Step::Follow(0, FRONTS)]].concat(),
     ));
     for chain in ["nobody-there", "nobody-there-own"] {
-        let told = vec![Step::In(0, EMPTY), Step::Count, Step::Reject];
-        changes.push(rule(chain, [load_front(0), told].concat()));
+        changes.extend(refusals(chain));
     }
     let marked = LEAVES_AS_NODE.to_ne_bytes().to_vec();
     let mask = Step::Mask {
@@ -389,6 +388,23 @@ fn set_difference(
     if !keys.is_empty() {
         changes.push(Change::AddElements { table, set, keys });
     }
+}
+
+/// The rules by which callers of fronts without endpoints are refused at once. A reset comes before TCP: a caller that is
+/// still sending its first packet hears of ICMP only when it sends the next, a second later.
+fn refusals(chain: &'static str) -> [Change; 2] {
+    let told = |answer| {
+        let of_empty = vec![Step::In(0, EMPTY), Step::Count, answer];
+        [load_front(0), of_empty].concat()
+    };
+    let tcp = vec![
+        Step::LoadProtocol(0),
+        Step::Is(0, vec![Protocol::Tcp.number()]),
+    ];
+    [
+        rule(chain, [tcp, told(Step::Reset)].concat()),
+        rule(chain, told(Step::Reject)),
+    ]
 }
 
 /// Loads a packet's front into three registers.

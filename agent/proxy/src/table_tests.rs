@@ -1,12 +1,15 @@
 use super::*;
 use crate::view::{Port, SlicePort};
-use agent_sys::namespace::{Kind, in_new};
+use agent_sys::namespace::{Kind, hold, in_new, inside, release};
 use agent_sys::netlink::filter::Filter;
-use agent_sys::netlink::links::{LOOPBACK, Links, Route};
+use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
 use proptest::prelude::*;
 use std::collections::HashSet;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::time::Duration;
 
 type Services = BTreeMap<Key, Arc<Service>>;
@@ -362,5 +365,77 @@ fn datagrams_go_to_an_endpoint_and_answers_come_back() {
         assert_eq!(&buffer[..length], b"who");
         server.send_to(b"me", from).unwrap();
         assert_eq!(client.recv(&mut buffer).unwrap(), 2);
+    });
+}
+
+/// Runs `test` on a machine with one pod behind a cable; it gets the place of the pod's network.
+fn with_a_pod(test: impl FnOnce(&mut Filter, &Path) + Send) {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("pod");
+    in_new(&[Kind::Network], || hold(Kind::Network, &place)).unwrap();
+    let (near, far) = (Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 1, 0, 2));
+    let join = |name: &str, own: Ipv4Addr, other: Ipv4Addr| {
+        let mut links = Links::open().unwrap();
+        links.switch_on(LOOPBACK).unwrap();
+        let link = links.named(name).unwrap().unwrap().index;
+        links.switch_on(link).unwrap();
+        links.add_address(link, own.into(), 32).unwrap();
+        let to = |destination: Ipv4Addr, prefix, gateway: Option<IpAddr>| Route {
+            destination: destination.into(),
+            prefix,
+            gateway,
+            link,
+        };
+        links.add_route(&to(other, 32, None)).unwrap();
+        let rest = to(Ipv4Addr::UNSPECIFIED, 0, Some(other.into()));
+        links.add_route(&rest).unwrap();
+    };
+    in_new(&[Kind::Network], || {
+        let network = File::open(&place).unwrap();
+        Links::open()?.lay(&Cable {
+            name: "pod-1",
+            mac: [2, 0, 0, 0, 0, 1],
+            far_name: "eth0",
+            far_mac: [2, 0, 0, 0, 0, 2],
+            far: network.as_fd(),
+            mtu: 1500,
+        })?;
+        join("pod-1", near, far);
+        inside(&[(Kind::Network, &place)], || {
+            join("eth0", far, near);
+            Ok(())
+        })?;
+        test(&mut Filter::open()?, &place);
+        Ok(())
+    })
+    .unwrap();
+    release(&place).unwrap();
+}
+
+/// What a caller hears by TCP and by UDP.
+fn heard() -> [std::io::ErrorKind; 2] {
+    let tcp = TcpStream::connect("10.96.0.1:80").unwrap_err();
+    let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+    client.connect("10.96.0.1:53").unwrap();
+    let limit = Some(Duration::from_secs(60));
+    client.set_read_timeout(limit).unwrap();
+    // The packet filter tells the machine's own callers already as they send.
+    client.send(b"who").ok();
+    let udp = client.recv(&mut [0; 8]).unwrap_err();
+    [tcp.kind(), udp.kind()]
+}
+
+#[test]
+fn callers_of_a_service_without_endpoints_are_refused() {
+    with_a_pod(|filter, pod| {
+        let none = [
+            (front(80, Protocol::Tcp), pick(&[], None)),
+            (front(53, Protocol::Udp), pick(&[], None)),
+        ];
+        filter.apply(&all(&entries(&none.into()))).unwrap();
+        let refused = [std::io::ErrorKind::ConnectionRefused; 2];
+        let of_pod = inside(&[(Kind::Network, pod)], || Ok(heard())).unwrap();
+        assert_eq!(of_pod, refused, "a pod");
+        assert_eq!(heard(), refused, "the machine itself");
     });
 }

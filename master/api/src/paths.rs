@@ -1,12 +1,12 @@
 //! Paths that are not resources: health, metrics, version, discovery, OpenAPI.
 
 use crate::accept::Accept;
-use crate::metrics::Text;
 use crate::path::{Query, not_allowed};
 use crate::respond::text;
 use crate::respond::{json_bytes, matches_tag};
 use crate::state::ApiServer;
 use crate::verbs::value_answer;
+use config_figures::Text;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use master_client::{Body, BoxFuture};
@@ -185,7 +185,7 @@ impl ApiServer {
             written.push_str(&extensions.figures());
         }
         let mut response = text(StatusCode::OK, written);
-        let form = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        let form = HeaderValue::from_static(config_figures::CONTENT_TYPE);
         response.headers_mut().insert(header::CONTENT_TYPE, form);
         Ok(response)
     }

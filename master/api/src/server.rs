@@ -19,15 +19,12 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use master_admission::services;
 use master_auth::{defaults, impersonate};
-use master_client::{Body, BoxFuture, Client, Resource, Transport, UserInfo, body};
+use master_client::{Body, BoxFuture, Client, Notice, Resource, Transport, UserInfo, body};
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Kind, Registry};
 use master_schema::selector::Selector;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Interval between two repairs of service addresses and node ports (upstream's).
-const REPAIR_PERIOD: Duration = Duration::from_secs(180);
+use std::time::Instant;
 
 impl Transport for ApiServer {
     fn call(&self, request: Request<Body>, user: UserInfo) -> BoxFuture<'_, Response<Body>> {
@@ -64,24 +61,20 @@ impl ApiServer {
     }
 
     /// Checks once that all service addresses and node ports are allocated to their services,
-    /// repairs the allocations, and returns how many were wrong.
+    /// repairs the allocations, and returns what was wrong, to be recorded as events.
     ///
     /// # Errors
     /// The store cannot be read, or refuses a repair for another reason than a concurrent change.
-    pub async fn repair_allocations(&self) -> Result<usize, ApiError> {
-        let client = self.client(UserInfo::admin("system:apiserver"));
+    pub async fn repair_allocations(&self) -> Result<Vec<Notice>, ApiError> {
         let inner = &self.inner;
-        services::repair(&*inner.store, &inner.kinds, &inner.options.ranges, &client).await
+        services::repair(&*inner.store, &inner.kinds, &inner.options.ranges).await
     }
 
-    /// Repairs allocations at once and then periodically; never returns.
-    pub async fn keep_allocations(&self) {
-        loop {
-            if let Err(error) = self.repair_allocations().await {
-                tracing::warn!(%error, "the addresses and node ports of services cannot be checked");
-            }
-            tokio::time::sleep(REPAIR_PERIOD).await;
-        }
+    /// Serves other kinds from now on. Requests under way, watches included, end with the kinds with
+    /// which they began; discovery and OpenAPI describe the new ones at once. Stored objects of a
+    /// kind that is no longer served stay in the store.
+    pub fn serve_kinds(&self, kinds: Vec<Kind>) {
+        self.inner.kinds.replace(Registry::new(kinds));
     }
 
     /// A client for callers inside the process.

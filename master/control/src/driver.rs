@@ -130,7 +130,7 @@ struct Worker {
 }
 
 /// A controller as the list of all names it.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Registration {
     /// Name in logs and metrics.
     pub name: &'static str,

@@ -1,6 +1,9 @@
-//! Controllers: each keeps a part of the cluster's state as it should be, through the API alone.
+//! What a controller is, and the one driver that runs controllers: each keeps a part of the cluster's state as it should be,
+//! through the API alone.
 //!
-//! Enter by [`CONTROLLERS`] for what there is, by [`controller::Controller`] for what a controller is, by [`run`] to run them.
+//! Enter by [`controller::Controller`] for what a controller is, by [`Controllers`] to run some. The controllers themselves
+//! are in rooms by what they look after (`master/control-cluster`, `-network`, `-nodes`, `-workloads`); `master/controllers`
+//! has all of them in one list.
 //!
 //! A controller is one file. It declares the views that it follows, with the keys that a change concerns and the indexes that
 //! it asks; its facts (a snapshot of what its plan for one key depends on); its plan (pure); how its actions are carried out;
@@ -14,14 +17,15 @@
 //! - `rights`: a user and a role for each controller
 //! - `figures`: depth, latency and errors of the queues
 //! - `views`: what is kept of kinds that several controllers read
-//! - `workload`: what the controllers of workloads share
+//! - `options`: settings, keys and ways out that the master's program gives to controllers
 //!
 //! The driver is one future, without tasks and channels: it holds its writes as futures. All is level-triggered: a write
 //! that was lost is planned again.
 //!
 //! # How to add a controller
 //!
-//! One file, and two lines here: its `mod`, and its line in [`CONTROLLERS`]. This one labels each namespace with its own
+//! One file in the room that it belongs to, and two lines in that room's `lib.rs`: its `mod`, and its line in `CONTROLLERS`.
+//! This one labels each namespace with its own
 //! name, as far as a label can hold it:
 //!
 //! ```
@@ -87,101 +91,19 @@
 //! - A plan may follow its own write at once, so write through [`writer::Writer`]: the key waits until the write is seen.
 //! - The declared rights are all that it may do: [`roles`] makes a role of them for a user that only this controller is.
 
-pub mod account_tokens;
-pub mod aggregation;
-pub mod approver;
-pub mod bootstrap_signer;
-pub mod bootstrap_tokens;
 pub mod controller;
-pub mod cron_job;
-pub mod csr_cleaner;
-pub mod csr_signing;
-pub mod daemon_set;
-pub mod deployment;
-pub mod discovery_publisher;
-mod disruption;
-pub mod disruption_budget;
 mod driver;
-pub mod endpoint_slices;
-pub mod event_ttl;
 pub mod every_kind;
 mod figures;
-pub mod garbage;
-pub mod horizontal_autoscaler;
-pub mod in_use;
-pub mod job;
-pub mod machine_nodes;
-pub mod namespace;
-pub mod node_ipam;
-pub mod node_lifecycle;
 pub mod options;
-pub mod pod_gc;
 pub mod pod_range;
-pub mod pod_readiness;
 pub mod queue;
-pub mod quota;
-pub mod replica_set;
-pub mod replication_controller;
 mod rights;
-pub mod root_ca;
-pub mod service_account;
-pub mod service_ranges;
 pub mod setup;
-pub mod stateful_set;
-pub mod taint_eviction;
 pub mod views;
-pub mod workload;
 pub mod writer;
 
 pub use driver::{Controllers, Registration};
 pub use figures::Figures;
 pub use options::Options;
 pub use rights::roles;
-
-use master_client::Client;
-use std::future::Future;
-
-/// All controllers.
-pub const CONTROLLERS: &[Registration] = &[
-    Registration::of::<node_lifecycle::NodeLifecycle>(),
-    Registration::of::<node_ipam::NodeIpam>(),
-    Registration::of::<pod_readiness::PodReadiness>(),
-    Registration::of::<taint_eviction::TaintEviction>(),
-    Registration::of::<pod_gc::PodGc>(),
-    Registration::of::<namespace::Namespaces>(),
-    Registration::of::<service_account::ServiceAccounts>(),
-    Registration::of::<event_ttl::EventTtl>(),
-    Registration::of::<csr_cleaner::CsrCleaner>(),
-    Registration::of::<root_ca::RootCa>(),
-    Registration::of::<garbage::Garbage>(),
-    Registration::of::<quota::Quotas>(),
-    Registration::of::<approver::Approver>(),
-    Registration::of::<aggregation::Aggregation>(),
-    Registration::of::<bootstrap_tokens::BootstrapTokens>(),
-    Registration::of::<bootstrap_signer::BootstrapSigner>(),
-    Registration::of::<service_ranges::ServiceRanges>(),
-    Registration::of::<in_use::InUse>(),
-    Registration::of::<endpoint_slices::EndpointSlices>(),
-    Registration::of::<account_tokens::AccountTokens>(),
-    Registration::of::<machine_nodes::MachineNodes>(),
-    Registration::of::<csr_signing::CsrSigning>(),
-    Registration::of::<discovery_publisher::DiscoveryPublisher>(),
-    Registration::of::<deployment::Deployments>(),
-    Registration::of::<replica_set::ReplicaSets>(),
-    Registration::of::<replication_controller::ReplicationControllers>(),
-    Registration::of::<daemon_set::DaemonSets>(),
-    Registration::of::<stateful_set::StatefulSets>(),
-    Registration::of::<disruption_budget::DisruptionBudgets>(),
-    Registration::of::<cron_job::CronJobs>(),
-    Registration::of::<job::Jobs>(),
-    Registration::of::<job::StrayPods>(),
-    Registration::of::<job::JobTtl>(),
-    Registration::of::<horizontal_autoscaler::HorizontalAutoscalers>(),
-];
-
-/// Runs all controllers until `shutdown` resolves.
-pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()> + Send) {
-    Controllers::of(CONTROLLERS, options)
-        .run(client, shutdown)
-        .await;
-}

@@ -8,7 +8,7 @@ const MOST_BITS: u8 = 16;
 /// A range of pod addresses, of which each node gets a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodRange {
-    pub(crate) range: Range,
+    range: Range,
     node_prefix: u8,
 }
 
@@ -21,25 +21,30 @@ impl PodRange {
         (fits && parts.contains(&node_prefix)).then_some(Self { range, node_prefix })
     }
 
+    /// The whole range.
+    pub fn range(&self) -> Range {
+        self.range
+    }
+
     /// How many parts it has.
-    pub(crate) fn parts(&self) -> usize {
+    pub fn parts(&self) -> usize {
         let bits = self.node_prefix.saturating_sub(self.range.prefix());
         1_usize.checked_shl(bits.into()).unwrap_or(1)
     }
 
     /// Addresses of a part.
-    pub(crate) fn size(&self) -> u128 {
+    pub fn size(&self) -> u128 {
         Range::new(self.range.first(), self.node_prefix).map_or(1, Range::size)
     }
 
     /// A part by its number.
-    pub(crate) fn part(&self, number: usize) -> Option<Range> {
+    pub fn part(&self, number: usize) -> Option<Range> {
         let offset = u128::try_from(number).ok()?.checked_mul(self.size())?;
         Range::new(self.range.at(offset), self.node_prefix)
     }
 
     /// The numbers of the parts that have addresses in common with a range.
-    pub(crate) fn parts_of(&self, other: Range) -> std::ops::Range<usize> {
+    pub fn parts_of(&self, other: Range) -> std::ops::Range<usize> {
         let number = |offset: u128| usize::try_from(offset / self.size().max(1)).unwrap_or(0);
         match self.range.offset(other.first()) {
             Some(first) => {

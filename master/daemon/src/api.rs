@@ -31,7 +31,7 @@ pub(crate) fn options(settings: &Settings, authority: &Authority) -> Result<Opti
         authorization: modes(config),
         tokens: tokens(config)?,
         issuer: Some(Arc::new(issuer(config, authority)?)),
-        roles: master_control::roles(master_control::CONTROLLERS),
+        roles: master_control::roles(&master_controllers::all()),
         ..Options::default()
     })
 }

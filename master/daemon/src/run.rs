@@ -17,11 +17,12 @@ use master_api::{ApiServer, Options, ServeOptions};
 use master_attest::{AttestationConfig, AttestationService, BootstrapConfig};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
-use master_client::UserInfo;
-use master_control::options::{Discovery, Signing};
+use master_client::{ApiError, BoxFuture, Notice, UserInfo};
+use master_control::Controllers;
+use master_control::options::{Allocations, Discovery, Signing};
 use master_control::pod_range::PodRange;
-use master_control::{CONTROLLERS, Controllers};
 use master_journal::VerdictLog;
+
 use master_schema::validate::net::Range;
 use master_store::{EmbeddedStore, StoreError};
 use std::net::{IpAddr, SocketAddr};
@@ -81,7 +82,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         &ranges(&settings, listen).advertise,
         listen.port(),
     );
-    let controllers = controllers(&settings, &authority, &rotator, own);
+    let controllers = controllers(&settings, &api, &authority, &rotator, own);
     api.set_extensions(Arc::new(Paths {
         attestation: service.paths(),
         rotator,
@@ -241,7 +242,6 @@ async fn control_plane(api: ApiServer, service: Arc<AttestationService>, control
     ));
     tokio::join!(
         Box::pin(service.run()),
-        Box::pin(api.keep_allocations()),
         Box::pin(master_schedule::run(
             scheduler,
             master_schedule::Options::default(),
@@ -251,9 +251,20 @@ async fn control_plane(api: ApiServer, service: Arc<AttestationService>, control
     );
 }
 
+/// The API server as the one who repairs the allocations of services.
+#[derive(Debug)]
+struct Repairs(ApiServer);
+
+impl Allocations for Repairs {
+    fn repair(&self) -> BoxFuture<'_, Result<Vec<Notice>, ApiError>> {
+        Box::pin(self.0.repair_allocations())
+    }
+}
+
 /// The controllers, with the cluster's keys for those that sign and publish, and the ranges of which nodes get parts.
 fn controllers(
     settings: &Settings,
+    api: &ApiServer,
     authority: &Arc<Authority>,
     rotator: &Rotator,
     endpoints: Vec<Endpoint>,
@@ -273,14 +284,16 @@ fn controllers(
         PodRange::new(range, one.node_prefix)
     };
     let ranges = settings.cluster.pod_ranges.iter();
+    let allocations = Repairs(api.clone());
     let options = master_control::Options {
+        allocations: Some(Arc::new(allocations)),
         pod_ranges: ranges.filter_map(part).collect(),
         root_ca: Some(rotator.published()),
         signing: Some(signing),
         discovery: Some(discovery),
         ..master_control::Options::default()
     };
-    Controllers::of(CONTROLLERS, options)
+    Controllers::of(&master_controllers::all(), options)
 }
 
 async fn asked_to_end() {

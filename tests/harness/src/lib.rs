@@ -69,7 +69,7 @@ pub enum Error {
         hint: String,
     },
     /// The machine's kernel or firmware stopped.
-    #[error("{machine} stopped: {line}; its console is in {console}")]
+    #[error("{machine} stopped: {line}; its console is in {console} and ends with\n{last}")]
     Stopped {
         /// The machine.
         machine: String,
@@ -77,6 +77,8 @@ pub enum Error {
         line: String,
         /// The console's file.
         console: String,
+        /// The console's last lines.
+        last: String,
     },
     /// QEMU's monitor said no.
     #[error("QEMU's monitor refused {command}: {answer}")]

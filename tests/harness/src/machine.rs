@@ -1,6 +1,6 @@
 //! One virtual machine: firmware, disk overlay, software TPM, console, networks.
 
-use crate::process::{Owned, run};
+use crate::process::{self, Owned, run};
 use crate::tools::Tools;
 use crate::tpm::SoftTpm;
 use crate::wait::eventually;
@@ -17,6 +17,8 @@ const STOPPED: &[&str] = &[
     "BdsDxe: No bootable option",
     "pratique: FATAL",
 ];
+/// How much of a console an error shows: where the files are gone, as after a run elsewhere, it is all there is.
+const LAST_LINES: usize = 30;
 
 /// Where a guest finds the registry of the host.
 pub const HOST_SERVICE: &str = "10.0.2.100:5000";
@@ -447,6 +449,7 @@ impl Machine {
                     machine: self.name.clone(),
                     line: line.trim().to_owned(),
                     console: console.clone(),
+                    last: process::tail(&whole, LAST_LINES),
                 });
             }
             if !alive {
@@ -454,6 +457,7 @@ impl Machine {
                     machine: self.name.clone(),
                     line: "QEMU ended".into(),
                     console: console.clone(),
+                    last: process::tail(&whole, LAST_LINES),
                 });
             }
             Ok(None)

@@ -42,12 +42,12 @@ pub(crate) fn map() -> Outcome {
     if let Some(fault) = faults.first() {
         return Err(Failure::new(fault.clone(), "see Cargo.toml's members"));
     }
-    println!("{:<20} {:>6} {:>6}  depends on", "room", "files", "lines");
+    println!("{:<24} {:>6} {:>6}  depends on", "room", "files", "lines");
     let mut circles = Vec::new();
     for room in &rooms {
         let extent = extent(&root.join(&room.address).join("src"));
         println!(
-            "{:<20} {:>6} {:>6}  {}",
+            "{:<24} {:>6} {:>6}  {}",
             room.address,
             extent.files,
             extent.lines,

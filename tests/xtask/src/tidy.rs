@@ -57,7 +57,6 @@ const LARGER_ROOMS: &[(&str, usize)] = &[
     ("agent/kubelet", 9_300),
     ("master/kinds", 10_300),
     ("master/api", 10_500),
-    ("master/control", 16_300),
 ];
 /// Files of a room at most that all need one another.
 const LARGEST_CIRCLE: usize = 5;

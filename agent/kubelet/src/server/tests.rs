@@ -102,6 +102,12 @@ impl Lab {
 
     /// A request by the holder of a certificate with this name; the status line. `None` where it was cut.
     async fn ask(&self, from: Ipv4Addr, name: Option<&str>, path: &str) -> Option<String> {
+        let answer = self.ask_whole(from, name, path).await?;
+        answer.lines().next().map(str::to_owned)
+    }
+
+    /// The same, with all of the answer.
+    async fn ask_whole(&self, from: Ipv4Addr, name: Option<&str>, path: &str) -> Option<String> {
         let builder =
             ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
                 .with_safe_default_protocol_versions()
@@ -126,7 +132,7 @@ impl Lab {
         stream.write_all(request.as_bytes()).await.ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.ok();
-        answer.lines().next().map(str::to_owned)
+        Some(answer)
     }
 
     async fn master(&self, from: Ipv4Addr, path: &str) -> String {
@@ -164,6 +170,26 @@ fn limits() -> Limits {
 /// Whether the kubelet closed a connection.
 async fn cut(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut [0]).await, Ok(0) | Err(_))
+}
+
+#[tokio::test]
+async fn the_agents_figures_are_for_the_master_alone() {
+    let lab = Lab::new(limits()).await;
+    let own = Ipv4Addr::LOCALHOST;
+    let figures = lab.ask_whole(own, Some(APISERVER_KUBELET_USER), "/metrics");
+    let figures = figures.await.expect("an answer");
+    assert!(figures.starts_with("HTTP/1.1 200 OK\r\n"), "{figures}");
+    assert!(
+        figures.contains("\r\ncontent-type: text/plain; version=0.0.4; charset=utf-8\r\n"),
+        "{figures}"
+    );
+    let memory = figures
+        .lines()
+        .find_map(|line| line.strip_prefix("process_resident_memory_bytes "))
+        .and_then(|bytes| bytes.parse::<u64>().ok());
+    assert!(memory.is_some_and(|bytes| bytes > 0), "{figures}");
+    let other = lab.ask(own, Some("system:node:other"), "/metrics").await;
+    assert_eq!(other.as_deref(), Some("HTTP/1.1 403 Forbidden"));
 }
 
 /// Strangers who hold every place in the handshake, and take each one again that they lose, keep the master out of nothing: from one

@@ -130,6 +130,7 @@ pub(super) fn expression(step: &Step) -> (&'static str, Attributes) {
             let data = Attributes::new().network_number(1, 0).bytes(2, &[3]);
             ("reject", data)
         }
+        Step::Reset => ("reject", Attributes::new().network_number(1, 1)),
         Step::Count => ("counter", Attributes::new()),
         Step::Masquerade => ("masq", Attributes::new()),
         Step::Verdict(own) => {

@@ -199,8 +199,11 @@ pub enum Step {
         /// Register of the port.
         port: Register,
     },
-    /// Answers that the port can't be reached (ICMP) and drops the packet.
+    /// Answers that the port can't be reached (ICMP) and drops the packet. The answer needs a source of the machine's own:
+    /// the kernel sends none where the packet's destination is routed by the loopback link.
     Reject,
+    /// Answers a TCP packet with a reset, in its destination's name, and drops it.
+    Reset,
     /// Counts packets and bytes.
     Count,
     /// Gives the connection an address of the interface by which it leaves as its source.

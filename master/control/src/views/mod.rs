@@ -13,24 +13,28 @@ use jiff::Timestamp;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-pub(crate) fn uid(meta: &ObjectMeta) -> String {
+/// The object's UID; empty where it has none yet.
+pub fn uid(meta: &ObjectMeta) -> String {
     meta.uid.clone().unwrap_or_default()
 }
 
-pub(crate) fn version(meta: &ObjectMeta) -> String {
+/// The object's resource version; empty where it has none yet.
+pub fn version(meta: &ObjectMeta) -> String {
     meta.resource_version.clone().unwrap_or_default()
 }
 
-pub(crate) fn created(meta: &ObjectMeta) -> Option<Timestamp> {
+/// When the object was made.
+pub fn created(meta: &ObjectMeta) -> Option<Timestamp> {
     meta.creation_timestamp.as_ref().map(|time| time.0)
 }
 
-pub(crate) fn is_held_by(meta: &ObjectMeta, finalizer: &str) -> bool {
+/// Whether the object has this finalizer.
+pub fn is_held_by(meta: &ObjectMeta, finalizer: &str) -> bool {
     meta.finalizers.iter().flatten().any(|own| own == finalizer)
 }
 
 /// A text, small enough to be kept for every namespace.
-pub(crate) fn fingerprint(text: &str) -> u64 {
+pub fn fingerprint(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     hasher.finish()

@@ -5,7 +5,7 @@ use config_kube::k8s_openapi::api::core::v1::Namespace;
 use master_client::View;
 
 /// What holds a namespace until its content is gone.
-pub(crate) const FINALIZER: &str = "kubernetes";
+pub const FINALIZER: &str = "kubernetes";
 
 /// A namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -94,7 +94,7 @@ impl View for PodView {
 }
 
 /// Names of the claims that a pod uses, those made for it alone among them.
-pub(crate) fn claims(pod: &Pod) -> Vec<String> {
+pub fn claims(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
     let own = pod.metadata.name.as_deref().unwrap_or_default();
     let claim = |volume: &config_kube::k8s_openapi::api::core::v1::Volume| match (

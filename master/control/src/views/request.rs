@@ -9,18 +9,14 @@ use jiff::Timestamp;
 use master_client::View;
 
 /// Whether nobody has approved, denied or failed a request.
-pub(crate) fn is_undecided(request: &CertificateSigningRequest) -> bool {
+pub fn is_undecided(request: &CertificateSigningRequest) -> bool {
     let status = request.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref());
     conditions.is_none_or(<[_]>::is_empty)
 }
 
 /// A condition of a request that is true as of now.
-pub(crate) fn condition(
-    kind: &str,
-    reason: &str,
-    message: String,
-) -> CertificateSigningRequestCondition {
+pub fn condition(kind: &str, reason: &str, message: String) -> CertificateSigningRequestCondition {
     let now = Some(Time(Timestamp::now()));
     CertificateSigningRequestCondition {
         type_: kind.to_owned(),

@@ -7,7 +7,7 @@ use master_client::{Scope, View};
 use std::fmt;
 
 /// Where bootstrap tokens are.
-pub(crate) const NAMESPACE: &str = "kube-system";
+pub const NAMESPACE: &str = "kube-system";
 /// Which secrets they are.
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 /// How names of their secrets begin.

@@ -113,13 +113,13 @@ pub(crate) fn service_by_name_across_machines(world: &mut World) -> Result<()> {
         log.contains("I am shop-1") && log.contains("I am shop-2"),
         &log,
     )?;
-    let words = [
-        "delete",
-        "pod/shop-1",
-        "pod/shop-2",
-        "pod/client",
-        "service/shop",
-        "--wait=false",
-    ];
+    // Without endpoints a caller is refused, and does not wait.
+    cluster
+        .lab
+        .kubectl(&["delete", "pod", "shop-1", "shop-2", "client", "--now"])?;
+    let refused = "until /bin/busybox wget -T 60 -O - http://shop/ 2>&1 | /bin/busybox grep refused; do /bin/busybox sleep 1; done";
+    cluster.apply("told", &pod("told", "worker-2", refused))?;
+    cluster.pod_log("told", "refused")?;
+    let words = ["delete", "pod/told", "service/shop", "--wait=false"];
     cluster.lab.kubectl(&words).map(drop)
 }

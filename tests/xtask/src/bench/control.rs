@@ -1,4 +1,4 @@
-//! `cargo xtask bench control`: what controllers cost in a large cluster. The test `scale` of `master/control` measures, in one
+//! `cargo xtask bench control`: what controllers cost in a large cluster. The test `scale` of `master/controllers` measures, in one
 //! process with the API server and its store; here it gets more pods.
 
 use crate::host::repository;
@@ -11,7 +11,7 @@ pub(super) fn control(pods: u32) -> Outcome {
         "test",
         "--locked",
         "-p",
-        "master-control",
+        "master-controllers",
         "--test",
         "scale",
     ];

@@ -9,9 +9,6 @@ use tests_harness::cluster::{BOOT_LIMIT, Lab, Terms};
 use tests_harness::machine::{Blueprint, Machine};
 use tests_harness::registry::Registry;
 
-/// A pod that prints the resident memory of the machine's own programs, read through the machine's /proc.
-const MEMORY_POD: &str = include_str!("../../data/memory.yaml");
-
 /// Power-on to Ready, phase by phase, against a bare boot of the same kernel and firmware; memory; the exchange; the verifier.
 /// `built`: of the images that are there, and the machines alone.
 pub(super) fn join(built: bool) -> Outcome {
@@ -119,8 +116,13 @@ fn measure(steps: &mut Steps, lab: &Lab, machines: &mut Vec<Machine>) -> Outcome
             ready / bare
         );
     }
-    for node in ["worker-1", "master-1"] {
-        println!("\nresident memory on {node}:\n{}", memory(lab, node)?);
+    println!("\nresident memory, MiB:");
+    for (program, path) in [
+        ("agent of worker-1", "/api/v1/nodes/worker-1/proxy/metrics"),
+        ("agent of master-1", "/api/v1/nodes/master-1/proxy/metrics"),
+        ("master", "/metrics"),
+    ] {
+        println!("  {program}: {}", memory(lab, path)?);
     }
     Ok(())
 }
@@ -175,17 +177,18 @@ fn phases(
     Ok(seen)
 }
 
-/// What the programs of a machine have resident, a line each.
-fn memory(lab: &Lab, node: &str) -> Outcome<String> {
-    let name = format!("memory-{node}");
-    let file = lab.dir.join(format!("{name}.yaml"));
-    let manifest = MEMORY_POD.replace("NODE", node);
-    std::fs::write(&file, manifest)
-        .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display()), ""))?;
-    lab.kubectl(&["apply", "-f", &file.display().to_string()])?;
-    let log = lab.kubectl_until(&["logs", &name], "the pod's report", BOOT_LIMIT, |text| {
-        text.contains("end of report")
-    })?;
-    lab.kubectl(&["delete", "pod", &name, "--timeout=60s"])?;
-    Ok(log.replace("end of report", "").trim_end().to_owned())
+/// The resident memory that a program tells of itself, in MiB.
+fn memory(lab: &Lab, path: &str) -> Outcome<u64> {
+    let figures = lab.kubectl(&["get", "--raw", path])?;
+    figures
+        .lines()
+        .find_map(|line| line.strip_prefix("process_resident_memory_bytes "))
+        .and_then(|bytes| bytes.trim().parse::<u64>().ok())
+        .map(|bytes| bytes >> 20)
+        .ok_or_else(|| {
+            Failure::new(
+                format!("{path} tells no resident memory"),
+                "kubectl get --raw shows what it tells",
+            )
+        })
 }

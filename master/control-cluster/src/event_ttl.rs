@@ -1,0 +1,99 @@
+//! Events go an hour after they were seen last.
+
+use config_kube::k8s_openapi::api::core::v1::Event;
+use jiff::Timestamp;
+use master_client::{ApiError, DeleteParams, Key, Store, View};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::views::{created, uid};
+use master_control::writer::Writer;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Upstream's default.
+const LIFETIME: Duration = Duration::from_secs(3600);
+
+/// An event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventView {
+    /// UID.
+    pub uid: String,
+    /// When it was seen last.
+    pub last: Timestamp,
+}
+
+impl View for EventView {
+    type Object = Event;
+
+    fn read(event: Event) -> Self {
+        let series = event.series.and_then(|series| series.last_observed_time);
+        let times = [
+            created(&event.metadata),
+            event.last_timestamp.map(|time| time.0),
+            event.event_time.map(|time| time.0),
+            series.map(|time| time.0),
+        ];
+        Self {
+            uid: uid(&event.metadata),
+            last: times
+                .into_iter()
+                .flatten()
+                .max()
+                .unwrap_or(Timestamp::UNIX_EPOCH),
+        }
+    }
+}
+
+/// The controller. Its keys are events.
+#[derive(Debug)]
+pub struct EventTtl {
+    events: Store<EventView>,
+}
+
+/// An event and what is known of it.
+#[derive(Debug)]
+pub struct Facts {
+    key: Key,
+    event: Arc<EventView>,
+}
+
+/// The event goes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Delete {
+    /// Which.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Controller for EventTtl {
+    const NAME: &'static str = "event-ttl";
+    const RIGHTS: &'static [Right] = &[right("", "events", &["list", "watch", "delete"])];
+    type Facts = Facts;
+    type Action = Delete;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let events = setup.follow_keys();
+        Self { events }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let (key, event) = (key.clone(), self.events.get(key)?);
+        Some(Facts { key, event })
+    }
+
+    fn plan(facts: &Facts, now: Now) -> Plan<Delete> {
+        let left = LIFETIME.saturating_sub(now.since(facts.event.last));
+        if left.is_zero() {
+            let (key, uid) = (facts.key.clone(), facts.event.uid.clone());
+            Plan::act(Delete { key, uid })
+        } else {
+            Plan::wait(left)
+        }
+    }
+
+    async fn carry_out(&self, event: Delete, writer: &Writer) -> Result<(), ApiError> {
+        let params = DeleteParams::of(event.uid);
+        writer.delete::<Event>(&event.key, &params).await
+    }
+}

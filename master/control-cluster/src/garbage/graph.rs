@@ -1,0 +1,479 @@
+//! Who owns whom, of all kinds: as little of each object as the question needs.
+//!
+//! Of every object its UID is kept (is it there?), of those with owners, and of those whose deletion waits for others, their
+//! name and references. What is to be done follows from that alone ([`Graph::action`]): the same question gets the same
+//! answer until the world has changed.
+
+use master_client::{Key, Meta, OwnerRef};
+use master_control::every_kind::ResourceId;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// Waits until those that it owns, and that block it, are gone.
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+/// Waits until nobody names it as an owner any more.
+pub(crate) const ORPHAN: &str = "orphan";
+
+/// A UID as a number. Another text than a UUID is hashed: no object of this server has such a UID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Uid(u128);
+
+impl Uid {
+    fn of(text: &str) -> Self {
+        let digits: String = text.chars().filter(|c| *c != '-').collect();
+        if digits.len() == 32
+            && let Ok(number) = u128::from_str_radix(&digits, 16)
+        {
+            return Self(number);
+        }
+        let half = |salt: u8| {
+            let mut hasher = DefaultHasher::new();
+            (salt, text).hash(&mut hasher);
+            u128::from(hasher.finish())
+        };
+        Self(half(0) << 64 | half(1))
+    }
+}
+
+impl Uid {
+    fn key(self) -> Key {
+        Key::cluster(&format!("{:032x}", self.0))
+    }
+}
+
+/// Which object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Id {
+    /// Its kind.
+    pub resource: ResourceId,
+    /// Its namespace; empty where it has none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// What is to be done. Owners that are taken for gone are looked for once more before anything is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Nobody owns it any more: it goes.
+    Collect {
+        /// The object.
+        object: Id,
+        /// What becomes of those that it owns: upstream's word.
+        policy: &'static str,
+        /// Owners that seem to be gone.
+        absent: Vec<OwnerRef>,
+    },
+    /// Somebody owns it, and others don't any more: their references go.
+    Release {
+        /// The object.
+        object: Id,
+        /// UIDs of the owners.
+        owners: Vec<String>,
+        /// Those of them that seem to be gone.
+        absent: Vec<OwnerRef>,
+    },
+    /// It waits for one that waits for it: it no longer blocks.
+    Unblock {
+        /// The object.
+        object: Id,
+    },
+    /// What it waited for is done: its finalizer goes.
+    Finish {
+        /// The object.
+        object: Id,
+        /// The finalizer.
+        finalizer: &'static str,
+    },
+    /// Those that it owns are let go, then its finalizer goes.
+    Orphan {
+        /// The object.
+        object: Id,
+        /// Those that it owns.
+        dependents: Vec<Id>,
+    },
+}
+
+impl Action {
+    /// The object that is written.
+    pub fn object(&self) -> &Id {
+        match self {
+            Self::Collect { object, .. }
+            | Self::Release { object, .. }
+            | Self::Unblock { object }
+            | Self::Finish { object, .. }
+            | Self::Orphan { object, .. } => object,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    id: Id,
+    owners: Vec<OwnerRef>,
+    deleting: bool,
+    foreground: bool,
+    orphan: bool,
+}
+
+impl Node {
+    fn waits(&self) -> bool {
+        self.deleting && self.foreground
+    }
+}
+
+/// Where an owner stands, as one that it owns sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It is there.
+    Solid,
+    /// It is there, and goes once those that it owns are gone.
+    Waiting,
+    /// It is not there.
+    Absent,
+}
+
+/// All that is known.
+#[derive(Debug, Clone, Default)]
+pub struct Graph {
+    alive: HashMap<Uid, (ResourceId, Arc<str>)>,
+    namespaces: HashSet<Arc<str>>,
+    nodes: HashMap<Uid, Node>,
+    dependents: HashMap<Uid, BTreeSet<Uid>>,
+    /// Objects with an owner that is not there.
+    suspects: BTreeSet<Uid>,
+    /// Objects whose deletion waits for others.
+    going: BTreeSet<Uid>,
+    /// Objects about which something changed, and for which there may be something to do.
+    touched: BTreeSet<Uid>,
+}
+
+impl Graph {
+    /// An object came or changed.
+    pub fn set(&mut self, resource: ResourceId, meta: &Meta) {
+        let uid = Uid::of(&meta.uid);
+        let namespace = self.namespace(&meta.namespace);
+        let new = self.alive.insert(uid, (resource, namespace)).is_none();
+        self.place(uid, resource, meta);
+        if new {
+            self.look_again(uid);
+        }
+    }
+
+    /// An object is gone.
+    pub fn gone(&mut self, meta: &Meta) {
+        self.remove(Uid::of(&meta.uid));
+    }
+
+    /// All objects of a kind; what is not among them is gone.
+    pub fn listed(&mut self, resource: ResourceId, all: &[Meta]) {
+        let there: HashSet<Uid> = all.iter().map(|meta| Uid::of(&meta.uid)).collect();
+        let missing = self
+            .alive
+            .iter()
+            .filter(|(uid, (of, _))| *of == resource && !there.contains(uid));
+        let missing: Vec<Uid> = missing.map(|(uid, _)| *uid).collect();
+        for uid in missing {
+            self.remove(uid);
+        }
+        for meta in all {
+            self.set(resource, meta);
+        }
+    }
+
+    /// How many objects are known.
+    pub fn len(&self) -> usize {
+        self.alive.len()
+    }
+
+    /// Whether none is known.
+    pub fn is_empty(&self) -> bool {
+        self.alive.is_empty()
+    }
+
+    /// Where the owner of a reference is, if it is there at all, in another namespace than one that refers to it.
+    pub fn elsewhere(&self, owner: &OwnerRef, namespace: &str) -> bool {
+        let found = self.alive.get(&Uid::of(&owner.uid));
+        found.is_some_and(|(_, own)| !own.is_empty() && **own != *namespace)
+    }
+
+    /// Keys of the objects for which there may be something else to do than when this was asked last.
+    pub fn touched(&mut self) -> Vec<Key> {
+        let touched = std::mem::take(&mut self.touched).into_iter();
+        touched.map(Uid::key).collect()
+    }
+
+    /// What is to be done with the object of a key.
+    pub fn action(&self, key: &Key) -> Option<Action> {
+        self.action_on(Uid::of(&key.name))
+    }
+
+    /// All that is to be done, for checks: a plan asks for one object.
+    pub fn actions(&self) -> Vec<Action> {
+        let owned = self.going.iter().flat_map(|uid| self.owned(*uid));
+        let mut all: BTreeSet<Uid> = owned.map(|(uid, _)| uid).collect();
+        all.extend(self.going.iter().chain(&self.suspects));
+        all.into_iter()
+            .filter_map(|uid| self.action_on(uid))
+            .collect()
+    }
+
+    fn action_on(&self, uid: Uid) -> Option<Action> {
+        let node = self.nodes.get(&uid)?;
+        if self.going.contains(&uid) {
+            return self.finish(uid, node);
+        }
+        let owners = || node.owners.iter().map(|owner| Uid::of(&owner.uid));
+        let asked = || owners().any(|owner| self.asks_dependents(owner));
+        (self.suspects.contains(&uid) || asked())
+            .then(|| self.judge(uid))
+            .flatten()
+    }
+
+    /// Whether an object waits for those that it owns and that block it.
+    fn asks_dependents(&self, uid: Uid) -> bool {
+        let waits = self
+            .nodes
+            .get(&uid)
+            .is_some_and(|node| node.waits() && !node.orphan);
+        waits && self.is_blocked(uid)
+    }
+
+    fn is_blocked(&self, uid: Uid) -> bool {
+        let blocks = |owner: &OwnerRef| owner.block && Uid::of(&owner.uid) == uid;
+        self.owned(uid)
+            .any(|(_, node)| node.owners.iter().any(blocks))
+    }
+
+    /// Notes that there may be something to do with an object.
+    fn touch(&mut self, uid: Uid) {
+        let node = self.nodes.get(&uid);
+        let mut owners = node.iter().flat_map(|node| &node.owners);
+        let concerned = self.going.contains(&uid)
+            || self.suspects.contains(&uid)
+            || owners.any(|owner| self.going.contains(&Uid::of(&owner.uid)));
+        if concerned {
+            self.touched.insert(uid);
+        }
+    }
+
+    /// Notes what the change of an object may mean for it and for its owners. One that begins to block an owner concerns
+    /// the others that this one owns, too.
+    fn touch_around(&mut self, uid: Uid, before: &[OwnerRef], after: &[OwnerRef]) {
+        self.touch(uid);
+        for owner in before.iter().chain(after) {
+            self.touch(Uid::of(&owner.uid));
+        }
+        for owner in after.iter().filter(|owner| owner.block) {
+            let blocked = before.iter().any(|own| own.block && own.uid == owner.uid);
+            let owner = Uid::of(&owner.uid);
+            if !blocked && self.going.contains(&owner) {
+                let others: Vec<Uid> = self.owned(owner).map(|(uid, _)| uid).collect();
+                for other in others {
+                    self.touch(other);
+                }
+            }
+        }
+    }
+
+    fn namespace(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.namespaces.get(name) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = name.into();
+        self.namespaces.insert(Arc::clone(&new));
+        new
+    }
+
+    /// Keeps of an object what is needed of it.
+    fn place(&mut self, uid: Uid, resource: ResourceId, meta: &Meta) {
+        let has = |name: &str| meta.finalizers.iter().any(|finalizer| finalizer == name);
+        let (foreground, orphan, deleting) = (
+            has(FOREGROUND),
+            has(ORPHAN),
+            meta.deletion_timestamp.is_some(),
+        );
+        let known = self.nodes.get(&uid);
+        let waited = known.is_some_and(Node::waits);
+        let orphaning = known.is_some_and(|node| node.orphan);
+        let before = known.map(|node| node.owners.clone()).unwrap_or_default();
+        self.unlink(uid);
+        if !meta.owner_references.is_empty() || deleting && (foreground || orphan) {
+            let id = Id {
+                resource,
+                namespace: meta.namespace.clone(),
+                name: meta.name.clone(),
+                uid: meta.uid.clone(),
+            };
+            for owner in &meta.owner_references {
+                self.dependents
+                    .entry(Uid::of(&owner.uid))
+                    .or_default()
+                    .insert(uid);
+            }
+            if deleting && (foreground || orphan) {
+                self.going.insert(uid);
+            }
+            let owners = meta.owner_references.clone();
+            self.nodes.insert(
+                uid,
+                Node {
+                    id,
+                    owners,
+                    deleting,
+                    foreground,
+                    orphan,
+                },
+            );
+        }
+        self.suspect(uid);
+        self.touch_around(uid, &before, &meta.owner_references);
+        if waited != (deleting && foreground) || orphaning != orphan {
+            self.look_again(uid);
+        }
+    }
+
+    fn unlink(&mut self, uid: Uid) {
+        self.going.remove(&uid);
+        self.suspects.remove(&uid);
+        let Some(node) = self.nodes.remove(&uid) else {
+            return;
+        };
+        for owner in &node.owners {
+            let owner = Uid::of(&owner.uid);
+            if let Some(all) = self.dependents.get_mut(&owner) {
+                all.remove(&uid);
+                if all.is_empty() {
+                    self.dependents.remove(&owner);
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, uid: Uid) {
+        let known = self.nodes.get(&uid);
+        let before = known.map(|node| node.owners.clone()).unwrap_or_default();
+        self.alive.remove(&uid);
+        self.unlink(uid);
+        self.touch_around(uid, &before, &[]);
+        self.look_again(uid);
+    }
+
+    /// Those that an object owns are judged anew.
+    fn look_again(&mut self, owner: Uid) {
+        for uid in self.dependents.get(&owner).cloned().into_iter().flatten() {
+            self.suspect(uid);
+            self.touch(uid);
+        }
+    }
+
+    fn suspect(&mut self, uid: Uid) {
+        let absent = self.nodes.get(&uid).is_some_and(|node| {
+            !node.deleting
+                && node
+                    .owners
+                    .iter()
+                    .any(|owner| self.standing(node, owner) == Standing::Absent)
+        });
+        if absent {
+            self.suspects.insert(uid);
+        } else {
+            self.suspects.remove(&uid);
+        }
+    }
+
+    fn standing(&self, node: &Node, owner: &OwnerRef) -> Standing {
+        let uid = Uid::of(&owner.uid);
+        let Some((_, namespace)) = self.alive.get(&uid) else {
+            return Standing::Absent;
+        };
+        // An owner in another namespace is none (upstream); one of something without a namespace can't be told.
+        if !namespace.is_empty()
+            && !node.id.namespace.is_empty()
+            && **namespace != *node.id.namespace
+        {
+            return Standing::Absent;
+        }
+        match self.nodes.get(&uid) {
+            Some(owner) if owner.waits() => Standing::Waiting,
+            Some(_) | None => Standing::Solid,
+        }
+    }
+
+    fn owned(&self, uid: Uid) -> impl Iterator<Item = (Uid, &Node)> {
+        let all = self.dependents.get(&uid).into_iter().flatten();
+        all.filter_map(|uid| self.nodes.get(uid).map(|node| (*uid, node)))
+    }
+
+    /// What an object needs whose owners may be gone or going.
+    fn judge(&self, uid: Uid) -> Option<Action> {
+        let node = self.nodes.get(&uid).filter(|node| !node.deleting)?;
+        let of = |standing: Standing| {
+            let owners = node
+                .owners
+                .iter()
+                .filter(move |owner| self.standing(node, owner) == standing);
+            owners.cloned().collect::<Vec<OwnerRef>>()
+        };
+        let (solid, waiting, absent) = (
+            of(Standing::Solid),
+            of(Standing::Waiting),
+            of(Standing::Absent),
+        );
+        let object = node.id.clone();
+        if !solid.is_empty() {
+            let owners: Vec<String> = waiting
+                .iter()
+                .chain(&absent)
+                .map(|owner| owner.uid.clone())
+                .collect();
+            return (!owners.is_empty()).then_some(Action::Release {
+                object,
+                owners,
+                absent,
+            });
+        }
+        if waiting.is_empty() && absent.is_empty() {
+            return None;
+        }
+        if !waiting.is_empty() && self.owned(uid).next().is_some() {
+            if self.owned(uid).any(|(_, node)| node.waits())
+                && node.owners.iter().any(|owner| owner.block)
+            {
+                return Some(Action::Unblock { object });
+            }
+            return Some(Action::Collect {
+                object,
+                policy: "Foreground",
+                absent,
+            });
+        }
+        let policy = match (node.orphan, node.foreground) {
+            (true, _) => "Orphan",
+            (false, true) => "Foreground",
+            (false, false) => "Background",
+        };
+        Some(Action::Collect {
+            object,
+            policy,
+            absent,
+        })
+    }
+
+    /// What an object needs whose deletion waits for others; none while others block it.
+    fn finish(&self, uid: Uid, node: &Node) -> Option<Action> {
+        let object = node.id.clone();
+        if node.orphan {
+            let dependents = self.owned(uid).map(|(_, node)| node.id.clone()).collect();
+            return Some(Action::Orphan { object, dependents });
+        }
+        (!self.is_blocked(uid)).then_some(Action::Finish {
+            object,
+            finalizer: FOREGROUND,
+        })
+    }
+}

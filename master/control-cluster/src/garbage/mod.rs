@@ -1,0 +1,392 @@
+//! Garbage collection: what nobody owns any more goes; who waits for those that he owns goes after them.
+//!
+//! Upstream's rules: an object with owners goes once all of them are gone; references to owners that are gone are dropped
+//! while others are there; deletion in the foreground waits for dependents that block it; orphans lose their references.
+
+mod graph;
+
+pub use graph::{Action, Graph, Id};
+
+use config_kube::k8s_openapi::api::core::v1::ObjectReference;
+use master_client::{
+    ApiError, Change, Client, DeleteParams, Happening, Key, Meta, OwnerRef, Partial, Patch, Reason,
+    Recorder, Resource, Severity,
+};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::every_kind::{Kinds, ResourceId};
+use master_control::setup::Setup;
+use master_control::writer::Writer;
+use serde_json::{Map, Value, json};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Tries to change an object against other writers.
+const TRIES: usize = 8;
+
+/// The graph, which the follower writes and plans read.
+#[derive(Debug, Clone, Default)]
+struct Shared(Arc<Mutex<Graph>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Graph> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The controller. Its keys are UIDs of objects of any kind.
+#[derive(Debug)]
+pub struct Garbage {
+    graph: Shared,
+    kinds: Kinds,
+}
+
+/// What is to be done with an object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task {
+    key: Key,
+    action: Box<Action>,
+    /// Owners that are in another namespace.
+    foreign: Vec<OwnerRef>,
+}
+
+impl Controller for Garbage {
+    const NAME: &'static str = "garbage-collector";
+    const RIGHTS: &'static [Right] = &[right(
+        "*",
+        "*",
+        &["get", "list", "watch", "patch", "update", "delete"],
+    )];
+    type Facts = Task;
+    type Action = Task;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let graph = Shared::default();
+        let fed = graph.clone();
+        let kinds = setup.follow_every_kind(
+            move |(number, _): (ResourceId, &Resource),
+                  change: &Change<Partial>,
+                  keys: &mut Vec<Key>| {
+                let mut graph = fed.lock();
+                match change {
+                    Change::Listed(all) => {
+                        let all: Vec<Meta> =
+                            all.iter().map(|object| object.metadata.clone()).collect();
+                        graph.listed(number, &all);
+                    }
+                    Change::Set(object) => graph.set(number, &object.metadata),
+                    Change::Deleted(object) => graph.gone(&object.metadata),
+                }
+                keys.extend(graph.touched());
+            },
+        );
+        Self { graph, kinds }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Task> {
+        let graph = self.graph.lock();
+        let action = graph.action(key)?;
+        let absent = match &action {
+            Action::Collect { absent, .. } | Action::Release { absent, .. } => absent.as_slice(),
+            Action::Unblock { .. } | Action::Finish { .. } | Action::Orphan { .. } => &[],
+        };
+        let namespace = &action.object().namespace;
+        let foreign = absent
+            .iter()
+            .filter(|owner| graph.elsewhere(owner, namespace));
+        Some(Task {
+            key: key.clone(),
+            foreign: foreign.cloned().collect(),
+            action: Box::new(action),
+        })
+    }
+
+    fn plan(facts: &Task, _: Now) -> Plan<Task> {
+        Plan::act(facts.clone())
+    }
+
+    async fn carry_out(&self, task: Task, writer: &Writer) -> Result<(), ApiError> {
+        let collector = Collector {
+            client: writer.client(),
+            recorder: writer.recorder(),
+            resources: &self.kinds.all(),
+        };
+        collector.carry_out(&task.action, &task.foreign).await?;
+        // What was done shows as something else to do, or nothing.
+        let graph = self.graph.clone();
+        writer.expect(move || graph.lock().action(&task.key).as_ref() != Some(&*task.action));
+        Ok(())
+    }
+}
+
+fn unblock(owners: &mut Vec<Value>) {
+    for owner in owners {
+        owner["blockOwnerDeletion"] = false.into();
+    }
+}
+
+struct Collector<'a> {
+    client: &'a Client,
+    recorder: &'a Recorder,
+    resources: &'a [Resource],
+}
+
+impl Collector<'_> {
+    async fn carry_out(&self, action: &Action, foreign: &[OwnerRef]) -> Result<(), ApiError> {
+        match action {
+            Action::Collect {
+                object,
+                policy,
+                absent,
+            } => {
+                self.tell(object, foreign).await?;
+                self.collect(object, policy, absent).await
+            }
+            Action::Release {
+                object,
+                owners,
+                absent,
+            } => {
+                self.tell(object, foreign).await?;
+                if self.are_gone(object, absent).await? {
+                    self.release(object, owners).await
+                } else {
+                    Ok(())
+                }
+            }
+            Action::Unblock { object } => self.edit(object, "ownerReferences", unblock).await,
+            Action::Finish { object, finalizer } => self.finish(object, finalizer).await,
+            Action::Orphan { object, dependents } => {
+                for dependent in dependents {
+                    self.release(dependent, std::slice::from_ref(&object.uid))
+                        .await?;
+                }
+                self.finish(object, graph::ORPHAN).await
+            }
+        }
+    }
+
+    fn resource(&self, id: &Id) -> Result<&Resource, ApiError> {
+        self.resources.get(usize::from(id.resource)).ok_or_else(|| {
+            ApiError::new(
+                Reason::InternalError,
+                format!("the kind of {} is not served any more", id.name),
+            )
+        })
+    }
+
+    /// Deletes an object if nothing about its owners is other than it was thought.
+    async fn collect(
+        &self,
+        object: &Id,
+        policy: &'static str,
+        absent: &[OwnerRef],
+    ) -> Result<(), ApiError> {
+        let resource = self.resource(object)?;
+        let Some(live) = self
+            .client
+            .partial(resource, &object.namespace, &object.name)
+            .await?
+        else {
+            return Ok(());
+        };
+        let known = |owner: &OwnerRef| absent.iter().any(|absent| absent.uid == owner.uid);
+        if live.uid != object.uid
+            || live.deletion_timestamp.is_some()
+            || live.owner_references.is_empty()
+        {
+            return Ok(());
+        }
+        // Owners that are not gone are going: they wait for this object. Others that came meanwhile hold it.
+        for owner in live.owner_references.iter().filter(|owner| !known(owner)) {
+            let waits = self
+                .owner(object, owner)
+                .await?
+                .is_some_and(|owner| waits(&owner));
+            if !waits {
+                return Ok(());
+            }
+        }
+        if !self.are_gone(object, absent).await? {
+            return Ok(());
+        }
+        let params = DeleteParams {
+            uid: Some(live.uid),
+            resource_version: Some(live.resource_version),
+            propagation: Some(policy),
+            ..DeleteParams::default()
+        };
+        self.client
+            .remove(resource, &object.namespace, &object.name, &params)
+            .await
+    }
+
+    /// Whether owners are gone, past all caches.
+    async fn are_gone(&self, object: &Id, absent: &[OwnerRef]) -> Result<bool, ApiError> {
+        for owner in absent {
+            if self.owner(object, owner).await?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// An owner as it is now: in the object's namespace, with the very UID.
+    async fn owner(&self, object: &Id, owner: &OwnerRef) -> Result<Option<Meta>, ApiError> {
+        let group = owner
+            .api_version
+            .rsplit_once('/')
+            .map_or("", |(group, _)| group);
+        let kind = self
+            .resources
+            .iter()
+            .find(|known| known.group == group && known.kind == owner.kind);
+        let Some(kind) = kind else {
+            let text = format!(
+                "{} is owned by a {} of {}, which is not served",
+                object.name, owner.kind, owner.api_version
+            );
+            return Err(ApiError::new(Reason::NotAcceptable, text));
+        };
+        if kind.namespaced && object.namespace.is_empty() {
+            self.tell(object, std::slice::from_ref(owner)).await?;
+            let text = format!(
+                "{} has no namespace, so a {} can't own it",
+                object.name, owner.kind
+            );
+            return Err(ApiError::new(Reason::NotAcceptable, text));
+        }
+        let found = self
+            .client
+            .partial(kind, &object.namespace, &owner.name)
+            .await?;
+        Ok(found.filter(|found| found.uid == owner.uid))
+    }
+
+    async fn release(&self, object: &Id, owners: &[String]) -> Result<(), ApiError> {
+        let keep = |all: &mut Vec<Value>| {
+            all.retain(|owner| {
+                !owners
+                    .iter()
+                    .any(|uid| owner.get("uid").is_some_and(|own| own == uid.as_str()))
+            });
+        };
+        self.edit(object, "ownerReferences", keep).await
+    }
+
+    async fn finish(&self, object: &Id, finalizer: &str) -> Result<(), ApiError> {
+        self.edit(object, "finalizers", |all: &mut Vec<Value>| {
+            all.retain(|own| own != finalizer);
+        })
+        .await
+    }
+
+    /// Changes a list in an object's metadata. That it is gone is no error.
+    async fn edit(
+        &self,
+        object: &Id,
+        list: &str,
+        change: impl Fn(&mut Vec<Value>),
+    ) -> Result<(), ApiError> {
+        let resource = self.resource(object)?;
+        let place = (object.namespace.as_str(), object.name.as_str(), None);
+        for _ in 0..TRIES {
+            let live = match self
+                .client
+                .whole(resource, &object.namespace, &object.name)
+                .await
+            {
+                Ok(live) => live.0,
+                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let empty = Map::new();
+            let metadata = live
+                .get("metadata")
+                .and_then(Value::as_object)
+                .unwrap_or(&empty);
+            if metadata
+                .get("uid")
+                .is_none_or(|uid| uid != object.uid.as_str())
+            {
+                return Ok(());
+            }
+            let before = metadata
+                .get(list)
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default();
+            let mut after = before.clone();
+            change(&mut after);
+            if after == before {
+                return Ok(());
+            }
+            let after = if after.is_empty() {
+                Value::Null
+            } else {
+                Value::Array(after)
+            };
+            let patch = json!({"metadata": {
+                "uid": object.uid, "resourceVersion": metadata.get("resourceVersion"), list: after,
+            }});
+            match self
+                .client
+                .change(resource, place, &Patch::Merge(patch))
+                .await
+            {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) if error.is_conflict() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ApiError::new(
+            Reason::ServerTimeout,
+            format!("{} changes faster than it can be written", object.name),
+        ))
+    }
+
+    /// Says that an owner is where it can't own anything.
+    async fn tell(&self, object: &Id, foreign: &[OwnerRef]) -> Result<(), ApiError> {
+        let resource = self.resource(object)?;
+        for owner in foreign {
+            let about = ObjectReference {
+                api_version: Some(resource.api_version()),
+                kind: Some(resource.kind.clone()),
+                name: Some(object.name.clone()),
+                namespace: Some(object.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+                uid: Some(object.uid.clone()),
+                ..ObjectReference::default()
+            };
+            let message = format!(
+                "ownerRef [{}/{}, namespace: {}, name: {}, uid: {}] does not exist in namespace {:?}",
+                owner.api_version,
+                owner.kind,
+                object.namespace,
+                owner.name,
+                owner.uid,
+                object.namespace
+            );
+            let (severity, reason, action) =
+                (Severity::Warning, "OwnerRefInvalidNamespace", "Collecting");
+            self.recorder
+                .record_of(
+                    about,
+                    &Happening {
+                        severity,
+                        reason,
+                        action,
+                        message,
+                    },
+                )
+                .await;
+        }
+        Ok(())
+    }
+}
+
+fn waits(owner: &Meta) -> bool {
+    owner.deletion_timestamp.is_some()
+        && owner
+            .finalizers
+            .iter()
+            .any(|finalizer| finalizer == graph::FOREGROUND)
+}

@@ -1,0 +1,42 @@
+//! Controllers of what belongs to the whole cluster, to no node and no workload.
+//!
+//! - `namespace`: what is in a namespace goes with it
+//! - `garbage`: objects whose owners are gone go too
+//! - `quota`: what a namespace uses of its quotas
+//! - `in_use`: volumes and claims stay while a pod uses them
+//! - `service_account`, `account_tokens`: each namespace has its account; tokens in Secrets, as people ask for them
+//! - `aggregation`: cluster roles that are made of others
+//! - `bootstrap_tokens`, `bootstrap_signer`, `discovery_publisher`: how new machines find and trust the cluster
+//! - `root_ca`: the roots' certificates in every namespace
+//! - `event_ttl`: events are kept for an hour
+
+pub mod account_tokens;
+pub mod aggregation;
+pub mod bootstrap_signer;
+pub mod bootstrap_tokens;
+pub mod discovery_publisher;
+pub mod event_ttl;
+pub mod garbage;
+pub mod in_use;
+pub mod namespace;
+pub mod quota;
+pub mod root_ca;
+pub mod service_account;
+
+use master_control::Registration;
+
+/// The controllers of this room.
+pub const CONTROLLERS: &[Registration] = &[
+    Registration::of::<namespace::Namespaces>(),
+    Registration::of::<service_account::ServiceAccounts>(),
+    Registration::of::<event_ttl::EventTtl>(),
+    Registration::of::<root_ca::RootCa>(),
+    Registration::of::<garbage::Garbage>(),
+    Registration::of::<quota::Quotas>(),
+    Registration::of::<aggregation::Aggregation>(),
+    Registration::of::<bootstrap_tokens::BootstrapTokens>(),
+    Registration::of::<bootstrap_signer::BootstrapSigner>(),
+    Registration::of::<in_use::InUse>(),
+    Registration::of::<account_tokens::AccountTokens>(),
+    Registration::of::<discovery_publisher::DiscoveryPublisher>(),
+];

@@ -1,0 +1,372 @@
+//! Namespace lifecycle: what is in a deleted namespace goes, of whatever kind, then the namespace.
+
+use config_kube::k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use futures_util::stream::{self, StreamExt};
+use jiff::Timestamp;
+use master_client::{
+    ApiError, Client, DeleteParams, Key, ListParams, Meta, Patch, Resource, Store,
+};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::views::namespace::{FINALIZER, NamespaceView};
+use master_control::writer::Writer;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two rounds while something is left.
+const ROUND: Duration = Duration::from_secs(1);
+/// Objects of a kind that are looked at in one round.
+const PAGE: u32 = 500;
+/// Objects that are deleted at once.
+const AT_ONCE: usize = 16;
+/// Failures that are told.
+const TOLD: usize = 10;
+
+/// The controller. Its keys are namespaces.
+#[derive(Debug)]
+pub struct Namespaces {
+    namespaces: Store<NamespaceView>,
+}
+
+/// A namespace and what is known of it.
+#[derive(Debug)]
+pub struct Facts {
+    name: String,
+    namespace: Arc<NamespaceView>,
+}
+
+/// One round: what is there is deleted, and the namespace goes once it is empty.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Empty {
+    /// Which.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Controller for Namespaces {
+    const NAME: &'static str = "namespace-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("*", "*", &["get", "list", "delete"]),
+        right("", "namespaces", &["list", "watch"]),
+        right("", "namespaces/finalize", &["update"]),
+        right("", "namespaces/status", &["patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Empty;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let namespaces = setup.follow_keys();
+        Self { namespaces }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let (name, namespace) = (key.name.clone(), self.namespaces.get(key)?);
+        Some(Facts { name, namespace })
+    }
+
+    fn plan(facts: &Facts, _: Now) -> Plan<Empty> {
+        if !(facts.namespace.terminating && facts.namespace.unfinished) {
+            return Plan::nothing();
+        }
+        let mut plan = Plan::act(Empty {
+            name: facts.name.clone(),
+            uid: facts.namespace.uid.clone(),
+        });
+        plan.requeue_in(ROUND);
+        plan
+    }
+
+    async fn carry_out(&self, namespace: Empty, writer: &Writer) -> Result<(), ApiError> {
+        empty(writer, &namespace.name, &namespace.uid).await
+    }
+}
+
+/// What is left in a namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Remaining {
+    /// Objects by resource and group.
+    resources: BTreeMap<String, usize>,
+    /// Objects by finalizer.
+    finalizers: BTreeMap<String, usize>,
+    /// What could not be deleted, and why.
+    failures: Vec<String>,
+}
+
+impl Remaining {
+    fn is_empty(&self) -> bool {
+        self.resources.is_empty() && self.failures.is_empty()
+    }
+
+    fn count(&mut self, resource: &Resource, objects: &[Meta]) {
+        if !objects.is_empty() {
+            let name = format!("{}.{}", resource.plural, resource.group);
+            *self.resources.entry(name).or_default() += objects.len();
+        }
+        for finalizer in objects.iter().flat_map(|object| &object.finalizers) {
+            *self.finalizers.entry(finalizer.clone()).or_default() += 1;
+        }
+    }
+
+    fn fail(&mut self, resource: &Resource, error: &ApiError) {
+        if self.failures.len() < TOLD {
+            self.failures.push(format!("{}: {error}", resource.plural));
+        }
+    }
+
+    /// Conditions in upstream's words.
+    fn conditions(&self, now: Timestamp) -> Vec<NamespaceCondition> {
+        let condition = |kind: &str, list: Vec<String>, reasons: [&str; 2], words: [&str; 2]| {
+            let bad = !list.is_empty();
+            let message = if bad {
+                format!("{}{}", words[0], list.join(", "))
+            } else {
+                words[1].to_owned()
+            };
+            NamespaceCondition {
+                type_: kind.to_owned(),
+                status: if bad { "True" } else { "False" }.to_owned(),
+                reason: Some(reasons[usize::from(!bad)].to_owned()),
+                message: Some(message),
+                last_transition_time: Some(Time(now)),
+            }
+        };
+        let resources = self
+            .resources
+            .iter()
+            .map(|(name, count)| format!("{name} has {count} resource instances"));
+        let finalizers = self
+            .finalizers
+            .iter()
+            .map(|(name, count)| format!("{name} in {count} resource instances"));
+        vec![
+            // Kinds are known without asking anybody, so these two never fail.
+            condition(
+                "NamespaceDeletionDiscoveryFailure",
+                Vec::new(),
+                ["DiscoveryFailed", "ResourcesDiscovered"],
+                ["", "All resources successfully discovered"],
+            ),
+            condition(
+                "NamespaceDeletionGroupVersionParsingFailure",
+                Vec::new(),
+                ["GroupVersionParsingFailed", "ParsedGroupVersions"],
+                ["", "All legacy kube types successfully parsed"],
+            ),
+            condition(
+                "NamespaceDeletionContentFailure",
+                self.failures.clone(),
+                ["ContentDeletionFailed", "ContentDeleted"],
+                [
+                    "Failed to delete all resource types, errors: ",
+                    "All content successfully deleted, may be waiting on finalization",
+                ],
+            ),
+            condition(
+                "NamespaceContentRemaining",
+                resources.collect(),
+                ["SomeResourcesRemain", "ContentRemoved"],
+                [
+                    "Some resources are remaining: ",
+                    "All content successfully removed",
+                ],
+            ),
+            condition(
+                "NamespaceFinalizersRemaining",
+                finalizers.collect(),
+                ["SomeFinalizersRemain", "ContentHasNoFinalizers"],
+                [
+                    "Some content in the namespace has finalizers remaining: ",
+                    "All content-preserving finalizers finished",
+                ],
+            ),
+        ]
+    }
+}
+
+/// One round: deletes what is there; once nothing is, lets the namespace go.
+async fn empty(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
+    let client = writer.client();
+    let namespace: Namespace = client.get(None, name).await?;
+    if namespace.metadata.uid.as_deref() != Some(uid)
+        || namespace.metadata.deletion_timestamp.is_none()
+    {
+        return Ok(());
+    }
+    let mut left = Remaining::default();
+    for resource in in_order(client.resources()) {
+        if let Err(error) = clear(client, &resource, name, &mut left).await {
+            left.fail(&resource, &error);
+        }
+    }
+    if left.is_empty() {
+        return finalize(writer, namespace).await;
+    }
+    tell(writer, &namespace, &left).await
+}
+
+/// Kinds whose objects are in namespaces. Pods first: others may be mounted in them. Events last: the deletions cause some.
+fn in_order(resources: Vec<Resource>) -> Vec<Resource> {
+    let mut resources: Vec<Resource> = resources
+        .into_iter()
+        .filter(|resource| resource.namespaced)
+        .collect();
+    resources.sort_by_key(|resource| match resource.plural.as_str() {
+        "pods" => 0,
+        "events" => 2,
+        _ => 1,
+    });
+    resources
+}
+
+/// Deletes the objects of a kind, and counts those that stay for now.
+async fn clear(
+    client: &Client,
+    resource: &Resource,
+    namespace: &str,
+    left: &mut Remaining,
+) -> Result<(), ApiError> {
+    let params = ListParams {
+        limit: Some(PAGE),
+        ..ListParams::default()
+    };
+    let objects = client.partials(resource, namespace, &params).await?.items;
+    if objects.is_empty() {
+        return Ok(());
+    }
+    let waiting = objects
+        .into_iter()
+        .map(|object| object.metadata)
+        .filter(|meta| meta.deletion_timestamp.is_none());
+    let delete = |meta: Meta| async move {
+        let params = DeleteParams {
+            uid: Some(meta.uid),
+            propagation: Some("Background"),
+            ..DeleteParams::default()
+        };
+        client
+            .remove(resource, namespace, &meta.name, &params)
+            .await
+    };
+    let answers: Vec<_> = stream::iter(waiting)
+        .map(delete)
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    for answer in answers {
+        match answer {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => left.fail(resource, &error),
+        }
+    }
+    let there = client.partials(resource, namespace, &params).await?.items;
+    left.count(
+        resource,
+        &there
+            .into_iter()
+            .map(|object| object.metadata)
+            .collect::<Vec<_>>(),
+    );
+    Ok(())
+}
+
+async fn finalize(writer: &Writer, mut namespace: Namespace) -> Result<(), ApiError> {
+    if let Some(finalizers) = namespace
+        .spec
+        .as_mut()
+        .and_then(|spec| spec.finalizers.as_mut())
+    {
+        finalizers.retain(|name| name != FINALIZER);
+    }
+    writer
+        .update_subresource(&namespace, "finalize")
+        .await
+        .map(drop)
+}
+
+/// Writes what is left into the namespace's conditions, where it isn't there already.
+async fn tell(writer: &Writer, namespace: &Namespace, left: &Remaining) -> Result<(), ApiError> {
+    let known = namespace
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
+    let conditions = left.conditions(Timestamp::now());
+    let news = |condition: &NamespaceCondition| {
+        let same = |other: &NamespaceCondition| {
+            other.type_ == condition.type_ && other.message == condition.message
+        };
+        !known.iter().any(same)
+    };
+    if !conditions.iter().any(news) {
+        return Ok(());
+    }
+    let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
+    writer
+        .patch_status::<Namespace>(&Key::of(&namespace.metadata), &patch)
+        .await
+        .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_in_upstreams_words() {
+        let mut left = Remaining::default();
+        let resource = |group: &str, plural: &str| Resource {
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            kind: String::new(),
+            plural: plural.to_owned(),
+            namespaced: true,
+        };
+        let held = Meta {
+            finalizers: vec!["a/b".to_owned()],
+            ..Meta::default()
+        };
+        left.count(&resource("", "pods"), &[held, Meta::default()]);
+        left.count(&resource("apps", "deployments"), &[Meta::default()]);
+        let told: Vec<String> = left
+            .conditions(Timestamp::UNIX_EPOCH)
+            .into_iter()
+            .filter_map(|c| c.message)
+            .collect();
+        assert_eq!(
+            told[3],
+            "Some resources are remaining: deployments.apps has 1 resource instances, pods. has 2 resource instances"
+        );
+        assert_eq!(
+            told[4],
+            "Some content in the namespace has finalizers remaining: a/b in 1 resource instances"
+        );
+        assert_eq!(told[0], "All resources successfully discovered");
+    }
+
+    #[test]
+    fn pods_go_first_and_events_last() {
+        let resource = |plural: &str, namespaced: bool| Resource {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: String::new(),
+            plural: plural.to_owned(),
+            namespaced,
+        };
+        let all = vec![
+            resource("events", true),
+            resource("nodes", false),
+            resource("secrets", true),
+            resource("pods", true),
+        ];
+        let order: Vec<String> = in_order(all)
+            .into_iter()
+            .map(|resource| resource.plural)
+            .collect();
+        assert_eq!(order, ["pods", "secrets", "events"]);
+    }
+}

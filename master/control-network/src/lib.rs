@@ -1,0 +1,21 @@
+//! Controllers of addresses: each node gets a range for its pods, each service its endpoints.
+//!
+//! - `node_ipam`: a range of pod addresses for each node
+//! - `endpoint_slices`: the addresses of the pods that a service selects
+//! - `service_ranges`: the ranges of service addresses, which cannot be deleted while they are in use
+//! - `allocation_repair`: each service address and node port is allocated to the service that has it
+
+pub mod allocation_repair;
+pub mod endpoint_slices;
+pub mod node_ipam;
+pub mod service_ranges;
+
+use master_control::Registration;
+
+/// The controllers of this room.
+pub const CONTROLLERS: &[Registration] = &[
+    Registration::of::<node_ipam::NodeIpam>(),
+    Registration::of::<service_ranges::ServiceRanges>(),
+    Registration::of::<endpoint_slices::EndpointSlices>(),
+    Registration::of::<allocation_repair::AllocationRepair>(),
+];

@@ -1,0 +1,286 @@
+//! Node IPAM: each node gets a part of the cluster's ranges for the addresses of its pods (`spec.podCIDRs`), one of each
+//! range.
+//!
+//! What is given is written in the Nodes alone: a part is free where no Node names an address of it, so that a master that
+//! starts anew gives nothing twice, and a part comes back with its Node. All nodes are one key: two plans at once could give
+//! one part to two nodes.
+
+use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use master_client::{ApiError, Happening, Key, Patch, Severity, Store};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::pod_range::PodRange;
+use master_control::setup::Setup;
+use master_control::views::node::NodeView;
+use master_control::writer::Writer;
+use master_schema::validate::net::Range;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Upstream's reason where no part is free.
+const NOT_AVAILABLE: &str = "CIDRNotAvailable";
+
+/// What a node has, and what was written for it but is not seen yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its ranges.
+    pub ranges: Vec<Range>,
+    /// Whether it says something of ranges, be it nothing that can be read.
+    pub has: bool,
+    /// Ranges that a write named whose outcome is not seen; the next one names the same.
+    pub asked: Vec<Range>,
+}
+
+/// All nodes and the ranges to give parts of.
+#[derive(Debug)]
+pub struct Facts {
+    ranges: Vec<PodRange>,
+    nodes: Vec<Claim>,
+    last: Vec<usize>,
+}
+
+/// What is done for a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// It gets its ranges.
+    Give {
+        /// Which.
+        name: String,
+        /// Its UID.
+        uid: String,
+        /// The ranges, in the order in which the cluster names its own.
+        ranges: Vec<Range>,
+    },
+    /// An event says that nothing is free for it.
+    Tell {
+        /// Which.
+        name: String,
+        /// Its UID.
+        uid: String,
+        /// The range that is exhausted.
+        range: Range,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    /// Ranges by the UID of the node for which they were written.
+    asked: BTreeMap<String, Vec<Range>>,
+    /// The number of the last part that was given, for each range.
+    last: Vec<usize>,
+}
+
+/// The controller. It has one key.
+#[derive(Debug)]
+pub struct NodeIpam {
+    ranges: Vec<PodRange>,
+    nodes: Store<NodeView>,
+    memory: Mutex<Memory>,
+}
+
+impl NodeIpam {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Controller for NodeIpam {
+    const NAME: &'static str = "node-ipam-controller";
+    const COMPONENT: &'static str = "cidrAllocator";
+    const RIGHTS: &'static [Right] = &[
+        right("", "nodes", &["list", "watch", "patch"]),
+        right("", "events", &["create", "patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Action;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let all = Key::cluster("nodes");
+        let changed = all.clone();
+        let nodes = setup.follow(move |delta, keys| {
+            if delta.differs(|node: &NodeView| (node.uid.clone(), node.pod_cidrs.clone())) {
+                keys.push(changed.clone());
+            }
+        });
+        setup.always([all]);
+        Self {
+            ranges: setup.options().pod_ranges.clone(),
+            nodes,
+            memory: Mutex::default(),
+        }
+    }
+
+    fn facts(&self, _: &Key, _: Now) -> Option<Facts> {
+        if self.ranges.is_empty() {
+            return None;
+        }
+        let all = self.nodes.all();
+        let mut memory = self.memory();
+        // What is seen, or gone, is no longer remembered.
+        let waiting = all.iter().filter(|(_, node)| node.pod_cidrs.is_empty());
+        let waiting: BTreeSet<&str> = waiting.map(|(_, node)| node.uid.as_str()).collect();
+        memory.asked.retain(|uid, _| waiting.contains(uid.as_str()));
+        let claim = |name: &str, node: &NodeView| Claim {
+            name: name.to_owned(),
+            uid: node.uid.clone(),
+            ranges: node
+                .pod_cidrs
+                .iter()
+                .filter_map(|text| Range::parse(text))
+                .collect(),
+            has: !node.pod_cidrs.is_empty(),
+            asked: memory.asked.get(&node.uid).cloned().unwrap_or_default(),
+        };
+        let nodes = all.iter().map(|(key, node)| claim(&key.name, node));
+        Some(Facts {
+            ranges: self.ranges.clone(),
+            nodes: nodes.collect(),
+            last: memory.last.clone(),
+        })
+    }
+
+    fn plan(facts: &Facts, _: Now) -> Plan<Action> {
+        Plan {
+            actions: give(&facts.ranges, &facts.nodes, &facts.last),
+            requeue: None,
+        }
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        match action {
+            Action::Give { name, uid, ranges } => {
+                self.remember(&uid, &ranges);
+                let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+                let patch = json!({
+                    "metadata": {"uid": uid}, "spec": {"podCIDR": texts.first(), "podCIDRs": texts},
+                });
+                let key = Key::cluster(&name);
+                let patch = Patch::Merge(patch);
+                writer.patch::<Node>(&key, &patch).await?;
+                tracing::info!(node = name, ranges = texts.join(","), "pods have addresses");
+                Ok(())
+            }
+            Action::Tell { name, uid, range } => {
+                tell(writer, &name, uid, range).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl NodeIpam {
+    fn remember(&self, uid: &str, given: &[Range]) {
+        let mut memory = self.memory();
+        memory.asked.insert(uid.to_owned(), given.to_vec());
+        let last = self.ranges.iter().zip(given);
+        memory.last = last.map(|(of, part)| of.parts_of(*part).start).collect();
+    }
+}
+
+/// Parts for the nodes that have none. What was asked for is asked for again; else each gets the next free part behind the
+/// last one that was given, so that a part that came back rests as long as it can.
+///
+/// Guarantees: no part has an address in common with a node's range, with what was asked for another node, or with another
+/// part; a node gets a part of each range or nothing.
+fn give(ranges: &[PodRange], nodes: &[Claim], last: &[usize]) -> Vec<Action> {
+    let mut tables: Vec<Table> = ranges
+        .iter()
+        .enumerate()
+        .map(|(number, range)| Table::new(*range, last.get(number).copied()))
+        .collect();
+    for node in nodes {
+        for range in node.ranges.iter().chain(&node.asked) {
+            for table in &mut tables {
+                table.take(*range);
+            }
+        }
+    }
+    let (mut given, mut told) = (Vec::new(), Vec::new());
+    for node in nodes.iter().filter(|node| !node.has) {
+        let (name, uid) = (node.name.clone(), node.uid.clone());
+        if !node.asked.is_empty() {
+            let ranges = node.asked.clone();
+            given.push(Action::Give { name, uid, ranges });
+            continue;
+        }
+        if let Some(full) = tables.iter().find(|table| table.next().is_none()) {
+            let range = full.of.range();
+            told.push(Action::Tell { name, uid, range });
+            continue;
+        }
+        let ranges = tables.iter_mut().filter_map(Table::give).collect();
+        given.push(Action::Give { name, uid, ranges });
+    }
+    given.extend(told);
+    given
+}
+
+/// Which parts of a range are taken.
+#[derive(Debug)]
+struct Table {
+    of: PodRange,
+    taken: Vec<bool>,
+    from: usize,
+}
+
+impl Table {
+    fn new(of: PodRange, last: Option<usize>) -> Self {
+        Self {
+            of,
+            taken: vec![false; of.parts()],
+            from: last.map_or(0, |last| last.saturating_add(1)),
+        }
+    }
+
+    fn take(&mut self, range: Range) {
+        let parts = self.of.parts_of(range);
+        if let Some(parts) = self.taken.get_mut(parts) {
+            parts.fill(true);
+        }
+    }
+
+    /// The next free part, from the first again behind the last.
+    fn next(&self) -> Option<usize> {
+        let from = self.from.min(self.taken.len());
+        let order = (from..self.taken.len()).chain(0..from);
+        order
+            .into_iter()
+            .find(|number| self.taken.get(*number) == Some(&false))
+    }
+
+    fn give(&mut self) -> Option<Range> {
+        let number = self.next()?;
+        *self.taken.get_mut(number)? = true;
+        self.from = number.saturating_add(1);
+        self.of.part(number)
+    }
+}
+
+async fn tell(writer: &Writer, name: &str, uid: String, range: Range) {
+    tracing::warn!(node = name, %range, "no part of the cluster's range is free for the node's pods");
+    let metadata = ObjectMeta {
+        name: Some(name.to_owned()),
+        uid: Some(uid),
+        ..ObjectMeta::default()
+    };
+    let about = Node {
+        metadata,
+        ..Node::default()
+    };
+    let happening = Happening {
+        severity: Severity::Normal,
+        reason: NOT_AVAILABLE,
+        action: "AllocatingCIDR",
+        message: format!("Node {name} status is now: {NOT_AVAILABLE}"),
+    };
+    writer.recorder().record(&about, &happening).await;
+}
+
+#[cfg(test)]
+#[path = "node_ipam_tests.rs"]
+mod tests;

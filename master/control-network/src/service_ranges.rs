@@ -1,0 +1,269 @@
+//! Ranges of services' addresses (`ServiceCIDR`): each is held by a finalizer and says whether it serves. One that is deleted
+//! goes once no address is of it alone; until then it gives no further addresses and says that it waits.
+//!
+//! No address can be taken from a range on its way out: a service is written only if the range is as it was read.
+
+use config_kube::k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use jiff::Timestamp;
+use master_client::{ApiError, Client, Delta, Index, Key, ListParams, Patch, Store, View};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::views::{is_held_by, uid};
+use master_control::writer::Writer;
+use master_schema::validate::net::Range;
+use serde_json::{Value, json};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Holds a range.
+const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
+const READY: &str = "Ready";
+const SERVES: &str = "Kubernetes Service CIDR is ready";
+const WAITS: &str = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
+
+/// What is known of a range.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RangeView {
+    /// Its UID.
+    pub uid: String,
+    /// Whether it is being deleted.
+    pub going: bool,
+    /// Whether the finalizer holds it.
+    pub held: bool,
+    /// Whether it says that it serves.
+    pub ready: bool,
+}
+
+impl View for RangeView {
+    type Object = ServiceCIDR;
+
+    fn read(range: ServiceCIDR) -> Self {
+        Self {
+            uid: uid(&range.metadata),
+            going: range.metadata.deletion_timestamp.is_some(),
+            held: is_held_by(&range.metadata, FINALIZER),
+            ready: says(&range, "True"),
+        }
+    }
+}
+
+/// An address that is held: that it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressView;
+
+impl View for AddressView {
+    type Object = IPAddress;
+
+    fn read(_: IPAddress) -> Self {
+        Self
+    }
+}
+
+/// Ranges that are being deleted, all under one value.
+static GOING: Index<RangeView> = Index::new("going", |_, range| {
+    range.going.then(String::new).into_iter().collect()
+});
+
+/// The controller. Its keys are ranges.
+#[derive(Debug)]
+pub struct ServiceRanges {
+    ranges: Store<RangeView>,
+}
+
+/// A range and what is known of it.
+#[derive(Debug)]
+pub struct Facts {
+    name: String,
+    range: Arc<RangeView>,
+}
+
+/// The range is held, or let go, or says whether it serves.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settle {
+    /// Which.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Controller for ServiceRanges {
+    const NAME: &'static str = "service-cidrs-controller";
+    const RIGHTS: &'static [Right] = &[
+        right(
+            "networking.k8s.io",
+            "servicecidrs",
+            &["get", "list", "watch", "patch"],
+        ),
+        right(
+            "networking.k8s.io",
+            "servicecidrs/finalizers",
+            &["patch", "update"],
+        ),
+        right(
+            "networking.k8s.io",
+            "servicecidrs/status",
+            &["patch", "update"],
+        ),
+        right(
+            "networking.k8s.io",
+            "ipaddresses",
+            &["get", "list", "watch"],
+        ),
+    ];
+    type Facts = Facts;
+    type Action = Settle;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let known: Store<RangeView> = setup.read();
+        let going = known.index(&GOING);
+        // A range that goes or comes decides whether another one is needed.
+        let others = going.clone();
+        let ranges = setup.follow(move |delta: &Delta<RangeView>, keys| {
+            keys.push((*delta.key).clone());
+            keys.extend(others.keys("").iter().map(|key| (**key).clone()));
+        });
+        setup.follow(move |delta: &Delta<AddressView>, keys| {
+            if delta.after.is_none() {
+                keys.extend(going.keys("").iter().map(|key| (**key).clone()));
+            }
+        });
+        Self { ranges }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let (name, range) = (key.name.clone(), self.ranges.get(key)?);
+        Some(Facts { name, range })
+    }
+
+    fn plan(facts: &Facts, _: Now) -> Plan<Settle> {
+        let range = &facts.range;
+        let open = if range.going {
+            range.held
+        } else {
+            !range.held || !range.ready
+        };
+        let action = open.then(|| Settle {
+            name: facts.name.clone(),
+            uid: range.uid.clone(),
+        });
+        action.into()
+    }
+
+    async fn carry_out(&self, range: Settle, writer: &Writer) -> Result<(), ApiError> {
+        settle(writer, &range.name, &range.uid).await
+    }
+}
+
+fn says(range: &ServiceCIDR, status: &str) -> bool {
+    let conditions = range
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == READY && condition.status == status)
+}
+
+/// Holds a range and says that it serves; or lets it go, or says that it waits.
+async fn settle(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
+    let range: ServiceCIDR = writer.client().get(None, name).await?;
+    if range.metadata.uid.as_deref() != Some(uid) {
+        return Ok(());
+    }
+    let finalizers = range.metadata.finalizers.clone().unwrap_or_default();
+    let held = finalizers.iter().any(|own| own == FINALIZER);
+    if range.metadata.deletion_timestamp.is_none() {
+        if !held {
+            let all: Vec<String> = finalizers
+                .into_iter()
+                .chain([FINALIZER.to_owned()])
+                .collect();
+            return finalize(writer, &range, &all).await;
+        }
+        return if says(&range, "True") {
+            Ok(())
+        } else {
+            say(writer, &range, ("True", "", SERVES)).await
+        };
+    }
+    if !held {
+        return Ok(());
+    }
+    if is_needed(writer.client(), &range).await? {
+        return if says(&range, "False") {
+            Ok(())
+        } else {
+            say(writer, &range, ("False", "Terminating", WAITS)).await
+        };
+    }
+    let rest: Vec<String> = finalizers
+        .into_iter()
+        .filter(|own| own != FINALIZER)
+        .collect();
+    finalize(writer, &range, &rest).await
+}
+
+/// Whether an address is of this range and of no other that stays.
+async fn is_needed(client: &Client, range: &ServiceCIDR) -> Result<bool, ApiError> {
+    let ranges = client
+        .list::<ServiceCIDR>(None, &ListParams::default())
+        .await?
+        .items;
+    let staying = ranges.iter().filter(|other| {
+        other.metadata.name != range.metadata.name && other.metadata.deletion_timestamp.is_none()
+    });
+    let (own, others) = (
+        cidrs(range),
+        staying.flat_map(cidrs).collect::<Vec<Range>>(),
+    );
+    let addresses = client
+        .list::<IPAddress>(None, &ListParams::default())
+        .await?
+        .items;
+    let mut addresses = addresses
+        .iter()
+        .filter_map(|address| address.metadata.name.as_ref()?.parse::<IpAddr>().ok());
+    let within =
+        |ranges: &[Range], address: IpAddr| ranges.iter().any(|range| range.contains(address));
+    Ok(addresses.any(|address| within(&own, address) && !within(&others, address)))
+}
+
+fn cidrs(range: &ServiceCIDR) -> Vec<Range> {
+    let list = range.spec.as_ref().and_then(|spec| spec.cidrs.as_ref());
+    list.into_iter()
+        .flatten()
+        .filter_map(|text| Range::parse(text))
+        .collect()
+}
+
+async fn finalize(
+    writer: &Writer,
+    range: &ServiceCIDR,
+    finalizers: &[String],
+) -> Result<(), ApiError> {
+    let patch = json!({"metadata": {"resourceVersion": range.metadata.resource_version, "finalizers": finalizers}});
+    writer
+        .patch::<ServiceCIDR>(&Key::of(&range.metadata), &Patch::Merge(patch))
+        .await
+        .map(drop)
+}
+
+async fn say(
+    writer: &Writer,
+    range: &ServiceCIDR,
+    (status, reason, message): (&str, &str, &str),
+) -> Result<(), ApiError> {
+    let condition: Value = json!({
+        "type": READY, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": Time(Timestamp::now()),
+    });
+    let patch = json!({
+        "metadata": {"resourceVersion": range.metadata.resource_version}, "status": {"conditions": [condition]},
+    });
+    writer
+        .patch_status::<ServiceCIDR>(&Key::of(&range.metadata), &Patch::Merge(patch))
+        .await
+        .map(drop)
+}

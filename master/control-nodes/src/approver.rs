@@ -1,0 +1,211 @@
+//! Approval of kubelets' client certificates: for those who may have one without anybody looking (upstream: csrapproving).
+//!
+//! Who asks for a certificate of his own node needs the right to create `certificatesigningrequests/selfnodeclient`; who asks
+//! for another's `certificatesigningrequests/nodeclient`. Without the right the request waits for a person.
+
+use config_kube::identity::{NODE_USER_PREFIX, NODES_GROUP};
+use config_kube::k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use config_kube::k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestSpec,
+};
+use master_client::{ApiError, Client, Key, Reason, Store};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::views::request::{RequestView, condition, is_undecided};
+use master_control::writer::Writer;
+use std::sync::Arc;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::FromDer;
+
+/// The signer whose requests are looked at.
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+
+/// The controller. Its keys are certificate signing requests.
+#[derive(Debug)]
+pub struct Approver {
+    requests: Store<RequestView>,
+}
+
+/// A request and what is known of it.
+#[derive(Debug)]
+pub struct Facts {
+    name: String,
+    request: Arc<RequestView>,
+}
+
+/// The request is approved, if its sender may.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Approve {
+    /// Which.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Controller for Approver {
+    const NAME: &'static str = "certificatesigningrequest-approving-controller";
+    const RIGHTS: &'static [Right] = &[
+        right(
+            "certificates.k8s.io",
+            "certificatesigningrequests",
+            &["get", "list", "watch"],
+        ),
+        right(
+            "certificates.k8s.io",
+            "certificatesigningrequests/approval",
+            &["update"],
+        ),
+        right("certificates.k8s.io", "signers", &["approve"]).named(&[SIGNER]),
+        right("authorization.k8s.io", "subjectaccessreviews", &["create"]),
+    ];
+    type Facts = Facts;
+    type Action = Approve;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let requests = setup.follow_keys();
+        Self { requests }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let (name, request) = (key.name.clone(), self.requests.get(key)?);
+        Some(Facts { name, request })
+    }
+
+    fn plan(facts: &Facts, _: Now) -> Plan<Approve> {
+        let open = facts.request.signer == SIGNER && !facts.request.decided;
+        let action = open.then(|| Approve {
+            name: facts.name.clone(),
+            uid: facts.request.uid.clone(),
+        });
+        action.into()
+    }
+
+    async fn carry_out(&self, request: Approve, writer: &Writer) -> Result<(), ApiError> {
+        approve(writer, &request.name, &request.uid).await
+    }
+}
+
+/// Approves a request if it is a kubelet's and its sender may.
+async fn approve(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
+    let client = writer.client();
+    let mut request: CertificateSigningRequest = client.get(None, name).await?;
+    if request.metadata.uid.as_deref() != Some(uid) || !is_undecided(&request) {
+        return Ok(());
+    }
+    let Some(user) = node_user(&request.spec) else {
+        return Ok(());
+    };
+    let own = request.spec.username.as_deref() == Some(&user);
+    let ways = [
+        (
+            "selfnodeclient",
+            own,
+            "Auto approving self kubelet client certificate after SubjectAccessReview.",
+        ),
+        (
+            "nodeclient",
+            true,
+            "Auto approving kubelet client certificate after SubjectAccessReview.",
+        ),
+    ];
+    for (subresource, fits, message) in ways {
+        if !fits || !may(client, &request.spec, subresource).await? {
+            continue;
+        }
+        let approved = condition("Approved", "AutoApproved", message.to_owned());
+        request
+            .status
+            .get_or_insert_default()
+            .conditions
+            .get_or_insert_default()
+            .push(approved);
+        return writer
+            .update_subresource(&request, "approval")
+            .await
+            .map(drop);
+    }
+    // Asked again later, ever more seldom: the right may be granted.
+    let text = format!(
+        "recognized csr {name:?} as a kubelet's but subject access review was not approved"
+    );
+    Err(ApiError::new(Reason::Forbidden, text))
+}
+
+async fn may(
+    client: &Client,
+    spec: &CertificateSigningRequestSpec,
+    subresource: &str,
+) -> Result<bool, ApiError> {
+    let attributes = ResourceAttributes {
+        group: Some("certificates.k8s.io".to_owned()),
+        resource: Some("certificatesigningrequests".to_owned()),
+        subresource: Some(subresource.to_owned()),
+        verb: Some("create".to_owned()),
+        version: Some("*".to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let spec = SubjectAccessReviewSpec {
+        user: spec.username.clone(),
+        uid: spec.uid.clone(),
+        groups: spec.groups.clone(),
+        extra: spec.extra.clone(),
+        resource_attributes: Some(attributes),
+        ..SubjectAccessReviewSpec::default()
+    };
+    let review = SubjectAccessReview {
+        spec,
+        ..SubjectAccessReview::default()
+    };
+    Ok(client
+        .create(&review)
+        .await?
+        .status
+        .is_some_and(|status| status.allowed))
+}
+
+/// The node's user that a kubelet's request names; none where it is not a kubelet's.
+fn node_user(spec: &CertificateSigningRequestSpec) -> Option<String> {
+    let usages = spec.usages.as_deref().unwrap_or_default();
+    let known = |usage: &String| {
+        matches!(
+            usage.as_str(),
+            "client auth" | "digital signature" | "key encipherment"
+        )
+    };
+    let needed = ["client auth", "digital signature"];
+    if !usages.iter().all(known)
+        || !needed
+            .iter()
+            .all(|usage| usages.iter().any(|own| own == usage))
+    {
+        return None;
+    }
+    let (_, pem) = x509_parser::pem::parse_x509_pem(&spec.request.0).ok()?;
+    let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).ok()?;
+    let named = parsed.requested_extensions().into_iter().flatten();
+    if named
+        .into_iter()
+        .any(|extension| matches!(extension, ParsedExtension::SubjectAlternativeName(_)))
+    {
+        return None;
+    }
+    let subject = &parsed.certification_request_info.subject;
+    let groups: Vec<&str> = subject
+        .iter_organization()
+        .filter_map(|group| group.as_str().ok())
+        .collect();
+    let users: Vec<&str> = subject
+        .iter_common_name()
+        .filter_map(|name| name.as_str().ok())
+        .collect();
+    match (groups.as_slice(), users.as_slice()) {
+        ([group], [user]) if *group == NODES_GROUP => {
+            let node = user.strip_prefix(NODE_USER_PREFIX)?;
+            (!node.is_empty()).then(|| (*user).to_owned())
+        }
+        _ => None,
+    }
+}

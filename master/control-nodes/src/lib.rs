@@ -1,0 +1,30 @@
+//! Controllers of nodes: whether they are ready, what becomes of their pods, and the certificates that they request.
+//!
+//! - `node_lifecycle`: a node that falls silent is not ready, and is tainted
+//! - `pod_readiness`, `taint_eviction`, `pod_gc`: what that means for its pods; why one is ended stands in `disruption`
+//! - `machine_nodes`: labels and taints of a Machine's Node, by its state and the policy's rules
+//! - `approver`, `csr_signing`, `csr_cleaner`: certificate requests are decided, signed and removed
+
+pub mod approver;
+pub mod csr_cleaner;
+pub mod csr_signing;
+mod disruption;
+pub mod machine_nodes;
+pub mod node_lifecycle;
+pub mod pod_gc;
+pub mod pod_readiness;
+pub mod taint_eviction;
+
+use master_control::Registration;
+
+/// The controllers of this room.
+pub const CONTROLLERS: &[Registration] = &[
+    Registration::of::<node_lifecycle::NodeLifecycle>(),
+    Registration::of::<pod_readiness::PodReadiness>(),
+    Registration::of::<taint_eviction::TaintEviction>(),
+    Registration::of::<pod_gc::PodGc>(),
+    Registration::of::<csr_cleaner::CsrCleaner>(),
+    Registration::of::<approver::Approver>(),
+    Registration::of::<machine_nodes::MachineNodes>(),
+    Registration::of::<csr_signing::CsrSigning>(),
+];

@@ -1,0 +1,454 @@
+//! Node lifecycle: a node whose kubelet is silent becomes `Unknown`, and what is wrong with a node shows as taints.
+//!
+//! Silence is measured by the master's own monotonic clock from the last *change* of lease or heartbeat that was seen, so
+//! that a node's wrong clock neither hides nor causes it, and a master that starts gives everybody the whole time.
+
+use config_kube::identity::NODE_LEASE_NAMESPACE;
+use config_kube::k8s_openapi::api::coordination::v1::Lease;
+use config_kube::k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use config_kube::taints::{
+    NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE,
+};
+use jiff::Timestamp;
+use master_client::{ApiError, Delta, Happening, Key, Lookup, Patch, Scope, Severity, Store, View};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::views::node::{BY_READY, NodeView};
+use master_control::writer::Writer;
+use serde_json::json;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time for a new node's kubelet to speak at all (upstream: 60 s).
+const STARTUP_GRACE: Duration = Duration::from_secs(60);
+/// Between two nodes that are emptied of pods (upstream: 0.1 a second): time to notice that the fault is the master's.
+const EVICTION_PACE: Duration = Duration::from_secs(10);
+/// The same in a large cluster of which most is silent (upstream: 0.01 a second).
+const DISRUPTED_PACE: Duration = Duration::from_secs(100);
+/// Nodes of a large cluster (upstream).
+const LARGE: usize = 50;
+/// What the kubelet reports and nobody knows any more once it is silent.
+const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// The lease by which a kubelet says that it lives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeaseView {
+    /// When it was renewed last.
+    pub renewed: Option<Timestamp>,
+}
+
+impl View for LeaseView {
+    type Object = Lease;
+
+    fn scope() -> Scope {
+        Scope {
+            namespace: Some(NODE_LEASE_NAMESPACE),
+            fields: None,
+        }
+    }
+
+    fn read(lease: Lease) -> Self {
+        Self {
+            renewed: renewed(&lease),
+        }
+    }
+}
+
+fn renewed(lease: &Lease) -> Option<Timestamp> {
+    let time = lease.spec.as_ref()?.renew_time.as_ref();
+    time.map(|time| time.0)
+}
+
+/// The last sign of life of a node.
+#[derive(Debug)]
+struct Sign {
+    lease: Option<Timestamp>,
+    heartbeat: Option<Timestamp>,
+    seen: Instant,
+}
+
+/// What the controller remembers.
+#[derive(Debug, Default)]
+struct Memory {
+    signs: HashMap<String, Sign>,
+    last_emptied: Option<Instant>,
+}
+
+/// The controller. Its keys are nodes.
+#[derive(Debug)]
+pub struct NodeLifecycle {
+    grace: Duration,
+    nodes: Store<NodeView>,
+    by_ready: Lookup<NodeView>,
+    leases: Store<LeaseView>,
+    memory: Mutex<Memory>,
+}
+
+/// A node, how long it has been silent, and whether it may be emptied of pods.
+#[derive(Debug)]
+pub struct Facts {
+    name: String,
+    node: Arc<NodeView>,
+    lease: Option<Timestamp>,
+    silence: Duration,
+    grace: Duration,
+    emptying: Emptying,
+}
+
+/// Whether a node that is not ready may be emptied of pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Emptying {
+    /// It may, or is.
+    Now,
+    /// Not before this time has passed: others are being emptied.
+    Wait(Duration),
+    /// It may not.
+    No,
+}
+
+/// What is written to a node.
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    /// It was silent for too long: these conditions are not known any more.
+    Silent(Box<Silent>),
+    /// Its taints.
+    Taints {
+        /// The node.
+        node: String,
+        /// Its resource version: not written if it changed.
+        version: String,
+        /// All its taints.
+        taints: Vec<Taint>,
+    },
+}
+
+/// A node that was silent for too long.
+#[derive(Debug, PartialEq)]
+pub struct Silent {
+    /// The node.
+    pub node: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its resource version: not written if it changed.
+    pub version: String,
+    /// The lease's renew time that was seen: not written if there is a newer one.
+    pub lease: Option<Timestamp>,
+    /// The conditions.
+    pub conditions: Vec<NodeCondition>,
+    /// Whether it is news that people should be told.
+    pub tell: bool,
+}
+
+impl Controller for NodeLifecycle {
+    const NAME: &'static str = "node-lifecycle";
+    const COMPONENT: &'static str = "node-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("", "nodes", &["list", "watch", "patch"]),
+        right("", "nodes/status", &["patch"]),
+        right("coordination.k8s.io", "leases", &["get", "list", "watch"]),
+        right("", "events", &["create", "patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Action;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let known: Store<NodeView> = setup.read();
+        let (by_ready, last) = (known.index(&BY_READY), Mutex::new(None));
+        let ready = by_ready.clone();
+        let nodes = setup.follow(move |delta: &Delta<NodeView>, keys| {
+            keys.push((*delta.key).clone());
+            // How fast nodes are emptied concerns all that are not ready.
+            let pace = Some(pace(&known, &ready));
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            if *last != pace {
+                *last = pace;
+                let bad = ["False", "Unknown"].into_iter();
+                let bad = bad.flat_map(|status| ready.keys(status));
+                keys.extend(bad.map(|key| (*key).clone()));
+            }
+        });
+        Self {
+            grace: setup.options().node_grace,
+            nodes,
+            by_ready,
+            leases: setup.follow(|delta, keys| keys.push(Key::cluster(&delta.key.name))),
+            memory: Mutex::default(),
+        }
+    }
+
+    fn facts(&self, key: &Key, now: Now) -> Option<Facts> {
+        let name = key.name.clone();
+        let Some(node) = self.nodes.get(key) else {
+            self.memory().signs.remove(&name);
+            return None;
+        };
+        let lease = self.leases.get(&Key::new(NODE_LEASE_NAMESPACE, &name));
+        let lease = lease.and_then(|lease| lease.renewed);
+        let grace = if node.condition("Ready").is_some() {
+            self.grace
+        } else {
+            self.grace.max(STARTUP_GRACE)
+        };
+        let mut memory = self.memory();
+        let silence = silence(&mut memory.signs, &name, &node, lease, now.instant);
+        // What is about to be called silent takes no turn yet.
+        let emptying = if silence < grace || node.is_unheard() {
+            self.emptying(&mut memory, &node, now.instant)
+        } else {
+            Emptying::No
+        };
+        drop(memory);
+        Some(Facts {
+            name,
+            node,
+            lease,
+            silence,
+            grace,
+            emptying,
+        })
+    }
+
+    fn plan(facts: &Facts, now: Now) -> Plan<Action> {
+        let mut plan = Plan::nothing();
+        if facts.silence < facts.grace {
+            plan.requeue_in(facts.grace.saturating_sub(facts.silence));
+        } else if let Some(silent) = silent(facts, now.wall) {
+            // Taints follow from what this writes.
+            return Plan::act(Action::Silent(Box::new(silent)));
+        }
+        let node = &facts.node;
+        if let Emptying::Wait(time) = facts.emptying {
+            plan.requeue_in(time);
+        }
+        let empty = facts.emptying == Emptying::Now;
+        let taints = wanted(node, wrong(node), empty, now.wall);
+        if taints != node.taints {
+            plan.actions.push(Action::Taints {
+                node: facts.name.clone(),
+                version: node.version.clone(),
+                taints,
+            });
+        }
+        plan
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        match action {
+            Action::Silent(silent) => write_silent(writer, &silent).await,
+            Action::Taints {
+                node,
+                version,
+                taints,
+            } => {
+                let patch =
+                    json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}});
+                let (key, patch) = (Key::cluster(&node), Patch::Merge(patch));
+                writer.patch::<Node>(&key, &patch).await.map(drop)
+            }
+        }
+    }
+}
+
+impl NodeLifecycle {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a node may be emptied of pods: one after another. A node that may takes its turn.
+    fn emptying(&self, memory: &mut Memory, node: &NodeView, now: Instant) -> Emptying {
+        let Some(key) = wrong(node) else {
+            return Emptying::No;
+        };
+        let already = node.has_taint(key, NO_EXECUTE);
+        match pace(&self.nodes, &self.by_ready) {
+            Pace::Halt | Pace::Every(_) if already => Emptying::Now,
+            Pace::Halt | Pace::Never => Emptying::No,
+            Pace::Every(pace) => {
+                let next = memory.last_emptied.map_or(now, |last| last + pace);
+                let wait = next.saturating_duration_since(now);
+                if wait.is_zero() {
+                    memory.last_emptied = Some(now);
+                    Emptying::Now
+                } else {
+                    Emptying::Wait(wait)
+                }
+            }
+        }
+    }
+}
+
+/// How long nothing was heard of a node.
+fn silence(
+    signs: &mut HashMap<String, Sign>,
+    name: &str,
+    node: &NodeView,
+    lease: Option<Timestamp>,
+    now: Instant,
+) -> Duration {
+    let ready = node.condition("Ready");
+    let heartbeat = ready
+        .and_then(|ready| ready.last_heartbeat_time.as_ref())
+        .map(|time| time.0);
+    if let Some(sign) = signs.get(name)
+        && (sign.lease, sign.heartbeat) == (lease, heartbeat)
+    {
+        return now.saturating_duration_since(sign.seen);
+    }
+    let sign = Sign {
+        lease,
+        heartbeat,
+        seen: now,
+    };
+    signs.insert(name.to_owned(), sign);
+    Duration::ZERO
+}
+
+/// The taint of a node that is not ready.
+fn wrong(node: &NodeView) -> Option<&'static str> {
+    match node.status("Ready") {
+        "True" => None,
+        _ if node.is_unheard() => Some(UNREACHABLE),
+        _ => Some(NOT_READY),
+    }
+}
+
+/// How fast nodes may be emptied of pods (upstream: full and partial disruption).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// One in this time.
+    Every(Duration),
+    /// No more than those that are being emptied: too many fail at once.
+    Halt,
+    /// Not even these: it is likelier that the master is cut off than that all nodes fail.
+    Never,
+}
+
+fn pace(nodes: &Store<NodeView>, by_ready: &Lookup<NodeView>) -> Pace {
+    let (all, ready) = (nodes.len(), by_ready.count("True"));
+    let bad = all.saturating_sub(ready);
+    let most = bad > 2 && bad * 100 >= all * 55;
+    match (ready, most) {
+        (0, _) => Pace::Never,
+        (_, false) => Pace::Every(EVICTION_PACE),
+        (_, true) if all > LARGE => Pace::Every(DISRUPTED_PACE),
+        (_, true) => Pace::Halt,
+    }
+}
+
+/// The taints that a node should have: other people's as they are, ours by its condition.
+fn wanted(node: &NodeView, bad: Option<&str>, empty: bool, now: Timestamp) -> Vec<Taint> {
+    let pressures = PRESSURES
+        .iter()
+        .filter(|(kind, _)| node.status(kind) == "True" && node.condition(kind).is_some());
+    let mut ours: Vec<(&str, &str)> = pressures.map(|(_, key)| (*key, NO_SCHEDULE)).collect();
+    if node.cordoned {
+        ours.push((UNSCHEDULABLE, NO_SCHEDULE));
+    }
+    if let Some(key) = bad {
+        ours.push((key, NO_SCHEDULE));
+        if empty {
+            ours.push((key, NO_EXECUTE));
+        }
+    }
+    let managed = |taint: &Taint| {
+        let no_schedule = taint.effect == NO_SCHEDULE
+            && (PRESSURES.iter().any(|(_, key)| *key == taint.key) || taint.key == UNSCHEDULABLE);
+        no_schedule || taint.key == NOT_READY || taint.key == UNREACHABLE
+    };
+    let stays = |taint: &&Taint| {
+        !managed(taint) || ours.contains(&(taint.key.as_str(), taint.effect.as_str()))
+    };
+    let mut taints: Vec<Taint> = node.taints.iter().filter(stays).cloned().collect();
+    let missing = ours
+        .iter()
+        .filter(|(key, effect)| !node.has_taint(key, effect));
+    taints.extend(missing.map(|(key, effect)| Taint {
+        key: (*key).to_owned(),
+        effect: (*effect).to_owned(),
+        value: None,
+        time_added: Some(Time(now)),
+    }));
+    taints
+}
+
+/// What says that a node is silent, if it doesn't say so yet.
+fn silent(facts: &Facts, now: Timestamp) -> Option<Silent> {
+    let node = &facts.node;
+    let known = |kind: &str| {
+        node.condition(kind)
+            .is_none_or(|condition| condition.status != "Unknown")
+    };
+    let condition = |kind: &str| {
+        let before = node.condition(kind);
+        let (reason, message) = match before {
+            Some(_) => ("NodeStatusUnknown", "Kubelet stopped posting node status."),
+            None => (
+                "NodeStatusNeverUpdated",
+                "Kubelet never posted node status.",
+            ),
+        };
+        NodeCondition {
+            type_: kind.to_owned(),
+            status: "Unknown".to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message.to_owned()),
+            last_heartbeat_time: before
+                .and_then(|before| before.last_heartbeat_time.clone())
+                .or(node.created.map(Time)),
+            last_transition_time: Some(Time(now)),
+        }
+    };
+    let conditions: Vec<NodeCondition> = REPORTED
+        .iter()
+        .filter(|kind| known(kind))
+        .map(|kind| condition(kind))
+        .collect();
+    (!conditions.is_empty()).then(|| Silent {
+        node: facts.name.clone(),
+        uid: node.uid.clone(),
+        version: node.version.clone(),
+        lease: facts.lease,
+        conditions,
+        tell: !node.is_unheard(),
+    })
+}
+
+/// Says that a node is silent, after a last look at its lease past all caches.
+async fn write_silent(writer: &Writer, silent: &Silent) -> Result<(), ApiError> {
+    let name = silent.node.as_str();
+    let lease: Option<Lease> = writer
+        .client()
+        .get_opt(Some(NODE_LEASE_NAMESPACE), name)
+        .await?;
+    if lease.as_ref().and_then(renewed) != silent.lease {
+        return Ok(());
+    }
+    let patch = json!({
+        "metadata": {"resourceVersion": silent.version}, "status": {"conditions": silent.conditions},
+    });
+    let key = Key::cluster(name);
+    let patch = Patch::Strategic(patch);
+    writer.patch_status::<Node>(&key, &patch).await?;
+    tracing::warn!(node = name, "not heard of for too long: not ready");
+    if silent.tell {
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            uid: Some(silent.uid.clone()),
+            ..ObjectMeta::default()
+        };
+        let about = Node {
+            metadata,
+            ..Node::default()
+        };
+        let happening = Happening {
+            severity: Severity::Warning,
+            reason: "NodeNotReady",
+            action: "MarkingNotReady",
+            message: format!("Node {name} status is now: NodeNotReady"),
+        };
+        writer.recorder().record(&about, &happening).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Pod garbage collection: pods that no kubelet will ever end.
+
+use crate::disruption::{Disruption, disrupt};
+use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
+use config_kube::taints::OUT_OF_SERVICE;
+use jiff::Timestamp;
+use master_client::{ApiError, DeleteParams, Delta, Key, Lookup, Store};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::views::node::NodeView;
+use master_control::views::pod::{BY_NODE, PodView};
+use master_control::writer::Writer;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Ended pods that are kept for people to look at (upstream's default).
+const ENDED_KEPT: usize = 12_500;
+/// How long a node must be gone before its pods are: it may be registered anew (upstream: 40 s).
+const QUARANTINE: Duration = Duration::from_secs(40);
+/// Ended pods beyond the limit that are looked at with one change.
+const AT_ONCE: usize = 64;
+
+/// Ended pods that are not being deleted, the oldest first.
+type Ended = Arc<Mutex<BTreeSet<(Option<Timestamp>, Key)>>>;
+
+/// The controller. Its keys are pods.
+#[derive(Debug)]
+pub struct PodGc {
+    pods: Store<PodView>,
+    on_node: Lookup<PodView>,
+    nodes: Store<NodeView>,
+    ended: Ended,
+    /// Since when nodes that pods name are gone.
+    gone: Mutex<HashMap<Arc<str>, Instant>>,
+}
+
+/// A pod and what is known of its end.
+#[derive(Debug)]
+pub struct Facts {
+    key: Key,
+    pod: Arc<PodView>,
+    /// For how long its node has been gone; none where it has none or the node is there.
+    orphaned: Option<Duration>,
+    /// Whether its node is out of service.
+    off: bool,
+    /// Whether more ended pods are kept than may be, and this one is older than those that stay.
+    spare: bool,
+}
+
+/// The pod goes at once.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Collect {
+    /// Which.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// Its node, where this is gone.
+    pub gone: Option<String>,
+}
+
+impl Controller for PodGc {
+    const NAME: &'static str = "pod-gc";
+    const RIGHTS: &'static [Right] = &[
+        right("", "pods", &["list", "watch", "delete"]),
+        right("", "pods/status", &["patch"]),
+        right("", "nodes", &["get", "list", "watch"]),
+    ];
+    type Facts = Facts;
+    type Action = Collect;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let ended = Ended::default();
+        let followed = Arc::clone(&ended);
+        let pods: Store<PodView> = setup.follow(move |delta, keys| {
+            keys.push((*delta.key).clone());
+            keys.extend(count_ended(&followed, delta));
+        });
+        let on_node = pods.index(&BY_NODE);
+        let concerned = on_node.clone();
+        let nodes = setup.follow(move |delta, keys| {
+            if delta.differs(is_off) {
+                let pods = concerned.keys(&delta.key.name);
+                keys.extend(pods.iter().map(|key| (**key).clone()));
+            }
+        });
+        Self {
+            pods,
+            on_node,
+            nodes,
+            ended,
+            gone: Mutex::default(),
+        }
+    }
+
+    fn facts(&self, key: &Key, now: Now) -> Option<Facts> {
+        let pod = self.pods.get(key)?;
+        let node = self.nodes.get(&Key::cluster(&pod.node));
+        let orphaned = self.orphaned(&pod, node.is_some(), now.instant);
+        Some(Facts {
+            key: key.clone(),
+            orphaned,
+            off: node.is_some_and(|node| is_off(&node)),
+            spare: pod.ended() && self.is_spare(key, &pod),
+            pod,
+        })
+    }
+
+    fn plan(facts: &Facts, _: Now) -> Plan<Collect> {
+        let pod = &facts.pod;
+        let collect = |gone| Collect {
+            key: facts.key.clone(),
+            uid: pod.uid.clone(),
+            gone,
+        };
+        if let Some(time) = facts.orphaned {
+            let left = QUARANTINE.saturating_sub(time);
+            return if left.is_zero() {
+                Plan::act(collect(Some(pod.node.to_string())))
+            } else {
+                Plan::wait(left)
+            };
+        }
+        let abandoned = pod.deleted.is_some() && (pod.node.is_empty() || facts.off);
+        (abandoned || facts.spare).then(|| collect(None)).into()
+    }
+
+    async fn carry_out(&self, pod: Collect, writer: &Writer) -> Result<(), ApiError> {
+        if let Some(node) = &pod.gone {
+            // Past all caches: it may have come back.
+            if writer.client().get_opt::<Node>(None, node).await?.is_some() {
+                return Ok(());
+            }
+            let disruption = Disruption {
+                reason: "DeletionByPodGC",
+                message: "PodGC: node no longer exists",
+                phase: Some("Failed"),
+            };
+            disrupt(writer, &pod.key, &pod.uid, &disruption).await?;
+        }
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            ..DeleteParams::of(pod.uid)
+        };
+        writer.delete::<Pod>(&pod.key, &params).await
+    }
+}
+
+impl PodGc {
+    /// For how long a pod's node has been gone. What is remembered of nodes ends as they come back or have no pods.
+    fn orphaned(&self, pod: &PodView, there: bool, now: Instant) -> Option<Duration> {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        if pod.node.is_empty() || there {
+            gone.remove(&pod.node);
+            return None;
+        }
+        if !gone.contains_key(&pod.node) {
+            gone.retain(|node, _| self.on_node.count(node) > 0);
+        }
+        let since = *gone.entry(Arc::clone(&pod.node)).or_insert(now);
+        Some(now.saturating_duration_since(since))
+    }
+
+    fn is_spare(&self, key: &Key, pod: &PodView) -> bool {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let spare = ended.len().saturating_sub(ENDED_KEPT);
+        let last = spare.checked_sub(1).and_then(|last| ended.iter().nth(last));
+        pod.deleted.is_none() && last.is_some_and(|last| (pod.created, key) <= (last.0, &last.1))
+    }
+}
+
+/// Counts the pods that have ended; the oldest of those beyond the limit.
+fn count_ended(ended: &Ended, delta: &Delta<PodView>) -> Vec<Key> {
+    let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+    let counts = |pod: &PodView| pod.ended() && pod.deleted.is_none();
+    if let Some(before) = delta.before.as_deref().filter(|pod| counts(pod)) {
+        ended.remove(&(before.created, (*delta.key).clone()));
+    }
+    if let Some(after) = delta.after.as_deref().filter(|pod| counts(pod)) {
+        ended.insert((after.created, (*delta.key).clone()));
+    }
+    let spare = ended.len().saturating_sub(ENDED_KEPT).min(AT_ONCE);
+    ended
+        .iter()
+        .take(spare)
+        .map(|(_, key)| key.clone())
+        .collect()
+}
+
+fn is_off(node: &NodeView) -> bool {
+    let marked = node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE);
+    marked && node.status("Ready") != "True"
+}

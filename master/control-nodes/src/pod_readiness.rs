@@ -1,0 +1,97 @@
+//! Pods of silent and of untrusted nodes are not known to be ready, so that no service routes to them.
+
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use config_kube::taints::{NO_EXECUTE, UNTRUSTED};
+use jiff::Timestamp;
+use master_client::{ApiError, Key, Patch, Store};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::views::node::NodeView;
+use master_control::views::pod::{BY_NODE, PodView};
+use master_control::writer::Writer;
+use serde_json::json;
+use std::sync::Arc;
+
+/// The controller. Its keys are pods.
+#[derive(Debug)]
+pub struct PodReadiness {
+    pods: Store<PodView>,
+    nodes: Store<NodeView>,
+}
+
+/// A pod, and whether what its kubelet last said still counts.
+#[derive(Debug)]
+pub struct Facts {
+    key: Key,
+    pod: Arc<PodView>,
+    stale: bool,
+}
+
+/// The pod's condition `Ready` becomes false.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NotReady {
+    /// Which.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Controller for PodReadiness {
+    const NAME: &'static str = "pod-readiness";
+    const RIGHTS: &'static [Right] = &[
+        right("", "pods", &["list", "watch"]),
+        right("", "pods/status", &["patch"]),
+        right("", "nodes", &["list", "watch"]),
+    ];
+    type Facts = Facts;
+    type Action = NotReady;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let pods: Store<PodView> = setup.follow_keys();
+        let on_node = pods.index(&BY_NODE);
+        let nodes = setup.follow(move |delta, keys| {
+            if delta.differs(is_stale) {
+                keys.extend(
+                    on_node
+                        .keys(&delta.key.name)
+                        .iter()
+                        .map(|key| (**key).clone()),
+                );
+            }
+        });
+        Self { pods, nodes }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let pod = self.pods.get(key)?;
+        let node = self.nodes.get(&Key::cluster(&pod.node))?;
+        Some(Facts {
+            key: key.clone(),
+            pod,
+            stale: is_stale(&node),
+        })
+    }
+
+    fn plan(facts: &Facts, _: Now) -> Plan<NotReady> {
+        let wrong = facts.stale && facts.pod.ready;
+        let action = wrong.then(|| NotReady {
+            key: facts.key.clone(),
+            uid: facts.pod.uid.clone(),
+        });
+        action.into()
+    }
+
+    async fn carry_out(&self, pod: NotReady, writer: &Writer) -> Result<(), ApiError> {
+        let condition = json!({"type": "Ready", "status": "False", "reason": "NodeNotReady",
+            "message": "the node is silent or not trusted", "lastTransitionTime": Time(Timestamp::now())});
+        let status = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
+        let patch = Patch::Strategic(status);
+        writer.patch_status::<Pod>(&pod.key, &patch).await.map(drop)
+    }
+}
+
+/// An untrusted machine's kubelet is not heard either: what it last said of its pods is nothing to route by.
+fn is_stale(node: &NodeView) -> bool {
+    node.is_unheard() || node.has_taint(UNTRUSTED, NO_EXECUTE)
+}

@@ -1,0 +1,166 @@
+//! Taint eviction: pods leave nodes whose `NoExecute` taints they don't tolerate, or tolerate for a time only.
+
+use crate::disruption::{Disruption, disrupt};
+use config_kube::k8s_openapi::api::core::v1::{Pod, Taint};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use config_kube::taints::{NO_EXECUTE, NOT_READY, UNREACHABLE, tolerates};
+use jiff::Timestamp;
+use master_client::{ApiError, DeleteParams, Happening, Key, Severity, Store};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::views::node::NodeView;
+use master_control::views::pod::{BY_NODE, PodView};
+use master_control::writer::Writer;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a pod stays on a node that is not ready or silent where it says nothing about it (upstream's admission writes
+/// these tolerations into every pod; a pod that has none was made before).
+const UNSAID: Duration = Duration::from_secs(300);
+
+/// The controller. Its keys are pods. It remembers nothing: the time of a taint is written on the node.
+#[derive(Debug)]
+pub struct TaintEviction {
+    pods: Store<PodView>,
+    nodes: Store<NodeView>,
+}
+
+/// A pod and the taints of its node that drive pods out.
+#[derive(Debug)]
+pub struct Facts {
+    key: Key,
+    pod: Arc<PodView>,
+    taints: Vec<Taint>,
+}
+
+/// The pod is told why, and deleted.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Evict {
+    /// Which.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Controller for TaintEviction {
+    const NAME: &'static str = "taint-eviction";
+    const COMPONENT: &'static str = "taint-eviction-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("", "pods", &["list", "watch", "delete"]),
+        right("", "pods/status", &["patch"]),
+        right("", "nodes", &["list", "watch"]),
+        right("", "events", &["create", "patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Evict;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let pods: Store<PodView> = setup.follow_keys();
+        let on_node = pods.index(&BY_NODE);
+        let nodes = setup.follow(move |delta, keys| {
+            if delta.differs(driving_out) {
+                keys.extend(
+                    on_node
+                        .keys(&delta.key.name)
+                        .iter()
+                        .map(|key| (**key).clone()),
+                );
+            }
+        });
+        Self { pods, nodes }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let pod = self.pods.get(key)?;
+        let node = self.nodes.get(&Key::cluster(&pod.node))?;
+        Some(Facts {
+            key: key.clone(),
+            pod,
+            taints: driving_out(&node),
+        })
+    }
+
+    fn plan(facts: &Facts, now: Now) -> Plan<Evict> {
+        let Facts { key, pod, taints } = facts;
+        if pod.deleted.is_some() || pod.ended() {
+            return Plan::nothing();
+        }
+        match stays(pod, taints, now.wall) {
+            None => Plan::nothing(),
+            Some(Duration::ZERO) => Plan::act(Evict {
+                key: key.clone(),
+                uid: pod.uid.clone(),
+            }),
+            Some(time) => Plan::wait(time),
+        }
+    }
+
+    async fn carry_out(&self, pod: Evict, writer: &Writer) -> Result<(), ApiError> {
+        let disruption = Disruption {
+            reason: "DeletionByTaintManager",
+            message: "Taint manager: deleting due to NoExecute taint",
+            phase: None,
+        };
+        disrupt(writer, &pod.key, &pod.uid, &disruption).await?;
+        let metadata = ObjectMeta {
+            namespace: Some(pod.key.namespace.clone()),
+            name: Some(pod.key.name.clone()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectMeta::default()
+        };
+        let about = Pod {
+            metadata,
+            ..Pod::default()
+        };
+        let happening = Happening {
+            severity: Severity::Normal,
+            reason: "TaintManagerEviction",
+            action: "Evicting",
+            message: format!("Marking for deletion Pod {}", pod.key),
+        };
+        writer.recorder().record(&about, &happening).await;
+        let params = DeleteParams::of(pod.uid);
+        writer.delete::<Pod>(&pod.key, &params).await
+    }
+}
+
+/// The taints of a node that drive pods out.
+fn driving_out(node: &NodeView) -> Vec<Taint> {
+    let taints = node.taints.iter();
+    taints
+        .filter(|taint| taint.effect == NO_EXECUTE)
+        .cloned()
+        .collect()
+}
+
+/// How long a pod may stay: none, for ever.
+fn stays(pod: &PodView, taints: &[Taint], now: Timestamp) -> Option<Duration> {
+    let each = taints.iter();
+    each.filter_map(|taint| stays_with(pod, taint, now)).min()
+}
+
+fn stays_with(pod: &PodView, taint: &Taint, now: Timestamp) -> Option<Duration> {
+    let tolerations: Vec<_> = pod
+        .tolerations
+        .iter()
+        .filter(|toleration| tolerates(toleration, taint))
+        .collect();
+    let ours = taint.key == NOT_READY || taint.key == UNREACHABLE;
+    let allowed = if tolerations.is_empty() {
+        if ours && !pod.mirror {
+            UNSAID
+        } else {
+            Duration::ZERO
+        }
+    } else {
+        // Upstream: the shortest of those that name a time; without any that does, for ever.
+        let seconds = tolerations
+            .iter()
+            .filter_map(|toleration| toleration.toleration_seconds)
+            .min()?;
+        Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+    };
+    let since = taint.time_added.as_ref().map_or(now, |time| time.0);
+    let passed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+    Some(allowed.saturating_sub(passed))
+}

@@ -1,0 +1,413 @@
+//! CronJobs: a Job for each time of a schedule.
+//!
+//! A Job's name tells the time that it was made for, so that no time has two Jobs, whenever this process stops. What the
+//! status says is read from the Jobs that are there.
+
+mod schedule;
+
+pub use schedule::{Fault, Schedule};
+
+use crate::job::{self, finished};
+use crate::workload::kept::{Kept, by_controller, controller, controls, is_leaving, owner_key};
+use crate::workload::make::{self, tell};
+use config_kube::k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, Job};
+use config_kube::k8s_openapi::api::core::v1::ObjectReference;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use jiff::{SignedDuration, Timestamp};
+use master_client::{ApiError, DeleteParams, Delta, Entries, Key, Lookup, Patch, Severity, Store};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::writer::Writer;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The time for which a Job was made.
+const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+
+/// The controller. Its keys are CronJobs.
+#[derive(Debug)]
+pub struct CronJobs {
+    all: Store<Kept<CronJob>>,
+    jobs: Lookup<Kept<Job>>,
+}
+
+/// A CronJob with the Jobs that it made.
+#[derive(Debug)]
+pub struct Facts {
+    /// Its key.
+    pub key: Key,
+    /// The object.
+    pub cron: Arc<Kept<CronJob>>,
+    /// Its Jobs.
+    pub jobs: Entries<Kept<Job>>,
+}
+
+/// What is done to a CronJob with a UID.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Action {
+    /// The CronJob.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// What.
+    pub step: Step,
+}
+
+/// Something that is done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// A Job is made.
+    Create(Box<Job>),
+    /// A Job of this name and UID is deleted.
+    Delete(String, String),
+    /// People are told something.
+    Tell(Severity, &'static str, String),
+    /// The status is written.
+    Status(Status),
+}
+
+/// A CronJob's status.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Status {
+    /// Jobs that are not finished.
+    pub active: Vec<ObjectReference>,
+    /// The last time for which a Job was made.
+    pub scheduled: Option<Timestamp>,
+    /// When the last Job was complete.
+    pub succeeded: Option<Timestamp>,
+}
+
+impl Controller for CronJobs {
+    const NAME: &'static str = "cronjob-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("batch", "cronjobs", &["get", "list", "watch"]),
+        right("batch", "cronjobs/status", &["patch"]),
+        right(
+            "batch",
+            "jobs",
+            &["get", "list", "watch", "create", "delete"],
+        ),
+        right("", "events", &["create", "patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Action;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let all = setup.follow_keys();
+        let jobs: Store<Kept<Job>> = setup.follow(|delta: &Delta<Kept<Job>>, keys| {
+            let jobs = [&delta.before, &delta.after];
+            let owners = jobs
+                .into_iter()
+                .flatten()
+                .filter_map(|job| controller(&job.metadata));
+            let ours = owners.filter(|owner| owner.kind == "CronJob");
+            keys.extend(ours.map(|owner| owner_key(&delta.key.namespace, &owner.name)));
+        });
+        Self {
+            all,
+            jobs: jobs.index(&by_controller()),
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let cron = self.all.get(key)?;
+        let uid = cron.metadata.uid.clone().unwrap_or_default();
+        Some(Facts {
+            key: key.clone(),
+            jobs: self.jobs.get(&uid),
+            cron,
+        })
+    }
+
+    fn plan(facts: &Facts, now: Now) -> Plan<Action> {
+        let (steps, requeue) = plan(facts, now.wall);
+        let uid = facts.cron.metadata.uid.clone().unwrap_or_default();
+        let action = |step| Action {
+            key: facts.key.clone(),
+            uid: uid.clone(),
+            step,
+        };
+        Plan {
+            actions: steps.into_iter().map(action).collect(),
+            requeue,
+        }
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        let Action { key, uid, step } = action;
+        let Some(cron) = self.all.get(&key) else {
+            return Ok(());
+        };
+        if cron.metadata.uid.as_deref() != Some(&uid) {
+            return Ok(());
+        }
+        let about = make::reference(&controls(&cron.0), &key.namespace);
+        match step {
+            Step::Create(job) => create(writer, &about, &job).await,
+            Step::Delete(name, id) => {
+                let job = Key::new(&key.namespace, &name);
+                let params = DeleteParams {
+                    propagation: Some("Background"),
+                    ..DeleteParams::of(id)
+                };
+                match writer.delete::<Job>(&job, &params).await {
+                    Err(error) if error.is_not_found() => return Ok(()),
+                    other => other?,
+                }
+                let message = format!("Deleted job {name}");
+                tell(
+                    writer,
+                    &about,
+                    Severity::Normal,
+                    "SuccessfulDelete",
+                    message,
+                )
+                .await;
+                Ok(())
+            }
+            Step::Tell(severity, reason, message) => {
+                tell(writer, &about, severity, reason, message).await;
+                Ok(())
+            }
+            Step::Status(status) => {
+                let time = |time: Option<Timestamp>| time.map(|time| json!(Time(time)));
+                let active = (!status.active.is_empty()).then_some(&status.active);
+                let patch = json!({"metadata": {"uid": uid}, "status": {
+                    "active": active, "lastScheduleTime": time(status.scheduled),
+                    "lastSuccessfulTime": time(status.succeeded),
+                }});
+                let patch = Patch::Merge(patch);
+                writer.patch_status::<CronJob>(&key, &patch).await.map(drop)
+            }
+        }
+    }
+}
+
+async fn create(writer: &Writer, about: &ObjectReference, job: &Job) -> Result<(), ApiError> {
+    match writer.create(job).await {
+        Ok(made) => {
+            let name = made.metadata.name.unwrap_or_default();
+            let message = format!("Created job {name}");
+            tell(writer, about, Severity::Normal, "SuccessfulCreate", message).await;
+            Ok(())
+        }
+        Err(error) => {
+            if !error.is_already_exists() && !make::is_ending(&error) {
+                let message = format!("Error creating job: {error}");
+                tell(writer, about, Severity::Warning, "FailedCreate", message).await;
+            }
+            Err(error)
+        }
+    }
+}
+
+fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
+    let spec = &facts.cron.spec;
+    let before = status_of(&facts.cron);
+    let (status, mut steps) = look(facts, &before);
+    let scheduled = status.scheduled;
+    if status != before {
+        steps.push(Step::Status(status));
+    }
+    steps.extend(beyond(spec, &facts.jobs));
+    if is_leaving(&facts.cron.metadata) || spec.suspend == Some(true) {
+        return (steps, None);
+    }
+    match Schedule::parse(&spec.schedule, spec.time_zone.as_deref()) {
+        Ok(schedule) => {
+            steps.extend(start(facts, spec, &schedule, scheduled, now));
+            let next = schedule.next(now);
+            // A moment later, so that the time has come by every clock's resolution.
+            let left = next.map(|next| next.duration_since(now) + SignedDuration::from_millis(100));
+            (steps, left.and_then(|left| Duration::try_from(left).ok()))
+        }
+        Err(Fault::Unreadable(text)) => {
+            let message = format!("unparseable schedule: {text:?}");
+            steps.push(Step::Tell(
+                Severity::Warning,
+                "UnparseableSchedule",
+                message,
+            ));
+            (steps, None)
+        }
+        Err(Fault::Zone(zone)) => {
+            let message = format!("invalid timeZone: {zone:?}: unknown time zone {zone}");
+            steps.push(Step::Tell(Severity::Warning, "UnknownTimeZone", message));
+            (steps, None)
+        }
+    }
+}
+
+fn status_of(cron: &CronJob) -> Status {
+    let status = cron.status.clone().unwrap_or_default();
+    Status {
+        active: status.active.unwrap_or_default(),
+        scheduled: status.last_schedule_time.map(|time| time.0),
+        succeeded: status.last_successful_time.map(|time| time.0),
+    }
+}
+
+/// The status by the Jobs that are there, and what people are told of changes.
+fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
+    let mut status = Status {
+        active: Vec::new(),
+        ..before.clone()
+    };
+    let mut steps = Vec::new();
+    let known = |uid: &Option<String>| before.active.iter().any(|active| active.uid == *uid);
+    for (key, job) in &facts.jobs {
+        let meta = &job.metadata;
+        let made_for = meta.annotations.as_ref().and_then(|all| all.get(SCHEDULED));
+        let made_for = made_for.and_then(|text| text.parse::<Timestamp>().ok());
+        status.scheduled = status.scheduled.max(made_for);
+        if finished(job).is_none() {
+            if !is_leaving(meta) {
+                status.active.push(reference(key, job));
+            }
+            continue;
+        }
+        let ended = job::Status::of(job);
+        if ended.holds("Complete") {
+            status.succeeded = status.succeeded.max(ended.completed);
+        }
+        if known(&meta.uid) {
+            let how = if ended.holds("Complete") {
+                "Complete"
+            } else {
+                "Failed"
+            };
+            let message = format!("Saw completed job: {}, condition: {how}", key.name);
+            steps.push(Step::Tell(Severity::Normal, "SawCompletedJob", message));
+        }
+    }
+    for active in &before.active {
+        let there = facts
+            .jobs
+            .iter()
+            .any(|(_, job)| job.metadata.uid == active.uid);
+        if !there {
+            let name = active.name.clone().unwrap_or_default();
+            let message = format!("Active job went missing: {name}");
+            steps.push(Step::Tell(Severity::Normal, "MissingJob", message));
+        }
+    }
+    (status, steps)
+}
+
+fn reference(key: &Key, job: &Job) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("batch/v1".to_owned()),
+        kind: Some("Job".to_owned()),
+        namespace: Some(key.namespace.clone()),
+        name: Some(key.name.clone()),
+        uid: job.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+/// Finished Jobs beyond those that are kept, the oldest first.
+fn beyond(spec: &CronJobSpec, jobs: &Entries<Kept<Job>>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let limits = [
+        ("Complete", spec.successful_jobs_history_limit),
+        ("Failed", spec.failed_jobs_history_limit),
+    ];
+    for (kind, limit) in limits {
+        let Some(limit) = limit.and_then(|limit| usize::try_from(limit).ok()) else {
+            continue;
+        };
+        let ended =
+            |job: &Kept<Job>| job::Status::of(job).holds(kind) && !is_leaving(&job.metadata);
+        let mut ended: Vec<_> = jobs.iter().filter(|(_, job)| ended(job)).collect();
+        ended.sort_by_key(|(key, job)| (job::Status::of(job).started, key.name.clone()));
+        let spare = ended.len().saturating_sub(limit);
+        steps.extend(ended[..spare].iter().map(|(key, job)| {
+            Step::Delete(
+                key.name.clone(),
+                job.metadata.uid.clone().unwrap_or_default(),
+            )
+        }));
+    }
+    steps
+}
+
+/// Makes the Job of the last time that has come, if it may begin.
+fn start(
+    facts: &Facts,
+    spec: &CronJobSpec,
+    schedule: &Schedule,
+    scheduled: Option<Timestamp>,
+    now: Timestamp,
+) -> Vec<Step> {
+    let created = facts.cron.metadata.creation_timestamp.as_ref();
+    let created = created.map_or(now, |time| time.0);
+    let deadline = spec
+        .starting_deadline_seconds
+        .map(SignedDuration::from_secs);
+    let mut since = scheduled.unwrap_or(created);
+    if let Some(deadline) = deadline {
+        since = since.max(now.checked_sub(deadline).unwrap_or(since));
+    }
+    let Some((due, missed)) = schedule.last(since, now) else {
+        return Vec::new();
+    };
+    let mut steps = Vec::new();
+    if missed > schedule::MOST_MISSED {
+        let message = format!(
+            "too many missed start times: more than {}. Set or decrease .spec.startingDeadlineSeconds or check clock skew",
+            schedule::MOST_MISSED
+        );
+        steps.push(Step::Tell(Severity::Warning, "TooManyMissedTimes", message));
+    }
+    if deadline.is_some_and(|deadline| due + deadline < now) {
+        let message = format!(
+            "Missed scheduled time to start a job: {}",
+            schedule.shown(due)
+        );
+        steps.push(Step::Tell(Severity::Warning, "MissSchedule", message));
+        return steps;
+    }
+    let active = facts.jobs.iter().filter(|(_, job)| finished(job).is_none());
+    let active: Vec<_> = active.collect();
+    match spec.concurrency_policy.as_deref() {
+        Some("Forbid") if !active.is_empty() => {
+            let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
+            steps.push(Step::Tell(
+                Severity::Normal,
+                "JobAlreadyActive",
+                message.to_owned(),
+            ));
+            return steps;
+        }
+        Some("Replace") => steps.extend(active.iter().map(|(key, job)| {
+            Step::Delete(
+                key.name.clone(),
+                job.metadata.uid.clone().unwrap_or_default(),
+            )
+        })),
+        _ => {}
+    }
+    steps.push(Step::Create(Box::new(job_of(facts, spec, schedule, due))));
+    steps
+}
+
+fn job_of(facts: &Facts, spec: &CronJobSpec, schedule: &Schedule, due: Timestamp) -> Job {
+    let template = spec.job_template.clone();
+    let given = template.metadata.unwrap_or_default();
+    let mut annotations = given.annotations.unwrap_or_default();
+    annotations.insert(SCHEDULED.to_owned(), schedule.shown(due));
+    Job {
+        metadata: ObjectMeta {
+            // Minutes since 1970, as upstream names them.
+            name: Some(format!("{}-{}", facts.key.name, due.as_second() / 60)),
+            namespace: Some(facts.key.namespace.clone()),
+            labels: given.labels,
+            annotations: Some(annotations),
+            owner_references: Some(vec![controls(&facts.cron.0)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec,
+        status: None,
+    }
+}

@@ -1,0 +1,584 @@
+//! DaemonSets: a pod on each node that fits.
+
+use crate::workload::amount::{Round, amount};
+use crate::workload::claim::{self, Claim, claim};
+use crate::workload::kept::{
+    Kept, Labels, Selects, by_controller, by_namespace, controller, controls, is_leaving,
+    owner_key, selects,
+};
+use crate::workload::make::{self, BURST};
+use crate::workload::place::{Place, fits};
+use crate::workload::pod::{BY_CONTROLLER, ORPHANS, OwnedPod, concerned};
+use crate::workload::revision::{self, HASH};
+use config_kube::k8s_openapi::api::apps::v1::{
+    ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus,
+};
+use config_kube::k8s_openapi::api::core::v1::{
+    NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,
+    PodTemplateSpec, Toleration,
+};
+use config_kube::taints::{
+    NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE,
+};
+use jiff::{SignedDuration, Timestamp};
+use master_client::{ApiError, Delta, Entries, Key, Lookup, Patch, Store};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::writer::Writer;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The number of the template that a pod was made of.
+const GENERATION: &str = "pod-template-generation";
+/// Wait before a failed pod of a node is replaced (upstream begins with a second and doubles it).
+const FAILED_WAIT: SignedDuration = SignedDuration::from_secs(10);
+
+/// The controller. Its keys are DaemonSets.
+#[derive(Debug)]
+pub struct DaemonSets {
+    sets: Store<Kept<DaemonSet>>,
+    revisions: Lookup<Kept<ControllerRevision>>,
+    pods: Lookup<OwnedPod>,
+    orphans: Lookup<OwnedPod>,
+    nodes: Store<Place>,
+}
+
+/// A DaemonSet with its pods and all nodes.
+#[derive(Debug)]
+pub struct Facts {
+    /// Its key.
+    pub key: Key,
+    /// The object.
+    pub set: Arc<Kept<DaemonSet>>,
+    /// Templates that it has had.
+    pub revisions: Entries<Kept<ControllerRevision>>,
+    /// Its pods.
+    pub pods: Entries<OwnedPod>,
+    /// Pods that it takes, or lets go.
+    pub claims: Vec<Step>,
+    /// All nodes.
+    pub nodes: Entries<Place>,
+}
+
+/// What is done to a DaemonSet with a UID.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Action {
+    /// The DaemonSet.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// What.
+    pub step: Step,
+}
+
+/// Something that is done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// A pod becomes its own.
+    Adopt(Key, String),
+    /// A pod is its own no longer.
+    Release(Key, String),
+    /// A revision is made, numbered or deleted.
+    Revision(revision::Step),
+    /// Pods are made on nodes, of the template with a hash.
+    Create(Vec<String>, String),
+    /// Pods are ended.
+    Delete(Vec<(Key, String)>),
+    /// Its status is written.
+    Status(Box<DaemonSetStatus>),
+}
+
+impl Selects for DaemonSet {
+    fn wants(&self, labels: &Labels) -> bool {
+        let spec = self.spec.as_ref();
+        spec.is_some_and(|spec| selects(&spec.selector, labels))
+    }
+}
+
+impl Controller for DaemonSets {
+    const NAME: &'static str = "daemonset-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("apps", "daemonsets", &["get", "list", "watch"]),
+        right("apps", "daemonsets/status", &["patch"]),
+        right(
+            "apps",
+            "controllerrevisions",
+            &["list", "watch", "create", "patch", "delete"],
+        ),
+        right("", "nodes", &["list", "watch"]),
+        right("", "pods", &["list", "watch", "create", "patch", "delete"]),
+        right("", "events", &["create", "patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Action;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let sets: Store<Kept<DaemonSet>> = setup.follow_keys();
+        let pods = setup.follow(concerned(sets.index(&by_namespace())));
+        let revisions: Store<Kept<ControllerRevision>> = setup.follow(of_revision);
+        let all = sets.clone();
+        let nodes = setup.follow(move |_: &Delta<Place>, keys| {
+            keys.extend(all.keys().iter().map(|key| (**key).clone()));
+        });
+        Self {
+            sets,
+            revisions: revisions.index(&by_controller()),
+            orphans: pods.index(&ORPHANS),
+            pods: pods.index(&BY_CONTROLLER),
+            nodes,
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let set = self.sets.get(key)?;
+        let uid = set.metadata.uid.clone().unwrap_or_default();
+        let pods = self.pods.get(&uid);
+        let orphans = self.orphans.get(&key.namespace);
+        let claims = pods.iter().chain(&orphans);
+        Some(Facts {
+            key: key.clone(),
+            claims: claims
+                .filter_map(|(key, pod)| claimed(&set, key, pod))
+                .collect(),
+            revisions: self.revisions.get(&uid),
+            nodes: self.nodes.all(),
+            set,
+            pods,
+        })
+    }
+
+    fn plan(facts: &Facts, now: Now) -> Plan<Action> {
+        let (steps, requeue) = if facts.claims.is_empty() {
+            plan(facts, now.wall)
+        } else {
+            (facts.claims.clone(), None)
+        };
+        let uid = facts.set.metadata.uid.clone().unwrap_or_default();
+        let action = |step| Action {
+            key: facts.key.clone(),
+            uid: uid.clone(),
+            step,
+        };
+        Plan {
+            actions: steps.into_iter().map(action).collect(),
+            requeue,
+        }
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        let Action { key, uid, step } = action;
+        let Some(set) = self.sets.get(&key) else {
+            return Ok(());
+        };
+        if set.metadata.uid.as_deref() != Some(&uid) {
+            return Ok(());
+        }
+        let owner = controls(&set.0);
+        let about = make::reference(&owner, &key.namespace);
+        match step {
+            Step::Adopt(pod, id) => claim::adopt::<DaemonSet, Pod>(writer, &owner, &pod, &id).await,
+            Step::Release(pod, id) => claim::release::<Pod>(writer, &uid, &pod, &id).await,
+            Step::Revision(step) => {
+                let result = revision::carry_out(writer, &key.namespace, step).await;
+                if result.as_ref().is_err_and(ApiError::is_already_exists) {
+                    let known = set
+                        .status
+                        .as_ref()
+                        .and_then(|status| status.collision_count);
+                    let count = known.unwrap_or_default().saturating_add(1);
+                    let patch =
+                        json!({"metadata": {"uid": uid}, "status": {"collisionCount": count}});
+                    let patch = Patch::Merge(patch);
+                    writer.patch_status::<DaemonSet>(&key, &patch).await?;
+                }
+                result
+            }
+            Step::Create(nodes, hash) => {
+                let Some(spec) = &set.spec else { return Ok(()) };
+                let template = template(&set, spec, &hash);
+                let pod = make::pod_of(&template, &owner, &key.namespace);
+                let pods = nodes.iter().map(|node| bound_for(&pod, node));
+                make::create(writer, &about, pods.collect()).await
+            }
+            Step::Delete(pods) => make::delete(writer, &about, &pods).await,
+            Step::Status(status) => {
+                let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": status}));
+                writer
+                    .patch_status::<DaemonSet>(&key, &patch)
+                    .await
+                    .map(drop)
+            }
+        }
+    }
+}
+
+fn of_revision(delta: &Delta<Kept<ControllerRevision>>, keys: &mut Vec<Key>) {
+    for revision in [&delta.before, &delta.after].into_iter().flatten() {
+        let owner = controller(&revision.metadata).filter(|owner| owner.kind == "DaemonSet");
+        keys.extend(owner.map(|owner| owner_key(&delta.key.namespace, &owner.name)));
+    }
+}
+
+fn claimed(set: &Kept<DaemonSet>, key: &Key, pod: &OwnedPod) -> Option<Step> {
+    let claims = claim(
+        pod.owner.as_ref().map(|owner| owner.uid.as_str()),
+        set.metadata.uid.as_deref().unwrap_or_default(),
+        set.wants(&pod.labels),
+        is_leaving(&set.metadata),
+        pod.deleted.is_some(),
+    );
+    match claims {
+        Claim::Adopt => Some(Step::Adopt(key.clone(), pod.uid.clone())),
+        Claim::Release => Some(Step::Release(key.clone(), pod.uid.clone())),
+        Claim::Own | Claim::Foreign => None,
+    }
+}
+
+/// The template with what every daemon pod has: its hash and number, and tolerations of what only other pods flee.
+fn template(set: &DaemonSet, spec: &DaemonSetSpec, hash: &str) -> PodTemplateSpec {
+    let mut template = spec.template.clone();
+    let labels = template
+        .metadata
+        .get_or_insert_default()
+        .labels
+        .get_or_insert_default();
+    labels.insert(HASH.to_owned(), hash.to_owned());
+    labels.insert(GENERATION.to_owned(), generation(set));
+    if let Some(spec) = &mut template.spec {
+        spec.tolerations = Some(tolerations(spec));
+    }
+    template
+}
+
+/// The number of the template, which the API counts in an annotation.
+fn generation(set: &DaemonSet) -> String {
+    let annotations = set.metadata.annotations.as_ref();
+    let known = annotations.and_then(|all| all.get("deprecated.daemonset.template.generation"));
+    let counted = || set.metadata.generation.unwrap_or_default().to_string();
+    known.cloned().unwrap_or_else(counted)
+}
+
+fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
+    let mut all = spec.tolerations.clone().unwrap_or_default();
+    let host = spec.host_network == Some(true);
+    let pressures = PRESSURES.iter().map(|(_, key)| *key);
+    let pressures = pressures.filter(|key| host || !key.ends_with("network-unavailable"));
+    let evicting = [NOT_READY, UNREACHABLE].map(|key| (key, NO_EXECUTE));
+    let keeping = pressures
+        .chain([UNSCHEDULABLE])
+        .map(|key| (key, NO_SCHEDULE));
+    for (key, effect) in evicting.into_iter().chain(keeping) {
+        let own = Toleration {
+            key: Some(key.to_owned()),
+            operator: Some("Exists".to_owned()),
+            effect: Some(effect.to_owned()),
+            ..Toleration::default()
+        };
+        if !all.contains(&own) {
+            all.push(own);
+        }
+    }
+    all
+}
+
+/// A pod that only one node can take.
+fn bound_for(pod: &Pod, node: &str) -> Pod {
+    let mut pod = pod.clone();
+    let Some(spec) = &mut pod.spec else {
+        return pod;
+    };
+    let named = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.to_owned()]),
+    };
+    let term = NodeSelectorTerm {
+        match_fields: Some(vec![named]),
+        match_expressions: None,
+    };
+    let affinity = spec.affinity.get_or_insert_default();
+    let nodes: &mut NodeAffinity = affinity.node_affinity.get_or_insert_default();
+    nodes.required_during_scheduling_ignored_during_execution = Some(NodeSelector {
+        node_selector_terms: vec![term],
+    });
+    pod
+}
+
+type Owned = (Arc<Key>, Arc<OwnedPod>);
+
+/// What stands on a node.
+#[derive(Debug, Default)]
+struct OnNode<'a> {
+    begins: bool,
+    stays: bool,
+    pods: Vec<&'a Owned>,
+}
+
+fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
+    let set = &facts.set;
+    let Some(spec) = set.spec.as_ref() else {
+        return (Vec::new(), None);
+    };
+    if is_leaving(&set.metadata) {
+        return (Vec::new(), None);
+    }
+    let collisions = set
+        .status
+        .as_ref()
+        .and_then(|status| status.collision_count);
+    let owner = controls(&set.0);
+    let namespace = &facts.key.namespace;
+    let current = revision::current(
+        &owner,
+        namespace,
+        &spec.template,
+        collisions,
+        &facts.revisions,
+    );
+    if let Some(step) = current.step {
+        return (vec![Step::Revision(step)], None);
+    }
+    let nodes = stand(facts, spec);
+    let mut work = Work {
+        spec,
+        hash: &current.hash,
+        now,
+        create: Vec::new(),
+        delete: BTreeMap::new(),
+        wake: None,
+    };
+    for (name, node) in &nodes {
+        work.keep(name, node);
+    }
+    if work.create.is_empty() && work.delete.is_empty() {
+        work.roll(&nodes);
+    }
+    let mut steps = Vec::new();
+    let status = work.status(set, &nodes);
+    if set.status.as_ref() != Some(&status) {
+        steps.push(Step::Status(Box::new(status)));
+    }
+    let used: BTreeSet<&str> = facts.pods.iter().map(|(_, pod)| pod.label(HASH)).collect();
+    let used = used.into_iter().chain([current.hash.as_str()]).collect();
+    let old = revision::beyond(&facts.revisions, &used, spec.revision_history_limit);
+    steps.extend(old.into_iter().map(Step::Revision));
+    let wake = work.wake.and_then(|wake| Duration::try_from(wake).ok());
+    let (mut create, delete) = (work.create, work.delete);
+    if !delete.is_empty() {
+        steps.push(Step::Delete(delete.into_iter().take(BURST).collect()));
+    }
+    if !create.is_empty() {
+        create.truncate(BURST);
+        steps.push(Step::Create(create, current.hash));
+    }
+    (steps, wake)
+}
+
+/// The nodes with what stands on them; nodes that are gone have pods only.
+fn stand<'a>(facts: &'a Facts, spec: &DaemonSetSpec) -> BTreeMap<&'a str, OnNode<'a>> {
+    let mut all: BTreeMap<&str, OnNode<'_>> = BTreeMap::new();
+    let empty = PodSpec::default();
+    let pod = spec.template.spec.as_ref().unwrap_or(&empty);
+    let tolerations = tolerations(pod);
+    for (key, place) in &facts.nodes {
+        let (begins, stays) = fits(pod, &tolerations, &key.name, place);
+        let node = all.entry(&key.name).or_default();
+        (node.begins, node.stays) = (begins, stays);
+    }
+    for owned in &facts.pods {
+        let target = owned.1.target();
+        // One that no node is named for is the scheduler's to place.
+        if !target.is_empty() {
+            all.entry(target).or_default().pods.push(owned);
+        }
+    }
+    for node in all.values_mut() {
+        node.pods
+            .sort_by_key(|(key, pod)| (pod.created, key.name.clone()));
+    }
+    all
+}
+
+/// A plan as it grows.
+struct Work<'a> {
+    spec: &'a DaemonSetSpec,
+    hash: &'a str,
+    now: Timestamp,
+    create: Vec<String>,
+    /// UIDs of pods that end, by key.
+    delete: BTreeMap<Key, String>,
+    wake: Option<SignedDuration>,
+}
+
+impl Work<'_> {
+    fn end(&mut self, (key, pod): &Owned) {
+        self.delete.insert((**key).clone(), pod.uid.clone());
+    }
+
+    fn is_current(&self, pod: &OwnedPod) -> bool {
+        pod.label(HASH) == self.hash
+    }
+
+    fn is_available(&mut self, pod: &OwnedPod) -> bool {
+        let least = self.spec.min_ready_seconds.unwrap_or_default();
+        match pod.available_in(least, self.now) {
+            Some(left) if left > SignedDuration::ZERO => {
+                self.wake_in(left);
+                false
+            }
+            Some(_) => true,
+            None => false,
+        }
+    }
+
+    fn wake_in(&mut self, time: SignedDuration) {
+        self.wake = Some(self.wake.map_or(time, |known| known.min(time)));
+    }
+
+    /// Pods beyond those needed during a rollout, and pods that may be missing.
+    fn bounds(&self, nodes: usize) -> (i32, i32) {
+        let strategy = self.spec.update_strategy.as_ref();
+        if strategy.and_then(|one| one.type_.as_deref()) == Some("OnDelete") {
+            return (0, 0);
+        }
+        let rolling = strategy.and_then(|one| one.rolling_update.as_ref());
+        let whole = i32::try_from(nodes).unwrap_or(i32::MAX);
+        let share = |given: Option<&_>| given.map_or(0, |given| amount(given, whole, Round::Up));
+        let surge = share(rolling.and_then(|one| one.max_surge.as_ref()));
+        let missing = share(rolling.and_then(|one| one.max_unavailable.as_ref()));
+        if surge == 0 && missing == 0 {
+            (0, 1)
+        } else {
+            (surge, missing)
+        }
+    }
+
+    /// One pod on each node that fits, none on others; pods that ended are replaced.
+    fn keep(&mut self, name: &str, node: &OnNode<'_>) {
+        let present: Vec<_> = node
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.deleted.is_none())
+            .collect();
+        if !node.stays {
+            for owned in present {
+                self.end(owned);
+            }
+            return;
+        }
+        let mut running = Vec::new();
+        for owned in present {
+            if !owned.1.ended() {
+                running.push(owned);
+                continue;
+            }
+            let made = owned.1.created.unwrap_or(self.now);
+            let left = FAILED_WAIT - self.now.duration_since(made);
+            if left > SignedDuration::ZERO {
+                self.wake_in(left);
+            } else {
+                self.end(owned);
+            }
+        }
+        // A pod that is being deleted still holds its node: its successor comes when it is gone.
+        if node.begins && node.pods.is_empty() {
+            self.create.push(name.to_owned());
+        }
+        let (surge, _) = self.bounds(1);
+        let mut kept = false;
+        let mut kept_current = false;
+        for owned in running {
+            let current = self.is_current(&owned.1);
+            let first = if surge > 0 && current {
+                &mut kept_current
+            } else {
+                &mut kept
+            };
+            if std::mem::replace(first, true) {
+                self.end(owned);
+            }
+        }
+    }
+
+    /// Brings old pods to the current template, as many at once as may be missing or be beyond.
+    fn roll(&mut self, nodes: &BTreeMap<&str, OnNode<'_>>) {
+        let fitting = nodes.values().filter(|node| node.begins).count();
+        let (surge, missing) = self.bounds(fitting);
+        let (mut beyond, mut down) = (0, 0);
+        let mut candidates = Vec::new();
+        for (name, node) in nodes.iter().filter(|(_, node)| node.begins) {
+            let running = node.pods.iter().filter(|(_, pod)| pod.is_active());
+            let (current, old): (Vec<&Owned>, Vec<&Owned>) =
+                running.copied().partition(|(_, pod)| self.is_current(pod));
+            let serves = node
+                .pods
+                .iter()
+                .any(|(_, pod)| pod.is_active() && self.is_available(pod));
+            down += i32::from(!serves);
+            let Some(old) = old.first().copied() else {
+                continue;
+            };
+            match current.first().copied() {
+                // Beside a new pod the old one stays until the new one serves.
+                Some((_, new)) if surge > 0 => {
+                    beyond += 1;
+                    if self.is_available(new) {
+                        self.end(old);
+                    }
+                }
+                Some(_) => self.end(old),
+                // What does not serve costs nothing.
+                None if !serves && surge == 0 && missing > 0 => self.end(old),
+                None => candidates.push(((*name).to_owned(), old)),
+            }
+        }
+        for (name, old) in candidates {
+            if surge > 0 && beyond < surge {
+                beyond += 1;
+                self.create.push(name);
+            } else if surge == 0 && down < missing {
+                down += 1;
+                self.end(old);
+            }
+        }
+    }
+
+    fn status(&mut self, set: &DaemonSet, nodes: &BTreeMap<&str, OnNode<'_>>) -> DaemonSetStatus {
+        let before = set.status.clone().unwrap_or_default();
+        let (mut desired, mut scheduled, mut stray) = (0, 0, 0);
+        let (mut ready, mut updated, mut available) = (0, 0, 0);
+        for node in nodes.values() {
+            let there = !node.pods.is_empty();
+            if !node.begins {
+                stray += i32::from(there);
+                continue;
+            }
+            desired += 1;
+            scheduled += i32::from(there);
+            let oldest = node
+                .pods
+                .iter()
+                .find(|(_, pod)| pod.ready.is_some() && pod.is_active());
+            if let Some((_, pod)) = oldest {
+                ready += 1;
+                available += i32::from(self.is_available(pod));
+            }
+            let current = node.pods.iter().any(|(_, pod)| self.is_current(pod));
+            updated += i32::from(current);
+        }
+        DaemonSetStatus {
+            collision_count: before.collision_count,
+            conditions: before.conditions,
+            current_number_scheduled: scheduled,
+            desired_number_scheduled: desired,
+            number_available: Some(available),
+            number_misscheduled: stray,
+            number_ready: ready,
+            number_unavailable: Some((desired - available).max(0)),
+            observed_generation: set.metadata.generation,
+            updated_number_scheduled: Some(updated),
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Deployments: a ReplicaSet for each template, and the way from one to the next.
+//!
+//! - `set`: a ReplicaSet as the plan counts with it
+//! - `rollout`: rolling update and recreation, revisions and their history, scaling in proportion; pure
+//! - `status`: counts, conditions and the deadline of progress; pure
+//!
+//! Guarantees, at every write: during a rolling update there are never more than `replicas + maxSurge` pods wanted in all,
+//! and the number of available pods is never brought below `replicas - maxUnavailable` by this controller.
+
+mod rollout;
+mod set;
+mod status;
+
+pub use rollout::Step;
+pub use set::{Change, Set};
+pub use status::Status;
+
+use crate::workload::claim::{self, Claim, claim};
+use crate::workload::condition::{self, Condition};
+use crate::workload::kept::{
+    Kept, Labels, Selects, by_controller, by_namespace, controller, controls, is_leaving,
+    orphans_of, owner_key, selects,
+};
+use crate::workload::make::{self, tell};
+use crate::workload::pod::{BY_CONTROLLER, OwnedPod};
+use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use config_kube::k8s_openapi::api::core::v1::ObjectReference;
+use jiff::Timestamp;
+use master_client::{ApiError, DeleteParams, Delta, Entries, Key, Lookup, Patch, Severity, Store};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::writer::Writer;
+use rollout::Rollout;
+use serde_json::json;
+use std::sync::Arc;
+
+/// The controller. Its keys are Deployments.
+#[derive(Debug)]
+pub struct Deployments {
+    all: Store<Kept<Deployment>>,
+    sets: Lookup<Kept<ReplicaSet>>,
+    pods: Lookup<OwnedPod>,
+}
+
+/// A Deployment with its ReplicaSets.
+#[derive(Debug)]
+pub struct Facts {
+    /// Its key.
+    pub key: Key,
+    /// The object.
+    pub deployment: Arc<Kept<Deployment>>,
+    /// ReplicaSets that it controls, those with pods that have not ended marked.
+    pub sets: Vec<Set>,
+    /// ReplicaSets that it takes, or lets go.
+    pub claims: Vec<Step>,
+}
+
+/// What is done to a Deployment with a UID.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Action {
+    /// The Deployment.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// What.
+    pub step: Step,
+}
+
+impl Selects for Deployment {
+    fn wants(&self, labels: &Labels) -> bool {
+        let spec = self.spec.as_ref();
+        spec.is_some_and(|spec| selects(&spec.selector, labels))
+    }
+}
+
+impl Controller for Deployments {
+    const NAME: &'static str = "deployment-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("apps", "deployments", &["get", "list", "watch", "patch"]),
+        right("apps", "deployments/status", &["patch"]),
+        right(
+            "apps",
+            "replicasets",
+            &["get", "list", "watch", "create", "patch", "delete"],
+        ),
+        right("", "pods", &["list", "watch"]),
+        right("", "events", &["create", "patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Action;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let deployments: Store<Kept<Deployment>> = setup.follow_keys();
+        let around = deployments.index(&by_namespace());
+        let sets: Store<Kept<ReplicaSet>> =
+            setup.follow(move |delta, keys| of_sets(&around, delta, keys));
+        let owners = sets.clone();
+        // A Deployment that is recreated waits for the end of its old pods; nothing else about pods concerns it.
+        let pods: Store<OwnedPod> = setup.follow(move |delta: &Delta<OwnedPod>, keys| {
+            let runs = |pod: &OwnedPod| !pod.ended();
+            let came = delta.before.is_none();
+            if !came && delta.differs(runs) {
+                keys.extend(of_pod(&owners, delta));
+            }
+        });
+        Self {
+            sets: sets.index(&by_controller()),
+            pods: pods.index(&BY_CONTROLLER),
+            all: deployments,
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let deployment = self.all.get(key)?;
+        let uid = deployment.metadata.uid.clone().unwrap_or_default();
+        let own = self.sets.get(&uid);
+        let orphans = self.sets.get(&orphans_of(&key.namespace));
+        let claims = own.iter().chain(&orphans);
+        let claims = claims.filter_map(|(key, set)| claimed(&deployment, key, set));
+        Some(Facts {
+            key: key.clone(),
+            claims: claims.collect(),
+            sets: self.sets_of(&own, &deployment),
+            deployment,
+        })
+    }
+
+    fn plan(facts: &Facts, now: Now) -> Plan<Action> {
+        let (steps, requeue) = if facts.claims.is_empty() {
+            Rollout::of(facts, now.wall).plan()
+        } else {
+            (facts.claims.clone(), None)
+        };
+        let uid = facts.deployment.metadata.uid.clone().unwrap_or_default();
+        let action = |step| Action {
+            key: facts.key.clone(),
+            uid: uid.clone(),
+            step,
+        };
+        Plan {
+            actions: steps.into_iter().map(action).collect(),
+            requeue,
+        }
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        let Action { key, uid, step } = action;
+        let Some(deployment) = self.all.get(&key) else {
+            return Ok(());
+        };
+        if deployment.metadata.uid.as_deref() != Some(&uid) {
+            return Ok(());
+        }
+        let owner = controls(&deployment.0);
+        let about = make::reference(&owner, &key.namespace);
+        match step {
+            Step::Adopt(set, id) => {
+                claim::adopt::<Deployment, ReplicaSet>(writer, &owner, &set, &id).await
+            }
+            Step::Release(set, id) => claim::release::<ReplicaSet>(writer, &uid, &set, &id).await,
+            Step::Create(set) => self.create(writer, &key, &deployment, *set).await,
+            Step::Change(set, id, change) => {
+                let set = Key::new(&key.namespace, &set);
+                writer
+                    .patch::<ReplicaSet>(&set, &Patch::Merge(change.patch(&id)))
+                    .await?;
+                told(writer, &about, &set.name, &change).await;
+                Ok(())
+            }
+            Step::Delete(set, id) => {
+                let set = Key::new(&key.namespace, &set);
+                let gone = writer
+                    .delete::<ReplicaSet>(&set, &DeleteParams::of(id))
+                    .await;
+                gone.or_else(|error| {
+                    if error.is_not_found() {
+                        Ok(())
+                    } else {
+                        Err(error)
+                    }
+                })
+            }
+            Step::Revision(revision) => {
+                let annotations = json!({set::REVISION: revision});
+                let patch = json!({"metadata": {"uid": uid, "annotations": annotations}});
+                let patch = Patch::Merge(patch);
+                let patched = writer.patch::<Deployment>(&key, &patch);
+                patched.await.map(drop)
+            }
+            Step::Status(status) => {
+                let patch = json!({"metadata": {"uid": uid}, "status": status.json()});
+                let patch = Patch::Merge(patch);
+                let patched = writer.patch_status::<Deployment>(&key, &patch);
+                patched.await.map(drop)
+            }
+        }
+    }
+}
+
+impl Deployments {
+    fn sets_of(&self, own: &Entries<Kept<ReplicaSet>>, deployment: &Deployment) -> Vec<Set> {
+        let recreated = rollout::is_recreated(deployment);
+        let set = |set: &Kept<ReplicaSet>| {
+            let mut read = Set::of(set, deployment);
+            if recreated {
+                let pods = self.pods.get(&read.uid);
+                read.runs = pods.iter().any(|(_, pod)| !pod.ended());
+            }
+            read
+        };
+        own.iter().map(|(_, one)| set(one)).collect()
+    }
+
+    /// Creates the ReplicaSet of the current template. One of its name that is not of this template means that two
+    /// templates have one hash: the number of collisions grows, and with it the hash changes.
+    async fn create(
+        &self,
+        writer: &Writer,
+        key: &Key,
+        deployment: &Deployment,
+        new: ReplicaSet,
+    ) -> Result<(), ApiError> {
+        let owner = controls(deployment);
+        let about = make::reference(&owner, &key.namespace);
+        let name = new.metadata.name.clone().unwrap_or_default();
+        let replicas = new.spec.as_ref().and_then(|spec| spec.replicas);
+        let Err(error) = writer.create(&new).await else {
+            let to = replicas.unwrap_or_default();
+            if to > 0 {
+                let message = format!("Scaled up replica set {name} from 0 to {to}");
+                tell(writer, &about, Severity::Normal, SCALING, message).await;
+            }
+            return Ok(());
+        };
+        if error.is_already_exists() {
+            let there: Option<ReplicaSet> = writer.client().get_opt(key.namespace(), &name).await?;
+            if let Some(there) = there {
+                let ours = controller(&there.metadata).is_some_and(|known| known.uid == owner.uid);
+                if !(ours && Set::of(&there, deployment).is_current) {
+                    collided(writer, key, deployment).await?;
+                }
+            }
+        } else if !make::is_ending(&error) {
+            let message = format!("Failed to create new replica set {name:?}: {error}");
+            tell(
+                writer,
+                &about,
+                Severity::Warning,
+                CREATE_ERROR,
+                message.clone(),
+            )
+            .await;
+            if rollout::deadline(deployment).is_some() {
+                stopped(writer, key, deployment, &message).await?;
+            }
+        }
+        Err(error)
+    }
+}
+
+/// Reason of the event about a changed number of replicas.
+const SCALING: &str = "ScalingReplicaSet";
+/// Reason of event and condition where a ReplicaSet can't be made.
+const CREATE_ERROR: &str = "ReplicaSetCreateError";
+
+async fn told(writer: &Writer, about: &ObjectReference, set: &str, change: &Change) {
+    let Some((from, to)) = change.scaled else {
+        return;
+    };
+    let way = if to > from { "up" } else { "down" };
+    let message = format!("Scaled {way} replica set {set} from {from} to {to}");
+    tell(writer, about, Severity::Normal, SCALING, message).await;
+}
+
+async fn collided(writer: &Writer, key: &Key, deployment: &Deployment) -> Result<(), ApiError> {
+    let known = deployment.status.as_ref();
+    let known = known.and_then(|status| status.collision_count);
+    let count = known.unwrap_or_default().saturating_add(1);
+    let patch =
+        json!({"metadata": {"uid": deployment.metadata.uid}, "status": {"collisionCount": count}});
+    let patch = Patch::Merge(patch);
+    let patched = writer.patch_status::<Deployment>(key, &patch);
+    patched.await.map(drop)
+}
+
+async fn stopped(
+    writer: &Writer,
+    key: &Key,
+    deployment: &Deployment,
+    message: &str,
+) -> Result<(), ApiError> {
+    let mut status = Status::of(deployment);
+    let now = Timestamp::now();
+    let failed = Condition::new(status::PROGRESSING, "False", CREATE_ERROR, message, now);
+    condition::set(&mut status.conditions, failed);
+    let conditions = &status.json()["conditions"];
+    let patch =
+        json!({"metadata": {"uid": deployment.metadata.uid}, "status": {"conditions": conditions}});
+    let patch = Patch::Merge(patch);
+    let patched = writer.patch_status::<Deployment>(key, &patch);
+    patched.await.map(drop)
+}
+
+fn claimed(deployment: &Kept<Deployment>, key: &Key, set: &Kept<ReplicaSet>) -> Option<Step> {
+    let meta = &set.metadata;
+    let labels = meta.labels.clone().unwrap_or_default();
+    let uid = meta.uid.clone().unwrap_or_default();
+    let claims = claim(
+        controller(meta).map(|owner| owner.uid.as_str()),
+        deployment.metadata.uid.as_deref().unwrap_or_default(),
+        deployment.wants(&labels),
+        is_leaving(&deployment.metadata),
+        is_leaving(meta),
+    );
+    match claims {
+        Claim::Adopt => Some(Step::Adopt(key.clone(), uid)),
+        Claim::Release => Some(Step::Release(key.clone(), uid)),
+        Claim::Own | Claim::Foreign => None,
+    }
+}
+
+/// The Deployments that a changed ReplicaSet concerns.
+fn of_sets(near: &Lookup<Kept<Deployment>>, delta: &Delta<Kept<ReplicaSet>>, keys: &mut Vec<Key>) {
+    for set in [&delta.before, &delta.after].into_iter().flatten() {
+        match controller(&set.metadata) {
+            Some(owner) if owner.kind == "Deployment" => {
+                keys.push(owner_key(&delta.key.namespace, &owner.name));
+            }
+            Some(_) => {}
+            None => {
+                let labels = set.metadata.labels.clone().unwrap_or_default();
+                let all = near.get(&delta.key.namespace);
+                let wanting = all.iter().filter(|(_, one)| one.wants(&labels));
+                keys.extend(wanting.map(|(key, _)| (**key).clone()));
+            }
+        }
+    }
+}
+
+/// The Deployment of a pod, by the ReplicaSet between them.
+fn of_pod(sets: &Store<Kept<ReplicaSet>>, delta: &Delta<OwnedPod>) -> Option<Key> {
+    let pod = delta.before.as_ref()?;
+    let owner = pod
+        .owner
+        .as_ref()
+        .filter(|owner| owner.kind == "ReplicaSet")?;
+    let set = sets.get(&owner_key(&delta.key.namespace, &owner.name))?;
+    let deployment = controller(&set.metadata)?;
+    Some(owner_key(&delta.key.namespace, &deployment.name))
+}

@@ -1,0 +1,378 @@
+//! PodDisruptionBudgets: how many of an application's pods may be evicted now.
+//!
+//! The eviction API takes from the budget and notes the pod in the same write (`master/api`); this controller counts, and
+//! takes the note away as the pod goes. Its writes name the resource version that they were planned on, so that neither
+//! overwrites the other.
+
+use crate::workload::amount::{Round, amount};
+use crate::workload::condition::second;
+use crate::workload::kept::{Kept, controller, owner_key, selects};
+use crate::workload::make::tell;
+use crate::workload::pod::OwnedPod;
+use crate::workload::replicas::Replicated;
+use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use config_kube::k8s_openapi::api::core::v1::{ObjectReference, ReplicationController};
+use config_kube::k8s_openapi::api::policy::v1::{
+    PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus,
+};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use jiff::{SignedDuration, Timestamp};
+use master_client::{
+    ApiError, Delta, Entries, Index, Key, Lookup, Object, Patch, Severity, Store, View,
+};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::views::version;
+use master_control::writer::Writer;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time after which a pod whose eviction was granted counts again, as it was not deleted after all (upstream).
+const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_mins(2);
+
+static PODS: Index<OwnedPod> = Index::new("namespace", |key, _| vec![key.namespace.clone()]);
+static BUDGETS: Index<Budget> = Index::new("namespace", |key, _| vec![key.namespace.clone()]);
+
+/// A budget. It keeps its resource version: the eviction API writes its status as well.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Budget {
+    /// UID.
+    pub uid: String,
+    /// Resource version.
+    pub version: String,
+    /// Generation.
+    pub generation: i64,
+    /// What is wanted.
+    pub spec: PodDisruptionBudgetSpec,
+    /// What was written last.
+    pub status: PodDisruptionBudgetStatus,
+}
+
+impl View for Budget {
+    type Object = PodDisruptionBudget;
+
+    fn read(budget: PodDisruptionBudget) -> Self {
+        Self {
+            version: version(&budget.metadata),
+            generation: budget.metadata.generation.unwrap_or_default(),
+            uid: budget.metadata.uid.unwrap_or_default(),
+            spec: budget.spec.unwrap_or_default(),
+            status: budget.status.unwrap_or_default(),
+        }
+    }
+}
+
+impl Budget {
+    /// Whether it protects pods with these labels. An empty selector protects all, an absent one none.
+    fn protects(&self, pod: &OwnedPod) -> bool {
+        self.spec.selector.as_ref().is_some_and(|selector| {
+            let needs = selector
+                .match_labels
+                .as_ref()
+                .is_some_and(|all| !all.is_empty())
+                || selector
+                    .match_expressions
+                    .as_ref()
+                    .is_some_and(|all| !all.is_empty());
+            !needs || selects(selector, &pod.labels)
+        })
+    }
+}
+
+/// The controller. Its keys are budgets.
+#[derive(Debug)]
+pub struct DisruptionBudgets {
+    budgets: Store<Budget>,
+    pods: Lookup<OwnedPod>,
+    replica_sets: Store<Kept<ReplicaSet>>,
+    controllers: Store<Kept<ReplicationController>>,
+    deployments: Store<Kept<Deployment>>,
+    stateful_sets: Store<Kept<StatefulSet>>,
+}
+
+/// A budget with the pods that it protects.
+#[derive(Debug)]
+pub struct Facts {
+    /// Its key.
+    pub key: Key,
+    /// The budget.
+    pub budget: Arc<Budget>,
+    /// The pods.
+    pub pods: Entries<OwnedPod>,
+    /// How many pods their owners want together; the name of a pod whose owner says no number.
+    pub scale: Result<i32, String>,
+}
+
+/// What is done to a budget.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Its status is written, if it is at this resource version.
+    Status(Key, String, Box<PodDisruptionBudgetStatus>),
+    /// People are told something of the budget with this UID.
+    Tell(Key, String, &'static str, String),
+}
+
+impl Controller for DisruptionBudgets {
+    const NAME: &'static str = "disruption-controller";
+    const COMPONENT: &'static str = "controllermanager";
+    const RIGHTS: &'static [Right] = &[
+        right("policy", "poddisruptionbudgets", &["get", "list", "watch"]),
+        right("policy", "poddisruptionbudgets/status", &["patch"]),
+        right("", "pods", &["list", "watch"]),
+        right("", "replicationcontrollers", &["list", "watch"]),
+        right("apps", "replicasets", &["list", "watch"]),
+        right("apps", "deployments", &["list", "watch"]),
+        right("apps", "statefulsets", &["list", "watch"]),
+        right("", "events", &["create", "patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Action;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let budgets: Store<Budget> = setup.follow_keys();
+        let near = budgets.index(&BUDGETS);
+        let protecting = near.clone();
+        let pods: Store<OwnedPod> = setup.follow(move |delta: &Delta<OwnedPod>, keys| {
+            let sides = [&delta.before, &delta.after];
+            for (key, budget) in protecting.get(&delta.key.namespace) {
+                if sides.into_iter().flatten().any(|pod| budget.protects(pod)) {
+                    keys.push((*key).clone());
+                }
+            }
+        });
+        Self {
+            pods: pods.index(&PODS),
+            replica_sets: scaled(setup, &near, ReplicaSet::wanted),
+            controllers: scaled(setup, &near, ReplicationController::wanted),
+            deployments: scaled(setup, &near, deployed),
+            stateful_sets: scaled(setup, &near, stateful),
+            budgets,
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let budget = self.budgets.get(key)?;
+        let mut pods = self.pods.get(&key.namespace);
+        pods.retain(|(_, pod)| budget.protects(pod));
+        Some(Facts {
+            key: key.clone(),
+            scale: self.scale(&pods),
+            budget,
+            pods,
+        })
+    }
+
+    fn plan(facts: &Facts, now: Now) -> Plan<Action> {
+        let (status, missed, wake) = count(facts, now.wall);
+        let mut actions = Vec::new();
+        for pod in missed {
+            let message = format!(
+                "Pod {pod} was expected by PDB {} to be deleted but it wasn't",
+                facts.key
+            );
+            let uid = facts.budget.uid.clone();
+            actions.push(Action::Tell(facts.key.clone(), uid, "NotDeleted", message));
+        }
+        if status != facts.budget.status {
+            let version = facts.budget.version.clone();
+            actions.push(Action::Status(facts.key.clone(), version, Box::new(status)));
+        }
+        Plan {
+            actions,
+            requeue: wake,
+        }
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        match action {
+            Action::Status(key, version, status) => {
+                let patch =
+                    json!({"metadata": {"resourceVersion": version}, "status": patch(&status)});
+                let patch = Patch::Merge(patch);
+                let written = writer.patch_status::<PodDisruptionBudget>(&key, &patch);
+                written.await.map(drop)
+            }
+            Action::Tell(key, uid, reason, message) => {
+                let about = ObjectReference {
+                    api_version: Some("policy/v1".to_owned()),
+                    kind: Some("PodDisruptionBudget".to_owned()),
+                    namespace: Some(key.namespace),
+                    name: Some(key.name),
+                    uid: Some(uid),
+                    ..ObjectReference::default()
+                };
+                tell(writer, &about, Severity::Warning, reason, message).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The whole status: a merge takes away the pods that it does not name.
+fn patch(status: &PodDisruptionBudgetStatus) -> Value {
+    let mut value = json!(status);
+    if status.disrupted_pods.is_none() {
+        value["disruptedPods"] = Value::Null;
+    }
+    value
+}
+
+fn deployed(deployment: &Deployment) -> i32 {
+    let spec = deployment.spec.as_ref();
+    spec.and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+fn stateful(set: &StatefulSet) -> i32 {
+    let spec = set.spec.as_ref();
+    spec.and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+/// Follows a kind for the number of pods that its objects want.
+fn scaled<T>(setup: &mut Setup<'_>, near: &Lookup<Budget>, wanted: fn(&T) -> i32) -> Store<Kept<T>>
+where
+    T: Object + PartialEq + std::fmt::Debug + Sync,
+{
+    let near = near.clone();
+    setup.follow(move |delta: &Delta<Kept<T>>, keys| {
+        if delta.differs(|object| wanted(&object.0)) {
+            let budgets = near.keys(&delta.key.namespace);
+            keys.extend(budgets.iter().map(|key| (**key).clone()));
+        }
+    })
+}
+
+impl DisruptionBudgets {
+    /// How many pods the owners of these want together. Pods without an owner count as nothing (upstream).
+    fn scale(&self, pods: &Entries<OwnedPod>) -> Result<i32, String> {
+        let mut seen = BTreeSet::new();
+        let mut sum = 0;
+        for (key, pod) in pods {
+            let Some(owner) = &pod.owner else { continue };
+            if !seen.insert(owner.uid.clone()) {
+                continue;
+            }
+            let at = owner_key(&key.namespace, &owner.name);
+            let wanted = match owner.kind.as_str() {
+                "ReplicaSet" => {
+                    let Some(set) = self.replica_sets.get(&at) else {
+                        return Err(key.name.clone());
+                    };
+                    match controller(&set.metadata).filter(|owner| owner.kind == "Deployment") {
+                        Some(owner) if !seen.insert(owner.uid.clone()) => continue,
+                        Some(owner) => {
+                            let at = owner_key(&key.namespace, &owner.name);
+                            self.deployments.get(&at).map(|found| deployed(&found))
+                        }
+                        None => Some(set.wanted()),
+                    }
+                }
+                "ReplicationController" => self.controllers.get(&at).map(|found| found.wanted()),
+                "StatefulSet" => self.stateful_sets.get(&at).map(|found| stateful(&found)),
+                _ => None,
+            };
+            sum += wanted.ok_or_else(|| key.name.clone())?;
+        }
+        Ok(sum)
+    }
+}
+
+/// Expected pods, and how many of them must be healthy.
+fn demand(facts: &Facts) -> Result<(i32, i32), String> {
+    let spec = &facts.budget.spec;
+    let there = i32::try_from(facts.pods.len()).unwrap_or(i32::MAX);
+    match (&spec.max_unavailable, &spec.min_available) {
+        (Some(most), _) => {
+            let expected = facts.scale.clone()?;
+            let missing = amount(most, expected, Round::Up);
+            Ok((expected, (expected - missing).max(0)))
+        }
+        (None, Some(IntOrString::Int(least))) => Ok((there, *least)),
+        (None, Some(share)) => {
+            let expected = facts.scale.clone()?;
+            Ok((expected, amount(share, expected, Round::Up)))
+        }
+        (None, None) => Ok((0, 0)),
+    }
+}
+
+/// The status, pods that were not deleted although it was granted, and when to look again.
+fn count(
+    facts: &Facts,
+    now: Timestamp,
+) -> (PodDisruptionBudgetStatus, Vec<String>, Option<Duration>) {
+    let before = &facts.budget.status;
+    let generation = facts.budget.generation;
+    let mut noted = BTreeMap::new();
+    let mut missed = Vec::new();
+    let mut healthy = 0;
+    for (key, pod) in facts.pods.iter().filter(|(_, pod)| pod.deleted.is_none()) {
+        let granted = before
+            .disrupted_pods
+            .as_ref()
+            .and_then(|all| all.get(&key.name));
+        match granted {
+            Some(granted) if granted.0 + FORGOTTEN_AFTER > now => {
+                noted.insert(key.name.clone(), granted.clone());
+                continue;
+            }
+            Some(_) => missed.push(key.name.clone()),
+            None => {}
+        }
+        healthy += i32::from(pod.ready.is_some() && !pod.ended());
+    }
+    let next = noted
+        .values()
+        .map(|granted| granted.0 + FORGOTTEN_AFTER)
+        .min();
+    let wake = next.and_then(|next| Duration::try_from(next.duration_since(now)).ok());
+    let (expected, wanted, fault) = match demand(facts) {
+        Ok((expected, wanted)) => (expected, wanted, None),
+        Err(pod) => {
+            let known = (before.expected_pods, before.desired_healthy);
+            let fault = format!("found no controllers for pod {pod:?}");
+            (
+                known.0.unwrap_or_default(),
+                known.1.unwrap_or_default(),
+                Some(fault),
+            )
+        }
+    };
+    let allowed = if expected <= 0 || fault.is_some() {
+        0
+    } else {
+        (healthy - wanted).max(0)
+    };
+    let (says, reason) = match (&fault, allowed) {
+        (Some(_), _) => ("False", "SyncFailed"),
+        (None, 0) => ("False", "InsufficientPods"),
+        (None, _) => ("True", "SufficientPods"),
+    };
+    let known = before.conditions.iter().flatten();
+    let known = known
+        .into_iter()
+        .find(|one| one.type_ == "DisruptionAllowed");
+    let since = known
+        .filter(|one| one.status == says)
+        .map(|one| one.last_transition_time.clone());
+    let condition = Condition {
+        type_: "DisruptionAllowed".to_owned(),
+        status: says.to_owned(),
+        reason: reason.to_owned(),
+        message: fault.unwrap_or_default(),
+        observed_generation: Some(generation),
+        last_transition_time: since.unwrap_or_else(|| Time(second(now))),
+    };
+    let status = PodDisruptionBudgetStatus {
+        conditions: Some(vec![condition]),
+        current_healthy: Some(healthy),
+        desired_healthy: Some(wanted),
+        disrupted_pods: (!noted.is_empty()).then_some(noted),
+        disruptions_allowed: Some(allowed),
+        expected_pods: Some(expected),
+        observed_generation: Some(generation),
+    };
+    (status, missed, wake)
+}

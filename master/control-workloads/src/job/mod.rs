@@ -1,0 +1,378 @@
+//! Jobs: pods that run to their end, counted exactly once.
+//!
+//! - `plan`: which pods are made, ended and counted; pure
+//! - `pod`: what its pods are made of
+//! - `policy`: failure and success policies
+//! - `indexes`: completion indexes
+//! - `status`: the status
+//!
+//! Guarantee: a pod that ended is counted once, whenever this process stops. Its pods hold a finalizer; the UID of one that
+//! ended is written into the status first, then the finalizer goes, then the UID becomes a count (KEP-2307).
+
+mod indexes;
+mod plan;
+mod pod;
+mod policy;
+mod status;
+
+pub use indexes::Indexes;
+pub use plan::{New, Step};
+pub use policy::{Verdict, judge};
+pub use status::{Status, Uncounted, finished};
+
+use crate::workload::claim::{self, Claim, claim};
+use crate::workload::kept::{Kept, Labels, Selects, by_namespace, controls, is_leaving, selects};
+use crate::workload::make::{self, tell};
+use crate::workload::pod::{BY_CONTROLLER, JOB_TRACKING, ORPHANS, OwnedPod, concerned};
+use config_kube::k8s_openapi::api::batch::v1::Job;
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use futures_util::future::join_all;
+use master_client::{ApiError, DeleteParams, Entries, Key, Lookup, Patch, Severity, Store};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::writer::Writer;
+use serde_json::json;
+use std::sync::Arc;
+
+/// The controller that a Job names where it means this one.
+const MANAGER: &str = "kubernetes.io/job-controller";
+/// Pods whose finalizers go at once.
+const AT_ONCE: usize = 32;
+
+/// The controller. Its keys are Jobs.
+#[derive(Debug)]
+pub struct Jobs {
+    all: Store<Kept<Job>>,
+    pods: Lookup<OwnedPod>,
+    orphans: Lookup<OwnedPod>,
+    failures: make::Failures,
+}
+
+/// A Job with its pods.
+#[derive(Debug)]
+pub struct Facts {
+    /// Its key.
+    pub key: Key,
+    /// The object.
+    pub job: Arc<Kept<Job>>,
+    /// Pods that it controls.
+    pub pods: Entries<OwnedPod>,
+    /// Pods that it takes, or lets go.
+    pub claims: Vec<Step>,
+    /// Whether its last pods could not be made.
+    pub failing: bool,
+}
+
+/// What is done to a Job with a UID.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Action {
+    /// The Job.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// What.
+    pub step: Step,
+}
+
+impl Selects for Job {
+    fn wants(&self, labels: &Labels) -> bool {
+        let selector = self.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        selector.is_some_and(|selector| selects(selector, labels))
+    }
+}
+
+impl Controller for Jobs {
+    const NAME: &'static str = "job-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("batch", "jobs", &["get", "list", "watch"]),
+        right("batch", "jobs/status", &["patch"]),
+        right("", "pods", &["list", "watch", "create", "patch", "delete"]),
+        right("", "events", &["create", "patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Action;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let jobs: Store<Kept<Job>> = setup.follow_keys();
+        let pods = setup.follow(concerned(jobs.index(&by_namespace())));
+        Self {
+            all: jobs,
+            orphans: pods.index(&ORPHANS),
+            pods: pods.index(&BY_CONTROLLER),
+            failures: make::Failures::default(),
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let Some(job) = self.all.get(key) else {
+            self.failures.forget(key);
+            return None;
+        };
+        let manager = job.spec.as_ref()?.managed_by.as_deref();
+        if manager.is_some_and(|manager| manager != MANAGER) {
+            return None;
+        }
+        let pods = self
+            .pods
+            .get(job.metadata.uid.as_deref().unwrap_or_default());
+        let orphans = self.orphans.get(&key.namespace);
+        let claims = pods.iter().chain(&orphans);
+        Some(Facts {
+            key: key.clone(),
+            claims: claims
+                .filter_map(|(key, pod)| claimed(&job, key, pod))
+                .collect(),
+            failing: self.failures.of(key).is_some(),
+            job,
+            pods,
+        })
+    }
+
+    fn plan(facts: &Facts, now: Now) -> Plan<Action> {
+        let (steps, requeue) = if facts.claims.is_empty() {
+            plan::plan(facts, now.wall)
+        } else {
+            (facts.claims.clone(), None)
+        };
+        let uid = facts.job.metadata.uid.clone().unwrap_or_default();
+        let action = |step| Action {
+            key: facts.key.clone(),
+            uid: uid.clone(),
+            step,
+        };
+        Plan {
+            actions: steps.into_iter().map(action).collect(),
+            requeue,
+        }
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        let Action { key, uid, step } = action;
+        let Some(job) = self.all.get(&key) else {
+            return Ok(());
+        };
+        if job.metadata.uid.as_deref() != Some(&uid) {
+            return Ok(());
+        }
+        let owner = controls(&job.0);
+        let about = make::reference(&owner, &key.namespace);
+        match step {
+            Step::Adopt(pod, id) => claim::adopt::<Job, Pod>(writer, &owner, &pod, &id).await,
+            Step::Release(pod, id) => {
+                untrack(writer, &pod, &id).await?;
+                claim::release::<Pod>(writer, &uid, &pod, &id).await
+            }
+            Step::Create(pods) => {
+                let pods = pods
+                    .into_iter()
+                    .map(|new| pod::pod(&job, &owner, &key, &new));
+                let made = make::create(writer, &about, pods.collect()).await;
+                self.failures.note(&key, "FailedCreate", made)
+            }
+            Step::Delete(pods) => {
+                // Such pods count as nothing.
+                untrack_all(writer, &pods).await?;
+                make::delete(writer, &about, &pods).await
+            }
+            Step::End(pods) => make::delete(writer, &about, &pods).await,
+            Step::Untrack(pods) => untrack_all(writer, &pods).await,
+            Step::Tell(severity, reason, message) => {
+                tell(writer, &about, severity, reason, message).await;
+                Ok(())
+            }
+            Step::Status(status) => {
+                let patch = json!({"metadata": {"uid": uid}, "status": status.json()});
+                let patch = Patch::Merge(patch);
+                writer.patch_status::<Job>(&key, &patch).await.map(drop)
+            }
+        }
+    }
+}
+
+fn claimed(job: &Kept<Job>, key: &Key, pod: &OwnedPod) -> Option<Step> {
+    let claims = claim(
+        pod.owner.as_ref().map(|owner| owner.uid.as_str()),
+        job.metadata.uid.as_deref().unwrap_or_default(),
+        job.wants(&pod.labels),
+        is_leaving(&job.metadata),
+        pod.deleted.is_some(),
+    );
+    match claims {
+        Claim::Adopt => Some(Step::Adopt(key.clone(), pod.uid.clone())),
+        Claim::Release => Some(Step::Release(key.clone(), pod.uid.clone())),
+        Claim::Own | Claim::Foreign => None,
+    }
+}
+
+async fn untrack_all(writer: &Writer, pods: &[(Key, String)]) -> Result<(), ApiError> {
+    for batch in pods.chunks(AT_ONCE) {
+        let each = batch.iter().map(|(key, uid)| untrack(writer, key, uid));
+        join_all(each)
+            .await
+            .into_iter()
+            .collect::<Result<Vec<()>, _>>()?;
+    }
+    Ok(())
+}
+
+/// Takes the finalizer from a pod: it is counted, or will never be. A pod that is gone has none.
+async fn untrack(writer: &Writer, pod: &Key, uid: &str) -> Result<(), ApiError> {
+    let patch =
+        json!({"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [JOB_TRACKING]}});
+    match writer.patch::<Pod>(pod, &Patch::Strategic(patch)).await {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Frees pods that no Job will ever count: their Job is gone, or they have no controller. Its keys are pods.
+#[derive(Debug)]
+pub struct StrayPods {
+    pods: Store<OwnedPod>,
+    jobs: Store<Kept<Job>>,
+}
+
+/// A pod that is no longer counted by anything, by key and UID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stray(pub Key, pub String);
+
+impl Controller for StrayPods {
+    const NAME: &'static str = "job-stray-pods";
+    const RIGHTS: &'static [Right] = &[
+        right("batch", "jobs", &["get", "list", "watch"]),
+        right("", "pods", &["get", "list", "watch", "patch"]),
+    ];
+    type Facts = Stray;
+    type Action = Stray;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let pods: Store<OwnedPod> = setup.follow(|delta, keys| {
+            let tracked = |pod: &OwnedPod| pod.job.as_ref().is_some_and(|part| part.tracked);
+            if delta.after.as_deref().is_some_and(tracked) {
+                keys.push((*delta.key).clone());
+            }
+        });
+        let owned = pods.index(&BY_CONTROLLER);
+        let jobs = setup.follow(move |delta: &master_client::Delta<Kept<Job>>, keys| {
+            if delta.after.is_some() {
+                return;
+            }
+            let uid = delta
+                .before
+                .as_ref()
+                .and_then(|job| job.metadata.uid.clone());
+            let pods = owned.keys(&uid.unwrap_or_default());
+            keys.extend(pods.iter().map(|key| (**key).clone()));
+        });
+        Self { pods, jobs }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Stray> {
+        let pod = self.pods.get(key)?;
+        if !pod.job.as_ref()?.tracked {
+            return None;
+        }
+        let counted = pod.owner.as_ref().is_some_and(|owner| {
+            let job = self.jobs.get(&Key::new(&key.namespace, &owner.name));
+            job.is_some_and(|job| job.metadata.uid.as_deref() == Some(&owner.uid))
+        });
+        (!counted).then(|| Stray(key.clone(), pod.uid.clone()))
+    }
+
+    fn plan(facts: &Stray, _: Now) -> Plan<Stray> {
+        Plan::act(facts.clone())
+    }
+
+    async fn carry_out(&self, stray: Stray, writer: &Writer) -> Result<(), ApiError> {
+        let Stray(key, uid) = stray;
+        // Past all caches: a Job that is younger than the picture may want it. Its owner is asked for by the pod as it is.
+        let pod: Option<Pod> = writer.client().get_opt(key.namespace(), &key.name).await?;
+        let Some(pod) = pod else { return Ok(()) };
+        if let Some(owner) = crate::workload::kept::controller(&pod.metadata)
+            && owner.kind == "Job"
+        {
+            let job: Option<Job> = writer
+                .client()
+                .get_opt(key.namespace(), &owner.name)
+                .await?;
+            if job.is_some_and(|job| job.metadata.uid.as_deref() == Some(&owner.uid)) {
+                return Ok(());
+            }
+        }
+        untrack(writer, &key, &uid).await
+    }
+}
+
+/// Deletes finished Jobs after the time that they say. Its keys are Jobs.
+#[derive(Debug)]
+pub struct JobTtl {
+    jobs: Store<Kept<Job>>,
+}
+
+/// A finished Job and when it is to go.
+#[derive(Debug)]
+pub struct Expiry {
+    job: Stray,
+    at: jiff::Timestamp,
+}
+
+impl Controller for JobTtl {
+    const NAME: &'static str = "ttl-after-finished-controller";
+    const RIGHTS: &'static [Right] = &[right("batch", "jobs", &["get", "list", "watch", "delete"])];
+    type Facts = Expiry;
+    type Action = Stray;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        Self {
+            jobs: setup.follow_keys(),
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Expiry> {
+        let job = self.jobs.get(key)?;
+        let at = expiry(&job)?;
+        let uid = job.metadata.uid.clone().unwrap_or_default();
+        Some(Expiry {
+            job: Stray(key.clone(), uid),
+            at,
+        })
+    }
+
+    fn plan(facts: &Expiry, now: Now) -> Plan<Stray> {
+        match now.until(facts.at) {
+            Some(left) => Plan::wait(left),
+            None => Plan::act(facts.job.clone()),
+        }
+    }
+
+    async fn carry_out(&self, job: Stray, writer: &Writer) -> Result<(), ApiError> {
+        let Stray(key, uid) = job;
+        // Past all caches: the time may have been changed a moment ago.
+        let known: Option<Job> = writer.client().get_opt(key.namespace(), &key.name).await?;
+        let due = known.and_then(|job| expiry(&job));
+        if due.is_none_or(|due| due > jiff::Timestamp::now()) {
+            return Ok(());
+        }
+        let params = DeleteParams {
+            propagation: Some("Foreground"),
+            ..DeleteParams::of(uid)
+        };
+        writer.delete::<Job>(&key, &params).await
+    }
+}
+
+/// When a Job is to go; none where it is not finished, says no time, or goes already.
+fn expiry(job: &Job) -> Option<jiff::Timestamp> {
+    let seconds = job.spec.as_ref()?.ttl_seconds_after_finished?;
+    let ended = finished(job).filter(|_| !is_leaving(&job.metadata))?;
+    Some(ended + jiff::SignedDuration::from_secs(i64::from(seconds)))
+}
+
+/// How bad an event of a finished Job is.
+pub(crate) const fn severity(complete: bool) -> Severity {
+    if complete {
+        Severity::Normal
+    } else {
+        Severity::Warning
+    }
+}

@@ -1,0 +1,72 @@
+//! ReplicationControllers: as ReplicaSets, with a plain map for a selector (the core is in `workload/replicas.rs`).
+
+use crate::workload::condition::Condition;
+use crate::workload::kept::{Labels, Selects};
+use crate::workload::replicas::{Counts, Replicas, Replicated};
+use config_kube::k8s_openapi::api::core::v1::{PodTemplateSpec, ReplicationController};
+use master_control::controller::{Right, right};
+
+/// The controller. Its keys are ReplicationControllers.
+pub type ReplicationControllers = Replicas<ReplicationController>;
+
+impl Selects for ReplicationController {
+    fn wants(&self, labels: &Labels) -> bool {
+        let selector = self.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        let wants = |selector: &Labels| {
+            let mut needs = selector.iter();
+            !selector.is_empty() && needs.all(|(key, value)| labels.get(key) == Some(value))
+        };
+        selector.is_some_and(wants)
+    }
+}
+
+impl Replicated for ReplicationController {
+    const CONTROLLER: &'static str = "replicationcontroller-controller";
+    const COMPONENT: &'static str = "replication-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("", "replicationcontrollers", &["get", "list", "watch"]),
+        right("", "replicationcontrollers/status", &["patch"]),
+        right("", "pods", &["list", "watch", "create", "patch", "delete"]),
+        right("", "events", &["create", "patch"]),
+    ];
+    const COUNTS_TERMINATING: bool = false;
+
+    fn wanted(&self) -> i32 {
+        self.spec
+            .as_ref()
+            .and_then(|spec| spec.replicas)
+            .unwrap_or(1)
+    }
+
+    fn least_ready(&self) -> i32 {
+        let spec = self.spec.as_ref();
+        spec.and_then(|spec| spec.min_ready_seconds)
+            .unwrap_or_default()
+    }
+
+    fn template(&self) -> Option<&PodTemplateSpec> {
+        self.spec.as_ref()?.template.as_ref()
+    }
+
+    fn counts(&self) -> Counts {
+        let status = self.status.clone().unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default().into_iter();
+        let conditions = conditions.map(|one| Condition {
+            kind: one.type_,
+            status: one.status,
+            reason: one.reason.unwrap_or_default(),
+            message: one.message.unwrap_or_default(),
+            since: one.last_transition_time.map(|time| time.0),
+            updated: None,
+        });
+        Counts {
+            replicas: status.replicas,
+            labelled: status.fully_labeled_replicas.unwrap_or_default(),
+            ready: status.ready_replicas.unwrap_or_default(),
+            available: status.available_replicas.unwrap_or_default(),
+            terminating: None,
+            observed: status.observed_generation.unwrap_or_default(),
+            conditions: conditions.collect(),
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! StatefulSets: pods with a name and a place in the order, each with its own volume claims.
+//!
+//! - `plan`: what is done, in order; pure
+//! - `pod`: a pod and its claims
+//!
+//! Guarantee: a name is given again only when the pod that had it is gone from the API.
+
+mod plan;
+mod pod;
+
+pub use plan::Step;
+pub use pod::ordinal;
+
+use crate::workload::claim::{self, Claim, claim};
+use crate::workload::kept::{
+    Kept, Labels, Selects, by_controller, by_namespace, controller, controls, is_leaving,
+    owner_key, selects,
+};
+use crate::workload::make::{self, tell};
+use crate::workload::pod::{BY_CONTROLLER, ORPHANS, OwnedPod, concerned};
+use crate::workload::revision;
+use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
+use config_kube::k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
+use master_client::{ApiError, Delta, Entries, Key, Lookup, Patch, Reason, Severity, Store};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::writer::Writer;
+use serde_json::json;
+use std::sync::Arc;
+
+/// The controller. Its keys are StatefulSets.
+#[derive(Debug)]
+pub struct StatefulSets {
+    sets: Store<Kept<StatefulSet>>,
+    revisions: Lookup<Kept<ControllerRevision>>,
+    pods: Lookup<OwnedPod>,
+    orphans: Lookup<OwnedPod>,
+}
+
+/// A StatefulSet with its pods.
+#[derive(Debug)]
+pub struct Facts {
+    /// Its key.
+    pub key: Key,
+    /// The object.
+    pub set: Arc<Kept<StatefulSet>>,
+    /// Templates that it has had.
+    pub revisions: Entries<Kept<ControllerRevision>>,
+    /// Its pods.
+    pub pods: Entries<OwnedPod>,
+    /// Pods that it takes, or lets go.
+    pub claims: Vec<Step>,
+}
+
+/// What is done to a StatefulSet with a UID.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Action {
+    /// The StatefulSet.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// What.
+    pub step: Step,
+}
+
+impl Selects for StatefulSet {
+    fn wants(&self, labels: &Labels) -> bool {
+        let spec = self.spec.as_ref();
+        spec.is_some_and(|spec| selects(&spec.selector, labels))
+    }
+}
+
+impl Controller for StatefulSets {
+    const NAME: &'static str = "statefulset-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("apps", "statefulsets", &["get", "list", "watch"]),
+        right("apps", "statefulsets/status", &["patch"]),
+        right(
+            "apps",
+            "controllerrevisions",
+            &["list", "watch", "create", "patch", "delete"],
+        ),
+        right("", "pods", &["list", "watch", "create", "patch", "delete"]),
+        right("", "persistentvolumeclaims", &["get", "create", "patch"]),
+        right("", "events", &["create", "patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Action;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let sets: Store<Kept<StatefulSet>> = setup.follow_keys();
+        let pods = setup.follow(concerned(sets.index(&by_namespace())));
+        let revisions: Store<Kept<ControllerRevision>> = setup.follow(of_revision);
+        Self {
+            sets,
+            revisions: revisions.index(&by_controller()),
+            orphans: pods.index(&ORPHANS),
+            pods: pods.index(&BY_CONTROLLER),
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let set = self.sets.get(key)?;
+        let uid = set.metadata.uid.clone().unwrap_or_default();
+        let pods = self.pods.get(&uid);
+        let orphans = self.orphans.get(&key.namespace);
+        let claims = pods.iter().chain(&orphans);
+        Some(Facts {
+            claims: claims
+                .filter_map(|(pod, view)| claimed(&set, key, pod, view))
+                .collect(),
+            key: key.clone(),
+            revisions: self.revisions.get(&uid),
+            set,
+            pods,
+        })
+    }
+
+    fn plan(facts: &Facts, now: Now) -> Plan<Action> {
+        let (steps, requeue) = if facts.claims.is_empty() {
+            plan::plan(facts, now.wall)
+        } else {
+            (facts.claims.clone(), None)
+        };
+        let uid = facts.set.metadata.uid.clone().unwrap_or_default();
+        let action = |step| Action {
+            key: facts.key.clone(),
+            uid: uid.clone(),
+            step,
+        };
+        Plan {
+            actions: steps.into_iter().map(action).collect(),
+            requeue,
+        }
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        let Action { key, uid, step } = action;
+        let Some(set) = self.sets.get(&key) else {
+            return Ok(());
+        };
+        if set.metadata.uid.as_deref() != Some(&uid) {
+            return Ok(());
+        }
+        let owner = controls(&set.0);
+        let about = make::reference(&owner, &key.namespace);
+        match step {
+            Step::Adopt(pod, id) => {
+                claim::adopt::<StatefulSet, Pod>(writer, &owner, &pod, &id).await
+            }
+            Step::Release(pod, id) => claim::release::<Pod>(writer, &uid, &pod, &id).await,
+            Step::Revision(step) => {
+                let result = revision::carry_out(writer, &key.namespace, step).await;
+                if result.as_ref().is_err_and(ApiError::is_already_exists) {
+                    let known = set
+                        .status
+                        .as_ref()
+                        .and_then(|status| status.collision_count);
+                    let count = known.unwrap_or_default().saturating_add(1);
+                    let patch =
+                        json!({"metadata": {"uid": uid}, "status": {"collisionCount": count}});
+                    let patch = Patch::Merge(patch);
+                    writer.patch_status::<StatefulSet>(&key, &patch).await?;
+                }
+                result
+            }
+            Step::Create(number, revision) => {
+                let known = self.revisions.get(&uid);
+                let template = known.iter().find(|(key, _)| key.name == revision);
+                let Some(template) = template.and_then(|(_, one)| revision::template(one)) else {
+                    return Ok(());
+                };
+                let claims = pod::claims(&set, number);
+                for claim in &claims {
+                    demand(writer, &about, claim).await?;
+                }
+                let pod = pod::pod(&set, &template, number, &revision);
+                create(writer, &about, &pod).await
+            }
+            Step::Hand(name, id) => hand_over(writer, &set, &key, &name, &id).await,
+            Step::Delete(name, id) => {
+                let pod = Key::new(&key.namespace, &name);
+                make::delete(writer, &about, &[(pod, id)]).await
+            }
+            Step::Status(status) => {
+                let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": status}));
+                writer
+                    .patch_status::<StatefulSet>(&key, &patch)
+                    .await
+                    .map(drop)
+            }
+        }
+    }
+}
+
+async fn create(writer: &Writer, about: &ObjectReference, pod: &Pod) -> Result<(), ApiError> {
+    let owner = about.name.clone().unwrap_or_default();
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let what = format!("create Pod {name} in StatefulSet {owner}");
+    match writer.create(pod).await {
+        Ok(_) => {
+            let message = format!("{what} successful");
+            tell(writer, about, Severity::Normal, "SuccessfulCreate", message).await;
+            Ok(())
+        }
+        Err(error) => {
+            if !make::is_ending(&error) {
+                let message = format!("{what} failed error: {error}");
+                tell(writer, about, Severity::Warning, "FailedCreate", message).await;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Makes a claim that is not there. One that is going must be gone first: a pod would lose its volume.
+async fn demand(
+    writer: &Writer,
+    about: &ObjectReference,
+    claim: &PersistentVolumeClaim,
+) -> Result<(), ApiError> {
+    let meta = &claim.metadata;
+    let name = meta.name.clone().unwrap_or_default();
+    let known: Option<PersistentVolumeClaim> = writer
+        .client()
+        .get_opt(meta.namespace.as_deref(), &name)
+        .await?;
+    match known {
+        Some(known) if is_leaving(&known.metadata) => {
+            let text = format!("the claim {name} is being deleted");
+            Err(ApiError::new(Reason::Conflict, text))
+        }
+        Some(_) => Ok(()),
+        None => {
+            writer.create(claim).await?;
+            let owner = about.name.clone().unwrap_or_default();
+            let message = format!("create Claim {name} in StatefulSet {owner} success");
+            tell(writer, about, Severity::Normal, "SuccessfulCreate", message).await;
+            Ok(())
+        }
+    }
+}
+
+/// Makes a pod the owner of its claims, so that they go with it.
+async fn hand_over(
+    writer: &Writer,
+    set: &StatefulSet,
+    key: &Key,
+    name: &str,
+    uid: &str,
+) -> Result<(), ApiError> {
+    let Some(number) = ordinal(&key.name, name) else {
+        return Ok(());
+    };
+    let reference = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid});
+    for claim in pod::claims(set, number) {
+        let patch = json!({"metadata": {"ownerReferences": [reference]}});
+        let at = Key::of(&claim.metadata);
+        let patched = writer
+            .patch::<PersistentVolumeClaim>(&at, &Patch::Strategic(patch))
+            .await;
+        match patched {
+            Err(error) if error.is_not_found() => {}
+            other => drop(other?),
+        }
+    }
+    Ok(())
+}
+
+fn of_revision(delta: &Delta<Kept<ControllerRevision>>, keys: &mut Vec<Key>) {
+    for revision in [&delta.before, &delta.after].into_iter().flatten() {
+        let owner = controller(&revision.metadata).filter(|owner| owner.kind == "StatefulSet");
+        keys.extend(owner.map(|owner| owner_key(&delta.key.namespace, &owner.name)));
+    }
+}
+
+/// Only a pod whose name is one of its own is taken.
+fn claimed(set: &Kept<StatefulSet>, own: &Key, key: &Key, pod: &OwnedPod) -> Option<Step> {
+    let claims = claim(
+        pod.owner.as_ref().map(|owner| owner.uid.as_str()),
+        set.metadata.uid.as_deref().unwrap_or_default(),
+        set.wants(&pod.labels) && ordinal(&own.name, &key.name).is_some(),
+        is_leaving(&set.metadata),
+        pod.deleted.is_some(),
+    );
+    match claims {
+        Claim::Adopt => Some(Step::Adopt(key.clone(), pod.uid.clone())),
+        Claim::Release => Some(Step::Release(key.clone(), pod.uid.clone())),
+        Claim::Own | Claim::Foreign => None,
+    }
+}

@@ -1,0 +1,330 @@
+//! A pod as its owner sees it.
+
+use super::kept::{Kept, Labels, Selects, controller, owner_key};
+use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use jiff::{SignedDuration, Timestamp};
+use master_client::{Delta, Index, Key, Lookup, Object, Recent, View};
+use master_control::views::{created, uid};
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::{Arc, LazyLock};
+
+/// Which of the pods that can go is to go first (KEP-2255).
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// The finalizer by which pods stay until their Job has counted them.
+pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
+
+/// Pods by the UID of their controller.
+pub static BY_CONTROLLER: Index<OwnedPod> = Index::new("controller", |_, pod| {
+    pod.owner.iter().map(|owner| owner.uid.clone()).collect()
+});
+
+/// Pods without a controller by their namespace.
+pub static ORPHANS: Index<OwnedPod> = Index::new("orphans", |key, pod| {
+    let orphan = pod.owner.is_none().then(|| key.namespace.clone());
+    orphan.into_iter().collect()
+});
+
+/// The controller of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// API version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+}
+
+/// A pod.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct OwnedPod {
+    /// UID.
+    pub uid: String,
+    /// When it came.
+    pub created: Option<Timestamp>,
+    /// When it is to be gone, where it is being deleted.
+    pub deleted: Option<Timestamp>,
+    /// The node that it is bound to; empty where it is not.
+    pub node: Arc<str>,
+    /// The only node for which it is meant, by its affinity; empty where there is none.
+    pub meant_for: Arc<str>,
+    /// Phase; `Pending` where there is none yet.
+    pub phase: Arc<str>,
+    /// Its labels.
+    pub labels: Arc<Labels>,
+    /// Its controller.
+    pub owner: Option<Arc<Owner>>,
+    /// Since when it is ready; none where it is not.
+    pub ready: Option<Timestamp>,
+    /// Restarts of the container that was restarted most, and of the sidecar that was.
+    pub restarts: (i32, i32),
+    /// What its deletion costs, where its annotation says so.
+    pub cost: i32,
+    /// What Jobs count by.
+    pub job: Option<Box<JobPart>>,
+}
+
+/// What a Job's controller reads of a pod.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct JobPart {
+    /// Whether it stays until it is counted.
+    pub tracked: bool,
+    /// Its completion index.
+    pub index: Option<i32>,
+    /// Failures of its index before it.
+    pub failures: i32,
+    /// Failures of its index before it that its policy ignored.
+    pub ignored: i32,
+    /// Restarts of all its containers.
+    pub restarts: i32,
+    /// When it began.
+    pub started: Option<Timestamp>,
+    /// When its last container ended; else when it was found to have ended.
+    pub ended: Option<Timestamp>,
+    /// Exit codes of containers that have ended, by container.
+    pub exits: Vec<(String, i32)>,
+    /// Types and statuses of its conditions, apart from those that every pod has.
+    pub conditions: Vec<(String, String)>,
+}
+
+impl OwnedPod {
+    /// Whether its containers will never run again.
+    pub fn ended(&self) -> bool {
+        matches!(&*self.phase, "Succeeded" | "Failed")
+    }
+
+    /// Whether it counts: it has not ended and is not being deleted.
+    pub fn is_active(&self) -> bool {
+        !self.ended() && self.deleted.is_none()
+    }
+
+    /// Whether it is being deleted and its containers may still run.
+    pub fn is_terminating(&self) -> bool {
+        !self.ended() && self.deleted.is_some()
+    }
+
+    /// For how long it must still be ready to count as available; none where it is not ready.
+    pub fn available_in(&self, least: i32, now: Timestamp) -> Option<SignedDuration> {
+        let since = self.ready?;
+        if least == 0 {
+            return Some(SignedDuration::ZERO);
+        }
+        let at = since + SignedDuration::from_secs(i64::from(least));
+        Some(at.duration_since(now).max(SignedDuration::ZERO))
+    }
+
+    /// Whether it has been ready for long enough.
+    pub fn is_available(&self, least: i32, now: Timestamp) -> bool {
+        self.available_in(least, now)
+            .is_some_and(|left| left.is_zero())
+    }
+
+    /// A label's value; empty where there is none.
+    pub fn label(&self, key: &str) -> &str {
+        self.labels.get(key).map_or("", String::as_str)
+    }
+
+    /// The node that it is bound to or meant for.
+    pub fn target(&self) -> &str {
+        if self.node.is_empty() {
+            &self.meant_for
+        } else {
+            &self.node
+        }
+    }
+}
+
+/// What many pods have in common, kept once.
+#[derive(Debug, Default)]
+struct Common {
+    texts: Recent<str>,
+    labels: Recent<Labels>,
+    owners: Recent<Owner>,
+}
+
+static COMMON: LazyLock<Common> = LazyLock::new(Common::default);
+
+impl View for OwnedPod {
+    type Object = Pod;
+
+    fn read(pod: Pod) -> Self {
+        let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
+        let text = |text: Option<&str>| COMMON.texts.one(text.unwrap_or_default().into());
+        let owner = controller(&pod.metadata).map(|owner| {
+            COMMON.owners.one(Arc::new(Owner {
+                api_version: owner.api_version.clone(),
+                kind: owner.kind.clone(),
+                name: owner.name.clone(),
+                uid: owner.uid.clone(),
+            }))
+        });
+        let ready = condition(&pod, "Ready").filter(|ready| ready.status == "True");
+        let annotation = |key: &str| pod.metadata.annotations.as_ref()?.get(key)?.parse().ok();
+        let phase = status.and_then(|status| status.phase.as_deref());
+        Self {
+            uid: uid(&pod.metadata),
+            created: created(&pod.metadata),
+            deleted: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            node: text(spec.and_then(|spec| spec.node_name.as_deref())),
+            meant_for: meant_for(&pod).into(),
+            phase: text(Some(phase.unwrap_or("Pending"))),
+            labels: COMMON
+                .labels
+                .one(Arc::new(pod.metadata.labels.clone().unwrap_or_default())),
+            ready: ready.map(|ready| {
+                ready
+                    .last_transition_time
+                    .as_ref()
+                    .map_or(Timestamp::MIN, |time| time.0)
+            }),
+            restarts: restarts(&pod),
+            cost: annotation(DELETION_COST).unwrap_or_default(),
+            job: JobPart::read(&pod, owner.as_deref()),
+            owner,
+        }
+    }
+}
+
+impl JobPart {
+    fn read(pod: &Pod, owner: Option<&Owner>) -> Option<Box<Self>> {
+        let finalizers = pod.metadata.finalizers.iter().flatten();
+        let tracked = finalizers.into_iter().any(|own| own == JOB_TRACKING);
+        let of_job =
+            owner.is_some_and(|owner| owner.kind == "Job" && owner.api_version == "batch/v1");
+        if !tracked && !of_job {
+            return None;
+        }
+        let annotation = |key: &str| {
+            let all = pod.metadata.annotations.as_ref()?;
+            all.get(key)?.parse().ok()
+        };
+        let all = statuses(pod);
+        let terminated = |status: &&ContainerStatus| {
+            let ended = status.state.as_ref()?.terminated.as_ref()?;
+            Some((
+                status.name.clone(),
+                ended.exit_code,
+                ended.finished_at.clone(),
+            ))
+        };
+        let ended: Vec<_> = all.iter().filter_map(terminated).collect();
+        let last = ended.iter().filter_map(|(.., at)| Some(at.as_ref()?.0));
+        let found = condition(pod, "Ready").or_else(|| condition(pod, "DisruptionTarget"));
+        let found = found.and_then(|found| Some(found.last_transition_time.as_ref()?.0));
+        let conditions = pod
+            .status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten());
+        Some(Box::new(Self {
+            tracked,
+            index: annotation("batch.kubernetes.io/job-completion-index"),
+            failures: annotation("batch.kubernetes.io/job-index-failure-count").unwrap_or_default(),
+            ignored: annotation("batch.kubernetes.io/job-index-ignored-failure-count")
+                .unwrap_or_default(),
+            restarts: all.iter().map(|status| status.restart_count).sum(),
+            started: pod
+                .status
+                .as_ref()
+                .and_then(|status| Some(status.start_time.as_ref()?.0)),
+            ended: last.max().or(found),
+            exits: ended
+                .into_iter()
+                .map(|(name, code, _)| (name, code))
+                .collect(),
+            conditions: conditions
+                .filter(|one| !matches!(&*one.type_, "Ready" | "ContainersReady" | "Initialized"))
+                .map(|one| (one.type_.clone(), one.status.clone()))
+                .collect(),
+        }))
+    }
+}
+
+fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+fn statuses(pod: &Pod) -> Vec<&ContainerStatus> {
+    let status = pod.status.as_ref();
+    let list =
+        |list: fn(
+            &config_kube::k8s_openapi::api::core::v1::PodStatus,
+        ) -> Option<&Vec<ContainerStatus>>| { status.and_then(list).into_iter().flatten() };
+    list(|status| status.init_container_statuses.as_ref())
+        .chain(list(|status| status.container_statuses.as_ref()))
+        .collect()
+}
+
+/// Most restarts of a container, and of a sidecar.
+fn restarts(pod: &Pod) -> (i32, i32) {
+    let init = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.init_containers.iter().flatten());
+    let sidecars: BTreeSet<&str> = init
+        .filter(|container| container.restart_policy.as_deref() == Some("Always"))
+        .map(|container| container.name.as_str())
+        .collect();
+    let mut most = (0, 0);
+    for status in statuses(pod) {
+        let most = if sidecars.contains(status.name.as_str()) {
+            &mut most.1
+        } else {
+            &mut most.0
+        };
+        *most = status.restart_count.max(*most);
+    }
+    most
+}
+
+/// The only node that a pod's affinity names, as daemon pods do.
+fn meant_for(pod: &Pod) -> &str {
+    let node = || {
+        let affinity = pod
+            .spec
+            .as_ref()?
+            .affinity
+            .as_ref()?
+            .node_affinity
+            .as_ref()?;
+        let required = affinity
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()?;
+        let fields = required
+            .node_selector_terms
+            .iter()
+            .flat_map(|term| term.match_fields.iter().flatten());
+        let mut named =
+            fields.filter(|field| field.key == "metadata.name" && field.operator == "In");
+        named.next()?.values.as_ref()?.first()
+    };
+    node().map_or("", String::as_str)
+}
+
+/// Which workloads of a kind a changed pod concerns: its controller, and while it has none, those that want it.
+pub(crate) fn concerned<T>(
+    workloads: Lookup<Kept<T>>,
+) -> impl Fn(&Delta<OwnedPod>, &mut Vec<Key>) + Send + 'static
+where
+    T: Object + Selects + PartialEq + Debug + Sync,
+{
+    move |delta, keys| {
+        for pod in [&delta.before, &delta.after].into_iter().flatten() {
+            match &pod.owner {
+                Some(owner) if owner.kind == T::KIND && owner.api_version == T::API_VERSION => {
+                    keys.push(owner_key(&delta.key.namespace, &owner.name));
+                }
+                Some(_) => {}
+                None => {
+                    let all = workloads.get(&delta.key.namespace);
+                    let wanting = all.iter().filter(|(_, one)| one.wants(&pod.labels));
+                    keys.extend(wanting.map(|(key, _)| (**key).clone()));
+                }
+            }
+        }
+        keys.dedup();
+    }
+}

@@ -1,0 +1,355 @@
+//! The core of ReplicaSet and ReplicationController: so many active pods of a template, no more and no less.
+
+use super::claim::{self, Claim, claim};
+use super::condition::{self, Condition};
+use super::kept::{
+    Kept, Labels, Selects, by_controller, by_namespace, controller, controls, is_leaving,
+};
+use super::make::{self, BURST, Failure, Failures};
+use super::pod::{BY_CONTROLLER, ORPHANS, OwnedPod, concerned};
+use super::rank::{Crowd, order};
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use jiff::{SignedDuration, Timestamp};
+use master_client::{ApiError, Entries, Key, Lookup, Object, Patch, Store};
+use master_control::controller::{Controller, Now, Plan, Right};
+use master_control::setup::Setup;
+use master_control::writer::Writer;
+use serde_json::{Value, json};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+const FAILURE: &str = "ReplicaFailure";
+
+/// A kind that keeps a number of equal pods.
+pub trait Replicated: Object + Selects + PartialEq + Debug + Clone + Sync {
+    /// Name of its controller.
+    const CONTROLLER: &'static str;
+    /// Name of its controller in events.
+    const COMPONENT: &'static str = Self::CONTROLLER;
+    /// What its controller must be allowed to do.
+    const RIGHTS: &'static [Right];
+    /// Whether its status counts pods that are being deleted.
+    const COUNTS_TERMINATING: bool;
+
+    /// How many pods are wanted.
+    fn wanted(&self) -> i32;
+    /// For how long a pod must be ready to be available, in seconds.
+    fn least_ready(&self) -> i32;
+    /// What its pods are made of.
+    fn template(&self) -> Option<&PodTemplateSpec>;
+    /// Its status as it is written.
+    fn counts(&self) -> Counts;
+}
+
+/// A status.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Active pods.
+    pub replicas: i32,
+    /// Of these, those that have all labels of the template.
+    pub labelled: i32,
+    /// Of these, those that are ready.
+    pub ready: i32,
+    /// Of these, those that have been ready for long enough.
+    pub available: i32,
+    /// Pods that are being deleted.
+    pub terminating: Option<i32>,
+    /// Generation that this is of.
+    pub observed: i64,
+    /// Conditions.
+    pub conditions: Vec<Condition>,
+}
+
+impl Counts {
+    fn json(&self) -> Value {
+        let conditions: Vec<Value> = self.conditions.iter().map(|one| one.json(None)).collect();
+        // Numbers that may be left out are left out at nought, as upstream does; a merge takes them away.
+        let number = |number: i32| (number != 0).then_some(number);
+        json!({
+            "replicas": self.replicas,
+            "fullyLabeledReplicas": number(self.labelled),
+            "readyReplicas": number(self.ready),
+            "availableReplicas": number(self.available),
+            "terminatingReplicas": self.terminating,
+            "observedGeneration": self.observed,
+            "conditions": (!conditions.is_empty()).then_some(conditions),
+        })
+    }
+}
+
+/// The controller. Its keys are objects of its kind.
+#[derive(Debug)]
+pub struct Replicas<K> {
+    sets: Store<Kept<K>>,
+    siblings: Lookup<Kept<K>>,
+    pods: Lookup<OwnedPod>,
+    orphans: Lookup<OwnedPod>,
+    failures: Failures,
+}
+
+/// An object with its pods.
+#[derive(Debug)]
+pub struct Facts<K> {
+    /// Its key.
+    pub key: Key,
+    /// The object.
+    pub set: Arc<Kept<K>>,
+    /// Pods that it controls.
+    pub pods: Entries<OwnedPod>,
+    /// Pods in its namespace that nobody controls and that it wants.
+    pub orphans: Entries<OwnedPod>,
+    /// Active pods of all objects with its owner, by node.
+    pub crowd: Crowd,
+    /// What failed last.
+    pub failure: Option<Failure>,
+}
+
+/// What is done to an object with a UID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Action {
+    /// The object.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// What.
+    pub step: Step,
+}
+
+/// Something that is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// A pod becomes its own.
+    Adopt(Key, String),
+    /// A pod is its own no longer.
+    Release(Key, String),
+    /// So many pods are made.
+    Create(usize),
+    /// Pods are ended.
+    Delete(Vec<(Key, String)>),
+    /// Its status is written.
+    Status(Counts),
+}
+
+impl<K: Replicated> Controller for Replicas<K> {
+    const NAME: &'static str = K::CONTROLLER;
+    const COMPONENT: &'static str = K::COMPONENT;
+    const RIGHTS: &'static [Right] = K::RIGHTS;
+    type Facts = Facts<K>;
+    type Action = Action;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let sets: Store<Kept<K>> = setup.follow_keys();
+        let pods = setup.follow(concerned(sets.index(&by_namespace())));
+        Self {
+            siblings: sets.index(&by_controller()),
+            sets,
+            orphans: pods.index(&ORPHANS),
+            pods: pods.index(&BY_CONTROLLER),
+            failures: Failures::default(),
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts<K>> {
+        let Some(set) = self.sets.get(key) else {
+            self.failures.forget(key);
+            return None;
+        };
+        let pods = self
+            .pods
+            .get(set.metadata().uid.as_deref().unwrap_or_default());
+        let mut orphans = self.orphans.get(&key.namespace);
+        orphans.retain(|(_, pod)| set.wants(&pod.labels));
+        let active = pods.iter().filter(|(_, pod)| pod.is_active()).count();
+        let many = i32::try_from(active).is_ok_and(|active| active > set.wanted());
+        Some(Facts {
+            crowd: if many { self.crowd(&set) } else { Crowd::new() },
+            key: key.clone(),
+            failure: self.failures.of(key),
+            set,
+            pods,
+            orphans,
+        })
+    }
+
+    fn plan(facts: &Facts<K>, now: Now) -> Plan<Action> {
+        let steps = claims(facts);
+        let (steps, requeue) = if steps.is_empty() {
+            manage(facts, now.wall)
+        } else {
+            (steps, None)
+        };
+        let uid = facts.set.metadata().uid.clone().unwrap_or_default();
+        let action = |step| Action {
+            key: facts.key.clone(),
+            uid: uid.clone(),
+            step,
+        };
+        Plan {
+            actions: steps.into_iter().map(action).collect(),
+            requeue,
+        }
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        let Action { key, uid, step } = action;
+        let Some(set) = self.sets.get(&key) else {
+            return Ok(());
+        };
+        if set.metadata().uid.as_deref() != Some(&uid) {
+            return Ok(());
+        }
+        let owner = controls(&set.0);
+        let about = make::reference(&owner, &key.namespace);
+        match step {
+            Step::Adopt(pod, id) => claim::adopt::<K, Pod>(writer, &owner, &pod, &id).await,
+            Step::Release(pod, id) => claim::release::<Pod>(writer, &uid, &pod, &id).await,
+            Step::Create(count) => {
+                let Some(template) = set.template() else {
+                    return Ok(());
+                };
+                let pod = make::pod_of(template, &owner, &key.namespace);
+                let made = make::create(writer, &about, vec![pod; count]).await;
+                self.failures.note(&key, "FailedCreate", made)
+            }
+            Step::Delete(pods) => {
+                let ended = make::delete(writer, &about, &pods).await;
+                self.failures.note(&key, "FailedDelete", ended)
+            }
+            Step::Status(counts) => {
+                let patch = json!({"metadata": {"uid": uid}, "status": counts.json()});
+                writer
+                    .patch_status::<K>(&key, &Patch::Merge(patch))
+                    .await
+                    .map(drop)
+            }
+        }
+    }
+}
+
+impl<K: Replicated> Replicas<K> {
+    /// Active pods of the object and of those that its owner controls beside it, by node.
+    fn crowd(&self, set: &Kept<K>) -> Crowd {
+        let meta = set.metadata();
+        let siblings = match controller(meta) {
+            Some(owner) => self.siblings.get(&owner.uid),
+            None => Vec::new(),
+        };
+        let uids = siblings.iter().map(|(_, set)| set.metadata().uid.clone());
+        let mut uids: Vec<_> = uids.chain([meta.uid.clone()]).flatten().collect();
+        uids.sort_unstable();
+        uids.dedup();
+        let mut crowd = Crowd::new();
+        for (_, pod) in uids.iter().flat_map(|uid| self.pods.get(uid)) {
+            if pod.is_active() && !pod.node.is_empty() {
+                *crowd.entry(Arc::clone(&pod.node)).or_default() += 1;
+            }
+        }
+        crowd
+    }
+}
+
+/// Adoption and release come first: what is counted and made depends on them.
+fn claims<K: Replicated>(facts: &Facts<K>) -> Vec<Step> {
+    let meta = facts.set.metadata();
+    let own = meta.uid.as_deref().unwrap_or_default();
+    let all = facts.pods.iter().chain(&facts.orphans);
+    let step = |(key, pod): &(Arc<Key>, Arc<OwnedPod>)| {
+        let owner = pod.owner.as_ref().map(|owner| owner.uid.as_str());
+        let wanted = facts.set.wants(&pod.labels);
+        // A pod that has ended is nothing to own: nobody waits for it.
+        if pod.ended() {
+            return None;
+        }
+        match claim(owner, own, wanted, is_leaving(meta), pod.deleted.is_some()) {
+            Claim::Adopt => Some(Step::Adopt((**key).clone(), pod.uid.clone())),
+            Claim::Release => Some(Step::Release((**key).clone(), pod.uid.clone())),
+            Claim::Own | Claim::Foreign => None,
+        }
+    };
+    all.filter_map(step).collect()
+}
+
+/// Makes or ends pods, and writes the status where it differs.
+fn manage<K: Replicated>(facts: &Facts<K>, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
+    let set = &facts.set;
+    let mut active: Vec<_> = facts
+        .pods
+        .iter()
+        .filter(|(_, pod)| pod.is_active())
+        .collect();
+    let wanted = usize::try_from(set.wanted()).unwrap_or_default();
+    let mut steps = Vec::new();
+    let counts = count(facts, &active, now);
+    if counts != set.counts() {
+        steps.push(Step::Status(counts));
+    }
+    if !is_leaving(set.metadata()) {
+        if active.len() < wanted {
+            steps.push(Step::Create((wanted - active.len()).min(BURST)));
+        } else if active.len() > wanted {
+            let spare = (active.len() - wanted).min(BURST);
+            active.sort_by(|(_, one), (_, other)| order(one, other, &facts.crowd, now));
+            let first = active[..spare].iter();
+            steps.push(Step::Delete(
+                first
+                    .map(|(key, pod)| ((**key).clone(), pod.uid.clone()))
+                    .collect(),
+            ));
+        }
+    }
+    (steps, soonest(facts, now))
+}
+
+/// When the next pod will have been ready for long enough.
+fn soonest<K: Replicated>(facts: &Facts<K>, now: Timestamp) -> Option<Duration> {
+    let least = facts.set.least_ready();
+    let left = facts
+        .pods
+        .iter()
+        .filter(|(_, pod)| pod.is_active())
+        .filter_map(|(_, pod)| pod.available_in(least, now));
+    let left = left.filter(|left| *left > SignedDuration::ZERO).min()?;
+    Duration::try_from(left).ok()
+}
+
+fn count<K: Replicated>(
+    facts: &Facts<K>,
+    active: &[&(Arc<Key>, Arc<OwnedPod>)],
+    now: Timestamp,
+) -> Counts {
+    let set = &facts.set;
+    let labels: Labels = set.template().map(make::labels_of).unwrap_or_default();
+    let count = |counts: &dyn Fn(&OwnedPod) -> bool| {
+        let counted = active.iter().filter(|(_, pod)| counts(pod)).count();
+        i32::try_from(counted).unwrap_or(i32::MAX)
+    };
+    let leaving = facts.pods.iter().filter(|(_, pod)| pod.is_terminating());
+    let leaving = i32::try_from(leaving.count()).unwrap_or(i32::MAX);
+    let mut conditions = set.counts().conditions;
+    match &facts.failure {
+        // What it says first stays, however often it fails.
+        Some(_) if condition::find(&conditions, FAILURE).is_some() => {}
+        Some(Failure { reason, message }) => {
+            conditions.push(Condition::new(FAILURE, "True", reason, message, now));
+        }
+        None => condition::unset(&mut conditions, FAILURE),
+    }
+    for condition in &mut conditions {
+        condition.updated = None;
+    }
+    let all = |pod: &OwnedPod| {
+        labels
+            .iter()
+            .all(|(key, value)| pod.labels.get(key) == Some(value))
+    };
+    Counts {
+        replicas: count(&|_| true),
+        labelled: count(&all),
+        ready: count(&|pod| pod.ready.is_some()),
+        available: count(&|pod| pod.is_available(set.least_ready(), now)),
+        terminating: K::COUNTS_TERMINATING.then_some(leaving),
+        observed: set.metadata().generation.unwrap_or_default(),
+        conditions,
+    }
+}

@@ -1,0 +1,168 @@
+//! PodDisruptionBudgets.
+
+use crate::{Scene, at, kept, key, pod_of};
+use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use config_kube::k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
+use master_client::View;
+use master_control_workloads::disruption_budget::{Action, Budget, DisruptionBudgets};
+use master_control_workloads::workload::kept::Kept;
+use master_control_workloads::workload::pod::OwnedPod;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+type Budgets = Scene<DisruptionBudgets>;
+
+fn budget(spec: Value, status: Value) -> Budget {
+    let mut budget = json!({
+        "metadata": {"namespace": "default", "name": "b", "uid": "b-uid", "generation": 2, "resourceVersion": "7"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}}, "status": status,
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        budget["spec"][field] = value.clone();
+    }
+    let budget: PodDisruptionBudget = serde_json::from_value(budget).unwrap();
+    Budget::read(budget)
+}
+
+/// A Deployment of so many replicas, and of its pods so many ready and not ready ones.
+fn application(scene: &mut Budgets, replicas: i32, ready: usize, cold: usize) {
+    let owner = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d", "controller": true});
+    let deployment: Kept<Deployment> = kept(
+        json!({"metadata": {"namespace": "default", "name": "web", "uid": "d"},
+        "spec": {"replicas": replicas, "selector": {}, "template": {}}}),
+    );
+    scene.stand.set(key("web"), deployment);
+    let set: Kept<ReplicaSet> = kept(
+        json!({"metadata": {"namespace": "default", "name": "web-1", "uid": "web-1-uid",
+        "ownerReferences": [owner]}, "spec": {"replicas": 1, "selector": {}}}),
+    );
+    scene.stand.set(key("web-1"), set);
+    for number in 0..ready + cold {
+        let name = format!("p{number}");
+        let pod = OwnedPod {
+            ready: (number < ready).then(|| at(0)),
+            ..pod_of("ReplicaSet", "web-1", &name)
+        };
+        scene.stand.set(key(&name), pod);
+    }
+}
+
+fn status(scene: &Budgets, seconds: u64) -> PodDisruptionBudgetStatus {
+    let plan = scene.plan(&key("b"), seconds);
+    let written = plan.actions.into_iter().find_map(|action| match action {
+        Action::Status(_, version, status) => {
+            assert_eq!(version, "7", "it names what it was planned on");
+            Some(*status)
+        }
+        Action::Tell(..) => None,
+    });
+    written.expect("a status")
+}
+
+fn numbers(status: &PodDisruptionBudgetStatus) -> [i32; 4] {
+    let number = |number: Option<i32>| number.unwrap();
+    [
+        number(status.expected_pods),
+        number(status.desired_healthy),
+        number(status.current_healthy),
+        number(status.disruptions_allowed),
+    ]
+}
+
+#[test]
+fn what_may_go_is_what_is_healthy_beyond_what_is_wanted() {
+    // Spec; replicas, ready and cold pods; expected, desired, healthy, allowed.
+    let table = [
+        (json!({"minAvailable": 2}), (3, 3, 0), [3, 2, 3, 1]),
+        (json!({"minAvailable": 3}), (3, 2, 1), [3, 3, 2, 0]),
+        (json!({"maxUnavailable": 1}), (3, 3, 0), [3, 2, 3, 1]),
+        (json!({"maxUnavailable": 1}), (5, 3, 0), [5, 4, 3, 0]),
+        (json!({"maxUnavailable": "30%"}), (7, 7, 0), [7, 4, 7, 3]),
+        (json!({"minAvailable": "50%"}), (7, 7, 0), [7, 4, 7, 3]),
+        (json!({"maxUnavailable": 9}), (3, 2, 1), [3, 0, 2, 2]),
+        (json!({"minAvailable": 0}), (0, 0, 0), [0, 0, 0, 0]),
+    ];
+    for (spec, (replicas, ready, cold), expected) in table {
+        let mut scene = Budgets::new();
+        application(&mut scene, replicas, ready, cold);
+        scene.stand.set(key("b"), budget(spec.clone(), json!({})));
+        let status = status(&scene, 0);
+        assert_eq!(numbers(&status), expected, "{spec}");
+        let condition = &status.conditions.unwrap()[0];
+        let says = if expected[3] > 0 {
+            "SufficientPods"
+        } else {
+            "InsufficientPods"
+        };
+        assert_eq!(
+            (condition.reason.as_str(), status.observed_generation),
+            (says, Some(2))
+        );
+    }
+}
+
+#[test]
+fn a_pod_that_was_granted_counts_no_more_until_it_is_clear_that_it_stays() {
+    let mut scene = Budgets::new();
+    application(&mut scene, 3, 3, 0);
+    let noted = json!({"disruptedPods": {"p0": at(0).to_string(), "gone": at(0).to_string()}});
+    scene
+        .stand
+        .set(key("b"), budget(json!({"minAvailable": 2}), noted));
+    let plan = scene.plan(&key("b"), 20);
+    assert_eq!(plan.requeue, Some(Duration::from_secs(100)));
+    let found = status(&scene, 20);
+    assert_eq!(numbers(&found), [3, 2, 2, 0]);
+    let noted: Vec<_> = found.disrupted_pods.unwrap().into_keys().collect();
+    assert_eq!(noted, ["p0"]);
+    let late = scene.plan(&key("b"), 121);
+    assert!(matches!(
+        &late.actions[0],
+        Action::Tell(_, _, "NotDeleted", _)
+    ));
+    assert_eq!(numbers(&status(&scene, 121)), [3, 2, 3, 1]);
+    // One that is being deleted is not healthy, and needs no note.
+    let going = OwnedPod {
+        deleted: Some(at(30)),
+        ..pod_of("ReplicaSet", "web-1", "p0")
+    };
+    assert_eq!(scene.stand.set(key("p0"), going), [key("b")]);
+    let found = status(&scene, 20);
+    assert_eq!(
+        (numbers(&found), found.disrupted_pods),
+        ([3, 2, 2, 0], None)
+    );
+}
+
+#[test]
+fn without_a_number_of_pods_nothing_is_allowed() {
+    let mut scene = Budgets::new();
+    scene
+        .stand
+        .set(key("b"), budget(json!({"maxUnavailable": 1}), json!({})));
+    scene.stand.set(key("p"), pod_of("DaemonSet", "web", "p"));
+    let status = status(&scene, 0);
+    let condition = &status.conditions.unwrap()[0];
+    assert_eq!(
+        (condition.reason.as_str(), status.disruptions_allowed),
+        ("SyncFailed", Some(0))
+    );
+    assert!(condition.message.contains("\"p\""), "{}", condition.message);
+}
+
+#[test]
+fn a_changed_scale_concerns_the_budgets_of_its_namespace() {
+    let mut scene = Budgets::new();
+    scene
+        .stand
+        .set(key("b"), budget(json!({"maxUnavailable": 1}), json!({})));
+    let deployment: Kept<Deployment> = kept(
+        json!({"metadata": {"name": "web"}, "spec": {"replicas": 3, "selector": {}, "template": {}}}),
+    );
+    assert_eq!(scene.stand.set(key("web"), deployment), [key("b")]);
+    let stranger = OwnedPod {
+        labels: std::sync::Arc::default(),
+        ..pod_of("ReplicaSet", "x", "x")
+    };
+    assert_eq!(scene.stand.set(key("x"), stranger), []);
+}

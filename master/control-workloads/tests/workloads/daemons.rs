@@ -1,0 +1,267 @@
+//! DaemonSets.
+
+use crate::{Scene, at, kept, key, pod_of};
+use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
+use config_kube::k8s_openapi::api::core::v1::Taint;
+use master_client::Key;
+use master_control_workloads::daemon_set::{DaemonSets, Step};
+use master_control_workloads::workload::kept::Kept;
+use master_control_workloads::workload::place::Place;
+use master_control_workloads::workload::pod::OwnedPod;
+use master_control_workloads::workload::revision;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A DaemonSet with its pods and revisions, as an API would keep them.
+struct World {
+    scene: Scene<DaemonSets>,
+    set: Kept<DaemonSet>,
+    pods: BTreeMap<String, OwnedPod>,
+    made: i64,
+}
+
+impl World {
+    fn new(strategy: Value) -> Self {
+        let set = kept(json!({
+            "metadata": {"namespace": "default", "name": "web", "uid": "web-uid", "generation": 1},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "updateStrategy": strategy,
+                "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"nodeSelector": {"os": "linux"}, "containers": []}}},
+        }));
+        let mut world = Self {
+            scene: Scene::new(),
+            set,
+            pods: BTreeMap::new(),
+            made: 0,
+        };
+        for name in ["n1", "n2", "n3"] {
+            world.node(name, &[]);
+        }
+        world
+    }
+
+    fn rolling(surge: i32, missing: i32) -> Self {
+        let bounds = json!({"maxSurge": surge, "maxUnavailable": missing});
+        Self::new(json!({"type": "RollingUpdate", "rollingUpdate": bounds}))
+    }
+
+    fn node(&mut self, name: &str, taints: &[(&str, &str)]) {
+        let taint = |(key, effect): &(&str, &str)| Taint {
+            key: (*key).to_owned(),
+            effect: (*effect).to_owned(),
+            ..Taint::default()
+        };
+        let place = Place {
+            labels: [("os".to_owned(), "linux".to_owned())].into(),
+            taints: taints.iter().map(taint).collect(),
+        };
+        self.scene.stand.set(Key::cluster(name), place);
+    }
+
+    fn image(&mut self, image: &str) {
+        let spec = &mut self.set.0.spec.as_mut().unwrap().template.spec;
+        spec.as_mut().unwrap().hostname = Some(image.to_owned());
+        *self.set.0.metadata.generation.as_mut().unwrap() += 1;
+    }
+
+    fn act(&mut self, seconds: u64) -> bool {
+        self.scene.stand.set(key("web"), self.set.clone());
+        for (name, pod) in &self.pods {
+            self.scene.stand.set(key(name), pod.clone());
+        }
+        let steps = self.scene.plan(&key("web"), seconds).actions;
+        for action in &steps {
+            self.apply(&action.step);
+        }
+        !steps.is_empty()
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Revision(revision::Step::Create(new)) => {
+                let mut new = (**new).clone();
+                let name = new.metadata.name.clone().unwrap();
+                new.metadata.uid = Some(name.clone());
+                self.scene
+                    .stand
+                    .set(key(&name), Kept::<ControllerRevision>(new));
+            }
+            Step::Revision(revision::Step::Delete(name, _)) => {
+                self.scene
+                    .stand
+                    .remove::<Kept<ControllerRevision>>(&key(name));
+            }
+            Step::Create(nodes, hash) => {
+                for node in nodes {
+                    self.made += 1;
+                    let labels = [("app", "web"), ("controller-revision-hash", hash)];
+                    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+                    let name = format!("p{}", self.made);
+                    let pod = OwnedPod {
+                        created: Some(at(self.made)),
+                        node: node.as_str().into(),
+                        labels: Arc::new(labels.into()),
+                        ready: None,
+                        ..pod_of("DaemonSet", "web", &name)
+                    };
+                    self.pods.insert(name, pod);
+                }
+            }
+            Step::Delete(pods) => {
+                for (key, _) in pods {
+                    self.pods.remove(&key.name).expect("it is there");
+                    self.scene.stand.remove::<OwnedPod>(key);
+                }
+            }
+            Step::Status(status) => self.set.0.status = Some((**status).clone()),
+            Step::Revision(revision::Step::Renumber(..)) | Step::Adopt(..) | Step::Release(..) => {
+                unreachable!("{step:?}")
+            }
+        }
+    }
+
+    fn ready(&mut self) {
+        for pod in self.pods.values_mut() {
+            pod.ready = Some(at(0));
+        }
+    }
+
+    /// Acts until nothing is planned, all pods ready at each step; the most pods that were missing or beyond one per node.
+    fn settle(&mut self) -> (usize, usize) {
+        let (mut missing, mut beyond) = (0, 0);
+        for _ in 0..50 {
+            self.ready();
+            if !self.act(100) {
+                return (missing, beyond);
+            }
+            let ready = self.pods.values().filter(|pod| pod.ready.is_some()).count();
+            missing = missing.max(3_usize.saturating_sub(ready));
+            beyond = beyond.max(self.pods.len().saturating_sub(3));
+        }
+        unreachable!("it never comes to rest");
+    }
+
+    fn nodes(&self) -> Vec<&str> {
+        let mut nodes: Vec<&str> = self.pods.values().map(|pod| &*pod.node).collect();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    fn hashes(&self) -> Vec<&str> {
+        let mut all: Vec<&str> = self
+            .pods
+            .values()
+            .map(|pod| pod.label("controller-revision-hash"))
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+#[test]
+fn each_node_that_fits_gets_one_pod() {
+    let mut world = World::rolling(0, 1);
+    world.node("tainted", &[("gpu", "NoSchedule")]);
+    world.node(
+        "cordoned",
+        &[("node.kubernetes.io/unschedulable", "NoSchedule")],
+    );
+    let foreign = Place::default();
+    world.scene.stand.set(Key::cluster("foreign"), foreign);
+    world.settle();
+    assert_eq!(world.nodes(), ["cordoned", "n1", "n2", "n3"]);
+    let status = world.set.0.status.clone().unwrap();
+    let counts = (
+        status.desired_number_scheduled,
+        status.number_ready,
+        status.number_available,
+    );
+    assert_eq!(counts, (4, 4, Some(4)));
+    assert_eq!(
+        (status.number_misscheduled, status.updated_number_scheduled),
+        (0, Some(4))
+    );
+    // A taint that only keeps others away drives nobody out; one that drives out does.
+    world.node("n1", &[("gpu", "NoSchedule")]);
+    world.settle();
+    assert_eq!(world.nodes(), ["cordoned", "n1", "n2", "n3"]);
+    assert_eq!(world.set.0.status.as_ref().unwrap().number_misscheduled, 1);
+    world.node("n1", &[("gpu", "NoExecute")]);
+    world.settle();
+    assert_eq!(world.nodes(), ["cordoned", "n2", "n3"]);
+}
+
+#[test]
+fn a_pod_that_ended_is_replaced_after_a_wait_and_a_second_one_goes() {
+    let mut world = World::rolling(0, 1);
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    let pod = world.pods.get_mut(&name).unwrap();
+    pod.phase = "Failed".into();
+    assert!(world.act(5));
+    assert!(world.pods.contains_key(&name), "not at once");
+    world.act(100);
+    assert!(!world.pods.contains_key(&name));
+    world.settle();
+    assert_eq!(world.nodes(), ["n1", "n2", "n3"]);
+    let twin = OwnedPod {
+        uid: "twin".to_owned(),
+        created: Some(at(90)),
+        ..world.pods.values().next().unwrap().clone()
+    };
+    world.pods.insert("twin".to_owned(), twin);
+    world.settle();
+    assert_eq!(world.nodes(), ["n1", "n2", "n3"]);
+    assert!(!world.pods.contains_key("twin"), "the older one stays");
+}
+
+#[test]
+fn a_rolling_update_keeps_its_bounds() {
+    for (surge, missing) in [(0, 1), (0, 2), (1, 0), (3, 0)] {
+        let mut world = World::rolling(surge, missing);
+        world.settle();
+        world.image("two");
+        let (most_missing, most_beyond) = world.settle();
+        let number = |number: i32| usize::try_from(number).unwrap();
+        assert!(
+            most_missing <= number(missing),
+            "{surge} {missing}: {most_missing} were missing"
+        );
+        assert!(
+            most_beyond <= number(surge),
+            "{surge} {missing}: {most_beyond} beyond"
+        );
+        assert_eq!(
+            (world.nodes(), world.hashes().len()),
+            (vec!["n1", "n2", "n3"], 1)
+        );
+        assert_eq!(world.made, 6);
+    }
+}
+
+#[test]
+fn on_delete_changes_only_what_is_deleted() {
+    let mut world = World::new(json!({"type": "OnDelete"}));
+    world.settle();
+    world.image("two");
+    world.settle();
+    assert_eq!(
+        (
+            world.made,
+            world
+                .set
+                .0
+                .status
+                .as_ref()
+                .unwrap()
+                .updated_number_scheduled
+        ),
+        (3, Some(0))
+    );
+    let name = world.pods.keys().next().unwrap().clone();
+    world.pods.remove(&name);
+    world.scene.stand.remove::<OwnedPod>(&key(&name));
+    world.settle();
+    assert_eq!((world.made, world.hashes().len()), (4, 2));
+}

@@ -1,0 +1,601 @@
+//! Jobs and CronJobs.
+
+use crate::{Scene, at, epoch, kept, key, pod_of};
+use config_kube::k8s_openapi::api::batch::v1::{CronJob, Job};
+use master_control_workloads::cron_job::{self, CronJobs};
+use master_control_workloads::job::{self, Jobs, Status, Step};
+use master_control_workloads::workload::kept::Kept;
+use master_control_workloads::workload::pod::{JobPart, OwnedPod, Owner};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A Job with its pods, as an API would keep them.
+struct World {
+    scene: Scene<Jobs>,
+    job: Job,
+    pods: BTreeMap<String, OwnedPod>,
+    made: usize,
+    /// Statuses that were written.
+    written: Vec<Status>,
+    seconds: u64,
+}
+
+impl World {
+    fn new(spec: Value) -> Self {
+        let mut job = json!({
+            "metadata": {"namespace": "default", "name": "web", "uid": "web-uid", "generation": 1},
+            "spec": {"parallelism": 1, "backoffLimit": 6, "selector": {"matchLabels": {"app": "web"}},
+                "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"restartPolicy": "Never",
+                    "containers": [{"name": "c"}]}}},
+        });
+        for (field, value) in spec.as_object().unwrap() {
+            job["spec"][field] = value.clone();
+        }
+        let job: Kept<Job> = kept(job);
+        Self {
+            scene: Scene::new(),
+            job: job.0,
+            pods: BTreeMap::new(),
+            made: 0,
+            written: Vec::new(),
+            seconds: 0,
+        }
+    }
+
+    fn steps(&mut self) -> Vec<Step> {
+        let stand = &mut self.scene.stand;
+        stand.set(key("web"), Kept(self.job.clone()));
+        for (name, pod) in &self.pods {
+            stand.set(key(name), pod.clone());
+        }
+        let plan = self.scene.plan(&key("web"), self.seconds);
+        plan.actions.into_iter().map(|action| action.step).collect()
+    }
+
+    fn requeue(&self) -> Option<Duration> {
+        self.scene.plan(&key("web"), self.seconds).requeue
+    }
+
+    /// Does what is planned, as far as `most` steps: a process may stop after each; whether anything was.
+    fn act(&mut self, most: usize) -> bool {
+        let steps = self.steps();
+        for step in steps.iter().take(most) {
+            self.apply(step);
+        }
+        !steps.is_empty()
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..50 {
+            if !self.act(usize::MAX) {
+                return;
+            }
+        }
+        unreachable!("it never comes to rest");
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Create(new) => {
+                for new in new {
+                    self.made += 1;
+                    let name = format!("p{}", self.made);
+                    let part = JobPart {
+                        tracked: true,
+                        index: new.index,
+                        failures: new.failures.unwrap_or_default(),
+                        ignored: new.ignored,
+                        ..JobPart::default()
+                    };
+                    let owner = Owner {
+                        api_version: "batch/v1".to_owned(),
+                        kind: "Job".to_owned(),
+                        name: "web".to_owned(),
+                        uid: "web-uid".to_owned(),
+                    };
+                    let pod = OwnedPod {
+                        owner: Some(Arc::new(owner)),
+                        job: Some(Box::new(part)),
+                        phase: "Pending".into(),
+                        ready: None,
+                        ..pod_of("Job", "web", &name)
+                    };
+                    self.pods.insert(name, pod);
+                }
+            }
+            Step::Delete(pods) | Step::End(pods) => {
+                let counts = matches!(step, Step::End(_));
+                for (key, _) in pods {
+                    if counts {
+                        // Its containers end as they are told to.
+                        let pod = self.pods.get_mut(&key.name).unwrap();
+                        pod.deleted = Some(at(0));
+                        pod.phase = "Failed".into();
+                    } else {
+                        self.forget(&key.name);
+                    }
+                }
+            }
+            Step::Untrack(pods) => {
+                for (key, _) in pods {
+                    let pod = self.pods.get_mut(&key.name).unwrap();
+                    pod.job.as_mut().unwrap().tracked = false;
+                    if pod.deleted.is_some() && pod.ended() {
+                        self.forget(&key.name);
+                    }
+                }
+            }
+            Step::Status(status) => {
+                self.written.push((**status).clone());
+                let list = |uids: &BTreeSet<String>| uids.clone();
+                let conditions: Vec<Value> =
+                    status.conditions.iter().map(|one| one.json(None)).collect();
+                self.job.status = Some(serde_json::from_value(json!({
+                    "active": status.active, "ready": status.ready, "terminating": status.terminating,
+                    "succeeded": status.succeeded, "failed": status.failed,
+                    "completedIndexes": status.completed_indexes, "failedIndexes": status.failed_indexes,
+                    "startTime": status.started.map(|time| time.to_string()),
+                    "completionTime": status.completed.map(|time| time.to_string()),
+                    "uncountedTerminatedPods": {"succeeded": list(&status.uncounted.succeeded),
+                        "failed": list(&status.uncounted.failed)},
+                    "conditions": conditions,
+                })).unwrap());
+            }
+            Step::Tell(..) => {}
+            Step::Adopt(..) | Step::Release(..) => unreachable!("all are its own"),
+        }
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.pods.remove(name);
+        self.scene.stand.remove::<OwnedPod>(&key(name));
+    }
+
+    fn running(&self) -> Vec<String> {
+        let active = self.pods.iter().filter(|(_, pod)| pod.is_active());
+        active.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn end(&mut self, name: &str, code: i32) {
+        let ended = at(i64::try_from(self.seconds).unwrap());
+        let pod = self.pods.get_mut(name).unwrap();
+        pod.phase = if code == 0 { "Succeeded" } else { "Failed" }.into();
+        let part = pod.job.as_mut().unwrap();
+        part.exits = vec![("c".to_owned(), code)];
+        part.ended = Some(ended);
+    }
+
+    fn status(&self) -> Status {
+        Status::of(&self.job)
+    }
+
+    /// The last condition that holds, with its reason.
+    fn says(&self) -> (String, String) {
+        let conditions = self.status().conditions;
+        let last = conditions.iter().rfind(|one| one.status == "True");
+        last.map(|one| (one.kind.clone(), one.reason.clone()))
+            .unwrap_or_default()
+    }
+
+    fn indexes(&self) -> Vec<i32> {
+        let active = self.pods.values().filter(|pod| pod.is_active());
+        let mut all: Vec<i32> = active.filter_map(|pod| pod.job.as_ref()?.index).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+fn pair(one: &str, two: &str) -> (String, String) {
+    (one.to_owned(), two.to_owned())
+}
+
+#[test]
+fn a_job_runs_so_many_pods_at_once_until_enough_have_succeeded() {
+    let mut world = World::new(json!({"completions": 3, "parallelism": 2}));
+    world.settle();
+    assert_eq!(world.running().len(), 2);
+    assert_eq!(
+        (world.status().active, world.status().started),
+        (2, Some(epoch()))
+    );
+    for _ in 0..3 {
+        let pod = world.running().remove(0);
+        world.end(&pod, 0);
+        world.settle();
+    }
+    assert_eq!((world.status().succeeded, world.made), (3, 3));
+    assert_eq!(world.says(), pair("Complete", "CompletionsReached"));
+    assert!(world.status().holds("SuccessCriteriaMet"));
+    assert_eq!(world.status().completed, Some(epoch()));
+    assert!(
+        world
+            .pods
+            .values()
+            .all(|pod| !pod.job.as_ref().unwrap().tracked)
+    );
+}
+
+#[test]
+fn failures_wait_longer_each_time_and_end_the_job_at_its_limit() {
+    let mut world = World::new(json!({"completions": 1, "backoffLimit": 2}));
+    world.settle();
+    for (failure, wait) in [10, 20].into_iter().enumerate() {
+        let pod = world.running().remove(0);
+        world.end(&pod, 1);
+        world.settle();
+        assert_eq!(world.running(), Vec::<String>::new());
+        assert_eq!(world.requeue(), Some(Duration::from_secs(wait)));
+        assert_eq!(world.status().failed, i32::try_from(failure).unwrap() + 1);
+        world.seconds += wait;
+        world.settle();
+        assert_eq!(world.running().len(), 1);
+    }
+    let pod = world.running().remove(0);
+    world.end(&pod, 1);
+    world.settle();
+    assert_eq!(world.says(), pair("Failed", "BackoffLimitExceeded"));
+    assert_eq!((world.status().failed, world.made), (3, 3));
+    world.seconds += 1000;
+    assert!(!world.act(9), "a failed Job rests");
+}
+
+#[test]
+fn a_job_that_takes_too_long_ends_its_pods_and_fails_when_they_have_ended() {
+    let mut world =
+        World::new(json!({"completions": 2, "parallelism": 2, "activeDeadlineSeconds": 30}));
+    world.settle();
+    assert_eq!(world.requeue(), Some(Duration::from_secs(30)));
+    world.seconds = 30;
+    world.act(usize::MAX);
+    assert_eq!(world.says(), pair("FailureTarget", "DeadlineExceeded"));
+    world.settle();
+    assert_eq!(world.says(), pair("Failed", "DeadlineExceeded"));
+    assert_eq!((world.running().len(), world.status().failed), (0, 2));
+}
+
+#[test]
+fn a_suspended_job_ends_its_pods_uncounted_and_begins_anew() {
+    let mut world = World::new(json!({"completions": 2, "parallelism": 2}));
+    world.settle();
+    world.job.spec.as_mut().unwrap().suspend = Some(true);
+    world.settle();
+    assert_eq!(
+        (
+            world.running().len(),
+            world.status().failed,
+            world.status().active
+        ),
+        (0, 0, 0)
+    );
+    assert_eq!(world.says(), pair("Suspended", "JobSuspended"));
+    world.job.spec.as_mut().unwrap().suspend = Some(false);
+    world.seconds = 60;
+    world.settle();
+    assert_eq!(
+        (world.running().len(), world.status().started),
+        (2, Some(at(60)))
+    );
+    assert!(!world.status().holds("Suspended"));
+}
+
+#[test]
+fn each_index_runs_once_and_is_done_once() {
+    let mut world =
+        World::new(json!({"completions": 5, "parallelism": 3, "completionMode": "Indexed"}));
+    world.settle();
+    assert_eq!(world.indexes(), [0, 1, 2]);
+    world.end("p2", 0);
+    world.end("p3", 1);
+    world.settle();
+    assert_eq!(world.status().completed_indexes, "1");
+    world.seconds = 10;
+    world.settle();
+    assert_eq!(world.indexes(), [0, 2, 3]);
+    // A second pod of an index goes, whoever made it.
+    let twin = OwnedPod {
+        uid: "twin".to_owned(),
+        ..world.pods["p1"].clone()
+    };
+    world.pods.insert("twin".to_owned(), twin);
+    world.settle();
+    assert_eq!(world.indexes(), [0, 2, 3]);
+}
+
+#[test]
+fn an_index_that_fails_too_often_fails_alone() {
+    let spec = json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1,
+        "backoffLimit": 2_147_483_647});
+    let mut world = World::new(spec);
+    world.settle();
+    world.end("p1", 1);
+    world.settle();
+    assert_eq!(world.status().failed_indexes.as_deref(), Some(""));
+    assert_eq!(world.indexes(), [1]);
+    assert_eq!(world.requeue(), Some(Duration::from_secs(10)));
+    world.seconds = 10;
+    world.settle();
+    assert_eq!(world.indexes(), [0, 1]);
+    let second = world.pods["p3"].job.clone().unwrap();
+    assert_eq!(second.failures, 1);
+    assert_eq!(
+        world.status().failed,
+        1,
+        "the first is counted as the second is there"
+    );
+    world.end("p3", 1);
+    world.end("p2", 0);
+    world.settle();
+    let status = world.status();
+    assert_eq!(
+        (
+            status.failed_indexes.as_deref(),
+            status.completed_indexes.as_str(),
+            status.failed
+        ),
+        (Some("0"), "1", 2)
+    );
+    assert_eq!(world.says(), pair("Failed", "FailedIndexes"));
+}
+
+#[test]
+fn failure_policies_fail_the_job_or_ignore_the_pod() {
+    let rules = json!({"rules": [
+        {"action": "FailJob", "onExitCodes": {"containerName": "c", "operator": "In", "values": [42]}},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]});
+    let spec = json!({"completions": 2, "parallelism": 2, "podFailurePolicy": rules});
+    let mut world = World::new(spec);
+    world.settle();
+    world.end("p1", 1);
+    let part = world.pods.get_mut("p1").unwrap().job.as_mut().unwrap();
+    part.conditions = vec![("DisruptionTarget".to_owned(), "True".to_owned())];
+    world.settle();
+    assert_eq!(
+        (world.status().failed, world.status().uncounted.is_empty()),
+        (0, true)
+    );
+    world.end("p2", 42);
+    world.settle();
+    assert_eq!(world.says(), pair("Failed", "PodFailurePolicy"));
+    let failed = world.status().conditions;
+    let message = &failed
+        .iter()
+        .find(|one| one.kind == "Failed")
+        .unwrap()
+        .message;
+    let expected =
+        "Container c for pod default/web failed with exit code 42 matching FailJob rule at index 0";
+    assert_eq!(message, &expected.replace("default/web", "default/p2"));
+}
+
+#[test]
+fn a_success_policy_ends_the_job_early() {
+    let policy = json!({"rules": [{"succeededIndexes": "0-1", "succeededCount": 1}]});
+    let spec = json!({"completions": 4, "parallelism": 4, "completionMode": "Indexed", "successPolicy": policy});
+    let mut world = World::new(spec);
+    world.settle();
+    world.end("p3", 0);
+    world.settle();
+    assert_eq!(world.running().len(), 4 - 1);
+    world.end("p2", 0);
+    world.settle();
+    assert_eq!(
+        (world.says(), world.running().len()),
+        (pair("Complete", "SuccessPolicy"), 0)
+    );
+    assert_eq!(world.status().completed_indexes, "1,2");
+}
+
+#[test]
+fn a_job_of_another_controller_is_left_alone() {
+    let mut world = World::new(json!({"completions": 1, "managedBy": "example.com/own"}));
+    assert_eq!(world.steps(), []);
+}
+
+proptest! {
+    /// Each pod that ended is counted exactly once, wherever the process stops between two steps.
+    #[test]
+    fn every_end_is_counted_once(
+        completions in 1_i32..6, parallelism in 1_i32..4, indexed: bool,
+        events in proptest::collection::vec((0_usize..4, 0_i32..3), 1..60),
+    ) {
+        let mode = if indexed { "Indexed" } else { "NonIndexed" };
+        let mut world = World::new(json!({"completions": completions, "parallelism": parallelism,
+            "completionMode": mode, "backoffLimit": 1000}));
+        let (mut succeeded, mut failed) = (BTreeSet::new(), 0);
+        for (stop, code) in events {
+            world.act(stop);
+            if stop == 0 && let Some(name) = world.running().first().cloned() {
+                world.end(&name, code / 2);
+                if code / 2 == 0 {
+                    let index = world.pods[&name].job.as_ref().unwrap().index;
+                    succeeded.insert(index.map_or(name, |index| index.to_string()));
+                } else {
+                    failed += 1;
+                }
+            }
+            prop_assert!(world.running().len() <= usize::try_from(parallelism).unwrap());
+            let mut indexes = world.indexes();
+            indexes.dedup();
+            prop_assert!(!indexed || indexes.len() == world.running().len());
+            world.seconds += 1000;
+        }
+        for _ in 0..20 {
+            world.settle();
+            let Some(name) = world.running().first().cloned() else { break };
+            world.end(&name, 0);
+            let index = world.pods[&name].job.as_ref().unwrap().index;
+            succeeded.insert(index.map_or(name, |index| index.to_string()));
+            world.seconds += 1000;
+        }
+        prop_assert_eq!(world.says().0, "Complete");
+        prop_assert_eq!(world.status().failed, failed);
+        prop_assert_eq!(usize::try_from(world.status().succeeded).unwrap(), succeeded.len());
+        // Nothing was ever taken back.
+        for pair in world.written.windows(2) {
+            prop_assert!(pair[0].succeeded <= pair[1].succeeded && pair[0].failed <= pair[1].failed);
+        }
+    }
+}
+
+type Cron = Scene<CronJobs>;
+
+fn cron(spec: Value) -> Kept<CronJob> {
+    let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"template": {"spec": {"containers": []}}}});
+    let mut cron = json!({
+        "metadata": {"namespace": "default", "name": "tick", "uid": "tick-uid", "creationTimestamp": epoch().to_string()},
+        "spec": {"schedule": "*/5 * * * *", "jobTemplate": template, "successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 1},
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        cron["spec"][field] = value.clone();
+    }
+    kept(cron)
+}
+
+fn cron_steps(scene: &Cron, seconds: u64) -> Vec<cron_job::Step> {
+    let plan = scene.plan(&key("tick"), seconds);
+    plan.actions.into_iter().map(|action| action.step).collect()
+}
+
+/// A Job that the controller made for a minute after the beginning.
+fn made(scene: &mut Cron, minute: i64, end: Option<&str>) {
+    let time = at(minute * 60).to_string();
+    let name = format!("tick-{}", at(minute * 60).as_second() / 60);
+    let conditions =
+        end.map(|kind| json!([{"type": kind, "status": "True", "lastTransitionTime": time}]));
+    let owner = json!({"apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "uid": "tick-uid", "controller": true});
+    let job: Kept<Job> = kept(json!({
+        "metadata": {"namespace": "default", "name": name, "uid": name, "ownerReferences": [owner],
+            "annotations": {"batch.kubernetes.io/cronjob-scheduled-timestamp": time}},
+        "spec": {"template": {}}, "status": {"conditions": conditions, "startTime": time, "completionTime": time},
+    }));
+    assert_eq!(scene.stand.set(key(&name), job), [key("tick")]);
+}
+
+fn created(steps: &[cron_job::Step]) -> Option<String> {
+    steps.iter().find_map(|step| match step {
+        cron_job::Step::Create(job) => job.metadata.name.clone(),
+        cron_job::Step::Delete(..) | cron_job::Step::Tell(..) | cron_job::Step::Status(_) => None,
+    })
+}
+
+#[test]
+fn each_time_of_a_schedule_gets_one_job_named_after_it() {
+    let mut scene = Cron::new();
+    scene.stand.set(key("tick"), cron(json!({})));
+    let plan = scene.plan(&key("tick"), 10);
+    assert_eq!(
+        (plan.actions.len(), plan.requeue),
+        (0, Some(Duration::from_millis(290_100)))
+    );
+    let minutes = at(300).as_second() / 60;
+    assert_eq!(
+        created(&cron_steps(&scene, 301)),
+        Some(format!("tick-{minutes}"))
+    );
+    made(&mut scene, 5, None);
+    let steps = cron_steps(&scene, 302);
+    let [cron_job::Step::Status(status)] = steps.as_slice() else {
+        unreachable!("{steps:?}")
+    };
+    assert_eq!((status.scheduled, status.active.len()), (Some(at(300)), 1));
+    // Of times that were missed only the last is made up for.
+    assert_eq!(
+        created(&cron_steps(&scene, 1300)),
+        Some(format!("tick-{}", at(1200).as_second() / 60))
+    );
+}
+
+#[test]
+fn what_runs_forbids_or_is_replaced_and_what_is_late_is_missed() {
+    let mut scene = Cron::new();
+    made(&mut scene, 5, None);
+    scene
+        .stand
+        .set(key("tick"), cron(json!({"concurrencyPolicy": "Forbid"})));
+    assert_eq!(created(&cron_steps(&scene, 601)), None);
+    scene
+        .stand
+        .set(key("tick"), cron(json!({"concurrencyPolicy": "Replace"})));
+    let steps = cron_steps(&scene, 601);
+    let old = format!("tick-{}", at(300).as_second() / 60);
+    assert!(steps.contains(&cron_job::Step::Delete(old.clone(), old)));
+    assert!(created(&steps).is_some());
+    scene
+        .stand
+        .set(key("tick"), cron(json!({"startingDeadlineSeconds": 20})));
+    assert!(created(&cron_steps(&scene, 615)).is_some());
+    assert_eq!(created(&cron_steps(&scene, 640)), None);
+    scene.stand.set(key("tick"), cron(json!({"suspend": true})));
+    assert_eq!(created(&cron_steps(&scene, 615)), None);
+}
+
+#[test]
+fn history_is_kept_within_its_limits_and_the_last_success_is_known() {
+    let mut scene = Cron::new();
+    scene.stand.set(key("tick"), cron(json!({"suspend": true})));
+    for (minute, end) in [
+        (5, "Complete"),
+        (10, "Failed"),
+        (15, "Complete"),
+        (20, "Failed"),
+    ] {
+        made(&mut scene, minute, Some(end));
+    }
+    let steps = cron_steps(&scene, 2000);
+    let gone: Vec<_> = steps
+        .iter()
+        .filter(|step| matches!(step, cron_job::Step::Delete(..)))
+        .collect();
+    let name = |minute: i64| format!("tick-{}", at(minute * 60).as_second() / 60);
+    assert_eq!(
+        gone,
+        [
+            &cron_job::Step::Delete(name(5), name(5)),
+            &cron_job::Step::Delete(name(10), name(10))
+        ]
+    );
+    let status = steps.iter().find_map(|step| match step {
+        cron_job::Step::Status(status) => Some(status.succeeded),
+        cron_job::Step::Create(_) | cron_job::Step::Delete(..) | cron_job::Step::Tell(..) => None,
+    });
+    assert_eq!(status, Some(Some(at(900))));
+}
+
+#[test]
+fn a_schedule_that_cannot_be_followed_is_told() {
+    let mut scene = Cron::new();
+    for (spec, reason) in [
+        (json!({"schedule": "never"}), "UnparseableSchedule"),
+        (json!({"timeZone": "Mars/Base"}), "UnknownTimeZone"),
+    ] {
+        scene.stand.set(key("tick"), cron(spec));
+        let steps = cron_steps(&scene, 301);
+        assert!(
+            matches!(steps.as_slice(), [cron_job::Step::Tell(_, told, _)] if *told == reason),
+            "{steps:?}"
+        );
+    }
+}
+
+#[test]
+fn indexes_of_pods_that_are_not_the_jobs_count_nothing() {
+    let spec = json!({"completions": 2, "completionMode": "Indexed"});
+    let mut world = World::new(spec);
+    world.settle();
+    world.end("p1", 0);
+    world
+        .pods
+        .get_mut("p1")
+        .unwrap()
+        .job
+        .as_mut()
+        .unwrap()
+        .index = Some(7);
+    world.settle();
+    assert_eq!(world.status().completed_indexes, "");
+    assert_eq!(job::Indexes::new().len(), 0);
+}

@@ -1,0 +1,271 @@
+//! StatefulSets.
+
+use crate::{Scene, at, kept, key, pod_of};
+use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
+use master_control_workloads::stateful_set::{StatefulSets, Step, ordinal};
+use master_control_workloads::workload::kept::Kept;
+use master_control_workloads::workload::pod::OwnedPod;
+use master_control_workloads::workload::revision;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A StatefulSet with its pods and revisions, as an API would keep them.
+struct World {
+    scene: Scene<StatefulSets>,
+    set: Kept<StatefulSet>,
+    pods: BTreeMap<String, OwnedPod>,
+    log: Vec<String>,
+}
+
+impl World {
+    fn new(replicas: i32, spec: Value) -> Self {
+        let mut set = json!({
+            "metadata": {"namespace": "default", "name": "web", "uid": "web-uid", "generation": 1},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}},
+                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
+                "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": []}}},
+        });
+        for (field, value) in spec.as_object().unwrap() {
+            set["spec"][field] = value.clone();
+        }
+        Self {
+            scene: Scene::new(),
+            set: kept(set),
+            pods: BTreeMap::new(),
+            log: Vec::new(),
+        }
+    }
+
+    fn edit(&mut self, edit: impl FnOnce(&mut StatefulSet)) {
+        edit(&mut self.set.0);
+        *self.set.0.metadata.generation.as_mut().unwrap() += 1;
+    }
+
+    fn scale(&mut self, replicas: i32) {
+        self.edit(|set| set.spec.as_mut().unwrap().replicas = Some(replicas));
+    }
+
+    fn image(&mut self, image: &str) {
+        self.edit(|set| {
+            let pod = &mut set.spec.as_mut().unwrap().template.spec;
+            pod.as_mut().unwrap().scheduler_name = Some(image.to_owned());
+        });
+    }
+
+    fn act(&mut self) -> bool {
+        self.scene.stand.set(key("web"), self.set.clone());
+        for (name, pod) in &self.pods {
+            self.scene.stand.set(key(name), pod.clone());
+        }
+        let steps = self.scene.plan(&key("web"), 100).actions;
+        for action in &steps {
+            self.apply(&action.step);
+        }
+        !steps.is_empty()
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Revision(revision::Step::Create(new)) => {
+                let mut new = (**new).clone();
+                let name = new.metadata.name.clone().unwrap();
+                new.metadata.uid = Some(name.clone());
+                self.scene
+                    .stand
+                    .set(key(&name), Kept::<ControllerRevision>(new));
+            }
+            Step::Create(place, revision) => {
+                let name = format!("web-{place}");
+                let labels = [("app", "web"), ("controller-revision-hash", revision)];
+                let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+                let pod = OwnedPod {
+                    labels: Arc::new(labels.into()),
+                    ready: None,
+                    ..pod_of("StatefulSet", "web", &format!("{name}#{}", self.log.len()))
+                };
+                assert!(
+                    self.pods.insert(name.clone(), pod).is_none(),
+                    "a name is given once"
+                );
+                self.log.push(format!("+{place}"));
+            }
+            Step::Delete(name, uid) => {
+                let pod = self.pods.get_mut(name).expect("it is there");
+                assert_eq!(&pod.uid, uid);
+                pod.deleted = Some(at(0));
+                self.log.push(format!("-{}", ordinal("web", name).unwrap()));
+            }
+            Step::Status(status) => self.set.0.status = Some((**status).clone()),
+            Step::Hand(name, _) => self.log.push(format!("claims of {name}")),
+            Step::Revision(_) | Step::Adopt(..) | Step::Release(..) => unreachable!("{step:?}"),
+        }
+    }
+
+    /// Pods become ready, and those that are being deleted go.
+    fn run(&mut self) {
+        let gone: Vec<String> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.deleted.is_some())
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in gone {
+            self.pods.remove(&name);
+            self.scene.stand.remove::<OwnedPod>(&key(&name));
+        }
+        for pod in self.pods.values_mut() {
+            pod.ready = Some(at(0));
+        }
+    }
+
+    /// What was done, in order, until nothing is planned.
+    fn settle(&mut self) -> String {
+        for _ in 0..60 {
+            if !self.act() {
+                return std::mem::take(&mut self.log).join(" ");
+            }
+            self.run();
+        }
+        unreachable!("it never comes to rest");
+    }
+
+    fn revisions(&self) -> Vec<String> {
+        let hashes = self
+            .pods
+            .values()
+            .map(|pod| pod.label("controller-revision-hash").to_owned());
+        hashes.collect()
+    }
+}
+
+#[test]
+fn places_are_filled_from_the_first_and_emptied_from_the_last() {
+    let mut world = World::new(3, json!({}));
+    assert_eq!(world.settle(), "+0 +1 +2");
+    let status = world.set.0.status.clone().unwrap();
+    assert_eq!(
+        (
+            status.replicas,
+            status.ready_replicas,
+            status.available_replicas
+        ),
+        (3, Some(3), Some(3))
+    );
+    assert_eq!(
+        (status.current_replicas, status.updated_replicas),
+        (Some(3), Some(3))
+    );
+    assert_eq!(status.current_revision, status.update_revision);
+    world.scale(1);
+    assert_eq!(world.settle(), "-2 -1");
+    world.scale(2);
+    assert_eq!(world.settle(), "+1");
+}
+
+#[test]
+fn a_pod_that_does_not_serve_holds_the_next_back_unless_they_are_parallel() {
+    let mut world = World::new(3, json!({}));
+    world.act();
+    world.act();
+    world.act();
+    assert_eq!(world.log, ["+0"]);
+    let mut world = World::new(
+        3,
+        json!({"podManagementPolicy": "Parallel", "ordinals": {"start": 5}}),
+    );
+    world.act();
+    world.act();
+    assert_eq!(world.log, ["+5", "+6", "+7"]);
+}
+
+#[test]
+fn a_name_is_given_again_only_when_its_pod_is_gone() {
+    let mut world = World::new(1, json!({}));
+    world.settle();
+    world.pods.get_mut("web-0").unwrap().phase = "Failed".into();
+    world.act();
+    world.act();
+    assert_eq!(world.log, ["-0"]);
+    world.run();
+    world.act();
+    assert_eq!(world.log, ["-0", "+0"]);
+}
+
+#[test]
+fn a_rolling_update_goes_from_the_last_to_the_partition() {
+    let mut world = World::new(3, json!({}));
+    world.settle();
+    world.image("two");
+    assert_eq!(world.settle(), "-2 +2 -1 +1 -0 +0");
+    let status = world.set.0.status.clone().unwrap();
+    assert_eq!(status.current_revision, status.update_revision);
+    let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 2}});
+    world.edit(|set| {
+        set.spec.as_mut().unwrap().update_strategy = serde_json::from_value(strategy).unwrap();
+    });
+    world.image("three");
+    assert_eq!(world.settle(), "-2 +2");
+    let revisions = world.revisions();
+    assert_eq!(revisions[0], revisions[1]);
+    assert_ne!(revisions[1], revisions[2]);
+    // A place below the partition comes back as it was.
+    world.pods.remove("web-0");
+    world.scene.stand.remove::<OwnedPod>(&key("web-0"));
+    assert_eq!(world.settle(), "+0");
+    assert_eq!(world.revisions(), revisions);
+}
+
+#[test]
+fn on_delete_renews_what_is_deleted() {
+    let mut world = World::new(2, json!({"updateStrategy": {"type": "OnDelete"}}));
+    world.settle();
+    world.image("two");
+    assert_eq!(world.settle(), "");
+    world.pods.remove("web-0");
+    world.scene.stand.remove::<OwnedPod>(&key("web-0"));
+    assert_eq!(world.settle(), "+0");
+    let revisions = world.revisions();
+    assert_ne!(revisions[0], revisions[1]);
+}
+
+#[test]
+fn more_than_one_may_be_missing_where_it_is_said_and_claims_go_where_it_is_said() {
+    let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}});
+    let mut world = World::new(
+        4,
+        json!({"updateStrategy": strategy, "podManagementPolicy": "Parallel",
+        "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}}),
+    );
+    world.settle();
+    world.image("two");
+    assert_eq!(world.settle(), "-3 -2 +2 +3 -1 -0 +0 +1");
+    world.scale(3);
+    assert_eq!(world.settle(), "claims of web-3 -3");
+}
+
+proptest! {
+    /// Through any scaling: no place twice, no gap below a place that is filled in order, and in the end all places.
+    #[test]
+    fn identities_are_never_doubled(sizes in proptest::collection::vec((0_i32..6, any::<bool>()), 1..12)) {
+        let mut world = World::new(2, json!({}));
+        for (number, (replicas, renewed)) in sizes.iter().enumerate() {
+            world.scale(*replicas);
+            if *renewed {
+                world.image(&format!("image-{number}"));
+            }
+            for _ in 0..3 {
+                world.act();
+                world.run();
+            }
+        }
+        let (last, _) = *sizes.last().unwrap();
+        world.settle();
+        let places: Vec<String> = (0..last).map(|place| format!("web-{place}")).collect();
+        prop_assert_eq!(world.pods.keys().cloned().collect::<Vec<_>>(), places);
+        let mut revisions = world.revisions();
+        revisions.dedup();
+        prop_assert!(revisions.len() <= 1);
+    }
+}
