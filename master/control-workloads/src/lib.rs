@@ -6,7 +6,6 @@ pub mod cron_job;
 pub mod daemon_set;
 pub mod deployment;
 pub mod disruption_budget;
-pub mod horizontal_autoscaler;
 pub mod job;
 pub mod replica_set;
 pub mod replication_controller;
@@ -27,5 +26,4 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<job::Jobs>(),
     Registration::of::<job::StrayPods>(),
     Registration::of::<job::JobTtl>(),
-    Registration::of::<horizontal_autoscaler::HorizontalAutoscalers>(),
 ];

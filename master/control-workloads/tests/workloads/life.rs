@@ -5,9 +5,7 @@ use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use config_kube::k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota};
 use jiff::Timestamp;
 use master_api::{ApiServer, Options};
-use master_client::{
-    Client, DeleteParams, ListParams, Object, Patch, Transport, UserInfo, View, Whole,
-};
+use master_client::{Client, DeleteParams, ListParams, Object, Patch, UserInfo, View, Whole};
 use master_control::Controllers;
 use master_control_workloads::CONTROLLERS;
 use master_control_workloads::workload::pod::OwnedPod;
@@ -38,14 +36,6 @@ impl Drop for Cluster {
 
 /// An API with the controllers of workloads and of the whole cluster (accounts, garbage, quotas), and kubelets unless a test plays them itself.
 pub(crate) async fn cluster(kubelets: bool) -> Cluster {
-    cluster_through(kubelets, |api| api).await
-}
-
-/// The same, with controllers that reach the API through something.
-pub(crate) async fn cluster_through(
-    kubelets: bool,
-    through: impl FnOnce(Arc<dyn Transport>) -> Arc<dyn Transport>,
-) -> Cluster {
     let list = [master_control_cluster::CONTROLLERS, CONTROLLERS].concat();
     let store = TempDir::new().unwrap();
     let engine = EmbeddedStore::open(store.path()).unwrap();
@@ -56,10 +46,8 @@ pub(crate) async fn cluster_through(
     let api = ApiServer::new(Arc::new(engine), options);
     api.prepare().await.unwrap();
     let own = UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new());
-    let controllers = Controllers::of(&list, master_control::Options::default()).run(
-        Client::new(through(Arc::new(api.clone())), own),
-        std::future::pending(),
-    );
+    let controllers = Controllers::of(&list, master_control::Options::default())
+        .run(api.client(own), std::future::pending());
     let admin = api.client(UserInfo::admin("admin"));
     let mut tasks = vec![tokio::spawn(controllers)];
     if kubelets {

@@ -10,13 +10,10 @@
 mod budgets;
 mod daemons;
 mod deployment;
-mod faults;
 mod jobs;
 mod life;
 mod replicas;
-mod scaling;
 mod served;
-mod simulation;
 mod stateful;
 
 use config_kube::k8s_openapi::serde::de::DeserializeOwned;

@@ -8,7 +8,7 @@ use config_kube::k8s_openapi::api::core::v1::{
     Event, Node, PersistentVolumeClaim, Pod, ReplicationController,
 };
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use master_client::{ApiError, DeleteParams, ListParams, Object, Whole};
+use master_client::{ApiError, DeleteParams, ListParams, Object, Patch, Whole};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -238,18 +238,15 @@ async fn a_cron_job_makes_jobs_keeps_a_short_history_and_takes_all_with_it() {
     cluster.none::<Pod>().await;
 }
 
-/// A node that is ready.
+/// A node that takes pods: the API marks each new one as not ready.
 async fn node(cluster: &Cluster, name: &str) {
     let node = json!({"metadata": {"name": name}});
     let node: Node = serde_json::from_value(node).unwrap();
     cluster.admin.create(&node).await.unwrap();
-    let now = crate::life::now();
-    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady",
-        "lastHeartbeatTime": now, "lastTransitionTime": now}]}});
-    let patch = master_client::Patch::Strategic(ready);
+    let patch = Patch::Merge(json!({"spec": {"taints": null}}));
     cluster
         .admin
-        .patch_status::<Node>(None, name, &patch)
+        .patch::<Node>(None, name, &patch)
         .await
         .unwrap();
 }

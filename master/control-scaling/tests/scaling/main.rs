@@ -1,7 +1,15 @@
 //! HorizontalPodAutoscalers: upstream's formula by upstream's own cases, bounds and windows by its documentation, and what
 //! comes of it at the API.
 
-use crate::life::{Cluster, cluster_through, eventually};
+#![allow(
+    clippy::unwrap_used,
+    clippy::needless_pass_by_value,
+    reason = "tests may stop at the first surprise, and cases are written in place"
+)]
+
+mod cluster;
+
+use cluster::{Cluster, eventually};
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use config_kube::k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec,
@@ -10,7 +18,7 @@ use config_kube::k8s_openapi::api::core::v1::Pod;
 use http::{Request, Response};
 use jiff::{SignedDuration, Timestamp};
 use master_client::{Body, BoxFuture, Resource, Transport, UserInfo, body};
-use master_control_workloads::horizontal_autoscaler::{
+use master_control_scaling::{
     Ask, Fault, Memory, Proposal, Sample, Samples, Seen, Target, Tolerance, decide, propose,
 };
 use proptest::prelude::*;
@@ -20,7 +28,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 fn now() -> Timestamp {
-    crate::epoch()
+    Timestamp::UNIX_EPOCH + SignedDuration::from_hours(500_000)
 }
 
 fn ask(target: Target) -> Ask<'static> {
@@ -464,7 +472,7 @@ impl Transport for Metered {
                 .unwrap();
             let list: Value = serde_json::from_slice(&list.to_bytes()).unwrap();
             let of = |pod: &Value| {
-                json!({"metadata": {"name": pod["metadata"]["name"]}, "timestamp": crate::life::now(),
+                json!({"metadata": {"name": pod["metadata"]["name"]}, "timestamp": cluster::now(),
                 "window": "0s", "containers": [{"name": "c", "usage": {"cpu": format!("{level}m")}}]})
             };
             let items: Vec<Value> = list["items"].as_array().unwrap().iter().map(of).collect();
@@ -507,7 +515,7 @@ async fn an_autoscaler_follows_the_use_and_says_where_there_is_none() {
     let used = Arc::new(AtomicI64::new(-1));
     let meter = Arc::clone(&used);
     let through = move |api| Arc::new(Metered { api, used: meter }) as Arc<dyn Transport>;
-    let cluster = cluster_through(true, through).await;
+    let cluster = Cluster::through(through).await;
     let container = json!({"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "100m"}}});
     let _made: Deployment = cluster.create(json!({"metadata": {"namespace": "default", "name": "web"}, "spec": {
         "replicas": 2, "selector": {"matchLabels": {"app": "web"}},

@@ -1,27 +1,13 @@
-//! HorizontalPodAutoscalers: as many replicas of a target as its pods' use asks for.
-//!
-//! - `metrics`: samples and requests
-//! - `replicas`: the number that a metric asks for; pure
-//! - `limits`: windows, policies and bounds; pure over a memory
-//! - `decide`: what is done and said; pure over that memory
+//! HorizontalPodAutoscalers: the controller, what it reads and what it writes.
 //!
 //! Each autoscaler looks once in [`PERIOD`]: it reads the target's scale, pods and samples, decides, and writes the scale if
 //! it is as it was read. Resource metrics come from `metrics.k8s.io` through the API; where the API has no such group, that
 //! is told by the condition ScalingActive.
 
-mod decide;
-mod limits;
-mod metrics;
-mod replicas;
-
-pub use decide::{Decision, Fault, Reading, Said, Seen, decide, needs_metrics};
-pub use limits::{Limited, Memory};
-pub use metrics::{Sample, Samples, samples};
-pub use replicas::{Ask, Proposal, Target, Tolerance, propose};
-
-use crate::workload::condition::second;
-use crate::workload::kept::{Kept, controls, is_leaving};
-use crate::workload::make::{self, tell};
+use crate::decide::{Fault, Reading, Said, Seen, decide, needs_metrics, said};
+use crate::limits::Memory;
+use crate::metrics::{self, samples};
+use crate::replicas::{self, Ask, Target, Tolerance, propose};
 use config_kube::Amount;
 use config_kube::k8s_openapi::api::autoscaling::v2::{
     HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
@@ -29,12 +15,14 @@ use config_kube::k8s_openapi::api::autoscaling::v2::{
 };
 use config_kube::k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use decide::said;
 use jiff::Timestamp;
 use master_client::{ApiError, Key, ListParams, Patch, Reason, Resource, Severity, Store, Whole};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
+use master_control_workloads::workload::condition::second;
+use master_control_workloads::workload::kept::{Kept, controls, is_leaving};
+use master_control_workloads::workload::make::{self, tell};
 use master_schema::registry::Kind;
 use master_schema::selector::Selector;
 use serde_json::{Value, json};
