@@ -13,7 +13,7 @@ use config_attest::release::ReleaseKey;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
 use config_model::format::Endpoint;
 use master_admission::services::Ranges;
-use master_api::{ApiServer, Options, ServeOptions};
+use master_api::{ApiServer, Options};
 use master_attest::{AttestationConfig, AttestationService, BootstrapConfig};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
@@ -22,7 +22,7 @@ use master_control::Controllers;
 use master_control::options::{Allocations, Discovery, Signing};
 use master_control::pod_range::PodRange;
 use master_journal::VerdictLog;
-
+use master_listener::ServeOptions;
 use master_schema::validate::net::Range;
 use master_store::{EmbeddedStore, StoreError};
 use std::net::{IpAddr, SocketAddr};
@@ -205,14 +205,14 @@ async fn operate(parts: Parts) -> Result<(), Error> {
             "not bootstrapped: only health and bootstrap are served; run `pratique bootstrap`"
         );
     }
-    let mut tls = master_api::tls_config(serving, clients).map_err(Error::ApiTls)?;
+    let mut tls = master_listener::tls_config(serving, clients).map_err(Error::ApiTls)?;
     tls.session_storage = Arc::new(Sessions::new(authority.clone()));
     let tls = Arc::new(tls);
     tracing::info!(address = %listener.local_addr().map(|a| a.to_string()).unwrap_or_default(), pins = authority.pins().join(" "), "serving");
-    let mut server = tokio::spawn(master_api::serve(
+    let mut server = tokio::spawn(master_listener::serve(
         listener,
         tls,
-        api,
+        Arc::new(api),
         limits,
         shutdown.clone(),
     ));

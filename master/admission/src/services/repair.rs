@@ -229,7 +229,7 @@ impl Allocations<'_> {
 
     /// The fault of an address of a service.
     fn address(&self, service: &Service, address: IpAddr) -> Result<Option<Finding>, ApiError> {
-        let family = master_kinds::builtin::family_of(address);
+        let family = master_network::family_of(address);
         let finding = |reason, message, ops| {
             Some(Finding {
                 component: ADDRESSES,

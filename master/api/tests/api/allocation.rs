@@ -428,7 +428,7 @@ async fn take(api: &master_api::ApiServer, step: &Step) {
         api.handle_as(
             request,
             UserInfo::admin("admin"),
-            master_api::Peer::default(),
+            master_listener::Peer::default(),
         )
         .await,
     );

@@ -89,7 +89,7 @@ async fn ask(api: ApiServer, path: &'static str, stop: Arc<AtomicBool>, good: Go
             .body(master_client::body(""))
             .unwrap();
         let (status, answer) = read(
-            api.handle_as(request, admin(), master_api::Peer::default())
+            api.handle_as(request, admin(), master_listener::Peer::default())
                 .await,
         )
         .await;
