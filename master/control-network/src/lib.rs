@@ -2,9 +2,13 @@
 //!
 //! - `node_ipam`: a range of pod addresses for each node
 //! - `endpoint_slices`: the addresses of the pods that a service selects
+//! - `endpoints`: the same in the older kind, for clients that read it
+//! - `mirroring`: EndpointSlices of Endpoints that others keep
 //! - `service_ranges`: the ranges of service addresses, which cannot be deleted while they are in use
 
 pub mod endpoint_slices;
+pub mod endpoints;
+pub mod mirroring;
 pub mod node_ipam;
 pub mod service_ranges;
 
@@ -15,4 +19,6 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<node_ipam::NodeIpam>(),
     Registration::of::<service_ranges::ServiceRanges>(),
     Registration::of::<endpoint_slices::EndpointSlices>(),
+    Registration::of::<endpoints::EndpointsKeeper>(),
+    Registration::of::<mirroring::Mirroring>(),
 ];
