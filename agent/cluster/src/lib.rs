@@ -9,18 +9,23 @@
 //! nowhere else, so there is no neighbour to be deceived by ARP. The node fixes both ends' Ethernet addresses, and
 //! [`rules`] let out of a cable only what carries its pod's address.
 //!
-//! Decisions are pure: [`address`] (which pod has which address), [`rules`] (what the packet filter holds). There are no
-//! tasks and no channels: calls block for a few milliseconds, and an event loop makes them on threads for that.
+//! Decisions are pure: [`address`] (which pod has which address), [`rules`] (what the packet filter holds), [`policy`] (what
+//! network policies make of it). Calls block for a few milliseconds, and an event loop makes them on threads for that.
+//!
+//! Tasks: [`policy::Keeper::run`] and [`keep_routes`] follow what the kubelet's watches know of the cluster.
 
 pub mod address;
 mod error;
 mod ledger;
 mod peers;
+pub mod policy;
+mod routes;
 pub mod rules;
 mod sandbox;
 mod sandboxes;
 
 pub use error::Error;
 pub use peers::{Peer, Unreached};
+pub use routes::keep_routes;
 pub use sandbox::{Sandbox, Step, Wanted, link_name};
 pub use sandboxes::{Places, Sandboxes};

@@ -75,13 +75,13 @@ pub fn all(ranges: &[Cidr], pods: &[(String, IpAddr)], peers: &[Cidr], alone: bo
         Change::AddTable(TABLE),
         Change::AddSet {
             table: TABLE,
-            name: PODS,
+            name: PODS.into(),
             shown_as: SHOWN_AS,
             length: u32::try_from(NAME_BYTES + 4).unwrap_or_default(),
         },
         Change::AddSet {
             table: TABLE,
-            name: PEERS,
+            name: PEERS.into(),
             shown_as: PEERS_SHOWN_AS,
             length: 8,
         },
@@ -96,7 +96,7 @@ pub fn all(ranges: &[Cidr], pods: &[(String, IpAddr)], peers: &[Cidr], alone: bo
     if !keys.is_empty() {
         changes.push(Change::AddElements {
             table: TABLE,
-            set: PODS,
+            set: PODS.into(),
             keys,
         });
     }
@@ -104,7 +104,7 @@ pub fn all(ranges: &[Cidr], pods: &[(String, IpAddr)], peers: &[Cidr], alone: bo
     if !peers.is_empty() {
         changes.push(Change::AddElements {
             table: TABLE,
-            set: PEERS,
+            set: PEERS.into(),
             keys: peers.iter().copied().map(peer_key).collect(),
         });
     }
@@ -155,7 +155,7 @@ fn of_a_peer(offset: u32, prefix: u8) -> Vec<Step> {
             mask: vec![0; 4],
             flip: mask,
         },
-        Step::In(0, PEERS),
+        Step::In(0, PEERS.into()),
     ]
 }
 
@@ -163,7 +163,7 @@ fn of_a_peer(offset: u32, prefix: u8) -> Vec<Step> {
 pub fn admit(link: &str, address: IpAddr) -> Option<Change> {
     Some(Change::AddElements {
         table: TABLE,
-        set: PODS,
+        set: PODS.into(),
         keys: vec![key(link, address)?],
     })
 }
@@ -172,7 +172,7 @@ pub fn admit(link: &str, address: IpAddr) -> Option<Change> {
 pub fn dismiss(link: &str, address: IpAddr) -> Option<Change> {
     Some(Change::RemoveElements {
         table: TABLE,
-        set: PODS,
+        set: PODS.into(),
         keys: vec![key(link, address)?],
     })
 }
@@ -239,7 +239,7 @@ fn end(verdict: Verdict) -> Vec<Step> {
 
 fn from_pods() -> Vec<Change> {
     let with = |parts: &[Vec<Step>]| rule("from-pods", parts.concat());
-    let foreign = vec![load_address(SOURCE), Step::NotIn(0, PODS)];
+    let foreign = vec![load_address(SOURCE), Step::NotIn(0, PODS.into())];
     let mut rules = vec![with(&[from_a_pod(), foreign, end(Verdict::Drop)])];
     for (network, prefix, _) in MACHINE_ONLY {
         let to = || address_in(DESTINATION, network, prefix, true);
@@ -317,7 +317,7 @@ fn outside(ranges: &[Cidr], peers: &BTreeSet<u8>) -> Vec<Change> {
     let to_itself = vec![
         Step::LoadOutName(0),
         load_address(SOURCE),
-        Step::In(0, PODS),
+        Step::In(0, PODS.into()),
         Step::Count,
         Step::Masquerade,
     ];

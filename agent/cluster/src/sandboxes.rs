@@ -191,6 +191,14 @@ impl Sandboxes {
         lock(&self.made).get(uid).cloned()
     }
 
+    /// The addresses of all pods that have a sandbox, by uid.
+    pub fn addresses(&self) -> Vec<(String, Vec<IpAddr>)> {
+        let made = lock(&self.made);
+        made.iter()
+            .map(|(uid, sandbox)| (uid.clone(), sandbox.addresses.clone()))
+            .collect()
+    }
+
     /// Removes a pod's sandbox and gives its addresses back. Namespaces live on as long as a process is in them.
     ///
     /// # Errors

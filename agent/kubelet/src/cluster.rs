@@ -1,9 +1,10 @@
-//! What the node follows of the cluster: services, their endpoints and other nodes, once for all who need it (the service
-//! proxy, names, pods' variables, routes). It stays as it was while the master is away.
+//! What the node follows of the cluster: services, their endpoints and other nodes, network policies, namespaces and pods,
+//! once for all who need it (the service proxy, names, pods' variables, routes, the packet filter). It stays as it was while the master is away.
 
 use crate::api::{ApiError, get};
 use crate::kubelet::Shared;
-use agent_cluster::{Peer, Unreached};
+use agent_cluster::policy::World;
+use agent_cluster::policy::model as policy;
 use agent_proxy::{Key, Known, Node, Service, Slice, View};
 use futures_util::StreamExt;
 use serde::Deserialize;
@@ -13,9 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause after a list or a watch failed, and before kept routes are tried anew.
+/// Pause after a list or a watch failed.
 const RETRY: Duration = Duration::from_secs(1);
-const RETRY_ROUTES: Duration = Duration::from_secs(10);
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
 /// How long the master may keep a watch open; then it is asked anew.
@@ -25,32 +25,35 @@ const WATCH_SECONDS: u32 = 300;
 trait Followed: Sized + Send + Sync + PartialEq + 'static {
     type Object: DeserializeOwned + Send;
     type Key: Ord + Clone + Send;
+    /// What it is a part of.
+    type State: Clone + Send + Sync;
     /// Its path.
     const PATH: &'static str;
     /// What is kept of an object; none where it concerns nobody here.
     fn read(object: Self::Object) -> (Self::Key, Option<Self>);
     /// Where it is kept.
-    fn kept(known: &Known) -> Option<&BTreeMap<Self::Key, Arc<Self>>>;
-    fn kept_mut(known: &mut Known) -> &mut Option<BTreeMap<Self::Key, Arc<Self>>>;
+    fn kept(known: &Self::State) -> Option<&BTreeMap<Self::Key, Arc<Self>>>;
+    fn kept_mut(known: &mut Self::State) -> &mut Option<BTreeMap<Self::Key, Arc<Self>>>;
 }
 
-/// A followed kind: object, key, path, field, and how an object is read.
+/// A followed kind: object, key, path, state and field, and how an object is read.
 macro_rules! followed {
-    ($kind:ty, $object:ty, $key:ty, $path:literal, $field:ident, $read:expr) => {
+    ($kind:ty, $object:ty, $key:ty, $path:literal, $state:ty, $field:ident, $read:expr) => {
         impl Followed for $kind {
             type Object = $object;
             type Key = $key;
+            type State = $state;
             const PATH: &'static str = $path;
 
             fn read(object: $object) -> ($key, Option<Self>) {
                 $read(object)
             }
 
-            fn kept(known: &Known) -> Option<&BTreeMap<$key, Arc<Self>>> {
+            fn kept(known: &$state) -> Option<&BTreeMap<$key, Arc<Self>>> {
                 known.$field.as_ref()
             }
 
-            fn kept_mut(known: &mut Known) -> &mut Option<BTreeMap<$key, Arc<Self>>> {
+            fn kept_mut(known: &mut $state) -> &mut Option<BTreeMap<$key, Arc<Self>>> {
                 &mut known.$field
             }
         }
@@ -59,12 +62,14 @@ macro_rules! followed {
 
 use config_kube::k8s_openapi::api::core::v1 as core;
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
+use config_kube::k8s_openapi::api::networking::v1::NetworkPolicy;
 
 followed!(
     Service,
     core::Service,
     Key,
     "/api/v1/services",
+    Known,
     services,
     |object: core::Service| (Key::of(&object.metadata), Some(Self::read(object)))
 );
@@ -73,6 +78,7 @@ followed!(
     EndpointSlice,
     Key,
     "/apis/discovery.k8s.io/v1/endpointslices",
+    Known,
     slices,
     |object: EndpointSlice| (Key::of(&object.metadata), Self::read(object))
 );
@@ -81,11 +87,45 @@ followed!(
     core::Node,
     String,
     "/api/v1/nodes",
+    Known,
     nodes,
     |object: core::Node| (
         object.metadata.name.clone().unwrap_or_default(),
         Some(Self::read(object))
     )
+);
+followed!(
+    policy::Pod,
+    core::Pod,
+    String,
+    "/api/v1/pods",
+    World,
+    pods,
+    |object: core::Pod| {
+        let (uid, pod) = Self::read(object);
+        (uid, Some(pod))
+    }
+);
+followed!(
+    policy::Labels,
+    core::Namespace,
+    String,
+    "/api/v1/namespaces",
+    World,
+    namespaces,
+    |object: core::Namespace| {
+        let labels = object.metadata.labels.unwrap_or_default();
+        (object.metadata.name.unwrap_or_default(), Some(labels))
+    }
+);
+followed!(
+    policy::Policy,
+    NetworkPolicy,
+    (String, String),
+    "/apis/networking.k8s.io/v1/networkpolicies",
+    World,
+    policies,
+    Self::keyed
 );
 
 /// A page of a list.
@@ -112,16 +152,20 @@ struct Event {
     object: Value,
 }
 
-/// Follows services, endpoints and nodes, for ever.
+/// Follows services, endpoints and nodes, and what network policies are made of, for ever.
 pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
+    let world = shared.policies.view();
     tokio::join!(
+        follow_kind::<policy::Pod>(&shared, world),
+        follow_kind::<policy::Labels>(&shared, world),
+        follow_kind::<policy::Policy>(&shared, world),
         follow_kind::<Service>(&shared, &view),
         follow_kind::<Slice>(&shared, &view),
         follow_kind::<Node>(&shared, &view),
     );
 }
 
-async fn follow_kind<K: Followed>(shared: &Shared, view: &View) {
+async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {
     loop {
         match list::<K>(shared, view).await {
             Ok(version) => {
@@ -136,7 +180,7 @@ async fn follow_kind<K: Followed>(shared: &Shared, view: &View) {
 }
 
 /// Takes the whole list, page by page; gives its version.
-async fn list<K: Followed>(shared: &Shared, view: &View) -> Result<String, ApiError> {
+async fn list<K: Followed>(shared: &Shared, view: &View<K::State>) -> Result<String, ApiError> {
     let mut all = BTreeMap::new();
     let mut next = String::new();
     loop {
@@ -169,7 +213,7 @@ fn object<K: Followed>(object: Value) -> Option<(K::Key, Option<K>)> {
 /// Follows changes from a version on, until the master refuses to go on from there.
 async fn watch<K: Followed>(
     shared: &Shared,
-    view: &View,
+    view: &View<K::State>,
     mut version: String,
 ) -> Result<(), ApiError> {
     loop {
@@ -186,7 +230,11 @@ async fn watch<K: Followed>(
     }
 }
 
-fn take<K: Followed>(view: &View, event: Event, version: &mut String) -> Result<(), ApiError> {
+fn take<K: Followed>(
+    view: &View<K::State>,
+    event: Event,
+    version: &mut String,
+) -> Result<(), ApiError> {
     if event.kind == "ERROR" {
         let code = event.object.get("code").and_then(Value::as_u64);
         let code = code.and_then(|code| u16::try_from(code).ok());
@@ -215,61 +263,6 @@ fn take<K: Followed>(view: &View, event: Event, version: &mut String) -> Result<
         },
     );
     Ok(())
-}
-
-/// Keeps routes to other nodes' pods over the machine's segment, for ever.
-pub(crate) async fn keep_routes(shared: Arc<Shared>, view: View) {
-    let mut changes = view.changes();
-    let mut known: Vec<Peer> = Vec::new();
-    let mut told: Vec<Unreached> = Vec::new();
-    loop {
-        let peers = peers(&changes.borrow_and_update(), &shared.config.node_name);
-        if let Some(peers) = peers.filter(|peers| *peers != known || !told.is_empty()) {
-            let (sandboxes, given) = (shared.sandboxes.clone(), peers.clone());
-            let outcome = tokio::task::spawn_blocking(move || sandboxes.give_peers(&given)).await;
-            match outcome {
-                Ok(Ok(unreached)) => {
-                    for one in unreached.iter().filter(|one| !told.contains(one)) {
-                        let (node, reason) = (&one.name, &one.reason);
-                        tracing::warn!(
-                            node,
-                            reason,
-                            "the pods of a node are not reached from here"
-                        );
-                    }
-                    (known, told) = (peers, unreached);
-                }
-                Ok(Err(error)) => {
-                    tracing::error!(reason = error.chain(), "no routes to other nodes' pods");
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
-                Err(error) => tracing::error!(%error, "routes stumbled"),
-            }
-        }
-        // Cancel-safe: both arms only wait.
-        tokio::select! {
-            outcome = changes.changed() => if outcome.is_err() {
-                return;
-            },
-            () = tokio::time::sleep(RETRY_ROUTES), if !told.is_empty() => {}
-        }
-    }
-}
-
-/// The other nodes; none before they are known.
-fn peers(known: &Known, own: &str) -> Option<Vec<Peer>> {
-    let others = known
-        .nodes
-        .as_ref()?
-        .iter()
-        .filter(|(name, _)| *name != own);
-    let peer = |(name, node): (&String, &Arc<Node>)| Peer {
-        name: name.clone(),
-        addresses: node.addresses.clone(),
-        ranges: node.ranges.clone(),
-    };
-    Some(others.map(peer).collect())
 }
 
 #[cfg(test)]
@@ -314,31 +307,5 @@ mod tests {
         };
         let error = take::<Service>(&view, gone, &mut String::new()).unwrap_err();
         assert!(error.is_gone());
-    }
-
-    #[test]
-    fn the_other_nodes_are_peers() {
-        let node = |range: &str| {
-            let node = json!({"metadata": {"name": "n"}, "spec": {"podCIDRs": [range]},
-                "status": {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "192.0.2.1"}]}});
-            Arc::new(Node::read(serde_json::from_value(node).unwrap()))
-        };
-        let mut known = Known::default();
-        assert_eq!(peers(&known, "a"), None);
-        let nodes = [("a", "10.1.0.0/24"), ("b", "10.1.1.0/24")];
-        known.nodes = Some(
-            nodes
-                .map(|(name, range)| (name.to_owned(), node(range)))
-                .into(),
-        );
-        let peers = peers(&known, "a").unwrap();
-        let [peer] = peers.as_slice() else {
-            unreachable!("{peers:?}")
-        };
-        assert_eq!(
-            (peer.name.as_str(), peer.ranges[0].to_string().as_str()),
-            ("b", "10.1.1.0/24")
-        );
-        assert_eq!(peer.addresses.len(), 1);
     }
 }

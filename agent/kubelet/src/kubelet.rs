@@ -10,6 +10,7 @@ use crate::pods::{Handle, Pods};
 use crate::ranges;
 use crate::status::Refusal;
 use agent_cluster::Sandboxes;
+use agent_cluster::policy::Keeper;
 use agent_runtime::{PodRef, Runtime};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::quantity::Amount;
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) api: Arc<dyn Api>,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) sandboxes: Arc<Sandboxes>,
+    /// Network policies, and for which pods they are in force.
+    pub(crate) policies: Arc<Keeper>,
     pub(crate) events: Recorder,
     /// Turns to start a container.
     pub(crate) turns: Semaphore,
@@ -107,6 +110,7 @@ impl Kubelet {
             api,
             runtime,
             sandboxes,
+            policies: Arc::default(),
             events,
             turns: Semaphore::new(STARTS),
             pods: Mutex::default(),
@@ -138,8 +142,13 @@ impl Kubelet {
         tasks.spawn(ranges::keep(shared.clone()));
         if let Some(view) = &shared.config.cluster {
             tasks.spawn(cluster::follow(shared.clone(), view.clone()));
+            tasks.spawn(shared.policies.clone().run(shared.sandboxes.clone()));
             if shared.config.pod_routes {
-                tasks.spawn(cluster::keep_routes(shared.clone(), view.clone()));
+                tasks.spawn(agent_cluster::keep_routes(
+                    shared.sandboxes.clone(),
+                    view.clone(),
+                    shared.config.node_name.clone(),
+                ));
             }
         }
         tasks.spawn(crate::garbage::collect(shared.clone()));

@@ -3,6 +3,7 @@
 use crate::kubelet::Shared;
 use crate::network::{self, Addresses};
 use agent_cluster::Sandbox;
+use agent_proxy::HostPort;
 use agent_runtime::{Error, ErrorClass};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::Arc;
@@ -46,13 +47,24 @@ impl Own {
             shared.events.warning(pod, reason, message.clone());
             Error::new(ErrorClass::Unavailable, message)
         })?;
+        if shared.config.cluster.is_some()
+            && !sandbox.addresses.is_empty()
+            && !shared.policies.admit(&self.uid, pod).await
+        {
+            let text = "the network policies that hold for this pod are not in force yet";
+            let events = &shared.events;
+            events.warning(pod, "NetworkNotReady", text.to_owned());
+            return Err(Error::new(ErrorClass::Unavailable, text));
+        }
         if shared.config.cluster.is_none() && network::wants_cluster_dns(pod) {
             let text = "this node does not answer names of the cluster, so that the pod can't have DNS policy \"ClusterFirst\". Falling back to \"Default\" policy.";
             shared
                 .events
                 .warning(pod, "MissingClusterDNS", text.to_owned());
         }
-        Ok(self.found.insert(sandbox).clone())
+        self.found = Some(sandbox.clone());
+        self.publish(shared, pod);
+        Ok(sandbox)
     }
 
     /// Removes it; nothing is done where there is none.
@@ -64,6 +76,10 @@ impl Own {
         let removed = tokio::task::spawn_blocking(move || sandboxes.remove(&uid)).await;
         match removed {
             Ok(Ok(())) => {
+                shared.policies.dismiss(&self.uid);
+                if let Some(view) = &shared.config.cluster {
+                    view.publish(&self.uid, &[]);
+                }
                 self.found = None;
                 Ok(())
             }
@@ -74,6 +90,18 @@ impl Own {
                 error,
             )),
         }
+    }
+
+    /// Tells the service proxy which ports of the node the pod has.
+    pub(crate) fn publish(&self, shared: &Shared, pod: &Pod) {
+        let (Some(view), Some(sandbox), Some(spec)) =
+            (&shared.config.cluster, &self.found, &pod.spec)
+        else {
+            return;
+        };
+        let ports = |address| HostPort::read(spec, address);
+        let all = sandbox.addresses.iter().copied().flat_map(ports);
+        view.publish(&self.uid, &all.collect::<Vec<_>>());
     }
 
     /// Whether there is one.

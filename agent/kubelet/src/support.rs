@@ -131,10 +131,6 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
             "setHostnameAsFQDN is not available yet",
         ),
         (
-            spec.dns_policy.as_deref() == Some("ClusterFirstWithHostNet"),
-            "cluster DNS is not available yet: set dnsPolicy: Default",
-        ),
-        (
             spec.resources.is_some(),
             "resources of the whole pod are not available yet: set them on its containers",
         ),
@@ -167,9 +163,14 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
         .iter()
         .flatten()
         .chain(&spec.containers);
-    let host_port = containers
+    let own_network = spec.host_network != Some(true);
+    let mut ports = containers
         .flat_map(|container| container.ports.iter().flatten())
-        .any(|port| port.host_port.is_some_and(|port| port != 0));
+        .filter(|port| own_network && port.host_port.is_some_and(|port| port != 0));
+    let without_way = ports.any(|port| {
+        let address = port.host_ip.as_deref().unwrap_or_default();
+        port.protocol.as_deref() == Some("SCTP") || address.contains(':')
+    });
     let annotated = |suffix: &str| {
         let annotations = pod.metadata.annotations.iter().flatten();
         annotations
@@ -178,8 +179,8 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
     };
     first(&[
         (
-            host_port && spec.host_network != Some(true),
-            "hostPort is not available yet: use hostNetwork: true",
+            without_way,
+            "hostPort is not available yet with SCTP and at addresses of IPv6",
         ),
         (
             annotated("kubernetes.io/ingress-bandwidth")
@@ -335,15 +336,24 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_a_network_of_its_own_is_fine_without_ports_of_the_host() {
+    fn a_pod_with_a_network_of_its_own_has_ports_of_the_host_but_of_sctp_and_ipv6() {
         assert_eq!(refused(|spec| spec["hostNetwork"] = json!(false)), None);
-        let ports = json!([{"containerPort": 80, "hostPort": 8080}]);
-        let refusal = refused(|spec| {
-            spec["hostNetwork"] = json!(false);
-            spec["containers"][0]["ports"] = ports.clone();
-        });
-        assert!(refusal.unwrap().message.contains("hostPort"));
-        assert_eq!(refused(|spec| spec["containers"][0]["ports"] = ports), None);
+        let with = |on_host: bool, ports: Value| {
+            refused(|spec| {
+                spec["hostNetwork"] = json!(on_host);
+                spec["containers"][0]["ports"] = json!([ports]);
+            })
+        };
+        let ports = json!({"containerPort": 80, "hostPort": 8080});
+        assert_eq!(with(false, ports), None);
+        for none in [
+            json!({"containerPort": 80, "hostPort": 8080, "protocol": "SCTP"}),
+            json!({"containerPort": 80, "hostPort": 8080, "hostIP": "::1"}),
+        ] {
+            let message = with(false, none.clone()).unwrap().message;
+            assert!(message.contains("hostPort"), "{message}");
+            assert_eq!(with(true, none), None);
+        }
     }
 
     #[test]

@@ -170,6 +170,7 @@ impl Worker {
             .asked
             .retain(|id, _| seen.iter().any(|seen| seen.id == *id));
         self.refuse(pod, &seen);
+        self.sandbox.publish(&self.shared, pod);
         let view = View {
             pod,
             seen: &seen,

@@ -14,7 +14,7 @@ mod view;
 
 pub use proxy::Proxy;
 pub use view::{
-    Endpoint, Key, Known, Node, Port, Protocol, Service, Slice, SlicePort, View, Whole,
+    Endpoint, HostPort, Key, Known, Node, Port, Protocol, Service, Slice, SlicePort, View, Whole,
 };
 
 /// The domain below which the cluster's names are.

@@ -1,7 +1,8 @@
 //! Keeps the packet filter as the view says.
 
-use crate::table::{self, Entries};
+use crate::table::{self, Entries, Fronts};
 use crate::view::{Known, View};
+use agent_sys::netlink::connections::{Connections, Flow};
 use agent_sys::netlink::filter::Filter;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub struct Proxy {
 struct Held {
     filter: Filter,
     entries: Entries,
+    fronts: Fronts,
 }
 
 impl Proxy {
@@ -73,7 +75,10 @@ fn apply(
     let Some(whole) = known.whole() else {
         return Ok(held);
     };
-    let wanted = table::entries(&table::fronts(whole, node, addresses));
+    let mut fronts = table::fronts(whole, node, addresses);
+    table::add_host_ports(&mut fronts, &known.host_ports, addresses);
+    let wanted = table::entries(&fronts);
+    let mut before = Fronts::new();
     if let Some(mut held) = held {
         let changes = table::difference(&held.entries, &wanted);
         if changes.is_empty() {
@@ -81,22 +86,55 @@ fn apply(
         }
         match held.filter.apply(&changes) {
             Ok(()) => {
+                forget(&held.fronts, &fronts);
                 held.entries = table::merged(&held.entries, wanted);
+                held.fronts = fronts;
                 return Ok(Some(held));
             }
             // Another hand changed the table.
             Err(error) => tracing::warn!(%error, "the services' table is put in place anew"),
         }
+        before = held.fronts;
     }
     let mut filter = Filter::open()?;
     filter.apply(&table::all(&wanted))?;
-    let fronts = known
+    forget(&before, &fronts);
+    let services = known
         .services
         .as_ref()
         .map_or(0, std::collections::BTreeMap::len);
-    tracing::info!(services = fronts, "services are served");
+    tracing::info!(services, "services are served");
     Ok(Some(Held {
         filter,
         entries: wanted,
+        fronts,
     }))
 }
+
+/// Forgets flows of datagrams that lead elsewhere than their front leads now: a client that goes on to send would not reach
+/// another endpoint. Connections of TCP end by themselves.
+fn forget(before: &Fronts, after: &Fronts) {
+    let changed = table::changed_datagrams(before, after);
+    if changed.is_empty() {
+        return;
+    }
+    let forget = || {
+        let mut connections = Connections::open()?;
+        let stale = |flow: &Flow| {
+            let ends = changed.get(&flow.called);
+            ends.is_some_and(|ends| !ends.contains(&flow.answers))
+        };
+        let flows = connections.datagrams(&stale)?;
+        flows
+            .iter()
+            .try_for_each(|flow| connections.forget(flow).map(drop))
+    };
+    let outcome: Result<(), agent_sys::Error> = forget();
+    if let Err(error) = outcome {
+        tracing::warn!(%error, "datagrams may go on to endpoints that are gone");
+    }
+}
+
+#[cfg(test)]
+#[path = "proxy_tests.rs"]
+mod tests;

@@ -5,7 +5,7 @@
 //! that is written in the rule. The number and the front together are the key of a second map, which holds endpoints. So a
 //! change of endpoints changes entries of maps, and a rule is added only where a service has as many endpoints as none had.
 
-use crate::view::{Endpoint, Key, Protocol, Service, Slice, Whole};
+use crate::view::{Endpoint, HostPort, Key, Protocol, Service, Slice, Whole};
 use agent_sys::netlink::filter::{ChainKind, Change, Hook, Name, Step, Value, Values, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -92,6 +92,54 @@ pub fn fronts((services, slices): Whole<'_>, node: &str, addresses: &[IpAddr]) -
         }
     }
     all
+}
+
+/// Adds the ports of the node that its pods have; what a service or an earlier pod has stays theirs.
+pub fn add_host_ports(
+    fronts: &mut Fronts,
+    ports: &[(String, Vec<HostPort>)],
+    addresses: &[IpAddr],
+) {
+    for port in ports.iter().flat_map(|(_, ports)| ports) {
+        let IpAddr::V4(pod) = port.pod else {
+            continue;
+        };
+        let own = addresses.iter().copied();
+        let at = own.filter(|own| port.address.is_none_or(|address| address == *own));
+        for address in at {
+            let IpAddr::V4(address) = address else {
+                continue;
+            };
+            let front = Front {
+                address,
+                protocol: port.protocol,
+                port: port.port,
+            };
+            fronts.entry(front).or_insert_with(|| Pick {
+                endpoints: vec![(pod, port.pod_port)],
+                ..Pick::default()
+            });
+        }
+    }
+}
+
+/// Endpoints by address and port, for fronts of datagrams.
+pub type Datagrams = BTreeMap<(Ipv4Addr, u16), BTreeSet<(Ipv4Addr, u16)>>;
+
+/// The endpoints of fronts of datagrams that lead elsewhere than before.
+pub fn changed_datagrams(before: &Fronts, after: &Fronts) -> Datagrams {
+    let all = before.keys().chain(after.keys());
+    let ends = |fronts: &Fronts, front: &Front| {
+        let pick = fronts.get(front)?;
+        Some(pick.endpoints.iter().copied().collect::<BTreeSet<_>>())
+    };
+    all.filter(|front| front.protocol == Protocol::Udp)
+        .filter(|front| ends(before, front) != ends(after, front))
+        .map(|front| {
+            let now = ends(after, front).unwrap_or_default();
+            ((front.address, front.port), now)
+        })
+        .collect()
 }
 
 fn of_service(
@@ -354,7 +402,7 @@ fn map_difference(
     if !keys.is_empty() {
         changes.push(Change::RemoveElements {
             table: TABLE,
-            set: map,
+            set: map.into(),
             keys,
         });
     }
@@ -382,10 +430,12 @@ fn set_difference(
     let table = TABLE;
     let keys: Vec<Vec<u8>> = before.difference(after).cloned().collect();
     if !keys.is_empty() {
+        let set = set.into();
         changes.push(Change::RemoveElements { table, set, keys });
     }
     let keys: Vec<Vec<u8>> = after.difference(before).cloned().collect();
     if !keys.is_empty() {
+        let set = set.into();
         changes.push(Change::AddElements { table, set, keys });
     }
 }
@@ -394,7 +444,7 @@ fn set_difference(
 /// still sending its first packet hears of ICMP only when it sends the next, a second later.
 fn refusals(chain: &'static str) -> [Change; 2] {
     let told = |answer| {
-        let of_empty = vec![Step::In(0, EMPTY), Step::Count, answer];
+        let of_empty = vec![Step::In(0, EMPTY.into()), Step::Count, answer];
         [load_front(0), of_empty].concat()
     };
     let tcp = vec![
@@ -457,7 +507,7 @@ fn picking(chain: Chain) -> Vec<Change> {
         let mut steps = load_front(0);
         steps.extend([client.clone(), find(CLIENTS)]);
         steps.extend(load_front(BEHIND_ENDPOINT));
-        steps.push(Step::In(ENDPOINT, STAYING));
+        steps.push(Step::In(ENDPOINT, STAYING.into()));
         steps.push(remember.clone());
         steps.extend(mark.clone());
         steps.push(there.clone());
@@ -492,7 +542,7 @@ fn set(name: &'static str, length: u32) -> Change {
     let shown_as = 4;
     Change::AddSet {
         table: TABLE,
-        name,
+        name: name.into(),
         shown_as,
         length,
     }

@@ -178,7 +178,7 @@ fn any_fronts() -> impl Strategy<Value = Fronts> {
 /// What the kernel would hold after changes.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Model {
-    entries: BTreeMap<(&'static str, Vec<u8>), Option<Value>>,
+    entries: BTreeMap<(Name, Vec<u8>), Option<Value>>,
     chains: HashSet<String>,
 }
 
@@ -191,17 +191,21 @@ impl Model {
                         if let Value::Goto(chain) = &value {
                             assert!(self.chains.contains(&**chain) || *chain == NOBODY);
                         }
-                        assert!(self.entries.insert((map, key), Some(value)).is_none());
+                        assert!(
+                            self.entries
+                                .insert((map.into(), key), Some(value))
+                                .is_none()
+                        );
                     }
                 }
                 Change::AddElements { set, keys, .. } => {
                     for key in keys {
-                        assert!(self.entries.insert((set, key), None).is_none());
+                        assert!(self.entries.insert((set.clone(), key), None).is_none());
                     }
                 }
                 Change::RemoveElements { set, keys, .. } => {
                     for key in keys {
-                        assert!(self.entries.remove(&(set, key)).is_some());
+                        assert!(self.entries.remove(&(set.clone(), key)).is_some());
                     }
                 }
                 Change::AddBranch { name, .. } => assert!(self.chains.insert(name.into_owned())),
@@ -211,6 +215,9 @@ impl Model {
                 | Change::AddMap { .. }
                 | Change::AddMemory { .. }
                 | Change::AddSet { .. }
+                | Change::AddRanges { .. }
+                | Change::RemoveChain { .. }
+                | Change::RemoveSet { .. }
                 | Change::AddRule { .. } => {}
             }
         }
@@ -437,5 +444,82 @@ fn callers_of_a_service_without_endpoints_are_refused() {
         let of_pod = inside(&[(Kind::Network, pod)], || Ok(heard())).unwrap();
         assert_eq!(of_pod, refused, "a pod");
         assert_eq!(heard(), refused, "the machine itself");
+    });
+}
+
+#[test]
+fn a_pod_has_the_ports_of_its_node_that_it_asks_for_and_no_other_pods() {
+    let own: [IpAddr; 2] = [
+        "192.0.2.1".parse().unwrap(),
+        "198.51.100.1".parse().unwrap(),
+    ];
+    let ports = |uid: &str, pod: &str, ports: serde_json::Value| {
+        let spec = serde_json::json!({"containers": [{"name": "c", "ports": ports}]});
+        let spec = serde_json::from_value(spec).unwrap();
+        let read = HostPort::read(&spec, pod.parse().unwrap());
+        (uid.to_owned(), read)
+    };
+    let all = [
+        ports(
+            "z",
+            "10.1.0.2",
+            serde_json::json!([
+                {"containerPort": 80, "hostPort": 8080},
+                {"containerPort": 53, "hostPort": 53, "protocol": "UDP", "hostIP": "198.51.100.1"},
+                {"containerPort": 81},
+                {"containerPort": 82, "hostPort": 8082, "hostIP": "203.0.113.1"},
+            ]),
+        ),
+        ports(
+            "a",
+            "10.1.0.3",
+            serde_json::json!([{"containerPort": 90, "hostPort": 8080}]),
+        ),
+    ];
+    let mut fronts = Fronts::new();
+    add_host_ports(&mut fronts, &all, &own);
+    let line = |(front, pick): (&Front, &Pick)| {
+        let (at, port) = pick.endpoints[0];
+        format!(
+            "{}:{}/{} > {at}:{port}",
+            front.address,
+            front.port,
+            front.protocol.name()
+        )
+    };
+    assert_eq!(
+        fronts.iter().map(line).collect::<Vec<_>>(),
+        [
+            "192.0.2.1:8080/TCP > 10.1.0.2:80",
+            "198.51.100.1:8080/TCP > 10.1.0.2:80",
+            "198.51.100.1:53/UDP > 10.1.0.2:53",
+        ]
+    );
+}
+
+#[test]
+fn a_port_of_the_node_leads_to_its_pod() {
+    with_a_pod(|filter, pod| {
+        let at: IpAddr = "192.0.2.1".parse().unwrap();
+        Links::open()
+            .unwrap()
+            .add_address(LOOPBACK, at, 32)
+            .unwrap();
+        let port = HostPort {
+            address: None,
+            protocol: Protocol::Tcp,
+            port: 8080,
+            pod: "10.1.0.2".parse().unwrap(),
+            pod_port: 80,
+        };
+        let mut fronts = Fronts::new();
+        add_host_ports(&mut fronts, &[("u".to_owned(), vec![port])], &[at]);
+        filter.apply(&all(&entries(&fronts))).unwrap();
+        let bind = || Ok(TcpListener::bind(("0.0.0.0", 80)).unwrap());
+        let listener = inside(&[(Kind::Network, pod)], bind).unwrap();
+        let limit = Duration::from_secs(60);
+        let called = TcpStream::connect_timeout(&(at, 8080).into(), limit);
+        assert!(called.is_ok(), "{called:?}");
+        listener.accept().unwrap();
     });
 }

@@ -269,6 +269,51 @@ impl Node {
     }
 }
 
+/// A port of the node behind which one of its pods answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort {
+    /// The node's address; none stands for all of them.
+    pub address: Option<IpAddr>,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Its number.
+    pub port: u16,
+    /// The pod's address.
+    pub pod: IpAddr,
+    /// The number there.
+    pub pod_port: u16,
+}
+
+impl HostPort {
+    /// The ports of the node that a pod with this address asks for.
+    pub fn read(spec: &core::PodSpec, pod: IpAddr) -> Vec<Self> {
+        if spec.host_network == Some(true) {
+            return Vec::new();
+        }
+        // Of init containers those count that run on beside the others.
+        let beside = spec.init_containers.iter().flatten();
+        let beside = beside.filter(|one| one.restart_policy.as_deref() == Some("Always"));
+        let ports = spec.containers.iter().chain(beside);
+        let ports = ports.flat_map(|container| container.ports.iter().flatten());
+        let read = |port: &core::ContainerPort| {
+            let address = port.host_ip.as_deref().unwrap_or_default();
+            let address: Option<IpAddr> = match address {
+                "" => None,
+                text => Some(text.parse().ok()?),
+            };
+            let port_number = port.host_port.filter(|port| *port > 0)?;
+            Some(Self {
+                address: address.filter(|address| !address.is_unspecified()),
+                protocol: Protocol::named(port.protocol.as_deref())?,
+                port: u16::try_from(port_number).ok()?,
+                pod,
+                pod_port: u16::try_from(port.container_port).ok()?,
+            })
+        };
+        ports.filter_map(read).collect()
+    }
+}
+
 /// All that is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
@@ -278,6 +323,8 @@ pub struct Known {
     pub slices: Option<BTreeMap<Key, Arc<Slice>>>,
     /// Nodes; none before they were listed.
     pub nodes: Option<BTreeMap<String, Arc<Node>>>,
+    /// Ports of this node that its pods have, by the pods' uids, in the order in which they came.
+    pub host_ports: Vec<(String, Vec<HostPort>)>,
 }
 
 impl Known {
@@ -295,27 +342,27 @@ pub type Whole<'a> = (
 
 /// What is known, shared by those who fill it and those who read it. It outlives a master that is away.
 #[derive(Debug, Clone)]
-pub struct View(watch::Sender<Arc<Known>>);
+pub struct View<S = Known>(watch::Sender<Arc<S>>);
 
-impl Default for View {
+impl<S: Default> Default for View<S> {
     fn default() -> Self {
         Self(watch::Sender::new(Arc::default()))
     }
 }
 
-impl View {
+impl<S: Clone> View<S> {
     /// What is known now.
-    pub fn now(&self) -> Arc<Known> {
+    pub fn now(&self) -> Arc<S> {
         Arc::clone(&self.0.borrow())
     }
 
     /// Tells of changes.
-    pub fn changes(&self) -> watch::Receiver<Arc<Known>> {
+    pub fn changes(&self) -> watch::Receiver<Arc<S>> {
         self.0.subscribe()
     }
 
     /// Changes what is known, if it differs from what it should be; nobody is told where it does not.
-    pub fn change(&self, differs: impl FnOnce(&Known) -> bool, change: impl FnOnce(&mut Known)) {
+    pub fn change(&self, differs: impl FnOnce(&S) -> bool, change: impl FnOnce(&mut S)) {
         self.0.send_if_modified(|known| {
             let differs = differs(known);
             if differs {
@@ -323,5 +370,28 @@ impl View {
             }
             differs
         });
+    }
+}
+
+impl View {
+    /// Gives a pod these ports of the node, in place of those that it had; none takes them away. It keeps its place among
+    /// the other pods.
+    pub fn publish(&self, uid: &str, ports: &[HostPort]) {
+        let place = |known: &Known| known.host_ports.iter().position(|(own, _)| own == uid);
+        let had = |known: &Known| {
+            let of_pod = place(known).and_then(|at| known.host_ports.get(at));
+            of_pod.map(|(_, ports)| ports.clone()).unwrap_or_default()
+        };
+        self.change(
+            |known| had(known) != ports,
+            |known| match place(known) {
+                Some(at) if ports.is_empty() => drop(known.host_ports.remove(at)),
+                Some(at) => {
+                    let of_pod = [(uid.to_owned(), ports.to_vec())];
+                    drop(known.host_ports.splice(at..=at, of_pod));
+                }
+                None => known.host_ports.push((uid.to_owned(), ports.to_vec())),
+            },
+        );
     }
 }

@@ -22,7 +22,7 @@ const INITRD: [&str; 6] = [
 /// On hardware: more kinds of disks.
 const INITRD_FULL: [&str; 3] = ["nvme", "ahci", "usb_storage"];
 /// What the running system needs, the network cards of the big clouds among it.
-const RUNNING: [&str; 26] = [
+const RUNNING: [&str; 27] = [
     "ext4",
     // The encrypted state: the target, its mode, and the processor's own AES.
     "dm_crypt",
@@ -52,6 +52,8 @@ const RUNNING: [&str; 26] = [
     "nft_nat",
     "nft_numgen",
     "nft_reject_ipv4",
+    // To forget datagrams' ways to endpoints that are gone.
+    "nf_conntrack_netlink",
 ];
 /// On hardware: common network cards.
 const RUNNING_FULL: [&str; 6] = ["e1000e", "igb", "ixgbe", "r8169", "tg3", "bnxt_en"];

@@ -18,6 +18,7 @@ pub(crate) async fn path(
         user,
         request: Request::Path(verb, path),
         of_node: None,
+        network_only: false,
     };
     authorizer.require(&question).await
 }
@@ -36,8 +37,22 @@ pub(crate) async fn resource(
         user,
         request: Request::Resource(target.verb.as_str(), resource_of(target, selector)),
         of_node,
+        network_only: is_network_only(user, target, selector),
     };
     authorizer.require(&question).await
+}
+
+/// Whether of each pod only that is answered which other nodes' packet filters need: a node asks for all pods. With a
+/// selector it could find out what it is not answered.
+pub(crate) fn is_network_only(user: &UserInfo, target: &Target, selector: &Selector) -> bool {
+    user.node().is_some()
+        && matches!(target.verb, Verb::List | Verb::Watch)
+        && target.group.is_empty()
+        && target.plural == "pods"
+        && [&target.subresource, &target.namespace, &target.name]
+            .iter()
+            .all(|part| part.is_empty())
+        && selector.is_empty()
 }
 
 /// The resource of a request, as RBAC reads it. A namespace object counts as inside itself, so that

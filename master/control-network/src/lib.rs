@@ -2,11 +2,15 @@
 //!
 //! - `node_ipam`: a range of pod addresses for each node
 //! - `endpoint_slices`: the addresses of the pods that a service selects
+//! - `endpoints`: the same in the older kind, for clients that read it
+//! - `mirroring`: EndpointSlices of Endpoints that others keep
 //! - `service_ranges`: the ranges of service addresses, which cannot be deleted while they are in use
 //! - `allocation_repair`: each service address and node port is allocated to the service that has it
 
 pub mod allocation_repair;
 pub mod endpoint_slices;
+pub mod endpoints;
+pub mod mirroring;
 pub mod node_ipam;
 pub mod service_ranges;
 
@@ -17,5 +21,7 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<node_ipam::NodeIpam>(),
     Registration::of::<service_ranges::ServiceRanges>(),
     Registration::of::<endpoint_slices::EndpointSlices>(),
+    Registration::of::<endpoints::EndpointsKeeper>(),
+    Registration::of::<mirroring::Mirroring>(),
     Registration::of::<allocation_repair::AllocationRepair>(),
 ];

@@ -65,6 +65,7 @@ pub(in crate::dns) fn known() -> Known {
         services: Some(services.into()),
         slices: Some([(key("shop", "data-x"), Arc::new(slice))].into()),
         nodes: Some(BTreeMap::new()),
+        ..Known::default()
     }
 }
 

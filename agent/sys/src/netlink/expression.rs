@@ -1,6 +1,7 @@
 //! How the kernel wants the steps of a rule written: each is an expression with a name and attributes.
 
-use super::filter::{DATA_VALUE, DATA_VERDICT, Register, Step, verdict};
+use super::batch::{DATA_VALUE, DATA_VERDICT, verdict};
+use super::filter::{Register, Step};
 use super::message::Attributes;
 
 /// `NFT_REG_VERDICT` and `NFT_META_MARK`.
@@ -41,6 +42,15 @@ fn bitwise(of: Register, mask: &[u8], flip: &[u8]) -> (&'static str, Attributes)
     ("bitwise", data)
 }
 
+fn remembered(key: Register, map: &str, value: Register) -> Attributes {
+    let update = 1;
+    Attributes::new()
+        .text(1, map)
+        .network_number(3, update)
+        .network_number(4, register(key))
+        .network_number(5, register(value))
+}
+
 /// Name and data of an expression.
 pub(super) fn expression(step: &Step) -> (&'static str, Attributes) {
     let to = |at: Register| Attributes::new().network_number(1, register(at));
@@ -71,10 +81,16 @@ pub(super) fn expression(step: &Step) -> (&'static str, Attributes) {
         Step::LoadTransport { offset, length, to } => payload(2, *offset, *length, *to),
         Step::LoadState(at) => ("ct", to(*at).network_number(2, 0)),
         Step::LoadStatus(at) => ("ct", to(*at).network_number(2, 2)),
+        // `NFT_CT_SRC_IP` and `NFT_CT_PROTO_SRC`; the direction is that of the first packet, or of answers.
+        Step::LoadClient(at) => ("ct", to(*at).network_number(2, 19).bytes(3, &[0])),
+        Step::LoadServer(at) => ("ct", to(*at).network_number(2, 19).bytes(3, &[1])),
+        Step::LoadServerPort(at) => ("ct", to(*at).network_number(2, 11).bytes(3, &[1])),
         Step::Mask { of, mask } => bitwise(*of, mask, &vec![0; mask.len()]),
         Step::MaskAndFlip { of, mask, flip } => bitwise(*of, mask, flip),
         Step::Is(at, bytes) => compare(*at, 0, bytes),
         Step::IsNot(at, bytes) => compare(*at, 1, bytes),
+        Step::AtMost(at, bytes) => compare(*at, 3, bytes),
+        Step::AtLeast(at, bytes) => compare(*at, 5, bytes),
         Step::In(at, set) => lookup(*at, set, 0),
         Step::NotIn(at, set) => lookup(*at, set, 1),
         Step::Follow(at, map) => {
@@ -91,14 +107,8 @@ pub(super) fn expression(step: &Step) -> (&'static str, Attributes) {
             value,
             milliseconds,
         } => {
-            let update = 1;
-            let data = Attributes::new()
-                .text(1, map)
-                .network_number(3, update)
-                .network_number(4, register(*key))
-                .network_number(5, register(*value))
-                .bytes(6, &milliseconds.to_be_bytes());
-            ("dynset", data)
+            let data = remembered(*key, map, *value);
+            ("dynset", data.bytes(6, &milliseconds.to_be_bytes()))
         }
         Step::LoadRandom { below, to: at } => {
             let random = 1;
@@ -125,11 +135,11 @@ pub(super) fn expression(step: &Step) -> (&'static str, Attributes) {
                 .network_number(5, register(*port));
             ("nat", data)
         }
-        Step::Reject => {
-            // ICMP unreachable, port unreachable (RFC 792).
-            let data = Attributes::new().network_number(1, 0).bytes(2, &[3]);
-            ("reject", data)
-        }
+        // ICMP unreachable, port unreachable (RFC 792).
+        Step::Reject => (
+            "reject",
+            Attributes::new().network_number(1, 0).bytes(2, &[3]),
+        ),
         Step::Reset => ("reject", Attributes::new().network_number(1, 1)),
         Step::Count => ("counter", Attributes::new()),
         Step::Masquerade => ("masq", Attributes::new()),

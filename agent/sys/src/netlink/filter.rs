@@ -6,32 +6,9 @@
 
 use std::borrow::Cow;
 
-use nix::libc;
-
-use super::expression::{expression, whole};
-use super::message::{APPEND, Attributes, CREATE, Message};
+use super::batch::batch;
 use super::{Socket, Subsystem};
 use crate::error::Result;
-
-/// `NFNL_SUBSYS_NFTABLES`, the upper byte of its messages' types.
-const NFTABLES: u16 = 10;
-/// `NFNL_MSG_BATCH_BEGIN` and `NFNL_MSG_BATCH_END`.
-const BATCH_BEGIN: u16 = 16;
-const BATCH_END: u16 = 17;
-/// `NFT_MSG_*`.
-const NEW_TABLE: u16 = 0;
-const REMOVE_TABLE: u16 = 2;
-const NEW_CHAIN: u16 = 3;
-const NEW_RULE: u16 = 6;
-const NEW_SET: u16 = 9;
-const NEW_ELEMENTS: u16 = 12;
-const REMOVE_ELEMENTS: u16 = 14;
-/// `NFTA_LIST_ELEM` and the two shapes of `NFTA_DATA_*`.
-const LIST_ELEMENT: u16 = 1;
-pub(super) const DATA_VALUE: u16 = 1;
-pub(super) const DATA_VERDICT: u16 = 2;
-/// Most elements in one message: its length is a number of 16 bits.
-const ELEMENTS_AT_ONCE: usize = 512;
 
 /// Bytes of an interface's name in a register or a set.
 pub const NAME_BYTES: usize = 16;
@@ -84,6 +61,8 @@ pub enum Verdict {
     Jump(Name),
     /// Another chain goes on, and does not come back.
     Goto(Name),
+    /// The chain that sent it here goes on.
+    Return,
 }
 
 /// What a map holds under its keys.
@@ -100,6 +79,8 @@ pub enum Values {
 pub enum Value {
     /// A chain goes on, and does not come back.
     Goto(Name),
+    /// A chain goes on, and comes back where it decides nothing.
+    Jump(Name),
     /// Bytes.
     Bytes(Vec<u8>),
 }
@@ -135,6 +116,13 @@ pub enum Step {
     LoadState(Register),
     /// Loads what was done to its connection, a set of bits in the machine's order.
     LoadStatus(Register),
+    /// Loads the IPv4 address that began its connection, whichever way this packet goes, before any change of sources; ends
+    /// the rule where it is of no connection.
+    LoadClient(Register),
+    /// Loads the IPv4 address that answers its connection, behind any change of destinations.
+    LoadServer(Register),
+    /// Loads the port that answers its connection, two bytes.
+    LoadServerPort(Register),
     /// Keeps the bits of a mask.
     Mask {
         /// Which register.
@@ -155,10 +143,14 @@ pub enum Step {
     Is(Register, Vec<u8>),
     /// Holds where it does not.
     IsNot(Register, Vec<u8>),
+    /// Holds where the register is not below these bytes, as a number in the network's order.
+    AtLeast(Register, Vec<u8>),
+    /// Holds where it is not above them.
+    AtMost(Register, Vec<u8>),
     /// Holds where the registers from this one on are in the set.
-    In(Register, &'static str),
+    In(Register, Name),
     /// Holds where they are not.
-    NotIn(Register, &'static str),
+    NotIn(Register, Name),
     /// Goes on as the map says for the registers from this one on; goes on here where it says nothing.
     Follow(Register, &'static str),
     /// Loads what the map holds for the registers from the first on; ends the rule where it holds nothing.
@@ -283,18 +275,41 @@ pub enum Change {
         /// Its table.
         table: &'static str,
         /// Its name.
-        name: &'static str,
+        name: Name,
         /// What keys are, for programs that show them (`nft`): data types of nftables, six bits each.
         shown_as: u32,
         /// Bytes of a key.
         length: u32,
+    },
+    /// Makes a set of numbers of four bytes in the network's order, given by ranges, with all that is in it.
+    AddRanges {
+        /// Its table.
+        table: &'static str,
+        /// Its name.
+        name: Name,
+        /// First and last number of each, in order; they do not touch.
+        ranges: Vec<(u32, u32)>,
+    },
+    /// Removes a chain with its rules; nothing may lead to it.
+    RemoveChain {
+        /// Its table.
+        table: &'static str,
+        /// Its name.
+        name: Name,
+    },
+    /// Removes a set; no rule may ask for it.
+    RemoveSet {
+        /// Its table.
+        table: &'static str,
+        /// Its name.
+        name: Name,
     },
     /// Adds keys to a set; nothing changes for those that are in it.
     AddElements {
         /// Its table.
         table: &'static str,
         /// The set.
-        set: &'static str,
+        set: Name,
         /// The keys.
         keys: Vec<Vec<u8>>,
     },
@@ -303,7 +318,7 @@ pub enum Change {
         /// Its table.
         table: &'static str,
         /// The set.
-        set: &'static str,
+        set: Name,
         /// The keys.
         keys: Vec<Vec<u8>>,
     },
@@ -341,233 +356,11 @@ impl Filter {
     }
 }
 
-/// The messages of a batch; the last change is the one that is answered.
-fn batch(changes: &[Change]) -> Vec<Message> {
-    let edge = |kind| {
-        Message::new(
-            kind,
-            0,
-            &header(libc::AF_UNSPEC, NFTABLES),
-            Attributes::new(),
-        )
-    };
-    let mut messages: Vec<Message> = changes.iter().zip(1_u32..).flat_map(written).collect();
-    if let Some(last) = messages.pop() {
-        messages.push(last.answered());
-    }
-    messages.insert(0, edge(BATCH_BEGIN));
-    messages.push(edge(BATCH_END));
-    messages
-}
-
-/// `struct nfgenmsg`.
-fn header(family: i32, resource: u16) -> [u8; 4] {
-    let [high, low] = resource.to_be_bytes();
-    [u8::try_from(family).unwrap_or_default(), 0, high, low]
-}
-
-fn request(kind: u16, flags: u16, attributes: Attributes) -> Message {
-    Message::new(
-        NFTABLES << 8 | kind,
-        flags,
-        &header(libc::AF_INET, 0),
-        attributes,
-    )
-}
-
-/// A change as messages; the number tells the sets of a batch apart.
-fn written((change, id): (&Change, u32)) -> Vec<Message> {
-    match change {
-        Change::AddTable(name) => {
-            vec![request(NEW_TABLE, CREATE, Attributes::new().text(1, name))]
-        }
-        Change::RemoveTable(name) => {
-            vec![request(REMOVE_TABLE, 0, Attributes::new().text(1, name))]
-        }
-        Change::AddChain {
-            table,
-            name,
-            kind,
-            hook,
-            priority,
-        } => vec![request(
-            NEW_CHAIN,
-            CREATE,
-            chain(table, name, *kind, *hook, *priority),
-        )],
-        Change::AddSet {
-            table,
-            name,
-            shown_as,
-            length,
-        } => {
-            let set = Attributes::new()
-                .text(1, table)
-                .text(2, name)
-                .network_number(3, 0)
-                .network_number(4, *shown_as)
-                .network_number(5, *length)
-                .network_number(10, id);
-            vec![request(NEW_SET, CREATE, set)]
-        }
-        Change::AddBranch { table, name } => {
-            let branch = Attributes::new().text(1, table).text(3, name);
-            vec![request(NEW_CHAIN, CREATE, branch)]
-        }
-        Change::AddMap {
-            table,
-            name,
-            length,
-            values,
-        } => vec![map(table, name, *length, *values, id)],
-        Change::AddMemory {
-            table,
-            name,
-            length,
-            value,
-            most,
-        } => vec![memory(table, name, (*length, *value), *most, id)],
-        Change::AddEntries {
-            table,
-            map,
-            entries,
-        } => self::entries(table, map, entries),
-        Change::AddElements { table, set, keys } => {
-            elements(NEW_ELEMENTS, CREATE, table, set, keys)
-        }
-        Change::RemoveElements { table, set, keys } => {
-            elements(REMOVE_ELEMENTS, 0, table, set, keys)
-        }
-        Change::AddRule {
-            table,
-            chain,
-            steps,
-        } => {
-            let steps = steps.iter().flat_map(whole);
-            let steps = steps.fold(Attributes::new(), |all, step| {
-                let (name, data) = expression(&step);
-                all.nest(
-                    LIST_ELEMENT,
-                    &Attributes::new().text(1, name).nest(2, &data),
-                )
-            });
-            let rule = Attributes::new()
-                .text(1, table)
-                .text(2, chain)
-                .nest(4, &steps);
-            vec![request(NEW_RULE, CREATE | APPEND, rule)]
-        }
-    }
-}
-
-fn chain(table: &str, name: &str, kind: ChainKind, hook: Hook, priority: i32) -> Attributes {
-    let number = match hook {
-        Hook::Prerouting => 0,
-        Hook::Forward => 2,
-        Hook::Output => 3,
-        Hook::Postrouting => 4,
-    };
-    let kind = match kind {
-        ChainKind::Filter => "filter",
-        ChainKind::Nat => "nat",
-    };
-    let place = Attributes::new()
-        .network_number(1, number)
-        .bytes(2, &priority.to_be_bytes());
-    Attributes::new()
-        .text(1, table)
-        .text(3, name)
-        .nest(4, &place)
-        .text(7, kind)
-}
-
-/// `NFT_SET_MAP`, `NFT_SET_TIMEOUT`, `NFT_SET_EVAL`.
-const MAP: u32 = 8;
-const WITH_TIMEOUT: u32 = 16;
-const FILLED_BY_RULES: u32 = 32;
-/// `NFT_DATA_VERDICT`.
-const VERDICTS: u32 = 0xffff_ff00;
-
-fn map(table: &str, name: &str, length: u32, values: Values, id: u32) -> Message {
-    let map = Attributes::new()
-        .text(1, table)
-        .text(2, name)
-        .network_number(3, MAP)
-        .network_number(4, 0)
-        .network_number(5, length);
-    let map = match values {
-        Values::Verdicts => map.network_number(6, VERDICTS),
-        Values::Bytes(length) => map.network_number(6, 0).network_number(7, length),
-    };
-    request(NEW_SET, CREATE, map.network_number(10, id))
-}
-
-fn memory(table: &str, name: &str, (key, value): (u32, u32), most: u32, id: u32) -> Message {
-    let map = Attributes::new()
-        .text(1, table)
-        .text(2, name)
-        .network_number(3, MAP | WITH_TIMEOUT | FILLED_BY_RULES)
-        .network_number(4, 0)
-        .network_number(5, key)
-        .network_number(6, 0)
-        .network_number(7, value)
-        .nest(9, &Attributes::new().network_number(1, most))
-        .network_number(10, id);
-    request(NEW_SET, CREATE, map)
-}
-
-fn entries(table: &str, map: &str, entries: &[(Vec<u8>, Value)]) -> Vec<Message> {
-    let entry = |(key, value): &(Vec<u8>, Value)| {
-        let key = Attributes::new().bytes(DATA_VALUE, key);
-        let value = match value {
-            Value::Bytes(bytes) => Attributes::new().bytes(DATA_VALUE, bytes),
-            Value::Goto(chain) => {
-                Attributes::new().nest(DATA_VERDICT, &verdict(&Verdict::Goto(chain.clone())))
-            }
-        };
-        Attributes::new().nest(1, &key).nest(2, &value)
-    };
-    let message = |entries: &[(Vec<u8>, Value)]| {
-        let list = entries.iter().fold(Attributes::new(), |all, one| {
-            all.nest(LIST_ELEMENT, &entry(one))
-        });
-        let all = Attributes::new().text(1, table).text(2, map).nest(3, &list);
-        request(NEW_ELEMENTS, CREATE, all)
-    };
-    entries.chunks(ELEMENTS_AT_ONCE).map(message).collect()
-}
-
-pub(super) fn verdict(verdict: &Verdict) -> Attributes {
-    // `NF_DROP`, `NF_ACCEPT`, `NFT_JUMP`, `NFT_GOTO`.
-    let (code, chain): (i32, _) = match verdict {
-        Verdict::Drop => (0, None),
-        Verdict::Accept => (1, None),
-        Verdict::Jump(chain) => (-3, Some(chain)),
-        Verdict::Goto(chain) => (-4, Some(chain)),
-    };
-    let code = Attributes::new().bytes(1, &code.to_be_bytes());
-    match chain {
-        Some(chain) => code.text(2, chain),
-        None => code,
-    }
-}
-
-fn elements(kind: u16, flags: u16, table: &str, set: &str, keys: &[Vec<u8>]) -> Vec<Message> {
-    let message = |keys: &[Vec<u8>]| {
-        let list = keys.iter().fold(Attributes::new(), |all, key| {
-            let value = Attributes::new().bytes(DATA_VALUE, key);
-            all.nest(LIST_ELEMENT, &Attributes::new().nest(1, &value))
-        });
-        let all = Attributes::new().text(1, table).text(2, set).nest(3, &list);
-        request(kind, flags, all)
-    };
-    keys.chunks(ELEMENTS_AT_ONCE).map(message).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::namespace::{Kind, in_new};
+    use nix::libc;
 
     fn table() -> Vec<Change> {
         let rule = |steps| Change::AddRule {
@@ -595,7 +388,7 @@ mod tests {
             Change::AddTable("t"),
             Change::AddSet {
                 table: "t",
-                name: "s",
+                name: "s".into(),
                 shown_as: 41 << 6 | 7,
                 length: 20,
             },
@@ -605,7 +398,7 @@ mod tests {
                 Step::LoadInName(0),
                 Step::Is(0, b"pod-".to_vec()),
                 load.clone(),
-                Step::NotIn(0, "s"),
+                Step::NotIn(0, "s".into()),
                 Step::Count,
                 Step::Verdict(Verdict::Drop),
             ]),
@@ -632,7 +425,7 @@ mod tests {
     }
 
     fn elements(add: bool, keys: Vec<Vec<u8>>) -> Change {
-        let (table, set) = ("t", "s");
+        let (table, set) = ("t", "s".into());
         if add {
             Change::AddElements { table, set, keys }
         } else {

@@ -154,20 +154,22 @@ impl Part {
 
     /// The attributes behind a header of this length, by type. Those that don't fit their length end the list.
     pub fn attributes(&self, header: usize) -> Vec<(u16, &[u8])> {
-        let mut rest = self
-            .body
-            .get(header.next_multiple_of(4)..)
-            .unwrap_or_default();
-        let mut found = Vec::new();
-        while let Some((length, kind)) = attribute(rest) {
-            let Some(value) = rest.get(ATTRIBUTE..length) else {
-                break;
-            };
-            found.push((kind, value));
-            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        }
-        found
+        let rest = self.body.get(header.next_multiple_of(4)..);
+        attributes_of(rest.unwrap_or_default())
     }
+}
+
+/// The attributes in these bytes, by type. Those that don't fit their length end the list.
+pub fn attributes_of(mut rest: &[u8]) -> Vec<(u16, &[u8])> {
+    let mut found = Vec::new();
+    while let Some((length, kind)) = attribute(rest) {
+        let Some(value) = rest.get(ATTRIBUTE..length) else {
+            break;
+        };
+        found.push((kind, value));
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    found
 }
 
 /// Length and type of the attribute at the front.

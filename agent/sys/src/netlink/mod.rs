@@ -6,12 +6,15 @@
 //! Written here and not taken from a crate: the requests are few, a batch of packet filter changes is not to be had from
 //! the crates in use, and all of it has to work without an event loop, on a thread that entered another namespace.
 
+mod batch;
+pub mod connections;
 mod expression;
 pub mod filter;
 pub mod links;
 pub mod message;
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -87,6 +90,20 @@ impl Socket {
         what: &'static str,
         subject: &str,
     ) -> Result<Vec<Part>> {
+        self.send_and_keep(messages, what, subject, &|_| true)
+    }
+
+    /// As [`Self::send`]; of the answers only those are kept that `wanted` says.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_and_keep(
+        &mut self,
+        messages: &[Message],
+        what: &'static str,
+        subject: &str,
+        wanted: &dyn Fn(&Part) -> bool,
+    ) -> Result<Vec<Part>> {
         let first = self.sequence.wrapping_add(1);
         let mut bytes = Vec::new();
         for message in messages {
@@ -101,7 +118,7 @@ impl Socket {
         let kernel = NetlinkAddr::new(0, 0);
         sendto(self.fd.as_raw_fd(), &bytes, &kernel, MsgFlags::empty()).at(what, subject)?;
         match last {
-            Some(last) => self.answers(first, last, what, subject),
+            Some(last) => self.answers(first..=last, (what, subject), wanted),
             None => Ok(Vec::new()),
         }
     }
@@ -109,11 +126,11 @@ impl Socket {
     /// Reads until the request `last` is answered. Answers to older requests, left by one that failed, are passed over.
     fn answers(
         &mut self,
-        first: u32,
-        last: u32,
-        what: &'static str,
-        subject: &str,
+        sequences: RangeInclusive<u32>,
+        (what, subject): (&'static str, &str),
+        wanted: &dyn Fn(&Part) -> bool,
     ) -> Result<Vec<Part>> {
+        let (first, last) = sequences.into_inner();
         let mut found = Vec::new();
         let mut buffer = vec![0_u8; LARGEST];
         loop {
@@ -133,6 +150,7 @@ impl Socket {
                         number => return Err(refusal(number, what, subject)),
                     },
                     NLMSG_DONE => return Ok(found),
+                    _ if !wanted(&part) => {}
                     _ if found.len() < MOST => found.push(part),
                     _ => return Err(Error::new(what, subject, too_much())),
                 }

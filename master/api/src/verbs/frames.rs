@@ -1,6 +1,6 @@
 //! The lines of a watch: events, bookmarks and errors, in the form that the client accepts.
 
-use super::Call;
+use super::{Call, network_only};
 use bytes::Bytes;
 use master_objects::Extent;
 use master_schema::error::{ApiError, Reason};
@@ -69,6 +69,8 @@ pub(super) struct Frames {
     include: Include,
     /// Whether a table's column definitions are still to be sent.
     headings: bool,
+    /// Whether of each pod only that is sent which other nodes' packet filters need.
+    network_only: bool,
 }
 
 impl Frames {
@@ -87,6 +89,7 @@ impl Frames {
             form: accept.form,
             include,
             headings: true,
+            network_only: call.is_network_only()?,
         })
     }
 
@@ -99,6 +102,16 @@ impl Frames {
         lines: &Lines,
         into: &mut VecDeque<Bytes>,
     ) -> Result<(), ApiError> {
+        if self.network_only {
+            let entry = Entry {
+                modified: revision,
+                ..entry.clone()
+            };
+            let pod = master_objects::decode_bare(&call.kind, &entry)?;
+            let line = json!({"type": what, "object": network_only::of_pod(&pod)});
+            into.push_back(Bytes::from(line.to_string() + "\n"));
+            return Ok(());
+        }
         let extent = match self.form {
             // A watch sends single objects, never lists; these forms send the whole object, as
             // upstream.

@@ -2,6 +2,7 @@
 
 use super::Call;
 use super::answer::value_answer;
+use super::network_only;
 use super::page::Page;
 use super::pieces::Pieces;
 use http::{Response, StatusCode};
@@ -104,6 +105,14 @@ pub(super) async fn list(call: &Call) -> Result<Response<Body>, ApiError> {
 pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiError> {
     let accept = call.accept()?;
     let metadata = page.metadata();
+    if call.is_network_only()? {
+        let pods = page.entries.iter();
+        let pods = pods.map(|entry| master_objects::decode_bare(&call.kind, entry));
+        let items: Result<Vec<_>, _> = pods.map(|pod| Ok(network_only::of_pod(&pod?))).collect();
+        let list =
+            json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items?});
+        return value_answer(StatusCode::OK, &list, accept);
+    }
     let read = match accept.form {
         Form::Table(_) if Include::of(call.query.get("includeObject"))? != Include::Object => {
             master_objects::decode_bare

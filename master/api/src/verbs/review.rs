@@ -220,6 +220,7 @@ async fn access(call: &Call, user: &UserInfo, spec: &Fields) -> Result<Value, Ap
                 user,
                 request,
                 of_node: of_node.as_deref(),
+                network_only: false,
             })
             .await?
         {

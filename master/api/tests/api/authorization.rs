@@ -180,7 +180,17 @@ async fn a_node_reads_itself_and_what_is_bound_to_it() {
         ("/api/v1/nodes", 200),
         ("/api/v1/services", 200),
         ("/apis/discovery.k8s.io/v1/endpointslices", 200),
-        ("/api/v1/pods", 403),
+        // As packet filter it needs what network policies mean.
+        ("/apis/networking.k8s.io/v1/networkpolicies", 200),
+        ("/api/v1/namespaces", 200),
+        ("/api/v1/namespaces/default", 403),
+        ("/api/v1/pods", 200),
+        ("/api/v1/pods?labelSelector=app%3Dweb", 403),
+        (
+            "/api/v1/pods?fieldSelector=spec.serviceAccountName%3Ddefault",
+            403,
+        ),
+        ("/api/v1/namespaces/default/pods", 403),
         ("/api/v1/pods?fieldSelector=spec.nodeName%3Dn1", 200),
         ("/api/v1/pods?fieldSelector=spec.nodeName%3Dn2", 403),
         ("/api/v1/pods?fieldSelector=spec.nodeName!%3Dn1", 403),
@@ -204,6 +214,59 @@ async fn a_node_reads_itself_and_what_is_bound_to_it() {
     }
     let merely_called_so = Caller::part(&server, "system:node:n1");
     merely_called_so.gets("/api/v1/nodes/n1", 403).await;
+}
+
+#[tokio::test]
+async fn of_other_nodes_pods_a_node_learns_what_policies_need_and_no_more() {
+    let server = cluster().await;
+    let pod = json!({
+        "metadata": {"name": "rich", "labels": {"app": "web"}, "annotations": {"a": "hidden"}, "finalizers": ["example.com/hidden"]},
+        "spec": {
+            "nodeName": "n2", "serviceAccountName": "hidden",
+            "containers": [{"name": "c", "image": "hidden:1", "args": ["hidden"], "env": [{"name": "HIDDEN", "value": "hidden"}],
+                "ports": [{"name": "http", "containerPort": 80}]}],
+            "volumes": [{"name": "hidden", "secret": {"secretName": "hidden"}}],
+        },
+    });
+    let account = json!({"metadata": {"name": "hidden"}});
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    for (path, body) in [(accounts, &account), (PODS, &pod)] {
+        let (status, answer) = server.admin_ask(Method::POST, path, body).await;
+        assert_eq!(status, StatusCode::CREATED, "{answer}");
+    }
+    let status = json!({"status": {"podIP": "10.1.1.2", "podIPs": [{"ip": "10.1.1.2"}], "phase": "Running", "message": "hidden"}});
+    let path = format!("{PODS}/rich/status");
+    server.admin_ask(Method::PATCH, &path, &status).await;
+    let all = "/api/v1/pods";
+    let watch = "/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1";
+    for path in [all, watch] {
+        let (code, _, bytes) = server.send(&node("n1"), Method::GET, path, &[], "").await;
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        assert_eq!(code, StatusCode::OK, "{text}");
+        for part in ["rich", "\"app\":\"web\"", "10.1.1.2", "\"http\"", "Running"] {
+            assert!(text.contains(part), "{path}: {part} in {text}");
+        }
+        assert!(!text.to_lowercase().contains("hidden"), "{path}: {text}");
+        for form in [
+            "PartialObjectMetadataList",
+            "PartialObjectMetadata",
+            "Table",
+        ] {
+            let form = format!("application/json;as={form};g=meta.k8s.io;v=v1");
+            let accept = [("accept", form.as_str())];
+            let (code, ..) = server
+                .send(&node("n1"), Method::GET, path, &accept, "")
+                .await;
+            assert_eq!(code, StatusCode::NOT_ACCEPTABLE, "{path} as {form}");
+        }
+        let (_, _, bytes) = server
+            .send(&UserInfo::admin("a"), Method::GET, path, &[], "")
+            .await;
+        assert!(
+            String::from_utf8_lossy(&bytes).contains("hidden"),
+            "an admin sees all"
+        );
+    }
 }
 
 #[tokio::test]

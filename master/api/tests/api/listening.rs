@@ -34,7 +34,7 @@ async fn the_certificate_says_who_the_caller_is() {
         .authority
         .issue("system:node:n1", &["system:nodes"], &[]);
     let mut node = server.connect(Some(&node)).await;
-    let (status, error) = node.ask(Method::GET, "/api/v1/pods", "").await;
+    let (status, error) = node.ask(Method::GET, "/api/v1/secrets", "").await;
     assert_eq!(status, StatusCode::FORBIDDEN);
     assert!(
         error["message"]

@@ -164,6 +164,7 @@ async fn permit(authorizer: &Authorizer, user: &UserInfo, wanted: &Wanted) -> Re
             user,
             request: Request::Resource("impersonate", part),
             of_node: None,
+            network_only: false,
         };
         authorizer.require(&question).await?;
     }

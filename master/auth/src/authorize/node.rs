@@ -33,6 +33,13 @@ pub(super) fn needs_graph(wanted: &Resource<'_>) -> bool {
     }
 }
 
+/// Whether all pods are asked for: network policies of any node may mean any pod.
+pub(super) fn is_list_of_pods(verb: &str, wanted: &Resource<'_>) -> bool {
+    matches!(verb, "list" | "watch")
+        && (wanted.group, wanted.resource, wanted.subresource) == ("", "pods", "")
+        && wanted.name.is_empty()
+}
+
 fn refused<T>(why: &str) -> Result<T, String> {
     Err(why.to_owned())
 }

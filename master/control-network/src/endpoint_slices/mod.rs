@@ -4,9 +4,10 @@
 //! `ExternalName` are left to others; a service that goes takes its slices with it, since it owns them.
 
 mod plan;
-mod views;
+pub(crate) mod views;
 
 pub use plan::{Action, MANAGER, MOST, SERVICE_NAME, endpoints, reconcile};
+pub(crate) use plan::{HEADLESS, MANAGED_BY};
 pub use views::{Backend, PortView, ServiceView, SliceView, Target, ZoneView};
 
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -143,7 +144,11 @@ impl Controller for EndpointSlices {
 }
 
 /// The services that select a pod, found by its labels.
-fn selecting_services(by_label: &Lookup<ServiceView>, key: &Key, pod: &Backend) -> BTreeSet<Key> {
+pub(crate) fn selecting_services(
+    by_label: &Lookup<ServiceView>,
+    key: &Key,
+    pod: &Backend,
+) -> BTreeSet<Key> {
     let labels = pod.labels.iter();
     let found = labels
         .flat_map(|(name, value)| by_label.get(&views::label_value(&key.namespace, name, value)));

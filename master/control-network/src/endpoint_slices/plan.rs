@@ -16,11 +16,11 @@ pub const MOST: usize = 100;
 /// The label that names a slice's service.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label that names who keeps a slice.
-pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+pub(crate) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// This controller, by upstream's name.
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 /// The label of slices of services without an address of their own.
-const HEADLESS: &str = "service.kubernetes.io/headless";
+pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
 
 /// What is done to slices.
 #[derive(Debug, Clone, PartialEq)]

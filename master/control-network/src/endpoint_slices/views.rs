@@ -4,22 +4,23 @@ use super::plan::{MANAGED_BY, MANAGER, SERVICE_NAME};
 use config_kube::k8s_openapi::api::core::v1::{Container, Node, Pod, Service, ServicePort};
 use config_kube::k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use jiff::Timestamp;
 use master_client::{Index, Key, View};
-use master_control::views::{uid, version};
+use master_control::views::{created, uid, version};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 type Labels = BTreeMap<String, String>;
 
 /// Services by the first label that they select, within their namespace.
-pub(super) static BY_LABEL: Index<ServiceView> = Index::new("selected-label", |key, service| {
+pub(crate) static BY_LABEL: Index<ServiceView> = Index::new("selected-label", |key, service| {
     let first = service.selector.first_key_value();
     let value = first.map(|(name, value)| label_value(&key.namespace, name, value));
     value.into_iter().collect()
 });
 
 /// Pods by their namespace.
-pub(super) static BY_NAMESPACE: Index<Backend> =
+pub(crate) static BY_NAMESPACE: Index<Backend> =
     Index::new("namespace", |key, _| vec![key.namespace.clone()]);
 
 /// Pods by the node that they are bound to.
@@ -78,6 +79,8 @@ pub struct ServiceView {
     pub publish_not_ready: bool,
     /// Its ports.
     pub ports: Vec<PortView>,
+    /// When it was made.
+    pub created: Option<Timestamp>,
     /// Its wish which endpoints are taken (`spec.trafficDistribution`).
     pub distribution: Option<String>,
 }
@@ -108,6 +111,7 @@ impl View for ServiceView {
         };
         Self {
             uid: uid(&service.metadata),
+            created: created(&service.metadata),
             labels: service.metadata.labels.unwrap_or_default(),
             selector: spec.selector.unwrap_or_default(),
             families: spec
@@ -156,6 +160,8 @@ pub struct Backend {
     pub ports: Vec<(String, String, i32)>,
     /// Whether it is ready.
     pub ready: bool,
+    /// When it last became ready, or stopped being so.
+    pub changed: Option<Timestamp>,
     /// Whether it is being deleted.
     pub going: bool,
     /// Whether its containers will never run again.
@@ -180,7 +186,8 @@ impl View for Backend {
         if addresses.is_empty() {
             addresses.extend(status.pod_ip.and_then(|text| text.parse::<IpAddr>().ok()));
         }
-        let conditions = status.conditions.unwrap_or_default();
+        let mut conditions = status.conditions.iter().flatten();
+        let condition = conditions.find(|condition| condition.type_ == "Ready");
         Self {
             uid: own,
             ports: ports.collect(),
@@ -189,9 +196,9 @@ impl View for Backend {
             addresses,
             hostname: spec.hostname.unwrap_or_default(),
             subdomain: spec.subdomain.unwrap_or_default(),
-            ready: conditions
-                .iter()
-                .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+            ready: condition.is_some_and(|condition| condition.status == "True"),
+            changed: condition
+                .and_then(|condition| Some(condition.last_transition_time.as_ref()?.0)),
             going,
             ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         }

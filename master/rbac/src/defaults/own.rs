@@ -8,12 +8,21 @@ use config_kube::identity;
 const ATTESTATION: &str = "system:pratique:attestation";
 const CONTROLLERS: &str = "system:pratique:controllers";
 const NODE_PROXY: &str = "system:pratique:node-proxy";
+const NODE_POLICIES: &str = "system:pratique:node-network-policies";
 const KUBELET_CLIENT: &str = "system:pratique:kubelet-client";
 
 pub(super) fn roles() -> Vec<Role> {
     vec![
         cluster_role(ATTESTATION, attestation()),
         cluster_role(CONTROLLERS, all_controllers()),
+        // Of pods a node is told as much as policies need, by the Node authorizer.
+        cluster_role(
+            NODE_POLICIES,
+            vec![
+                on("list watch", "networking.k8s.io", "networkpolicies"),
+                on("list watch", "core", "namespaces"),
+            ],
+        ),
     ]
 }
 
@@ -55,6 +64,13 @@ pub(super) fn bindings() -> Vec<Binding> {
             NODE_PROXY,
             "ClusterRole",
             "system:node-proxier",
+            vec![group(identity::NODES_GROUP)],
+        ),
+        bind(
+            "",
+            NODE_POLICIES,
+            "ClusterRole",
+            NODE_POLICIES,
             vec![group(identity::NODES_GROUP)],
         ),
         own(

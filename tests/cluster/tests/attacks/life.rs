@@ -369,9 +369,15 @@ fn of_the_cluster() -> Vec<Forbidden> {
             json!(null),
         ),
         (
-            "list all pods",
+            "list the pods of a namespace, whole",
             Method::GET,
-            "/api/v1/pods".to_owned(),
+            "/api/v1/namespaces/default/pods".to_owned(),
+            json!(null),
+        ),
+        (
+            "search all pods by what is in them",
+            Method::GET,
+            "/api/v1/pods?fieldSelector=spec.serviceAccountName%3Ddefault".to_owned(),
             json!(null),
         ),
         ("read the policy", Method::GET, policy.clone(), json!(null)),

@@ -1,0 +1,123 @@
+//! Keeps network policies in force on this node: each pod with a network of its own waits for those that hold for it before
+//! anything of it runs, and is cut off by the packet filter until then.
+
+use super::model::Pod as Known;
+use super::{Policies, World, plan};
+use crate::Sandboxes;
+use agent_proxy::View;
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How long a pod waits before it is told why, and tries again.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is looked whether the node has its ranges of pod addresses.
+const POLL: Duration = Duration::from_millis(500);
+/// Pause after the kernel refused.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What is known of the cluster for policies, which pods are here, and for which of them the packet filter has rules.
+#[derive(Debug, Default)]
+pub struct Keeper {
+    world: View<World>,
+    /// Pods that have or get a sandbox here, by uid, as their tasks know them.
+    told: View<BTreeMap<String, Arc<Known>>>,
+    /// Uids of pods for which policies are in force.
+    in_force: watch::Sender<BTreeSet<String>>,
+    policies: Arc<Policies>,
+}
+
+impl Keeper {
+    /// What watches fill.
+    pub fn view(&self) -> &View<World> {
+        &self.world
+    }
+
+    /// Waits until the policies that hold for a pod are in force; false where that takes too long. The pod has its sandbox.
+    pub async fn admit(&self, uid: &str, pod: &Pod) -> bool {
+        let (_, known) = Known::read(pod.clone());
+        let known = Arc::new(known);
+        self.told.change(
+            |told| told.get(uid) != Some(&known),
+            |told| drop(told.insert(uid.to_owned(), Arc::clone(&known))),
+        );
+        let mut in_force = self.in_force.subscribe();
+        let there = in_force.wait_for(|uids| uids.contains(uid));
+        matches!(tokio::time::timeout(PATIENCE, there).await, Ok(Ok(_)))
+    }
+
+    /// The pod has no sandbox any more.
+    pub fn dismiss(&self, uid: &str) {
+        self.told
+            .change(|told| told.contains_key(uid), |told| drop(told.remove(uid)));
+        // The pod may have been one of an earlier agent: its address is another's next.
+        self.in_force.send_if_modified(|uids| uids.remove(uid));
+    }
+
+    /// The pods of this node by address, and their uids. The master's word on labels is newer than that of the pod's task;
+    /// of a pod that neither knows nothing is known, and it stays cut off.
+    fn own(
+        &self,
+        world: &World,
+        sandboxes: Vec<(String, Vec<IpAddr>)>,
+    ) -> (BTreeMap<Ipv4Addr, Arc<Known>>, BTreeSet<String>) {
+        let told = self.told.now();
+        let mut own = BTreeMap::new();
+        let mut uids = BTreeSet::new();
+        for (uid, addresses) in sandboxes {
+            let of_master = world.pods.as_ref().and_then(|pods| pods.get(&uid));
+            let Some(pod) = of_master.or_else(|| told.get(&uid)) else {
+                continue;
+            };
+            let addresses = addresses.into_iter().filter_map(|address| match address {
+                IpAddr::V4(address) => Some((address, Arc::clone(pod))),
+                IpAddr::V6(_) => None,
+            });
+            own.extend(addresses);
+            uids.insert(uid);
+        }
+        (own, uids)
+    }
+
+    /// Follows pods, namespaces and policies into the packet filter, for ever. Before all three were listed, the filter keeps
+    /// what an earlier agent put there.
+    pub async fn run(self: Arc<Self>, sandboxes: Arc<Sandboxes>) {
+        let (mut world, mut told) = (self.world.changes(), self.told.changes());
+        // A node without a range of pod addresses has no such pods, and its packet filter is left alone.
+        while sandboxes.own_addresses().is_empty() {
+            tokio::time::sleep(POLL).await;
+        }
+        loop {
+            let known = Arc::clone(&world.borrow_and_update());
+            told.mark_unchanged();
+            let (own, uids) = self.own(&known, sandboxes.addresses());
+            let policies = Arc::clone(&self.policies);
+            let apply = move || match plan::table(&known, &own) {
+                Some(table) => policies.apply(table).map(|()| true),
+                None => Ok(false),
+            };
+            match tokio::task::spawn_blocking(apply).await {
+                Ok(Ok(true)) => drop(self.in_force.send_replace(uids)),
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => {
+                    let reason = error.to_string();
+                    tracing::error!(reason, "the packet filter does not take network policies");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+                Err(error) => tracing::error!(%error, "network policies stumbled"),
+            }
+            // Cancel-safe: both arms only wait for a change, which stays to be seen.
+            let there = tokio::select! {
+                there = world.changed() => there,
+                there = told.changed() => there,
+            };
+            if there.is_err() {
+                return;
+            }
+        }
+    }
+}

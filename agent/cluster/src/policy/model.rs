@@ -1,0 +1,310 @@
+//! What network policies, namespaces and pods say, as much of it as the packet filter's rules need.
+
+use config_kube::k8s_openapi::api::core::v1 as core;
+use config_kube::k8s_openapi::api::networking::v1 as networking;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use config_model::format::Cidr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// Labels of an object.
+pub type Labels = BTreeMap<String, String>;
+
+/// The number of a protocol by its name (RFC 9293, RFC 768, RFC 9260).
+fn protocol(name: Option<&str>) -> Option<u8> {
+    match name {
+        None | Some("TCP") => Some(6),
+        Some("UDP") => Some(17),
+        Some("SCTP") => Some(132),
+        Some(_) => None,
+    }
+}
+
+/// A port of a pod that has a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedPort {
+    /// Its name.
+    pub name: String,
+    /// The number of its protocol.
+    pub protocol: u8,
+    /// Its number.
+    pub port: u16,
+}
+
+/// A pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Namespace.
+    pub namespace: String,
+    /// Labels.
+    pub labels: Labels,
+    /// Its own IPv4 addresses; none on a machine's network, before it has one, and after its end.
+    pub addresses: Vec<Ipv4Addr>,
+    /// Its ports with names.
+    pub ports: Vec<NamedPort>,
+}
+
+impl Pod {
+    /// What the rules need of an object, with its uid.
+    pub fn read(pod: core::Pod) -> (String, Self) {
+        let uid = pod.metadata.uid.unwrap_or_default();
+        let spec = pod.spec.unwrap_or_default();
+        let status = pod.status.unwrap_or_default();
+        let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let own = !ended && spec.host_network != Some(true);
+        let listed = status.pod_ips.into_iter().flatten().map(|one| one.ip);
+        let addresses = listed.chain(status.pod_ip).filter(|_| own);
+        let mut addresses: Vec<Ipv4Addr> = addresses.filter_map(|text| text.parse().ok()).collect();
+        addresses.sort();
+        addresses.dedup();
+        // Of init containers those count that run on beside the others.
+        let beside = spec.init_containers.into_iter().flatten();
+        let beside = beside.filter(|one| one.restart_policy.as_deref() == Some("Always"));
+        let ports = spec.containers.into_iter().chain(beside);
+        let ports = ports.flat_map(|container| container.ports.unwrap_or_default());
+        let named = ports.filter_map(|port| {
+            Some(NamedPort {
+                name: port.name?,
+                protocol: protocol(port.protocol.as_deref())?,
+                port: u16::try_from(port.container_port).ok()?,
+            })
+        });
+        let read = Self {
+            namespace: pod.metadata.namespace.unwrap_or_default(),
+            labels: pod.metadata.labels.unwrap_or_default(),
+            addresses,
+            ports: named.collect(),
+        };
+        (uid, read)
+    }
+}
+
+/// How a requirement looks at a label's value.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wants {
+    /// One of these.
+    In(Vec<String>),
+    /// None of these, or no such label.
+    NotIn(Vec<String>),
+    /// Any.
+    Exists,
+    /// No such label.
+    Absent,
+}
+
+/// A selector of labels: all its requirements hold. One without any selects everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Selector(pub Vec<(String, Wants)>);
+
+impl Selector {
+    /// Whether it selects an object with these labels.
+    pub fn matches(&self, labels: &Labels) -> bool {
+        self.0.iter().all(|(key, wants)| {
+            let value = labels.get(key);
+            match wants {
+                Wants::In(list) => value.is_some_and(|value| list.contains(value)),
+                Wants::NotIn(list) => value.is_none_or(|value| !list.contains(value)),
+                Wants::Exists => value.is_some(),
+                Wants::Absent => value.is_none(),
+            }
+        })
+    }
+
+    fn read(selector: LabelSelector) -> Option<Self> {
+        let exact = selector.match_labels.into_iter().flatten();
+        let mut all: Vec<(String, Wants)> = exact
+            .map(|(key, value)| (key, Wants::In(vec![value])))
+            .collect();
+        for one in selector.match_expressions.into_iter().flatten() {
+            let values = one.values.unwrap_or_default();
+            let wants = match one.operator.as_str() {
+                "In" => Wants::In(values),
+                "NotIn" => Wants::NotIn(values),
+                "Exists" => Wants::Exists,
+                "DoesNotExist" => Wants::Absent,
+                _ => return None,
+            };
+            all.push((one.key, wants));
+        }
+        Some(Self(all))
+    }
+}
+
+/// Who may be at the other end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peer {
+    /// Pods.
+    Pods {
+        /// Their namespaces; none stands for the policy's own.
+        namespaces: Option<Selector>,
+        /// Which of the pods there.
+        pods: Selector,
+    },
+    /// Addresses.
+    Block {
+        /// These.
+        cidr: Cidr,
+        /// But not those.
+        except: Vec<Cidr>,
+    },
+}
+
+/// Which ports of a protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ports {
+    /// All.
+    All,
+    /// From one to another, both of them among these.
+    Range(u16, u16),
+    /// That of this name at the pod that answers.
+    Named(String),
+}
+
+/// What a policy lets through: from or to any of the peers, at any of the ports. An empty list stands for all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// The other ends.
+    pub peers: Vec<Peer>,
+    /// The number of a protocol, and its ports.
+    pub ports: Vec<(u8, Ports)>,
+}
+
+/// A network policy.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Its namespace.
+    pub namespace: String,
+    /// The pods there for which it holds.
+    pub selects: Selector,
+    /// What may come to them; none where it says nothing of that.
+    pub ingress: Option<Vec<Rule>>,
+    /// Where they may go; none where it says nothing of that.
+    pub egress: Option<Vec<Rule>>,
+}
+
+impl Policy {
+    /// As [`Self::read`], with namespace and name.
+    pub fn keyed(policy: networking::NetworkPolicy) -> ((String, String), Option<Self>) {
+        let namespace = policy.metadata.namespace.clone().unwrap_or_default();
+        let name = policy.metadata.name.clone().unwrap_or_default();
+        ((namespace, name), Some(Self::read(policy)))
+    }
+
+    /// What the rules need of an object. One that can't be understood lets nothing through to or from any pod of its
+    /// namespace.
+    pub fn read(policy: networking::NetworkPolicy) -> Self {
+        let namespace = policy.metadata.namespace.unwrap_or_default();
+        let closed = Self {
+            namespace: namespace.clone(),
+            selects: Selector::default(),
+            ingress: Some(Vec::new()),
+            egress: Some(Vec::new()),
+        };
+        let understood = || {
+            let spec = policy.spec?;
+            let types = spec.policy_types.unwrap_or_default();
+            let named = |kind: &str| types.iter().any(|one| one == kind);
+            let has_ingress = types.is_empty() || named("Ingress");
+            let has_egress = named("Egress") || (types.is_empty() && spec.egress.is_some());
+            let ingress = spec.ingress.into_iter().flatten();
+            let ingress: Option<Vec<Rule>> = ingress.map(|one| rule(one.from, one.ports)).collect();
+            let egress = spec.egress.into_iter().flatten();
+            let egress: Option<Vec<Rule>> = egress.map(|one| rule(one.to, one.ports)).collect();
+            Some(Self {
+                namespace,
+                selects: Selector::read(spec.pod_selector?)?,
+                ingress: has_ingress.then_some(ingress?),
+                egress: has_egress.then_some(egress?),
+            })
+        };
+        understood().unwrap_or(closed)
+    }
+}
+
+fn rule(
+    peers: Option<Vec<networking::NetworkPolicyPeer>>,
+    ports: Option<Vec<networking::NetworkPolicyPort>>,
+) -> Option<Rule> {
+    let peers: Option<Vec<Peer>> = peers.into_iter().flatten().map(peer).collect();
+    let ports: Option<Vec<(u8, Ports)>> = ports.into_iter().flatten().map(port).collect();
+    Some(Rule {
+        peers: peers?,
+        ports: ports?,
+    })
+}
+
+fn peer(peer: networking::NetworkPolicyPeer) -> Option<Peer> {
+    if let Some(block) = peer.ip_block {
+        let except = block.except.into_iter().flatten();
+        let except: Option<Vec<Cidr>> = except.map(|text| text.parse().ok()).collect();
+        return Some(Peer::Block {
+            cidr: block.cidr.parse().ok()?,
+            except: except?,
+        });
+    }
+    if peer.namespace_selector.is_none() && peer.pod_selector.is_none() {
+        return None;
+    }
+    let namespaces = match peer.namespace_selector {
+        Some(selector) => Some(Selector::read(selector)?),
+        None => None,
+    };
+    Some(Peer::Pods {
+        namespaces,
+        pods: Selector::read(peer.pod_selector.unwrap_or_default())?,
+    })
+}
+
+fn port(port: networking::NetworkPolicyPort) -> Option<(u8, Ports)> {
+    let protocol = protocol(port.protocol.as_deref())?;
+    let ports = match port.port {
+        None => Ports::All,
+        Some(IntOrString::Int(first)) => {
+            let last = port.end_port.unwrap_or(first);
+            Ports::Range(u16::try_from(first).ok()?, u16::try_from(last).ok()?)
+        }
+        Some(IntOrString::String(name)) => Ports::Named(name),
+    };
+    Some((protocol, ports))
+}
+
+/// Pods, namespaces and policies of the cluster; none of a kind before it was listed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct World {
+    /// Pods by uid.
+    pub pods: Option<BTreeMap<String, Arc<Pod>>>,
+    /// Labels of namespaces by name.
+    pub namespaces: Option<BTreeMap<String, Arc<Labels>>>,
+    /// Policies by namespace and name.
+    pub policies: Option<BTreeMap<(String, String), Arc<Policy>>>,
+}
+
+/// What one rule says of one peer (pure): the model that tests hold the rules against, and that named ports are found by.
+pub(super) fn is_meant(
+    peer: &Peer,
+    own: &str,
+    address: Ipv4Addr,
+    pod: Option<&Pod>,
+    namespaces: &BTreeMap<String, Arc<Labels>>,
+) -> bool {
+    match peer {
+        Peer::Block { cidr, except } => {
+            let within = |range: &Cidr| range.contains(IpAddr::V4(address));
+            within(cidr) && !except.iter().any(within)
+        }
+        Peer::Pods {
+            namespaces: of,
+            pods,
+        } => pod.is_some_and(|pod| {
+            let there = match of {
+                None => pod.namespace == own,
+                Some(selector) => namespaces
+                    .get(&pod.namespace)
+                    .is_some_and(|labels| selector.matches(labels)),
+            };
+            there && pods.matches(&pod.labels)
+        }),
+    }
+}

@@ -1,0 +1,578 @@
+//! Policies against a model, against the rules' own meaning, and against the kernel of this host. The last needs root.
+
+use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, Selector, Wants, is_meant};
+use super::plan::Set;
+use super::*;
+use crate::{Places, Sandbox, Sandboxes, Wanted};
+use agent_sys::namespace::{self, Kind, in_new};
+use agent_sys::netlink::filter::{Step, Verdict};
+use agent_sys::netlink::links::{LOOPBACK, Links};
+use proptest::prelude::*;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+type Own = BTreeMap<Ipv4Addr, Arc<Pod>>;
+
+/// A connection: who began it, who answers, by which protocol and at which port.
+#[derive(Debug, Clone, Copy)]
+struct Connection {
+    client: Ipv4Addr,
+    server: Ipv4Addr,
+    protocol: u8,
+    port: u16,
+}
+
+/// What the API's documentation says of a connection.
+fn is_allowed(world: &World, own: &Own, connection: Connection) -> bool {
+    let Connection { client, server, .. } = connection;
+    if client == server && own.contains_key(&client) {
+        return true;
+    }
+    let sides = [(server, client, true), (client, server, false)];
+    sides.into_iter().all(|(at, other, ingress)| {
+        let Some(pod) = own.get(&at) else {
+            return true;
+        };
+        let policies = world.policies.as_ref().unwrap().values();
+        let of_pod = policies
+            .filter(|one| one.namespace == pod.namespace && one.selects.matches(&pod.labels));
+        let lists =
+            of_pod.filter_map(|one| if ingress { &one.ingress } else { &one.egress }.as_ref());
+        let lists: Vec<_> = lists.collect();
+        let allows = |rule: &Rule| allows(world, own, pod, rule, other, connection);
+        lists.is_empty() || lists.into_iter().flatten().any(allows)
+    })
+}
+
+fn pod_at<'a>(world: &'a World, own: &'a Own, at: Ipv4Addr) -> Option<&'a Pod> {
+    let away = world.pods.as_ref().unwrap().values();
+    own.get(&at)
+        .or_else(|| away.into_iter().find(|pod| pod.addresses.contains(&at)))
+        .map(|pod| &**pod)
+}
+
+fn allows(
+    world: &World,
+    own: &Own,
+    pod: &Pod,
+    rule: &Rule,
+    other: Ipv4Addr,
+    connection: Connection,
+) -> bool {
+    let namespaces = world.namespaces.as_ref().unwrap();
+    let far = pod_at(world, own, other);
+    let peer = |peer: &Peer| is_meant(peer, &pod.namespace, other, far, namespaces);
+    let port = |(protocol, ports): &(u8, Ports)| {
+        *protocol == connection.protocol
+            && match ports {
+                Ports::All => true,
+                Ports::Range(first, last) => (*first..=*last).contains(&connection.port),
+                Ports::Named(name) => {
+                    let server = pod_at(world, own, connection.server);
+                    server.is_some_and(|server| {
+                        let mut ports = server.ports.iter();
+                        ports.any(|one| {
+                            (&one.name, one.protocol, one.port)
+                                == (name, *protocol, connection.port)
+                        })
+                    })
+                }
+            }
+    };
+    (rule.peers.is_empty() || rule.peers.iter().any(peer))
+        && (rule.ports.is_empty() || rule.ports.iter().any(port))
+}
+
+/// What the rules themselves say of a packet of a connection, from the client or from the server.
+struct Filterer<'a> {
+    table: &'a Table,
+    connection: Connection,
+    registers: [u8; 64],
+}
+
+impl Filterer<'_> {
+    fn passes(table: &Table, connection: Connection) -> bool {
+        let mut own = Filterer {
+            table,
+            connection,
+            registers: [0; 64],
+        };
+        // Cables are not looked at here: the first two rules drop what comes from or goes to pods that are not known.
+        let [_, _, rest @ ..] = table::judged();
+        !rest
+            .iter()
+            .any(|rule| own.rule(rule) == Some(Verdict::Drop))
+            || {
+                let itself = connection.client == connection.server;
+                itself && table.known.contains(&connection.client)
+            }
+    }
+
+    fn load(&mut self, at: u32, bytes: &[u8]) {
+        let at = usize::try_from(at).unwrap() * 4;
+        let end = at + bytes.len().next_multiple_of(4);
+        self.registers[at..end].fill(0);
+        self.registers[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn holds(&self, at: u32, length: usize) -> &[u8] {
+        let at = usize::try_from(at).unwrap() * 4;
+        &self.registers[at..at + length]
+    }
+
+    fn is_in(&self, at: u32, name: &str) -> bool {
+        match (name, self.table.sets.get(name)) {
+            ("itself", _) => {
+                let (first, second) = (self.holds(at, 4), &self.holds(at, 8)[4..]);
+                let mut known = self.table.known.iter();
+                first == second && known.any(|one| one.octets() == first)
+            }
+            (_, Some(Set::Keys(length, keys))) => {
+                keys.contains(self.holds(at, usize::try_from(*length).unwrap()))
+            }
+            (_, Some(Set::Ranges(ranges))) => {
+                let number = u32::from_be_bytes(self.holds(at, 4).try_into().unwrap());
+                ranges
+                    .iter()
+                    .any(|(first, last)| (*first..=*last).contains(&number))
+            }
+            (_, None) => panic!("no set {name}"),
+        }
+    }
+
+    /// What ends the chain, if the rule does.
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "a step that policies do not use is a fault of theirs, whichever it is"
+    )]
+    fn rule(&mut self, steps: &[Step]) -> Option<Verdict> {
+        for step in steps {
+            let holds = match step {
+                Step::LoadClient(at) => {
+                    let client = self.connection.client;
+                    self.load(*at, &client.octets());
+                    true
+                }
+                Step::LoadServer(at) => {
+                    let server = self.connection.server;
+                    self.load(*at, &server.octets());
+                    true
+                }
+                Step::LoadProtocol(at) => {
+                    self.load(*at, &[self.connection.protocol]);
+                    true
+                }
+                Step::LoadServerPort(at) => {
+                    self.load(*at, &self.connection.port.to_be_bytes());
+                    true
+                }
+                Step::In(at, set) => self.is_in(*at, set),
+                Step::Is(at, bytes) => self.holds(*at, bytes.len()) == bytes,
+                Step::AtLeast(at, bytes) => self.holds(*at, bytes.len()) >= bytes.as_slice(),
+                Step::AtMost(at, bytes) => self.holds(*at, bytes.len()) <= bytes.as_slice(),
+                Step::Count => true,
+                Step::Follow(at, map) => {
+                    let map = match *map {
+                        "ingress" => &self.table.ingress,
+                        "egress" => &self.table.egress,
+                        other => panic!("no map {other}"),
+                    };
+                    let octets: [u8; 4] = self.holds(*at, 4).try_into().unwrap();
+                    let chain = map.get(&Ipv4Addr::from(octets));
+                    let rules = chain.map(|chain| &self.table.chains[chain]);
+                    let verdict = rules.into_iter().flatten().find_map(|rule| self.rule(rule));
+                    return verdict.filter(|verdict| *verdict == Verdict::Drop);
+                }
+                Step::Verdict(verdict) => return Some(verdict.clone()),
+                other => panic!("a policy has no such step: {other:?}"),
+            };
+            if !holds {
+                return None;
+            }
+        }
+        None
+    }
+}
+
+fn labels() -> impl Strategy<Value = Labels> {
+    proptest::collection::btree_map("[ab]", "[xy]", 0..3)
+}
+
+fn selector() -> impl Strategy<Value = Selector> {
+    let values = || proptest::collection::vec("[xy]".prop_map(String::from), 1..2);
+    let wants = prop_oneof![
+        values().prop_map(Wants::In),
+        values().prop_map(Wants::NotIn),
+        Just(Wants::Exists),
+        Just(Wants::Absent),
+    ];
+    proptest::collection::vec(("[ab]", wants), 0..3).prop_map(Selector)
+}
+
+fn range() -> impl Strategy<Value = config_model::format::Cidr> {
+    (
+        0_u8..3,
+        0_u8..16,
+        prop_oneof![Just(0_u8), Just(8), 24_u8..=32],
+    )
+        .prop_map(|(net, last, prefix)| format!("10.1.{net}.{last}/{prefix}").parse().unwrap())
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    let peer = prop_oneof![
+        (proptest::option::of(selector()), selector())
+            .prop_map(|(namespaces, pods)| Peer::Pods { namespaces, pods }),
+        (range(), proptest::collection::vec(range(), 0..4))
+            .prop_map(|(cidr, except)| Peer::Block { cidr, except }),
+    ];
+    let ports = prop_oneof![
+        Just(Ports::All),
+        (78_u16..83, 0_u16..3).prop_map(|(first, more)| Ports::Range(first, first + more)),
+        "(web|dns)".prop_map(Ports::Named),
+    ];
+    let port = (prop_oneof![Just(6_u8), Just(17)], ports);
+    let peers = proptest::collection::vec(peer, 0..3);
+    (peers, proptest::collection::vec(port, 0..3)).prop_map(|(peers, ports)| Rule { peers, ports })
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    let rules = || proptest::option::of(proptest::collection::vec(rule(), 0..3));
+    ("[mn]", selector(), rules(), rules()).prop_map(|(namespace, selects, ingress, egress)| {
+        Policy {
+            namespace,
+            selects,
+            ingress,
+            egress,
+        }
+    })
+}
+
+/// Pods at 10.1.NODE.1 and on, of which those of node 0 are this one's.
+fn world() -> impl Strategy<Value = (World, Own)> {
+    let port = ("(web|dns)", prop_oneof![Just(6_u8), Just(17)], 78_u16..83).prop_map(
+        |(name, protocol, port)| NamedPort {
+            name,
+            protocol,
+            port,
+        },
+    );
+    let pod = ("[mn]", labels(), proptest::collection::vec(port, 0..3));
+    let pods = proptest::collection::vec((0_u8..2, pod), 1..8);
+    let namespaces = proptest::collection::btree_map("[mn]", labels().prop_map(Arc::new), 0..3);
+    let policies = proptest::collection::vec(policy(), 0..5);
+    (pods, namespaces, policies).prop_map(|(pods, namespaces, policies)| {
+        let mut own = Own::new();
+        let mut all = BTreeMap::new();
+        for ((node, (namespace, labels, ports)), number) in pods.into_iter().zip(1_u8..) {
+            let at = Ipv4Addr::new(10, 1, node, number);
+            let pod = Arc::new(Pod {
+                namespace,
+                labels,
+                addresses: vec![at],
+                ports,
+            });
+            all.insert(number.to_string(), Arc::clone(&pod));
+            if node == 0 {
+                own.insert(at, pod);
+            }
+        }
+        let key = |number: usize| ("n".to_owned(), number.to_string());
+        let policies = policies.into_iter().enumerate();
+        let policies = policies.map(|(number, policy)| (key(number), Arc::new(policy)));
+        let world = World {
+            pods: Some(all),
+            namespaces: Some(namespaces),
+            policies: Some(policies.collect()),
+        };
+        (world, own)
+    })
+}
+
+proptest! {
+    #[test]
+    fn rules_judge_as_the_policies_say((world, own) in world()) {
+        let table = plan::table(&world, &own).unwrap();
+        let ends = || (0_u8..3).flat_map(|net| (0_u8..9).map(move |last| Ipv4Addr::new(10, 1, net, last)));
+        for client in ends() {
+            for server in ends() {
+                for (protocol, port) in [(6, 78), (6, 80), (17, 80), (17, 82), (1, 0)] {
+                    let connection = Connection { client, server, protocol, port };
+                    prop_assert_eq!(
+                        Filterer::passes(&table, connection),
+                        is_allowed(&world, &own, connection),
+                        "{:?}", connection
+                    );
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn the_kernel_takes_every_change_of_policies(states in proptest::collection::vec(world(), 1..6)) {
+        in_new(&[Kind::Network], || {
+            let mut filter = Filter::open()?;
+            let mut held = Table::default();
+            filter.apply(&table::all(&held))?;
+            for (world, own) in &states {
+                let wanted = plan::table(world, own).unwrap();
+                let changes = table::difference(&held, &wanted);
+                if !changes.is_empty() {
+                    filter.apply(&changes)?;
+                }
+                held = wanted;
+                assert!(table::difference(&held, &held).is_empty());
+            }
+            filter.apply(&table::all(&held))
+        })
+        .unwrap();
+    }
+}
+
+fn read(policy: &serde_json::Value) -> Policy {
+    let policy = json!({"metadata": {"namespace": "shop"}, "spec": policy});
+    Policy::read(serde_json::from_value(policy).unwrap())
+}
+
+#[test]
+fn a_policy_that_is_not_understood_closes_its_namespace() {
+    let closed = Policy {
+        namespace: "shop".to_owned(),
+        selects: Selector::default(),
+        ingress: Some(Vec::new()),
+        egress: Some(Vec::new()),
+    };
+    for broken in [
+        json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}}),
+        json!({"podSelector": {}, "ingress": [{"from": [{}]}]}),
+        json!({"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "ten"}}]}]}),
+        json!({"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["ten"]}}]}]}),
+        json!({"podSelector": {}, "ingress": [{"ports": [{"protocol": "DCCP"}]}]}),
+    ] {
+        assert_eq!(read(&broken), closed, "{broken}");
+    }
+    let both =
+        read(&json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "egress": [{}]}));
+    assert_eq!(
+        (both.ingress, both.egress),
+        (Some(vec![]), Some(vec![Rule::default()]))
+    );
+    let ingress = read(&json!({"podSelector": {}}));
+    assert_eq!((ingress.ingress, ingress.egress), (Some(vec![]), None));
+}
+
+/// A machine of its own with pods of the namespace `shop`, each labelled with its name.
+struct Node {
+    sandboxes: Sandboxes,
+    policies: Policies,
+    pods: BTreeMap<&'static str, Sandbox>,
+}
+
+impl Node {
+    fn with(names: &[&'static str], test: impl FnOnce(&mut Self) + Send) {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places {
+            run: dir.path().join("pods"),
+            ledger: dir.path().join("addresses.json"),
+            alone: true,
+        };
+        in_new(&[Kind::Network], || {
+            Links::open()?.switch_on(LOOPBACK)?;
+            let sandboxes = Sandboxes::open(places).unwrap();
+            sandboxes
+                .give_ranges(&["10.1.0.0/24".parse().unwrap()])
+                .unwrap();
+            let mut node = Self {
+                sandboxes,
+                policies: Policies::default(),
+                pods: BTreeMap::new(),
+            };
+            for name in names {
+                node.add(name);
+            }
+            test(&mut node);
+            for name in node.pods.keys() {
+                node.sandboxes.remove(name).unwrap();
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    fn add(&mut self, name: &'static str) {
+        let wanted = Wanted {
+            uid: name.to_owned(),
+            network: true,
+            ..Wanted::default()
+        };
+        self.pods
+            .insert(name, self.sandboxes.make(&wanted).unwrap());
+    }
+
+    fn at(&self, name: &str) -> Ipv4Addr {
+        match self.pods[name].addresses[0] {
+            std::net::IpAddr::V4(address) => address,
+            std::net::IpAddr::V6(_) => unreachable!("pods have IPv4"),
+        }
+    }
+
+    /// Puts these policies in force.
+    fn say(&self, policies: &[serde_json::Value]) {
+        let pod = |name: &&'static str| {
+            let pod = Pod {
+                namespace: "shop".to_owned(),
+                labels: [("app".to_owned(), (*name).to_owned())].into(),
+                addresses: vec![self.at(name)],
+                ports: vec![NamedPort {
+                    name: "web".to_owned(),
+                    protocol: 6,
+                    port: 80,
+                }],
+            };
+            ((*name).to_owned(), Arc::new(pod))
+        };
+        let pods: BTreeMap<String, Arc<Pod>> = self.pods.keys().map(pod).collect();
+        let own = pods
+            .values()
+            .map(|pod| (pod.addresses[0], Arc::clone(pod)))
+            .collect();
+        let policies = policies.iter().enumerate();
+        let policies = policies.map(|(number, policy)| {
+            (
+                ("shop".to_owned(), number.to_string()),
+                Arc::new(read(policy)),
+            )
+        });
+        let world = World {
+            pods: Some(pods),
+            namespaces: Some([("shop".to_owned(), Arc::default())].into()),
+            policies: Some(policies.collect()),
+        };
+        self.policies
+            .apply(plan::table(&world, &own).unwrap())
+            .unwrap();
+    }
+
+    fn within<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> T {
+        let network = self.pods[name].held(Kind::Network).unwrap();
+        namespace::inside(&[(Kind::Network, &network)], || Ok(work())).unwrap()
+    }
+
+    fn serve(&self, name: &str, port: u16) -> TcpListener {
+        self.within(name, || TcpListener::bind(("0.0.0.0", port)).unwrap())
+    }
+
+    /// Whether a connection is answered; it is waited for longer where it should be.
+    fn reaches(&self, from: &str, to: &str, port: u16, should: bool) -> bool {
+        let address = (self.at(to), port).into();
+        let limit = if should { PATIENCE } else { SILENCE };
+        self.within(from, || TcpStream::connect_timeout(&address, limit).is_ok())
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for a packet between two namespaces; only refusals wait for it to pass.
+const SILENCE: Duration = Duration::from_millis(500);
+
+#[test]
+fn packets_are_let_through_as_policies_say() {
+    Node::with(&["a", "b", "c"], |node| {
+        let _web = node.serve("b", 80);
+        let _other = node.serve("b", 81);
+        let _far = node.serve("c", 80);
+        node.say(&[]);
+        assert!(
+            node.reaches("a", "b", 81, true),
+            "without policies all is open"
+        );
+        let to_b = json!({"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{
+            "from": [{"podSelector": {"matchLabels": {"app": "a"}}}],
+            "ports": [{"port": "web"}],
+        }]});
+        node.say(std::slice::from_ref(&to_b));
+        for (from, to, port, should) in [
+            ("a", "b", 80, true),
+            ("a", "b", 81, false),
+            ("c", "b", 80, false),
+            ("a", "c", 80, true),
+            ("b", "c", 80, true),
+            ("b", "b", 81, true),
+        ] {
+            assert_eq!(
+                node.reaches(from, to, port, should),
+                should,
+                "{from} to {to}:{port}"
+            );
+        }
+        let at_b = (node.at("b"), 81).into();
+        assert!(
+            TcpStream::connect_timeout(&at_b, PATIENCE).is_ok(),
+            "its own node reaches a pod always"
+        );
+        let block = format!("{}/32", node.at("c"));
+        let from_a = json!({"podSelector": {"matchLabels": {"app": "a"}}, "policyTypes": ["Egress"], "egress": [{
+            "to": [{"ipBlock": {"cidr": "10.1.0.0/24", "except": [block]}}],
+            "ports": [{"port": 79, "endPort": 80}],
+        }]});
+        node.say(&[to_b, from_a]);
+        for (from, to, should) in [("a", "b", true), ("a", "c", false), ("b", "c", true)] {
+            assert_eq!(node.reaches(from, to, 80, should), should, "{from} to {to}");
+        }
+    });
+}
+
+#[test]
+fn a_new_pod_is_silent_until_its_policies_are_in_force() {
+    Node::with(&["a"], |node| {
+        node.say(&[]);
+        node.add("b");
+        let _web = node.serve("b", 80);
+        assert!(!node.reaches("a", "b", 80, false));
+        assert!(!node.reaches("b", "a", 80, false));
+        node.say(&[]);
+        assert!(node.reaches("a", "b", 80, true));
+    });
+}
+
+#[test]
+fn what_is_no_longer_allowed_is_cut_in_both_directions() {
+    Node::with(&["a", "b"], |node| {
+        node.say(&[]);
+        let listener = node.serve("b", 80);
+        let to_b = (node.at("b"), 80);
+        let mut client = node.within("a", || TcpStream::connect(to_b).unwrap());
+        let (mut server, _) = listener.accept().unwrap();
+        let datagrams = node.within("b", || UdpSocket::bind(("0.0.0.0", 53)).unwrap());
+        let asking = node.within("a", || UdpSocket::bind(("0.0.0.0", 0)).unwrap());
+        asking.connect((node.at("b"), 53)).unwrap();
+        datagrams.set_read_timeout(Some(PATIENCE)).unwrap();
+        asking.send(b"1").unwrap();
+        let (_, asker) = datagrams.recv_from(&mut [0; 8]).unwrap();
+        let closed = json!({"podSelector": {"matchLabels": {"app": "b"}}});
+        node.say(&[closed]);
+        client.write_all(b"up").unwrap();
+        server.write_all(b"down").unwrap();
+        datagrams.send_to(b"2", asker).unwrap();
+        for socket in [&client, &server] {
+            socket.set_read_timeout(Some(SILENCE)).unwrap();
+        }
+        asking.set_read_timeout(Some(SILENCE)).unwrap();
+        let mut buffer = [0; 8];
+        assert!(server.read(&mut buffer).is_err(), "from the client");
+        assert!(client.read(&mut buffer).is_err(), "from the server");
+        assert!(asking.recv(&mut buffer).is_err(), "a datagram's answer");
+        // The connection was held and not lost: with the policy gone, what was sent is sent again.
+        node.say(&[]);
+        for socket in [&client, &server] {
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        }
+        assert_eq!(server.read(&mut buffer).unwrap(), 2);
+        assert_eq!(client.read(&mut buffer).unwrap(), 4);
+    });
+}

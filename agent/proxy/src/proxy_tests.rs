@@ -1,0 +1,102 @@
+//! The proxy against the kernel of this host. Needs root.
+
+use super::*;
+use crate::view::{Endpoint, Key, Port, Protocol, Service, Slice, SlicePort};
+use agent_sys::namespace::{Kind, in_new};
+use agent_sys::netlink::links::{LOOPBACK, Links, Route};
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, UdpSocket};
+
+/// The address of the host on which servers and callers are.
+const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+
+/// A service of datagrams with these ports of the host as endpoints.
+fn known(ports: &[u16]) -> Known {
+    let service = Service {
+        addresses: vec!["10.96.0.1".parse().unwrap()],
+        ports: vec![Port {
+            name: String::new(),
+            protocol: Protocol::Udp,
+            port: 53,
+            node_port: None,
+        }],
+        ..Service::default()
+    };
+    let slice = |port: &u16| {
+        let slice = Slice {
+            service: "names".to_owned(),
+            ports: vec![SlicePort {
+                name: String::new(),
+                protocol: Protocol::Udp,
+                port: *port,
+            }],
+            endpoints: vec![Endpoint {
+                address: HOST.into(),
+                ready: true,
+                serving: true,
+                terminating: false,
+                hostname: None,
+                node: None,
+            }],
+        };
+        (key(&port.to_string()), Arc::new(slice))
+    };
+    Known {
+        services: Some([(key("names"), Arc::new(service))].into()),
+        slices: Some(ports.iter().map(slice).collect::<BTreeMap<_, _>>()),
+        ..Known::default()
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+#[test]
+fn a_client_that_goes_on_to_send_reaches_the_next_endpoint() {
+    in_new(&[Kind::Network], || {
+        let mut links = Links::open()?;
+        links.switch_on(LOOPBACK)?;
+        links.add_address(LOOPBACK, HOST.into(), 32)?;
+        links.add_route(&Route {
+            destination: "10.96.0.0".parse().unwrap(),
+            prefix: 16,
+            gateway: None,
+            link: LOOPBACK,
+        })?;
+        let server = || {
+            let socket = UdpSocket::bind((HOST, 0)).unwrap();
+            let limit = Some(Duration::from_secs(60));
+            socket.set_read_timeout(limit).unwrap();
+            let port = socket.local_addr().unwrap().port();
+            (socket, port)
+        };
+        let ((first, of_first), (second, of_second)) = (server(), server());
+        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+        client.connect("10.96.0.1:53").unwrap();
+        let other = UdpSocket::bind("0.0.0.0:0").unwrap();
+        other.connect((HOST, of_first)).unwrap();
+        let held = apply(None, &known(&[of_first]), "n1", &[])?;
+        let mut buffer = [0; 8];
+        for socket in [&client, &other] {
+            socket.send(b"1").unwrap();
+            first.recv(&mut buffer).unwrap();
+        }
+        let held = apply(held, &known(&[of_second]), "n1", &[])?;
+        client.send(b"2").unwrap();
+        assert_eq!(second.recv(&mut buffer).unwrap(), 1, "of the same client");
+        let flows = Connections::open()?.datagrams(&|_| true)?;
+        let direct = |flow: &Flow| flow.called == (HOST, of_first) && flow.called == flow.answers;
+        assert!(flows.iter().any(direct), "another's is kept: {flows:?}");
+        // After a restart of the agent it is not known what the kernel held.
+        drop(held);
+        apply(None, &known(&[of_first]), "n1", &[])?;
+        client.send(b"3").unwrap();
+        assert_eq!(first.recv(&mut buffer).unwrap(), 1, "after a restart");
+        Ok(())
+    })
+    .unwrap();
+}

@@ -1,0 +1,324 @@
+//! How the kernel wants the changes of the packet filter written: a batch of messages between two that mark its edges.
+
+use nix::libc;
+
+use super::expression::{expression, whole};
+use super::filter::{ChainKind, Change, Hook, Value, Values, Verdict};
+use super::message::{APPEND, Attributes, CREATE, Message};
+
+/// `NFNL_SUBSYS_NFTABLES`, the upper byte of its messages' types.
+const NFTABLES: u16 = 10;
+/// `NFNL_MSG_BATCH_BEGIN` and `NFNL_MSG_BATCH_END`.
+const BATCH_BEGIN: u16 = 16;
+const BATCH_END: u16 = 17;
+/// `NFT_MSG_*`.
+const NEW_TABLE: u16 = 0;
+const REMOVE_TABLE: u16 = 2;
+const NEW_CHAIN: u16 = 3;
+const REMOVE_CHAIN: u16 = 5;
+const NEW_RULE: u16 = 6;
+const NEW_SET: u16 = 9;
+const REMOVE_SET: u16 = 11;
+const NEW_ELEMENTS: u16 = 12;
+const REMOVE_ELEMENTS: u16 = 14;
+/// `NFTA_LIST_ELEM` and the two shapes of `NFTA_DATA_*`.
+const LIST_ELEMENT: u16 = 1;
+pub(super) const DATA_VALUE: u16 = 1;
+pub(super) const DATA_VERDICT: u16 = 2;
+/// Most elements in one message: its length is a number of 16 bits.
+const ELEMENTS_AT_ONCE: usize = 512;
+
+/// The messages of a batch; the last change is the one that is answered.
+pub(super) fn batch(changes: &[Change]) -> Vec<Message> {
+    let edge = |kind| {
+        Message::new(
+            kind,
+            0,
+            &header(libc::AF_UNSPEC, NFTABLES),
+            Attributes::new(),
+        )
+    };
+    let mut messages: Vec<Message> = changes.iter().zip(1_u32..).flat_map(written).collect();
+    if let Some(last) = messages.pop() {
+        messages.push(last.answered());
+    }
+    messages.insert(0, edge(BATCH_BEGIN));
+    messages.push(edge(BATCH_END));
+    messages
+}
+
+/// `struct nfgenmsg`.
+fn header(family: i32, resource: u16) -> [u8; 4] {
+    let [high, low] = resource.to_be_bytes();
+    [u8::try_from(family).unwrap_or_default(), 0, high, low]
+}
+
+fn request(kind: u16, flags: u16, attributes: Attributes) -> Message {
+    Message::new(
+        NFTABLES << 8 | kind,
+        flags,
+        &header(libc::AF_INET, 0),
+        attributes,
+    )
+}
+
+/// A change as messages; the number tells the sets of a batch apart.
+fn written((change, id): (&Change, u32)) -> Vec<Message> {
+    match change {
+        Change::AddTable(name) => {
+            vec![request(NEW_TABLE, CREATE, Attributes::new().text(1, name))]
+        }
+        Change::RemoveTable(name) => {
+            vec![request(REMOVE_TABLE, 0, Attributes::new().text(1, name))]
+        }
+        Change::AddChain {
+            table,
+            name,
+            kind,
+            hook,
+            priority,
+        } => vec![request(
+            NEW_CHAIN,
+            CREATE,
+            chain(table, name, *kind, *hook, *priority),
+        )],
+        Change::RemoveChain { table, name } => {
+            let chain = Attributes::new().text(1, table).text(3, name);
+            vec![request(REMOVE_CHAIN, 0, chain)]
+        }
+        Change::AddBranch { table, name } => {
+            let branch = Attributes::new().text(1, table).text(3, name);
+            vec![request(NEW_CHAIN, CREATE, branch)]
+        }
+        Change::AddRule {
+            table,
+            chain,
+            steps,
+        } => {
+            let steps = steps.iter().flat_map(whole);
+            let steps = steps.fold(Attributes::new(), |all, step| {
+                let (name, data) = expression(&step);
+                all.nest(
+                    LIST_ELEMENT,
+                    &Attributes::new().text(1, name).nest(2, &data),
+                )
+            });
+            let rule = Attributes::new()
+                .text(1, table)
+                .text(2, chain)
+                .nest(4, &steps);
+            vec![request(NEW_RULE, CREATE | APPEND, rule)]
+        }
+        Change::AddSet { .. }
+        | Change::AddRanges { .. }
+        | Change::RemoveSet { .. }
+        | Change::AddMap { .. }
+        | Change::AddMemory { .. }
+        | Change::AddEntries { .. }
+        | Change::AddElements { .. }
+        | Change::RemoveElements { .. } => of_set(change, id),
+    }
+}
+
+/// A change of a set or map as messages.
+fn of_set(change: &Change, id: u32) -> Vec<Message> {
+    match change {
+        Change::AddSet {
+            table,
+            name,
+            shown_as,
+            length,
+        } => {
+            let set = Attributes::new()
+                .text(1, table)
+                .text(2, name)
+                .network_number(3, 0)
+                .network_number(4, *shown_as)
+                .network_number(5, *length)
+                .network_number(10, id);
+            vec![request(NEW_SET, CREATE, set)]
+        }
+        Change::AddRanges {
+            table,
+            name,
+            ranges: of,
+        } => ranges(table, name, of, id),
+        Change::RemoveSet { table, name } => {
+            let set = Attributes::new().text(1, table).text(2, name);
+            vec![request(REMOVE_SET, 0, set)]
+        }
+        Change::AddMap {
+            table,
+            name,
+            length,
+            values,
+        } => vec![map(table, name, *length, *values, id)],
+        Change::AddMemory {
+            table,
+            name,
+            length,
+            value,
+            most,
+        } => vec![memory(table, name, (*length, *value), *most, id)],
+        Change::AddEntries {
+            table,
+            map,
+            entries,
+        } => self::entries(table, map, entries),
+        Change::AddElements { table, set, keys } => {
+            elements(NEW_ELEMENTS, CREATE, table, set, keys)
+        }
+        Change::RemoveElements { table, set, keys } => {
+            elements(REMOVE_ELEMENTS, 0, table, set, keys)
+        }
+        Change::AddTable(_)
+        | Change::RemoveTable(_)
+        | Change::AddChain { .. }
+        | Change::RemoveChain { .. }
+        | Change::AddBranch { .. }
+        | Change::AddRule { .. } => Vec::new(),
+    }
+}
+
+fn chain(table: &str, name: &str, kind: ChainKind, hook: Hook, priority: i32) -> Attributes {
+    let number = match hook {
+        Hook::Prerouting => 0,
+        Hook::Forward => 2,
+        Hook::Output => 3,
+        Hook::Postrouting => 4,
+    };
+    let kind = match kind {
+        ChainKind::Filter => "filter",
+        ChainKind::Nat => "nat",
+    };
+    let place = Attributes::new()
+        .network_number(1, number)
+        .bytes(2, &priority.to_be_bytes());
+    Attributes::new()
+        .text(1, table)
+        .text(3, name)
+        .nest(4, &place)
+        .text(7, kind)
+}
+
+/// `NFT_SET_INTERVAL`, `NFT_SET_MAP`, `NFT_SET_TIMEOUT`, `NFT_SET_EVAL`, and `NFT_SET_ELEM_INTERVAL_END`.
+const INTERVALS: u32 = 4;
+const INTERVAL_END: u32 = 1;
+const MAP: u32 = 8;
+const WITH_TIMEOUT: u32 = 16;
+const FILLED_BY_RULES: u32 = 32;
+/// `NFT_DATA_VERDICT`.
+const VERDICTS: u32 = 0xffff_ff00;
+
+fn map(table: &str, name: &str, length: u32, values: Values, id: u32) -> Message {
+    let map = Attributes::new()
+        .text(1, table)
+        .text(2, name)
+        .network_number(3, MAP)
+        .network_number(4, 0)
+        .network_number(5, length);
+    let map = match values {
+        Values::Verdicts => map.network_number(6, VERDICTS),
+        Values::Bytes(length) => map.network_number(6, 0).network_number(7, length),
+    };
+    request(NEW_SET, CREATE, map.network_number(10, id))
+}
+
+fn memory(table: &str, name: &str, (key, value): (u32, u32), most: u32, id: u32) -> Message {
+    let map = Attributes::new()
+        .text(1, table)
+        .text(2, name)
+        .network_number(3, MAP | WITH_TIMEOUT | FILLED_BY_RULES)
+        .network_number(4, 0)
+        .network_number(5, key)
+        .network_number(6, 0)
+        .network_number(7, value)
+        .nest(9, &Attributes::new().network_number(1, most))
+        .network_number(10, id);
+    request(NEW_SET, CREATE, map)
+}
+
+fn entries(table: &str, map: &str, entries: &[(Vec<u8>, Value)]) -> Vec<Message> {
+    let leads = |to: &Verdict| Attributes::new().nest(DATA_VERDICT, &verdict(to));
+    let entry = |(key, value): &(Vec<u8>, Value)| {
+        let key = Attributes::new().bytes(DATA_VALUE, key);
+        let value = match value {
+            Value::Bytes(bytes) => Attributes::new().bytes(DATA_VALUE, bytes),
+            Value::Goto(chain) => leads(&Verdict::Goto(chain.clone())),
+            Value::Jump(chain) => leads(&Verdict::Jump(chain.clone())),
+        };
+        Attributes::new().nest(1, &key).nest(2, &value)
+    };
+    let message = |entries: &[(Vec<u8>, Value)]| {
+        let list = entries.iter().fold(Attributes::new(), |all, one| {
+            all.nest(LIST_ELEMENT, &entry(one))
+        });
+        let all = Attributes::new().text(1, table).text(2, map).nest(3, &list);
+        request(NEW_ELEMENTS, CREATE, all)
+    };
+    entries.chunks(ELEMENTS_AT_ONCE).map(message).collect()
+}
+
+/// A set of ranges: each begins with an element, and ends before one that is marked, or with the last number.
+fn ranges(table: &str, name: &str, ranges: &[(u32, u32)], id: u32) -> Vec<Message> {
+    let set = Attributes::new()
+        .text(1, table)
+        .text(2, name)
+        .network_number(3, INTERVALS)
+        .network_number(4, 0)
+        .network_number(5, 4)
+        .network_number(10, id);
+    let key = |number: u32| {
+        let value = Attributes::new().bytes(DATA_VALUE, &number.to_be_bytes());
+        Attributes::new().nest(1, &value)
+    };
+    let edges = ranges.iter().flat_map(|(first, last)| {
+        let end = last
+            .checked_add(1)
+            .map(|end| key(end).network_number(3, INTERVAL_END));
+        std::iter::once(key(*first)).chain(end)
+    });
+    let edges: Vec<Attributes> = edges.collect();
+    let message = |edges: &[Attributes]| {
+        let list = edges
+            .iter()
+            .fold(Attributes::new(), |all, edge| all.nest(LIST_ELEMENT, edge));
+        let all = Attributes::new()
+            .text(1, table)
+            .text(2, name)
+            .nest(3, &list);
+        request(NEW_ELEMENTS, CREATE, all)
+    };
+    let elements = edges.chunks(ELEMENTS_AT_ONCE).map(message);
+    std::iter::once(request(NEW_SET, CREATE, set))
+        .chain(elements)
+        .collect()
+}
+
+pub(super) fn verdict(verdict: &Verdict) -> Attributes {
+    // `NF_DROP`, `NF_ACCEPT`, `NFT_JUMP`, `NFT_GOTO`, `NFT_RETURN`.
+    let (code, chain): (i32, _) = match verdict {
+        Verdict::Drop => (0, None),
+        Verdict::Accept => (1, None),
+        Verdict::Jump(chain) => (-3, Some(chain)),
+        Verdict::Goto(chain) => (-4, Some(chain)),
+        Verdict::Return => (-5, None),
+    };
+    let code = Attributes::new().bytes(1, &code.to_be_bytes());
+    match chain {
+        Some(chain) => code.text(2, chain),
+        None => code,
+    }
+}
+
+fn elements(kind: u16, flags: u16, table: &str, set: &str, keys: &[Vec<u8>]) -> Vec<Message> {
+    let message = |keys: &[Vec<u8>]| {
+        let list = keys.iter().fold(Attributes::new(), |all, key| {
+            let value = Attributes::new().bytes(DATA_VALUE, key);
+            all.nest(LIST_ELEMENT, &Attributes::new().nest(1, &value))
+        });
+        let all = Attributes::new().text(1, table).text(2, set).nest(3, &list);
+        request(kind, flags, all)
+    };
+    keys.chunks(ELEMENTS_AT_ONCE).map(message).collect()
+}

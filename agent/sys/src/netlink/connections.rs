@@ -1,0 +1,130 @@
+//! The kernel's table of connections, as far as those without an end of their own (UDP) have to be forgotten
+//! (`include/uapi/linux/netfilter/nfnetlink_conntrack.h`).
+
+use std::net::Ipv4Addr;
+
+use nix::libc;
+
+use super::message::{Attributes, DUMP, Message, Part, attributes_of};
+use super::{Socket, Subsystem};
+use crate::error::Result;
+
+/// `NFNL_SUBSYS_CTNETLINK`, the upper byte of its messages' types, and `IPCTNL_MSG_CT_*`.
+const CONNECTIONS: u16 = 1 << 8;
+const GET: u16 = 1;
+const DELETE: u16 = 2;
+/// `CTA_TUPLE_ORIG`, `CTA_TUPLE_REPLY`, `CTA_ID`; `CTA_TUPLE_IP`, `CTA_TUPLE_PROTO`.
+const ORIGINAL: u16 = 1;
+const REPLY: u16 = 2;
+const ID: u16 = 12;
+const ADDRESSES: u16 = 1;
+const PORTS: u16 = 2;
+/// Bytes of `struct nfgenmsg`.
+const HEADER: usize = 4;
+const UDP: u8 = 17;
+
+/// An address and a port.
+pub type End = (Ipv4Addr, u16);
+
+/// Datagrams between two ends, as the kernel knows them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flow {
+    /// Who began.
+    pub client: End,
+    /// Whom the client called.
+    pub called: End,
+    /// Who answers: the same, where no destination was changed.
+    pub answers: End,
+    id: Vec<u8>,
+}
+
+/// The table of connections of one network namespace.
+#[derive(Debug)]
+pub struct Connections(Socket);
+
+impl Connections {
+    /// Opens that of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If the kernel has none, or the process may not.
+    pub fn open() -> Result<Self> {
+        Socket::open(Subsystem::Netfilter).map(Self)
+    }
+
+    /// The flows of datagrams over IPv4 that are wanted.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or there are more than 65,536 of them.
+    pub fn datagrams(&mut self, wanted: &dyn Fn(&Flow) -> bool) -> Result<Vec<Flow>> {
+        let request = Message::new(CONNECTIONS | GET, DUMP, &header(), Attributes::new());
+        let is_wanted = |part: &Part| flow(part).is_some_and(|flow| wanted(&flow));
+        let parts = self
+            .0
+            .send_and_keep(&[request], "list", "connections", &is_wanted)?;
+        Ok(parts.iter().filter_map(flow).collect())
+    }
+
+    /// Forgets a flow, so that its client's next datagram is looked at anew; true where it was still there.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn forget(&mut self, flow: &Flow) -> Result<bool> {
+        let ((client, from), (called, to)) = (flow.client, flow.called);
+        let addresses = Attributes::new()
+            .bytes(1, &client.octets())
+            .bytes(2, &called.octets());
+        let ports = Attributes::new()
+            .bytes(1, &[UDP])
+            .bytes(2, &from.to_be_bytes())
+            .bytes(3, &to.to_be_bytes());
+        let tuple = Attributes::new()
+            .nest(ADDRESSES, &addresses)
+            .nest(PORTS, &ports);
+        let attributes = Attributes::new().nest(ORIGINAL, &tuple).bytes(ID, &flow.id);
+        let request = Message::new(CONNECTIONS | DELETE, 0, &header(), attributes).answered();
+        match self.0.send(&[request], "forget", "a connection") {
+            Ok(_) => Ok(true),
+            Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn header() -> [u8; HEADER] {
+    [u8::try_from(libc::AF_INET).unwrap_or_default(), 0, 0, 0]
+}
+
+fn flow(part: &Part) -> Option<Flow> {
+    let attributes = part.attributes(HEADER);
+    let find = |kind: u16| value(&attributes, kind);
+    let (client, called) = ends(find(ORIGINAL)?)?;
+    let (answers, _) = ends(find(REPLY)?)?;
+    Some(Flow {
+        client,
+        called,
+        answers,
+        id: find(ID)?.to_vec(),
+    })
+}
+
+/// Source and destination of a tuple of UDP.
+fn ends(tuple: &[u8]) -> Option<(End, End)> {
+    let tuple = attributes_of(tuple);
+    let addresses = attributes_of(value(&tuple, ADDRESSES)?);
+    let ports = attributes_of(value(&tuple, PORTS)?);
+    let address = |kind: u16| {
+        let octets: [u8; 4] = value(&addresses, kind)?.try_into().ok()?;
+        Some(Ipv4Addr::from(octets))
+    };
+    let port = |kind: u16| {
+        let bytes: [u8; 2] = value(&ports, kind)?.try_into().ok()?;
+        Some(u16::from_be_bytes(bytes))
+    };
+    (value(&ports, 1)? == [UDP]).then_some(())?;
+    Some(((address(1)?, port(2)?), (address(2)?, port(3)?)))
+}
+
+fn value<'a>(attributes: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {
+    let mut all = attributes.iter();
+    all.find(|(one, _)| *one == kind).map(|(_, value)| *value)
+}

@@ -1,0 +1,310 @@
+//! EndpointSlices of Endpoints that others than the cluster keep: for services without a selector, so that the nodes' proxies,
+//! which read slices alone, serve them too.
+//!
+//! Names, labels and annotations are upstream's. Endpoints with the label `endpointslice.kubernetes.io/skip-mirror: "true"`,
+//! or by which a leader is elected, are left alone.
+
+use crate::endpoint_slices::views::ServiceView;
+use crate::endpoint_slices::{Action, MANAGED_BY, SERVICE_NAME};
+use crate::endpoints::{EndpointsView, TRIGGER};
+use config_kube::k8s_openapi::api::core::v1::{self as core, EndpointSubset};
+use config_kube::k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointPort, EndpointSlice,
+};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use master_client::{ApiError, DeleteParams, Delta, Index, Key, Lookup, Store, View};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::views::{uid, version};
+use master_control::writer::Writer;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// This controller, by upstream's name.
+const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
+/// Most endpoints of a slice (upstream's, and the API's).
+const MOST: usize = 1000;
+const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+/// What kubectl writes for itself.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// A slice of this controller; of others nothing is kept.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MirrorView {
+    /// The Endpoints that it shows; none where the slice is another's.
+    pub of: Option<String>,
+    /// UID.
+    pub uid: String,
+    /// Resource version.
+    pub version: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// The UID of the Endpoints that own it.
+    pub owner: String,
+    /// Family of its addresses.
+    pub family: String,
+    /// Ports.
+    pub ports: Vec<EndpointPort>,
+    /// Endpoints.
+    pub endpoints: Vec<Endpoint>,
+}
+
+impl View for MirrorView {
+    type Object = EndpointSlice;
+
+    fn read(slice: EndpointSlice) -> Self {
+        let labels = slice.metadata.labels.clone().unwrap_or_default();
+        if labels.get(MANAGED_BY).is_none_or(|by| by != MANAGER) {
+            return Self::default();
+        }
+        let owners = slice.metadata.owner_references.iter().flatten();
+        let mut owner = owners.filter(|owner| owner.controller == Some(true));
+        Self {
+            of: labels.get(SERVICE_NAME).cloned(),
+            uid: uid(&slice.metadata),
+            version: version(&slice.metadata),
+            owner: owner.next().map(|one| one.uid.clone()).unwrap_or_default(),
+            annotations: slice.metadata.annotations.unwrap_or_default(),
+            labels,
+            family: slice.address_type,
+            ports: slice.ports.unwrap_or_default(),
+            endpoints: slice.endpoints.unwrap_or_default(),
+        }
+    }
+}
+
+/// Slices by the Endpoints that they show.
+static BY_ENDPOINTS: Index<MirrorView> = Index::new("mirrored", |key, slice| {
+    let of = slice.of.as_deref();
+    let value = of.map(|name| Key::new(&key.namespace, name).to_string());
+    value.into_iter().collect()
+});
+
+/// The controller. Its keys are Endpoints, which have their services' names.
+#[derive(Debug)]
+pub struct Mirroring {
+    endpoints: Store<EndpointsView>,
+    services: Store<ServiceView>,
+    slices: Lookup<MirrorView>,
+}
+
+/// Endpoints, whether they are shown, and the slices that show them.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Their key.
+    pub key: Key,
+    /// They themselves, where slices are to show them.
+    pub endpoints: Option<Arc<EndpointsView>>,
+    /// Slices of this controller, in the order of their names.
+    pub slices: Vec<(Arc<Key>, Arc<MirrorView>)>,
+}
+
+/// Whether slices are to show these Endpoints of this service.
+pub fn is_mirrored(endpoints: &EndpointsView, service: Option<&ServiceView>) -> bool {
+    let labels = endpoints.meta.labels.as_ref();
+    let skipped = labels.is_some_and(|labels| labels.get(SKIP).is_some_and(|is| is == "true"));
+    let annotations = endpoints.meta.annotations.as_ref();
+    let elects = annotations.is_some_and(|all| all.contains_key(LEADER));
+    let of_others =
+        service.is_some_and(|service| service.selector.is_empty() && !service.external_name);
+    !skipped && !elects && of_others
+}
+
+impl Controller for Mirroring {
+    const NAME: &'static str = "endpointslicemirroring-controller";
+    const RIGHTS: &'static [Right] = &[
+        right("", "services", &["list", "watch"]),
+        right("", "endpoints", &["list", "watch"]),
+        right("", "endpoints/finalizers", &["update"]),
+        right(
+            "discovery.k8s.io",
+            "endpointslices",
+            &["list", "watch", "create", "update", "delete"],
+        ),
+    ];
+    type Facts = Facts;
+    type Action = Action;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let slices: Store<MirrorView> = setup.follow(|delta: &Delta<MirrorView>, keys| {
+            let sides = [&delta.before, &delta.after].into_iter().flatten();
+            let names = sides.filter_map(|slice| slice.of.as_deref());
+            keys.extend(names.map(|name| Key::new(&delta.key.namespace, name)));
+        });
+        Self {
+            endpoints: setup.follow_keys(),
+            services: setup.follow_keys(),
+            slices: slices.index(&BY_ENDPOINTS),
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let service = self.services.get(key);
+        let endpoints = self.endpoints.get(key);
+        let endpoints = endpoints.filter(|one| is_mirrored(one, service.as_deref()));
+        let slices = self.slices.get(&key.to_string());
+        (endpoints.is_some() || !slices.is_empty()).then(|| Facts {
+            key: key.clone(),
+            endpoints,
+            slices,
+        })
+    }
+
+    fn plan(facts: &Facts, _: Now) -> Plan<Action> {
+        Plan {
+            actions: reconcile(facts),
+            requeue: None,
+        }
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        match action {
+            Action::Create(slice) => writer.create(&*slice).await.map(drop),
+            Action::Update(slice) => writer.update(&*slice).await.map(drop),
+            Action::Delete { key, uid } => {
+                let params = DeleteParams::of(uid);
+                writer.delete::<EndpointSlice>(&key, &params).await
+            }
+        }
+    }
+}
+
+/// What is to be done so that slices show each address once: first what comes, then what changes, then what goes.
+pub fn reconcile(facts: &Facts) -> Vec<Action> {
+    let mut left: Vec<&(Arc<Key>, Arc<MirrorView>)> = facts.slices.iter().collect();
+    let (mut create, mut update) = (Vec::new(), Vec::new());
+    if let Some(endpoints) = facts.endpoints.as_deref() {
+        let meta = metadata(&facts.key, endpoints);
+        for wanted in wanted(&endpoints.subsets) {
+            let same = |(_, slice): &&(Arc<Key>, Arc<MirrorView>)| {
+                slice.family == wanted.address_type && Some(&slice.ports) == wanted.ports.as_ref()
+            };
+            let Some(at) = left.iter().position(same) else {
+                let metadata = ObjectMeta {
+                    generate_name: Some(format!("{}-", facts.key.name)),
+                    ..meta.clone()
+                };
+                create.push(Action::Create(Box::new(EndpointSlice {
+                    metadata,
+                    ..wanted
+                })));
+                continue;
+            };
+            let (key, slice) = left.remove(at);
+            let as_wanted = Some(&slice.endpoints) == wanted.endpoints.as_ref()
+                && Some(&slice.labels) == meta.labels.as_ref()
+                && slice.annotations == meta.annotations.clone().unwrap_or_default()
+                && Some(&slice.owner) == endpoints.meta.uid.as_ref();
+            if !as_wanted {
+                let metadata = ObjectMeta {
+                    name: Some(key.name.clone()),
+                    uid: Some(slice.uid.clone()),
+                    resource_version: Some(slice.version.clone()),
+                    ..meta.clone()
+                };
+                update.push(Action::Update(Box::new(EndpointSlice {
+                    metadata,
+                    ..wanted
+                })));
+            }
+        }
+    }
+    let delete = left.into_iter().map(|(key, slice)| Action::Delete {
+        key: (**key).clone(),
+        uid: slice.uid.clone(),
+    });
+    create.into_iter().chain(update).chain(delete).collect()
+}
+
+/// What all slices of these Endpoints have in common.
+fn metadata(key: &Key, endpoints: &EndpointsView) -> ObjectMeta {
+    let mut labels = endpoints.meta.labels.clone().unwrap_or_default();
+    labels.insert(SERVICE_NAME.to_owned(), key.name.clone());
+    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
+    let mut annotations = endpoints.meta.annotations.clone().unwrap_or_default();
+    annotations.retain(|name, _| ![TRIGGER, LAST_APPLIED].contains(&name.as_str()));
+    ObjectMeta {
+        namespace: Some(key.namespace.clone()),
+        labels: Some(labels),
+        annotations: Some(annotations).filter(|all| !all.is_empty()),
+        owner_references: Some(vec![OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Endpoints".to_owned(),
+            name: key.name.clone(),
+            uid: endpoints.meta.uid.clone().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Slices without metadata: for each family and set of ports, as many as it takes.
+fn wanted(subsets: &[EndpointSubset]) -> Vec<EndpointSlice> {
+    let mut groups: Vec<(&'static str, Vec<EndpointPort>, BTreeMap<String, Endpoint>)> = Vec::new();
+    for subset in subsets {
+        let ports: Vec<EndpointPort> = subset.ports.iter().flatten().map(port).collect();
+        let ready = subset.addresses.iter().flatten().map(|one| (one, true));
+        let others = subset.not_ready_addresses.iter().flatten();
+        let others = others.map(|one| (one, false));
+        for (address, ready) in ready.chain(others) {
+            let family = if address.ip.contains(':') {
+                "IPv6"
+            } else {
+                "IPv4"
+            };
+            let mut all = groups.iter_mut();
+            let found = all.find(|(of, own, _)| *of == family && *own == ports);
+            let new = endpoint(address, ready);
+            match found {
+                // An address that is there as ready stays so.
+                Some((_, _, endpoints)) => {
+                    endpoints.entry(address.ip.clone()).or_insert(new);
+                }
+                None => groups.push((family, ports.clone(), [(address.ip.clone(), new)].into())),
+            }
+        }
+    }
+    let slices =
+        |(family, ports, endpoints): (&str, Vec<EndpointPort>, BTreeMap<String, Endpoint>)| {
+            let all: Vec<Endpoint> = endpoints.into_values().collect();
+            let slice = |endpoints: &[Endpoint]| EndpointSlice {
+                metadata: ObjectMeta::default(),
+                address_type: family.to_owned(),
+                endpoints: Some(endpoints.to_vec()),
+                ports: Some(ports.clone()),
+            };
+            all.chunks(MOST).map(slice).collect::<Vec<_>>()
+        };
+    groups.into_iter().flat_map(slices).collect()
+}
+
+fn port(port: &core::EndpointPort) -> EndpointPort {
+    EndpointPort {
+        name: Some(port.name.clone().unwrap_or_default()),
+        protocol: Some(port.protocol.clone().unwrap_or_else(|| "TCP".to_owned())),
+        port: Some(port.port),
+        app_protocol: port.app_protocol.clone(),
+    }
+}
+
+fn endpoint(address: &core::EndpointAddress, ready: bool) -> Endpoint {
+    Endpoint {
+        addresses: vec![address.ip.clone()],
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            ..EndpointConditions::default()
+        }),
+        hostname: address.hostname.clone().filter(|name| !name.is_empty()),
+        node_name: address.node_name.clone(),
+        target_ref: address.target_ref.clone(),
+        ..Endpoint::default()
+    }
+}
+
+#[cfg(test)]
+#[path = "mirroring_tests.rs"]
+mod tests;
